@@ -1,0 +1,1 @@
+//! The open-loop load generator behind `mainstem bench`.

@@ -1,0 +1,1 @@
+//! Routing, delivery, sessions and retained messages: what happens between the doors.

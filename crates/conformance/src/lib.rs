@@ -1,0 +1,1 @@
+//! Tests from outside: the real binary, driven over real sockets.

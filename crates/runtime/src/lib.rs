@@ -1,0 +1,1 @@
+//! Shards, sockets, mailboxes and timers: the loop under every door.

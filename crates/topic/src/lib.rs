@@ -1,0 +1,1 @@
+//! MQTT topic names, topic filters and the subscription index.

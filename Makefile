@@ -1,0 +1,28 @@
+# The few commands there are. Everything else is `cargo xtask`.
+
+# A shell that has not been restarted since rustup was installed does not have cargo in its PATH yet.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+# Seconds that `make fuzz` spends on each fuzz target.
+FUZZ_SECONDS ?= 300
+# What `make run` hands to the broker, such as ARGS="--listen 0.0.0.0:1883".
+ARGS ?=
+
+.PHONY: help run test fuzz
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## Build the broker and start it on 127.0.0.1:1883, data in ./data
+	@xtask/setup cc
+	cargo build --release -p mainstem
+	exec target/release/mainstem $(ARGS)
+
+test: ## Run every check and every test
+	@xtask/setup cc
+	cargo xtask ci
+
+fuzz: ## Fuzz each target for FUZZ_SECONDS (300) seconds
+	@xtask/setup cc c++
+	cargo xtask fuzz --seconds $(FUZZ_SECONDS)

@@ -1,0 +1,169 @@
+//! The broker as a process: started with a data directory of its own, killed with the value or with the test.
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use std::{env, fs, process};
+
+use crate::DEADLINE;
+
+/// A running broker.
+#[derive(Debug)]
+pub struct Broker {
+    addr: SocketAddr,
+    own: Option<Process>,
+}
+
+#[derive(Debug)]
+struct Process {
+    broker: Child,
+    /// Kills the broker and removes its data when the test's process ends, however it ends.
+    guardian: Child,
+    dir: PathBuf,
+}
+
+impl Broker {
+    /// The broker that all tests of one file share: default configuration, two shards.
+    ///
+    /// With `MAINSTEM_BROKER` set it is the one that runs at that address.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Broker> = OnceLock::new();
+        SHARED.get_or_init(|| match env::var("MAINSTEM_BROKER") {
+            Ok(addr) => Self {
+                addr: addr
+                    .to_socket_addrs()
+                    .ok()
+                    .and_then(|mut a| a.next())
+                    .expect("MAINSTEM_BROKER=HOST:PORT"),
+                own: None,
+            },
+            Err(_) => Self::with(&[]),
+        })
+    }
+
+    /// A broker of its own with `settings`, each `section.key=value`; it dies with the value.
+    pub fn with(settings: &[&str]) -> Self {
+        let dir = env::temp_dir().join(unique("mainstem-conformance"));
+        fs::create_dir_all(&dir).expect("a temporary directory");
+        Self::start_in(dir, settings)
+    }
+
+    fn start_in(dir: PathBuf, settings: &[&str]) -> Self {
+        let log = fs::File::create(dir.join("log")).expect("a log file");
+        let mut command = Command::new(binary());
+        command.args(["--listen", "127.0.0.1:0", "--shards", "2", "--data"]).arg(dir.join("data"));
+        for setting in settings {
+            command.args(["--set", setting]);
+        }
+        let mut broker = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|e| panic!("{}: {e}", binary().display()));
+        let guardian = guard(broker.id(), &dir);
+        let mut stdout = BufReader::new(broker.stdout.take().expect("stdout is piped"));
+        let addr = listening(&mut stdout).unwrap_or_else(|| {
+            let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
+            panic!("the broker did not say that it listens; its log:\n{log}")
+        });
+        Self { addr, own: Some(Process { broker, guardian, dir }) }
+    }
+
+    /// Where it listens for MQTT.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Resident memory in KiB; `None` for a broker that this process did not start.
+    pub fn resident_kib(&self) -> Option<u64> {
+        let process = self.own.as_ref()?;
+        let status = fs::read_to_string(format!("/proc/{}/status", process.broker.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        line.trim().trim_end_matches("kB").trim().parse().ok()
+    }
+
+    /// What the broker logged so far; empty for a broker that this process did not start.
+    pub fn log(&self) -> String {
+        let read = |process: &Process| fs::read_to_string(process.dir.join("log")).unwrap_or_default();
+        self.own.as_ref().map(read).unwrap_or_default()
+    }
+
+    /// Sends SIGTERM.
+    pub fn terminate(&self) {
+        let process = self.own.as_ref().expect("a broker that this process started");
+        let pid = i32::try_from(process.broker.id()).ok().and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(pid.expect("a process id"), rustix::process::Signal::TERM)
+            .expect("the broker runs");
+    }
+
+    /// Waits for the broker to end by itself.
+    pub fn wait(&mut self) -> ExitStatus {
+        let process = self.own.as_mut().expect("a broker that this process started");
+        let start = Instant::now();
+        loop {
+            if let Some(status) = process.broker.try_wait().expect("the broker is our child") {
+                return status;
+            }
+            assert!(start.elapsed() < DEADLINE, "the broker did not end within {DEADLINE:?}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let Some(process) = &mut self.own else { return };
+        // Either may have ended already; there is nothing else to do about it here.
+        for child in [&mut process.guardian, &mut process.broker] {
+            child.kill().ok();
+            child.wait().ok();
+        }
+        fs::remove_dir_all(&process.dir).ok();
+    }
+}
+
+/// `name` with a suffix that no other test uses: for topics and client identifiers.
+pub fn unique(name: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("{name}-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The shared broker is a static, which is never dropped, so a shell reads from a pipe that only this
+/// process holds open; it ends with the process.
+fn guard(broker: u32, dir: &Path) -> Child {
+    Command::new("sh")
+        .args(["-c", "read _; kill -9 \"$1\" 2>&-; rm -rf \"$2\"", "guardian"])
+        .arg(broker.to_string())
+        .arg(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a shell")
+}
+
+fn listening(stdout: &mut impl BufRead) -> Option<SocketAddr> {
+    let mut line = String::new();
+    while stdout.read_line(&mut line).ok()? > 0 {
+        if let Some(addr) = line.trim().strip_prefix("mqtt listening on ") {
+            return addr.parse().ok();
+        }
+        line.clear();
+    }
+    None
+}
+
+fn binary() -> PathBuf {
+    if let Some(path) = env::var_os("MAINSTEM_BIN") {
+        return path.into();
+    }
+    // target/<profile>/deps/<test> stands beside target/<profile>/mainstem.
+    let test = env::current_exe().expect("the path of the test");
+    let profile = test.ancestors().nth(2).expect("target/<profile>/deps/<test>");
+    profile.join("mainstem")
+}

@@ -1,0 +1,206 @@
+//! Flags that `pub` and `sub` share: where to connect, as whom, with which will and properties.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+use mainstem_mqtt::packet::{QoS, Version};
+
+/// Connection flags of `pub` and `sub`.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Connection")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own on the command line")]
+pub(crate) struct ConnectArgs {
+    /// Broker's host name or address
+    #[arg(short = 'h', long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Broker's port [default: 1883]
+    #[arg(short, long, value_name = "PORT")]
+    pub(crate) port: Option<u16>,
+    /// Host, port, user, password and topic in one: mqtt://[user[:password]@]host[:port][/topic]
+    #[arg(short = 'L', long, value_name = "URL", conflicts_with_all = ["port", "username", "password"])]
+    pub(crate) url: Option<String>,
+    /// Local address to connect from
+    #[arg(short = 'A', long = "bind", value_name = "ADDR")]
+    pub(crate) bind: Option<IpAddr>,
+    /// Protocol version: 5, 311 or 31 (mqttv5, mqttv311 and mqttv31 work too)
+    #[arg(short = 'V', long = "protocol-version", value_name = "VERSION", default_value = "5",
+          value_parser = parse_version)]
+    pub(crate) protocol: Version,
+    /// Client identifier; without one the broker makes one up (5) or one is made up here (3.x)
+    #[arg(short = 'i', long, value_name = "ID")]
+    pub(crate) id: Option<String>,
+    /// Client identifier made of this prefix and the process number
+    #[arg(short = 'I', long, value_name = "PREFIX", conflicts_with = "id")]
+    pub(crate) id_prefix: Option<String>,
+    /// Keep alive in seconds; 0 turns it off
+    #[arg(short = 'k', long = "keepalive", value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) keep_alive: u16,
+    /// Continue the session stored under the client identifier, and keep it afterwards; needs --id
+    #[arg(short = 'c', long = "disable-clean-session")]
+    pub(crate) keep_session: bool,
+    /// How long the broker keeps the session afterwards, in seconds; "never" (or -1) does not expire
+    /// [default: 0, or never with -c]
+    #[arg(short = 'x', long, value_name = "SECONDS", value_parser = parse_expiry, allow_negative_numbers = true)]
+    pub(crate) session_expiry: Option<u32>,
+    /// User name
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) username: Option<String>,
+    /// Password; version 5 allows one without a user name
+    #[arg(short = 'P', long, alias = "pw", value_name = "PASSWORD")]
+    pub(crate) password: Option<String>,
+    /// Longest time to wait for the connection to be accepted
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    pub(crate) connect_timeout: Duration,
+    /// A version 5 property: -D PACKET NAME VALUE, or -D PACKET user-property KEY VALUE; may be repeated.
+    /// PACKET is connect, publish, subscribe, unsubscribe, disconnect or will
+    #[arg(short = 'D', long = "property", value_names = ["PACKET", "NAME", "VALUE"], num_args = 3..=4,
+          action = ArgAction::Append)]
+    pub(crate) property: Vec<String>,
+    /// Show every packet on stderr
+    #[arg(short, long)]
+    pub(crate) debug: bool,
+    /// Print no errors; the exit status still tells
+    #[arg(long, conflicts_with = "debug")]
+    pub(crate) quiet: bool,
+    /// Accepted for familiarity: small packets are never delayed
+    #[arg(long, hide = true)]
+    pub(crate) nodelay: bool,
+    /// The will message.
+    #[command(flatten)]
+    pub(crate) will: WillArgs,
+}
+
+/// The will that the broker publishes should this client vanish.
+#[derive(Args, Debug)]
+#[expect(clippy::struct_field_names, reason = "the field names are the names of the flags")]
+#[command(next_help_heading = "Will (published by the broker if the connection breaks)")]
+pub(crate) struct WillArgs {
+    /// Topic of the will
+    #[arg(long, value_name = "TOPIC")]
+    pub(crate) will_topic: Option<String>,
+    /// Payload of the will [default: empty]
+    #[arg(long, value_name = "TEXT", requires = "will_topic")]
+    pub(crate) will_payload: Option<String>,
+    /// Quality of service of the will: 0, 1 or 2
+    #[arg(long, value_name = "QOS", default_value = "0", value_parser = parse_qos)]
+    pub(crate) will_qos: QoS,
+    /// Publish the will retained
+    #[arg(long, requires = "will_topic")]
+    pub(crate) will_retain: bool,
+    /// Seconds the broker waits before it publishes the will (version 5)
+    #[arg(long, value_name = "SECONDS", requires = "will_topic")]
+    pub(crate) will_delay: Option<u32>,
+}
+
+/// The packet a `-D` property belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PacketKind {
+    Connect,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+    Disconnect,
+    Will,
+}
+
+/// One `-D` property, grouped but not yet interpreted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PropertyArg {
+    /// Which packet carries it.
+    pub(crate) packet: PacketKind,
+    /// The property's name as in the specification, in lower case with hyphens.
+    pub(crate) name: String,
+    /// Its value; the key of a user property.
+    pub(crate) value: String,
+    /// The value of a user property, otherwise absent.
+    pub(crate) second: Option<String>,
+}
+
+impl PropertyArg {
+    /// A property from its parts.
+    pub(crate) fn new(packet: PacketKind, name: &str, value: &str, second: Option<&str>) -> Self {
+        Self { packet, name: name.into(), value: value.into(), second: second.map(Into::into) }
+    }
+}
+
+impl ConnectArgs {
+    /// Groups the words after every `-D`.
+    ///
+    /// # Errors
+    /// Text for the user, where a packet or the number of words is wrong.
+    pub(crate) fn properties(&self) -> Result<Vec<PropertyArg>, String> {
+        let mut words = self.property.iter();
+        let mut properties = Vec::new();
+        while let Some(packet) = words.next() {
+            let packet = PacketKind::parse(packet)?;
+            let name = words.next().ok_or("-D lacks the property's name")?.to_ascii_lowercase();
+            let value = words.next().ok_or_else(|| format!("-D {name} lacks its value"))?;
+            let second = match name.as_str() {
+                "user-property" => Some(words.next().ok_or("-D user-property takes a key and a value")?),
+                _ => None,
+            };
+            properties.push(PropertyArg::new(packet, &name, value, second.map(String::as_str)));
+        }
+        Ok(properties)
+    }
+}
+
+impl PacketKind {
+    fn parse(word: &str) -> Result<Self, String> {
+        Ok(match word.to_ascii_lowercase().as_str() {
+            "connect" => Self::Connect,
+            "publish" => Self::Publish,
+            "subscribe" => Self::Subscribe,
+            "unsubscribe" => Self::Unsubscribe,
+            "disconnect" => Self::Disconnect,
+            "will" => Self::Will,
+            _ => {
+                return Err(format!(
+                    "-D {word}: expected connect, publish, subscribe, unsubscribe, disconnect or will"
+                ));
+            }
+        })
+    }
+}
+
+/// A quality of service: `0`, `1` or `2`.
+pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
+    match text {
+        "0" => Ok(QoS::AtMostOnce),
+        "1" => Ok(QoS::AtLeastOnce),
+        "2" => Ok(QoS::ExactlyOnce),
+        _ => Err("expected 0, 1 or 2".into()),
+    }
+}
+
+/// A positive number of seconds, with or without a fraction, of a year at most.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    const YEAR_S: f64 = 365.0 * 86_400.0;
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=YEAR_S).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("expected a number of seconds".into()),
+    }
+}
+
+/// `key=value`, split at the first `=`.
+pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+    Ok((key.into(), value.into()))
+}
+
+fn parse_version(text: &str) -> Result<Version, String> {
+    match text.to_ascii_lowercase().trim_start_matches("mqttv") {
+        "5" | "50" => Ok(Version::V5),
+        "311" | "3.1.1" | "4" => Ok(Version::V4),
+        "31" | "3.1" | "3" => Ok(Version::V3),
+        _ => Err("expected 5, 311 or 31".into()),
+    }
+}
+
+fn parse_expiry(text: &str) -> Result<u32, String> {
+    match text {
+        "never" | "-1" | "∞" => Ok(u32::MAX),
+        _ => text.parse().map_err(|_| "expected seconds, or never".into()),
+    }
+}

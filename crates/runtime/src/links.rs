@@ -1,0 +1,124 @@
+//! Connection slots: what a shard knows of each connection besides its socket.
+
+use crate::output::{BufferPool, Output};
+
+/// Names one connection of one shard. A slot is used again after its connection has gone, with another
+/// generation, so a stale identifier finds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+impl ConnId {
+    /// Index into tables kept beside the connections; small and dense.
+    pub fn slot(self) -> usize {
+        self.slot as usize
+    }
+
+    /// Which tenant of the slot this is.
+    pub fn generation(self) -> u32 {
+        self.generation
+    }
+
+    /// The identifier with this slot and generation, for services that store the two apart.
+    pub fn from_parts(slot: u32, generation: u32) -> Self {
+        Self { slot, generation }
+    }
+}
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Open,
+    /// The service is done with it: what is in the output still leaves, input is thrown away.
+    Closing,
+    /// The end has been sent, or will be when the output has left; the peer has a moment to read it.
+    Lingering,
+    /// The service wants the socket on this shard instead.
+    Moving(u16),
+}
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) generation: u32,
+    pub(crate) phase: Phase,
+    pub(crate) in_use: bool,
+    pub(crate) dirty: bool,
+    /// Output passed the high-water mark; the service wants to hear when it has drained.
+    pub(crate) congested: bool,
+    /// Waits in the driver's queue of held connections; its socket is not read.
+    pub(crate) held: bool,
+    /// Length of the packet that `partial` begins, if known.
+    pub(crate) next_len: u32,
+    pub(crate) output: Output,
+    /// Input not yet taken by the service: part of a packet, or what a held connection has read already.
+    pub(crate) partial: Vec<u8>,
+}
+
+/// All connections of one shard.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    pub(crate) slots: Vec<Link>,
+    free: Vec<u32>,
+    pub(crate) dirty: Vec<u32>,
+    pub(crate) pool: BufferPool,
+    /// Connections that `Io::close` or `Io::hand_over` touched this turn.
+    pub(crate) leaving: Vec<u32>,
+}
+
+impl Links {
+    pub(crate) fn open(&mut self) -> ConnId {
+        if let Some(slot) = self.free.pop() {
+            let link = &mut self.slots[slot as usize];
+            link.in_use = true;
+            link.phase = Phase::Open;
+            return ConnId { slot, generation: link.generation };
+        }
+        let slot = self.slots.len() as u32;
+        self.slots.push(Link {
+            generation: 1,
+            phase: Phase::Open,
+            in_use: true,
+            dirty: false,
+            congested: false,
+            held: false,
+            next_len: 0,
+            output: Output::default(),
+            partial: Vec::new(),
+        });
+        ConnId { slot, generation: 1 }
+    }
+
+    /// Frees the slot; the connection's identifier is stale from here on.
+    pub(crate) fn release(&mut self, slot: u32) {
+        let link = &mut self.slots[slot as usize];
+        debug_assert!(link.in_use);
+        link.in_use = false;
+        link.generation = link.generation.wrapping_add(1);
+        link.congested = false;
+        link.held = false;
+        link.next_len = 0;
+        link.output = Output::default();
+        link.partial = Vec::new();
+        self.free.push(slot);
+    }
+
+    pub(crate) fn get(&self, conn: ConnId) -> Option<&Link> {
+        let link = self.slots.get(conn.slot())?;
+        (link.in_use && link.generation == conn.generation).then_some(link)
+    }
+
+    pub(crate) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Link> {
+        let link = self.slots.get_mut(conn.slot())?;
+        (link.in_use && link.generation == conn.generation).then_some(link)
+    }
+
+    pub(crate) fn id(&self, slot: u32) -> ConnId {
+        ConnId { slot, generation: self.slots[slot as usize].generation }
+    }
+
+    pub(crate) fn open_count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

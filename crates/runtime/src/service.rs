@@ -1,0 +1,295 @@
+//! The seam: what a service is told, and all that it may do.
+
+use std::sync::Arc;
+
+use crate::links::{ConnId, Links, Phase};
+use crate::mailbox::Post;
+use crate::output::Output;
+use crate::timer::Wheel;
+
+/// Output pending on one connection from which on the connection counts as congested, bytes.
+const HIGH_WATER_BYTES: usize = 256 * 1024;
+
+/// One door's code on one shard. The driver calls it, one call at a time, from the shard's thread.
+pub trait Service: Sized {
+    /// What the service's instances on different shards say to each other.
+    type Mail: Send + 'static;
+
+    /// A connection has been accepted on listener number `listener`.
+    fn accepted(&mut self, io: &mut Io<'_, Self::Mail>, conn: ConnId, listener: usize);
+
+    /// Input has come. `bytes` begins where the service last stopped consuming.
+    fn received(&mut self, io: &mut Io<'_, Self::Mail>, conn: ConnId, bytes: &[u8]) -> Received;
+
+    /// An output that had been congested ([`Io::output_if_room`] refused) has drained.
+    fn drained(&mut self, io: &mut Io<'_, Self::Mail>, conn: ConnId);
+
+    /// The peer has closed the connection or it has failed. Not called after [`Io::close`].
+    fn closed(&mut self, io: &mut Io<'_, Self::Mail>, conn: ConnId);
+
+    /// Mail from the service on shard `from`.
+    fn mail(&mut self, io: &mut Io<'_, Self::Mail>, from: usize, mail: Self::Mail);
+
+    /// A timer set with [`Io::set_timer`] is due.
+    fn timer(&mut self, io: &mut Io<'_, Self::Mail>, token: u64);
+
+    /// A turn begins: its mail and input come next.
+    fn turn_begins(&mut self, io: &mut Io<'_, Self::Mail>);
+
+    /// Whether held connections ([`Received::hold`]) may be offered their input again in this turn.
+    fn takes_held(&self, io: &Io<'_, Self::Mail>) -> bool;
+
+    /// The turn's input has been handled; output leaves right after.
+    fn turn_ends(&mut self, io: &mut Io<'_, Self::Mail>);
+
+    /// The process is to end: say goodbye and close what is open.
+    fn drain(&mut self, io: &mut Io<'_, Self::Mail>);
+}
+
+/// What became of the input given to [`Service::received`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes the service is done with.
+    pub consumed: usize,
+    /// Length of the packet that begins behind them, if its header was complete; otherwise 0.
+    pub next_len: usize,
+    /// The service wants no more input of this connection for now, although whole packets may wait: the
+    /// driver keeps what it has, reads no further, and offers it again while [`Service::takes_held`].
+    pub hold: bool,
+}
+
+/// What one shard's input and output has cost so far.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "each counts what its name says, since the start of the shard")]
+pub struct IoStats {
+    pub turns: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+}
+
+/// Time as a service sees it: read once per turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    /// Milliseconds of a clock that never goes back; its zero is the start of the process.
+    pub now_ms: u64,
+    /// Milliseconds since 1970.
+    pub unix_ms: u64,
+}
+
+/// Everything a service can do to the world outside.
+pub struct Io<'a, M> {
+    /// Time of this turn.
+    pub clock: Clock,
+    /// This shard's number.
+    pub shard: usize,
+    /// Counts of this shard's driver.
+    pub stats: IoStats,
+    pub(crate) links: &'a mut Links,
+    pub(crate) timers: &'a mut Wheel,
+    pub(crate) post: &'a Post<M>,
+    pub(crate) outbox: &'a mut [Vec<M>],
+    pub(crate) random: &'a mut u64,
+}
+
+impl<M> Io<'_, M> {
+    /// Number of shards.
+    pub fn shards(&self) -> usize {
+        self.post.shards()
+    }
+
+    /// The connection's output, to be flushed at the end of the turn; nothing if the connection is gone.
+    pub fn output(&mut self, conn: ConnId) -> Option<&mut Output> {
+        let link = self.links.get_mut(conn)?;
+        if link.phase != Phase::Open {
+            return None;
+        }
+        if !link.dirty {
+            link.dirty = true;
+            self.links.dirty.push(conn.slot);
+        }
+        let link = &mut self.links.slots[conn.slot()];
+        self.links.pool.equip(&mut link.output);
+        Some(&mut link.output)
+    }
+
+    /// As [`Io::output`], but nothing if more than a fair share of bytes waits there already; then
+    /// [`Service::drained`] is called once they have left.
+    pub fn output_if_room(&mut self, conn: ConnId) -> Option<&mut Output> {
+        let link = self.links.get_mut(conn)?;
+        if link.output.pending() >= HIGH_WATER_BYTES {
+            link.congested = true;
+            return None;
+        }
+        self.output(conn)
+    }
+
+    /// Whether the connection is still there.
+    pub fn is_open(&self, conn: ConnId) -> bool {
+        self.links.get(conn).is_some_and(|link| link.phase == Phase::Open)
+    }
+
+    /// Ends a connection after its output has left. The service hears no more of it.
+    pub fn close(&mut self, conn: ConnId) {
+        if let Some(link) = self.links.get_mut(conn)
+            && link.phase == Phase::Open
+        {
+            link.phase = Phase::Closing;
+            self.links.leaving.push(conn.slot);
+        }
+    }
+
+    /// Moves a connection to another shard, where it is accepted anew and offered all input that is not
+    /// consumed. Nothing may have been written to it. The service here hears no more of it.
+    pub fn hand_over(&mut self, conn: ConnId, shard: usize) {
+        if let Some(link) = self.links.get_mut(conn)
+            && link.phase == Phase::Open
+        {
+            debug_assert!(link.output.is_empty());
+            link.phase = Phase::Moving(shard as u16);
+            self.links.leaving.push(conn.slot);
+        }
+    }
+
+    /// Sends mail to another shard; it leaves at the end of the turn and keeps its order.
+    pub fn send(&mut self, shard: usize, mail: M) {
+        debug_assert_ne!(shard, self.shard, "mail to oneself");
+        self.outbox[shard].push(mail);
+    }
+
+    /// Whether some other shard's mailbox is full. Whoever causes mail should then hold its input.
+    pub fn congested(&self) -> bool {
+        (0..self.shards())
+            .any(|to| to != self.shard && self.post.is_full(self.shard, to, self.outbox[to].len()))
+    }
+
+    /// Lets [`Service::timer`] be called with `token` at `at_ms` of [`Clock::now_ms`] or a few ms later.
+    pub fn set_timer(&mut self, at_ms: u64, token: u64) {
+        self.timers.set(at_ms, token);
+    }
+
+    /// A pseudo-random number (xorshift64*, Vigna 2016): for tie-breaks and names, not for secrets.
+    pub fn random(&mut self) -> u64 {
+        *self.random ^= *self.random >> 12;
+        *self.random ^= *self.random << 25;
+        *self.random ^= *self.random >> 27;
+        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+}
+
+/// One shard without threads or sockets: what a test, a fuzz target or a simulator drives a service with.
+pub struct Detached<M> {
+    shard: usize,
+    clock: Clock,
+    links: Links,
+    timers: Wheel,
+    post: Arc<Post<M>>,
+    outbox: Vec<Vec<M>>,
+    random: u64,
+}
+
+impl<M> Io<'_, M> {
+    /// `shards` detached shards that share mailboxes, with randomness from `seed`.
+    pub fn detached(shards: usize, seed: u64) -> Vec<Detached<M>> {
+        let post = Arc::new(Post::new(vec![None; shards]));
+        (0..shards)
+            .map(|shard| Detached {
+                shard,
+                clock: Clock::default(),
+                links: Links::default(),
+                timers: Wheel::new(0),
+                post: Arc::clone(&post),
+                outbox: (0..shards).map(|_| Vec::new()).collect(),
+                random: seed.wrapping_add(shard as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            })
+            .collect()
+    }
+}
+
+impl<M: Send + 'static> Detached<M> {
+    /// What the service is to be called with.
+    pub fn io(&mut self) -> Io<'_, M> {
+        Io {
+            clock: self.clock,
+            shard: self.shard,
+            stats: IoStats::default(),
+            links: &mut self.links,
+            timers: &mut self.timers,
+            post: &self.post,
+            outbox: &mut self.outbox,
+            random: &mut self.random,
+        }
+    }
+
+    /// Opens a connection and tells the service.
+    pub fn connect(&mut self, service: &mut impl Service<Mail = M>) -> ConnId {
+        let conn = self.links.open();
+        service.accepted(&mut self.io(), conn, 0);
+        conn
+    }
+
+    /// Feeds input until the service takes no more of it; what it left waits for the next call.
+    /// Input for a connection that has gone is thrown away, as a socket would.
+    pub fn feed(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId, bytes: &[u8]) {
+        let Some(link) = self.links.get_mut(conn) else { return };
+        if link.phase != Phase::Open {
+            return;
+        }
+        let mut input = std::mem::take(&mut link.partial);
+        input.extend_from_slice(bytes);
+        let received = service.received(&mut self.io(), conn, &input);
+        assert!(received.consumed <= input.len());
+        input.drain(..received.consumed);
+        if let Some(link) = self.links.get_mut(conn) {
+            link.partial = input;
+        }
+    }
+
+    /// Tells the service that the peer has gone.
+    pub fn hang_up(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId) {
+        if self.links.get(conn).is_some_and(|link| link.phase == Phase::Open) {
+            service.closed(&mut self.io(), conn);
+            self.links.release(conn.slot);
+        }
+    }
+
+    /// Ends the turn, starts the next at `clock`, and delivers mail and timers. Takes all output: pairs of
+    /// connection and bytes. Closed connections are gone afterwards.
+    pub fn turn(&mut self, service: &mut impl Service<Mail = M>, clock: Clock) -> Vec<(ConnId, Vec<u8>)> {
+        service.turn_ends(&mut self.io());
+        for to in 0..self.outbox.len() {
+            if !self.outbox[to].is_empty() {
+                self.post.deliver(self.shard, to, &mut self.outbox[to]);
+            }
+        }
+        let mut sent = Vec::new();
+        for slot in std::mem::take(&mut self.links.dirty) {
+            self.links.slots[slot as usize].dirty = false;
+            let id = self.links.id(slot);
+            let mut bytes = Vec::new();
+            let output = &mut self.links.slots[slot as usize].output;
+            output.write_to(&mut bytes, &mut 0).expect("a vector takes everything");
+            self.links.pool.reclaim(output);
+            sent.push((id, bytes));
+        }
+        for slot in std::mem::take(&mut self.links.leaving) {
+            self.links.release(slot);
+        }
+        self.clock = clock;
+        service.turn_begins(&mut self.io());
+        let mut mails = Vec::new();
+        for from in 0..self.outbox.len() {
+            self.post.collect(from, self.shard, &mut mails);
+            for mail in mails.drain(..) {
+                service.mail(&mut self.io(), from, mail);
+            }
+        }
+        let mut due = Vec::new();
+        self.timers.advance(clock.now_ms, &mut due);
+        for token in due {
+            service.timer(&mut self.io(), token);
+        }
+        sent
+    }
+}

@@ -3,6 +3,8 @@
 //! A decoded packet borrows from the bytes it was read from and is valid by construction: lengths, UTF-8,
 //! flags, and the set of properties its type allows were checked. Properties that 3.x lacks are simply absent.
 
+use crate::decode::DecodeError;
+pub use crate::lists::{Iter, SubscribeFilters, SubscriptionIds, UnsubscribeFilters, UserProperties};
 use crate::reason::ReasonCode;
 
 /// The protocol level of a connection, as CONNECT names it.
@@ -250,7 +252,7 @@ pub enum RetainHandling {
 }
 
 /// SUBACK and UNSUBACK (3.9, 3.11). An UNSUBACK of 3.x carries no codes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SubAck<'a> {
     /// Packet identifier of the request.
     pub packet_id: u16,
@@ -303,42 +305,115 @@ pub struct Auth<'a> {
     pub user_properties: UserProperties<'a>,
 }
 
-/// User properties in order: the property section they stand in, or a list to encode.
-///
-/// Two values are equal when they iterate to the same pairs.
-#[derive(Clone, Copy, Debug)]
-pub enum UserProperties<'a> {
-    /// A checked property section; whatever else stands in it is skipped.
-    Wire(&'a [u8]),
-    /// Name and value pairs.
-    Pairs(&'a [(&'a str, &'a str)]),
+impl Connect<'_> {
+    /// A CONNECT that asks for a clean start, without keep alive, will, credentials or properties.
+    pub const fn new(version: Version, client_id: &str) -> Connect<'_> {
+        Connect {
+            version,
+            clean_start: true,
+            keep_alive: 0,
+            client_id,
+            will: None,
+            username: None,
+            password: None,
+            session_expiry: None,
+            receive_maximum: None,
+            maximum_packet_size: None,
+            topic_alias_maximum: None,
+            request_response_information: None,
+            request_problem_information: None,
+            authentication_method: None,
+            authentication_data: None,
+            user_properties: UserProperties::Pairs(&[]),
+        }
+    }
 }
 
-/// Subscription Identifiers in order: the property section they stand in, or a list to encode.
-///
-/// Two values are equal when they iterate to the same numbers.
-#[derive(Clone, Copy, Debug)]
-pub enum SubscriptionIds<'a> {
-    /// A checked property section; whatever else stands in it is skipped.
-    Wire(&'a [u8]),
-    /// The identifiers.
-    List(&'a [u32]),
+impl SubscribeOptions {
+    /// Only a maximum QoS: all that 3.x knows.
+    pub const fn qos(qos: QoS) -> Self {
+        Self { qos, no_local: false, retain_as_published: false, retain_handling: RetainHandling::Send }
+    }
 }
 
-/// The filters of a SUBSCRIBE: the checked payload, or a list to encode. Iterate with `iter()`.
-#[derive(Clone, Copy, Debug)]
-pub enum SubscribeFilters<'a> {
-    /// The checked payload.
-    Wire(&'a [u8]),
-    /// Filters with their options.
-    List(&'a [SubscribeFilter<'a>]),
+impl TryFrom<u8> for Version {
+    type Error = DecodeError;
+
+    /// The version of a protocol level.
+    ///
+    /// # Errors
+    /// `UnsupportedProtocolVersion` for a level other than 3, 4, 5 [MQTT-3.1.2-2].
+    fn try_from(level: u8) -> Result<Self, DecodeError> {
+        match level {
+            3 => Ok(Self::V3),
+            4 => Ok(Self::V4),
+            5 => Ok(Self::V5),
+            _ => Err(DecodeError::unsupported_version("protocol level is none of 3, 4, 5 [MQTT-3.1.2-2]")),
+        }
+    }
 }
 
-/// The filters of an UNSUBSCRIBE: the checked payload, or a list to encode. Iterate with `iter()`.
-#[derive(Clone, Copy, Debug)]
-pub enum UnsubscribeFilters<'a> {
-    /// The checked payload.
-    Wire(&'a [u8]),
-    /// Filters.
-    List(&'a [&'a str]),
+impl TryFrom<u8> for QoS {
+    type Error = DecodeError;
+
+    /// # Errors
+    /// `MalformedPacket` for a value above 2 [MQTT-3.3.1-4].
+    #[inline]
+    fn try_from(bits: u8) -> Result<Self, DecodeError> {
+        match bits {
+            0 => Ok(Self::AtMostOnce),
+            1 => Ok(Self::AtLeastOnce),
+            2 => Ok(Self::ExactlyOnce),
+            _ => Err(DecodeError::malformed("QoS 3 [MQTT-3.3.1-4]")),
+        }
+    }
 }
+
+impl TryFrom<u8> for SubscribeOptions {
+    type Error = DecodeError;
+
+    /// Subscription options as they stand in a SUBSCRIBE of MQTT 5 (3.8.3.1).
+    ///
+    /// # Errors
+    /// `ProtocolError` for QoS 3 or Retain Handling 3, `MalformedPacket` for reserved bits [MQTT-3.8.3-5].
+    fn try_from(byte: u8) -> Result<Self, DecodeError> {
+        if byte & 0b1100_0000 != 0 {
+            return Err(DecodeError::malformed("reserved bits of subscription options set [MQTT-3.8.3-5]"));
+        }
+        let qos = QoS::try_from(byte & 0b11)
+            .map_err(|_| DecodeError::protocol("maximum QoS of a subscription is 3 (3.8.3.1)"))?;
+        let retain_handling = match byte >> 4 {
+            0 => RetainHandling::Send,
+            1 => RetainHandling::SendIfNew,
+            2 => RetainHandling::DoNotSend,
+            _ => return Err(DecodeError::protocol("Retain Handling is 3 (3.8.3.1)")),
+        };
+        Ok(Self {
+            qos,
+            no_local: byte & 0b100 != 0,
+            retain_as_published: byte & 0b1000 != 0,
+            retain_handling,
+        })
+    }
+}
+
+impl From<SubscribeOptions> for u8 {
+    fn from(options: SubscribeOptions) -> Self {
+        options.qos as u8
+            | u8::from(options.no_local) << 2
+            | u8::from(options.retain_as_published) << 3
+            | (options.retain_handling as u8) << 4
+    }
+}
+
+macro_rules! into_packet {
+    ($($variant:ident),*) => {$(
+        impl<'a> From<$variant<'a>> for Packet<'a> {
+            fn from(packet: $variant<'a>) -> Self {
+                Self::$variant(packet)
+            }
+        }
+    )*};
+}
+
+into_packet!(Connect, ConnAck, Publish, Subscribe, Unsubscribe, Disconnect, Auth);

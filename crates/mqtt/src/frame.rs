@@ -1,0 +1,102 @@
+//! The fixed header (2.1): packet type, flags, and how long the packet is.
+
+use crate::decode::DecodeError;
+use crate::wire;
+
+/// The fixed header at the front of a packet (2.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// First byte: packet type in the upper four bits, flags in the lower four.
+    pub first: u8,
+    /// Bytes of the fixed header itself, 2 to 5.
+    pub len: usize,
+    /// Remaining Length: bytes after the fixed header, at most 268,435,455 (2.1.4).
+    pub remaining: u32,
+}
+
+impl Header {
+    /// Reads the fixed header at the front of `buf`; `Ok(None)` while it is incomplete.
+    ///
+    /// The rest of the packet need not be there yet. Type and flags are left to [`decode`](crate::decode()).
+    ///
+    /// # Errors
+    /// `MalformedPacket` if the Remaining Length runs beyond four bytes.
+    #[inline]
+    pub fn parse(buf: &[u8]) -> Result<Option<Self>, DecodeError> {
+        let Some((&first, rest)) = buf.split_first() else { return Ok(None) };
+        let Some((remaining, len)) = wire::varint(rest)? else { return Ok(None) };
+        Ok(Some(Self { first, len: len + 1, remaining }))
+    }
+
+    /// Bytes of the whole packet, fixed header included.
+    #[inline]
+    pub const fn packet_len(&self) -> usize {
+        self.len + self.remaining as usize
+    }
+
+    /// Whether the Remaining Length uses the fewest bytes it can [MQTT-1.5.5-1].
+    pub(crate) const fn is_minimal(&self) -> bool {
+        self.len == wire::varint_len(self.remaining) + 1
+    }
+}
+
+/// The packet type: the upper four bits of the first byte (2.1.2). 0 is forbidden.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "each variant is the control packet of that name")]
+pub enum PacketType {
+    Connect = 1,
+    ConnAck = 2,
+    Publish = 3,
+    PubAck = 4,
+    PubRec = 5,
+    PubRel = 6,
+    PubComp = 7,
+    Subscribe = 8,
+    SubAck = 9,
+    Unsubscribe = 10,
+    UnsubAck = 11,
+    PingReq = 12,
+    PingResp = 13,
+    Disconnect = 14,
+    Auth = 15,
+}
+
+impl PacketType {
+    /// The type that the first byte of a packet names.
+    ///
+    /// # Errors
+    /// `MalformedPacket` for type 0, which is forbidden.
+    #[inline]
+    pub const fn of(first: u8) -> Result<Self, DecodeError> {
+        Ok(match first >> 4 {
+            1 => Self::Connect,
+            2 => Self::ConnAck,
+            3 => Self::Publish,
+            4 => Self::PubAck,
+            5 => Self::PubRec,
+            6 => Self::PubRel,
+            7 => Self::PubComp,
+            8 => Self::Subscribe,
+            9 => Self::SubAck,
+            10 => Self::Unsubscribe,
+            11 => Self::UnsubAck,
+            12 => Self::PingReq,
+            13 => Self::PingResp,
+            14 => Self::Disconnect,
+            15 => Self::Auth,
+            _ => return Err(DecodeError::malformed("packet type 0 is forbidden (2.1.2)")),
+        })
+    }
+
+    /// The first byte of a packet of this type, with the flags that every type but PUBLISH must have
+    /// [MQTT-2.1.3-1]. For PUBLISH: QoS 0, nothing set.
+    #[inline]
+    pub const fn first_byte(self) -> u8 {
+        let flags = match self {
+            Self::PubRel | Self::Subscribe | Self::Unsubscribe => 0b0010,
+            _ => 0,
+        };
+        (self as u8) << 4 | flags
+    }
+}

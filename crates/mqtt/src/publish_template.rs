@@ -1,0 +1,125 @@
+//! One PUBLISH encoded once and sent to many receivers.
+
+use crate::encode::publish::{check_head, first_byte, write_head};
+use crate::encode::{EncodeError, fixed_header};
+use crate::packet::{Publish, QoS, Version};
+use crate::wire::{Measure, VARINT_MAX, varint_len};
+
+/// Bytes of a Topic Alias property: identifier and value.
+const ALIAS_LEN: usize = 3;
+
+/// A PUBLISH encoded once for one variant: protocol version, QoS 0 or above, subscription identifiers, with or
+/// without topic and topic alias. Per receiver it is copied, and the few bytes that differ are patched: the
+/// first byte, the packet identifier, the topic alias.
+///
+/// Its buffers are kept from one message to the next, so that in the steady state encoding allocates nothing.
+#[derive(Clone, Debug, Default)]
+pub struct PublishTemplate {
+    /// The packet up to the payload, then the payload if it is inline.
+    bytes: Vec<u8>,
+    /// Bytes of the packet up to the payload.
+    head_len: usize,
+    payload_len: usize,
+    /// Where the packet identifier stands; 0 for QoS 0, which has none.
+    packet_id_at: usize,
+    /// Where the value of the Topic Alias stands; 0 if there is none.
+    alias_at: usize,
+}
+
+impl PublishTemplate {
+    /// Encodes `publish` into `buf`, payload included. Of `dup`, `qos`, `retain` and `packet_id` only one bit
+    /// matters: whether QoS is 0.
+    ///
+    /// # Errors
+    /// As [`Packet::encode`](crate::packet::Packet::encode); then `buf` must be encoded anew before it is used.
+    pub fn encode(version: Version, publish: &Publish<'_>, buf: &mut Self) -> Result<(), EncodeError> {
+        Self::encode_head(version, publish, buf)?;
+        buf.bytes.extend_from_slice(publish.payload);
+        Ok(())
+    }
+
+    /// Like [`encode`](Self::encode), but leaves the payload out: for payloads large enough to stay shared.
+    /// Only [`append_head`](Self::append_head) works on the result.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_head(version: Version, publish: &Publish<'_>, buf: &mut Self) -> Result<(), EncodeError> {
+        buf.bytes.clear();
+        check_head(publish, version)?;
+        let mut measure = Measure::default();
+        write_head(publish, version, &mut measure);
+        let head = measure.finish()?;
+        let remaining = head + publish.payload.len();
+        if remaining > VARINT_MAX as usize {
+            return Err(EncodeError::PacketTooLarge);
+        }
+        buf.bytes.reserve(1 + varint_len(remaining as u32) + remaining);
+        let start = fixed_header(first_byte(publish.qos, false, false), remaining, &mut buf.bytes);
+        write_head(publish, version, &mut buf.bytes);
+
+        let after_topic = start + 2 + publish.topic.len();
+        let has_id = publish.qos != QoS::AtMostOnce;
+        buf.packet_id_at = if has_id { after_topic } else { 0 };
+        buf.head_len = start + head;
+        buf.payload_len = publish.payload.len();
+        buf.alias_at = 0;
+        if version == Version::V5 && publish.topic_alias.is_some() {
+            let properties_at = after_topic + if has_id { 2 } else { 0 };
+            let len_bytes =
+                buf.bytes[properties_at..].iter().take_while(|&&byte| byte & 0x80 != 0).count() + 1;
+            buf.alias_at = properties_at + len_bytes + ALIAS_LEN - 2;
+        }
+        Ok(())
+    }
+
+    /// Appends the whole packet for one receiver. `packet_id` is 0 exactly when `qos` is 0, which must be so
+    /// exactly when the template is one of QoS 0; `dup` needs a `qos` above 0.
+    #[inline]
+    pub fn append(&self, out: &mut Vec<u8>, qos: QoS, dup: bool, retain: bool, packet_id: u16) {
+        debug_assert_eq!(self.bytes.len(), self.packet_len(), "the payload is not in the template");
+        self.copy(&self.bytes, out, first_byte(qos, dup, retain), packet_id);
+    }
+
+    /// Appends everything but the payload for one receiver, which is to follow from elsewhere. Parameters as
+    /// for [`append`](Self::append).
+    #[inline]
+    pub fn append_head(&self, out: &mut Vec<u8>, qos: QoS, dup: bool, retain: bool, packet_id: u16) {
+        self.copy(&self.bytes[..self.head_len], out, first_byte(qos, dup, retain), packet_id);
+    }
+
+    /// Puts the receiver's own topic alias into a packet, `packet`, that this template has just appended. The
+    /// template must have been encoded with some alias.
+    #[inline]
+    pub fn patch_alias(&self, packet: &mut [u8], alias: u16) {
+        debug_assert!(self.alias_at != 0, "template without a topic alias");
+        debug_assert!(alias != 0, "topic alias 0 [MQTT-3.3.2-8]");
+        packet[self.alias_at..self.alias_at + 2].copy_from_slice(&alias.to_be_bytes());
+    }
+
+    /// Bytes of the whole packet, payload included.
+    #[inline]
+    pub const fn packet_len(&self) -> usize {
+        self.head_len + self.payload_len
+    }
+
+    /// Bytes of the packet up to the payload.
+    #[inline]
+    pub const fn head_len(&self) -> usize {
+        self.head_len
+    }
+
+    #[inline]
+    fn copy(&self, bytes: &[u8], out: &mut Vec<u8>, first: u8, packet_id: u16) {
+        let has_id = self.packet_id_at != 0;
+        debug_assert_eq!(has_id, first & 0b110 != 0, "QoS of another variant");
+        debug_assert_eq!(has_id, packet_id != 0, "packet identifier and QoS disagree [MQTT-2.2.1-2]");
+        debug_assert!(has_id || first & 0b1000 == 0, "DUP with QoS 0 [MQTT-3.3.1-2]");
+        let start = out.len();
+        out.extend_from_slice(bytes);
+        let packet = &mut out[start..];
+        packet[0] = first;
+        if has_id {
+            packet[self.packet_id_at..self.packet_id_at + 2].copy_from_slice(&packet_id.to_be_bytes());
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The data types every packet is made of (MQTT 5, 1.5): a cursor that reads them, and the two sinks that
+//! measure and write them.
+
+use crate::decode::DecodeError;
+use crate::encode::EncodeError;
+
+/// Largest value of a Variable Byte Integer (1.5.5), and so the largest Remaining Length.
+pub(crate) const VARINT_MAX: u32 = 268_435_455;
+
+/// Reads the data types of 1.5 from the front of a slice; never past its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// What has not been read yet.
+    pub(crate) const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    #[inline]
+    pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
+        let [byte] = self.array()?;
+        Ok(byte)
+    }
+
+    /// Two Byte Integer (1.5.2).
+    #[inline]
+    pub(crate) fn u16(&mut self) -> Result<u16, DecodeError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    /// Four Byte Integer (1.5.3).
+    #[inline]
+    pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// Variable Byte Integer (1.5.5), in the fewest bytes as MQTT 5 asks [MQTT-1.5.5-1].
+    #[inline]
+    pub(crate) fn varint(&mut self) -> Result<u32, DecodeError> {
+        match varint(self.rest)? {
+            Some((value, len)) if len == varint_len(value) => {
+                self.rest = &self.rest[len..];
+                Ok(value)
+            }
+            Some(_) => Err(DecodeError::malformed("variable byte integer longer than needed [MQTT-1.5.5-1]")),
+            None => Err(TOO_SHORT),
+        }
+    }
+
+    /// Binary Data (1.5.6): a length of two bytes, then that many bytes.
+    #[inline]
+    pub(crate) fn binary(&mut self) -> Result<&'a [u8], DecodeError> {
+        let len = self.u16()?;
+        self.take(usize::from(len))
+    }
+
+    /// UTF-8 Encoded String (1.5.4): well formed [MQTT-1.5.4-1], no U+0000 [MQTT-1.5.4-2]; a byte order mark
+    /// is a character like any other [MQTT-1.5.4-3].
+    #[inline]
+    pub(crate) fn string(&mut self) -> Result<&'a str, DecodeError> {
+        let bytes = self.binary()?;
+        if bytes.contains(&0) {
+            return Err(DecodeError::malformed("string with U+0000 [MQTT-1.5.4-2]"));
+        }
+        std::str::from_utf8(bytes).map_err(|_| DecodeError::malformed("string is not UTF-8 [MQTT-1.5.4-1]"))
+    }
+
+    /// A packet identifier, which is never 0 [MQTT-2.2.1-3].
+    #[inline]
+    pub(crate) fn packet_id(&mut self) -> Result<u16, DecodeError> {
+        match self.u16()? {
+            0 => Err(DecodeError::protocol("packet identifier 0 [MQTT-2.2.1-3]")),
+            id => Ok(id),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+        let (taken, rest) = self.rest.split_at_checked(len).ok_or(TOO_SHORT)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    /// Ends the packet: nothing may follow its last field.
+    #[inline]
+    pub(crate) fn finish(self) -> Result<(), DecodeError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::malformed("bytes after the last field")) }
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (array, rest) = self.rest.split_first_chunk().ok_or(TOO_SHORT)?;
+        self.rest = rest;
+        Ok(*array)
+    }
+}
+
+const TOO_SHORT: DecodeError = DecodeError::malformed("packet ends inside a field");
+
+/// The Variable Byte Integer at the front of `bytes` and how many bytes it takes; `None` if it is incomplete.
+#[inline]
+pub(crate) fn varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
+    let mut value = 0;
+    for (index, &byte) in bytes.iter().take(4).enumerate() {
+        value |= u32::from(byte & 0x7F) << (7 * index);
+        if byte & 0x80 == 0 {
+            return Ok(Some((value, index + 1)));
+        }
+    }
+    if bytes.len() < 4 {
+        return Ok(None);
+    }
+    Err(DecodeError::malformed("variable byte integer of more than four bytes (1.5.5)"))
+}
+
+/// How many bytes `value` takes as a Variable Byte Integer.
+#[inline]
+pub(crate) const fn varint_len(value: u32) -> usize {
+    match value {
+        0..=0x7F => 1,
+        0x80..=0x3FFF => 2,
+        0x4000..=0x1F_FFFF => 3,
+        _ => 4,
+    }
+}
+
+/// Takes the fields of a packet in order. The same code measures a packet ([`Measure`]) and writes it
+/// (`Vec<u8>`), so the two cannot disagree.
+pub(crate) trait Sink {
+    fn raw(&mut self, bytes: &[u8]);
+
+    /// A property section: its length as a Variable Byte Integer, then the properties.
+    fn section(&mut self, properties: &impl Section);
+
+    /// Binary Data (1.5.6).
+    fn binary(&mut self, bytes: &[u8]);
+
+    /// UTF-8 Encoded String (1.5.4).
+    fn string(&mut self, string: &str);
+
+    #[inline]
+    fn u8(&mut self, value: u8) {
+        self.raw(&[value]);
+    }
+
+    #[inline]
+    fn u16(&mut self, value: u16) {
+        self.raw(&value.to_be_bytes());
+    }
+
+    #[inline]
+    fn u32(&mut self, value: u32) {
+        self.raw(&value.to_be_bytes());
+    }
+
+    /// Variable Byte Integer (1.5.5) of at most [`VARINT_MAX`].
+    #[inline]
+    fn varint(&mut self, mut value: u32) {
+        while value > 0x7F {
+            self.u8(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.u8(value as u8);
+    }
+}
+
+/// The properties of one packet.
+pub(crate) trait Section {
+    fn write<S: Sink>(&self, sink: &mut S);
+}
+
+/// Adds up how many bytes the fields take, and finds what cannot be represented.
+#[derive(Debug, Default)]
+pub(crate) struct Measure {
+    len: usize,
+    error: Option<EncodeError>,
+}
+
+impl Measure {
+    /// Bytes so far.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes so far, unless a field cannot be represented.
+    pub(crate) fn finish(self) -> Result<usize, EncodeError> {
+        match self.error {
+            Some(error) => Err(error),
+            None if self.len > VARINT_MAX as usize => Err(EncodeError::PacketTooLarge),
+            None => Ok(self.len),
+        }
+    }
+}
+
+impl Sink for Measure {
+    #[inline]
+    fn raw(&mut self, bytes: &[u8]) {
+        self.len += bytes.len();
+    }
+
+    fn section(&mut self, properties: &impl Section) {
+        let before = self.len;
+        properties.write(self);
+        // Longer than a u32 is longer than a packet can be: `finish` says so.
+        self.len += varint_len(u32::try_from(self.len - before).unwrap_or(u32::MAX));
+    }
+
+    #[inline]
+    fn binary(&mut self, bytes: &[u8]) {
+        if bytes.len() > usize::from(u16::MAX) {
+            self.error = Some(EncodeError::FieldTooLong);
+        }
+        self.len += 2 + bytes.len();
+    }
+
+    #[inline]
+    fn string(&mut self, string: &str) {
+        if string.as_bytes().contains(&0) {
+            self.error = Some(EncodeError::Invalid("string with U+0000 [MQTT-1.5.4-2]"));
+        }
+        self.binary(string.as_bytes());
+    }
+}
+
+/// Writes fields that [`Measure`] found representable.
+impl Sink for Vec<u8> {
+    #[inline]
+    fn raw(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+
+    fn section(&mut self, properties: &impl Section) {
+        let mut measure = Measure::default();
+        properties.write(&mut measure);
+        self.varint(measure.len as u32);
+        properties.write(self);
+    }
+
+    #[inline]
+    fn binary(&mut self, bytes: &[u8]) {
+        self.u16(bytes.len() as u16);
+        self.raw(bytes);
+    }
+
+    #[inline]
+    fn string(&mut self, string: &str) {
+        self.binary(string.as_bytes());
+    }
+}

@@ -1,0 +1,407 @@
+//! The subscription index: topic filters to values, and which of them match a name.
+
+use std::borrow::Cow;
+
+use hashbrown::HashTable;
+
+use crate::name::{check_filter, check_name, has_wildcard};
+use crate::seed::Seed;
+use crate::slots::{FilterId, Key, Slots, Tenant};
+use crate::trie::Trie;
+
+/// Topic filters, each with a value, updated in place.
+///
+/// Filters without wildcards stand in a hash table, the others in a trie; both lead to one array of slots, which
+/// holds the values. Expects filters that [`check_filter`](crate::check_filter) passes and names that
+/// [`check_name`](crate::check_name) passes: others panic in debug builds, and otherwise stand for some filter, or
+/// match something.
+pub struct Index<V> {
+    seed: Seed,
+    /// The slots of the filters without wildcards, found by their text.
+    exact: HashTable<u32>,
+    wild: Trie,
+    slots: Slots<V>,
+    epoch: u64,
+}
+
+impl<V> Index<V> {
+    /// An empty index that hashes with a random seed.
+    pub fn new() -> Self {
+        Self::with(Seed::random())
+    }
+
+    /// An empty index that hashes with a given seed, for runs that must repeat to the byte.
+    ///
+    /// Nothing an index returns depends on the seed; the time it takes and the memory it holds do. With a seed that
+    /// clients can guess, they can choose filters that collide.
+    pub fn with_seed(seed: u64) -> Self {
+        Self::with(Seed::fixed(seed))
+    }
+
+    fn with(seed: Seed) -> Self {
+        Self { exact: HashTable::new(), wild: Trie::new(seed.clone()), seed, slots: Slots::new(), epoch: 0 }
+    }
+
+    /// The number of filters.
+    pub const fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there are no filters.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A number that grows whenever a filter comes or goes, and with [`touch`](Self::touch).
+    ///
+    /// A result of matching is good while the epoch that was read *before* the match is still the epoch.
+    #[inline]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Moves the epoch, for an owner that has changed a value in a way that kept results must see.
+    pub const fn touch(&mut self) {
+        self.epoch += 1;
+    }
+
+    /// The id of `filter`, and whether it is new: then its value is what `make` returns.
+    ///
+    /// # Panics
+    /// With four thousand million filters.
+    pub fn insert_with(&mut self, filter: &str, make: impl FnOnce() -> V) -> (FilterId, bool) {
+        if let Some(id) = self.find(filter) {
+            return (id, false);
+        }
+        // Before anything changes, so that the index stays whole should `make` panic.
+        let value = make();
+        let id = if has_wildcard(filter) {
+            self.insert_wild(filter, value)
+        } else {
+            self.insert_exact(filter, value)
+        };
+        self.touch();
+        (id, true)
+    }
+
+    fn insert_exact(&mut self, filter: &str, value: V) -> FilterId {
+        let Self { seed, exact, slots, .. } = self;
+        let id = slots.insert(|_| Key::Exact(filter.into()), value);
+        exact.insert_unique(seed.hash_text(filter), id.slot(), |&other| {
+            seed.hash_text(slots.exact_text(other).unwrap_or_default())
+        });
+        id
+    }
+
+    fn insert_wild(&mut self, filter: &str, value: V) -> FilterId {
+        let Self { wild, slots, .. } = self;
+        slots.insert(|slot| Key::Wild(wild.insert(filter, slot)), value)
+    }
+
+    /// The id of `filter`, where the index has it.
+    pub fn find(&self, filter: &str) -> Option<FilterId> {
+        debug_assert_eq!(check_filter(filter), Ok(()), "{filter:?} is a topic filter");
+        let slot = if has_wildcard(filter) { self.wild.find(filter)? } else { self.find_exact(filter)? };
+        self.slots.at(slot).map(|(id, _)| id)
+    }
+
+    #[inline]
+    fn find_exact(&self, text: &str) -> Option<u32> {
+        let is_it = |&slot: &u32| self.slots.exact_text(slot) == Some(text);
+        self.exact.find(self.seed.hash_text(text), is_it).copied()
+    }
+
+    /// The value of a filter; `None` once the filter is removed.
+    #[inline]
+    pub fn get(&self, id: FilterId) -> Option<&V> {
+        self.slots.get(id).map(|tenant| &tenant.value)
+    }
+
+    /// The value of a filter, to change. The epoch stays: see [`touch`](Self::touch).
+    #[inline]
+    pub fn get_mut(&mut self, id: FilterId) -> Option<&mut V> {
+        self.slots.get_mut(id).map(|tenant| &mut tenant.value)
+    }
+
+    /// The text of a filter; one with wildcards is spelled out anew.
+    pub fn filter(&self, id: FilterId) -> Option<Cow<'_, str>> {
+        self.slots.get(id).map(|tenant| self.text(tenant))
+    }
+
+    fn text<'a>(&'a self, tenant: &'a Tenant<V>) -> Cow<'a, str> {
+        match &tenant.key {
+            Key::Exact(text) => Cow::Borrowed(text),
+            Key::Wild(place) => Cow::Owned(self.wild.text(*place)),
+        }
+    }
+
+    /// Takes a filter out and returns its value; `None` if it is already gone.
+    pub fn remove(&mut self, id: FilterId) -> Option<V> {
+        let Tenant { key, value } = self.slots.remove(id)?;
+        match key {
+            Key::Wild(place) => self.wild.remove(place),
+            Key::Exact(text) => {
+                let hash = self.seed.hash_text(&text);
+                if let Ok(entry) = self.exact.find_entry(hash, |&slot| slot == id.slot()) {
+                    entry.remove();
+                } else {
+                    debug_assert!(false, "a filter that is not in its table: {text:?}");
+                }
+            }
+        }
+        self.touch();
+        Some(value)
+    }
+
+    /// Calls `visit` with each filter that matches `name`, once: the exact one first, then those with wildcards in
+    /// an order that their levels alone decide.
+    ///
+    /// Allocates nothing for names of up to 32 levels, nor for deeper ones where no filter is as deep.
+    #[inline]
+    pub fn for_each_match(&self, name: &str, mut visit: impl FnMut(FilterId, &V)) {
+        debug_assert_eq!(check_name(name), Ok(()), "{name:?} is a topic name");
+        let mut visit_slot = |slot| {
+            if let Some((id, tenant)) = self.slots.at(slot) {
+                visit(id, &tenant.value);
+            }
+        };
+        if let Some(slot) = self.find_exact(name) {
+            visit_slot(slot);
+        }
+        self.wild.for_each_match(name, visit_slot);
+    }
+
+    /// All filters with their ids and values, in the order of their slots.
+    pub fn iter(&self) -> impl Iterator<Item = (FilterId, Cow<'_, str>, &V)> {
+        self.slots.iter().map(|(id, tenant)| (id, self.text(tenant), &tenant.value))
+    }
+}
+
+impl<V> Default for Index<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::tests::MATCH_TABLE;
+    use crate::name::{MAX_TOPIC_BYTES, matches};
+
+    fn index_of<'a>(filters: impl IntoIterator<Item = &'a str>) -> Index<String> {
+        let mut index = Index::with_seed(7);
+        for filter in filters {
+            index.insert_with(filter, || filter.to_owned());
+        }
+        index
+    }
+
+    fn matching(index: &Index<String>, name: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        index.for_each_match(name, |id, value| {
+            assert_eq!(index.filter(id).as_deref(), Some(value.as_str()));
+            assert_eq!(index.get(id), Some(value));
+            found.push(value.clone());
+        });
+        found
+    }
+
+    /// What an empty index stores: nothing but capacity.
+    fn assert_empty<V>(index: &Index<V>) {
+        assert_eq!((index.len(), index.is_empty()), (0, true));
+        assert_eq!(index.exact.len(), 0);
+        assert_eq!(index.wild.counts(), [0; 4]);
+    }
+
+    // [MQTT5-4.7.2-1] [MQTT3-4.7.2-1] [MQTT5-4.7.3-4] [MQTT3-4.7.3-4]
+    #[test]
+    fn the_examples_of_the_specification_match() {
+        for &(filter, name, expected) in MATCH_TABLE {
+            let found = matching(&index_of([filter]), name);
+            assert_eq!(found == [filter], expected, "{filter:?} against {name:?}");
+        }
+        // And all filters at once, against each name.
+        let all = index_of(MATCH_TABLE.iter().map(|&(filter, ..)| filter));
+        for &(_, name, _) in MATCH_TABLE {
+            let mut found = matching(&all, name);
+            found.sort_unstable();
+            let mut expected: Vec<_> = all.iter().map(|(_, filter, _)| filter.into_owned()).collect();
+            expected.retain(|filter| matches(filter, name));
+            expected.sort_unstable();
+            assert_eq!(found, expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_filter_is_inserted_once_and_found_until_removed() {
+        for filter in ["a/b", "a/+", "#", "+", "a/+/#", "/", "$SYS/#"] {
+            let mut index = Index::new();
+            assert_eq!(index.find(filter), None);
+            let (id, is_new) = index.insert_with(filter, || 1);
+            assert!(is_new);
+            assert_eq!(index.insert_with(filter, || unreachable!("{filter} is there")), (id, false));
+            assert_eq!((index.find(filter), index.filter(id).as_deref()), (Some(id), Some(filter)));
+            *index.get_mut(id).expect("it is there") += 1;
+            assert_eq!((index.get(id), index.len()), (Some(&2), 1));
+            assert_eq!(index.remove(id), Some(2));
+            assert_eq!((index.find(filter), index.filter(id), index.get(id)), (None, None, None));
+            assert_eq!(index.get_mut(id), None);
+            assert_eq!(index.remove(id), None);
+            assert_empty(&index);
+        }
+    }
+
+    #[test]
+    fn an_id_from_before_matches_nothing_in_the_same_slot() {
+        let mut index = Index::new();
+        let (old, _) = index.insert_with("a/+", || 1);
+        index.remove(old);
+        let (new, _) = index.insert_with("b", || 2);
+        assert_eq!(old.slot(), new.slot());
+        assert_ne!(old, new);
+        assert_eq!(index.remove(old), None);
+        assert_eq!((index.get(old), index.get(new)), (None, Some(&2)));
+    }
+
+    #[test]
+    fn the_epoch_moves_with_the_filters_and_on_touch_only() {
+        let mut index = Index::new();
+        let start = index.epoch();
+        let (id, _) = index.insert_with("a/+", || 1);
+        assert_eq!(index.epoch(), start + 1);
+        index.insert_with("a/+", || 2);
+        index.get_mut(id);
+        index.for_each_match("a/b", |_, _| {});
+        assert_eq!(index.epoch(), start + 1);
+        index.touch();
+        assert_eq!(index.epoch(), start + 2);
+        index.remove(id);
+        assert_eq!(index.epoch(), start + 3);
+        index.remove(id);
+        assert_eq!(index.epoch(), start + 3);
+    }
+
+    #[test]
+    fn what_a_prefix_needs_stays_when_a_longer_filter_goes() {
+        let mut index = index_of(["a/+", "a/+/c", "a/+/#", "a/#", "a/b/#"]);
+        for gone in ["a/+/c", "a/+/#", "a/+", "a/#"] {
+            index.remove(index.find(gone).expect("it is there"));
+            let left = matching(&index, "a/b/c");
+            assert!(!left.iter().any(|filter| filter == gone));
+            assert!(left.iter().any(|filter| filter == "a/b/#"));
+        }
+        assert_eq!(matching(&index, "a/b/c"), ["a/b/#"]);
+        index.remove(index.find("a/b/#").expect("it is there"));
+        assert_empty(&index);
+    }
+
+    #[test]
+    fn the_order_of_matches_is_that_of_the_levels() {
+        let filters = ["#", "+/b", "a/b", "a/+", "a/#", "+/#", "+/+", "a/b/#"];
+        let expected = ["a/b", "#", "a/#", "a/b/#", "a/+", "+/#", "+/b", "+/+"];
+        for seed in 0..20 {
+            let mut index = Index::with_seed(seed);
+            for filter in filters {
+                index.insert_with(filter, || filter.to_owned());
+            }
+            assert_eq!(matching(&index, "a/b"), expected);
+            assert!(index.iter().map(|(_, filter, _)| filter.into_owned()).eq(filters));
+        }
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_made_leaves_nothing_behind() {
+        let mut index: Index<u32> = Index::new();
+        for filter in ["a/b", "a/+/c"] {
+            let make = || index.insert_with(filter, || panic!("no value"));
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(make));
+            assert!(outcome.is_err());
+            assert_empty(&index);
+        }
+    }
+
+    #[test]
+    fn churn_leaves_nothing_behind() {
+        let mut index = Index::new();
+        let (keep, _) = index.insert_with("keep/+/#", || 0);
+        let (slots, nodes) = (64 + 1, 64 * 4 + 4);
+        for round in 0..2_000_u32 {
+            let filters = (0..64).map(|n| match n % 4 {
+                0 => format!("r{round}/n{n}"),
+                1 => format!("r{round}/+/n{n}"),
+                2 => format!("keep/{round}/n{n}/#"),
+                _ => format!("+/r{round}/+/n{n}"),
+            });
+            let ids: Vec<_> = filters.map(|filter| index.insert_with(&filter, || round).0).collect();
+            assert_eq!(index.len(), 65);
+            for id in ids {
+                assert_eq!(index.remove(id), Some(round));
+            }
+        }
+        assert_eq!(index.wild.counts(), [2, 1, 1, 1]);
+        assert_eq!((index.exact.len(), index.len()), (0, 1));
+        assert!(index.slots.high_water() <= slots, "{}", index.slots.high_water());
+        assert!(index.wild.high_water() <= nodes, "{}", index.wild.high_water());
+        assert!(index.exact.capacity() <= 256, "{}", index.exact.capacity());
+        index.remove(keep);
+        assert_empty(&index);
+    }
+
+    /// Filters and names of as many levels as fit, on a stack that recursion would not survive.
+    #[test]
+    fn the_deepest_filters_and_names_take_no_stack_and_linear_work() {
+        let deep = || {
+            let slashes = "/".repeat(MAX_TOPIC_BYTES);
+            let pluses = format!("{}+", "+/".repeat(MAX_TOPIC_BYTES / 2));
+            let multi = format!("{}#", "/".repeat(MAX_TOPIC_BYTES - 1));
+            let plus_first = format!("+{}", "/".repeat(MAX_TOPIC_BYTES - 1));
+            let half = "/".repeat(MAX_TOPIC_BYTES / 2);
+            let mut index = index_of([&*slashes, &*pluses, &*multi, &*plus_first, "#"]);
+            assert_eq!(matching(&index, &slashes), [&*slashes, "#", &*multi]);
+            assert_eq!(matching(&index, &half), ["#", &*pluses]);
+            let [nodes, ..] = index.wild.counts();
+            assert!(index.wild.for_each_match(&slashes, |_| {}) <= nodes + 1);
+            assert!(matches(&multi, &slashes));
+            assert!(!matches(&pluses, &slashes));
+            let ids: Vec<_> = index.iter().map(|(id, ..)| id).collect();
+            for id in ids {
+                assert!(index.remove(id).is_some());
+            }
+            assert_empty(&index);
+        };
+        let thread = std::thread::Builder::new().stack_size(256 * 1024).spawn(deep);
+        thread.expect("a thread").join().expect("no overflow");
+    }
+
+    /// Every mix of `a` and `+` on 12 levels: 2^12 filters, all of which match one name by 2^12 paths.
+    #[test]
+    fn a_match_visits_a_node_at_most_once() {
+        let mix = |bits: u32| {
+            let levels: Vec<_> = (0..12).map(|at| if bits >> at & 1 == 0 { "a" } else { "+" }).collect();
+            levels.join("/")
+        };
+        let filters: Vec<_> = (1..1 << 12).map(mix).collect();
+        let index = index_of(filters.iter().map(String::as_str));
+        let [nodes, ..] = index.wild.counts();
+        let name = ["a"; 12].join("/");
+        assert_eq!(matching(&index, &name).len(), filters.len());
+        assert_eq!(index.wild.for_each_match(&name, |_| {}), nodes + 1);
+        // A longer name and one that differs early see no more than that, and less.
+        assert_eq!(index.wild.for_each_match(&format!("{name}/a/a/a"), |_| {}), nodes + 1);
+        assert_eq!(index.wild.for_each_match(&name.replacen('a', "b", 1), |_| {}), 1 << 12);
+    }
+
+    /// `+/+/…/+` in each length up to 200 is a chain of 200 nodes, whatever the name.
+    #[test]
+    fn filters_of_pluses_share_one_chain() {
+        let filters: Vec<_> = (1..=200).map(|levels| vec!["+"; levels].join("/")).collect();
+        let index = index_of(filters.iter().map(String::as_str));
+        assert_eq!(index.wild.counts()[0], 200);
+        for levels in [1, 31, 32, 33, 64, 200, 201, 5_000] {
+            let name = vec!["x"; levels].join("/");
+            assert_eq!(matching(&index, &name).len(), usize::from(levels <= 200), "{levels} levels");
+            assert_eq!(index.wild.for_each_match(&name, |_| {}), levels.min(200) + 1);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The level strings of the wildcard trie, each stored once however many nodes bear it.
+
+use hashbrown::HashTable;
+
+use crate::arena::Arena;
+use crate::seed::Seed;
+
+/// Level strings and their numbers, counted by use.
+pub(crate) struct Levels {
+    seed: Seed,
+    stored: Arena<Level>,
+    by_text: HashTable<u32>,
+}
+
+#[derive(Default)]
+struct Level {
+    text: Box<str>,
+    /// How many trie nodes bear this level.
+    uses: u32,
+}
+
+impl Levels {
+    pub(crate) fn new(seed: Seed) -> Self {
+        Self { seed, stored: Arena::new(), by_text: HashTable::new() }
+    }
+
+    /// The number of a level that some node bears.
+    #[inline]
+    pub(crate) fn find(&self, text: &str) -> Option<u32> {
+        self.find_hashed(self.seed.hash_text(text), text)
+    }
+
+    #[inline]
+    fn find_hashed(&self, hash: u64, text: &str) -> Option<u32> {
+        self.by_text.find(hash, |&number| &*self.stored[number].text == text).copied()
+    }
+
+    /// The number of a level, stored now if it is new; each call is undone by one [`release`](Self::release).
+    pub(crate) fn acquire(&mut self, text: &str) -> u32 {
+        let hash = self.seed.hash_text(text);
+        if let Some(number) = self.find_hashed(hash, text) {
+            self.stored[number].uses += 1;
+            return number;
+        }
+        let number = self.stored.insert(Level { text: text.into(), uses: 1 });
+        let Self { seed, stored, by_text } = self;
+        by_text.insert_unique(hash, number, |&other| seed.hash_text(&stored[other].text));
+        number
+    }
+
+    /// Gives back one use; with the last one the string goes.
+    pub(crate) fn release(&mut self, number: u32) {
+        let level = &mut self.stored[number];
+        level.uses -= 1;
+        if level.uses > 0 {
+            return;
+        }
+        let level = self.stored.remove(number);
+        let hash = self.seed.hash_text(&level.text);
+        if let Ok(entry) = self.by_text.find_entry(hash, |&other| other == number) {
+            entry.remove();
+        } else {
+            debug_assert!(false, "a level that is not in its table: {:?}", level.text);
+        }
+    }
+
+    pub(crate) fn text(&self, number: u32) -> &str {
+        &self.stored[number].text
+    }
+
+    /// How many level strings are stored, and how many table entries lead to them.
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.stored.len(), self.by_text.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_stays_until_its_last_use_goes() {
+        let mut levels = Levels::new(Seed::fixed(1));
+        let a = levels.acquire("a");
+        let empty = levels.acquire("");
+        assert_eq!(levels.acquire("a"), a);
+        assert_ne!(a, empty);
+        assert_eq!((levels.find("a"), levels.find(""), levels.find("b")), (Some(a), Some(empty), None));
+        assert_eq!((levels.text(a), levels.text(empty)), ("a", ""));
+        levels.release(a);
+        assert_eq!(levels.find("a"), Some(a));
+        levels.release(a);
+        assert_eq!((levels.find("a"), levels.find("")), (None, Some(empty)));
+        assert_eq!(levels.counts(), (1, 1));
+    }
+}

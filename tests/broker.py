@@ -1,0 +1,105 @@
+"""The broker under test, as a process.
+
+`MAINSTEM_BROKER=HOST:PORT` names one that already runs. Otherwise one is started on a free port: the binary
+`MAINSTEM_BIN`, or the release build, or the debug build.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+READY = re.compile(r"mqtt listening on (\S+):(\d+)\s*$")
+START_S = 10
+DRAIN_S = 15
+
+
+def binary() -> Path:
+    """The binary to start: `MAINSTEM_BIN`, else what cargo built, optimised first."""
+    named = os.environ.get("MAINSTEM_BIN")
+    if named:
+        return Path(named)
+    for profile in ("release", "debug"):
+        built = ROOT / "target" / profile / "mainstem"
+        if built.exists():
+            return built
+    raise FileNotFoundError("no mainstem binary: build one, or name it in MAINSTEM_BIN")
+
+
+class Broker:
+    """A broker's address, and the process if it was started here."""
+
+    def __init__(self, host: str, port: int, process: subprocess.Popen | None = None, data=None):
+        self.host = host
+        self.port = port
+        self._process = process
+        self._data = data
+
+    @classmethod
+    def running(cls) -> "Broker | None":
+        """The broker that `MAINSTEM_BROKER` names, if it names one."""
+        address = os.environ.get("MAINSTEM_BROKER")
+        if not address:
+            return None
+        host, port = address.rsplit(":", 1)
+        return cls(host, int(port))
+
+    @classmethod
+    def start(cls, *settings: str) -> "Broker":
+        """Starts the binary with the given `section.key=VALUE` settings and waits until it accepts."""
+        data = tempfile.TemporaryDirectory(prefix="mainstem-test-")
+        command = [str(binary()), "--listen", "127.0.0.1:0", "--data", data.name]
+        for setting in ("mqtt.sys_interval_s=1", *settings):
+            command += ["--set", setting]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        address: list[tuple[str, int]] = []
+        ready = threading.Event()
+
+        def read_stdout():
+            # Reads to the end, so that the broker never blocks on a full pipe.
+            for line in process.stdout:
+                found = READY.search(line)
+                if found and not address:
+                    address.append((found[1], int(found[2])))
+                    ready.set()
+            ready.set()
+
+        threading.Thread(target=read_stdout, daemon=True).start()
+        if not ready.wait(START_S) or not address:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"the broker did not say within {START_S} s where it listens: {command}")
+        return cls(*address[0], process=process, data=data)
+
+    def terminate(self):
+        """Sends SIGTERM, and does not wait for the end."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self):
+        """Waits until a terminated broker has drained, and fails if its exit status is not 0."""
+        try:
+            status = self._process.wait(DRAIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise AssertionError(f"the broker did not stop within {DRAIN_S} s of SIGTERM") from None
+        finally:
+            self._data.cleanup()
+        assert status == 0, f"the broker exited with status {status} after SIGTERM"
+
+    def kill(self):
+        """Ends a broker that a failed test left running."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+            self._data.cleanup()
+
+    def stop(self):
+        """Drains a broker that was started here; leaves any other alone."""
+        if self._process is not None:
+            self.terminate()
+            self.wait()

@@ -200,6 +200,8 @@ impl Trie {
         if self.nodes[ROOT].is_bare() { 0 } else { self.walk(name, visit) }
     }
 
+    /// Not inlined: its stack frame would burden the match of an index that has no wildcards.
+    #[inline(never)]
     fn walk(&self, name: &str, mut visit: impl FnMut(u32)) -> usize {
         let mut levels = NameLevels::new(&self.levels, name);
         let mut waiting = InlineList::<(u32, u32), INLINE_LEVELS>::new((NONE, 0));

@@ -1,0 +1,388 @@
+//! PUBLISH (3.3).
+
+use mainstem_mqtt::{MessageProperties, Publish, QoS, ReasonCode, SubscriptionIds, UserProperties, Version};
+
+use super::{Vector, invalid, lenient, valid};
+
+#[expect(clippy::too_many_lines, reason = "a table")]
+pub(super) fn vectors() -> Vec<Vector> {
+    vec![
+        valid(
+            "publish 3.1 QoS 0",
+            Version::V3,
+            b"0\x07\x00\x03a/bhi",
+            Publish { topic: "a/b", payload: b"hi", ..Publish::default() },
+        ),
+        valid(
+            "publish 3.1 QoS 1",
+            Version::V3,
+            b"2\x07\x00\x01a\x00\x01hi",
+            Publish { qos: QoS::AtLeastOnce, topic: "a", packet_id: 1, payload: b"hi", ..Publish::default() },
+        ),
+        valid(
+            "publish 3.1 QoS 2, DUP, retain",
+            Version::V3,
+            b"=\x05\x00\x01a\xff\xff",
+            Publish {
+                dup: true,
+                qos: QoS::ExactlyOnce,
+                retain: true,
+                topic: "a",
+                packet_id: 65_535,
+                ..Publish::default()
+            },
+        ),
+        invalid(
+            "publish 3.1 empty topic",
+            Version::V3,
+            b"0\x04\x00\x00hi",
+            ReasonCode::ProtocolError,
+            "MQTT-4.7.3-1",
+        ),
+        valid(
+            "publish 3.1.1 QoS 0",
+            Version::V4,
+            b"0\x07\x00\x03a/bhi",
+            Publish { topic: "a/b", payload: b"hi", ..Publish::default() },
+        ),
+        valid(
+            "publish 3.1.1 QoS 1",
+            Version::V4,
+            b"2\x07\x00\x01a\x00\x01hi",
+            Publish { qos: QoS::AtLeastOnce, topic: "a", packet_id: 1, payload: b"hi", ..Publish::default() },
+        ),
+        valid(
+            "publish 3.1.1 QoS 2, DUP, retain",
+            Version::V4,
+            b"=\x05\x00\x01a\xff\xff",
+            Publish {
+                dup: true,
+                qos: QoS::ExactlyOnce,
+                retain: true,
+                topic: "a",
+                packet_id: 65_535,
+                ..Publish::default()
+            },
+        ),
+        invalid(
+            "publish 3.1.1 empty topic",
+            Version::V4,
+            b"0\x04\x00\x00hi",
+            ReasonCode::ProtocolError,
+            "MQTT-4.7.3-1",
+        ),
+        valid(
+            "publish 5 QoS 0",
+            Version::V5,
+            b"0\x08\x00\x03a/b\x00hi",
+            Publish { topic: "a/b", payload: b"hi", ..Publish::default() },
+        ),
+        valid(
+            "publish 5 empty retained",
+            Version::V5,
+            b"1\x04\x00\x01a\x00",
+            Publish { retain: true, topic: "a", ..Publish::default() },
+        ),
+        valid(
+            "publish 5 byte order mark in topic",
+            Version::V5,
+            b"0\x07\x00\x04\xef\xbb\xbfa\x00",
+            Publish { topic: "\u{feff}a", ..Publish::default() },
+        ),
+        valid(
+            "publish 3.1.1 control character and four byte character in topic",
+            Version::V4,
+            b"0\x07\x00\x05\x01\xf0\x9f\x98\x80",
+            Publish { topic: "\u{1}\u{1F600}", ..Publish::default() },
+        ),
+        valid(
+            "publish 5 alias alone",
+            Version::V5,
+            b"2\x09\x00\x00\x00\x07\x03#\x00\x03x",
+            Publish {
+                qos: QoS::AtLeastOnce,
+                packet_id: 7,
+                topic_alias: Some(3),
+                payload: b"x",
+                ..Publish::default()
+            },
+        ),
+        valid(
+            "publish 5 two subscription identifiers",
+            Version::V5,
+            b"0\x0c\x00\x01a\x07\x0b\x01\x0b\xff\xff\xff\x7fx",
+            Publish {
+                topic: "a",
+                subscription_ids: SubscriptionIds::List(&[1, 268_435_455]),
+                payload: b"x",
+                ..Publish::default()
+            },
+        ),
+        valid(
+            "publish 5 with everything",
+            Version::V5,
+            b";5\x00\x01t\x00\x02,#\x00\x09\x0b\xac\x02\x01\x01\x02\x00\x00\x00<\x03\
+                \x00\x04text\x08\x00\x02re\x09\x00\x02\xff\x00&\x00\x01a\x00\x01b&\x00\
+                \x01a\x00\x01cpay",
+            Publish {
+                dup: true,
+                qos: QoS::AtLeastOnce,
+                retain: true,
+                topic: "t",
+                packet_id: 2,
+                topic_alias: Some(9),
+                subscription_ids: SubscriptionIds::List(&[300]),
+                properties: MessageProperties {
+                    payload_format: Some(1),
+                    message_expiry: Some(60),
+                    content_type: Some("text"),
+                    response_topic: Some("re"),
+                    correlation_data: Some(b"\xff\x00"),
+                    user_properties: UserProperties::Pairs(&[("a", "b"), ("a", "c")]),
+                },
+                payload: b"pay",
+            },
+        ),
+        lenient(
+            "publish 5 repeatable properties interleaved",
+            Version::V5,
+            b"0!\x00\x01t\x1d&\x00\x01a\x00\x011\x0b\x05\x01\x00&\x00\x01b\x00\x012\
+                \x02\x00\x00\x00\x01\x0b\x06\x03\x00\x01c",
+            Publish {
+                topic: "t",
+                subscription_ids: SubscriptionIds::List(&[5, 6]),
+                properties: MessageProperties {
+                    payload_format: Some(0),
+                    message_expiry: Some(1),
+                    content_type: Some("c"),
+                    user_properties: UserProperties::Pairs(&[("a", "1"), ("b", "2")]),
+                    ..MessageProperties::default()
+                },
+                ..Publish::default()
+            },
+        ),
+        lenient(
+            "publish 3.1.1 padded remaining length",
+            Version::V4,
+            b"0\x83\x80\x80\x00\x00\x01a",
+            Publish { topic: "a", ..Publish::default() },
+        ),
+        invalid(
+            "publish 5 padded remaining length",
+            Version::V5,
+            b"0\x84\x00\x00\x01a\x00",
+            ReasonCode::MalformedPacket,
+            "MQTT-1.5.5-1",
+        ),
+        invalid(
+            "publish QoS 3",
+            Version::V4,
+            b"6\x05\x00\x01a\x00\x01",
+            ReasonCode::MalformedPacket,
+            "MQTT-3.3.1-4",
+        ),
+        invalid(
+            "publish 5 QoS 3",
+            Version::V5,
+            b"6\x06\x00\x01a\x00\x01\x00",
+            ReasonCode::MalformedPacket,
+            "MQTT-3.3.1-4",
+        ),
+        invalid(
+            "publish DUP with QoS 0",
+            Version::V4,
+            b"8\x03\x00\x01a",
+            ReasonCode::MalformedPacket,
+            "MQTT-3.3.1-2",
+        ),
+        invalid(
+            "publish packet identifier 0",
+            Version::V4,
+            b"2\x05\x00\x01a\x00\x00",
+            ReasonCode::ProtocolError,
+            "MQTT-2.2.1-3",
+        ),
+        invalid(
+            "publish without packet identifier",
+            Version::V4,
+            b"2\x03\x00\x01a",
+            ReasonCode::MalformedPacket,
+            "inside a field",
+        ),
+        invalid(
+            "publish topic past the end",
+            Version::V4,
+            b"0\x06\x00\x05abcd",
+            ReasonCode::MalformedPacket,
+            "inside a field",
+        ),
+        invalid(
+            "publish without topic",
+            Version::V4,
+            b"0\x01\x00",
+            ReasonCode::MalformedPacket,
+            "inside a field",
+        ),
+        invalid(
+            "publish topic with NUL",
+            Version::V4,
+            b"0\x05\x00\x03a\x00b",
+            ReasonCode::MalformedPacket,
+            "MQTT-1.5.4-2",
+        ),
+        invalid(
+            "publish topic not UTF-8",
+            Version::V4,
+            b"0\x04\x00\x02a\xff",
+            ReasonCode::MalformedPacket,
+            "MQTT-1.5.4-1",
+        ),
+        invalid(
+            "publish topic with a surrogate",
+            Version::V5,
+            b"0\x06\x00\x03\xed\xa0\x80\x00",
+            ReasonCode::MalformedPacket,
+            "MQTT-1.5.4-1",
+        ),
+        invalid(
+            "publish topic overlong UTF-8",
+            Version::V5,
+            b"0\x05\x00\x02\xc0\x80\x00",
+            ReasonCode::MalformedPacket,
+            "MQTT-1.5.4-1",
+        ),
+        invalid(
+            "publish 5 empty topic without alias",
+            Version::V5,
+            b"0\x04\x00\x00\x00x",
+            ReasonCode::ProtocolError,
+            "3.3.2.1",
+        ),
+        invalid(
+            "publish 5 without property length",
+            Version::V5,
+            b"0\x03\x00\x01a",
+            ReasonCode::MalformedPacket,
+            "inside a field",
+        ),
+        invalid(
+            "publish 5 property length past the end",
+            Version::V5,
+            b"0\x06\x00\x01a\x05\x01\x00",
+            ReasonCode::MalformedPacket,
+            "inside a field",
+        ),
+        invalid(
+            "publish Topic Alias 0",
+            Version::V5,
+            b"0\x07\x00\x01a\x03#\x00\x00",
+            ReasonCode::TopicAliasInvalid,
+            "MQTT-3.3.2-8",
+        ),
+        invalid(
+            "publish Topic Alias twice",
+            Version::V5,
+            b"0\x0a\x00\x01a\x06#\x00\x01#\x00\x01",
+            ReasonCode::ProtocolError,
+            "twice",
+        ),
+        invalid(
+            "publish Payload Format Indicator 2",
+            Version::V5,
+            b"0\x06\x00\x01a\x02\x01\x02",
+            ReasonCode::ProtocolError,
+            "other than 0 and 1",
+        ),
+        invalid(
+            "publish Payload Format Indicator twice",
+            Version::V5,
+            b"0\x08\x00\x01a\x04\x01\x01\x01\x01",
+            ReasonCode::ProtocolError,
+            "twice",
+        ),
+        invalid(
+            "publish Message Expiry Interval twice",
+            Version::V5,
+            b"0\x0e\x00\x01a\x0a\x02\x00\x00\x00\x01\x02\x00\x00\x00\x01",
+            ReasonCode::ProtocolError,
+            "twice",
+        ),
+        invalid(
+            "publish Content Type twice",
+            Version::V5,
+            b"0\x0c\x00\x01a\x08\x03\x00\x01a\x03\x00\x01a",
+            ReasonCode::ProtocolError,
+            "twice",
+        ),
+        invalid(
+            "publish Content Type with NUL",
+            Version::V5,
+            b"0\x08\x00\x01a\x04\x03\x00\x01\x00",
+            ReasonCode::MalformedPacket,
+            "MQTT-1.5.4-2",
+        ),
+        invalid(
+            "publish Response Topic twice",
+            Version::V5,
+            b"0\x0c\x00\x01a\x08\x08\x00\x01a\x08\x00\x01a",
+            ReasonCode::ProtocolError,
+            "twice",
+        ),
+        invalid(
+            "publish Response Topic not UTF-8",
+            Version::V5,
+            b"0\x08\x00\x01a\x04\x08\x00\x01\xf5",
+            ReasonCode::MalformedPacket,
+            "MQTT-1.5.4-1",
+        ),
+        invalid(
+            "publish Correlation Data twice",
+            Version::V5,
+            b"0\x0c\x00\x01a\x08\x09\x00\x01a\x09\x00\x01a",
+            ReasonCode::ProtocolError,
+            "twice",
+        ),
+        invalid(
+            "publish Correlation Data past the section",
+            Version::V5,
+            b"0\x09\x00\x01a\x03\x09\x00\x02xy",
+            ReasonCode::MalformedPacket,
+            "inside a field",
+        ),
+        invalid(
+            "publish Subscription Identifier 0",
+            Version::V5,
+            b"0\x06\x00\x01a\x02\x0b\x00",
+            ReasonCode::ProtocolError,
+            "3.3.2.3.8",
+        ),
+        invalid(
+            "publish Subscription Identifier of five bytes",
+            Version::V5,
+            b"0\x0a\x00\x01a\x06\x0b\xff\xff\xff\xff\x01",
+            ReasonCode::MalformedPacket,
+            "1.5.5",
+        ),
+        invalid(
+            "publish Subscription Identifier padded",
+            Version::V5,
+            b"0\x07\x00\x01a\x03\x0b\x81\x00",
+            ReasonCode::MalformedPacket,
+            "MQTT-1.5.5-1",
+        ),
+        invalid(
+            "publish Reason String",
+            Version::V5,
+            b"0\x07\x00\x01a\x03\x1f\x00\x00",
+            ReasonCode::MalformedPacket,
+            "2.2.2.2",
+        ),
+        invalid(
+            "publish Will Delay Interval",
+            Version::V5,
+            b"0\x09\x00\x01a\x05\x18\x00\x00\x00\x01",
+            ReasonCode::MalformedPacket,
+            "2.2.2.2",
+        ),
+    ]
+}

@@ -1,1 +1,49 @@
 //! Routing, delivery, sessions and retained messages: what happens between the doors.
+//!
+//! A [`Shard`] is the MQTT door on one shard: a [`Service`](mainstem_runtime::Service) that takes bytes and
+//! time and leaves bytes, timers and mail behind. It opens no socket, reads no clock and starts no thread, so
+//! tests, fuzz targets and a simulator run exactly the code that serves clients.
+//!
+//! # What this crate must never know
+//! Sockets, files, threads. Other doors' protocols.
+//!
+//! # Entry points
+//! [`Shared::new`] once per broker, [`Shard::new`] once per shard, [`MqttConfig`] for both.
+//!
+//! # Invariants
+//! - A session lives on one shard for its whole life; a connection is handed to the shard of its session.
+//! - A publish is matched once, where it arrives; every other shard with subscribers gets one mail.
+//! - A subscription is visible to every shard before its SUBACK is written.
+//! - Messages of one publisher to one topic reach each subscriber in order: mail and queues keep theirs.
+//! - Whatever is dropped is counted in `publish_dropped` and logged once per client and spell.
+//! - Nothing here grows beyond what [`MqttConfig`] allows.
+//!
+//! # Files
+//! `shard` packets and turns · `connect` CONNECT · `lifecycle` lost connections, wills, the end of sessions ·
+//! `publish` routing and fan-out · `subscribe` subscriptions and retained delivery · `delivery` windows, queues,
+//! templates · `session` per client state · `routes` filter → shards · `groups` shared subscriptions ·
+//! `retained` · `registry` client identifier → session · `message` · `timers` · `sys` · `counters` · `shared` ·
+//! `config`.
+
+pub mod config;
+mod connect;
+mod counters;
+mod delivery;
+mod groups;
+mod lifecycle;
+mod message;
+mod publish;
+mod registry;
+mod retained;
+mod routes;
+mod session;
+mod shard;
+mod shared;
+mod subscribe;
+mod sys;
+mod timers;
+
+pub use config::{MqttConfig, QueueOverflow, Redirect};
+pub use counters::Counters;
+pub use shard::Shard;
+pub use shared::{Mail, Shared};

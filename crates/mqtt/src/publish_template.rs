@@ -72,6 +72,11 @@ impl PublishTemplate {
         Ok(())
     }
 
+    /// What stands for a message that cannot be encoded: larger than any receiver takes.
+    pub fn unsendable() -> Self {
+        Self { payload_len: usize::MAX, ..Self::default() }
+    }
+
     /// Appends the whole packet for one receiver. `packet_id` is 0 exactly when `qos` is 0, which must be so
     /// exactly when the template is one of QoS 0; `dup` needs a `qos` above 0.
     #[inline]

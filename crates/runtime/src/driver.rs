@@ -44,6 +44,7 @@ struct Core<M> {
     shard: usize,
     clock: Clock,
     stats: IoStats,
+    others_wait: bool,
     links: Links,
     timers: Wheel,
     common: Arc<Common<M>>,
@@ -57,6 +58,7 @@ impl<M> Core<M> {
             clock: self.clock,
             shard: self.shard,
             stats: self.stats,
+            others_wait: self.others_wait,
             links: &mut self.links,
             timers: &mut self.timers,
             post: &self.common.post,
@@ -102,6 +104,7 @@ impl<S: Service> Driver<S> {
             shard,
             clock: Clock::default(),
             stats: IoStats::default(),
+            others_wait: false,
             links: Links::default(),
             timers: Wheel::new(0),
             common,
@@ -144,6 +147,7 @@ impl<S: Service> Driver<S> {
             for conn in std::mem::take(&mut self.drained) {
                 self.service.drained(&mut self.core.io(), conn);
             }
+            self.core.others_wait = !self.held.is_empty();
             for slot in std::mem::take(&mut self.again) {
                 self.read(slot);
             }
@@ -151,6 +155,7 @@ impl<S: Service> Driver<S> {
                 self.event(event);
             }
             self.accept_more();
+            self.core.others_wait = false;
             self.offer_held();
             self.core.timers.advance(self.core.clock.now_ms, &mut due);
             for token in due.drain(..) {
@@ -173,7 +178,8 @@ impl<S: Service> Driver<S> {
 
     /// How long the shard may sleep.
     fn patience(&mut self) -> Option<Duration> {
-        if !self.again.is_empty() || !self.drained.is_empty() || !self.core.links.dirty.is_empty() {
+        let soon = std::mem::take(&mut self.core.links.soon);
+        if soon || !self.again.is_empty() || !self.drained.is_empty() || !self.core.links.dirty.is_empty() {
             return Some(Duration::ZERO);
         }
         let now_ms = self.read_clock().now_ms;

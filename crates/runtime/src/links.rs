@@ -65,6 +65,8 @@ pub(crate) struct Links {
     pub(crate) pool: BufferPool,
     /// Connections that `Io::close` or `Io::hand_over` touched this turn.
     pub(crate) leaving: Vec<u32>,
+    /// The service asked for another turn at once.
+    pub(crate) soon: bool,
 }
 
 impl Links {

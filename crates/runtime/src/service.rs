@@ -86,6 +86,7 @@ pub struct Io<'a, M> {
     pub shard: usize,
     /// Counts of this shard's driver.
     pub stats: IoStats,
+    pub(crate) others_wait: bool,
     pub(crate) links: &'a mut Links,
     pub(crate) timers: &'a mut Wheel,
     pub(crate) post: &'a Post<M>,
@@ -164,6 +165,16 @@ impl<M> Io<'_, M> {
             .any(|to| to != self.shard && self.post.is_full(self.shard, to, self.outbox[to].len()))
     }
 
+    /// Whether held connections waited before this input came; false while they themselves are offered theirs.
+    pub fn others_wait(&self) -> bool {
+        self.others_wait
+    }
+
+    /// Asks for another turn at once, whatever happens outside.
+    pub fn again_soon(&mut self) {
+        self.links.soon = true;
+    }
+
     /// Lets [`Service::timer`] be called with `token` at `at_ms` of [`Clock::now_ms`] or a few ms later.
     pub fn set_timer(&mut self, at_ms: u64, token: u64) {
         self.timers.set(at_ms, token);
@@ -214,6 +225,7 @@ impl<M: Send + 'static> Detached<M> {
             clock: self.clock,
             shard: self.shard,
             stats: IoStats::default(),
+            others_wait: false,
             links: &mut self.links,
             timers: &mut self.timers,
             post: &self.post,

@@ -81,9 +81,8 @@ where
     let shards = if options.shards == 0 { cpus.len() } else { options.shards }.clamp(1, SHARDS_MAX);
     let mut listeners = Vec::new();
     for (number, address) in options.listen.iter().enumerate() {
-        let listener = Listener::bind(*address, number).map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
-        })?;
+        let listener = Listener::bind(*address, number)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
         listeners.push(listener);
     }
     let addresses = listeners.iter().map(Listener::address).collect::<io::Result<Vec<_>>>()?;

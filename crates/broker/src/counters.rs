@@ -1,0 +1,73 @@
+//! What a shard counts, and how the others see it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Declares the counters once: as plain numbers for the shard that counts, as atomics for those who look.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)+) => {
+        /// One shard's own counters.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters { $($(#[$doc])* pub $name: u64,)+ }
+
+        /// One shard's counters as they were at the end of its last turn.
+        #[derive(Debug, Default)]
+        pub(crate) struct Published { $($name: AtomicU64,)+ }
+
+        impl Published {
+            pub(crate) fn store(&self, counters: &Counters) {
+                $(self.$name.store(counters.$name, Ordering::Relaxed);)+
+            }
+
+            pub(crate) fn load(&self) -> Counters {
+                Counters { $($name: self.$name.load(Ordering::Relaxed),)+ }
+            }
+        }
+
+        impl std::ops::AddAssign for Counters {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)+
+            }
+        }
+    };
+}
+
+counters! {
+    /// Control packets of any type received.
+    messages_received,
+    /// Control packets of any type sent.
+    messages_sent,
+    /// Bytes received.
+    bytes_received,
+    /// Bytes sent.
+    bytes_sent,
+    /// PUBLISH packets received.
+    publish_received,
+    /// PUBLISH packets sent.
+    publish_sent,
+    /// Messages dropped: queue or window full, reader too slow, too large for the client, nobody left to get it.
+    publish_dropped,
+    /// Payload bytes of PUBLISH packets received.
+    publish_bytes_received,
+    /// Payload bytes of PUBLISH packets sent.
+    publish_bytes_sent,
+    /// Connections accepted.
+    connections_accepted,
+    /// Connections open now, before and after CONNECT.
+    connections,
+    /// Sessions with a connection now.
+    clients_connected,
+    /// Sessions now.
+    sessions,
+    /// Sessions that have expired.
+    clients_expired,
+    /// Subscriptions now, shared ones included.
+    subscriptions,
+    /// Shared subscriptions now: members of groups.
+    shared_subscriptions,
+    /// Messages queued for sessions now.
+    queued_messages,
+    /// Calls to the kernel that read.
+    socket_reads,
+    /// Calls to the kernel that write.
+    socket_writes,
+}

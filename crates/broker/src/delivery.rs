@@ -1,0 +1,449 @@
+//! From a message to the bytes of one subscriber: windows, queues, and templates shared by a whole fan-out.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mainstem_mqtt::alias::{OutboundAliases, TopicRef};
+use mainstem_mqtt::session::{Pending, Resend};
+use mainstem_mqtt::{Publish, PublishTemplate, QoS, SubscriptionIds, Version};
+use mainstem_runtime::{Io, Output};
+
+use crate::config::{MqttConfig, QueueOverflow};
+use crate::counters::Counters;
+use crate::groups::Group;
+use crate::message::Message;
+use crate::session::{Delivery, Extra, Session, Sessions};
+
+/// First byte of a PUBREL: its type and the flags it must have [MQTT-3.6.1-1].
+const PUBREL: u8 = 0x62;
+
+/// A message for one subscriber, before it is known whether it can be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer<'a> {
+    pub(crate) message: &'a Arc<Message>,
+    /// The lower of the message's QoS and the subscription's.
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    pub(crate) ids: &'a [u32],
+    pub(crate) group: Option<&'a Arc<Group>>,
+}
+
+impl Offer<'_> {
+    fn into_delivery(self) -> Delivery {
+        let plain = self.ids.is_empty() && self.group.is_none();
+        let extra = || Box::new(Extra { ids: self.ids.to_vec(), group: self.group.cloned() });
+        Delivery {
+            message: Arc::clone(self.message),
+            qos: self.qos,
+            retain: self.retain,
+            extra: (!plain).then(extra),
+        }
+    }
+}
+
+/// The sessions of a shard and all that it takes to send them messages.
+#[derive(Debug)]
+pub(crate) struct Deliveries {
+    pub(crate) sessions: Sessions,
+    pub(crate) counters: Counters,
+    templates: Templates,
+    queued_messages_max: usize,
+    queued_bytes_max: u64,
+    overflow: QueueOverflow,
+    queue_qos0: bool,
+}
+
+impl Deliveries {
+    pub(crate) fn new(config: &MqttConfig) -> Self {
+        Self {
+            sessions: Sessions::default(),
+            counters: Counters::default(),
+            templates: Templates::default(),
+            queued_messages_max: config.max_queued_messages as usize,
+            queued_bytes_max: config.max_queued_bytes,
+            overflow: config.queue_overflow,
+            queue_qos0: config.queue_qos0,
+        }
+    }
+
+    /// Sends a message to a session, or queues it, or drops and counts it, in that order of preference.
+    #[inline]
+    pub(crate) fn offer<M>(&mut self, io: &mut Io<'_, M>, slot: u32, offer: &Offer<'_>) {
+        let now_ms = io.clock.now_ms;
+        let session = self.sessions.at(slot);
+        if !session.connected {
+            self.keep_for_later(slot, offer);
+            return;
+        }
+        let (conn, qos0) = (session.conn, offer.qos == QoS::AtMostOnce);
+        if !qos0 && !(session.queue.is_empty() && session.window.has_room(session.inflight_max)) {
+            self.enqueue(slot, offer);
+            return;
+        }
+        let Some(output) = io.output_if_room(conn) else {
+            if qos0 {
+                self.count_drop(slot, "it reads too slowly")
+            } else {
+                self.enqueue(slot, offer)
+            }
+            return;
+        };
+        self.templates.begin(offer.message, now_ms);
+        let mut aliases = session.rare.as_mut().and_then(|rare| rare.aliases.as_mut());
+        let (template, alias) =
+            self.templates.get(session.version, !qos0, offer.message, offer.ids, aliases.as_deref_mut());
+        if template.packet_len() > session.packet_max as usize {
+            self.count_drop(slot, "it takes no packets that large");
+            return;
+        }
+        let packet_id = if qos0 {
+            0
+        } else {
+            let keep = session.is_persistent() || offer.group.is_some();
+            session.window.send(pending(offer.qos), keep.then(|| offer.into_delivery()))
+        };
+        append(
+            output,
+            template,
+            alias,
+            offer.message,
+            offer.qos,
+            Flags { dup: false, retain: offer.retain },
+            packet_id,
+        );
+        self.counters.messages_sent += 1;
+        self.counters.publish_sent += 1;
+        self.counters.publish_bytes_sent += offer.message.payload().len() as u64;
+        if qos0 && offer.group.is_some() {
+            self.settle_offer(slot);
+        }
+    }
+
+    /// The session is offline: QoS 1 and 2 wait for it, if it will come back.
+    fn keep_for_later(&mut self, slot: u32, offer: &Offer<'_>) {
+        let session = self.sessions.at(slot);
+        if session.is_persistent() && (offer.qos != QoS::AtMostOnce || self.queue_qos0) {
+            self.enqueue(slot, offer);
+        } else if offer.group.is_some() {
+            self.counters.publish_dropped += 1;
+            self.settle_offer(slot);
+        }
+    }
+
+    fn settle_offer(&mut self, slot: u32) {
+        if let Some(load) = self.sessions.at(slot).rare.as_ref().and_then(|rare| rare.load.as_ref()) {
+            load.settle();
+        }
+    }
+
+    fn enqueue(&mut self, slot: u32, offer: &Offer<'_>) {
+        let size = offer.message.size() as u64;
+        loop {
+            let session = self.sessions.at(slot);
+            let full = session.queue.len() >= self.queued_messages_max
+                || session.queue_bytes + size > self.queued_bytes_max;
+            if !full {
+                break;
+            }
+            let oldest = match self.overflow {
+                QueueOverflow::DropOldest => session.queue.pop_front(),
+                QueueOverflow::DropNewest => None,
+            };
+            if let Some(oldest) = oldest {
+                session.queue_bytes -= oldest.message.size() as u64;
+                session.settle(&oldest);
+                self.counters.queued_messages -= 1;
+                self.count_drop(slot, "its queue is full, the oldest message goes");
+                continue;
+            }
+            if offer.group.is_some() {
+                self.settle_offer(slot);
+            }
+            self.count_drop(slot, "its queue is full");
+            return;
+        }
+        let session = self.sessions.at(slot);
+        session.queue_bytes += size;
+        session.queue.push_back(offer.into_delivery());
+        self.counters.queued_messages += 1;
+    }
+
+    /// Counts a message that a client will not get, and says so once per spell.
+    fn count_drop(&mut self, slot: u32, why: &str) {
+        self.counters.publish_dropped += 1;
+        let session = self.sessions.at(slot);
+        if !session.drop_logged {
+            session.drop_logged = true;
+            log::warn!("client {:?} loses messages: {why}", session.client_id);
+        }
+    }
+
+    /// Sends what waits, as far as window and output allow: first what must be sent again, then the queue.
+    /// True if nothing waits any more and the session can take more.
+    pub(crate) fn pump<M>(&mut self, io: &mut Io<'_, M>, slot: u32) -> bool {
+        self.resend(io, slot) && self.drain_queue(io, slot)
+    }
+
+    fn resend<M>(&mut self, io: &mut Io<'_, M>, slot: u32) -> bool {
+        let now_ms = io.clock.now_ms;
+        loop {
+            let session = self.sessions.at(slot);
+            if !session.connected {
+                return false;
+            }
+            if session.window.is_empty() {
+                return true;
+            }
+            let Session { conn, window, rare, version, packet_max, inflight_max, .. } = session;
+            let Some(output) = io.output_if_room(*conn) else { return false };
+            let too_large = match window.next_resend(*inflight_max) {
+                None => return window.has_room(*inflight_max),
+                Some(Resend::Release(packet_id)) => {
+                    put_ack(output.buffer(), PUBREL, packet_id);
+                    None
+                }
+                Some(Resend::Publish(packet_id, delivery)) => {
+                    self.templates.begin(&delivery.message, now_ms);
+                    let mut aliases = rare.as_mut().and_then(|rare| rare.aliases.as_mut());
+                    let (template, alias) = self.templates.get(
+                        *version,
+                        true,
+                        &delivery.message,
+                        delivery.ids(),
+                        aliases.as_deref_mut(),
+                    );
+                    let flags = Flags { dup: true, retain: delivery.retain };
+                    let fits = template.packet_len() <= *packet_max as usize;
+                    if fits {
+                        append(output, template, alias, &delivery.message, delivery.qos, flags, packet_id);
+                        self.counters.publish_sent += 1;
+                        self.counters.publish_bytes_sent += delivery.message.payload().len() as u64;
+                    }
+                    (!fits).then_some((packet_id, delivery.qos))
+                }
+            };
+            self.counters.messages_sent += 1;
+            // A packet that the client takes no more counts as delivered [MQTT-3.1.2-25].
+            if let Some((packet_id, qos)) = too_large {
+                if qos == QoS::AtLeastOnce {
+                    window.puback(packet_id)
+                } else {
+                    window.pubrec(packet_id, true)
+                };
+                self.count_drop(slot, "it takes no packets that large");
+            }
+        }
+    }
+
+    fn drain_queue<M>(&mut self, io: &mut Io<'_, M>, slot: u32) -> bool {
+        let now_ms = io.clock.now_ms;
+        loop {
+            let session = self.sessions.at(slot);
+            let Some(front) = session.queue.front() else {
+                session.drop_logged = false;
+                if session.queue.capacity() > 0 {
+                    session.queue = VecDeque::new();
+                }
+                return session.window.has_room(session.inflight_max);
+            };
+            let qos = front.qos;
+            if qos != QoS::AtMostOnce && !session.window.has_room(session.inflight_max) {
+                return false;
+            }
+            let Some(output) = io.output_if_room(session.conn) else { return false };
+            let Some(delivery) = session.queue.pop_front() else { return false };
+            session.queue_bytes -= delivery.message.size() as u64;
+            self.counters.queued_messages -= 1;
+            let expired = delivery.message.is_expired(now_ms);
+            self.templates.begin(&delivery.message, now_ms);
+            let mut aliases = session.rare.as_mut().and_then(|rare| rare.aliases.as_mut());
+            if expired {
+                session.settle(&delivery);
+                self.counters.publish_dropped += 1;
+                continue;
+            }
+            let (template, alias) = self.templates.get(
+                session.version,
+                qos != QoS::AtMostOnce,
+                &delivery.message,
+                delivery.ids(),
+                aliases.as_deref_mut(),
+            );
+            if template.packet_len() > session.packet_max as usize {
+                session.settle(&delivery);
+                self.count_drop(slot, "it takes no packets that large");
+                continue;
+            }
+            let message = Arc::clone(&delivery.message);
+            let flags = Flags { dup: false, retain: delivery.retain };
+            let packet_id = if qos == QoS::AtMostOnce {
+                session.settle(&delivery);
+                0
+            } else {
+                let keep = session.is_persistent() || delivery.group().is_some();
+                session.window.send(pending(qos), keep.then_some(delivery))
+            };
+            append(output, template, alias, &message, qos, flags, packet_id);
+            self.counters.messages_sent += 1;
+            self.counters.publish_sent += 1;
+            self.counters.publish_bytes_sent += message.payload().len() as u64;
+        }
+    }
+}
+
+fn pending(qos: QoS) -> Pending {
+    if qos == QoS::AtLeastOnce { Pending::PubAck } else { Pending::PubRec }
+}
+
+/// Appends an acknowledgement that says success: four bytes, the same in every version.
+#[inline]
+pub(crate) fn put_ack(out: &mut Vec<u8>, first: u8, packet_id: u16) {
+    let [high, low] = packet_id.to_be_bytes();
+    out.extend_from_slice(&[first, 2, high, low]);
+}
+
+/// The flags of a PUBLISH that differ from one receiver to the next.
+#[derive(Clone, Copy)]
+struct Flags {
+    dup: bool,
+    retain: bool,
+}
+
+/// Puts one PUBLISH on its way.
+#[inline]
+fn append(
+    output: &mut Output,
+    template: &PublishTemplate,
+    alias: Option<u16>,
+    message: &Message,
+    qos: QoS,
+    Flags { dup, retain }: Flags,
+    packet_id: u16,
+) {
+    let buffer = output.buffer();
+    let start = buffer.len();
+    let shared = message.shared_payload();
+    if shared.is_some() {
+        template.append_head(buffer, qos, dup, retain, packet_id);
+    } else {
+        template.append(buffer, qos, dup, retain, packet_id);
+    }
+    if let Some(alias) = alias {
+        template.patch_alias(&mut buffer[start..], alias);
+    }
+    if let Some(payload) = shared {
+        output.push_shared(Arc::clone(payload));
+    }
+}
+
+/// How the topic stands in a variant.
+const NAME: usize = 0;
+const NAME_AND_ALIAS: usize = 1;
+const ALIAS: usize = 2;
+/// Version 5 or not, QoS above 0 or not, four ways (three used) to name the topic.
+const VARIANTS: usize = 16;
+
+/// The variants of the message being delivered, each encoded when the first receiver needs it.
+#[derive(Debug, Default)]
+struct Templates {
+    of: Option<Arc<Message>>,
+    at_ms: u64,
+    variants: [PublishTemplate; VARIANTS],
+    /// One bit per variant that has been encoded for this message.
+    encoded: u16,
+    /// The variant for the last combination of subscription identifiers.
+    with_ids: PublishTemplate,
+    /// Which one that is; no variant if none.
+    with_ids_of: Option<usize>,
+    ids: Vec<u32>,
+}
+
+impl Templates {
+    /// What follows is about `message`.
+    #[inline]
+    fn begin(&mut self, message: &Arc<Message>, now_ms: u64) {
+        if let Some(of) = &self.of
+            && Arc::ptr_eq(of, message)
+            && (message.expires_at_ms.is_none() || now_ms == self.at_ms)
+        {
+            return;
+        }
+        self.of = Some(Arc::clone(message));
+        self.at_ms = now_ms;
+        self.encoded = 0;
+        self.with_ids_of = None;
+    }
+
+    /// Lets go of the message, so that its memory can be used again.
+    fn end(&mut self) {
+        self.of = None;
+    }
+
+    /// The template for one receiver, and the alias to patch into it.
+    #[inline]
+    fn get(
+        &mut self,
+        version: Version,
+        acknowledged: bool,
+        message: &Message,
+        ids: &[u32],
+        aliases: Option<&mut OutboundAliases>,
+    ) -> (&PublishTemplate, Option<u16>) {
+        let five = version == Version::V5;
+        let (naming, alias) = match aliases.map(|aliases| aliases.refer(message.topic())) {
+            None | Some(TopicRef::Name) => (NAME, None),
+            Some(TopicRef::NameAndAlias(alias)) => (NAME_AND_ALIAS, Some(alias)),
+            Some(TopicRef::Alias(alias)) => (ALIAS, Some(alias)),
+        };
+        let variant = usize::from(five) | usize::from(acknowledged) << 1 | naming << 2;
+        if five && !ids.is_empty() {
+            if self.with_ids_of != Some(variant) || self.ids != ids {
+                encode(variant, message, ids, self.at_ms, &mut self.with_ids);
+                self.with_ids_of = Some(variant);
+                self.ids.clear();
+                self.ids.extend_from_slice(ids);
+            }
+            return (&self.with_ids, alias);
+        }
+        let template = &mut self.variants[variant];
+        if self.encoded & (1 << variant) == 0 {
+            encode(variant, message, &[], self.at_ms, template);
+            self.encoded |= 1 << variant;
+        }
+        (template, alias)
+    }
+}
+
+#[cold]
+fn encode(variant: usize, message: &Message, ids: &[u32], now_ms: u64, template: &mut PublishTemplate) {
+    let acknowledged = variant & 2 != 0;
+    let naming = variant >> 2;
+    let publish = Publish {
+        qos: if acknowledged { QoS::AtLeastOnce } else { QoS::AtMostOnce },
+        topic: if naming == ALIAS { "" } else { message.topic() },
+        packet_id: u16::from(acknowledged),
+        topic_alias: (naming != NAME).then_some(1),
+        subscription_ids: SubscriptionIds::List(ids),
+        properties: message.properties(now_ms),
+        payload: message.payload(),
+        ..Publish::default()
+    };
+    let version = if variant & 1 != 0 { Version::V5 } else { Version::V4 };
+    let encoded = if message.shared_payload().is_some() {
+        PublishTemplate::encode_head(version, &publish, template)
+    } else {
+        PublishTemplate::encode(version, &publish, template)
+    };
+    // What was decoded can be encoded, but for a packet at the protocol's limit that grows by an identifier.
+    if let Err(error) = encoded {
+        log::error!("a message on {:?} cannot be encoded: {error}", message.topic());
+        *template = PublishTemplate::unsendable();
+    }
+}
+
+impl Deliveries {
+    /// The fan-out is over: nothing of its message is needed any more.
+    pub(crate) fn end_of_message(&mut self) {
+        self.templates.end();
+    }
+}

@@ -1,0 +1,297 @@
+//! Retained messages, ordered by topic, shared by all shards.
+//!
+//! A new subscriber walks the store with a cursor, a bounded piece at a time, so that neither a filter that
+//! meets a million topics nor one that meets none of them holds up anybody. What the cursor has not reached
+//! yet is read as it is by then, so a value is never older than one already delivered.
+
+use std::borrow::Borrow;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use mainstem_topic::matches;
+
+use crate::message::Message;
+
+/// Topics looked at in one piece of a walk.
+const LOOKED_AT_MAX: usize = 2048;
+
+/// A message in the order of its topic.
+#[derive(Debug)]
+struct ByTopic(Arc<Message>);
+
+impl Borrow<str> for ByTopic {
+    fn borrow(&self) -> &str {
+        self.0.topic()
+    }
+}
+
+impl PartialEq for ByTopic {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.topic() == other.0.topic()
+    }
+}
+
+impl Eq for ByTopic {}
+
+impl PartialOrd for ByTopic {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByTopic {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.topic().cmp(other.0.topic())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Store {
+    messages: BTreeSet<ByTopic>,
+    bytes: u64,
+}
+
+/// Count and size of what is retained.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RetainedSize {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The retained messages of the process.
+#[derive(Debug)]
+pub(crate) struct Retained {
+    store: RwLock<Store>,
+    messages_max: u64,
+    bytes_max: u64,
+}
+
+/// The store is full.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// Where a walk stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor {
+    filter: Box<str>,
+    /// Every topic met begins with this.
+    prefix_len: usize,
+    state: At,
+}
+
+#[derive(Clone, Debug)]
+enum At {
+    /// Nothing has been looked at.
+    Start,
+    /// Everything up to this topic has.
+    After(Box<str>),
+}
+
+impl Cursor {
+    pub(crate) fn new(filter: &str) -> Self {
+        // `a/b/#` also meets `a/b`, so the separator before `#` is not part of what all have in common.
+        let prefix_len = match filter.find(['+', '#']) {
+            Some(at) if filter[at..].starts_with('#') => at.saturating_sub(1),
+            Some(at) => at,
+            None => filter.len(),
+        };
+        Self { filter: filter.into(), prefix_len, state: At::Start }
+    }
+}
+
+impl Retained {
+    pub(crate) fn new(messages_max: u32, bytes_max: u64) -> Self {
+        Self { store: RwLock::default(), messages_max: u64::from(messages_max), bytes_max }
+    }
+
+    /// Makes `message` its topic's retained message.
+    ///
+    /// # Errors
+    /// [`Full`] if it would be one too many or too much; what was retained before stays.
+    pub(crate) fn set(&self, message: &Message) -> Result<(), Full> {
+        let kept = ByTopic(Arc::new(message.compact()));
+        let size = message.size() as u64;
+        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        let replaced = store.messages.get(message.topic()).map(|known| known.0.size() as u64);
+        let bytes = store.bytes - replaced.unwrap_or(0) + size;
+        if bytes > self.bytes_max || (replaced.is_none() && store.messages.len() as u64 >= self.messages_max)
+        {
+            return Err(Full);
+        }
+        store.messages.replace(kept);
+        store.bytes = bytes;
+        Ok(())
+    }
+
+    /// Forgets the retained message of a topic.
+    pub(crate) fn clear(&self, topic: &str) {
+        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gone) = store.messages.take(topic) {
+            store.bytes -= gone.0.size() as u64;
+        }
+    }
+
+    /// Walks on: appends up to `limit` unexpired messages that the cursor's filter meets. True when the walk
+    /// is over. May append nothing and not be over, having looked at its share of topics.
+    pub(crate) fn walk(
+        &self,
+        cursor: &mut Cursor,
+        limit: usize,
+        now_ms: u64,
+        found: &mut Vec<Arc<Message>>,
+    ) -> bool {
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        let prefix = &cursor.filter[..cursor.prefix_len];
+        let from = match &cursor.state {
+            At::Start => Bound::Included(prefix),
+            At::After(topic) => Bound::Excluded(&**topic),
+        };
+        let mut last: Option<&str> = None;
+        let mut left = limit;
+        for (looked_at, ByTopic(message)) in
+            store.messages.range::<str, _>((from, Bound::Unbounded)).enumerate()
+        {
+            if !message.topic().starts_with(prefix) {
+                return true;
+            }
+            if left == 0 || looked_at == LOOKED_AT_MAX {
+                if let Some(topic) = last {
+                    let at = At::After(topic.into());
+                    cursor.state = at;
+                }
+                return false;
+            }
+            last = Some(message.topic());
+            if matches(&cursor.filter, message.topic()) && !message.is_expired(now_ms) {
+                found.push(Arc::clone(message));
+                left -= 1;
+            }
+        }
+        true
+    }
+
+    /// Drops what has expired, looking at one piece of the store that begins after `from`; returns where the
+    /// next piece begins, or nothing at the end.
+    pub(crate) fn sweep(&self, from: &str, now_ms: u64) -> Option<String> {
+        let mut expired = Vec::new();
+        let mut next = None;
+        {
+            let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+            let range = store.messages.range::<str, _>((Bound::Excluded(from), Bound::Unbounded));
+            for (looked_at, ByTopic(message)) in range.enumerate() {
+                if looked_at == LOOKED_AT_MAX {
+                    break;
+                }
+                next = (looked_at + 1 == LOOKED_AT_MAX).then(|| message.topic().to_owned());
+                if message.is_expired(now_ms) {
+                    expired.push(message.topic().to_owned());
+                }
+            }
+        }
+        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        for topic in expired {
+            // It may have been replaced since.
+            if store.messages.get(topic.as_str()).is_some_and(|known| known.0.is_expired(now_ms))
+                && let Some(gone) = store.messages.take(topic.as_str())
+            {
+                store.bytes -= gone.0.size() as u64;
+            }
+        }
+        next
+    }
+
+    pub(crate) fn size(&self) -> RetainedSize {
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        RetainedSize { messages: store.messages.len() as u64, bytes: store.bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstem_mqtt::{MessageProperties, QoS};
+
+    use super::*;
+    use crate::message::Content;
+
+    fn message(topic: &str, payload: &[u8], expiry: Option<u32>) -> Message {
+        let properties = MessageProperties { message_expiry: expiry, ..MessageProperties::default() };
+        let qos = QoS::AtMostOnce;
+        Message::new(&Content { qos, retain: true, publisher: None, topic, payload, properties }, 0)
+    }
+
+    fn walk(retained: &Retained, filter: &str, limit: usize) -> Vec<String> {
+        let mut cursor = Cursor::new(filter);
+        let mut topics = Vec::new();
+        loop {
+            let mut found = Vec::new();
+            let over = retained.walk(&mut cursor, limit, 0, &mut found);
+            topics.extend(found.iter().map(|message| message.topic().to_owned()));
+            if over {
+                return topics;
+            }
+        }
+    }
+
+    #[test]
+    fn a_walk_in_pieces_finds_what_the_plain_matcher_finds() {
+        let retained = Retained::new(u32::MAX, u64::MAX);
+        let mut topics =
+            vec!["a".to_owned(), "a/".to_owned(), "$SYS/x".to_owned(), "a!b".to_owned(), "/".to_owned()];
+        for one in ["a", "b", "c"] {
+            for two in 0..40 {
+                for three in ["x", "y", ""] {
+                    topics.push(format!("{one}/{two}/{three}"));
+                }
+            }
+        }
+        topics.iter().for_each(|topic| retained.set(&message(topic, b"1", None)).unwrap());
+        for filter in
+            ["#", "a/#", "a", "+/7/x", "a/+/x", "a/+", "+/+", "/", "$SYS/#", "b/3#", "+", "nothing/#"]
+        {
+            let mut expected: Vec<_> =
+                topics.iter().filter(|topic| matches(filter, topic)).cloned().collect();
+            expected.sort();
+            for limit in [1, 3, 1000] {
+                assert_eq!(walk(&retained, filter, limit), expected, "{filter} in pieces of {limit}");
+            }
+        }
+    }
+
+    #[test]
+    fn limits_hold_and_are_given_back() {
+        let retained = Retained::new(2, 10);
+        retained.set(&message("a", b"12", None)).unwrap();
+        retained.set(&message("b", b"12", None)).unwrap();
+        assert_eq!(retained.set(&message("c", b"1", None)), Err(Full));
+        assert_eq!(
+            retained.set(&message("a", b"1234567890", None)),
+            Err(Full),
+            "too large: the old one stays"
+        );
+        retained.set(&message("a", b"123456", None)).unwrap();
+        assert_eq!((retained.size().messages, retained.size().bytes), (2, 10));
+        retained.clear("b");
+        retained.clear("b");
+        retained.set(&message("c", b"1", None)).unwrap();
+        assert_eq!((retained.size().messages, retained.size().bytes), (2, 9));
+    }
+
+    #[test]
+    fn what_has_expired_is_neither_found_nor_kept() {
+        let retained = Retained::new(u32::MAX, u64::MAX);
+        for number in 0..5_000 {
+            let expiry = (number % 2 == 0).then_some(1);
+            retained.set(&message(&format!("t/{number}"), b"1", expiry)).unwrap();
+        }
+        let mut cursor = Cursor::new("t/#");
+        let mut found = Vec::new();
+        while !retained.walk(&mut cursor, 10_000, 1_000, &mut found) {}
+        assert_eq!(found.len(), 2_500);
+        let mut from = Some(String::new());
+        while let Some(topic) = from {
+            from = retained.sweep(&topic, 1_000);
+        }
+        assert_eq!(retained.size().messages, 2_500);
+    }
+}

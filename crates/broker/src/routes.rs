@@ -1,0 +1,159 @@
+//! Filter → shards: the one structure that all shards share.
+//!
+//! A publish is matched once, on the shard where it arrives, to the filters it meets and the shards that have
+//! subscribers for each; those shards look up their own subscribers by filter identifier. The lock is taken
+//! for writing by a subscription that is new to its shard, for reading by a publish whose topic is not in the
+//! shard's cache. A cached result is as good as the epoch it was made in.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use mainstem_topic::{FilterId, Index, MatchCache};
+
+use crate::groups::{Group, Member};
+use crate::message::SessionKey;
+
+/// One bit per shard.
+pub(crate) type ShardSet = u64;
+
+/// Topics whose matches one shard remembers.
+const CACHED_TOPICS: usize = 16 * 1024;
+
+#[derive(Debug, Default)]
+struct Route {
+    shards: ShardSet,
+    groups: Vec<Arc<Group>>,
+}
+
+/// Everything a topic name meets.
+#[derive(Debug, Default)]
+pub(crate) struct Matched {
+    /// Each filter with the shards that have subscribers for it.
+    pub(crate) filters: Vec<(FilterId, ShardSet)>,
+    pub(crate) groups: Vec<Arc<Group>>,
+    /// All shards with subscribers.
+    pub(crate) shards: ShardSet,
+}
+
+impl Matched {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shards == 0 && self.groups.is_empty()
+    }
+}
+
+pub(crate) type Cache = MatchCache<Arc<Matched>>;
+
+/// A cache for one shard.
+pub(crate) fn new_cache() -> Cache {
+    MatchCache::new(CACHED_TOPICS)
+}
+
+/// The routing index of the process.
+pub(crate) struct Routes {
+    index: RwLock<Index<Route>>,
+    /// The index's epoch, readable without the lock.
+    epoch: AtomicU64,
+}
+
+impl Routes {
+    pub(crate) fn new(seed: u64) -> Self {
+        let index = Index::with_seed(seed);
+        let epoch = AtomicU64::new(index.epoch());
+        Self { index: RwLock::new(index), epoch }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Index<Route>> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the index and lets every cache know before anybody can act on the change.
+    fn change<R>(&self, act: impl FnOnce(&mut Index<Route>) -> R) -> R {
+        let mut index: RwLockWriteGuard<'_, _> = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let result = act(&mut index);
+        index.touch();
+        self.epoch.store(index.epoch(), Ordering::Release);
+        result
+    }
+
+    /// The identifier of `filter`, with `shard` among those that have subscribers for it.
+    pub(crate) fn add_shard(&self, filter: &str, shard: u16) -> FilterId {
+        self.change(|index| {
+            let (id, _) = index.insert_with(filter, Route::default);
+            if let Some(route) = index.get_mut(id) {
+                route.shards |= 1 << shard;
+            }
+            id
+        })
+    }
+
+    /// `shard` has no subscribers for the filter any more.
+    pub(crate) fn remove_shard(&self, id: FilterId, shard: u16) {
+        self.change(|index| {
+            if let Some(route) = index.get_mut(id) {
+                route.shards &= !(1 << shard);
+                if route.shards == 0 && route.groups.is_empty() {
+                    index.remove(id);
+                }
+            }
+        });
+    }
+
+    /// The identifier of `filter`, if anybody subscribes to it.
+    pub(crate) fn find(&self, filter: &str) -> Option<FilterId> {
+        self.read().find(filter)
+    }
+
+    /// Adds a member to the group `name` of `filter`; replaces it if it is there.
+    pub(crate) fn join(&self, filter: &str, name: &str, member: Member) -> Arc<Group> {
+        self.change(|index| {
+            let (id, _) = index.insert_with(filter, Route::default);
+            let groups = &mut index.get_mut(id).expect("just inserted").groups;
+            let group = if let Some(known) = groups.iter().find(|group| *group.name == *name) {
+                Arc::clone(known)
+            } else {
+                let made = Arc::new(Group::new(name, filter));
+                groups.push(Arc::clone(&made));
+                made
+            };
+            group.join(member);
+            group
+        })
+    }
+
+    /// Takes a member out of a group.
+    pub(crate) fn leave(&self, group: &Arc<Group>, key: SessionKey) {
+        self.change(|index| {
+            if !group.leave(key) {
+                return;
+            }
+            let Some(id) = index.find(&group.filter) else { return };
+            if let Some(route) = index.get_mut(id) {
+                route.groups.retain(|known| !Arc::ptr_eq(known, group));
+                if route.shards == 0 && route.groups.is_empty() {
+                    index.remove(id);
+                }
+            }
+        });
+    }
+
+    /// What `topic` meets.
+    pub(crate) fn matched(&self, cache: &mut Cache, topic: &str) -> Arc<Matched> {
+        if let Some(known) = cache.get(topic, self.epoch.load(Ordering::Acquire)) {
+            return Arc::clone(known);
+        }
+        let index = self.read();
+        let epoch = index.epoch();
+        let mut matched = Matched::default();
+        index.for_each_match(topic, |id, route| {
+            if route.shards != 0 {
+                matched.filters.push((id, route.shards));
+                matched.shards |= route.shards;
+            }
+            matched.groups.extend(route.groups.iter().cloned());
+        });
+        drop(index);
+        let matched = Arc::new(matched);
+        cache.insert(topic, epoch, Arc::clone(&matched));
+        matched
+    }
+}

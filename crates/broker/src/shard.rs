@@ -1,0 +1,439 @@
+//! One shard of the MQTT door: connections, their packets, and what each of them sets off.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use mainstem_mqtt::alias::InboundAliases;
+use mainstem_mqtt::{
+    Ack, DecodeError, Disconnect, Header, Packet, ReasonCode, SubscribeOptions, Version, decode,
+};
+use mainstem_runtime::{ConnId, Io, Received, Service};
+use mainstem_topic::FilterId;
+
+use crate::config::MqttConfig;
+use crate::delivery::Deliveries;
+use crate::message::{MessagePool, SessionKey};
+use crate::routes::{Cache, new_cache};
+use crate::session::Session;
+use crate::shared::{Mail, Shared};
+use crate::timers::Timer;
+
+/// Deliveries of one turn after which publishers wait for the next: what bounds the length of a turn.
+const DELIVERIES_PER_TURN: u32 = 8 * 1024;
+/// Deliveries that one connection may cause in a turn even so: light publishers never queue behind heavy ones.
+const LIGHT_DELIVERIES: u32 = 64;
+
+/// How a connection is to end.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) reason: ReasonCode,
+    pub(crate) what: &'static str,
+}
+
+impl Refusal {
+    pub(crate) fn new(reason: ReasonCode, what: &'static str) -> Self {
+        Self { reason, what }
+    }
+}
+
+impl From<DecodeError> for Refusal {
+    fn from(error: DecodeError) -> Self {
+        Self { reason: error.reason, what: error.what }
+    }
+}
+
+/// What to do after a packet.
+pub(crate) type Handled = Result<Next, Refusal>;
+
+/// Where to go on after a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// With the next packet.
+    Packet,
+    /// With this packet, in a later turn.
+    Hold,
+    /// Nowhere: the connection has ended or gone to another shard.
+    Gone,
+}
+
+/// A subscriber of a filter, in the list that a fan-out runs over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subscriber {
+    pub(crate) session: u32,
+    pub(crate) options: SubscribeOptions,
+    /// Subscription Identifier; 0 is none.
+    pub(crate) id: u32,
+}
+
+/// What the shard knows of a connection, session or not.
+#[derive(Debug, Default)]
+pub(crate) struct Conn {
+    pub(crate) generation: u32,
+    pub(crate) state: ConnState,
+    pub(crate) version: Option<Version>,
+    pub(crate) last_packet_ms: u64,
+    /// One and a half times the keep alive; 0 is none.
+    pub(crate) patience_ms: u32,
+    /// The turn that `caused` counts for.
+    pub(crate) turn: u64,
+    /// Deliveries caused in that turn.
+    pub(crate) caused: u32,
+    pub(crate) aliases: Option<Box<InboundAliases>>,
+}
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ConnState {
+    /// The slot is free.
+    #[default]
+    Vacant,
+    /// CONNECT has not come.
+    Waiting,
+    /// It serves the session in this slot.
+    Serving(u32),
+}
+
+/// The MQTT door on one shard: a [`Service`] for the runtime's loop.
+pub struct Shard {
+    pub(crate) me: u16,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) conns: Vec<Conn>,
+    pub(crate) deliveries: Deliveries,
+    /// Subscribers on this shard, by filter.
+    pub(crate) local: HashMap<FilterId, Vec<Subscriber>, foldhash::fast::RandomState>,
+    pub(crate) cache: Cache,
+    pub(crate) pool: MessagePool,
+    pub(crate) scratch: crate::publish::Scratch,
+    /// Sessions whose walk through the retained messages goes on in the next turn.
+    pub(crate) walking: Vec<SessionKey>,
+    /// Where the look for expired retained messages goes on.
+    pub(crate) swept: String,
+    pub(crate) draining: bool,
+    pub(crate) sys: Option<crate::sys::Sys>,
+    turn: u64,
+    /// Deliveries of this turn.
+    pub(crate) work: u32,
+    /// Mail to another shard has nowhere to go.
+    congested: bool,
+    flushed: crate::counters::Counters,
+}
+
+impl Shard {
+    /// The shard number `me`. All shards of a broker have the same `shared`.
+    pub fn new(me: usize, shared: Arc<Shared>) -> Self {
+        let deliveries = Deliveries::new(&shared.config);
+        Self {
+            me: me as u16,
+            conns: Vec::new(),
+            deliveries,
+            local: HashMap::default(),
+            cache: new_cache(),
+            pool: MessagePool::default(),
+            scratch: crate::publish::Scratch::default(),
+            walking: Vec::new(),
+            swept: String::new(),
+            draining: false,
+            sys: None,
+            turn: 0,
+            work: 0,
+            congested: false,
+            flushed: crate::counters::Counters::default(),
+            shared,
+        }
+    }
+
+    pub(crate) fn config(&self) -> &MqttConfig {
+        &self.shared.config
+    }
+
+    pub(crate) fn conn(&mut self, conn: ConnId) -> &mut Conn {
+        &mut self.conns[conn.slot()]
+    }
+
+    fn handle(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, frame: &[u8]) -> Handled {
+        let Conn { state, version, .. } = self.conns[conn.slot()];
+        let ConnState::Serving(slot) = state else { return self.first_packet(io, conn, frame) };
+        let version = version.unwrap_or(Version::V4);
+        let packet = decode(version, frame)?;
+        match packet {
+            Packet::Publish(publish) => {
+                if self.must_wait(io, conn) {
+                    return Ok(Next::Hold);
+                }
+                let before = self.work;
+                let handled = self.on_publish(io, conn, slot, &publish);
+                self.conn(conn).caused += self.work - before;
+                handled
+            }
+            Packet::PubAck(ack) => self.on_puback(io, slot, &ack),
+            Packet::PubRec(ack) => self.on_pubrec(io, slot, &ack),
+            Packet::PubRel(ack) => self.on_pubrel(io, slot, &ack),
+            Packet::PubComp(ack) => self.on_pubcomp(io, slot, &ack),
+            Packet::Subscribe(subscribe) => self.on_subscribe(io, slot, &subscribe),
+            Packet::Unsubscribe(unsubscribe) => self.on_unsubscribe(io, slot, &unsubscribe),
+            Packet::PingReq => {
+                self.send(io, slot, &Packet::PingResp);
+                Ok(Next::Packet)
+            }
+            Packet::Disconnect(disconnect) => self.on_disconnect(io, conn, slot, &disconnect),
+            Packet::Connect(_) => {
+                Err(Refusal::new(ReasonCode::ProtocolError, "second CONNECT [MQTT-3.1.0-2]"))
+            }
+            Packet::Auth(_) => Err(Refusal::new(
+                ReasonCode::ProtocolError,
+                "AUTH without an authentication method [MQTT-4.12.0-6]",
+            )),
+            Packet::ConnAck(_) | Packet::SubAck(_) | Packet::UnsubAck(_) | Packet::PingResp => {
+                Err(Refusal::new(ReasonCode::ProtocolError, "a packet that only servers send"))
+            }
+        }
+    }
+
+    /// Whether a PUBLISH has to wait for a later turn: this one has caused its share of deliveries, or mail to
+    /// another shard has nowhere to go.
+    fn must_wait(&mut self, io: &Io<'_, Mail>, conn: ConnId) -> bool {
+        let (turn, work, congested) = (self.turn, self.work, self.congested);
+        let conn = self.conn(conn);
+        if conn.turn != turn {
+            conn.turn = turn;
+            conn.caused = 0;
+        }
+        if congested {
+            return true;
+        }
+        conn.caused >= LIGHT_DELIVERIES && (work >= DELIVERIES_PER_TURN || io.others_wait())
+    }
+
+    /// Sends a packet to a session's client, if it is connected.
+    pub(crate) fn send(&mut self, io: &mut Io<'_, Mail>, slot: u32, packet: &Packet<'_>) {
+        let Session { conn, version, connected, packet_max, .. } = self.deliveries.sessions.at(slot);
+        if !*connected || packet.encoded_len(*version) > *packet_max as usize {
+            return;
+        }
+        let Some(output) = io.output(*conn) else { return };
+        match packet.encode(*version, output.buffer()) {
+            Ok(()) => self.deliveries.counters.messages_sent += 1,
+            Err(error) => log::error!("a packet cannot be encoded: {error}"),
+        }
+    }
+
+    /// Sends an acknowledgement. Codes other than success exist only in MQTT 5.
+    pub(crate) fn acknowledge(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        first: u8,
+        packet_id: u16,
+        reason: ReasonCode,
+    ) {
+        let session = self.deliveries.sessions.at(slot);
+        if reason != ReasonCode::Success && session.version == Version::V5 {
+            let ack = Ack { packet_id, reason, ..Ack::default() };
+            let packet = match first >> 4 {
+                4 => Packet::PubAck(ack),
+                5 => Packet::PubRec(ack),
+                6 => Packet::PubRel(ack),
+                _ => Packet::PubComp(ack),
+            };
+            self.send(io, slot, &packet);
+        } else if let Some(output) = io.output(session.conn) {
+            crate::delivery::put_ack(output.buffer(), first, packet_id);
+            self.deliveries.counters.messages_sent += 1;
+        }
+    }
+
+    /// Ends a connection that broke a rule: with the reason in MQTT 5, without a word in 3.x.
+    fn refuse(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, refusal: &Refusal) {
+        let ConnState::Serving(slot) = self.conn(conn).state else {
+            log::debug!("a connection is refused: {}", refusal.what);
+            self.vacate(conn);
+            io.close(conn);
+            return;
+        };
+        let client_id = Arc::clone(&self.deliveries.sessions.at(slot).client_id);
+        log::info!("client {client_id:?} is disconnected: {} ({:?})", refusal.what, refusal.reason);
+        self.disconnect(io, slot, refusal.reason, Some(refusal.what));
+    }
+
+    /// Ends the connection of a session from our side, as one that was lost: its will is due.
+    pub(crate) fn disconnect(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        reason: ReasonCode,
+        what: Option<&'static str>,
+    ) {
+        let session = self.deliveries.sessions.at(slot);
+        let (conn, version) = (session.conn, session.version);
+        if version == Version::V5 {
+            let shared = Arc::clone(&self.shared);
+            let reference = &shared.config.server_reference;
+            let leaving = reason == ReasonCode::ServerShuttingDown && !reference.is_empty();
+            let disconnect = Disconnect {
+                reason,
+                reason_string: what.filter(|_| session.problem_information),
+                server_reference: leaving.then_some(reference.as_str()),
+                ..Disconnect::default()
+            };
+            self.send(io, slot, &Packet::Disconnect(disconnect));
+        }
+        self.vacate(conn);
+        io.close(conn);
+        self.detach(io, slot);
+    }
+
+    /// Frees the slot of a connection that has ended.
+    pub(crate) fn vacate(&mut self, conn: ConnId) {
+        let generation = self.conn(conn).generation;
+        *self.conn(conn) = Conn { generation, ..Conn::default() };
+        self.deliveries.counters.connections -= 1;
+        self.shared.leave();
+    }
+}
+
+impl Service for Shard {
+    type Mail = Mail;
+
+    fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, _listener: usize) {
+        if self.conns.len() <= conn.slot() {
+            self.conns.resize_with(conn.slot() + 1, Conn::default);
+        }
+        *self.conn(conn) = Conn {
+            generation: conn.generation(),
+            state: ConnState::Waiting,
+            last_packet_ms: io.clock.now_ms,
+            ..Conn::default()
+        };
+        self.deliveries.counters.connections += 1;
+        self.deliveries.counters.connections_accepted += 1;
+        self.shared.enter();
+        let deadline = io.clock.now_ms + u64::from(self.config().connect_timeout_ms);
+        io.set_timer(deadline, Timer::Connect(conn).token());
+    }
+
+    fn received(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, bytes: &[u8]) -> Received {
+        let packet_max = self.config().max_packet_size_bytes;
+        let mut received = Received::default();
+        let mut packets = 0;
+        self.conn(conn).last_packet_ms = io.clock.now_ms;
+        let outcome = loop {
+            let rest = &bytes[received.consumed..];
+            let header = match Header::parse(rest) {
+                Ok(Some(header)) => header,
+                Ok(None) => break Ok(Next::Packet),
+                Err(error) => break Err(error.into()),
+            };
+            if header.packet_len() > packet_max as usize {
+                break Err(Refusal::new(
+                    ReasonCode::PacketTooLarge,
+                    "packet larger than the maximum [MQTT-3.2.2-15]",
+                ));
+            }
+            if let Err(refusal) = self.expects(conn, header.first) {
+                break Err(refusal);
+            }
+            if rest.len() < header.packet_len() {
+                received.next_len = header.packet_len();
+                break Ok(Next::Packet);
+            }
+            match self.handle(io, conn, &rest[..header.packet_len()]) {
+                Ok(Next::Packet) => {
+                    received.consumed += header.packet_len();
+                    packets += 1;
+                }
+                Ok(Next::Hold) => {
+                    received.hold = true;
+                    break Ok(Next::Hold);
+                }
+                outcome => break outcome,
+            }
+        };
+        self.deliveries.counters.messages_received += packets;
+        if let Err(refusal) = outcome {
+            received.consumed = bytes.len();
+            self.refuse(io, conn, &refusal);
+        }
+        if let Conn { state: ConnState::Serving(slot), .. } = self.conns[conn.slot()]
+            && packets > 0
+        {
+            self.pump(io, slot);
+        }
+        received
+    }
+
+    fn drained(&mut self, io: &mut Io<'_, Mail>, conn: ConnId) {
+        if let Some(Conn { generation, state: ConnState::Serving(slot), .. }) = self.conns.get(conn.slot())
+            && *generation == conn.generation()
+        {
+            self.pump(io, *slot);
+        }
+    }
+
+    fn closed(&mut self, io: &mut Io<'_, Mail>, conn: ConnId) {
+        let state = self.conn(conn).state;
+        self.vacate(conn);
+        if let ConnState::Serving(slot) = state {
+            self.detach(io, slot);
+        }
+    }
+
+    fn mail(&mut self, io: &mut Io<'_, Mail>, _from: usize, mail: Mail) {
+        self.on_mail(io, mail);
+    }
+
+    fn timer(&mut self, io: &mut Io<'_, Mail>, token: u64) {
+        self.on_timer(io, Timer::from_token(token));
+    }
+
+    fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
+        self.turn += 1;
+        self.work = 0;
+        self.congested = io.congested();
+        if self.turn == 1 {
+            self.start_timers(io);
+        }
+        for key in std::mem::take(&mut self.walking) {
+            if self.deliveries.sessions.get(key).is_some() {
+                self.pump(io, key.slot);
+            }
+        }
+    }
+
+    fn takes_held(&self, io: &Io<'_, Mail>) -> bool {
+        self.work < DELIVERIES_PER_TURN && !io.congested()
+    }
+
+    fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
+        self.deliveries.end_of_message();
+        let counters = &mut self.deliveries.counters;
+        counters.bytes_received = io.stats.bytes_read;
+        counters.bytes_sent = io.stats.bytes_written;
+        counters.socket_reads = io.stats.reads;
+        counters.socket_writes = io.stats.writes;
+        if *counters != self.flushed {
+            self.flushed = *counters;
+            self.shared.counters[usize::from(self.me)].store(counters);
+        }
+        if !self.walking.is_empty() {
+            io.again_soon();
+        }
+    }
+
+    fn drain(&mut self, io: &mut Io<'_, Mail>) {
+        self.draining = true;
+        for slot in 0..self.conns.len() {
+            let Conn { generation, state, .. } = self.conns[slot];
+            let conn = ConnId::from_parts(slot as u32, generation);
+            match state {
+                ConnState::Vacant => {}
+                ConnState::Waiting => {
+                    self.vacate(conn);
+                    io.close(conn);
+                }
+                ConnState::Serving(session) => {
+                    self.disconnect(io, session, ReasonCode::ServerShuttingDown, None);
+                }
+            }
+        }
+    }
+}

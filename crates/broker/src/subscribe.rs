@@ -1,0 +1,285 @@
+//! SUBSCRIBE and UNSUBSCRIBE, and the retained messages that a subscription brings (3.8 to 3.11).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mainstem_mqtt::{
+    Packet, QoS, ReasonCode, RetainHandling, SubAck, Subscribe, SubscribeFilter, SubscribeOptions,
+    Unsubscribe, UserProperties, Version,
+};
+use mainstem_runtime::Io;
+use mainstem_topic::{has_wildcard, level_count, parse_subscription};
+
+use crate::delivery::Offer;
+use crate::groups::{Load, Member};
+use crate::retained::Cursor;
+use crate::session::{RetainedWalk, Subscription};
+use crate::shard::{Handled, Next, Refusal, Shard, Subscriber};
+use crate::shared::Mail;
+
+/// Retained messages handed to one new subscription at a time.
+const WALK_PIECE: usize = 64;
+/// Pieces of one session's walks in one turn.
+const WALK_PIECES_PER_TURN: u32 = 16;
+
+impl Shard {
+    pub(crate) fn on_subscribe(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        subscribe: &Subscribe<'_>,
+    ) -> Handled {
+        let id = subscribe.subscription_id.unwrap_or(0);
+        let mut reasons = Vec::new();
+        let mut walks = Vec::new();
+        for asked in subscribe.filters.iter() {
+            match self.subscribe_one(slot, &asked, id)? {
+                Ok(granted) => {
+                    reasons.push(granted.qos as u8);
+                    walks.extend(granted.walk);
+                }
+                Err(reason) => reasons.push(reason as u8),
+            }
+        }
+        self.work += reasons.len() as u32;
+        let suback = SubAck {
+            packet_id: subscribe.packet_id,
+            reason_string: None,
+            user_properties: UserProperties::default(),
+            reasons: &reasons,
+        };
+        self.send(io, slot, &Packet::SubAck(suback));
+        if !walks.is_empty() {
+            self.deliveries.sessions.at(slot).rare().walks.extend(walks);
+        }
+        Ok(Next::Packet)
+    }
+
+    /// Outer error: the connection must end. Inner error: only this filter is refused.
+    fn subscribe_one(
+        &mut self,
+        slot: u32,
+        asked: &SubscribeFilter<'_>,
+        id: u32,
+    ) -> Result<Result<Granted, ReasonCode>, Refusal> {
+        let Ok(parsed) = parse_subscription(asked.filter) else {
+            return Ok(Err(ReasonCode::TopicFilterInvalid));
+        };
+        if parsed.group.is_some() && asked.options.no_local {
+            let what = "No Local on a shared subscription [MQTT-3.8.3-4]";
+            return Err(Refusal::new(ReasonCode::ProtocolError, what));
+        }
+        let config = &self.shared.config;
+        let refused = if level_count(parsed.filter) > usize::from(config.max_topic_levels) {
+            Some(ReasonCode::TopicFilterInvalid)
+        } else if parsed.group.is_some() && !config.shared_subscription_available {
+            Some(ReasonCode::SharedSubscriptionsNotSupported)
+        } else if id != 0 && !config.subscription_ids_available {
+            Some(ReasonCode::SubscriptionIdentifiersNotSupported)
+        } else if !config.wildcard_subscription_available && has_wildcard(parsed.filter) {
+            Some(ReasonCode::WildcardSubscriptionsNotSupported)
+        } else {
+            None
+        };
+        if let Some(reason) = refused {
+            return Ok(Err(reason));
+        }
+        let qos = asked.options.qos.min(config.qos_max());
+        let options = SubscribeOptions { qos, ..asked.options };
+        let added = match parsed.group {
+            Some(group) => self.join(slot, parsed.filter, group, options, id),
+            None => self.add_subscriber(slot, parsed.filter, Subscriber { session: slot, options, id }),
+        };
+        let Some(is_new) = added else { return Ok(Err(ReasonCode::QuotaExceeded)) };
+        let wants_retained = parsed.group.is_none()
+            && match options.retain_handling {
+                RetainHandling::Send => true,
+                RetainHandling::SendIfNew => is_new,
+                RetainHandling::DoNotSend => false,
+            };
+        let walk = wants_retained.then(|| RetainedWalk { cursor: Cursor::new(parsed.filter), options, id });
+        Ok(Ok(Granted { qos, walk }))
+    }
+
+    fn has_room_for_subscription(&mut self, slot: u32) -> bool {
+        let most = self.config().max_subscriptions_per_session as usize;
+        let session = self.deliveries.sessions.at(slot);
+        let groups = session.rare.as_ref().map_or(0, |rare| rare.groups.len());
+        session.subscriptions.len() + groups < most
+    }
+
+    /// Adds or replaces a subscription. True if it is new; nothing if there is no room for it.
+    fn add_subscriber(&mut self, slot: u32, filter: &str, subscriber: Subscriber) -> Option<bool> {
+        let known = self.shared.routes.find(filter).filter(|filter| self.local.contains_key(filter));
+        let session = self.deliveries.sessions.at(slot);
+        if let Some(filter) = known
+            && let Ok(index) = session.find(filter)
+        {
+            let position = session.subscriptions[index].position as usize;
+            if let Some(list) = self.local.get_mut(&filter) {
+                list[position] = subscriber;
+            }
+            return Some(false);
+        }
+        if !self.has_room_for_subscription(slot) {
+            return None;
+        }
+        let filter = known.unwrap_or_else(|| self.shared.routes.add_shard(filter, self.me));
+        let list = self.local.entry(filter).or_default();
+        let subscription = Subscription { filter, position: list.len() as u32 };
+        list.push(subscriber);
+        let session = self.deliveries.sessions.at(slot);
+        if let Err(index) = session.find(filter) {
+            session.subscriptions.insert(index, subscription);
+        }
+        self.deliveries.counters.subscriptions += 1;
+        Some(true)
+    }
+
+    /// Takes a subscriber out of its filter's list. The session's own note of it is the caller's.
+    pub(crate) fn remove_subscriber(&mut self, Subscription { filter, position }: Subscription) {
+        let Some(list) = self.local.get_mut(&filter) else { return };
+        list.swap_remove(position as usize);
+        if let Some(moved) = list.get(position as usize) {
+            let session = self.deliveries.sessions.at(moved.session);
+            if let Ok(index) = session.find(filter) {
+                session.subscriptions[index].position = position;
+            }
+        }
+        if list.is_empty() {
+            self.local.remove(&filter);
+            self.shared.routes.remove_shard(filter, self.me);
+        }
+    }
+
+    fn join(
+        &mut self,
+        slot: u32,
+        filter: &str,
+        name: &str,
+        options: SubscribeOptions,
+        id: u32,
+    ) -> Option<bool> {
+        let key = self.deliveries.sessions.key(self.me, slot);
+        let rare = self.deliveries.sessions.at(slot).rare();
+        let is_new = !rare.groups.iter().any(|group| *group.name == *name && *group.filter == *filter);
+        if is_new && !self.has_room_for_subscription(slot) {
+            return None;
+        }
+        let rare = self.deliveries.sessions.at(slot).rare();
+        let load = rare.load.get_or_insert_with(|| {
+            let load = Load::default();
+            load.online.store(true, Ordering::Relaxed);
+            Arc::new(load)
+        });
+        let member = Member { key, options, id, load: Arc::clone(load) };
+        let group = self.shared.routes.join(filter, name, member);
+        if is_new {
+            self.deliveries.sessions.at(slot).rare().groups.push(group);
+            self.deliveries.counters.subscriptions += 1;
+            self.deliveries.counters.shared_subscriptions += 1;
+        }
+        Some(is_new)
+    }
+
+    pub(crate) fn on_unsubscribe(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+    ) -> Handled {
+        let mut reasons = Vec::new();
+        for filter in unsubscribe.filters.iter() {
+            let reason = match parse_subscription(filter) {
+                Err(_) => ReasonCode::TopicFilterInvalid,
+                Ok(parsed) => match parsed.group {
+                    Some(group) => self.leave(slot, parsed.filter, group),
+                    None => self.unsubscribe_one(slot, parsed.filter),
+                },
+            };
+            reasons.push(reason as u8);
+        }
+        let unsuback = SubAck {
+            packet_id: unsubscribe.packet_id,
+            reason_string: None,
+            user_properties: UserProperties::default(),
+            reasons: if self.deliveries.sessions.at(slot).version == Version::V5 { &reasons } else { &[] },
+        };
+        self.send(io, slot, &Packet::UnsubAck(unsuback));
+        Ok(Next::Packet)
+    }
+
+    fn unsubscribe_one(&mut self, slot: u32, filter: &str) -> ReasonCode {
+        let Some(filter) = self.shared.routes.find(filter) else { return ReasonCode::NoSubscriptionExisted };
+        let session = self.deliveries.sessions.at(slot);
+        let Ok(index) = session.find(filter) else { return ReasonCode::NoSubscriptionExisted };
+        let subscription = session.subscriptions.remove(index);
+        self.remove_subscriber(subscription);
+        self.deliveries.counters.subscriptions -= 1;
+        ReasonCode::Success
+    }
+
+    fn leave(&mut self, slot: u32, filter: &str, name: &str) -> ReasonCode {
+        let key = self.deliveries.sessions.key(self.me, slot);
+        let groups = &mut self.deliveries.sessions.at(slot).rare().groups;
+        let Some(index) = groups.iter().position(|group| *group.name == *name && *group.filter == *filter)
+        else {
+            return ReasonCode::NoSubscriptionExisted;
+        };
+        let group = groups.swap_remove(index);
+        self.shared.routes.leave(&group, key);
+        self.deliveries.counters.subscriptions -= 1;
+        self.deliveries.counters.shared_subscriptions -= 1;
+        ReasonCode::Success
+    }
+
+    /// Sends a session what waits for it: what must be sent again, its queue, then retained messages.
+    pub(crate) fn pump(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
+        if !self.deliveries.pump(io, slot) {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut found = Vec::new();
+        for _ in 0..WALK_PIECES_PER_TURN {
+            let session = self.deliveries.sessions.at(slot);
+            let window_room = session.inflight_max.saturating_sub(session.window.in_flight());
+            let (conn, has_room) = (session.conn, session.window.has_room(session.inflight_max));
+            let Some(walk) = session.rare.as_mut().and_then(|rare| rare.walks.front_mut()) else { return };
+            let mut limit = WALK_PIECE;
+            if walk.options.qos != QoS::AtMostOnce {
+                if !has_room {
+                    return;
+                }
+                limit = limit.min(usize::from(window_room));
+            }
+            if io.output_if_room(conn).is_none() {
+                return;
+            }
+            let over = shared.retained.walk(&mut walk.cursor, limit, io.clock.now_ms, &mut found);
+            let (options, id) = (walk.options, walk.id);
+            if over {
+                session.rare().walks.pop_front();
+            }
+            for message in found.drain(..) {
+                let offer = Offer {
+                    message: &message,
+                    qos: message.qos.min(options.qos),
+                    retain: true,
+                    ids: if id == 0 { &[] } else { std::slice::from_ref(&id) },
+                    group: None,
+                };
+                self.deliveries.offer(io, slot, &offer);
+            }
+        }
+        let key = self.deliveries.sessions.key(self.me, slot);
+        if !self.walking.contains(&key) {
+            self.walking.push(key);
+        }
+    }
+}
+
+/// A subscription that was made.
+struct Granted {
+    qos: QoS,
+    walk: Option<RetainedWalk>,
+}

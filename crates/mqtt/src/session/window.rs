@@ -1,0 +1,388 @@
+//! The sender's half of QoS 1 and 2: what was sent and is not acknowledged, in the order it was sent.
+//!
+//! ```text
+//!                 PUBACK (QoS 1), PUBREC with an error
+//!   AwaitPubAck ───────────────────────────────────────► done
+//!   AwaitPubRec ──PUBREC──► AwaitPubComp ──PUBCOMP─────► done
+//! ```
+//! Packet identifiers are dealt out in sequence, so an identifier is its own index: slot *i* holds identifier
+//! `first + i`, and an acknowledgement finds its slot without a search. Slots at the front that are done go.
+
+use std::collections::VecDeque;
+
+/// Identifiers run from 1 to this and begin again [MQTT-2.2.1-3].
+const LAST_ID: u16 = u16::MAX;
+/// Slots between the oldest unacknowledged message and the newest. One message that is never acknowledged
+/// lets this many others pass and then holds the session.
+const SPAN_MAX: usize = 16 * 1024;
+
+/// What a slot waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// Nothing: acknowledged, while an older one is not.
+    Nothing,
+    /// PUBACK for a QoS 1 publish.
+    PubAck,
+    /// PUBREC for a QoS 2 publish.
+    PubRec,
+    /// PUBCOMP for a PUBREL.
+    PubComp,
+}
+
+#[derive(Debug)]
+struct Slot<M> {
+    pending: Pending,
+    /// The message, if it may have to be sent again.
+    message: Option<M>,
+}
+
+/// What an acknowledgement meant.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Acked<M> {
+    /// The exchange is over; here is the message, if it was kept.
+    Done(Option<M>),
+    /// PUBREC taken: PUBREL is due. The message is no longer needed.
+    Release(Option<M>),
+    /// No such identifier is in flight, or it waits for another kind of packet.
+    Unknown,
+}
+
+/// What to send again after a reconnect [MQTT-4.4.0-1], in order.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Resend<'a, M> {
+    /// PUBLISH with DUP set and the same identifier.
+    Publish(u16, &'a M),
+    /// PUBREL with the same identifier.
+    Release(u16),
+}
+
+/// Messages in flight to one client.
+///
+/// `M` is the message as it must be kept for sending again; a session that ends with its connection keeps
+/// none. Empty it owns no memory.
+#[derive(Debug)]
+pub struct Window<M> {
+    /// Identifier of the first slot.
+    first: u16,
+    slots: VecDeque<Slot<M>>,
+    /// Slots that wait for something and were sent on this connection.
+    in_flight: u16,
+    /// First slot not yet sent on this connection; less than the number of slots only after a reconnect.
+    resend_from: usize,
+}
+
+impl<M> Default for Window<M> {
+    fn default() -> Self {
+        Self { first: 1, slots: VecDeque::new(), in_flight: 0, resend_from: 0 }
+    }
+}
+
+fn id_after(id: u16, steps: usize) -> u16 {
+    ((usize::from(id) - 1 + steps) % usize::from(LAST_ID)) as u16 + 1
+}
+
+impl<M> Window<M> {
+    /// Messages in flight on this connection: sent, not acknowledged.
+    pub fn in_flight(&self) -> u16 {
+        self.in_flight
+    }
+
+    /// Whether nothing waits for an acknowledgement.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Whether one more message may be sent, with `maximum` allowed at once.
+    pub fn has_room(&self, maximum: u16) -> bool {
+        self.in_flight < maximum && self.slots.len() < SPAN_MAX && self.resend_from == self.slots.len()
+    }
+
+    /// Takes the identifier for a message about to be sent, to be acknowledged by `pending`.
+    /// Call only when [`Window::has_room`].
+    pub fn send(&mut self, pending: Pending, message: Option<M>) -> u16 {
+        debug_assert!(matches!(pending, Pending::PubAck | Pending::PubRec));
+        debug_assert!(self.slots.len() < SPAN_MAX && self.resend_from == self.slots.len());
+        let id = id_after(self.first, self.slots.len());
+        self.slots.push_back(Slot { pending, message });
+        self.resend_from = self.slots.len();
+        self.in_flight += 1;
+        id
+    }
+
+    /// PUBACK.
+    pub fn puback(&mut self, packet_id: u16) -> Acked<M> {
+        self.finish(packet_id, Pending::PubAck)
+    }
+
+    /// PUBREC; with `error` (5, reason code 0x80 or above) the exchange ends here [MQTT-4.3.3-4].
+    pub fn pubrec(&mut self, packet_id: u16, error: bool) -> Acked<M> {
+        if error {
+            return self.finish(packet_id, Pending::PubRec);
+        }
+        match self.slot(packet_id) {
+            Some(slot) if slot.pending == Pending::PubRec => {
+                slot.pending = Pending::PubComp;
+                Acked::Release(slot.message.take())
+            }
+            // A client that lost our PUBREL repeats its PUBREC.
+            Some(slot) if slot.pending == Pending::PubComp => Acked::Release(None),
+            _ => Acked::Unknown,
+        }
+    }
+
+    /// PUBCOMP.
+    pub fn pubcomp(&mut self, packet_id: u16) -> Acked<M> {
+        self.finish(packet_id, Pending::PubComp)
+    }
+
+    fn index(&self, packet_id: u16) -> Option<usize> {
+        if packet_id == 0 {
+            return None;
+        }
+        let cycle = usize::from(LAST_ID);
+        let index = (usize::from(packet_id) + cycle - usize::from(self.first)) % cycle;
+        // What was not sent on this connection cannot be acknowledged on it.
+        (index < self.resend_from).then_some(index)
+    }
+
+    fn slot(&mut self, packet_id: u16) -> Option<&mut Slot<M>> {
+        let index = self.index(packet_id)?;
+        self.slots.get_mut(index)
+    }
+
+    fn finish(&mut self, packet_id: u16, expected: Pending) -> Acked<M> {
+        let Some(slot) = self.slot(packet_id) else { return Acked::Unknown };
+        if slot.pending != expected {
+            return Acked::Unknown;
+        }
+        slot.pending = Pending::Nothing;
+        let message = slot.message.take();
+        self.in_flight -= 1;
+        self.drop_done();
+        Acked::Done(message)
+    }
+
+    fn drop_done(&mut self) {
+        while self.slots.front().is_some_and(|slot| slot.pending == Pending::Nothing) {
+            self.slots.pop_front();
+            self.first = id_after(self.first, 1);
+            self.resend_from = self.resend_from.saturating_sub(1);
+        }
+    }
+
+    /// The connection has gone: everything in flight is to be sent again on the next one.
+    pub fn disconnected(&mut self) {
+        self.in_flight = 0;
+        self.resend_from = 0;
+        self.slots.shrink_to_fit();
+    }
+
+    /// The next packet to send again, if fewer than `maximum` are in flight. Messages that were not kept
+    /// cannot be: they were sent to a client that asked for no session.
+    pub fn next_resend(&mut self, maximum: u16) -> Option<Resend<'_, M>> {
+        while let Some(slot) = self.slots.get(self.resend_from) {
+            if slot.pending == Pending::Nothing
+                || (slot.message.is_none() && slot.pending != Pending::PubComp)
+            {
+                debug_assert_eq!(slot.pending, Pending::Nothing, "an unacknowledged message was not kept");
+                self.resend_from += 1;
+                continue;
+            }
+            if self.in_flight >= maximum {
+                return None;
+            }
+            self.in_flight += 1;
+            let id = id_after(self.first, self.resend_from);
+            let slot = &self.slots[self.resend_from];
+            self.resend_from += 1;
+            return Some(match (&slot.message, slot.pending) {
+                (Some(message), Pending::PubAck | Pending::PubRec) => Resend::Publish(id, message),
+                _ => Resend::Release(id),
+            });
+        }
+        None
+    }
+
+    /// Takes out the messages for which `take` answers true and that no PUBREC has claimed; their slots are
+    /// done. For what may be given to somebody else once the connection has gone (shared subscriptions).
+    pub fn take_messages(&mut self, mut take: impl FnMut(&M, Pending) -> bool) -> Vec<M> {
+        let mut taken = Vec::new();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if slot.message.as_ref().is_some_and(|message| take(message, slot.pending)) {
+                slot.pending = Pending::Nothing;
+                taken.extend(slot.message.take());
+                if index < self.resend_from {
+                    self.in_flight = self.in_flight.saturating_sub(1);
+                }
+            }
+        }
+        self.drop_done();
+        taken
+    }
+
+    /// The messages kept, oldest first.
+    pub fn messages(&self) -> impl Iterator<Item = &M> {
+        self.slots.iter().filter_map(|slot| slot.message.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn identifiers_wrap_from_the_last_to_one() {
+        let mut window = Window::<()>::default();
+        for round in 0..70_000_u32 {
+            let id = window.send(Pending::PubAck, None);
+            assert_eq!(u32::from(id), round % 65_535 + 1);
+            assert_eq!(window.puback(id), Acked::Done(None));
+        }
+        assert!(window.is_empty());
+    }
+
+    #[test]
+    fn an_acknowledgement_of_the_wrong_kind_changes_nothing() {
+        let mut window = Window::<()>::default();
+        let one = window.send(Pending::PubAck, None);
+        let two = window.send(Pending::PubRec, None);
+        assert_eq!(window.pubcomp(two), Acked::Unknown);
+        assert_eq!(window.puback(two), Acked::Unknown);
+        assert_eq!(window.pubrec(one, false), Acked::Unknown);
+        assert_eq!(window.puback(0), Acked::Unknown);
+        assert_eq!(window.puback(77), Acked::Unknown);
+        assert_eq!(window.in_flight(), 2);
+        assert_eq!(window.pubrec(two, false), Acked::Release(None));
+        assert_eq!(
+            window.pubrec(two, false),
+            Acked::Release(None),
+            "a repeated PUBREC gets its PUBREL again"
+        );
+        assert_eq!(window.pubcomp(two), Acked::Done(None));
+        assert_eq!(window.puback(one), Acked::Done(None));
+        assert!(window.is_empty());
+    }
+
+    #[test]
+    fn one_that_is_never_acknowledged_holds_the_window_only_after_a_long_span() {
+        let mut window = Window::<()>::default();
+        let stuck = window.send(Pending::PubAck, None);
+        let mut passed = 0;
+        while window.has_room(2) {
+            let id = window.send(Pending::PubAck, None);
+            assert_ne!(id, stuck);
+            assert_eq!(window.puback(id), Acked::Done(None));
+            passed += 1;
+        }
+        assert_eq!(passed, SPAN_MAX - 1);
+        assert_eq!(window.puback(stuck), Acked::Done(None));
+        assert!(window.is_empty() && window.has_room(2));
+    }
+
+    /// The window against a list: (identifier, pending, message, sent on this connection).
+    #[derive(Default)]
+    struct Model {
+        flight: Vec<(u16, Pending, u32, bool)>,
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Send(bool),
+        PubAck(usize),
+        PubRec(usize, bool),
+        PubComp(usize),
+        Reconnect,
+        Resend,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => any::<bool>().prop_map(Step::Send),
+            3 => (0_usize..8).prop_map(Step::PubAck),
+            3 => ((0_usize..8), any::<bool>()).prop_map(|(at, error)| Step::PubRec(at, error)),
+            3 => (0_usize..8).prop_map(Step::PubComp),
+            1 => Just(Step::Reconnect),
+            3 => Just(Step::Resend),
+        ]
+    }
+
+    const MAXIMUM: u16 = 5;
+
+    proptest! {
+        #[test]
+        fn it_behaves_as_the_list(steps in prop::collection::vec(step(), 0..400)) {
+            let mut window = Window::default();
+            let mut model = Model::default();
+            let mut next_message = 0_u32;
+            for step in steps {
+                let resent = model.flight.iter().all(|entry| entry.3);
+                let in_flight = model.flight.iter().filter(|entry| entry.3).count();
+                prop_assert_eq!(usize::from(window.in_flight()), in_flight);
+                prop_assert_eq!(window.has_room(MAXIMUM), resent && in_flight < usize::from(MAXIMUM));
+                match step {
+                    Step::Send(two) if window.has_room(MAXIMUM) => {
+                        let pending = if two { Pending::PubRec } else { Pending::PubAck };
+                        let id = window.send(pending, Some(next_message));
+                        prop_assert!(model.flight.iter().all(|entry| entry.0 != id), "identifier in use");
+                        model.flight.push((id, pending, next_message, true));
+                        next_message += 1;
+                    }
+                    Step::Send(_) => {}
+                    Step::PubAck(at) => {
+                        let Some(entry) = model.flight.get(at).copied() else { continue };
+                        let fits = entry.3 && entry.1 == Pending::PubAck;
+                        let expected = if fits { Acked::Done(Some(entry.2)) } else { Acked::Unknown };
+                        prop_assert_eq!(window.puback(entry.0), expected);
+                        if fits { model.flight.remove(at); }
+                    }
+                    Step::PubRec(at, error) => {
+                        let Some(entry) = model.flight.get(at).copied() else { continue };
+                        let expected = match (entry.3, entry.1, error) {
+                            (true, Pending::PubRec, true) => Acked::Done(Some(entry.2)),
+                            (true, Pending::PubRec, false) => Acked::Release(Some(entry.2)),
+                            (true, Pending::PubComp, false) => Acked::Release(None),
+                            _ => Acked::Unknown,
+                        };
+                        match &expected {
+                            Acked::Done(_) => { model.flight.remove(at); }
+                            Acked::Release(_) => model.flight[at].1 = Pending::PubComp,
+                            Acked::Unknown => {}
+                        }
+                        prop_assert_eq!(window.pubrec(entry.0, error), expected);
+                    }
+                    Step::PubComp(at) => {
+                        let Some(entry) = model.flight.get(at).copied() else { continue };
+                        let fits = entry.3 && entry.1 == Pending::PubComp;
+                        let expected = if fits { Acked::Done(None) } else { Acked::Unknown };
+                        prop_assert_eq!(window.pubcomp(entry.0), expected);
+                        if fits { model.flight.remove(at); }
+                    }
+                    Step::Reconnect => {
+                        window.disconnected();
+                        model.flight.iter_mut().for_each(|entry| entry.3 = false);
+                    }
+                    Step::Resend => {
+                        let expected = (in_flight < usize::from(MAXIMUM))
+                            .then(|| model.flight.iter_mut().find(|entry| !entry.3))
+                            .flatten();
+                        match (window.next_resend(MAXIMUM), expected) {
+                            (None, None) => {}
+                            (Some(Resend::Release(id)), Some(entry)) => {
+                                prop_assert_eq!((id, Pending::PubComp), (entry.0, entry.1));
+                                entry.3 = true;
+                            }
+                            (Some(Resend::Publish(id, message)), Some(entry)) => {
+                                prop_assert_eq!((id, *message), (entry.0, entry.2));
+                                prop_assert!(entry.1 != Pending::PubComp);
+                                entry.3 = true;
+                            }
+                            (got, expected) => prop_assert!(false, "{:?} instead of {:?}", got, expected),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The configuration file: three sections, every key with a default, unknown keys refused where they stand.
+
+use std::path::Path;
+
+use mainstem_broker::config::Field;
+use mainstem_broker::{MqttConfig, settings};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use crate::cli::{ServeArgs, Setting};
+
+settings! {
+    /// The process.
+    pub struct ServerConfig {
+        /// Data directory. One process at a time holds its lock.
+        data: String = "./data";
+        /// What is logged: off, error, warn, info, debug, or trace.
+        log_level: String = "info";
+    }
+}
+
+settings! {
+    /// The threads that serve connections.
+    pub struct RuntimeConfig {
+        /// Shards, each one thread; 0 means one for each core that the process may use.
+        shards: u16 = 0_u16, in 0 ..= 64;
+        /// Whether each shard is pinned to a core.
+        pin: bool = true;
+    }
+}
+
+/// The whole configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    pub(crate) server: ServerConfig,
+    pub(crate) runtime: RuntimeConfig,
+    pub(crate) mqtt: MqttConfig,
+}
+
+impl Config {
+    /// Reads the file, if one is named, and lays the command line over it.
+    pub(crate) fn load(args: &ServeArgs) -> Result<Self, String> {
+        let table = match &args.config {
+            None => Table::new(),
+            Some(path) => read(path)?,
+        };
+        Self::from_table(table, args)
+    }
+
+    fn from_table(mut table: Table, args: &ServeArgs) -> Result<Self, String> {
+        for setting in &args.set {
+            lay_over(&mut table, setting)?;
+        }
+        let mut config: Self = table.try_into().map_err(|error| error.to_string())?;
+        if let Some(data) = &args.data {
+            config.server.data = data.display().to_string();
+        }
+        if let Some(listen) = args.listen {
+            config.mqtt.listen = listen.to_string();
+        }
+        if let Some(shards) = args.shards {
+            config.runtime.shards = u16::try_from(shards).unwrap_or(u16::MAX);
+        }
+        let checked = |section: &str, outcome: Result<(), (&str, String)>| {
+            outcome.map_err(|(key, what)| format!("{section}.{key}: {what}"))
+        };
+        checked("server", config.server.check())?;
+        checked("runtime", config.runtime.check())?;
+        checked("mqtt", config.mqtt.check())?;
+        Ok(config)
+    }
+}
+
+/// Reads and checks a file on its own, so that an error can point at the place.
+fn read(path: &Path) -> Result<Table, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let pointed = |error: toml::de::Error| format!("{}:\n{error}", path.display());
+    toml::from_str::<Config>(&text).map_err(pointed)?;
+    toml::from_str(&text).map_err(pointed)
+}
+
+/// Lays one `section.key=value` over the file. A value is taken as TOML, or else as a bare string.
+fn lay_over(table: &mut Table, setting: &Setting) -> Result<(), String> {
+    let (section, key) = setting.key.split_once('.').ok_or("a key is SECTION.KEY")?;
+    let value = toml::from_str::<Table>(&format!("value = {}", setting.value))
+        .ok()
+        .and_then(|mut parsed| parsed.remove("value"))
+        .unwrap_or_else(|| Value::String(setting.value.clone()));
+    let entry = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+    let section = entry.as_table_mut().ok_or_else(|| format!("{section:?} is not a section"))?;
+    section.insert(key.to_owned(), value);
+    Ok(())
+}
+
+/// The reference page of all keys, as Markdown.
+pub(crate) fn reference() -> String {
+    let mut page = String::from(
+        "# Configuration\n\n\
+         Written by `cargo xtask config-reference` from the types; do not edit.\n\n\
+         `mainstem --config FILE` reads a TOML file with the sections below. Every key has a default, and an \
+         unknown key is an error. `--set section.key=value` overrides one key.\n",
+    );
+    let sections: [(&str, &str, Vec<Field>); 3] = [
+        ("server", "The process.", ServerConfig::fields()),
+        ("runtime", "The threads that serve connections.", RuntimeConfig::fields()),
+        ("mqtt", "The MQTT door.", MqttConfig::fields()),
+    ];
+    for (name, doc, fields) in sections {
+        page.push_str(&format!("\n## `[{name}]`\n\n{doc}\n\n| key | default | bounds | what it does |\n|---|---|---|---|\n"));
+        for Field { key, default, bounds, doc } in fields {
+            page.push_str(&format!("| `{key}` | `{default}` | {bounds} | {doc} |\n"));
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(set: &[&str]) -> Result<Config, String> {
+        let set = set.iter().map(|text| text.parse().unwrap()).collect();
+        Config::from_table(Table::new(), &ServeArgs { set, ..ServeArgs::default() })
+    }
+
+    #[test]
+    fn settings_override_and_are_checked() {
+        let config = with(&["mqtt.max_queued_messages=7", "mqtt.queue_overflow=drop-oldest"]).unwrap();
+        assert_eq!(config.mqtt.max_queued_messages, 7);
+        assert_eq!(config.mqtt.queue_overflow, mainstem_broker::QueueOverflow::DropOldest);
+        assert_eq!(with(&["mqtt.maximum_qos=3"]).unwrap_err(), "mqtt.maximum_qos: 3 is not within 0 to 2");
+        assert!(with(&["mqtt.max_quued=3"]).unwrap_err().contains("unknown field `max_quued`"));
+        assert!(with(&["mqtt.retain_available=7"]).unwrap_err().contains("retain_available"));
+    }
+
+    #[test]
+    fn an_unknown_key_is_pointed_at() {
+        let path = std::env::temp_dir().join(format!("mainstem-config-{}.toml", std::process::id()));
+        std::fs::write(&path, "[mqtt]\nmax_quued = 3\n").unwrap();
+        let error = read(&path).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(error.contains("max_quued = 3\n") && error.contains("^^^^"), "{error}");
+    }
+}

@@ -254,13 +254,14 @@ mod tests {
             cache.insert(name, 0, ());
             assert!(held(&mut cache, name, 0).is_some());
         }
-        cache.insert("d", 1, ());
-        assert!(held(&mut cache, "d", 1).is_some());
+        // The hand stands before "a": fresh and in use, it is spared, and "b" goes, in use though it was.
+        cache.insert("a", 1, ());
+        assert!(cache.get("a", 1).is_some());
         for name in ["e", "f", "g"] {
             cache.insert(name, 1, ());
         }
-        for name in ["d", "e", "f", "g"] {
-            assert!(held(&mut cache, name, 1).is_some(), "{name}");
+        for name in ["a", "e", "f", "g"] {
+            assert!(cache.get(name, 1).is_some(), "{name}");
         }
     }
 }

@@ -392,6 +392,28 @@ mod tests {
         assert_eq!(index.wild.for_each_match(&name.replacen('a', "b", 1), |_| {}), 1 << 12);
     }
 
+    /// Names deeper than what a match keeps on the stack, with branches on both sides of that border.
+    #[test]
+    fn levels_beyond_the_inline_ones_match() {
+        let levels: Vec<_> = (0..100).map(|at| format!("level{at}")).collect();
+        let with = |wild: &[usize]| {
+            let level = |at| if wild.contains(&at) { "+" } else { &*levels[at] };
+            (0..levels.len()).map(level).collect::<Vec<_>>().join("/")
+        };
+        let filters = [with(&[3]), with(&[3, 30, 31, 32, 33]), with(&[32]), with(&[99]), with(&[0, 50, 98])];
+        let index = index_of(filters.iter().map(String::as_str));
+        let found =
+            |name: &str| filters.iter().filter(|filter| matching(&index, name).contains(filter)).count();
+        for at in 0..levels.len() {
+            let mut other = levels.clone();
+            "other".clone_into(&mut other[at]);
+            let name = other.join("/");
+            let expected = filters.iter().filter(|filter| matches(filter, &name)).count();
+            assert_eq!(found(&name), expected, "level {at}");
+        }
+        assert_eq!(found(&levels.join("/")), filters.len());
+    }
+
     /// `+/+/…/+` in each length up to 200 is a chain of 200 nodes, whatever the name.
     #[test]
     fn filters_of_pluses_share_one_chain() {

@@ -12,8 +12,8 @@ use crate::trie::Trie;
 /// Topic filters, each with a value, updated in place.
 ///
 /// Filters without wildcards stand in a hash table, the others in a trie; both lead to one array of slots, which
-/// holds the values. Expects filters that [`check_filter`](crate::check_filter) passes and names that
-/// [`check_name`](crate::check_name) passes: others panic in debug builds, and otherwise stand for some filter, or
+/// holds the values. Expects filters that [`check_filter`] passes and names that
+/// [`check_name`] passes: others panic in debug builds, and otherwise stand for some filter, or
 /// match something.
 pub struct Index<V> {
     seed: Seed,

@@ -11,7 +11,7 @@
 //!
 //! # Entry points
 //! - [`check_name`], [`check_filter`], [`parse_subscription`]: what arrives from a client passes one of these once.
-//! - [`matches`]: one filter against one name. Plain, and the model that the index is tested against.
+//! - [`matches()`]: one filter against one name. Plain, and the model that the index is tested against.
 //! - [`Index`]: filters to values, updated in place; [`Index::for_each_match`] is the hot path.
 //! - [`MatchCache`]: results of matching, kept per topic name until the index changes.
 //!

@@ -1,1 +1,51 @@
-//! The open-loop load generator behind `mainstem bench`.
+//! The load generator behind `mainstem bench`: puts MQTT traffic on a broker and counts what arrives.
+//!
+//! What is reported is what receivers got, never what was sent. Every payload carries the moment its message
+//! was due and a sequence number, so that lost, repeated, reordered and late messages are all found. The load is
+//! either a fixed schedule that does not wait for the broker ([`Load::Rate`]: latency counts from the schedule,
+//! so a stalled broker cannot hide its stall), or a fixed number of messages in flight ([`Load::Window`]).
+//!
+//! The generator must cost well under the broker it measures, because both share a machine. So each thread is
+//! one epoll loop with one large read buffer; frames are parsed where they lie; everything a connection has to
+//! send leaves in one write per turn; nothing is allocated per message; and there is one timer per thread, not
+//! one per message.
+//!
+//! This crate knows nothing of the broker but its wire protocol; it works against any MQTT broker.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `options` | what the caller may ask for |
+//! | `plan` | who publishes what, who receives it |
+//! | `schedule` | when each message of an open-loop run is due |
+//! | `flow` | what may be in flight in a closed-loop run; packet identifiers |
+//! | `account` | sequence tracking: lost, repeated, out of order |
+//! | `wire` | payload stamps, prepared publishes, the fast path of parsing |
+//! | `sockets`, `net` | connecting, and the epoll loop |
+//! | `opening` | CONNECT to SUBACK |
+//! | `publisher`, `traffic` | the two ends of the load |
+//! | `worker`, `run` | one thread, and the phases of all of them |
+//! | `retained` | the storing and fetching of retained messages |
+//! | `process`, `report` | /proc, and what the caller gets |
+
+mod account;
+mod error;
+mod flow;
+mod net;
+mod opening;
+mod options;
+mod plan;
+mod process;
+mod publisher;
+mod report;
+mod retained;
+mod run;
+mod schedule;
+mod sockets;
+mod traffic;
+mod wire;
+mod worker;
+
+pub use error::BenchError;
+pub use options::{Load, Options, Scenario};
+pub use report::{BrokerCost, IdleReport, Latency, Report, RetainedReport, TrafficReport};
+pub use run::{Progress, run};

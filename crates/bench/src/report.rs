@@ -1,0 +1,417 @@
+//! What a run found, as values, as one line of JSON, and as a table.
+
+use std::fmt;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::process::Usage;
+
+/// What a run found. Serialises to the JSON that `--json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Host and port.
+    pub broker: String,
+    /// MQTT protocol level: 4 or 5.
+    pub version: u8,
+    /// Quality of service of publishes and subscriptions.
+    pub qos: u8,
+    /// Payload bytes.
+    pub payload_bytes: usize,
+    /// The idle connections, if any were asked for.
+    pub idle: Option<IdleReport>,
+    /// The load, if a scenario was asked for.
+    pub traffic: Option<TrafficReport>,
+    /// The retained messages, if any were asked for.
+    pub retained: Option<RetainedReport>,
+    /// Connections that broke before the end.
+    pub connections_broken: u64,
+    /// Why the first of them did.
+    pub first_fault: Option<String>,
+}
+
+/// What opening and holding idle connections took.
+#[derive(Clone, Debug, Serialize)]
+pub struct IdleReport {
+    /// Connections opened.
+    pub connections: u32,
+    /// Rate from the first connect to the last CONNACK.
+    pub connections_per_s: f64,
+    /// Growth of the broker's resident memory, per connection.
+    pub rss_kib_per_connection: Option<f64>,
+    /// Share of one core that the broker used while they were held, if nothing else was measured.
+    pub cpu_percent: Option<f64>,
+}
+
+/// What the load came to. Counts are of messages due in the measured part, unless said otherwise.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct TrafficReport {
+    /// Who talked to whom.
+    pub scenario: &'static str,
+    /// Publishing connections.
+    pub publishers: u32,
+    /// Subscribing connections.
+    pub subscribers: u32,
+    /// Topics.
+    pub topics: u32,
+    /// Messages per second asked for, in an open loop.
+    pub rate: Option<f64>,
+    /// Messages in flight per publisher, in a closed loop.
+    pub window: Option<u32>,
+    /// Length of the measured part.
+    pub seconds: f64,
+    /// Rate from the first connect to the last SUBACK or CONNACK.
+    pub connections_per_s: f64,
+    /// Messages sent.
+    pub published: u64,
+    /// Messages due but not sent: the generator or the broker's acknowledgements were too slow.
+    pub unsent: u64,
+    /// Deliveries that `published` should make.
+    pub expected: u64,
+    /// Deliveries that it made, repeats not counted.
+    pub delivered: u64,
+    /// `delivered` in percent of `expected`.
+    pub delivered_percent: f64,
+    /// `expected` less `delivered`.
+    pub lost: u64,
+    /// Repeated deliveries.
+    pub duplicates: u64,
+    /// Deliveries overtaken by a later message of the same publisher and topic.
+    pub out_of_order: u64,
+    /// Publishes received that belong to no delivery of this run, over the whole run.
+    pub foreign: u64,
+    /// Publishes that the broker refused with a reason code, over the whole run.
+    pub refused: u64,
+    /// Deliveries a closed loop at QoS 0 gave up waiting for, over the whole run.
+    pub written_off: u64,
+    /// Messages sent per second.
+    pub publishes_per_s: f64,
+    /// Deliveries that arrived during the measured part, per second.
+    pub deliveries_per_s: f64,
+    /// From due (open loop) or sent (closed loop) to received.
+    pub latency: Latency,
+    /// From due to handed to the socket: the generator's own delay, which is part of the latency.
+    pub lag: Latency,
+    /// What it cost the broker.
+    pub broker: Option<BrokerCost>,
+    /// CPU seconds of the generator per million deliveries.
+    pub generator_cpu_s_per_million: f64,
+    /// CPU time of the generator in percent of one core. Near 100 per thread, it is the generator that is measured.
+    pub generator_cpu_percent: f64,
+}
+
+/// A distribution of times, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latency {
+    /// Half took no longer.
+    pub p50_us: f64,
+    /// 99 % took no longer.
+    pub p99_us: f64,
+    /// 99.9 % took no longer.
+    pub p999_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+/// What the measured part cost the broker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct BrokerCost {
+    /// CPU time in user mode.
+    pub cpu_user_s: f64,
+    /// CPU time in the kernel.
+    pub cpu_system_s: f64,
+    /// CPU seconds, user and system, per million deliveries that arrived during the measured part.
+    pub cpu_s_per_million: f64,
+    /// Times a thread of the broker went to sleep.
+    pub voluntary_switches: u64,
+    /// Resident memory before the first connection.
+    pub rss_start_mib: f64,
+    /// Most resident memory seen during the run.
+    pub rss_peak_mib: f64,
+    /// Most resident memory in the life of the broker.
+    pub rss_life_peak_mib: f64,
+}
+
+/// What storing and fetching retained messages came to.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RetainedReport {
+    /// Messages stored.
+    pub messages: u32,
+    /// Rate of storing them, until the broker had taken the last.
+    pub stored_per_s: f64,
+    /// From SUBSCRIBE to the last message.
+    pub fetch_s: f64,
+    /// Rate of fetching them.
+    pub fetched_per_s: f64,
+    /// Messages that never came.
+    pub lost: u64,
+    /// Messages that came more than once.
+    pub duplicates: u64,
+    /// CPU seconds of the broker per million messages stored.
+    pub broker_store_cpu_s_per_million: Option<f64>,
+    /// CPU seconds of the broker per million messages fetched.
+    pub broker_fetch_cpu_s_per_million: Option<f64>,
+    /// Growth of the broker's resident memory from before the first message to after the last, per message.
+    pub rss_bytes_per_message: Option<f64>,
+}
+
+impl Latency {
+    /// From a histogram of nanoseconds.
+    #[expect(clippy::cast_precision_loss, reason = "at most two minutes, in nanoseconds")]
+    pub(crate) fn of(ns: &Histogram<u64>) -> Self {
+        let us = |value: u64| rounded(value as f64 / 1e3);
+        Self {
+            p50_us: us(ns.value_at_quantile(0.5)),
+            p99_us: us(ns.value_at_quantile(0.99)),
+            p999_us: us(ns.value_at_quantile(0.999)),
+            max_us: us(ns.max()),
+        }
+    }
+}
+
+impl Usage {
+    /// CPU seconds since `before`, in both modes.
+    pub(crate) fn cpu_s_since(&self, before: &Self) -> f64 {
+        self.user_s - before.user_s + self.system_s - before.system_s
+    }
+}
+
+/// `amount` per second.
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+pub(crate) fn per_second(amount: u64, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { rounded(amount as f64 / time.as_secs_f64()) }
+}
+
+/// `seconds` per million of `amount`.
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+pub(crate) fn per_million(seconds: f64, amount: u64) -> f64 {
+    if amount == 0 { 0.0 } else { rounded(seconds * 1e6 / amount as f64) }
+}
+
+/// Bytes in MiB.
+#[expect(clippy::cast_precision_loss, reason = "memory sizes stay far below 2^53")]
+pub(crate) fn mib(bytes: u64) -> f64 {
+    rounded(bytes as f64 / 1_048_576.0)
+}
+
+/// To three decimals, so that reports do not pretend to more.
+pub(crate) fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (version, qos, bytes) = (self.version, self.qos, self.payload_bytes);
+        writeln!(f, "broker {}, MQTT {version}, QoS {qos}, {bytes}-byte payloads", self.broker)?;
+        if let Some(idle) = &self.idle {
+            idle.fmt(f)?;
+        }
+        if let Some(traffic) = &self.traffic {
+            traffic.fmt(f)?;
+        }
+        if let Some(retained) = &self.retained {
+            retained.fmt(f)?;
+        }
+        if let Some(fault) = &self.first_fault {
+            let text = format!("{} (first: {fault})", self.connections_broken);
+            row(f, "connections broken", &text)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for IdleReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        row(f, "idle connections", &grouped(u64::from(self.connections)))?;
+        row(f, "  opened", &format!("{}/s", number(self.connections_per_s)))?;
+        if let Some(kib) = self.rss_kib_per_connection {
+            row(f, "  broker memory", &format!("{kib:.2} KiB per connection"))?;
+        }
+        if let Some(percent) = self.cpu_percent {
+            row(f, "  broker CPU", &format!("{percent:.2} % of a core while they were held"))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for TrafficReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { publishers, subscribers, topics, .. } = self;
+        let load = match (self.rate, self.window) {
+            (Some(rate), _) => format!("{} messages/s on schedule", number(rate)),
+            (_, window) => format!("{} in flight per publisher", window.unwrap_or(0)),
+        };
+        row(
+            f,
+            self.scenario,
+            &format!("{publishers} publishers, {subscribers} subscribers, {topics} topics, {load}"),
+        )?;
+        row(f, "connected", &format!("{}/s", number(self.connections_per_s)))?;
+        row(f, "published", &self.published_row())?;
+        let percent = self.delivered_percent;
+        row(
+            f,
+            "delivered",
+            &format!("{} of {} ({percent:.3} %)", grouped(self.delivered), grouped(self.expected)),
+        )?;
+        row(f, "deliveries", &format!("{}/s", number(self.deliveries_per_s)))?;
+        row(f, "lost", &grouped(self.lost))?;
+        row(f, "duplicates", &grouped(self.duplicates))?;
+        row(f, "out of order", &grouped(self.out_of_order))?;
+        let rare = [
+            ("foreign", self.foreign),
+            ("refused by the broker", self.refused),
+            ("given up in the window", self.written_off),
+        ];
+        for (name, count) in rare.into_iter().filter(|(_, count)| *count > 0) {
+            row(f, name, &grouped(count))?;
+        }
+        row(f, "latency", &self.latency.to_string())?;
+        if self.rate.is_some() {
+            row(f, "  of it before sending", &self.lag.to_string())?;
+        }
+        if let Some(broker) = &self.broker {
+            broker.fmt(f)?;
+        }
+        let (cpu, percent) = (self.generator_cpu_s_per_million, self.generator_cpu_percent);
+        row(f, "generator CPU", &format!("{cpu:.3} s per million deliveries ({percent:.0} % of a core)"))
+    }
+}
+
+impl TrafficReport {
+    fn published_row(&self) -> String {
+        let unsent = match self.unsent {
+            0 => String::new(),
+            unsent => format!(", {} more were due and not sent", grouped(unsent)),
+        };
+        let (published, rate) = (grouped(self.published), number(self.publishes_per_s));
+        format!("{published} in {:.1} s ({rate}/s){unsent}", self.seconds)
+    }
+}
+
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p99, p999, max] = [self.p50_us, self.p99_us, self.p999_us, self.max_us].map(number);
+        write!(f, "p50 {p50} µs, p99 {p99} µs, p99.9 {p999} µs, max {max} µs")
+    }
+}
+
+impl fmt::Display for BrokerCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (user, system) = (self.cpu_user_s, self.cpu_system_s);
+        row(
+            f,
+            "broker CPU",
+            &format!(
+                "{:.3} s per million deliveries ({user:.2} s user, {system:.2} s system)",
+                self.cpu_s_per_million
+            ),
+        )?;
+        row(f, "broker sleeps", &grouped(self.voluntary_switches))?;
+        let (start, peak, life) = (self.rss_start_mib, self.rss_peak_mib, self.rss_life_peak_mib);
+        row(f, "broker memory", &format!("peak {peak:.1} MiB (before: {start:.1}, ever: {life:.1})"))
+    }
+}
+
+impl fmt::Display for RetainedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        row(f, "retained messages", &grouped(u64::from(self.messages)))?;
+        row(f, "  stored", &format!("{}/s", number(self.stored_per_s)))?;
+        row(f, "  fetched", &format!("in {:.3} s ({}/s)", self.fetch_s, number(self.fetched_per_s)))?;
+        row(f, "  lost", &grouped(self.lost))?;
+        row(f, "  duplicates", &grouped(self.duplicates))?;
+        if let (Some(store), Some(fetch)) =
+            (self.broker_store_cpu_s_per_million, self.broker_fetch_cpu_s_per_million)
+        {
+            row(
+                f,
+                "  broker CPU",
+                &format!("{store:.3} s per million stored, {fetch:.3} per million fetched"),
+            )?;
+        }
+        if let Some(bytes) = self.rss_bytes_per_message {
+            row(f, "  broker memory", &format!("{bytes:.0} bytes per message"))?;
+        }
+        Ok(())
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, value: &str) -> fmt::Result {
+    writeln!(f, "  {name:<24}{value}")
+}
+
+/// A number with as many decimals as its size makes sensible.
+fn number(value: f64) -> String {
+    match value.abs() {
+        small if small < 10.0 => format!("{value:.2}"),
+        middle if middle < 1_000.0 => format!("{value:.1}"),
+        #[expect(clippy::cast_sign_loss, reason = "rates and times are not negative")]
+        _ => grouped(value.round() as u64),
+    }
+}
+
+/// Digits in groups of three.
+fn grouped(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_grouped_from_the_right() {
+        assert_eq!(
+            [0, 12, 123, 1_234, 123_456, 1_234_567].map(grouped),
+            ["0", "12", "123", "1,234", "123,456", "1,234,567"]
+        );
+        assert_eq!([0.1234, 99.99, 123_456.7].map(number), ["0.12", "100.0", "123,457"]);
+    }
+
+    #[test]
+    fn ratios_of_nothing_are_zero() {
+        assert_eq!(per_million(3.0, 0).to_bits(), 0.0_f64.to_bits());
+        assert_eq!(per_second(3, Duration::ZERO).to_bits(), 0.0_f64.to_bits());
+        assert!((per_million(0.5, 250_000) - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_report_is_one_line_of_json_and_a_table() {
+        let traffic = TrafficReport {
+            scenario: "fan-out",
+            published: 10,
+            expected: 30,
+            delivered: 29,
+            lost: 1,
+            unsent: 4,
+            broker: Some(BrokerCost::default()),
+            ..TrafficReport::default()
+        };
+        let report = Report {
+            broker: "127.0.0.1:1883".into(),
+            version: 5,
+            qos: 1,
+            payload_bytes: 100,
+            idle: None,
+            traffic: Some(traffic),
+            retained: None,
+            connections_broken: 0,
+            first_fault: None,
+        };
+        let json = serde_json::to_string(&report).unwrap();
+        assert!(!json.contains('\n'));
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((&value["traffic"]["lost"], &value["qos"]), (&1.into(), &1.into()));
+        let table = report.to_string();
+        assert!(table.contains("29 of 30") && table.contains("4 more were due"), "{table}");
+    }
+}

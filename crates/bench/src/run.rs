@@ -1,0 +1,446 @@
+//! The coordinator: starts the threads, takes them through the phases, samples the broker, adds up.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mainstem_mqtt::packet::QoS;
+
+use crate::error::BenchError;
+use crate::flow::{DeliveryWindow, PacketIds};
+use crate::net::{Clock, Net};
+use crate::opening::Opener;
+use crate::options::{Load, Options, Scenario};
+use crate::plan::{Plan, Routing, client_id};
+use crate::process::{Process, Usage};
+use crate::publisher::{Gate, Publisher};
+use crate::report::{
+    BrokerCost, IdleReport, Latency, Report, TrafficReport, mib, per_million, per_second, rounded,
+};
+use crate::retained;
+use crate::sockets;
+use crate::traffic::{Setup, Tally, Traffic, slots};
+use crate::wire;
+use crate::worker::{Event, PHASE_OPEN, PHASE_OVER, Share, Shared, Worker, nanos};
+
+/// How often memory is sampled while the coordinator waits.
+const SAMPLE: Duration = Duration::from_millis(100);
+/// Time for every thread to leave its wait before the load starts.
+const LEAD_NS: u64 = 20_000_000;
+
+/// How a run is going, once a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// What is happening.
+    pub phase: &'static str,
+    /// Since the run began.
+    pub elapsed: Duration,
+    /// Messages sent in the last second.
+    pub published_per_s: u64,
+    /// Deliveries in the last second.
+    pub delivered_per_s: u64,
+    /// Resident memory of the broker, in MiB.
+    pub rss_mib: Option<f64>,
+}
+
+/// Runs what `options` ask for, reporting `progress` once a second, and says what was found.
+///
+/// # Errors
+/// If the options contradict each other, a connection cannot be opened, or the machine refuses something. A
+/// connection that breaks later is part of the report.
+pub fn run(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
+    check(options)?;
+    let broker = sockets::resolve(&options.host, options.port)?;
+    let mut report = Report {
+        broker: broker.to_string(),
+        version: options.version as u8,
+        qos: options.qos as u8,
+        payload_bytes: options.payload_bytes,
+        idle: None,
+        traffic: None,
+        retained: None,
+        connections_broken: 0,
+        first_fault: None,
+    };
+    let run_id = run_id();
+    if options.scenario.is_some() || options.idle > 0 {
+        load(options, broker, &run_id, progress, &mut report)?;
+    }
+    if options.retained > 0 {
+        report.retained = Some(retained::run(options, broker, &run_id)?);
+    }
+    Ok(report)
+}
+
+fn check(options: &Options) -> Result<(), BenchError> {
+    let refuse = |why: &str| Err(BenchError::Options(why.into()));
+    if options.scenario.is_none() && options.idle == 0 && options.retained == 0 {
+        return refuse("nothing to do: name a scenario, idle connections or retained messages");
+    }
+    if options.payload_bytes < Options::PAYLOAD_BYTES_MIN {
+        return refuse("the payload must have room for its stamp of 16 bytes");
+    }
+    if options.scenario.is_some() && options.duration.is_zero() {
+        return refuse("the measured part must last longer than nothing");
+    }
+    if options.threads == 0 || options.load == Load::Window(0) {
+        return refuse("threads and window must be at least 1");
+    }
+    Ok(())
+}
+
+/// Letters and digits that tell one run from another, short enough for client identifiers.
+fn run_id() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{:x}{:03x}", std::process::id() & 0xFF_FFFF, since.subsec_millis())
+}
+
+/// Opens connections and, with a scenario, puts load on them.
+fn load(
+    options: &Options,
+    broker: SocketAddr,
+    run_id: &str,
+    progress: &mut dyn FnMut(&Progress),
+    report: &mut Report,
+) -> Result<(), BenchError> {
+    let scenario = options.scenario.unwrap_or(Scenario::FanOut);
+    let plan = Arc::new(Plan::new(scenario, options, run_id.into())?);
+    let active = if options.scenario.is_some() { plan.publishers + plan.subscribers } else { 0 };
+    let total = options.idle + active;
+    sockets::raise_file_limit(total)?;
+    let monitor = Monitor::new(options)?;
+
+    let clock = Clock::start();
+    let filler = wire::filler(options.payload_bytes);
+    let packet_bytes_max = options.payload_bytes + 1024;
+    let nets = (0..options.threads)
+        .map(|_| Net::new(clock, packet_bytes_max))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| BenchError::system("epoll", error))?;
+    let shared = Shared::new(plan.publishers, nets.iter().map(Net::waker).collect());
+    let setup = Setup {
+        slots: slots(&plan),
+        plan: Arc::clone(&plan),
+        version: options.version,
+        qos: options.qos,
+        payload_bytes: options.payload_bytes,
+        windows: delivery_windows(options, &plan),
+        threads: options.threads,
+    };
+    let (sender, events) = mpsc::channel();
+    let client_id = |kind: char, number: u32| client_id(run_id, kind, number);
+    let mut workers = Vec::new();
+    for (thread, net) in nets.into_iter().enumerate() {
+        let share = share(options, &plan, thread);
+        let publishers = publishers(options, &setup, &share.publishers, &filler)?;
+        let traffic = Traffic::new(setup.clone(), thread, publishers, share.publishers.clone());
+        workers.push(Worker {
+            thread,
+            options,
+            shared: &shared,
+            clock,
+            net,
+            traffic,
+            opener: Opener::new(options, broker, total),
+            share,
+            client_id: &client_id,
+            filler: &filler,
+            events: sender.clone(),
+            upkeep_ns: 0,
+            ping_ns: 0,
+        });
+    }
+    drop(sender);
+    let mut coordinator = Coordinator {
+        options,
+        plan: &plan,
+        shared: &shared,
+        clock,
+        events,
+        monitor,
+        progress,
+        seen: (0, 0, 0),
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
+        let outcome = coordinator.phases();
+        shared.enter(PHASE_OVER);
+        let mut tally = Tally::default();
+        for thread in threads {
+            if let Some(part) = thread.join().expect("a worker does not panic") {
+                tally.add(&part);
+            }
+        }
+        let (idle, measured) = outcome?;
+        report.idle = idle;
+        report.traffic = measured.map(|measured| coordinator.traffic_report(&tally, &measured));
+        report.connections_broken = tally.broken;
+        report.first_fault = tally.first_fault.map(|fault| fault.0);
+        Ok(())
+    })
+}
+
+fn delivery_windows(options: &Options, plan: &Plan) -> Arc<[DeliveryWindow]> {
+    match options.load {
+        Load::Window(window) if options.qos == QoS::AtMostOnce => {
+            (0..plan.publishers).map(|_| DeliveryWindow::new(window)).collect()
+        }
+        _ => Arc::new([]),
+    }
+}
+
+/// The connections of one thread.
+fn share(options: &Options, plan: &Plan, thread: usize) -> Share {
+    let own = |count: u32| (thread as u32..count).step_by(options.threads).collect();
+    if options.scenario.is_none() {
+        return Share { idle: own(options.idle), ..Share::default() };
+    }
+    let subscribers = match (plan.routing, thread) {
+        // One thread keeps account of the whole group, because any member may receive any message.
+        (Routing::Shared, 0) => (0..plan.subscribers).collect(),
+        (Routing::Shared, _) => Vec::new(),
+        _ => own(plan.subscribers),
+    };
+    Share { idle: own(options.idle), subscribers, publishers: own(plan.publishers) }
+}
+
+fn publishers(
+    options: &Options,
+    setup: &Setup,
+    numbers: &[u32],
+    filler: &[u8],
+) -> Result<Vec<Publisher>, BenchError> {
+    let gate = || match (options.qos, options.load) {
+        (QoS::AtMostOnce, Load::Rate(_)) => Gate::Open,
+        (QoS::AtMostOnce, Load::Window(_)) => Gate::Deliveries(Arc::clone(&setup.windows)),
+        (_, Load::Rate(_)) => Gate::Acknowledgements(PacketIds::new(options.max_inflight)),
+        (_, Load::Window(window)) => {
+            Gate::Acknowledgements(PacketIds::new(window.min(u32::from(u16::MAX)) as u16))
+        }
+    };
+    numbers
+        .iter()
+        .map(|number| Publisher::new(*number, &setup.plan, options.version, options.qos, gate(), filler))
+        .collect::<Result<_, _>>()
+        .map_err(|error| BenchError::Options(format!("PUBLISH: {error}")))
+}
+
+/// The processes under observation.
+struct Monitor {
+    broker: Option<Process>,
+    generator: Process,
+    rss_start: u64,
+    rss_peak: u64,
+}
+
+impl Monitor {
+    fn new(options: &Options) -> Result<Self, BenchError> {
+        let broker = options.broker_pid.map(Process::of).transpose()?;
+        let rss_start = broker.as_ref().map(Process::resident_bytes).transpose()?.unwrap_or(0);
+        Ok(Self { broker, generator: Process::this()?, rss_start, rss_peak: rss_start })
+    }
+
+    fn sample(&mut self) -> Result<Option<u64>, BenchError> {
+        let resident = self.broker.as_ref().map(Process::resident_bytes).transpose()?;
+        self.rss_peak = self.rss_peak.max(resident.unwrap_or(0));
+        Ok(resident)
+    }
+
+    fn usage(&self) -> Result<(Option<Usage>, Usage), BenchError> {
+        Ok((self.broker.as_ref().map(Process::usage).transpose()?, self.generator.usage()?))
+    }
+}
+
+/// What was sampled around the measured part.
+struct Measured {
+    connections_per_s: f64,
+    before: (Option<Usage>, Usage),
+    after: (Option<Usage>, Usage),
+    rss_life_peak: u64,
+}
+
+struct Coordinator<'a> {
+    options: &'a Options,
+    plan: &'a Plan,
+    shared: &'a Shared,
+    clock: Clock,
+    events: mpsc::Receiver<Event>,
+    monitor: Monitor,
+    progress: &'a mut dyn FnMut(&Progress),
+    /// When progress was last reported, and the counters then.
+    seen: (u64, u64, u64),
+}
+
+impl Coordinator<'_> {
+    /// Takes the threads through the phases.
+    fn phases(&mut self) -> Result<(Option<IdleReport>, Option<Measured>), BenchError> {
+        let idle = self.idle()?;
+        if self.options.scenario.is_none() {
+            return Ok((idle, None));
+        }
+        let opening_ns = self.clock.now_ns();
+        self.shared.enter(PHASE_OPEN);
+        self.await_all("connecting", |event| matches!(event, Event::Open))?;
+        let took = Duration::from_nanos(self.clock.now_ns() - opening_ns);
+        let connections = u64::from(self.plan.publishers + self.plan.subscribers);
+
+        let start_ns = self.clock.now_ns() + LEAD_NS;
+        self.shared.start_load(start_ns);
+        let measured_ns = start_ns + nanos(self.options.warmup);
+        self.sleep_until("warming up", measured_ns)?;
+        let before = self.monitor.usage()?;
+        self.sleep_until("measuring", measured_ns + nanos(self.options.duration))?;
+        let after = self.monitor.usage()?;
+        self.await_all("draining", |event| matches!(event, Event::Drained))?;
+        let rss_life_peak = match &self.monitor.broker {
+            Some(broker) => broker.resident_bytes_max()?,
+            None => 0,
+        };
+        let connections_per_s = per_second(connections, took);
+        Ok((idle, Some(Measured { connections_per_s, before, after, rss_life_peak })))
+    }
+
+    /// Opens the idle connections and, if there is nothing else to do, holds them.
+    #[expect(clippy::cast_precision_loss, reason = "memory sizes stay far below 2^53")]
+    fn idle(&mut self) -> Result<Option<IdleReport>, BenchError> {
+        let began_ns = self.clock.now_ns();
+        self.await_all("connecting", |event| matches!(event, Event::Idle))?;
+        let connections = self.options.idle;
+        if connections == 0 {
+            return Ok(None);
+        }
+        let took = Duration::from_nanos(self.clock.now_ns() - began_ns);
+        let grown = self.monitor.sample()?.map(|now| now.saturating_sub(self.monitor.rss_start));
+        let mut cpu_percent = None;
+        if self.options.scenario.is_none() && !self.options.duration.is_zero() {
+            let (before, _) = self.monitor.usage()?;
+            self.sleep_until("holding", self.clock.now_ns() + nanos(self.options.duration))?;
+            let (after, _) = self.monitor.usage()?;
+            cpu_percent =
+                after.zip(before).map(|(after, before)| self.percent_of_duration(after.cpu_s_since(&before)));
+        }
+        Ok(Some(IdleReport {
+            connections,
+            connections_per_s: per_second(u64::from(connections), took),
+            rss_kib_per_connection: grown
+                .map(|bytes| rounded(bytes as f64 / 1024.0 / f64::from(connections))),
+            cpu_percent,
+        }))
+    }
+
+    fn percent_of_duration(&self, cpu_s: f64) -> f64 {
+        rounded(100.0 * cpu_s / self.options.duration.as_secs_f64())
+    }
+
+    /// Waits until every thread has reported `wanted`.
+    fn await_all(&mut self, phase: &'static str, wanted: fn(&Event) -> bool) -> Result<(), BenchError> {
+        let mut missing = self.options.threads;
+        while missing > 0 {
+            match self.events.recv_timeout(SAMPLE) {
+                Ok(Event::Failed(error)) => return Err(error),
+                Ok(event) => missing -= usize::from(wanted(&event)),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err(BenchError::System("a thread of the generator ended early".into()));
+                }
+            }
+            self.observe(phase)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until `until_ns`, unless a thread fails before.
+    fn sleep_until(&mut self, phase: &'static str, until_ns: u64) -> Result<(), BenchError> {
+        loop {
+            let left = Duration::from_nanos(until_ns.saturating_sub(self.clock.now_ns()));
+            if left.is_zero() {
+                return Ok(());
+            }
+            if let Ok(Event::Failed(error)) = self.events.recv_timeout(left.min(SAMPLE)) {
+                return Err(error);
+            }
+            self.observe(phase)?;
+        }
+    }
+
+    /// Samples memory, and reports progress if a second has passed.
+    fn observe(&mut self, phase: &'static str) -> Result<(), BenchError> {
+        let resident = self.monitor.sample()?;
+        let now_ns = self.clock.now_ns();
+        let (then_ns, sent_then, delivered_then) = self.seen;
+        let since = Duration::from_nanos(now_ns - then_ns);
+        if since < Duration::from_secs(1) {
+            return Ok(());
+        }
+        let (sent, delivered) = self.shared.counters();
+        self.seen = (now_ns, sent, delivered);
+        let rate = |count| per_second(count, since).round();
+        #[expect(clippy::cast_sign_loss, reason = "rates are not negative")]
+        (self.progress)(&Progress {
+            phase,
+            elapsed: Duration::from_nanos(now_ns),
+            published_per_s: rate(sent - sent_then) as u64,
+            delivered_per_s: rate(delivered - delivered_then) as u64,
+            rss_mib: resident.map(mib),
+        });
+        Ok(())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+    fn traffic_report(&self, tally: &Tally, measured: &Measured) -> TrafficReport {
+        let expected = tally.published * u64::from(self.plan.copies());
+        let duration = self.options.duration;
+        let generator_cpu_s = measured.after.1.cpu_s_since(&measured.before.1);
+        let (rate, window) = match self.options.load {
+            Load::Rate(rate) => (Some(rate), None),
+            Load::Window(window) => (None, Some(window)),
+        };
+        TrafficReport {
+            scenario: self.options.scenario.unwrap_or(Scenario::FanOut).name(),
+            publishers: self.plan.publishers,
+            subscribers: self.plan.subscribers,
+            topics: self.plan.topics,
+            rate,
+            window,
+            seconds: duration.as_secs_f64(),
+            connections_per_s: measured.connections_per_s,
+            published: tally.published,
+            unsent: tally.unsent,
+            expected,
+            delivered: tally.delivered,
+            delivered_percent: if expected == 0 {
+                100.0
+            } else {
+                // Not rounded up: 100 means all of them.
+                (1e5 * tally.delivered as f64 / expected as f64).floor() / 1e3
+            },
+            lost: expected - tally.delivered.min(expected),
+            duplicates: tally.duplicates,
+            out_of_order: tally.out_of_order,
+            foreign: tally.foreign,
+            refused: tally.refused,
+            written_off: tally.written_off,
+            publishes_per_s: per_second(tally.published, duration),
+            deliveries_per_s: per_second(tally.arrivals, duration),
+            latency: Latency::of(&tally.latency),
+            lag: Latency::of(&tally.lag),
+            broker: self.broker_cost(tally, measured),
+            generator_cpu_s_per_million: per_million(generator_cpu_s, tally.arrivals),
+            generator_cpu_percent: self.percent_of_duration(generator_cpu_s),
+        }
+    }
+
+    fn broker_cost(&self, tally: &Tally, measured: &Measured) -> Option<BrokerCost> {
+        let (before, after) = measured.before.0.zip(measured.after.0)?;
+        Some(BrokerCost {
+            cpu_user_s: rounded(after.user_s - before.user_s),
+            cpu_system_s: rounded(after.system_s - before.system_s),
+            cpu_s_per_million: per_million(after.cpu_s_since(&before), tally.arrivals),
+            voluntary_switches: after.voluntary_switches.saturating_sub(before.voluntary_switches),
+            rss_start_mib: mib(self.monitor.rss_start),
+            rss_peak_mib: mib(self.monitor.rss_peak),
+            rss_life_peak_mib: mib(measured.rss_life_peak),
+        })
+    }
+}

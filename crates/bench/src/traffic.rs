@@ -1,0 +1,547 @@
+//! What the packets of one thread's connections mean: publishers' acknowledgements and receivers' deliveries.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use hdrhistogram::Histogram;
+use mainstem_mqtt::packet::{QoS, Version};
+use mainstem_mqtt::{Header, PacketType};
+
+use crate::account::{Arrival, Tracker};
+use crate::flow::DeliveryWindow;
+use crate::net::{Fault, Handler, Net};
+use crate::opening::{self, Limits, Stage};
+use crate::plan::{Plan, Routing};
+use crate::publisher::{Publisher, Sending};
+use crate::schedule::{Cursor, Schedule};
+use crate::wire::{Acknowledged, PUBACK, PUBCOMP, PUBREC, Received, Stamp, append_ack};
+
+/// Longest latency told apart from longer ones.
+const LATENCY_NS_MAX: u64 = 120_000_000_000;
+/// A shared subscription's messages come over many sockets, in no particular order among them.
+type GroupTracker = Tracker<1024>;
+
+/// Latencies in nanoseconds, to three digits.
+pub(crate) fn latencies() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("the bounds are constant and valid")
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It only stays open.
+    Idle,
+    /// The publisher at this position of the thread's publishers.
+    Publisher(usize),
+    /// The subscriber at this position of the thread's subscribers.
+    Subscriber(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    role: Role,
+    stage: Stage,
+}
+
+/// One subscriber: its number in the plan, and where its trackers begin.
+#[derive(Clone, Copy, Debug)]
+struct Subscriber {
+    number: u32,
+    trackers_at: usize,
+}
+
+/// What one thread counted. Unless said otherwise, of messages due in the measured part.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    /// Messages handed to a socket.
+    pub(crate) published: u64,
+    /// Messages handed to a socket over the whole run.
+    pub(crate) sent_ever: u64,
+    /// Messages that were due before the load ended and never sent.
+    pub(crate) unsent: u64,
+    /// First arrivals at their receivers, whenever they came.
+    pub(crate) delivered: u64,
+    /// First arrivals during the measured part, whenever they were due.
+    pub(crate) arrivals: u64,
+    /// First arrivals of all messages, whenever they were due.
+    pub(crate) delivered_ever: u64,
+    pub(crate) duplicates: u64,
+    pub(crate) out_of_order: u64,
+    /// Publishes with no place in the plan: wrong size, unknown stream, or not this receiver's.
+    pub(crate) foreign: u64,
+    /// Publishes that the broker refused with a reason code, over the whole run.
+    pub(crate) refused: u64,
+    /// Deliveries given up by a publisher whose window did not move for a second, over the whole run.
+    pub(crate) written_off: u64,
+    /// Connections that broke, over the whole run.
+    pub(crate) broken: u64,
+    /// Why the first of them did.
+    pub(crate) first_fault: Option<Fault>,
+    /// From due to received.
+    pub(crate) latency: Histogram<u64>,
+    /// From due to handed to the socket's output: how far the generator itself fell behind.
+    pub(crate) lag: Histogram<u64>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            published: 0,
+            sent_ever: 0,
+            unsent: 0,
+            delivered: 0,
+            arrivals: 0,
+            delivered_ever: 0,
+            duplicates: 0,
+            out_of_order: 0,
+            foreign: 0,
+            refused: 0,
+            written_off: 0,
+            broken: 0,
+            first_fault: None,
+            latency: latencies(),
+            lag: latencies(),
+        }
+    }
+}
+
+impl Tally {
+    /// Adds what another thread counted.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.published += other.published;
+        self.sent_ever += other.sent_ever;
+        self.unsent += other.unsent;
+        self.delivered += other.delivered;
+        self.arrivals += other.arrivals;
+        self.delivered_ever += other.delivered_ever;
+        self.duplicates += other.duplicates;
+        self.out_of_order += other.out_of_order;
+        self.foreign += other.foreign;
+        self.refused += other.refused;
+        self.written_off += other.written_off;
+        self.broken += other.broken;
+        self.latency.add(&other.latency).expect("both have the same bounds");
+        self.lag.add(&other.lag).expect("both have the same bounds");
+        if self.first_fault.is_none() {
+            self.first_fault.clone_from(&other.first_fault);
+        }
+    }
+}
+
+/// What all threads of a run know.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) version: Version,
+    pub(crate) qos: QoS,
+    pub(crate) payload_bytes: usize,
+    /// Per stream, which of its receiver's trackers is its own.
+    pub(crate) slots: Arc<[u32]>,
+    /// Per publisher, at QoS 0 in a closed loop; otherwise empty.
+    pub(crate) windows: Arc<[DeliveryWindow]>,
+    pub(crate) threads: usize,
+}
+
+/// The connections of one thread and what they mean.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    setup: Setup,
+    thread: usize,
+    /// By connection.
+    peers: Vec<Peer>,
+    publishers: Vec<Publisher>,
+    /// The publishers' numbers, in the same ascending order.
+    numbers: Vec<u32>,
+    subscribers: Vec<Subscriber>,
+    trackers: Vec<Tracker<1>>,
+    /// Per stream, for a shared subscription.
+    group: Vec<GroupTracker>,
+    /// Per subscriber and stream of a shared subscription: the next number that would be in order.
+    next_in_order: Vec<u32>,
+    /// Publishers that may have something to send, by position.
+    queue: Vec<usize>,
+    /// Threads whose publishers may go on since the last look.
+    wake: Vec<bool>,
+    measured_ns: Range<u64>,
+    ready: usize,
+    keep_alive: u16,
+    pub(crate) tally: Tally,
+}
+
+impl Traffic {
+    /// For thread `thread`, with the publishers that it owns.
+    pub(crate) fn new(setup: Setup, thread: usize, publishers: Vec<Publisher>, numbers: Vec<u32>) -> Self {
+        let shared = setup.plan.routing == Routing::Shared && thread == 0;
+        let groups = if shared { setup.plan.streams() as usize } else { 0 };
+        Self {
+            thread,
+            peers: Vec::new(),
+            publishers,
+            numbers,
+            subscribers: Vec::new(),
+            trackers: Vec::new(),
+            group: vec![GroupTracker::default(); groups],
+            next_in_order: Vec::new(),
+            queue: Vec::new(),
+            wake: vec![false; setup.threads],
+            measured_ns: 0..0,
+            ready: 0,
+            keep_alive: 0,
+            tally: Tally::default(),
+            setup,
+        }
+    }
+
+    /// Connection number `peers` was started, for subscriber `number`.
+    pub(crate) fn add_subscriber(&mut self, number: u32) {
+        let position = self.subscribers.len();
+        let streams = self.setup.plan.streams() as usize;
+        let trackers_at = match self.setup.plan.routing {
+            Routing::Shared => {
+                self.next_in_order.resize(self.next_in_order.len() + streams, 0);
+                position * streams
+            }
+            Routing::Everyone => self.more_trackers(streams),
+            Routing::Divided => self.more_trackers(self.setup.plan.streams_to(number)),
+        };
+        self.subscribers.push(Subscriber { number, trackers_at });
+        self.add_peer(Role::Subscriber(position));
+    }
+
+    /// The next connection was started, for `role`.
+    pub(crate) fn add_peer(&mut self, role: Role) {
+        self.peers.push(Peer { role, stage: Stage::Connecting });
+    }
+
+    fn more_trackers(&mut self, count: usize) -> usize {
+        let at = self.trackers.len();
+        self.trackers.resize(at + count, Tracker::default());
+        at
+    }
+
+    /// How many connections are ready.
+    pub(crate) fn ready(&self) -> usize {
+        self.ready
+    }
+
+    /// The shortest keep alive that a broker insisted on, in seconds; 0 if none did.
+    pub(crate) fn keep_alive(&self) -> u16 {
+        self.keep_alive
+    }
+
+    /// Messages due within `measured_ns` are the ones that count.
+    pub(crate) fn measure(&mut self, measured_ns: Range<u64>) {
+        self.measured_ns = measured_ns;
+    }
+
+    /// From now on messages are due without end.
+    pub(crate) fn owe_all(&mut self) {
+        self.publishers.iter_mut().for_each(Publisher::owe_all);
+        self.queue_all();
+    }
+
+    /// Every message due by `now_ns` and before `end_ns` is owed. When the next is due.
+    pub(crate) fn owe_due(
+        &mut self,
+        schedule: &Schedule,
+        cursor: &mut Cursor,
+        now_ns: u64,
+        end_ns: u64,
+    ) -> Option<u64> {
+        loop {
+            let (due_ns, position) = cursor.peek(schedule, &self.numbers)?;
+            if due_ns >= end_ns {
+                return None;
+            }
+            if due_ns > now_ns {
+                return Some(due_ns);
+            }
+            self.publishers[position].owe_one();
+            self.queue(position);
+            cursor.advance(&self.numbers);
+        }
+    }
+
+    /// Lets every publisher look whether it may send.
+    pub(crate) fn queue_all(&mut self) {
+        for position in 0..self.publishers.len() {
+            self.queue(position);
+        }
+    }
+
+    #[inline]
+    fn queue(&mut self, position: usize) {
+        if !self.publishers[position].queued {
+            self.publishers[position].queued = true;
+            self.queue.push(position);
+        }
+    }
+
+    /// Sends what is due and allowed.
+    pub(crate) fn pump(&mut self, net: &mut Net, schedule: Option<&Schedule>, filler: &[u8], now_ns: u64) {
+        let sending = Sending { plan: &self.setup.plan, schedule, filler, now_ns };
+        let (measured_ns, tally) = (&self.measured_ns, &mut self.tally);
+        for position in self.queue.drain(..) {
+            let publisher = &mut self.publishers[position];
+            publisher.queued = false;
+            publisher.send(&sending, net, |due_ns| {
+                tally.sent_ever += 1;
+                if measured_ns.contains(&due_ns) {
+                    tally.published += 1;
+                    tally.lag.saturating_record(now_ns.saturating_sub(due_ns));
+                }
+            });
+        }
+    }
+
+    /// Ends the load. The number and the messages sent of every publisher.
+    pub(crate) fn stop(&mut self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.tally.unsent += self.publishers.iter_mut().map(Publisher::stop).sum::<u64>();
+        self.numbers.iter().copied().zip(self.publishers.iter().map(Publisher::sent))
+    }
+
+    /// Whether every publish was acknowledged, as far as its QoS asks for that.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.publishers.iter().all(|publisher| publisher.unacknowledged() == 0)
+    }
+
+    /// To be called about once a second: frees publishers whose messages were lost.
+    pub(crate) fn unstick(&mut self) {
+        for position in 0..self.publishers.len() {
+            let lost = self.publishers[position].unstick();
+            if lost > 0 {
+                self.tally.written_off += lost;
+                self.queue(position);
+            }
+        }
+    }
+
+    /// Calls `wake` with every other thread whose publishers may go on.
+    pub(crate) fn wake_others(&mut self, mut wake: impl FnMut(usize)) {
+        for (thread, due) in self.wake.iter_mut().enumerate() {
+            if std::mem::take(due) {
+                wake(thread);
+            }
+        }
+    }
+
+    /// Whether some publisher may have something to send.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// How many deliveries this thread's subscribers are due, where publisher *p* sent `sent[p]` messages.
+    pub(crate) fn expected(&self, sent: &[u64]) -> u64 {
+        let plan = &self.setup.plan;
+        match plan.routing {
+            Routing::Everyone => sent.iter().sum::<u64>() * self.subscribers.len() as u64,
+            Routing::Shared if self.thread == 0 => sent.iter().sum(),
+            Routing::Shared => 0,
+            Routing::Divided => {
+                let mut here = vec![false; plan.subscribers as usize];
+                self.subscribers.iter().for_each(|subscriber| here[subscriber.number as usize] = true);
+                (0..plan.streams())
+                    .filter(|stream| here[plan.receiver_of(*stream) as usize])
+                    .map(|stream| plan.sent_on(stream, sent))
+                    .sum()
+            }
+        }
+    }
+
+    /// A packet of a connection that is not ready yet.
+    fn open(&mut self, id: usize, out: &mut Vec<u8>, frame: &[u8]) -> Result<(), Fault> {
+        let Setup { version, qos, .. } = self.setup;
+        let role = self.peers[id].role;
+        let stage = match (self.peers[id].stage, role) {
+            (Stage::Connecting, Role::Subscriber(position)) => {
+                let limits = opening::connack(version, qos, frame)?;
+                self.limit(limits);
+                let filters = self.setup.plan.filters_of(self.subscribers[position].number);
+                Stage::Subscribing(opening::subscribe(version, qos, &filters, out)?)
+            }
+            (Stage::Connecting, _) => {
+                let limits = opening::connack(version, qos, frame)?;
+                self.limit(limits);
+                if let Role::Publisher(position) = role {
+                    self.publishers[position].connected(id, limits.receive_maximum);
+                }
+                Stage::Ready
+            }
+            (Stage::Subscribing(left), _) => {
+                opening::suback(version, qos, frame)?;
+                if left == 1 { Stage::Ready } else { Stage::Subscribing(left - 1) }
+            }
+            (Stage::Ready, _) => unreachable!("only called before the connection is ready"),
+        };
+        self.peers[id].stage = stage;
+        self.ready += usize::from(stage == Stage::Ready);
+        Ok(())
+    }
+
+    fn limit(&mut self, limits: Limits) {
+        if limits.keep_alive > 0 && (self.keep_alive == 0 || limits.keep_alive < self.keep_alive) {
+            self.keep_alive = limits.keep_alive;
+        }
+    }
+
+    /// An acknowledgement for a publisher.
+    #[inline]
+    fn acknowledge(
+        &mut self,
+        position: usize,
+        kind: PacketType,
+        ack: Acknowledged,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let publisher = &mut self.publishers[position];
+        let refused = ack.reason >= 0x80;
+        let expected = match kind {
+            PacketType::PubRec if !refused => publisher.received(ack.packet_id, out),
+            PacketType::PubComp => publisher.completed(ack.packet_id),
+            _ => publisher.acknowledged(ack.packet_id),
+        };
+        if !expected {
+            return Err(Fault::new(format_args!("{kind:?} for packet {}, which was not due", ack.packet_id)));
+        }
+        self.tally.refused += u64::from(refused);
+        self.queue(position);
+        Ok(())
+    }
+
+    /// A message for a subscriber.
+    #[inline]
+    fn deliver(&mut self, position: usize, payload: &[u8], now_ns: u64) {
+        let Some(stamp) = Stamp::read(payload).filter(|_| payload.len() == self.setup.payload_bytes) else {
+            self.tally.foreign += 1;
+            return;
+        };
+        let measured = self.measured_ns.contains(&stamp.due_ns);
+        let Some(arrival) = self.track(position, stamp) else {
+            self.tally.foreign += 1;
+            return;
+        };
+        match arrival {
+            Arrival::Duplicate => {
+                self.tally.duplicates += u64::from(measured);
+                return;
+            }
+            Arrival::OutOfOrder => self.tally.out_of_order += u64::from(measured),
+            Arrival::New => {}
+        }
+        self.tally.delivered_ever += 1;
+        if measured {
+            self.tally.delivered += 1;
+            self.tally.latency.saturating_record(now_ns.saturating_sub(stamp.due_ns));
+        }
+        self.tally.arrivals += u64::from(self.measured_ns.contains(&now_ns));
+        if !self.setup.windows.is_empty() {
+            self.deliver_to_window(stamp);
+        }
+    }
+
+    /// What an arrival means; `None` if it should not have come here.
+    #[inline]
+    fn track(&mut self, position: usize, stamp: Stamp) -> Option<Arrival> {
+        let stream = stamp.stream as usize;
+        let subscriber = self.subscribers[position];
+        let slot = *self.setup.slots.get(stream)? as usize;
+        match self.setup.plan.routing {
+            Routing::Divided if self.setup.plan.receiver_of(stamp.stream) != subscriber.number => None,
+            Routing::Divided | Routing::Everyone => {
+                Some(self.trackers[subscriber.trackers_at + slot].record(stamp.sequence))
+            }
+            Routing::Shared => {
+                // Order is per receiver: the group's tracker only tells first arrivals from repeats.
+                let next = &mut self.next_in_order[subscriber.trackers_at + stream];
+                let in_order = stamp.sequence >= *next;
+                *next = (*next).max(stamp.sequence + 1);
+                Some(match self.group[stream].record(stamp.sequence) {
+                    Arrival::Duplicate => Arrival::Duplicate,
+                    _ if in_order => Arrival::New,
+                    _ => Arrival::OutOfOrder,
+                })
+            }
+        }
+    }
+
+    #[inline]
+    fn deliver_to_window(&mut self, stamp: Stamp) {
+        let (publisher, n) = self.setup.plan.origin(stamp.stream, stamp.sequence);
+        if self.setup.windows[publisher as usize].delivered(n) {
+            let threads = self.setup.threads;
+            match publisher as usize % threads {
+                own if own == self.thread => self.queue(publisher as usize / threads),
+                other => self.wake[other] = true,
+            }
+        }
+    }
+}
+
+impl Handler for Traffic {
+    #[inline]
+    fn packet(
+        &mut self,
+        id: usize,
+        out: &mut Vec<u8>,
+        header: &Header,
+        frame: &[u8],
+        now_ns: u64,
+    ) -> Result<(), Fault> {
+        let peer = self.peers[id];
+        if peer.stage != Stage::Ready {
+            return self.open(id, out, frame);
+        }
+        let truncated = || Fault::new("a packet whose lengths disagree");
+        let kind = PacketType::of(header.first).map_err(Fault::new)?;
+        match (kind, peer.role) {
+            (PacketType::Publish, Role::Subscriber(position)) => {
+                let received = Received::parse(self.setup.version, header, frame).ok_or_else(truncated)?;
+                match received.qos {
+                    1 => append_ack(out, PUBACK, received.packet_id),
+                    2 => append_ack(out, PUBREC, received.packet_id),
+                    _ => {}
+                }
+                self.deliver(position, received.payload, now_ns);
+                Ok(())
+            }
+            (PacketType::PubRel, Role::Subscriber(_)) => {
+                let ack = Acknowledged::parse(header, frame).ok_or_else(truncated)?;
+                append_ack(out, PUBCOMP, ack.packet_id);
+                Ok(())
+            }
+            (PacketType::PubAck | PacketType::PubRec | PacketType::PubComp, Role::Publisher(position)) => {
+                let ack = Acknowledged::parse(header, frame).ok_or_else(truncated)?;
+                self.acknowledge(position, kind, ack, out)
+            }
+            _ => opening::unexpected(self.setup.version, header, frame),
+        }
+    }
+
+    #[inline]
+    fn drained(&mut self, id: usize) {
+        if let Role::Publisher(position) = self.peers[id].role
+            && self.publishers[position].is_paused()
+        {
+            self.queue(position);
+        }
+    }
+
+    fn broken(&mut self, _id: usize, fault: Fault) {
+        self.tally.broken += 1;
+        self.tally.first_fault.get_or_insert(fault);
+    }
+}
+
+/// Per stream, its position among the streams of its receiver.
+pub(crate) fn slots(plan: &Plan) -> Arc<[u32]> {
+    let mut next = vec![0; plan.subscribers as usize];
+    let slot = |stream| match plan.routing {
+        Routing::Everyone | Routing::Shared => stream,
+        Routing::Divided => {
+            let next: &mut u32 = &mut next[plan.receiver_of(stream) as usize];
+            *next += 1;
+            *next - 1
+        }
+    };
+    (0..plan.streams()).map(slot).collect()
+}

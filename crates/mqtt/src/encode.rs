@@ -14,6 +14,7 @@ mod subscribe;
 use std::fmt;
 
 use crate::frame::PacketType;
+use crate::lists::raw_user_properties;
 use crate::packet::{Packet, UserProperties, Version};
 use crate::properties::id;
 use crate::wire::{Measure, Sink, varint_len};
@@ -162,10 +163,22 @@ fn put_binary<S: Sink>(sink: &mut S, id: u8, value: Option<&[u8]>) {
 }
 
 fn put_user_properties<S: Sink>(sink: &mut S, properties: &UserProperties<'_>) {
-    for (name, value) in properties {
-        sink.u8(id::USER_PROPERTY);
-        sink.string(name);
-        sink.string(value);
+    match *properties {
+        UserProperties::Pairs(pairs) => {
+            for &(name, value) in pairs {
+                sink.u8(id::USER_PROPERTY);
+                sink.string(name);
+                sink.string(value);
+            }
+        }
+        // Already checked as strings, and so copied as bytes.
+        UserProperties::Wire(section) => {
+            for (name, value) in raw_user_properties(section) {
+                sink.u8(id::USER_PROPERTY);
+                sink.binary(name);
+                sink.binary(value);
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The repeated parts of packets: user properties, subscription identifiers, filters. Each is either the bytes
 //! it was decoded from or a list to encode, and iterates the same either way.
 
-use std::slice;
+use std::{iter, slice};
 
 use crate::packet::{SubscribeFilter, SubscribeOptions};
 use crate::properties::{id, skip_value};
@@ -12,7 +12,7 @@ use crate::wire::Reader;
 /// Two values are equal when they iterate to the same pairs.
 #[derive(Clone, Copy, Debug)]
 pub enum UserProperties<'a> {
-    /// A checked property section; whatever else stands in it is skipped.
+    /// A checked property section; whatever else stands in it is skipped. The encoder does not check it again.
     Wire(&'a [u8]),
     /// Name and value pairs.
     Pairs(&'a [(&'a str, &'a str)]),
@@ -140,6 +140,15 @@ impl Eq for SubscriptionIds<'_> {}
 impl Eq for SubscribeFilters<'_> {}
 impl Eq for UnsubscribeFilters<'_> {}
 
+/// The user properties of a checked section as bytes: for the encoder, which need not check them again.
+pub(crate) fn raw_user_properties(section: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let mut reader = Reader::new(section);
+    iter::from_fn(move || {
+        skip_to(id::USER_PROPERTY, &mut reader)?;
+        Some((reader.binary().ok()?, reader.binary().ok()?))
+    })
+}
+
 fn next_user_property<'a>(reader: &mut Reader<'a>) -> Option<(&'a str, &'a str)> {
     skip_to(id::USER_PROPERTY, reader)?;
     Some((reader.string().ok()?, reader.string().ok()?))
@@ -168,5 +177,42 @@ fn skip_to(wanted: u8, reader: &mut Reader<'_>) -> Option<()> {
             return Some(());
         }
         skip_value(id, reader).ok()?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const A_AND_B: UserProperties<'static> = UserProperties::Pairs(&[("a", "1"), ("b", "2")]);
+
+    #[test]
+    fn other_properties_are_skipped() {
+        let section =
+            b"\x01\x01\x26\x00\x01a\x00\x011\x0b\x80\x01\x02\x00\x00\x00\x01\x26\x00\x01b\x00\x012\x0b\x05";
+        assert_eq!(UserProperties::Wire(section), A_AND_B);
+        assert_eq!(SubscriptionIds::Wire(section), SubscriptionIds::List(&[128, 5]));
+        assert!(raw_user_properties(section).eq([(&b"a"[..], &b"1"[..]), (b"b", b"2")]));
+    }
+
+    #[test]
+    fn lists_are_equal_only_if_all_their_items_are() {
+        assert_ne!(A_AND_B, UserProperties::Pairs(&[("b", "2"), ("a", "1")]), "order matters");
+        assert_ne!(A_AND_B, UserProperties::Pairs(&[("a", "1")]));
+        assert_eq!(UserProperties::default(), UserProperties::Wire(&[]));
+        assert!(UserProperties::Wire(b"\x01\x01").is_empty() && !A_AND_B.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn unchecked_bytes_end_the_iteration(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            // Every item takes a byte at least.
+            prop_assert!(UserProperties::Wire(&bytes).iter().count() <= bytes.len());
+            prop_assert!(raw_user_properties(&bytes).count() <= bytes.len());
+            prop_assert!(SubscriptionIds::Wire(&bytes).iter().count() <= bytes.len());
+            prop_assert!(SubscribeFilters::Wire(&bytes).iter().count() <= bytes.len());
+            prop_assert!(UnsubscribeFilters::Wire(&bytes).iter().count() <= bytes.len());
+        }
     }
 }

@@ -97,7 +97,9 @@ fn reasons(kind: PacketType, body: Reader<'_>) -> Result<&[u8], DecodeError> {
     }
     for &byte in reasons {
         if !ReasonCode::try_from(byte)?.is_allowed_in(kind) {
-            return Err(DecodeError::protocol("reason code not defined for this packet [MQTT-3.9.3-2]"));
+            return Err(DecodeError::protocol(
+                "reason code not defined for this packet [MQTT-3.9.3-2] [MQTT-3.11.3-2]",
+            ));
         }
     }
     Ok(reasons)

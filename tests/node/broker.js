@@ -1,0 +1,66 @@
+// The broker under test, as a process: the one at MAINSTEM_BROKER, or the binary MAINSTEM_BIN, or what cargo built.
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { after, before } from 'node:test';
+import { fileURLToPath } from 'node:url';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const START_MS = 10_000;
+const DRAIN_MS = 15_000;
+
+function binary() {
+  if (process.env.MAINSTEM_BIN) return process.env.MAINSTEM_BIN;
+  const built = ['release', 'debug'].map((profile) => join(ROOT, 'target', profile, 'mainstem')).find(existsSync);
+  assert.ok(built, 'no mainstem binary: build one, or name it in MAINSTEM_BIN');
+  return built;
+}
+
+/** Starts the binary and waits until it accepts. */
+async function start() {
+  const data = mkdtempSync(join(tmpdir(), 'mainstem-test-'));
+  const flags = ['--listen', '127.0.0.1:0', '--data', data, '--set', 'mqtt.sys_interval_s=1'];
+  const child = spawn(binary(), flags, { stdio: ['ignore', 'pipe', 'inherit'] });
+  const kill = () => child.kill('SIGKILL');
+  process.once('exit', kill);
+  const ready = new Promise((resolve, reject) => {
+    setTimeout(() => reject(new Error(`not listening within ${START_MS} ms`)), START_MS).unref();
+    child.once('error', reject);
+    child.once('exit', (code, signal) => reject(new Error(`the broker ended with ${code ?? signal}`)));
+    createInterface({ input: child.stdout }).on('line', (line) => {
+      const address = line.match(/mqtt listening on (\S+):(\d+)$/);
+      if (address) resolve({ host: address[1], port: Number(address[2]) });
+    });
+  });
+  // SIGTERM drains it, and it must then say that all went well.
+  const stop = async () => {
+    const exited = once(child, 'exit', { signal: AbortSignal.timeout(DRAIN_MS) });
+    child.kill('SIGTERM');
+    const [code, signal] = await exited;
+    process.removeListener('exit', kill);
+    rmSync(data, { recursive: true, force: true });
+    assert.deepEqual({ code, signal }, { code: 0, signal: null }, 'exit status after SIGTERM');
+  };
+  return { ...(await ready), stop };
+}
+
+/** The address of one broker for all the tests of a file, to be read once they run. */
+export function sharedBroker() {
+  const broker = {};
+  before(async () => {
+    const address = process.env.MAINSTEM_BROKER;
+    if (address) {
+      const [host, port] = address.split(':');
+      Object.assign(broker, { host, port: Number(port), stop: async () => {} });
+    } else {
+      Object.assign(broker, await start());
+    }
+  });
+  after(() => broker.stop?.());
+  return broker;
+}

@@ -1,7 +1,7 @@
 //! Packets to bytes. What is encoded decodes again to the same packet: a value that the protocol cannot
 //! represent, or forbids, is refused before a byte is written.
 //!
-//! Each packet describes its fields once, to a [`Sink`]; the same description measures the packet and writes
+//! Each packet describes its fields once, to a sink; the same description measures the packet and writes
 //! it. For 3.x the fields that only MQTT 5 has are left out.
 
 mod ack;

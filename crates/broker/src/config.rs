@@ -113,7 +113,7 @@ settings! {
         /// Connections at once; those beyond are answered with 0x97 (Quota exceeded) and closed.
         max_connections: u32 = 100_000_u32, in 1 ..= 10_000_000;
         /// Largest packet taken from a client, in bytes.
-        max_packet_size_bytes: u32 = 16_777_216_u32, in 1_024 ..= 268_435_460;
+        max_packet_size_bytes: u32 = 16_777_216_u32, in 64 ..= 268_435_460;
         /// Longest keep alive granted, in seconds; a client that asks for more, or for none, is told this one (MQTT 5). 65535 leaves the choice to the client.
         keep_alive_s_max: u16 = 65_535_u16, in 1 ..= 65_535;
         /// QoS 2 publishes that one client may have unreleased towards the broker (Receive Maximum).
@@ -142,6 +142,10 @@ settings! {
         max_subscriptions_per_session: u32 = 10_000_u32, in 1 ..= 10_000_000;
         /// Topic aliases that one client may set.
         topic_alias_maximum: u16 = 16_u16, in 0 ..= 65_535;
+        /// Whether a client whose subscriptions overlap gets one copy of a message, at the highest QoS and with all subscription identifiers, or one copy for each.
+        one_copy_per_client: bool = true;
+        /// Topic filters for clients to publish to and never to receive from: subscribing to them is answered with 0x87 (Not authorized), and wildcards pass over them.
+        write_only_topics: Vec<String> = Vec::new();
         /// Highest QoS that clients may publish with and are granted.
         maximum_qos: u8 = 2_u8, in 0 ..= 2;
         /// Whether retained messages are kept.

@@ -52,7 +52,7 @@ impl Shard {
             }
         };
         if let Err(reason) = self.admit(&connect) {
-            self.turn_away(io, conn, connect.version, reason);
+            self.turn_away(io, conn, connect.version, connect.maximum_packet_size, reason);
             return Err(Refusal::new(reason, "CONNECT is refused"));
         }
         let client_id: Arc<str> = if connect.client_id.is_empty() {
@@ -64,7 +64,7 @@ impl Shard {
             Ok(Some(seat)) => seat,
             Ok(None) => return Ok(Next::Gone),
             Err(reason) => {
-                self.turn_away(io, conn, connect.version, reason);
+                self.turn_away(io, conn, connect.version, connect.maximum_packet_size, reason);
                 return Err(Refusal::new(reason, "there is no room for another session"));
             }
         };
@@ -77,19 +77,30 @@ impl Shard {
         let Some(level) = connect_level(frame) else { return };
         let version = if level >= NEWEST_LEVEL { Version::V5 } else { Version::V4 };
         if version == Version::V5 || reason == ReasonCode::UnsupportedProtocolVersion {
-            self.turn_away(io, conn, version, reason);
+            self.turn_away(io, conn, version, None, reason);
         }
     }
 
     /// CONNACK with an error; the connection is closed by the refusal that follows.
-    fn turn_away(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, version: Version, reason: ReasonCode) {
+    fn turn_away(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        conn: ConnId,
+        version: Version,
+        packet_max: Option<u32>,
+        reason: ReasonCode,
+    ) {
         let shared = Arc::clone(&self.shared);
         let moved = matches!(reason, ReasonCode::UseAnotherServer | ReasonCode::ServerMoved);
         let reference = &shared.config.server_reference;
+        let bare = ConnAck { reason, ..ConnAck::default() };
         let server_reference = (moved && !reference.is_empty()).then_some(reference.as_str());
-        let connack = ConnAck { reason, server_reference, ..ConnAck::default() };
+        let full = Packet::ConnAck(ConnAck { server_reference, ..bare.clone() });
+        // What explains is left out rather than sent to a client that has no room for it.
+        let fits = full.encoded_len(version) <= packet_max.unwrap_or(u32::MAX) as usize;
+        let packet = if fits { full } else { Packet::ConnAck(bare) };
         let Some(output) = io.output(conn) else { return };
-        match Packet::ConnAck(connack).encode(version, output.buffer()) {
+        match packet.encode(version, output.buffer()) {
             Ok(()) => self.deliveries.counters.messages_sent += 1,
             Err(error) => log::error!("a CONNACK cannot be encoded: {error}"),
         }

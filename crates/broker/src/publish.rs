@@ -209,9 +209,10 @@ impl Shard {
             .filter(|(_, shards)| shards & mine != 0)
             .filter_map(|(filter, _)| self.local.get(filter));
         let (Some(first), second) = (lists.next(), lists.next()) else { return };
-        let Some(second) = second else {
-            self.work += first.len() as u32;
-            for subscriber in first {
+        let one_copy = self.shared.config.one_copy_per_client;
+        let Some(second) = second.filter(|_| one_copy) else {
+            for subscriber in first.iter().chain(second.into_iter().chain(lists).flatten()) {
+                self.work += 1;
                 if is_own(self.me, &mut self.deliveries.sessions, message, subscriber) {
                     continue;
                 }

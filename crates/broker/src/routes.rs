@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use mainstem_topic::{FilterId, Index, MatchCache};
+use mainstem_topic::{FilterId, Index, MatchCache, matches};
 
 use crate::groups::{Group, Member};
 use crate::message::SessionKey;
@@ -53,13 +53,15 @@ pub(crate) struct Routes {
     index: RwLock<Index<Route>>,
     /// The index's epoch, readable without the lock.
     epoch: AtomicU64,
+    /// Filters of topics that meet nobody.
+    write_only: Vec<String>,
 }
 
 impl Routes {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, write_only: Vec<String>) -> Self {
         let index = Index::with_seed(seed);
         let epoch = AtomicU64::new(index.epoch());
-        Self { index: RwLock::new(index), epoch }
+        Self { index: RwLock::new(index), epoch, write_only }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Index<Route>> {
@@ -136,6 +138,11 @@ impl Routes {
         });
     }
 
+    /// Whether clients may only publish to `topic`. A filter is asked about as if it were a topic.
+    pub(crate) fn is_write_only(&self, topic: &str) -> bool {
+        self.write_only.iter().any(|filter| filter == topic || matches(filter, topic))
+    }
+
     /// What `topic` meets.
     pub(crate) fn matched(&self, cache: &mut Cache, topic: &str) -> Arc<Matched> {
         if let Some(known) = cache.get(topic, self.epoch.load(Ordering::Acquire)) {
@@ -144,7 +151,11 @@ impl Routes {
         let index = self.read();
         let epoch = index.epoch();
         let mut matched = Matched::default();
+        let write_only = self.is_write_only(topic);
         index.for_each_match(topic, |id, route| {
+            if write_only {
+                return;
+            }
             if route.shards != 0 {
                 matched.filters.push((id, route.shards));
                 matched.shards |= route.shards;

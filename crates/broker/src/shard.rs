@@ -269,13 +269,15 @@ impl Shard {
             let shared = Arc::clone(&self.shared);
             let reference = &shared.config.server_reference;
             let leaving = reason == ReasonCode::ServerShuttingDown && !reference.is_empty();
-            let disconnect = Disconnect {
-                reason,
+            let bare = Disconnect { reason, ..Disconnect::default() };
+            let full = Disconnect {
                 reason_string: what.filter(|_| session.problem_information),
                 server_reference: leaving.then_some(reference.as_str()),
-                ..Disconnect::default()
+                ..bare
             };
-            self.send(io, slot, &Packet::Disconnect(disconnect));
+            // What explains is left out rather than sent to a client that has no room for it.
+            let fits = Packet::Disconnect(full).encoded_len(version) <= session.packet_max as usize;
+            self.send(io, slot, &Packet::Disconnect(if fits { full } else { bare }));
         }
         self.vacate(conn);
         io.close(conn);

@@ -56,7 +56,7 @@ impl Shared {
     /// For a broker of `shards` shards. `seed` decides the order of everything that has none of its own.
     pub fn new(config: MqttConfig, shards: usize, seed: u64) -> Arc<Self> {
         Arc::new(Self {
-            routes: Routes::new(seed),
+            routes: Routes::new(seed, config.write_only_topics.clone()),
             registry: Registry::new(),
             retained: Retained::new(config.max_retained_messages, config.max_retained_bytes),
             counters: (0..shards).map(|_| Published::default()).collect(),

@@ -72,6 +72,8 @@ impl Shard {
         let config = &self.shared.config;
         let refused = if level_count(parsed.filter) > usize::from(config.max_topic_levels) {
             Some(ReasonCode::TopicFilterInvalid)
+        } else if self.shared.routes.is_write_only(parsed.filter) {
+            Some(ReasonCode::NotAuthorized)
         } else if parsed.group.is_some() && !config.shared_subscription_available {
             Some(ReasonCode::SharedSubscriptionsNotSupported)
         } else if id != 0 && !config.subscription_ids_available {

@@ -174,6 +174,10 @@ impl<M> Window<M> {
     pub fn disconnected(&mut self) {
         self.in_flight = 0;
         self.resend_from = 0;
+        // What is done at the back has nothing to wait for: left in, it would look like something to resend.
+        while self.slots.back().is_some_and(|slot| slot.pending == Pending::Nothing) {
+            self.slots.pop_back();
+        }
         self.slots.shrink_to_fit();
     }
 

@@ -33,6 +33,8 @@
 //! - To show that nothing arrives, never wait: [`Client::drain`] has another client send a marker and returns
 //!   the messages that came before it; [`Client::expect_silence`] does the same with a ping, for what the
 //!   connection itself would have answered.
+//! - An acknowledgement does not say that all subscribers have been served: where a test depends on that,
+//!   [`Witnesses`] tell it. While one client misbehaves, [`Bystanders`] show that others notice nothing.
 //! - A broker with other settings: `Broker::with(&["mqtt.maximum_qos=1"])`; it dies with its value.
 //! - Bytes that no builder makes: `client.send(&[0xC0, 0x01, 0x00])`, or build from [`wire::frame`] and friends.
 //!
@@ -44,9 +46,10 @@
 //! # Files
 //!
 //! `broker.rs` the process; `client.rs` the connection; `wire.rs` packets out; `packet.rs` packets in;
-//! `property.rs` and `reason.rs` the numbers of the specification.
+//! `property.rs` and `reason.rs` the numbers of the specification; `bystanders.rs` clients that look on.
 
 mod broker;
+mod bystanders;
 mod client;
 pub mod packet;
 pub mod property;
@@ -54,6 +57,7 @@ pub mod reason;
 pub mod wire;
 
 pub use broker::{Broker, unique};
+pub use bystanders::{Bystanders, Witnesses};
 pub use client::{Client, DEADLINE, Event};
 
 /// The protocol level of a connection.

@@ -135,3 +135,20 @@ fn the_server_keeps_to_the_client_s_alias_maximum() {
         }
     }
 }
+
+// [MQTT5-3.3.2-11] [MQTT5-3.1.2-25]
+#[test]
+fn a_message_that_was_dropped_sets_no_alias() {
+    let props = Props::new().two(property::TOPIC_ALIAS_MAXIMUM, 5).four(property::MAXIMUM_PACKET_SIZE, 200);
+    let (mut client, _) = Client::connect_with(Broker::shared(), V5, &Connect::new(unique("c")).props(props));
+    let mut publisher = Client::connect(Broker::shared(), V5);
+    for qos in 0..=2 {
+        let topic = unique("t");
+        client.subscribe(&topic, qos);
+        publisher.publish(&topic, "x".repeat(300), qos);
+        publisher.publish(&topic, "small", qos);
+        // The first that arrives must name the topic, for the client has never heard of it.
+        let message = client.expect_message();
+        assert_eq!((message.topic, message.payload), (topic, b"small".to_vec()));
+    }
+}

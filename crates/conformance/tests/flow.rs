@@ -246,24 +246,62 @@ fn a_retained_message_too_large_is_left_out() {
     publisher.publish_with(Publish::new(format!("{root}/small"), "").retain(), 1);
 }
 
+// [MQTT5-3.3.4-10] [MQTT5-4.4.0-1] [MQTT5-4.9.0-3]
+#[test]
+fn a_pubrel_sent_again_does_not_wait_for_the_quota() {
+    let (topic, id) = (unique("t"), unique("c"));
+    let connect = |maximum| {
+        let props = Props::new().two(property::RECEIVE_MAXIMUM, maximum);
+        Client::connect_with(Broker::shared(), V5, &Connect::new(&id).props(props).durable()).0
+    };
+    let mut subscriber = connect(10);
+    subscriber.subscribe(&topic, 2);
+    let mut publisher = Client::connect(Broker::shared(), V5);
+    publisher.publish(&topic, "one", 1);
+    publisher.publish(&topic, "two", 2);
+    let (one, two) = (subscriber.expect_publish().id, subscriber.expect_publish().id);
+    subscriber.send(&wire::ack(PUBREC, two));
+    subscriber.expect_ack_of(PUBREL, two);
+    subscriber.abort();
+    let mut subscriber = connect(1);
+    assert_eq!(subscriber.expect_publish().id, one);
+    assert_eq!(subscriber.expect_ack(PUBREL).id, two);
+}
+
+// [MQTT5-3.1.2-24] [MQTT5-3.2.0-1]
+#[test]
+fn a_client_with_no_room_for_a_connack_is_refused_in_the_room_it_has() {
+    for size in [1, 4, 5, 8, 12, 16, 20] {
+        let mut client = Client::open(Broker::shared(), V5);
+        client.limit_packets(size);
+        let props = Props::new().four(property::MAXIMUM_PACKET_SIZE, u32::try_from(size).expect("small"));
+        client.send(&Connect::new(unique("c")).props(props));
+        client.try_send(&wire::PINGREQ).ok();
+        match client.event() {
+            Event::Closed | Event::Packet(Packet::ConnAck(_)) => {}
+            other @ Event::Packet(_) => panic!("with a maximum of {size}: {other:?}"),
+        }
+    }
+}
+
 // [MQTT5-3.2.2-15] [MQTT5-4.13.1-1]
 #[test]
 fn a_packet_over_the_server_s_maximum_is_refused() {
-    let broker = Broker::with(&["mqtt.max_packet_size_bytes=1000"]);
+    let broker = Broker::with(&["mqtt.max_packet_size_bytes=2000"]);
     for version in BOTH {
         let topic = unique("t");
         let mut client = Client::connect(&broker, version);
         client.subscribe(&topic, 0);
         let overhead = 1 + 2 + 2 + topic.len() + usize::from(version == V5);
-        client.publish(&topic, "x".repeat(1000 - overhead), 0);
-        assert_eq!(client.expect_message().packet_len, 1000);
-        client.send(&Publish::new(&topic, "x".repeat(1001 - overhead)));
+        client.publish(&topic, "x".repeat(2000 - overhead), 0);
+        assert_eq!(client.expect_message().packet_len, 2000);
+        client.send(&Publish::new(&topic, "x".repeat(2001 - overhead)));
         client.expect_refused(reason::PACKET_TOO_LARGE);
         // The length alone is enough: the rest of the packet is not waited for.
         let mut client = Client::connect(&broker, version);
         client.send(&[0x30, 0xFF, 0xFF, 0xFF, 0x7F]);
         client.expect_refused(reason::PACKET_TOO_LARGE);
-        let code = Client::refused(&broker, version, &Connect::new("x".repeat(1000)));
+        let code = Client::refused(&broker, version, &Connect::new("x".repeat(2000)));
         assert!(code.is_none_or(|code| version != V5 || code == reason::PACKET_TOO_LARGE), "{code:02x?}");
     }
 }

@@ -259,3 +259,53 @@ fn retained_messages_keep_their_properties() {
     assert_eq!(message.props.text(property::CONTENT_TYPE), Some("text"));
     retain(&mut client, &topic, "", 1);
 }
+
+// [MQTT5-3.3.1-9] [MQTT5-4.1.0-1] [MQTT3-3.3.1-6]
+#[test]
+fn retained_messages_on_their_way_survive_a_lost_connection() {
+    for version in BOTH {
+        let root = unique("t");
+        let mut publisher = Client::connect(Broker::shared(), version);
+        let topics: Vec<String> = (10..90).map(|n| format!("{root}/{n}")).collect();
+        for topic in &topics {
+            retain(&mut publisher, topic, topic, 1);
+        }
+        let props = Props::new().two(property::RECEIVE_MAXIMUM, 1);
+        let durable = Connect::new(unique("c")).props(props).durable();
+        let (mut client, _) = Client::connect_with(Broker::shared(), version, &durable);
+        client.subscribe(&format!("{root}/#"), 1);
+        let first = client.expect_message();
+        client.ping();
+        client.abort();
+        let (mut client, _) = Client::connect_with(Broker::shared(), version, &durable);
+        let mut got = vec![first.text()];
+        got.extend((1..topics.len()).map(|_| client.expect_message().text()));
+        got.sort_unstable();
+        assert_eq!(got, topics);
+        for topic in &topics {
+            retain(&mut publisher, topic, "", 1);
+        }
+    }
+}
+
+// [MQTT5-3.3.1-5] [MQTT3-3.3.1-5]
+#[test]
+fn the_number_of_retained_messages_is_bounded() {
+    let broker = Broker::with(&["mqtt.max_retained_messages=3", "mqtt.sys_interval_s=0"]);
+    let mut client = Client::connect(&broker, V5);
+    let set = |client: &mut Client, topic: &str, payload: &str| {
+        client.publish_with(Publish::new(topic, payload).retain(), 1)
+    };
+    for n in 0..3 {
+        assert!(set(&mut client, &format!("r/{n}"), "x") < 0x80);
+    }
+    assert_eq!(set(&mut client, "r/3", "x"), reason::QUOTA_EXCEEDED);
+    assert!(set(&mut client, "r/0", "replaced") < 0x80);
+    assert!(set(&mut client, "r/1", "") < 0x80);
+    assert!(set(&mut client, "r/3", "room again") < 0x80);
+    client.subscribe("r/#", 0);
+    let mut got: Vec<String> = (0..3).map(|_| client.expect_message().text()).collect();
+    got.sort_unstable();
+    assert_eq!(got, ["replaced", "room again", "x"]);
+    client.expect_silence();
+}

@@ -1,5 +1,6 @@
 //! Session state (4.1), Clean Start and Session Expiry (3.1.2.4, 3.1.2.11.2), take-over (3.1.4).
 
+use mainstem_conformance::Witnesses;
 use mainstem_conformance::prelude::*;
 use wire::Wire;
 
@@ -273,8 +274,10 @@ fn qos_0_messages_are_not_kept_by_default() {
         client.subscribe(&topic, 1);
         client.abort();
         let mut publisher = Client::connect(Broker::shared(), version);
+        let witnesses = Witnesses::of(Broker::shared(), &topic);
         publisher.publish(&topic, "0", 0);
         publisher.publish(&topic, "1", 1);
+        witnesses.wait_for("1");
         let (mut client, _) = connect(version, &durable);
         assert_eq!(texts(&client.drain(&mut publisher)), ["1"]);
     }
@@ -311,9 +314,11 @@ fn the_queue_of_an_absent_client_is_bounded() {
         client.subscribe(&topic, 1);
         client.abort();
         let mut publisher = Client::connect(&broker, V5);
+        let witnesses = Witnesses::of(&broker, &topic);
         for n in 0..20 {
             publisher.publish(&topic, n.to_string(), 1);
         }
+        witnesses.wait_for("19");
         let (mut client, _) = Client::connect_with(&broker, V5, &durable);
         let got = texts(&client.drain(&mut publisher));
         assert_eq!(got, kept.map(|n| n.to_string()).collect::<Vec<_>>(), "{overflow}");
@@ -330,8 +335,37 @@ fn qos_0_can_be_kept_as_well() {
     client.subscribe(&topic, 1);
     client.abort();
     let mut publisher = Client::connect(&broker, V5);
+    let witnesses = Witnesses::of(&broker, &topic);
     publisher.publish(&topic, "0", 0);
     publisher.publish(&topic, "1", 1);
+    witnesses.wait_for("1");
     let (mut client, _) = Client::connect_with(&broker, V5, &durable);
     assert_eq!(texts(&client.drain(&mut publisher)), ["0", "1"]);
+}
+
+// [MQTT5-4.6.0-5] [MQTT5-4.6.0-6]
+#[test]
+fn kept_qos_0_messages_are_not_overtaken_by_live_ones() {
+    let broker = Broker::with(&["mqtt.queue_qos0=true"]);
+    let (topic, id) = (unique("t"), unique("c"));
+    let props = Props::new().two(property::RECEIVE_MAXIMUM, 1);
+    let durable = Connect::new(&id).props(props).durable();
+    let (mut client, _) = Client::connect_with(&broker, V5, &durable);
+    client.subscribe(&topic, 1);
+    client.abort();
+    let mut publisher = Client::connect(&broker, V5);
+    let witnesses = Witnesses::of(&broker, &topic);
+    for (payload, qos) in [("1", 1), ("2", 1), ("kept", 0)] {
+        publisher.publish(&topic, payload, qos);
+    }
+    witnesses.wait_for("kept");
+    let (mut client, _) = Client::connect_with(&broker, V5, &durable);
+    let first = client.expect_publish();
+    publisher.publish(&topic, "live", 0);
+    publisher.ping();
+    client.ping();
+    client.acknowledge(&first);
+    let got = texts(&client.drain(&mut publisher));
+    let qos_0: Vec<&str> = got.iter().map(String::as_str).filter(|text| *text != "2").collect();
+    assert_eq!(qos_0, ["kept", "live"]);
 }

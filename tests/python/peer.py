@@ -151,6 +151,15 @@ class Peer:
                 return got
             got.append(message)
 
+    def settle(self):
+        """Returns when the server has every acknowledgement of what was handed over up to now.
+
+        paho hands a message over first and acknowledges it after; what it answers to the first request here is
+        behind that, and so is the second request.
+        """
+        for _ in range(2):
+            self.unsubscribe(f"{self.client_id}/never-subscribed")
+
     def ack(self, message):
         """Acknowledges a message of a client made with `manual_ack`."""
         assert self.paho.ack(message.mid, message.qos) == paho.MQTT_ERR_SUCCESS

@@ -94,7 +94,9 @@ fn format(root: &Path, _: &mut Tally) -> Outcome<Done> {
     if !is_there("cargo", &["fmt", "--version"]) || !is_there("cargo", &["clippy", "--version"]) {
         run_command(root, "rustup", &["component", "add", "rustfmt", "clippy"], &[])?;
     }
-    cargo(root, &["fmt", "--all", "--check"])
+    run_command(root, "cargo", &["fmt", "--all", "--check"], &[])?;
+    // The fuzz targets are no part of the workspace.
+    cargo(root, &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])
 }
 
 fn clippy(root: &Path, _: &mut Tally) -> Outcome<Done> {

@@ -29,7 +29,7 @@ const fn layer(name: &'static str, imports: &'static [&'static str]) -> Layer {
 /// The table of the workspace in ARCHITECTURE.md, lowest first.
 const LAYERS: [Layer; 16] = [
     pure("topic", &[], &["foldhash", "hashbrown"]),
-    pure("mqtt", &["topic"], &["foldhash", "hashbrown", "slab"]),
+    pure("mqtt", &["topic"], &[]),
     pure("log", &[], &[]),
     pure("kafka", &["log"], &["kafka-protocol", "crc-fast"]),
     pure("queue", &["log"], &[]),

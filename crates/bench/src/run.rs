@@ -158,6 +158,7 @@ fn load(
         shared: &shared,
         clock,
         events,
+        reported: Vec::new(),
         monitor,
         progress,
         seen: (0, 0, 0),
@@ -265,7 +266,9 @@ struct Coordinator<'a> {
     plan: &'a Plan,
     shared: &'a Shared,
     clock: Clock,
-    events: mpsc::Receiver<Event>,
+    events: mpsc::Receiver<Result<Event, BenchError>>,
+    /// What the threads have reported so far.
+    reported: Vec<Event>,
     monitor: Monitor,
     progress: &'a mut dyn FnMut(&Progress),
     /// When progress was last reported, and the counters then.
@@ -281,7 +284,7 @@ impl Coordinator<'_> {
         }
         let opening_ns = self.clock.now_ns();
         self.shared.enter(PHASE_OPEN);
-        self.await_all("connecting", |event| matches!(event, Event::Open))?;
+        self.await_all("connecting", Event::Open)?;
         let took = Duration::from_nanos(self.clock.now_ns() - opening_ns);
         let connections = u64::from(self.plan.publishers + self.plan.subscribers);
 
@@ -292,7 +295,7 @@ impl Coordinator<'_> {
         let before = self.monitor.usage()?;
         self.sleep_until("measuring", measured_ns + nanos(self.options.duration))?;
         let after = self.monitor.usage()?;
-        self.await_all("draining", |event| matches!(event, Event::Drained))?;
+        self.await_all("draining", Event::Drained)?;
         let rss_life_peak = match &self.monitor.broker {
             Some(broker) => broker.resident_bytes_max()?,
             None => 0,
@@ -305,7 +308,7 @@ impl Coordinator<'_> {
     #[expect(clippy::cast_precision_loss, reason = "memory sizes stay far below 2^53")]
     fn idle(&mut self) -> Result<Option<IdleReport>, BenchError> {
         let began_ns = self.clock.now_ns();
-        self.await_all("connecting", |event| matches!(event, Event::Idle))?;
+        self.await_all("connecting", Event::Idle)?;
         let connections = self.options.idle;
         if connections == 0 {
             return Ok(None);
@@ -334,17 +337,9 @@ impl Coordinator<'_> {
     }
 
     /// Waits until every thread has reported `wanted`.
-    fn await_all(&mut self, phase: &'static str, wanted: fn(&Event) -> bool) -> Result<(), BenchError> {
-        let mut missing = self.options.threads;
-        while missing > 0 {
-            match self.events.recv_timeout(SAMPLE) {
-                Ok(Event::Failed(error)) => return Err(error),
-                Ok(event) => missing -= usize::from(wanted(&event)),
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    return Err(BenchError::System("a thread of the generator ended early".into()));
-                }
-            }
+    fn await_all(&mut self, phase: &'static str, wanted: Event) -> Result<(), BenchError> {
+        while self.reported.iter().filter(|event| **event == wanted).count() < self.options.threads {
+            self.listen(SAMPLE)?;
             self.observe(phase)?;
         }
         Ok(())
@@ -357,11 +352,22 @@ impl Coordinator<'_> {
             if left.is_zero() {
                 return Ok(());
             }
-            if let Ok(Event::Failed(error)) = self.events.recv_timeout(left.min(SAMPLE)) {
-                return Err(error);
-            }
+            self.listen(left.min(SAMPLE))?;
             self.observe(phase)?;
         }
+    }
+
+    /// Takes one report of a thread, if one comes in time.
+    fn listen(&mut self, timeout: Duration) -> Result<(), BenchError> {
+        match self.events.recv_timeout(timeout) {
+            Ok(Ok(event)) => self.reported.push(event),
+            Ok(Err(error)) => return Err(error),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(BenchError::System("a thread of the generator ended early".into()));
+            }
+        }
+        Ok(())
     }
 
     /// Samples memory, and reports progress if a second has passed.

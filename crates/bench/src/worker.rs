@@ -89,7 +89,7 @@ impl Shared {
 }
 
 /// What a thread reports while it runs.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// Its idle connections are open.
     Idle,
@@ -97,8 +97,6 @@ pub(crate) enum Event {
     Open,
     /// Its load is over, and so is the wait for stragglers.
     Drained,
-    /// It gave up.
-    Failed(BenchError),
 }
 
 /// The connections a thread opens: kind, and number within the kind.
@@ -123,7 +121,7 @@ pub(crate) struct Worker<'a> {
     pub(crate) client_id: &'a (dyn Fn(char, u32) -> String + Sync),
     /// The rest of every payload behind its stamp.
     pub(crate) filler: &'a [u8],
-    pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) events: mpsc::Sender<Result<Event, BenchError>>,
     pub(crate) upkeep_ns: u64,
     pub(crate) ping_ns: u64,
 }
@@ -134,7 +132,7 @@ impl Worker<'_> {
         match self.phases() {
             Ok(()) => Some(self.traffic.tally),
             Err(error) => {
-                self.tell(Event::Failed(error));
+                self.tell(Err(error));
                 None
             }
         }
@@ -143,24 +141,24 @@ impl Worker<'_> {
     fn phases(&mut self) -> Result<(), BenchError> {
         let share = std::mem::take(&mut self.share);
         self.open('i', &share.idle, |traffic, _| traffic.add_peer(Role::Idle))?;
-        self.tell(Event::Idle);
+        self.tell(Ok(Event::Idle));
         if self.wait_for(PHASE_OPEN)? {
             self.open('s', &share.subscribers, |traffic, (number, _)| traffic.add_subscriber(number))?;
             self.open('p', &share.publishers, |traffic, (_, position)| {
                 traffic.add_peer(Role::Publisher(position));
             })?;
-            self.tell(Event::Open);
+            self.tell(Ok(Event::Open));
         }
         if self.wait_for(PHASE_LOAD)? {
             self.load()?;
-            self.tell(Event::Drained);
+            self.tell(Ok(Event::Drained));
         }
         self.wait_for(PHASE_OVER)?;
         self.leave();
         Ok(())
     }
 
-    fn tell(&self, event: Event) {
+    fn tell(&self, event: Result<Event, BenchError>) {
         // The coordinator listens until every thread has ended.
         self.events.send(event).expect("the coordinator listens");
     }

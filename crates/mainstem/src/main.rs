@@ -3,6 +3,7 @@
 mod cli;
 mod config;
 mod serve;
+mod tool;
 
 use std::process::ExitCode;
 
@@ -11,7 +12,9 @@ use cli::Command;
 fn main() -> ExitCode {
     let outcome = match cli::parse() {
         Command::Serve(args) => serve::serve(&args),
-        other => Err(format!("not yet: {other:?}")),
+        Command::Pub(args) => return tool::publish(&args),
+        Command::Sub(args) => return tool::subscribe(&args),
+        Command::Bench(command) => return tool::bench(&command),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,62 @@
+//! The command-line tools: `mainstem pub`, `mainstem sub`, `mainstem bench`.
+//!
+//! They know the broker only as any client does: through its socket. Nothing here touches configuration, data
+//! directory or the broker's crates.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `publish`, `lines` | `mainstem pub`; standard input line by line, beside a socket |
+//! | `subscribe`, `incoming` | `mainstem sub`; what it does with each message |
+//! | `format`, `json`, `clock` | how messages are printed |
+//! | `bench` | `mainstem bench`, around the crate `mainstem-bench` |
+//! | `client` | one connection: packets in and out, keep alive, deadlines |
+//! | `session`, `properties`, `target` | what CONNECT says, `-D` properties, where to connect |
+//! | `failure`, `describe` | errors with their exit status; packets and reason codes in words |
+
+mod bench;
+mod client;
+mod clock;
+mod describe;
+mod failure;
+mod format;
+mod incoming;
+mod json;
+mod lines;
+mod properties;
+mod publish;
+mod session;
+mod subscribe;
+mod target;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use crate::cli::{BenchCommand, PubArgs, SubArgs};
+use failure::Failure;
+
+/// `mainstem pub`.
+pub(crate) fn publish(args: &PubArgs) -> ExitCode {
+    conclude("pub", args.connect.quiet, publish::run(args))
+}
+
+/// `mainstem sub`.
+pub(crate) fn subscribe(args: &SubArgs) -> ExitCode {
+    conclude("sub", args.connect.quiet, subscribe::run(args))
+}
+
+/// `mainstem bench`.
+pub(crate) fn bench(command: &BenchCommand) -> ExitCode {
+    match command {
+        BenchCommand::Mqtt(args) => conclude("bench", false, bench::run(args)),
+    }
+}
+
+/// The one place where a tool's failure is told.
+fn conclude(tool: &str, quiet: bool, outcome: Result<(), Failure>) -> ExitCode {
+    let Err(failure) = outcome else { return ExitCode::SUCCESS };
+    if !quiet && !failure.is_silent() {
+        // With stderr gone, the exit status has to do.
+        writeln!(std::io::stderr(), "mainstem {tool}: {failure}").ok();
+    }
+    ExitCode::from(failure.status())
+}

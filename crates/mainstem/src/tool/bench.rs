@@ -1,0 +1,94 @@
+//! `mainstem bench mqtt`: flags to options, progress and report to the terminal.
+
+use std::io::{self, IsTerminal, Write};
+
+use mainstem_bench::{BenchError, Load, Options, Progress, Report, Scenario};
+use mainstem_mqtt::packet::{QoS, Version};
+
+use super::failure::{Failure, io_words};
+use crate::cli::{BenchMqttArgs, ScenarioArg};
+
+/// In flight per publisher, where neither --rate nor --window says otherwise.
+const WINDOW: u32 = 100;
+
+/// Runs the benchmark and prints what it found.
+///
+/// # Errors
+/// If it could not run, or a connection broke.
+pub(crate) fn run(args: &BenchMqttArgs) -> Result<(), Failure> {
+    let options = options(args);
+    let show = args.progress || io::stderr().is_terminal();
+    let report = mainstem_bench::run(&options, &mut |progress| {
+        if show {
+            eprintln!("{}", progress_line(progress));
+        }
+    })
+    .map_err(|error: BenchError| Failure::new(error.to_string()))?;
+    print(&report, args.json)?;
+    match &report.first_fault {
+        None => Ok(()),
+        Some(fault) => Err(Failure::new(format!("{} connections broke: {fault}", report.connections_broken))),
+    }
+}
+
+fn options(args: &BenchMqttArgs) -> Options {
+    let alone = args.idle > 0 || args.retained > 0;
+    let scenario = args.scenario.or((!alone).then_some(ScenarioArg::FanOut)).map(|scenario| match scenario {
+        ScenarioArg::FanOut => Scenario::FanOut,
+        ScenarioArg::FanIn => Scenario::FanIn,
+        ScenarioArg::Pairs => Scenario::Pairs,
+        ScenarioArg::Shared => Scenario::Shared,
+    });
+    Options {
+        host: args.host.clone(),
+        port: args.port,
+        version: if args.version == 4 { Version::V4 } else { Version::V5 },
+        scenario,
+        publishers: args.publishers,
+        subscribers: args.subscribers,
+        topics: args.topics,
+        overlap: args.overlap,
+        qos: match args.qos {
+            0 => QoS::AtMostOnce,
+            1 => QoS::AtLeastOnce,
+            _ => QoS::ExactlyOnce,
+        },
+        payload_bytes: args.payload as usize,
+        load: match args.rate {
+            Some(rate) => Load::Rate(rate),
+            None => Load::Window(args.window.unwrap_or(WINDOW)),
+        },
+        duration: args.duration,
+        warmup: args.warmup,
+        drain: args.drain,
+        connect_rate: args.connect_rate,
+        idle: args.idle,
+        retained: args.retained,
+        max_inflight: args.max_inflight,
+        receive_maximum: args.receive_maximum,
+        threads: args.threads as usize,
+        credentials: args.username.clone().zip(Some(args.password.clone().unwrap_or_default())),
+        broker_pid: args.broker_pid,
+    }
+}
+
+/// The table on stdout; or, with `json`, one line of JSON there and the table on stderr.
+fn print(report: &Report, json: bool) -> Result<(), Failure> {
+    let written = if json {
+        let line = serde_json::to_string(report).map_err(|error| Failure::new(error.to_string()))?;
+        eprint!("{report}");
+        writeln!(io::stdout(), "{line}")
+    } else {
+        write!(io::stdout(), "{report}")
+    };
+    written.map_err(|error| Failure::new(format!("standard output: {}", io_words(&error))))
+}
+
+fn progress_line(progress: &Progress) -> String {
+    let Progress { phase, published_per_s, delivered_per_s, .. } = progress;
+    let elapsed = progress.elapsed.as_secs_f64();
+    let memory = progress.rss_mib.map(|mib| format!("  {mib:.1} MiB")).unwrap_or_default();
+    format!(
+        "{elapsed:6.1} s  {phase:<11}  {published_per_s:>9} published/s  {delivered_per_s:>9} delivered/s{memory}"
+    )
+}

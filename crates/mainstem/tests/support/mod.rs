@@ -1,0 +1,231 @@
+//! Starting the binary under test: as a broker, and as a tool.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longest anything here may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mainstem"));
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A broker on a free port, with its own data directory. Dropped, it is killed and its data removed.
+pub(crate) struct Broker {
+    child: Child,
+    port: u16,
+    dir: PathBuf,
+}
+
+impl Broker {
+    /// Starts it with `args` and waits until it accepts.
+    pub(crate) fn start(args: &[&str]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("mainstem-tools-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let data = dir.join("data");
+        let own = ["--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
+        let mut child = command(&[&own, args].concat()).stderr(Stdio::inherit()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("mqtt listening on ").unwrap_or_else(|| panic!("{line:?}"));
+        let port = address.rsplit_once(':').unwrap().1.parse().unwrap();
+        Self { child, port, dir }
+    }
+
+    /// Where it listens, on 127.0.0.1.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A directory for the test's files.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Runs a tool against it to its end.
+    pub(crate) fn run(&self, tool: &str, args: &[&str]) -> Ended {
+        self.run_with_input(tool, args, b"")
+    }
+
+    /// The same, with something on standard input.
+    pub(crate) fn run_with_input(&self, tool: &str, args: &[&str], input: &[u8]) -> Ended {
+        let port = self.port.to_string();
+        mainstem(&[&[tool, "-p", &port], args].concat(), input)
+    }
+
+    /// Starts `mainstem sub` and waits until its subscriptions stand.
+    pub(crate) fn sub(&self, args: &[&str]) -> Run {
+        let port = self.port.to_string();
+        let mut run = Run::start(&[&["sub", "-d", "-p", &port], args].concat(), b"");
+        run.wait_for_error_line("received SUBACK");
+        run
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        std::fs::remove_dir_all(&self.dir).ok();
+    }
+}
+
+/// Runs the binary to its end.
+pub(crate) fn mainstem(args: &[&str], input: &[u8]) -> Ended {
+    Run::start(args, input).finish()
+}
+
+/// A running tool.
+pub(crate) struct Run {
+    child: Child,
+    args: String,
+    stdout: Option<JoinHandle<Vec<u8>>>,
+    error_lines: Receiver<String>,
+    errors: String,
+}
+
+impl Run {
+    /// Starts the binary; `input` is all its standard input.
+    pub(crate) fn start(args: &[&str], input: &[u8]) -> Self {
+        let mut child = command(args).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let input = input.to_vec();
+        // A tool that ends early leaves some of it unread.
+        std::thread::spawn(move || stdin.write_all(&input).ok());
+        let mut stdout = child.stdout.take().unwrap();
+        let stdout = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            stdout.read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        let error_lines = lines(child.stderr.take().unwrap());
+        Self { child, args: args.join(" "), stdout: Some(stdout), error_lines, errors: String::new() }
+    }
+
+    /// Waits until a line of standard error contains `text`.
+    pub(crate) fn wait_for_error_line(&mut self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.error_lines.recv_timeout(left) {
+                Ok(line) => {
+                    self.errors.push_str(&line);
+                    if line.contains(text) {
+                        return;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    panic!("{}: no {text:?} on stderr, but: {}", self.args, self.errors);
+                }
+            }
+        }
+    }
+
+    /// Kills it, as a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
+    /// What Ctrl-C does.
+    pub(crate) fn interrupt(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn finish(mut self) -> Ended {
+        // Its standard error ends when it does.
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.error_lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => self.errors.push_str(&line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.child.kill().ok();
+                    panic!("{} did not end; stderr: {}", self.args, self.errors);
+                }
+            }
+        }
+        let status = self.child.wait().unwrap();
+        let stdout = self.stdout.take().expect("taken here only").join().unwrap();
+        Ended {
+            args: std::mem::take(&mut self.args),
+            status,
+            stdout,
+            errors: std::mem::take(&mut self.errors),
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn lines(stderr: ChildStderr) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut reader = BufReader::new(stderr);
+        let mut line = String::new();
+        while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+            if sender.send(std::mem::take(&mut line)).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// How a run of a tool ended.
+pub(crate) struct Ended {
+    args: String,
+    status: ExitStatus,
+    /// Everything it printed.
+    pub(crate) stdout: Vec<u8>,
+    errors: String,
+}
+
+impl Ended {
+    /// Demands exit status 0.
+    pub(crate) fn succeeds(self) -> Self {
+        self.fails_with(0)
+    }
+
+    /// Demands this exit status.
+    pub(crate) fn fails_with(self, status: i32) -> Self {
+        assert_eq!(self.status.code(), Some(status), "{}: {}", self.args, self.errors);
+        self
+    }
+
+    /// Demands this output, to the byte.
+    pub(crate) fn prints(self, expected: &str) -> Self {
+        assert_eq!(self.text(), expected, "{}: {}", self.args, self.errors);
+        self
+    }
+
+    /// What it printed, as text.
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.stdout).expect("UTF-8 on stdout")
+    }
+
+    /// What it wrote to standard error.
+    pub(crate) fn errors(&self) -> &str {
+        &self.errors
+    }
+}

@@ -291,7 +291,7 @@ fn nothing_behind_a_rejected_connect_is_processed() {
     }
 }
 
-// [MQTT5-3.2.0-1] [MQTT3-3.2.0-1] [MQTT5-4.2.0-1] [MQTT3-4.2.0-1] [MQTT5-3.1.4-5] [MQTT3-3.1.4-4]
+// [MQTT5-3.2.0-1] [MQTT3-3.2.0-1] [MQTT5-4.2.0-1] [MQTT5-3.1.4-5] [MQTT3-3.1.4-4]
 #[test]
 fn packets_may_follow_connect_at_once() {
     for version in BOTH {
@@ -310,7 +310,7 @@ fn packets_may_follow_connect_at_once() {
     }
 }
 
-// [MQTT5-4.2.0-1] [MQTT3-4.2.0-1]
+// [MQTT5-4.2.0-1]
 #[test]
 fn packets_may_come_byte_by_byte() {
     for version in BOTH {

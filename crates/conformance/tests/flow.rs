@@ -203,17 +203,22 @@ fn a_message_too_large_for_a_client_is_dropped_for_it_alone() {
 #[test]
 fn the_maximum_packet_size_holds_to_the_byte() {
     let topic = unique("t");
-    let mut small = limited(V5, property::MAXIMUM_PACKET_SIZE, 150);
-    small.subscribe(&topic, 2);
-    let mut publisher = Client::connect(Broker::shared(), V5);
-    for qos in 0..=2 {
-        for length in 90..=150 {
-            publisher.publish(&topic, "x".repeat(length), qos);
+    for maximum in [150, 20_000] {
+        let mut small = limited(V5, property::MAXIMUM_PACKET_SIZE, maximum);
+        small.subscribe(&topic, 2);
+        let mut publisher = Client::connect(Broker::shared(), V5);
+        let maximum = maximum as usize;
+        for qos in 0..=2 {
+            for length in maximum - 60..=maximum {
+                publisher.publish(&topic, "x".repeat(length), qos);
+            }
+            let got = small.drain(&mut publisher);
+            let largest = got.iter().map(|message| message.packet_len).max().expect("some fit");
+            assert_eq!(largest, maximum, "QoS {qos}");
+            assert!(
+                got.iter().map(|message| message.payload.len()).eq(maximum - 60..maximum - 60 + got.len())
+            );
         }
-        let got = small.drain(&mut publisher);
-        let largest = got.iter().map(|message| message.packet_len).max().expect("some fit");
-        assert_eq!(largest, 150, "QoS {qos}");
-        assert!(got.iter().map(|message| message.payload.len()).eq(90..90 + got.len()));
     }
 }
 

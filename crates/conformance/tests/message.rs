@@ -54,6 +54,48 @@ fn many_and_long_user_properties_pass() {
     assert!(got[1..].iter().copied().eq(pairs.iter().map(|(n, v)| (n.as_str(), v.as_str()))));
 }
 
+// [MQTT5-3.3.2-17] [MQTT5-3.3.2-20] [MQTT5-3.3.4-3] [MQTT5-3.3.2-11]
+#[test]
+fn each_receiver_gets_its_own_form_of_a_message() {
+    for length in [0, 10, 4096, 8192, 70_000] {
+        let topic = unique("t");
+        let payload: Vec<u8> = (0..length).map(|n: u32| n.to_le_bytes()[0]).collect();
+        let mut old = Client::connect(Broker::shared(), V4);
+        old.subscribe(&topic, 1);
+        let aliasing = Props::new().two(property::TOPIC_ALIAS_MAXIMUM, 3);
+        let connect = Connect::new(unique("c")).props(aliasing);
+        let (mut aliased, _) = Client::connect_with(Broker::shared(), V5, &connect);
+        aliased.subscribe(&topic, 2);
+        let mut identified: Vec<Client> = [1, 300, 70_000]
+            .into_iter()
+            .map(|id| {
+                let mut client = Client::connect(Broker::shared(), V5);
+                let props = Props::new().varint(property::SUBSCRIPTION_IDENTIFIER, id);
+                client.send(&Subscribe::new(1).filter(&topic, 0).props(props));
+                client.expect_answer(SUBACK);
+                client
+            })
+            .collect();
+        let mut publisher = Client::connect(Broker::shared(), V5);
+        for round in 0..3 {
+            let props = Props::new().user("round", round.to_string()).data(property::CONTENT_TYPE, "c");
+            publisher.publish_with(Publish::new(&topic, &payload).props(props), 2);
+            let message = old.expect_message();
+            assert!(message.topic == topic && message.qos == 1 && message.payload == payload);
+            let message = aliased.expect_message();
+            assert!(message.qos == 2 && message.payload == payload);
+            assert_eq!(message.props.user(), [("round", round.to_string().as_str())]);
+            assert!(message.topic == topic || round > 0 && message.props.has(property::TOPIC_ALIAS));
+            for (client, id) in identified.iter_mut().zip([1, 300, 70_000]) {
+                let message = client.expect_message();
+                assert!(message.topic == topic && message.qos == 0 && message.payload == payload);
+                assert_eq!(message.props.numbers(property::SUBSCRIPTION_IDENTIFIER), [id]);
+                assert_eq!(message.props.text(property::CONTENT_TYPE), Some("c"));
+            }
+        }
+    }
+}
+
 // [MQTT5-3.3.2-20] [MQTT5-3.3.2-4]
 #[test]
 fn properties_do_not_reach_3_1_1_and_its_messages_have_none() {

@@ -369,3 +369,36 @@ fn kept_qos_0_messages_are_not_overtaken_by_live_ones() {
     let qos_0: Vec<&str> = got.iter().map(String::as_str).filter(|text| *text != "2").collect();
     assert_eq!(qos_0, ["kept", "live"]);
 }
+
+// [MQTT5-3.1.4-3] [MQTT5-3.2.0-1] [MQTT3-3.2.0-1] [MQTT5-4.2.0-1]
+#[test]
+fn packets_behind_a_connect_that_resumes_are_handled() {
+    // The session lives on one shard and the connection may arrive on another; nothing is lost on the way.
+    for version in BOTH {
+        let durable = Connect::new(unique("c")).durable();
+        let topic = unique("t");
+        let payload = "x".repeat(300_000);
+        let mut kept = Vec::new();
+        for round in 0..12_u16 {
+            let bytes = [
+                durable.bytes(version),
+                Subscribe::new(1).filter(&topic, 1).bytes(version),
+                Publish::new(&topic, &payload).qos(1).id(round + 1).bytes(version),
+                wire::PINGREQ.to_vec(),
+            ];
+            let mut client = Client::open(Broker::shared(), version);
+            client.send(&bytes.concat());
+            let connack = client.recv();
+            assert!(
+                matches!(&connack, Packet::ConnAck(c) if c.reason == 0 && c.session_present == (round > 0)),
+                "{connack:?}"
+            );
+            assert_eq!(client.expect_answer(SUBACK).reasons, [1]);
+            assert_eq!(client.expect_ack(PUBACK).id, round + 1);
+            assert_eq!(client.expect_message().payload.len(), payload.len());
+            client.recv_where(|packet| (*packet == Packet::PingResp).then_some(()));
+            // Every second connection is left open and taken over by the next.
+            if round % 2 == 0 { kept.push(client) } else { client.abort() }
+        }
+    }
+}

@@ -68,7 +68,7 @@ fn a_subscribe_without_filters_is_a_protocol_error() {
     }
 }
 
-// [MQTT5-3.8.3-5] [MQTT3-3-8.3-4] [MQTT5-3.8.3-2]
+// [MQTT5-3.8.3-5] [MQTT3-3.8.3-4] [MQTT5-3.8.3-2]
 #[test]
 fn reserved_subscription_options_are_malformed() {
     let bad_v5 = [0x03, 0x40, 0x80, 0xC0, 0x41];

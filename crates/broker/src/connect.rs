@@ -218,6 +218,7 @@ impl Shard {
         let session = self.deliveries.sessions.at(seat.slot);
         session.conn = conn;
         session.connected = true;
+        self.deliveries.backlog += session.queue.len() as u64;
         session.version = connect.version;
         session.problem_information = connect.request_problem_information.unwrap_or(true);
         session.inflight_max = config.max_inflight_messages.min(connect.receive_maximum.unwrap_or(u16::MAX));

@@ -12,6 +12,7 @@ use crate::config::{MqttConfig, QueueOverflow};
 use crate::counters::Counters;
 use crate::groups::Group;
 use crate::message::Message;
+use crate::pressure::{Level, Tally};
 use crate::session::{Delivery, Extra, Session, Sessions};
 
 /// First byte of a PUBREL: its type and the flags it must have [MQTT-3.6.1-1].
@@ -51,7 +52,18 @@ pub(crate) struct Deliveries {
     queued_bytes_max: u64,
     overflow: QueueOverflow,
     queue_qos0: bool,
+    /// Messages queued for sessions that are connected.
+    pub(crate) backlog: u64,
+    /// How receivers were found since [`Deliveries::take_tally`].
+    tally: Tally,
 }
+
+/// Output pending on a connection from which on its client counts as behind, bytes.
+const BEHIND_BYTES: usize = 32 * 1024;
+/// The same for half of what may wait there.
+const URGENT_BYTES: usize = 128 * 1024;
+/// A client that has acknowledged nothing for this long has stalled and is waited for no longer, ms.
+const STALLED_MS: u64 = 500;
 
 impl Deliveries {
     pub(crate) fn new(config: &MqttConfig) -> Self {
@@ -63,7 +75,14 @@ impl Deliveries {
             queued_bytes_max: config.max_queued_bytes,
             overflow: config.queue_overflow,
             queue_qos0: config.queue_qos0,
+            backlog: 0,
+            tally: Tally::default(),
         }
+    }
+
+    /// How receivers were found since this was last asked.
+    pub(crate) fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
     }
 
     /// Sends a message to a session, or queues it, or drops and counts it, in that order of preference.
@@ -77,17 +96,26 @@ impl Deliveries {
         }
         let (conn, qos0) = (session.conn, offer.qos == QoS::AtMostOnce);
         if !qos0 && !(session.queue.is_empty() && session.window.has_room(session.inflight_max)) {
+            self.tally_queue(slot, now_ms);
             self.enqueue(slot, offer);
             return;
         }
+        let reads = !io.is_stalled(conn);
         let Some(output) = io.output_if_room(conn) else {
+            if reads {
+                self.tally.count(Level::Urgent);
+            }
             if qos0 {
-                self.count_drop(slot, "it reads too slowly")
+                self.count_drop(slot, "it reads too slowly");
             } else {
-                self.enqueue(slot, offer)
+                self.enqueue(slot, offer);
             }
             return;
         };
+        let pending = output.pending();
+        if pending > BEHIND_BYTES && reads {
+            self.tally.count(if pending > URGENT_BYTES { Level::Urgent } else { Level::Behind });
+        }
         self.templates.begin(offer.message, now_ms);
         let mut aliases = session.rare.as_mut().and_then(|rare| rare.aliases.as_mut());
         let (template, alias) =
@@ -99,8 +127,11 @@ impl Deliveries {
         let packet_id = if qos0 {
             0
         } else {
+            if session.window.in_flight() == 0 {
+                session.progress_ms = now_ms;
+            }
             let keep = session.is_persistent() || offer.group.is_some();
-            session.window.send(pending(offer.qos), keep.then(|| offer.into_delivery()))
+            session.window.send(awaited(offer.qos), keep.then(|| offer.into_delivery()))
         };
         append(
             output,
@@ -117,6 +148,17 @@ impl Deliveries {
         if qos0 && offer.group.is_some() {
             self.settle_offer(slot);
         }
+    }
+
+    /// The session's window is full: notes how far behind its client is, unless it has stalled.
+    fn tally_queue(&mut self, slot: u32, now_ms: u64) {
+        let session = self.sessions.at(slot);
+        if now_ms >= session.progress_ms + STALLED_MS {
+            return;
+        }
+        let is_urgent = session.queue.len() * 2 >= self.queued_messages_max
+            || session.queue_bytes * 2 >= self.queued_bytes_max;
+        self.tally.count(if is_urgent { Level::Urgent } else { Level::Behind });
     }
 
     /// The session is offline: QoS 1 and 2 wait for it, if it will come back.
@@ -151,6 +193,7 @@ impl Deliveries {
             };
             if let Some(oldest) = oldest {
                 session.queue_bytes -= oldest.message.size() as u64;
+                self.backlog -= u64::from(session.connected);
                 session.settle(&oldest);
                 self.counters.queued_messages -= 1;
                 self.count_drop(slot, "its queue is full, the oldest message goes");
@@ -164,6 +207,7 @@ impl Deliveries {
         }
         let session = self.sessions.at(slot);
         session.queue_bytes += size;
+        self.backlog += u64::from(session.connected);
         session.queue.push_back(offer.into_delivery());
         self.counters.queued_messages += 1;
     }
@@ -253,6 +297,7 @@ impl Deliveries {
             let Some(output) = io.output_if_room(session.conn) else { return false };
             let Some(delivery) = session.queue.pop_front() else { return false };
             session.queue_bytes -= delivery.message.size() as u64;
+            self.backlog -= 1;
             self.counters.queued_messages -= 1;
             let expired = delivery.message.is_expired(now_ms);
             self.templates.begin(&delivery.message, now_ms);
@@ -281,7 +326,7 @@ impl Deliveries {
                 0
             } else {
                 let keep = session.is_persistent() || delivery.group().is_some();
-                session.window.send(pending(qos), keep.then_some(delivery))
+                session.window.send(awaited(qos), keep.then_some(delivery))
             };
             append(output, template, alias, &message, qos, flags, packet_id);
             self.counters.messages_sent += 1;
@@ -291,7 +336,7 @@ impl Deliveries {
     }
 }
 
-fn pending(qos: QoS) -> Pending {
+fn awaited(qos: QoS) -> Pending {
     if qos == QoS::AtLeastOnce { Pending::PubAck } else { Pending::PubRec }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use mainstem_mqtt::SubscribeOptions;
 
 use crate::message::SessionKey;
+use crate::pressure::Pressure;
 
 /// Members looked at for one message; in larger groups the turn decides where the look begins.
 const LOOKED_AT_MAX: usize = 32;
@@ -45,6 +46,8 @@ pub(crate) struct Group {
     pub(crate) filter: Box<str>,
     members: RwLock<Vec<Member>>,
     turn: AtomicUsize,
+    /// How members were found when they were chosen: if one is behind, all are, or another would have been.
+    pub(crate) pressure: Pressure,
 }
 
 impl Group {
@@ -54,6 +57,7 @@ impl Group {
             filter: filter.into(),
             members: RwLock::default(),
             turn: AtomicUsize::new(0),
+            pressure: Pressure::default(),
         }
     }
 

@@ -22,7 +22,7 @@
 //! `shard` packets and turns · `connect` CONNECT · `lifecycle` lost connections, wills, the end of sessions ·
 //! `publish` routing and fan-out · `subscribe` subscriptions and retained delivery · `delivery` windows, queues,
 //! templates · `session` per client state · `routes` filter → shards · `groups` shared subscriptions ·
-//! `retained` · `registry` client identifier → session · `message` · `timers` · `sys` · `counters` · `shared` ·
+//! `retained` · `registry` client identifier → session · `message` · `pressure` who waits for whom · `timers` · `sys` · `counters` · `shared` ·
 //! `config`.
 
 pub mod config;
@@ -32,6 +32,7 @@ mod delivery;
 mod groups;
 mod lifecycle;
 mod message;
+mod pressure;
 mod publish;
 mod registry;
 mod retained;

@@ -54,6 +54,7 @@ impl Shard {
         let key = self.deliveries.sessions.key(self.me, slot);
         let session = self.deliveries.sessions.at(slot);
         session.connected = false;
+        self.deliveries.backlog -= session.queue.len() as u64;
         session.gone_at_ms = now_ms;
         session.set_online(false);
         session.window.disconnected();
@@ -242,6 +243,8 @@ impl Shard {
                 group: Some(&mail.group),
             },
         );
+        let level = self.deliveries.take_tally().majority(1);
+        mail.group.pressure.note(level, io.clock.now_ms);
     }
 }
 

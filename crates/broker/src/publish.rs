@@ -9,6 +9,7 @@ use mainstem_topic::{check_name, level_count};
 
 use crate::delivery::Offer;
 use crate::message::{Content, Message};
+use crate::pressure::Level;
 use crate::routes::Matched;
 use crate::session::{Delivery, Sessions};
 use crate::shard::{Handled, Next, Refusal, Shard, Subscriber};
@@ -186,6 +187,10 @@ impl Shard {
             let mail = PublishMail { message: Arc::clone(&message), matched: Arc::clone(&matched) };
             io.send(shard, Mail::Publish(mail));
         }
+        let level = matched.level(io.clock.now_ms);
+        if level > Level::None {
+            self.pressed = Some((level, Arc::clone(&matched)));
+        }
         match (retained, matched.is_empty()) {
             (false, _) => Published::NotRetained,
             (true, true) => Published::NoSubscribers,
@@ -200,8 +205,16 @@ impl Shard {
         }
     }
 
-    /// Offers a message to every subscriber on this shard.
+    /// Offers a message to every subscriber on this shard, and notes if most of them are behind.
     fn fan_out(&mut self, io: &mut Io<'_, Mail>, message: &Arc<Message>, matched: &Matched) {
+        let before = self.work;
+        self.offer_to_all(io, message, matched);
+        let level = self.deliveries.take_tally().majority(self.work - before);
+        matched.pressure.note(level, io.clock.now_ms);
+    }
+
+    /// Offers a message to every subscriber on this shard.
+    fn offer_to_all(&mut self, io: &mut Io<'_, Mail>, message: &Arc<Message>, matched: &Matched) {
         let mine = 1 << self.me;
         let mut lists = matched
             .filters
@@ -259,8 +272,9 @@ impl Shard {
         }
     }
 
-    pub(crate) fn on_puback(&mut self, _io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) -> Handled {
+    pub(crate) fn on_puback(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) -> Handled {
         let session = self.deliveries.sessions.at(slot);
+        session.progress_ms = io.clock.now_ms;
         let acked = session.window.puback(ack.packet_id);
         settle(self, slot, acked);
         Ok(Next::Packet)
@@ -268,6 +282,7 @@ impl Shard {
 
     pub(crate) fn on_pubrec(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) -> Handled {
         let session = self.deliveries.sessions.at(slot);
+        session.progress_ms = io.clock.now_ms;
         match session.window.pubrec(ack.packet_id, ack.reason.is_error()) {
             Acked::Release(message) => {
                 settle(self, slot, Acked::Done(message));
@@ -289,8 +304,10 @@ impl Shard {
         Ok(Next::Packet)
     }
 
-    pub(crate) fn on_pubcomp(&mut self, _io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) -> Handled {
-        let acked = self.deliveries.sessions.at(slot).window.pubcomp(ack.packet_id);
+    pub(crate) fn on_pubcomp(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) -> Handled {
+        let session = self.deliveries.sessions.at(slot);
+        session.progress_ms = io.clock.now_ms;
+        let acked = session.window.pubcomp(ack.packet_id);
         settle(self, slot, acked);
         Ok(Next::Packet)
     }

@@ -12,6 +12,7 @@ use mainstem_topic::{FilterId, Index, MatchCache, matches};
 
 use crate::groups::{Group, Member};
 use crate::message::SessionKey;
+use crate::pressure::{Level, Pressure};
 
 /// One bit per shard.
 pub(crate) type ShardSet = u64;
@@ -33,11 +34,24 @@ pub(crate) struct Matched {
     pub(crate) groups: Vec<Arc<Group>>,
     /// All shards with subscribers.
     pub(crate) shards: ShardSet,
+    /// How fan-outs found the receivers.
+    pub(crate) pressure: Pressure,
 }
 
 impl Matched {
     pub(crate) fn is_empty(&self) -> bool {
         self.shards == 0 && self.groups.is_empty()
+    }
+
+    /// How receivers on any shard, and the chosen members of groups, were found a moment ago.
+    pub(crate) fn level(&self, now_ms: u64) -> Level {
+        let groups = self.groups.iter().map(|group| group.pressure.level(now_ms)).max();
+        self.pressure.level(now_ms).max(groups.unwrap_or(Level::None))
+    }
+
+    /// Shards on which receivers may be; a group may have members anywhere.
+    pub(crate) fn reach(&self) -> ShardSet {
+        if self.groups.is_empty() { self.shards } else { ShardSet::MAX }
     }
 }
 

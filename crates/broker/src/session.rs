@@ -101,6 +101,8 @@ pub(crate) struct Session {
     pub(crate) window: Window<Delivery>,
     pub(crate) queue: VecDeque<Delivery>,
     pub(crate) queue_bytes: u64,
+    /// When it last acknowledged something, or had nothing to acknowledge.
+    pub(crate) progress_ms: u64,
     /// Which publish has marked it, and where: for clients that meet a publish by several subscriptions.
     pub(crate) mark: (u64, u32),
     pub(crate) received: Received,
@@ -127,6 +129,7 @@ impl Session {
             window: Window::default(),
             queue: VecDeque::new(),
             queue_bytes: 0,
+            progress_ms: 0,
             mark: (0, 0),
             received: Received::default(),
             client_id,

@@ -13,7 +13,8 @@ use mainstem_topic::FilterId;
 use crate::config::MqttConfig;
 use crate::delivery::Deliveries;
 use crate::message::{MessagePool, SessionKey};
-use crate::routes::{Cache, new_cache};
+use crate::pressure::Level;
+use crate::routes::{Cache, Matched, new_cache};
 use crate::session::Session;
 use crate::shared::{Mail, Shared};
 use crate::timers::Timer;
@@ -22,6 +23,18 @@ use crate::timers::Timer;
 const DELIVERIES_PER_TURN: u32 = 8 * 1024;
 /// Deliveries that one connection may cause in a turn even so: light publishers never queue behind heavy ones.
 const LIGHT_DELIVERIES: u32 = 64;
+
+/// Longest wait of a publisher for receivers that are behind on a shard that has a backlog, ms.
+const BRAKE_MS: u64 = 1_000;
+/// Wait of a publisher for receivers whose queues are half full, ms: short, since nothing tells when they are
+/// not. Readers that take a few hundred messages a second lose none.
+const URGENT_BRAKE_MS: u64 = 5;
+/// A shard is overloaded from this many queued messages on, and so many more for each of its connections.
+const BACKLOG_MESSAGES: u64 = 1024;
+const BACKLOG_MESSAGES_EACH: u64 = 8;
+/// The same in bytes of output that sockets have not taken.
+const BACKLOG_BYTES: u64 = 512 * 1024;
+const BACKLOG_BYTES_EACH: u64 = 1024;
 
 /// How a connection is to end.
 #[derive(Clone, Debug)]
@@ -79,6 +92,16 @@ pub(crate) struct Conn {
     /// Deliveries caused in that turn.
     pub(crate) caused: u32,
     pub(crate) aliases: Option<Box<InboundAliases>>,
+    /// Set while its publishes wait for receivers that are behind.
+    pub(crate) brake: Option<Box<Brake>>,
+}
+
+/// Why a publisher waits, and since when.
+#[derive(Debug)]
+pub(crate) struct Brake {
+    level: Level,
+    matched: Arc<Matched>,
+    since_ms: u64,
 }
 
 /// Where a connection is in its life.
@@ -113,6 +136,8 @@ pub struct Shard {
     turn: u64,
     /// Deliveries of this turn.
     pub(crate) work: u32,
+    /// What the publish just handled met, if most of its receivers are behind.
+    pub(crate) pressed: Option<(Level, Arc<Matched>)>,
     /// Mail to another shard has nowhere to go.
     congested: bool,
     flushed: crate::counters::Counters,
@@ -136,6 +161,7 @@ impl Shard {
             sys: None,
             turn: 0,
             work: 0,
+            pressed: None,
             congested: false,
             flushed: crate::counters::Counters::default(),
             shared,
@@ -151,7 +177,8 @@ impl Shard {
     }
 
     fn handle(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, frame: &[u8]) -> Handled {
-        let Conn { state, version, .. } = self.conns[conn.slot()];
+        let Conn { state, version, .. } = &self.conns[conn.slot()];
+        let (state, version) = (*state, *version);
         let ConnState::Serving(slot) = state else { return self.first_packet(io, conn, frame) };
         let version = version.unwrap_or(Version::V4);
         let packet = decode(version, frame)?;
@@ -161,8 +188,15 @@ impl Shard {
                     return Ok(Next::Hold);
                 }
                 let before = self.work;
+                self.pressed = None;
                 let handled = self.on_publish(io, conn, slot, &publish);
-                self.conn(conn).caused += self.work - before;
+                let pressed = self.pressed.take();
+                let caused = self.work - before;
+                let known = self.conn(conn);
+                known.caused += caused;
+                if let Some((level, matched)) = pressed {
+                    known.brake = Some(Box::new(Brake { level, matched, since_ms: io.clock.now_ms }));
+                }
                 handled
             }
             Packet::PubAck(ack) => self.on_puback(io, slot, &ack),
@@ -193,10 +227,20 @@ impl Shard {
     /// another shard has nowhere to go.
     fn must_wait(&mut self, io: &Io<'_, Mail>, conn: ConnId) -> bool {
         let (turn, work, congested) = (self.turn, self.work, self.congested);
-        let conn = self.conn(conn);
+        let shared = &self.shared;
+        let conn = &mut self.conns[conn.slot()];
         if conn.turn != turn {
             conn.turn = turn;
             conn.caused = 0;
+        }
+        if let Some(brake) = &conn.brake {
+            let waited_ms = io.clock.now_ms - brake.since_ms;
+            if (brake.level == Level::Urgent && waited_ms < URGENT_BRAKE_MS)
+                || (waited_ms < BRAKE_MS && shared.any_overloaded(brake.matched.reach()))
+            {
+                return true;
+            }
+            conn.brake = None;
         }
         if congested {
             return true;
@@ -406,6 +450,11 @@ impl Service for Shard {
     }
 
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
+        self.work = 0;
+        let connections = io.connections() as u64;
+        let overloaded = self.deliveries.backlog > BACKLOG_MESSAGES + BACKLOG_MESSAGES_EACH * connections
+            || io.backlog_bytes() > BACKLOG_BYTES + BACKLOG_BYTES_EACH * connections;
+        self.shared.set_overloaded(self.me, overloaded);
         self.deliveries.end_of_message();
         let counters = &mut self.deliveries.counters;
         counters.bytes_received = io.stats.bytes_read;

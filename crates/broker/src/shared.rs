@@ -9,7 +9,7 @@ use crate::groups::{Group, Member};
 use crate::message::Message;
 use crate::registry::Registry;
 use crate::retained::Retained;
-use crate::routes::{Matched, Routes};
+use crate::routes::{Matched, Routes, ShardSet};
 
 /// Mail between the shards of one broker.
 pub enum Mail {
@@ -45,6 +45,8 @@ pub struct Shared {
     pub(crate) registry: Registry,
     pub(crate) retained: Retained,
     pub(crate) counters: Vec<Published>,
+    /// Which shards have a backlog that publishers should wait for.
+    overloaded: AtomicU64,
     connections: AtomicU32,
     sessions: AtomicU32,
     names: AtomicU64,
@@ -60,6 +62,7 @@ impl Shared {
             registry: Registry::new(),
             retained: Retained::new(config.max_retained_messages, config.max_retained_bytes),
             counters: (0..shards).map(|_| Published::default()).collect(),
+            overloaded: AtomicU64::new(0),
             connections: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
             names: AtomicU64::new(0),
@@ -75,6 +78,19 @@ impl Shared {
             sum += shard.load();
         }
         sum
+    }
+
+    /// Notes whether a shard has a backlog; costs nothing while that does not change.
+    pub(crate) fn set_overloaded(&self, shard: u16, overloaded: bool) {
+        let bit = 1 << shard;
+        if (self.overloaded.load(Ordering::Relaxed) & bit != 0) != overloaded {
+            self.overloaded.fetch_xor(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether any of these shards has a backlog.
+    pub(crate) fn any_overloaded(&self, shards: ShardSet) -> bool {
+        self.overloaded.load(Ordering::Relaxed) & shards != 0
     }
 
     pub(crate) fn enter(&self) {

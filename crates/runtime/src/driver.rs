@@ -81,6 +81,8 @@ pub(crate) struct Driver<S: Service> {
     /// Connections whose last read filled the buffer, or that have ended and have not been read to the end.
     again: Vec<u32>,
     held: VecDeque<ConnId>,
+    /// No held connection got on when they were last offered their input: trying at once would only burn time.
+    held_in_vain: bool,
     /// Connections whose congested output has drained.
     drained: Vec<ConnId>,
     lingering: VecDeque<(ConnId, u64)>,
@@ -122,6 +124,7 @@ impl<S: Service> Driver<S> {
             mails: Vec::new(),
             again: Vec::new(),
             held: VecDeque::new(),
+            held_in_vain: false,
             drained: Vec::new(),
             lingering: VecDeque::new(),
             drain_until_ms: None,
@@ -187,7 +190,7 @@ impl<S: Service> Driver<S> {
         let mut at_most = |ms: u64| wait = Some(wait.map_or(ms, |known| known.min(ms)));
         if !self.held.is_empty() {
             // A full mailbox wakes us when its receiver has emptied it; the bound is for safety only.
-            at_most(if self.core.io().congested() { RETRY_MS } else { 0 });
+            at_most(if self.core.io().congested() { RETRY_MS } else { u64::from(self.held_in_vain) });
         }
         if let Some(listener) = self.listeners.iter().find(|listener| listener.more) {
             at_most(if listener.is_failing() { RETRY_MS } else { 0 });
@@ -394,8 +397,10 @@ impl<S: Service> Driver<S> {
     }
 
     fn offer_held(&mut self) {
+        self.held_in_vain = !self.held.is_empty();
         for _ in 0..self.held.len() {
             if !self.service.takes_held(&self.core.io()) {
+                self.held_in_vain = false;
                 return;
             }
             let Some(conn) = self.held.pop_front() else { return };
@@ -404,7 +409,11 @@ impl<S: Service> Driver<S> {
             };
             link.held = false;
             let input = std::mem::take(&mut link.partial);
+            let before = input.len();
             self.offer(conn, input);
+            if self.core.links.get(conn).is_none_or(|link| link.partial.len() < before) {
+                self.held_in_vain = false;
+            }
             if self.core.links.get(conn).is_some_and(|link| !link.held) {
                 // Readiness that came while it was held has been passed over.
                 self.again.push(conn.slot);
@@ -439,6 +448,8 @@ impl<S: Service> Driver<S> {
             match link.output.write_to(socket, &mut self.core.stats.writes) {
                 Ok(count) => {
                     self.core.stats.bytes_written += count as u64;
+                    links.flushed(slot, count, self.core.clock.now_ms);
+                    let link = &mut links.slots[slot as usize];
                     if link.output.is_empty() {
                         links.pool.reclaim(&mut link.output);
                         if link.phase == Phase::Lingering && socket.shutdown(Shutdown::Write).is_err() {

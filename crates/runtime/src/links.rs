@@ -49,6 +49,10 @@ pub(crate) struct Link {
     pub(crate) congested: bool,
     /// Waits in the driver's queue of held connections; its socket is not read.
     pub(crate) held: bool,
+    /// Output that the last flush left behind, as counted in [`Links::backlog_bytes`].
+    pub(crate) left_bytes: u32,
+    /// When the socket last took output.
+    pub(crate) moved_ms: u64,
     /// Length of the packet that `partial` begins, if known.
     pub(crate) next_len: u32,
     pub(crate) output: Output,
@@ -65,6 +69,8 @@ pub(crate) struct Links {
     pub(crate) pool: BufferPool,
     /// Connections that `Io::close` or `Io::hand_over` touched this turn.
     pub(crate) leaving: Vec<u32>,
+    /// Output of all connections that their sockets have not taken, as of their last flush.
+    pub(crate) backlog_bytes: u64,
     /// The service asked for another turn at once.
     pub(crate) soon: bool,
 }
@@ -85,6 +91,8 @@ impl Links {
             dirty: false,
             congested: false,
             held: false,
+            left_bytes: 0,
+            moved_ms: 0,
             next_len: 0,
             output: Output::default(),
             partial: Vec::new(),
@@ -101,6 +109,7 @@ impl Links {
         link.congested = false;
         link.held = false;
         link.next_len = 0;
+        self.backlog_bytes -= u64::from(std::mem::take(&mut link.left_bytes));
         link.output = Output::default();
         link.partial = Vec::new();
         self.free.push(slot);
@@ -118,6 +127,17 @@ impl Links {
 
     pub(crate) fn id(&self, slot: u32) -> ConnId {
         ConnId { slot, generation: self.slots[slot as usize].generation }
+    }
+
+    /// Notes what a flush did.
+    pub(crate) fn flushed(&mut self, slot: u32, written: usize, now_ms: u64) {
+        let link = &mut self.slots[slot as usize];
+        let left = u32::try_from(link.output.pending()).unwrap_or(u32::MAX);
+        self.backlog_bytes = self.backlog_bytes + u64::from(left) - u64::from(link.left_bytes);
+        link.left_bytes = left;
+        if written > 0 {
+            link.moved_ms = now_ms;
+        }
     }
 
     pub(crate) fn open_count(&self) -> usize {

@@ -10,6 +10,9 @@ use crate::timer::Wheel;
 /// Output pending on one connection from which on the connection counts as congested, bytes.
 const HIGH_WATER_BYTES: usize = 256 * 1024;
 
+/// A connection whose socket has taken nothing for this long is stalled, not merely behind.
+const STALLED_MS: u64 = 500;
+
 /// One door's code on one shard. The driver calls it, one call at a time, from the shard's thread.
 pub trait Service: Sized {
     /// What the service's instances on different shards say to each other.
@@ -124,6 +127,23 @@ impl<M> Io<'_, M> {
             return None;
         }
         self.output(conn)
+    }
+
+    /// Whether output waits and the connection's socket has long taken none: its peer does not read.
+    pub fn is_stalled(&self, conn: ConnId) -> bool {
+        let stalled =
+            |left_bytes: u32, moved_ms: u64| left_bytes > 0 && self.clock.now_ms >= moved_ms + STALLED_MS;
+        self.links.get(conn).is_none_or(|link| stalled(link.left_bytes, link.moved_ms))
+    }
+
+    /// Bytes of output that sockets have not taken, over all connections of this shard.
+    pub fn backlog_bytes(&self) -> u64 {
+        self.links.backlog_bytes
+    }
+
+    /// Number of connections of this shard.
+    pub fn connections(&self) -> usize {
+        self.links.open_count()
     }
 
     /// Whether the connection is still there.

@@ -3,7 +3,7 @@
 mod tally;
 
 use crate::repo::Repo;
-use crate::{Outcome, conformance, fuzz, tidy};
+use crate::{Outcome, config_reference, conformance, fuzz, tidy};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -30,7 +30,7 @@ const fn step(name: &'static str, run: fn(&Path, &mut Tally) -> Outcome<Done>) -
     Step { name, run }
 }
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     step("format", format),
     step("tidy", |root, _| passed(tidy::run(root))),
     step("conformance tables", |root, _| passed(conformance::check(root))),
@@ -38,6 +38,7 @@ const STEPS: [Step; 11] = [
     step("documentation", documentation),
     step("dependencies", dependencies),
     step("pure crates on wasm32", wasm),
+    step("configuration page", |root, _| passed(config_reference::check(root))),
     step("release build", release_build),
     step("tests", tests),
     step("real clients", clients),

@@ -2,6 +2,7 @@
 //!
 //! - `ci`: every check and every test, in the order in which they fail fastest (`ci.rs`).
 //! - `tidy`: the rules that no compiler and no lint keeps (`tidy.rs` and the files beside it).
+//! - `config-reference`: the page of all configuration keys, which the broker prints from its own types.
 //! - `conformance`: the tables that lead from a statement of the specification to the tests that show it.
 //! - `fuzz`: each fuzz target for so many seconds.
 //!
@@ -9,6 +10,7 @@
 //! is how their own tests plant faults.
 
 mod ci;
+mod config_reference;
 mod conformance;
 mod fuzz;
 mod repo;
@@ -25,6 +27,9 @@ usage: cargo xtask <chore>
 
   ci                      run every check and every test
   tidy                    check layering, file lengths, dead files, links and the like
+  config-reference        write docs/configuration.md
+  config-reference --check
+                          fail if that page is stale
   conformance             write docs/conformance/*.md
   conformance --check     fail if a statement has no test, or the tables are stale
   fuzz [--seconds N]      run each fuzz target for N seconds (300)";
@@ -36,6 +41,8 @@ fn main() -> ExitCode {
     let outcome = match arguments[..] {
         ["ci"] => ci::run(root),
         ["tidy"] => tidy::run(root),
+        ["config-reference"] => config_reference::write(root),
+        ["config-reference", "--check"] => config_reference::check(root),
         ["conformance"] => conformance::write(root),
         ["conformance", "--check"] => conformance::check(root),
         ["fuzz"] => fuzz::run(root, 300),

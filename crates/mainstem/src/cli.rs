@@ -35,6 +35,9 @@ pub(crate) enum Command {
     /// Put load on a broker and measure it
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Print the reference page of the configuration, from which docs/configuration.md is made
+    #[command(hide = true)]
+    ConfigReference,
 }
 
 /// Flags of `mainstem serve`; each overrides the configuration file.

@@ -93,26 +93,46 @@ fn lay_over(table: &mut Table, setting: &Setting) -> Result<(), String> {
     Ok(())
 }
 
+/// What the reference page says before its tables.
+const REFERENCE_HEAD: &str = "\
+# Configuration
+
+Written by `cargo xtask config-reference` from the types; not by hand.
+
+`mainstem` runs without a configuration. `mainstem --config FILE` reads a TOML file with the sections below; each key
+has a default, so a file holds only what differs:
+
+```toml
+[mqtt]
+listen = \"0.0.0.0:1883\"
+max_queued_messages = 5000
+queue_overflow = \"drop-oldest\"
+```
+
+`--set SECTION.KEY=VALUE` overrides one key of the file and may be repeated. `--data`, `--listen` and `--shards` override
+`server.data`, `mqtt.listen` and `runtime.shards`, and win over `--set`. An unknown key, a value of the wrong type and a
+value out of bounds keep the broker from starting, with the place in the file or the key in the message. The configuration
+is read once, at the start.
+
+What happens at each bound is told in [mqtt.md](mqtt.md).
+";
+
 /// The reference page of all keys, as Markdown.
 pub(crate) fn reference() -> String {
-    let mut page = String::from(
-        "# Configuration\n\n\
-         Written by `cargo xtask config-reference` from the types; do not edit.\n\n\
-         `mainstem --config FILE` reads a TOML file with the sections below. Every key has a default, and an \
-         unknown key is an error. `--set section.key=value` overrides one key.\n",
-    );
-    let sections: [(&str, &str, Vec<Field>); 3] = [
-        ("server", "The process.", ServerConfig::fields()),
-        ("runtime", "The threads that serve connections.", RuntimeConfig::fields()),
-        ("mqtt", "The MQTT door.", MqttConfig::fields()),
-    ];
-    for (name, doc, fields) in sections {
-        page.push_str(&format!("\n## `[{name}]`\n\n{doc}\n\n| key | default | bounds | what it does |\n|---|---|---|---|\n"));
-        for Field { key, default, bounds, doc } in fields {
-            page.push_str(&format!("| `{key}` | `{default}` | {bounds} | {doc} |\n"));
-        }
-    }
-    page
+    [
+        REFERENCE_HEAD.to_owned(),
+        reference_section("server", "The process.", ServerConfig::fields()),
+        reference_section("runtime", "The threads that serve connections.", RuntimeConfig::fields()),
+        reference_section("mqtt", "The MQTT door.", MqttConfig::fields()),
+    ]
+    .concat()
+}
+
+fn reference_section(name: &str, doc: &str, fields: Vec<Field>) -> String {
+    let row = |Field { key, default, bounds, doc }| format!("| `{key}` | `{default}` | {bounds} | {doc} |\n");
+    let rows = fields.into_iter().map(row).collect::<Vec<_>>().concat();
+    let head = "| key | default | bounds | what it does |\n|---|---|---|---|";
+    format!("\n## `[{name}]`\n\n{doc}\n\n{head}\n{rows}")
 }
 
 #[cfg(test)]

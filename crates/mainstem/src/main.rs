@@ -5,6 +5,7 @@ mod config;
 mod serve;
 mod tool;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use cli::Command;
@@ -15,6 +16,7 @@ fn main() -> ExitCode {
         Command::Pub(args) => return tool::publish(&args),
         Command::Sub(args) => return tool::subscribe(&args),
         Command::Bench(command) => return tool::bench(&command),
+        Command::ConfigReference => print_config_reference(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -23,4 +25,8 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn print_config_reference() -> Result<(), String> {
+    std::io::stdout().write_all(config::reference().as_bytes()).map_err(|error| format!("stdout: {error}"))
 }

@@ -76,9 +76,11 @@ def test_subscriptions_survive(broker, unique, version):
 def test_an_unacknowledged_message_comes_again(broker, unique, version):
     """[MQTT3-4.4.0-1] [MQTT5-4.4.0-1] [MQTT3-3.3.1-1] [MQTT5-3.3.1-1]: same identifier, DUP set, before the rest."""
     name, topic = f"{unique}a", f"{unique}/inflight"
-    first = durable(broker, name, version, manual_ack=True).connect()
+    gone = f"{unique}/gone"
+    first = durable(broker, name, version, manual_ack=True, will={"topic": gone, "qos": 1}).connect()
     first.subscribe(topic, 1)
     with Peer(broker, f"{unique}p", version) as publisher:
+        publisher.subscribe(gone, 1)
         for payload in (b"acked", b"one", b"two"):
             publisher.publish(topic, payload, 1)
         acked, one, two = first.receive(3)
@@ -87,6 +89,8 @@ def test_an_unacknowledged_message_comes_again(broker, unique, version):
         # The answer to this is behind the PUBACK, so that the server has seen it.
         first.subscribe(f"{unique}/fence", 1)
         first.cut()
+        # Its will says that the server has seen the end of the connection, and sends nothing more to it.
+        assert publisher.next().topic == gone
         publisher.publish(topic, b"three", 1)
     with durable(broker, name, version) as second:
         got = second.receive(3)

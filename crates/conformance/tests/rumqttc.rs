@@ -461,14 +461,16 @@ async fn messages_wait_for_an_absent_client() {
 // [MQTT5-4.4.0-1] [MQTT5-3.3.1-1]
 #[tokio::test]
 async fn unacknowledged_messages_come_again() {
-    let (id, topic) = (unique("s"), unique("rumqttc/inflight"));
+    let [id, topic, gone] = ["s", "rumqttc/inflight", "rumqttc/gone"].map(unique);
     let first = Peer::connect_with(&id, |options| {
         durable(100)(options);
+        leaving(will(&gone, "gone", None))(options);
         options.set_ack_mode(AckMode::Manual);
     });
     let mut first = first.await;
     first.subscribe(&topic, QoS::AtLeastOnce).await;
-    let publisher = Peer::connect(&unique("p")).await;
+    let mut publisher = Peer::connect(&unique("p")).await;
+    publisher.subscribe(&gone, QoS::AtLeastOnce).await;
     for payload in ["acknowledged", "one", "two"] {
         publisher.publish(&topic, payload, QoS::AtLeastOnce).await;
     }
@@ -477,6 +479,8 @@ async fn unacknowledged_messages_come_again() {
     // Behind the PUBACK on the same connection.
     first.publish(&unique("rumqttc/fence"), "", QoS::AtLeastOnce).await;
     first.cut().await;
+    // Its will says that the server has seen the end of the connection, and sends nothing more to it.
+    assert_eq!(text(&publisher.next().await), "gone");
     publisher.publish(&topic, "three", QoS::AtLeastOnce).await;
     let mut second = Peer::connect_with(&id, durable(0)).await;
     let again = second.receive(3).await;

@@ -22,12 +22,13 @@
 //! | `wire` | payload stamps, prepared publishes, the fast path of parsing |
 //! | `sockets`, `net` | connecting, and the epoll loop |
 //! | `opening` | CONNECT to SUBACK |
-//! | `publisher`, `traffic` | the two ends of the load |
-//! | `worker`, `run` | one thread, and the phases of all of them |
+//! | `publisher`, `traffic`, `tally` | the two ends of the load, and what they count |
+//! | `worker`, `coordinator`, `run` | one thread, the phases of all of them, and how they are set up |
 //! | `retained` | the storing and fetching of retained messages |
 //! | `process`, `report` | /proc, and what the caller gets |
 
 mod account;
+mod coordinator;
 mod error;
 mod flow;
 mod net;
@@ -41,11 +42,13 @@ mod retained;
 mod run;
 mod schedule;
 mod sockets;
+mod tally;
 mod traffic;
 mod wire;
 mod worker;
 
+pub use coordinator::Progress;
 pub use error::BenchError;
 pub use options::{Load, Options, Scenario};
 pub use report::{BrokerCost, IdleReport, Latency, Report, RetainedReport, TrafficReport};
-pub use run::{Progress, run};
+pub use run::run;

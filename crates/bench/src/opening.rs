@@ -46,33 +46,44 @@ impl Default for Limits {
 pub(crate) struct Opener<'a> {
     options: &'a Options,
     broker: SocketAddr,
+    /// Tells this run's client identifiers from any other's.
+    run_id: &'a str,
     /// All connections of the run, over all threads.
     total: u32,
 }
 
 impl<'a> Opener<'a> {
     /// For `total` connections to `broker`.
-    pub(crate) fn new(options: &'a Options, broker: SocketAddr, total: u32) -> Self {
-        Self { options, broker, total }
+    pub(crate) fn new(options: &'a Options, broker: SocketAddr, run_id: &'a str, total: u32) -> Self {
+        Self { options, broker, run_id, total }
     }
 
-    /// Starts connection number `index` of the run and queues its CONNECT.
+    /// Starts connection number `index` of the run, which is number `number` of its `kind`, and queues its
+    /// CONNECT.
     ///
     /// # Errors
     /// If no socket could be opened.
-    pub(crate) fn start(&self, net: &mut Net, index: u32, client_id: &str) -> Result<usize, BenchError> {
+    pub(crate) fn start(
+        &self,
+        net: &mut Net,
+        index: u32,
+        kind: char,
+        number: u32,
+    ) -> Result<usize, BenchError> {
         let stream = sockets::start_connect(self.broker, index, self.total)
             .map_err(|error| BenchError::Open(self.cannot_connect(&Fault::new(lower(&error)))))?;
         let id = net.add(stream).map_err(|error| BenchError::system("epoll", error))?;
         let version = self.options.version;
         let receive_maximum = (version == Version::V5 && self.options.receive_maximum != u16::MAX)
             .then_some(self.options.receive_maximum);
+        // At most 23 characters, all letters and digits [MQTT-3.1.3-5].
+        let client_id = format!("b{}{kind}{number}", self.run_id);
         let credentials = self.options.credentials.as_ref();
         let connect = Connect {
             username: credentials.map(|(name, _)| name.as_str()),
             password: credentials.map(|(_, password)| password.as_bytes()),
             receive_maximum,
-            ..Connect::new(version, client_id)
+            ..Connect::new(version, &client_id)
         };
         Packet::Connect(connect)
             .encode(version, net.output(id))

@@ -41,6 +41,9 @@ pub struct Options {
     pub idle: u32,
     /// Retained messages to store and fetch.
     pub retained: u32,
+    /// Under [`Load::Rate`], the schedule is looked at no more often than this. Longer costs the generator
+    /// less, and adds to the latency.
+    pub tick: Duration,
     /// Most unacknowledged publishes per publisher under [`Load::Rate`].
     pub max_inflight: u16,
     /// Receive maximum that subscribers announce (version 5).
@@ -78,6 +81,7 @@ impl Options {
             connect_rate: None,
             idle: 0,
             retained: 0,
+            tick: Duration::ZERO,
             max_inflight: u16::MAX,
             receive_maximum: u16::MAX,
             threads: 1,

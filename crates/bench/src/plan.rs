@@ -146,11 +146,6 @@ impl Plan {
     }
 }
 
-/// A client identifier of at most 23 characters, all letters and digits [MQTT-3.1.3-5].
-pub(crate) fn client_id(run: &str, role: char, index: u32) -> String {
-    format!("b{run}{role}{index}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,6 +20,9 @@ pub(crate) struct Usage {
     pub(crate) system_s: f64,
     /// Times a thread gave up the CPU of its own accord: it slept. Over the threads alive now.
     pub(crate) voluntary_switches: u64,
+    /// Time threads were ready to run and had no core: other processes were in the way. Over the threads alive
+    /// now.
+    pub(crate) waited_s: f64,
 }
 
 impl Process {
@@ -56,11 +59,13 @@ impl Process {
     /// If the process ended.
     pub(crate) fn usage(&self) -> Result<Usage, BenchError> {
         let (user, system) = cpu_ticks(&self.read("stat")?).ok_or_else(|| self.odd("stat"))?;
-        Ok(Usage {
+        let mut usage = Usage {
             user_s: user / self.ticks_per_s,
             system_s: system / self.ticks_per_s,
-            voluntary_switches: self.voluntary_switches(),
-        })
+            ..Usage::default()
+        };
+        self.add_threads(&mut usage);
+        Ok(usage)
     }
 
     /// Resident memory now, in bytes.
@@ -82,13 +87,14 @@ impl Process {
         field(&status, "VmHWM:").map(|kib| kib * 1024).ok_or_else(|| self.odd("status"))
     }
 
-    fn voluntary_switches(&self) -> u64 {
-        let Ok(threads) = fs::read_dir(self.dir.join("task")) else { return 0 };
-        threads
-            .flatten()
-            .filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok())
-            .filter_map(|status| field(&status, "voluntary_ctxt_switches:"))
-            .sum()
+    fn add_threads(&self, usage: &mut Usage) {
+        // A thread that ends meanwhile is left out.
+        let Ok(threads) = fs::read_dir(self.dir.join("task")) else { return };
+        for thread in threads.flatten() {
+            let read = |file| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+            usage.voluntary_switches += field(&read("status"), "voluntary_ctxt_switches:").unwrap_or(0);
+            usage.waited_s += waited_s(&read("schedstat")).unwrap_or(0.0);
+        }
     }
 
     fn read(&self, file: &str) -> Result<String, BenchError> {
@@ -112,6 +118,13 @@ fn cpu_ticks(stat: &str) -> Option<(f64, f64)> {
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
+/// The time spent waiting for a core, from `/proc/PID/task/TID/schedstat`, which counts nanoseconds.
+#[expect(clippy::cast_precision_loss, reason = "exact to a microsecond for a century")]
+fn waited_s(schedstat: &str) -> Option<f64> {
+    let ns: u64 = schedstat.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(ns as f64 / 1e9)
+}
+
 /// The number after `name` in a `/proc/PID/status`.
 fn field(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -127,6 +140,7 @@ mod tests {
         let stat = "42 (a) b) (c) S 1 42 42 0 -1 4194560 1 2 3 4 150 25 0 0 20 0 3 0 100 0 0";
         assert_eq!(cpu_ticks(stat), Some((150.0, 25.0)));
         assert_eq!(cpu_ticks("42 (x"), None);
+        assert_eq!(waited_s("1 2500000000 3"), Some(2.5));
     }
 
     #[test]

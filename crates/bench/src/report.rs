@@ -99,6 +99,8 @@ pub struct TrafficReport {
     pub generator_cpu_s_per_million: f64,
     /// CPU time of the generator in percent of one core. Near 100 per thread, it is the generator that is measured.
     pub generator_cpu_percent: f64,
+    /// Time the generator could have run and found no free core, in percent of the measured part.
+    pub generator_waited_percent: f64,
 }
 
 /// A distribution of times, in microseconds.
@@ -125,6 +127,9 @@ pub struct BrokerCost {
     pub cpu_s_per_million: f64,
     /// Times a thread of the broker went to sleep.
     pub voluntary_switches: u64,
+    /// Time its threads could have run and found no free core, in percent of the measured part. High, it is the
+    /// machine that is measured.
+    pub waited_percent: f64,
     /// Resident memory before the first connection.
     pub rss_start_mib: f64,
     /// Most resident memory seen during the run.
@@ -275,7 +280,14 @@ impl fmt::Display for TrafficReport {
             broker.fmt(f)?;
         }
         let (cpu, percent) = (self.generator_cpu_s_per_million, self.generator_cpu_percent);
-        row(f, "generator CPU", &format!("{cpu:.3} s per million deliveries ({percent:.0} % of a core)"))
+        let waited = self.generator_waited_percent;
+        row(
+            f,
+            "generator CPU",
+            &format!(
+                "{cpu:.3} s per million deliveries ({percent:.0} % of a core, waited for one {waited:.1} %)"
+            ),
+        )
     }
 }
 
@@ -308,7 +320,12 @@ impl fmt::Display for BrokerCost {
                 self.cpu_s_per_million
             ),
         )?;
-        row(f, "broker sleeps", &grouped(self.voluntary_switches))?;
+        let sleeps = grouped(self.voluntary_switches);
+        row(
+            f,
+            "broker sleeps",
+            &format!("{sleeps}, waited for a core {:.1} % of the time", self.waited_percent),
+        )?;
         let (start, peak, life) = (self.rss_start_mib, self.rss_peak_mib, self.rss_life_peak_mib);
         row(f, "broker memory", &format!("peak {peak:.1} MiB (before: {start:.1}, ever: {life:.1})"))
     }

@@ -12,7 +12,6 @@ use crate::flow::PacketIds;
 use crate::net::{Clock, Fault, Handler, Net};
 use crate::opening::{self, Opener, Stage};
 use crate::options::{Load, Options};
-use crate::plan::client_id;
 use crate::process::Process;
 use crate::report::{RetainedReport, per_million, per_second, rounded};
 use crate::sockets;
@@ -44,10 +43,10 @@ pub(crate) fn run(options: &Options, broker: SocketAddr, run_id: &str) -> Result
         clock,
         net,
         exchange: Exchange::new(options),
-        opener: Opener::new(options, broker, connections + 1),
+        opener: Opener::new(options, broker, run_id, connections + 1),
     };
     for number in 0..connections {
-        job.open(number, &client_id(run_id, 'r', number))?;
+        job.open('r', number)?;
     }
     let cpu = || process.as_ref().map(Process::usage).transpose();
     let memory = || process.as_ref().map(Process::resident_bytes).transpose();
@@ -55,7 +54,7 @@ pub(crate) fn run(options: &Options, broker: SocketAddr, run_id: &str) -> Result
     let (rss_before, cpu_before) = (memory()?, cpu()?);
     let store = job.store()?;
     let (rss_after, cpu_stored) = (memory()?, cpu()?);
-    let fetch = job.fetch(connections, &client_id(run_id, 'f', 0))?;
+    let fetch = job.fetch(connections)?;
     let cpu_fetched = cpu()?;
 
     let received = job.exchange.received;
@@ -89,8 +88,8 @@ struct Job<'a> {
 
 impl Job<'_> {
     /// Opens one connection and waits until it is ready.
-    fn open(&mut self, number: u32, client_id: &str) -> Result<usize, BenchError> {
-        let id = self.opener.start(&mut self.net, number, client_id)?;
+    fn open(&mut self, kind: char, number: u32) -> Result<usize, BenchError> {
+        let id = self.opener.start(&mut self.net, number, kind, number)?;
         self.exchange.peers.push(Peer::new(self.options));
         self.turn_while(|job| job.exchange.peers[id].stage != Stage::Ready)
             .map_err(|fault| BenchError::Open(self.opener.cannot_connect(&fault)))?;
@@ -158,8 +157,8 @@ impl Job<'_> {
 
     /// Subscribes on a new connection and waits for all messages, as long as they keep coming. How long the
     /// last one took.
-    fn fetch(&mut self, number: u32, client_id: &str) -> Result<Duration, BenchError> {
-        let id = self.open(number, client_id)?;
+    fn fetch(&mut self, number: u32) -> Result<Duration, BenchError> {
+        let id = self.open('f', number)?;
         let began_ns = self.clock.now_ns();
         let (version, qos) = (self.options.version, self.options.qos);
         opening::subscribe(version, qos, &["ret/#".into()], self.net.output(id))

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use hdrhistogram::Histogram;
 use mainstem_mqtt::packet::{QoS, Version};
 use mainstem_mqtt::{Header, PacketType};
 
@@ -14,17 +13,11 @@ use crate::opening::{self, Limits, Stage};
 use crate::plan::{Plan, Routing};
 use crate::publisher::{Publisher, Sending};
 use crate::schedule::{Cursor, Schedule};
+use crate::tally::Tally;
 use crate::wire::{Acknowledged, PUBACK, PUBCOMP, PUBREC, Received, Stamp, append_ack};
 
-/// Longest latency told apart from longer ones.
-const LATENCY_NS_MAX: u64 = 120_000_000_000;
 /// A shared subscription's messages come over many sockets, in no particular order among them.
 type GroupTracker = Tracker<1024>;
-
-/// Latencies in nanoseconds, to three digits.
-pub(crate) fn latencies() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("the bounds are constant and valid")
-}
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,84 +41,6 @@ struct Peer {
 struct Subscriber {
     number: u32,
     trackers_at: usize,
-}
-
-/// What one thread counted. Unless said otherwise, of messages due in the measured part.
-#[derive(Debug)]
-pub(crate) struct Tally {
-    /// Messages handed to a socket.
-    pub(crate) published: u64,
-    /// Messages handed to a socket over the whole run.
-    pub(crate) sent_ever: u64,
-    /// Messages that were due before the load ended and never sent.
-    pub(crate) unsent: u64,
-    /// First arrivals at their receivers, whenever they came.
-    pub(crate) delivered: u64,
-    /// First arrivals during the measured part, whenever they were due.
-    pub(crate) arrivals: u64,
-    /// First arrivals of all messages, whenever they were due.
-    pub(crate) delivered_ever: u64,
-    pub(crate) duplicates: u64,
-    pub(crate) out_of_order: u64,
-    /// Publishes with no place in the plan: wrong size, unknown stream, or not this receiver's.
-    pub(crate) foreign: u64,
-    /// Publishes that the broker refused with a reason code, over the whole run.
-    pub(crate) refused: u64,
-    /// Deliveries given up by a publisher whose window did not move for a second, over the whole run.
-    pub(crate) written_off: u64,
-    /// Connections that broke, over the whole run.
-    pub(crate) broken: u64,
-    /// Why the first of them did.
-    pub(crate) first_fault: Option<Fault>,
-    /// From due to received.
-    pub(crate) latency: Histogram<u64>,
-    /// From due to handed to the socket's output: how far the generator itself fell behind.
-    pub(crate) lag: Histogram<u64>,
-}
-
-impl Default for Tally {
-    fn default() -> Self {
-        Self {
-            published: 0,
-            sent_ever: 0,
-            unsent: 0,
-            delivered: 0,
-            arrivals: 0,
-            delivered_ever: 0,
-            duplicates: 0,
-            out_of_order: 0,
-            foreign: 0,
-            refused: 0,
-            written_off: 0,
-            broken: 0,
-            first_fault: None,
-            latency: latencies(),
-            lag: latencies(),
-        }
-    }
-}
-
-impl Tally {
-    /// Adds what another thread counted.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.published += other.published;
-        self.sent_ever += other.sent_ever;
-        self.unsent += other.unsent;
-        self.delivered += other.delivered;
-        self.arrivals += other.arrivals;
-        self.delivered_ever += other.delivered_ever;
-        self.duplicates += other.duplicates;
-        self.out_of_order += other.out_of_order;
-        self.foreign += other.foreign;
-        self.refused += other.refused;
-        self.written_off += other.written_off;
-        self.broken += other.broken;
-        self.latency.add(&other.latency).expect("both have the same bounds");
-        self.lag.add(&other.lag).expect("both have the same bounds");
-        if self.first_fault.is_none() {
-            self.first_fault.clone_from(&other.first_fault);
-        }
-    }
 }
 
 /// What all threads of a run know.
@@ -544,4 +459,125 @@ pub(crate) fn slots(plan: &Plan) -> Arc<[u32]> {
         }
     };
     (0..plan.streams()).map(slot).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Load, Options, Scenario};
+    use crate::wire::{self, Prepared};
+
+    const MEASURED_NS: Range<u64> = 1_000..2_000;
+
+    /// Two subscribers of a fan-out from one publisher on one thread, ready to receive.
+    fn receivers(scenario: Scenario, qos: QoS) -> Traffic {
+        let topics = (scenario == Scenario::FanIn).then_some(2);
+        let options =
+            Options { subscribers: Some(2), topics, load: Load::Rate(1.0), qos, ..Options::sample() };
+        let plan = Arc::new(Plan::new(scenario, &options, "r".into()).unwrap());
+        let setup = Setup {
+            slots: slots(&plan),
+            plan,
+            version: Version::V5,
+            qos,
+            payload_bytes: options.payload_bytes,
+            windows: Arc::new([]),
+            threads: 1,
+        };
+        let mut traffic = Traffic::new(setup, 0, Vec::new(), Vec::new());
+        for number in 0..2 {
+            traffic.add_subscriber(number);
+        }
+        traffic.peers.iter_mut().for_each(|peer| peer.stage = Stage::Ready);
+        traffic.measure(MEASURED_NS);
+        traffic
+    }
+
+    /// Hands a message to a subscriber at `now_ns`; what it answers.
+    fn arrive(traffic: &mut Traffic, id: usize, stamp: Stamp, now_ns: u64) -> Vec<u8> {
+        let qos = traffic.setup.qos;
+        let packet_id = if qos == QoS::AtMostOnce { 0 } else { 9 };
+        let filler = wire::filler(traffic.setup.payload_bytes);
+        let mut frame = Vec::new();
+        Prepared::new(Version::V5, "t", qos, false, &filler)
+            .unwrap()
+            .append(&mut frame, packet_id, &stamp, &filler);
+        let header = Header::parse(&frame).unwrap().unwrap();
+        let mut out = Vec::new();
+        traffic.packet(id, &mut out, &header, &frame, now_ns).unwrap();
+        out
+    }
+
+    fn stamp(sequence: u32) -> Stamp {
+        Stamp { due_ns: 1_500, stream: 0, sequence }
+    }
+
+    #[test]
+    fn lost_repeated_and_overtaken_messages_are_found() {
+        let mut traffic = receivers(Scenario::FanOut, QoS::AtMostOnce);
+        for sequence in [0, 2, 1, 4, 4] {
+            arrive(&mut traffic, 0, stamp(sequence), 1_900);
+        }
+        arrive(&mut traffic, 1, stamp(0), 1_900);
+        let tally = &traffic.tally;
+        // Of five messages to two receivers, one never came to the first, and four never to the second.
+        assert_eq!((tally.delivered, traffic.expected(&[5])), (5, 10));
+        assert_eq!((tally.duplicates, tally.out_of_order, tally.foreign), (1, 1, 0));
+        assert_eq!(tally.latency.max(), 400);
+    }
+
+    #[test]
+    fn only_the_measured_part_counts() {
+        let mut traffic = receivers(Scenario::FanOut, QoS::AtMostOnce);
+        let due = |due_ns, sequence| Stamp { due_ns, ..stamp(sequence) };
+        arrive(&mut traffic, 0, due(999, 0), 1_001);
+        arrive(&mut traffic, 0, due(1_000, 1), 1_002);
+        arrive(&mut traffic, 0, due(1_999, 2), 2_001);
+        arrive(&mut traffic, 0, due(2_000, 3), 2_002);
+        let tally = &traffic.tally;
+        assert_eq!((tally.delivered, tally.delivered_ever), (2, 4), "by when they were due");
+        assert_eq!(tally.arrivals, 2, "by when they came");
+    }
+
+    #[test]
+    fn strange_publishes_are_foreign() {
+        let mut traffic = receivers(Scenario::FanOut, QoS::AtMostOnce);
+        arrive(&mut traffic, 0, Stamp { stream: 1, ..stamp(0) }, 1_900);
+        let long = wire::filler(traffic.setup.payload_bytes + 1);
+        traffic.deliver(0, &long, 1_900);
+        traffic.deliver(0, b"short", 1_900);
+        assert_eq!((traffic.tally.foreign, traffic.tally.delivered_ever), (3, 0));
+
+        let mut divided = receivers(Scenario::FanIn, QoS::AtMostOnce);
+        arrive(&mut divided, 1, stamp(0), 1_900);
+        assert_eq!(divided.tally.foreign, 1, "the stream belongs to the other subscriber");
+    }
+
+    #[test]
+    fn a_shared_subscription_is_one_receiver_with_order_per_member() {
+        let mut traffic = receivers(Scenario::Shared, QoS::AtMostOnce);
+        for (member, sequence) in [(0, 1), (1, 0), (1, 3), (0, 2), (0, 3), (1, 2)] {
+            arrive(&mut traffic, member, stamp(sequence), 1_900);
+        }
+        let tally = &traffic.tally;
+        assert_eq!((tally.delivered, traffic.expected(&[4])), (4, 4));
+        assert_eq!((tally.duplicates, tally.out_of_order), (2, 0));
+
+        arrive(&mut traffic, 0, stamp(9), 1_900);
+        arrive(&mut traffic, 0, stamp(8), 1_900);
+        assert_eq!(traffic.tally.out_of_order, 1);
+    }
+
+    #[test]
+    fn receivers_acknowledge_at_once() {
+        let mut traffic = receivers(Scenario::FanOut, QoS::AtLeastOnce);
+        assert_eq!(arrive(&mut traffic, 0, stamp(0), 1_900), [PUBACK, 2, 0, 9]);
+        let mut traffic = receivers(Scenario::FanOut, QoS::ExactlyOnce);
+        assert_eq!(arrive(&mut traffic, 0, stamp(0), 1_900), [PUBREC, 2, 0, 9]);
+        let mut out = Vec::new();
+        let release = [wire::PUBREL, 2, 0, 9];
+        let header = Header::parse(&release).unwrap().unwrap();
+        traffic.packet(0, &mut out, &header, &release, 1_901).unwrap();
+        assert_eq!(out, [PUBCOMP, 2, 0, 9]);
+    }
 }

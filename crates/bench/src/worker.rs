@@ -12,14 +12,13 @@ use crate::net::{Clock, Fault, Net};
 use crate::opening::Opener;
 use crate::options::{Load, Options};
 use crate::schedule::{Cursor, Schedule};
-use crate::traffic::{Role, Tally, Traffic};
+use crate::tally::Tally;
+use crate::traffic::{Role, Traffic};
 
 /// Connections being opened at once, within the accept queue of every broker.
 const OPENING_MAX: usize = 64;
 /// A connection that takes longer than this to open will not.
 const OPENING_NS_MAX: u64 = 15_000_000_000;
-/// The schedule is looked at no more often than this.
-const TICK_NS: u64 = 50_000;
 /// How often upkeep runs: lost messages, pings, counters.
 const UPKEEP_NS: u64 = 1_000_000_000;
 
@@ -117,13 +116,18 @@ pub(crate) struct Worker<'a> {
     pub(crate) traffic: Traffic,
     pub(crate) opener: Opener<'a>,
     pub(crate) share: Share,
-    /// A client identifier for a kind of connection and its number.
-    pub(crate) client_id: &'a (dyn Fn(char, u32) -> String + Sync),
     /// The rest of every payload behind its stamp.
     pub(crate) filler: &'a [u8],
-    pub(crate) events: mpsc::Sender<Result<Event, BenchError>>,
-    pub(crate) upkeep_ns: u64,
-    pub(crate) ping_ns: u64,
+    /// To the coordinator.
+    pub(crate) tell: mpsc::Sender<Result<Event, BenchError>>,
+    pub(crate) due: Due,
+}
+
+/// When upkeep and pings are due.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Due {
+    upkeep_ns: u64,
+    ping_ns: u64,
 }
 
 impl Worker<'_> {
@@ -160,7 +164,7 @@ impl Worker<'_> {
 
     fn tell(&self, event: Result<Event, BenchError>) {
         // The coordinator listens until every thread has ended.
-        self.events.send(event).expect("the coordinator listens");
+        self.tell.send(event).expect("the coordinator listens");
     }
 
     /// Serves the connections until `phase` is entered. False if the run is over instead.
@@ -202,7 +206,7 @@ impl Worker<'_> {
                 }
                 let number = numbers[started];
                 let index = (self.net.len() * self.options.threads + self.thread) as u32;
-                self.opener.start(&mut self.net, index, &(self.client_id)(kind, number))?;
+                self.opener.start(&mut self.net, index, kind, number)?;
                 add(&mut self.traffic, (number, started));
                 started += 1;
             }
@@ -237,8 +241,8 @@ impl Worker<'_> {
             self.traffic.queue_all();
         }
         let now_ns = self.clock.now_ns();
-        if now_ns >= self.upkeep_ns {
-            self.upkeep_ns = now_ns + UPKEEP_NS;
+        if now_ns >= self.due.upkeep_ns {
+            self.due.upkeep_ns = now_ns + UPKEEP_NS;
             self.upkeep(now_ns);
         }
         Ok(())
@@ -246,8 +250,8 @@ impl Worker<'_> {
 
     fn upkeep(&mut self, now_ns: u64) {
         self.traffic.unstick();
-        if self.traffic.keep_alive() > 0 && now_ns >= self.ping_ns {
-            self.ping_ns = now_ns + u64::from(self.traffic.keep_alive()) * 1_000_000_000 / 2;
+        if self.traffic.keep_alive() > 0 && now_ns >= self.due.ping_ns {
+            self.due.ping_ns = now_ns + u64::from(self.traffic.keep_alive()) * 1_000_000_000 / 2;
             self.send_to_all(&Packet::PingReq);
         }
     }
@@ -283,7 +287,7 @@ impl Worker<'_> {
             let mut next_ns = Some(end_ns);
             if let Some(schedule) = &schedule {
                 let due_ns = self.traffic.owe_due(schedule, &mut cursor, now_ns, end_ns);
-                next_ns = due_ns.map(|due_ns| due_ns.max(now_ns + TICK_NS)).or(next_ns);
+                next_ns = due_ns.map(|due_ns| due_ns.max(now_ns + nanos(self.options.tick))).or(next_ns);
             } else if now_ns < start_ns {
                 next_ns = Some(start_ns);
             } else if !begun {
@@ -296,8 +300,9 @@ impl Worker<'_> {
             self.turn(until_ns)?;
         }
         if let Some(schedule) = &schedule {
-            // What became due in the last turn counts as due.
+            // What became due during the last turn still goes out.
             self.traffic.owe_due(schedule, &mut cursor, end_ns, end_ns);
+            self.traffic.pump(&mut self.net, Some(schedule), self.filler, self.clock.now_ns());
         }
         self.drain(end_ns + nanos(self.options.drain))
     }

@@ -9,6 +9,10 @@ use std::time::Duration;
 use serde_json::Value;
 use support::{Broker, Run, mainstem};
 
+/// A publisher is acknowledged before its subscribers have the message, so a slow machine lets queues grow. For
+/// tests that count every message they must not overflow.
+const DEEP_QUEUES: [&str; 4] =
+    ["--set", "mqtt.max_queued_messages=1000000", "--set", "mqtt.max_queued_bytes=1000000000"];
 /// Every protocol version, as `-V` takes it.
 const VERSIONS: [&str; 3] = ["5", "311", "31"];
 
@@ -27,8 +31,7 @@ fn every_qos_arrives_in_every_version() {
 
 #[test]
 fn lines_of_standard_input_keep_their_order() {
-    // No subscriber must fall so far behind that its queue overflows.
-    let broker = Broker::start(&["--set", "mqtt.max_queued_messages=100000"]);
+    let broker = Broker::start(&DEEP_QUEUES);
     let lines = (0..2_000).map(|i| format!("line {i}")).collect::<Vec<_>>().join("\n") + "\n";
     for qos in ["0", "1", "2"] {
         let sub = broker.sub(&["-q", qos, "-t", "lines", "-C", "2000"]);
@@ -253,8 +256,7 @@ fn sub_connects_again_only_if_asked() {
 
 #[test]
 fn bench_scenarios_deliver_everything() {
-    // At QoS 1 and 2 a publisher is acknowledged before its subscribers have the message, so queues can grow.
-    let broker = Broker::start(&["--set", "mqtt.max_queued_messages=100000"]);
+    let broker = Broker::start(&DEEP_QUEUES);
     let scenarios: [&[&str]; 5] = [
         &["--scenario", "fan-out", "--publishers", "2", "--subscribers", "20", "--topics", "3"],
         &["--scenario", "fan-in", "--publishers", "10", "--subscribers", "3"],
@@ -265,7 +267,7 @@ fn bench_scenarios_deliver_everything() {
     for scenario in scenarios {
         for qos in ["0", "1", "2"] {
             for load in [["--rate", "500"], ["--window", "4"]] {
-                let threads = if qos == "1" { "2" } else { "1" };
+                let threads = if load[0] == "--window" { "2" } else { "1" };
                 let args = [scenario, &load, &["--qos", qos, "--threads", threads]].concat();
                 let traffic = bench(&broker, &args)["traffic"].take();
                 check_complete(&traffic, &args);
@@ -276,7 +278,7 @@ fn bench_scenarios_deliver_everything() {
 
 #[test]
 fn bench_speaks_both_versions_and_large_payloads() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&DEEP_QUEUES);
     for version in ["4", "5"] {
         for payload in ["16", "300000"] {
             let args = [
@@ -356,7 +358,8 @@ fn bench_says_when_the_broker_goes_away() {
 /// Runs a short benchmark; its JSON report.
 fn bench(broker: &Broker, args: &[&str]) -> Value {
     let port = broker.port().to_string();
-    let short = ["bench", "mqtt", "--port", &port, "--duration", "0.2", "--warmup", "0.1", "--json"];
+    let short =
+        ["bench", "mqtt", "--port", &port, "--duration", "0.2", "--warmup", "0.1", "--drain", "30", "--json"];
     let ended = mainstem(&[&short, args].concat(), b"").succeeds();
     assert_eq!(ended.text().lines().count(), 1, "one line of JSON");
     serde_json::from_str(ended.text()).unwrap()

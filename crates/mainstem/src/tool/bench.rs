@@ -1,6 +1,7 @@
 //! `mainstem bench mqtt`: flags to options, progress and report to the terminal.
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use mainstem_bench::{BenchError, Load, Options, Progress, Report, Scenario};
 use mainstem_mqtt::packet::{QoS, Version};
@@ -64,6 +65,7 @@ fn options(args: &BenchMqttArgs) -> Options {
         connect_rate: args.connect_rate,
         idle: args.idle,
         retained: args.retained,
+        tick: Duration::from_micros(args.tick.into()),
         max_inflight: args.max_inflight,
         receive_maximum: args.receive_maximum,
         threads: args.threads as usize,

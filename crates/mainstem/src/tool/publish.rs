@@ -29,7 +29,7 @@ pub(crate) fn run(args: &PubArgs) -> Result<(), Failure> {
     let session = Session::new(&args.connect, properties, "pub")?;
     let topic = args.topic.as_ref().or(session.target.topic.as_ref());
     let topic = topic.ok_or_else(|| Failure::new("neither --topic nor --url names a topic"))?;
-    check_name(topic).map_err(|error| Failure::new(format!("topic {topic:?}: {error}")))?;
+    check_name(topic).map_err(|error| Failure::new(format!("topic {topic:?} {error}")))?;
     let payload = payload(args)?;
 
     let client = Client::connect(&session)?;

@@ -62,10 +62,10 @@ pub(crate) fn run(args: &SubArgs) -> Result<(), Failure> {
 /// Refuses filters and flags before anything is sent.
 fn check(args: &SubArgs, filters: &[String]) -> Result<(), Failure> {
     for filter in filters.iter().chain(&args.unsubscribe) {
-        parse_subscription(filter).map_err(|error| Failure::new(format!("filter {filter:?}: {error}")))?;
+        parse_subscription(filter).map_err(|error| Failure::new(format!("filter {filter:?} {error}")))?;
     }
     for filter in &args.filter_out {
-        check_filter(filter).map_err(|error| Failure::new(format!("filter {filter:?}: {error}")))?;
+        check_filter(filter).map_err(|error| Failure::new(format!("filter {filter:?} {error}")))?;
     }
     if filters.is_empty() && args.unsubscribe.is_empty() {
         return Err(Failure::new("the URL names no topic"));

@@ -1,0 +1,280 @@
+//! The coordinator: takes the threads through the phases of a run, samples the broker, adds up.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::error::BenchError;
+use crate::net::Clock;
+use crate::options::{Load, Options, Scenario};
+use crate::plan::Plan;
+use crate::process::{Process, Usage};
+use crate::report::{BrokerCost, IdleReport, Latency, TrafficReport, mib, per_million, per_second, rounded};
+use crate::tally::Tally;
+use crate::worker::{Event, PHASE_OPEN, Shared, nanos};
+
+/// How often memory is sampled while the coordinator waits.
+const SAMPLE: Duration = Duration::from_millis(100);
+/// Time for every thread to leave its wait before the load starts.
+const LEAD_NS: u64 = 20_000_000;
+
+/// How a run is going, once a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// What is happening.
+    pub phase: &'static str,
+    /// Since the run began.
+    pub elapsed: Duration,
+    /// Messages sent in the last second.
+    pub published_per_s: u64,
+    /// Deliveries in the last second.
+    pub delivered_per_s: u64,
+    /// Resident memory of the broker, in MiB.
+    pub rss_mib: Option<f64>,
+}
+
+/// The processes under observation.
+struct Monitor {
+    broker: Option<Process>,
+    generator: Process,
+    rss_start: u64,
+    rss_peak: u64,
+}
+
+impl Monitor {
+    fn new(options: &Options) -> Result<Self, BenchError> {
+        let broker = options.broker_pid.map(Process::of).transpose()?;
+        let rss_start = broker.as_ref().map(Process::resident_bytes).transpose()?.unwrap_or(0);
+        Ok(Self { broker, generator: Process::this()?, rss_start, rss_peak: rss_start })
+    }
+
+    fn sample(&mut self) -> Result<Option<u64>, BenchError> {
+        let resident = self.broker.as_ref().map(Process::resident_bytes).transpose()?;
+        self.rss_peak = self.rss_peak.max(resident.unwrap_or(0));
+        Ok(resident)
+    }
+
+    fn usage(&self) -> Result<(Option<Usage>, Usage), BenchError> {
+        Ok((self.broker.as_ref().map(Process::usage).transpose()?, self.generator.usage()?))
+    }
+}
+
+/// What was sampled around the measured part.
+pub(crate) struct Measured {
+    connections_per_s: f64,
+    before: (Option<Usage>, Usage),
+    after: (Option<Usage>, Usage),
+    rss_life_peak: u64,
+}
+
+/// The main thread's side of a run.
+pub(crate) struct Coordinator<'a> {
+    options: &'a Options,
+    plan: &'a Plan,
+    shared: &'a Shared,
+    clock: Clock,
+    events: mpsc::Receiver<Result<Event, BenchError>>,
+    /// What the threads have reported so far.
+    reported: Vec<Event>,
+    monitor: Monitor,
+    progress: &'a mut dyn FnMut(&Progress),
+    /// When progress was last reported, and the counters then.
+    seen: (u64, u64, u64),
+}
+
+impl<'a> Coordinator<'a> {
+    /// # Errors
+    /// If the broker's process cannot be observed.
+    pub(crate) fn new(
+        options: &'a Options,
+        plan: &'a Plan,
+        shared: &'a Shared,
+        clock: Clock,
+        events: mpsc::Receiver<Result<Event, BenchError>>,
+        progress: &'a mut dyn FnMut(&Progress),
+    ) -> Result<Self, BenchError> {
+        let monitor = Monitor::new(options)?;
+        let (reported, seen) = (Vec::new(), (0, 0, 0));
+        Ok(Self { options, plan, shared, clock, events, reported, monitor, progress, seen })
+    }
+
+    /// Takes the threads through the phases.
+    ///
+    /// # Errors
+    /// The first that a thread reports.
+    pub(crate) fn phases(&mut self) -> Result<(Option<IdleReport>, Option<Measured>), BenchError> {
+        let idle = self.idle()?;
+        if self.options.scenario.is_none() {
+            return Ok((idle, None));
+        }
+        let opening_ns = self.clock.now_ns();
+        self.shared.enter(PHASE_OPEN);
+        self.await_all("connecting", Event::Open)?;
+        let took = Duration::from_nanos(self.clock.now_ns() - opening_ns);
+        let connections = u64::from(self.plan.publishers + self.plan.subscribers);
+
+        let start_ns = self.clock.now_ns() + LEAD_NS;
+        self.shared.start_load(start_ns);
+        let measured_ns = start_ns + nanos(self.options.warmup);
+        self.sleep_until("warming up", measured_ns)?;
+        let before = self.monitor.usage()?;
+        self.sleep_until("measuring", measured_ns + nanos(self.options.duration))?;
+        let after = self.monitor.usage()?;
+        self.await_all("draining", Event::Drained)?;
+        let rss_life_peak = match &self.monitor.broker {
+            Some(broker) => broker.resident_bytes_max()?,
+            None => 0,
+        };
+        let connections_per_s = per_second(connections, took);
+        Ok((idle, Some(Measured { connections_per_s, before, after, rss_life_peak })))
+    }
+
+    /// Opens the idle connections and, if there is nothing else to do, holds them.
+    #[expect(clippy::cast_precision_loss, reason = "memory sizes stay far below 2^53")]
+    fn idle(&mut self) -> Result<Option<IdleReport>, BenchError> {
+        let began_ns = self.clock.now_ns();
+        self.await_all("connecting", Event::Idle)?;
+        let connections = self.options.idle;
+        if connections == 0 {
+            return Ok(None);
+        }
+        let took = Duration::from_nanos(self.clock.now_ns() - began_ns);
+        let grown = self.monitor.sample()?.map(|now| now.saturating_sub(self.monitor.rss_start));
+        let mut cpu_percent = None;
+        if self.options.scenario.is_none() && !self.options.duration.is_zero() {
+            let (before, _) = self.monitor.usage()?;
+            self.sleep_until("holding", self.clock.now_ns() + nanos(self.options.duration))?;
+            let (after, _) = self.monitor.usage()?;
+            cpu_percent =
+                after.zip(before).map(|(after, before)| self.percent_of_duration(after.cpu_s_since(&before)));
+        }
+        Ok(Some(IdleReport {
+            connections,
+            connections_per_s: per_second(u64::from(connections), took),
+            rss_kib_per_connection: grown
+                .map(|bytes| rounded(bytes as f64 / 1024.0 / f64::from(connections))),
+            cpu_percent,
+        }))
+    }
+
+    fn percent_of_duration(&self, cpu_s: f64) -> f64 {
+        rounded(100.0 * cpu_s / self.options.duration.as_secs_f64())
+    }
+
+    /// Waits until every thread has reported `wanted`.
+    fn await_all(&mut self, phase: &'static str, wanted: Event) -> Result<(), BenchError> {
+        while self.reported.iter().filter(|event| **event == wanted).count() < self.options.threads {
+            self.listen(SAMPLE)?;
+            self.observe(phase)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until `until_ns`, unless a thread fails before.
+    fn sleep_until(&mut self, phase: &'static str, until_ns: u64) -> Result<(), BenchError> {
+        loop {
+            let left = Duration::from_nanos(until_ns.saturating_sub(self.clock.now_ns()));
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.listen(left.min(SAMPLE))?;
+            self.observe(phase)?;
+        }
+    }
+
+    /// Takes one report of a thread, if one comes in time.
+    fn listen(&mut self, timeout: Duration) -> Result<(), BenchError> {
+        match self.events.recv_timeout(timeout) {
+            Ok(Ok(event)) => self.reported.push(event),
+            Ok(Err(error)) => return Err(error),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(BenchError::System("a thread of the generator ended early".into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Samples memory, and reports progress if a second has passed.
+    fn observe(&mut self, phase: &'static str) -> Result<(), BenchError> {
+        let resident = self.monitor.sample()?;
+        let now_ns = self.clock.now_ns();
+        let (then_ns, sent_then, delivered_then) = self.seen;
+        let since = Duration::from_nanos(now_ns - then_ns);
+        if since < Duration::from_secs(1) {
+            return Ok(());
+        }
+        let (sent, delivered) = self.shared.counters();
+        self.seen = (now_ns, sent, delivered);
+        let rate = |count| per_second(count, since).round();
+        #[expect(clippy::cast_sign_loss, reason = "rates are not negative")]
+        (self.progress)(&Progress {
+            phase,
+            elapsed: Duration::from_nanos(now_ns),
+            published_per_s: rate(sent - sent_then) as u64,
+            delivered_per_s: rate(delivered - delivered_then) as u64,
+            rss_mib: resident.map(mib),
+        });
+        Ok(())
+    }
+
+    /// What the threads counted and the samples around it come to.
+    #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+    pub(crate) fn traffic_report(&self, tally: &Tally, measured: &Measured) -> TrafficReport {
+        let expected = tally.published * u64::from(self.plan.copies());
+        let duration = self.options.duration;
+        let generator_cpu_s = measured.after.1.cpu_s_since(&measured.before.1);
+        let (rate, window) = match self.options.load {
+            Load::Rate(rate) => (Some(rate), None),
+            Load::Window(window) => (None, Some(window)),
+        };
+        TrafficReport {
+            scenario: self.options.scenario.unwrap_or(Scenario::FanOut).name(),
+            publishers: self.plan.publishers,
+            subscribers: self.plan.subscribers,
+            topics: self.plan.topics,
+            rate,
+            window,
+            seconds: duration.as_secs_f64(),
+            connections_per_s: measured.connections_per_s,
+            published: tally.published,
+            unsent: tally.unsent,
+            expected,
+            delivered: tally.delivered,
+            delivered_percent: if expected == 0 {
+                100.0
+            } else {
+                // Not rounded up: 100 means all of them.
+                (1e5 * tally.delivered as f64 / expected as f64).floor() / 1e3
+            },
+            lost: expected - tally.delivered.min(expected),
+            duplicates: tally.duplicates,
+            out_of_order: tally.out_of_order,
+            foreign: tally.foreign,
+            refused: tally.refused,
+            written_off: tally.written_off,
+            publishes_per_s: per_second(tally.published, duration),
+            deliveries_per_s: per_second(tally.arrivals, duration),
+            latency: Latency::of(&tally.latency),
+            lag: Latency::of(&tally.lag),
+            broker: self.broker_cost(tally, measured),
+            generator_cpu_s_per_million: per_million(generator_cpu_s, tally.arrivals),
+            generator_cpu_percent: self.percent_of_duration(generator_cpu_s),
+            generator_waited_percent: self
+                .percent_of_duration(measured.after.1.waited_s - measured.before.1.waited_s),
+        }
+    }
+
+    fn broker_cost(&self, tally: &Tally, measured: &Measured) -> Option<BrokerCost> {
+        let (before, after) = measured.before.0.zip(measured.after.0)?;
+        Some(BrokerCost {
+            cpu_user_s: rounded(after.user_s - before.user_s),
+            cpu_system_s: rounded(after.system_s - before.system_s),
+            cpu_s_per_million: per_million(after.cpu_s_since(&before), tally.arrivals),
+            voluntary_switches: after.voluntary_switches.saturating_sub(before.voluntary_switches),
+            waited_percent: self.percent_of_duration(after.waited_s - before.waited_s),
+            rss_start_mib: mib(self.monitor.rss_start),
+            rss_peak_mib: mib(self.monitor.rss_peak),
+            rss_life_peak_mib: mib(measured.rss_life_peak),
+        })
+    }
+}

@@ -41,8 +41,8 @@ pub struct Options {
     pub idle: u32,
     /// Retained messages to store and fetch.
     pub retained: u32,
-    /// Under [`Load::Rate`], the schedule is looked at no more often than this. Longer costs the generator
-    /// less, and adds to the latency.
+    /// Under [`Load::Rate`], the shortest sleep until the next message is due; arrivals end it early. Longer costs
+    /// the generator less, and adds to the latency.
     pub tick: Duration,
     /// Most unacknowledged publishes per publisher under [`Load::Rate`].
     pub max_inflight: u16,

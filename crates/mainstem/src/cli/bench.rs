@@ -97,7 +97,7 @@ pub(crate) struct BenchMqttArgs {
     /// Receive maximum of the subscribers (version 5); they acknowledge at once, in one write per turn
     #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) receive_maximum: u16,
-    /// With --rate: microseconds between looks at the schedule; longer costs the generator less, and adds to latency
+    /// With --rate: shortest sleep between messages; longer costs the generator less, and adds to the latency
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub(crate) tick: u32,
     /// Threads of the generator; connections are dealt out among them

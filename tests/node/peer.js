@@ -138,8 +138,9 @@ export class Peer {
 
   /** Disconnects, and fails if the client had anything to complain about. */
   async leave(options) {
-    await this.client.endAsync(false, options);
+    // What it cannot send any more while it ends is no complaint.
     assert.deepEqual(this.#errors, []);
+    await this.client.endAsync(false, options);
   }
 
   /** Closes the connection without a DISCONNECT, as a network failure would. */

@@ -132,7 +132,7 @@ settings! {
         session_expiry_s_max: u32 = 4_294_967_295_u32, in 0 ..= 4_294_967_295;
         /// Sessions, connected or not; a client that would need one more is answered with 0x97.
         max_sessions: u32 = 1_000_000_u32, in 1 ..= 100_000_000;
-        /// Retained messages; one beyond is refused with 0x97 (MQTT 5) or counted as dropped, its delivery to subscribers goes on.
+        /// Retained messages; one beyond is refused with 0x97 (MQTT 5, QoS 1 and 2); others are delivered, but not retained, and counted as dropped.
         max_retained_messages: u32 = 1_000_000_u32, in 0 ..= 1_000_000_000;
         /// Bytes of payload and topic in all retained messages.
         max_retained_bytes: u64 = 1_073_741_824_u64, in 0 ..= 1_099_511_627_776;

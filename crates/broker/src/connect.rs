@@ -69,7 +69,7 @@ impl Shard {
             }
         };
         self.welcome(io, conn, &connect, &seat);
-        Ok(Next::Packet)
+        Ok(if self.conn(conn).state == ConnState::Vacant { Next::Gone } else { Next::Packet })
     }
 
     /// A CONNECT that does not decode: answered where its protocol level is known [MQTT-3.1.2-2].
@@ -97,8 +97,11 @@ impl Shard {
         let server_reference = (moved && !reference.is_empty()).then_some(reference.as_str());
         let full = Packet::ConnAck(ConnAck { server_reference, ..bare.clone() });
         // What explains is left out rather than sent to a client that has no room for it.
-        let fits = full.encoded_len(version) <= packet_max.unwrap_or(u32::MAX) as usize;
-        let packet = if fits { full } else { Packet::ConnAck(bare) };
+        let room = packet_max.unwrap_or(u32::MAX) as usize;
+        let packet = if full.encoded_len(version) <= room { full } else { Packet::ConnAck(bare) };
+        if packet.encoded_len(version) > room {
+            return;
+        }
         let Some(output) = io.output(conn) else { return };
         match packet.encode(version, output.buffer()) {
             Ok(()) => self.deliveries.counters.messages_sent += 1,
@@ -206,6 +209,8 @@ impl Shard {
         let five = connect.version == Version::V5;
         let keep_alive = match (connect.keep_alive, config.keep_alive_s_max) {
             (asked, u16::MAX) => asked,
+            // A client of 3.x cannot be told of another than its own.
+            (asked, _) if !five => asked,
             (0, most) => most,
             (asked, most) => asked.min(most),
         };
@@ -272,7 +277,17 @@ impl Shard {
             .then_some(response),
             ..ConnAck::default()
         };
-        self.send(io, seat.slot, &Packet::ConnAck(connack));
+        let packet = Packet::ConnAck(connack);
+        let packet_max = self.deliveries.sessions.at(seat.slot).packet_max;
+        if packet.encoded_len(connect.version) > packet_max as usize {
+            log::info!("client {client_id:?} is refused: it has no room for a CONNACK");
+            self.turn_away(io, conn, connect.version, Some(packet_max), ReasonCode::PacketTooLarge);
+            self.vacate(conn);
+            io.close(conn);
+            self.detach(io, seat.slot);
+            return;
+        }
+        self.send(io, seat.slot, &packet);
         self.pump(io, seat.slot);
     }
 }

@@ -13,7 +13,7 @@ use crate::counters::Counters;
 use crate::groups::Group;
 use crate::message::Message;
 use crate::pressure::{Level, Tally};
-use crate::session::{Delivery, Extra, Session, Sessions};
+use crate::session::{Delivery, Extra, Rare, Session, Sessions};
 
 /// First byte of a PUBREL: its type and the flags it must have [MQTT-3.6.1-1].
 const PUBREL: u8 = 0x62;
@@ -95,7 +95,13 @@ impl Deliveries {
             return;
         }
         let (conn, qos0) = (session.conn, offer.qos == QoS::AtMostOnce);
-        if !qos0 && !(session.queue.is_empty() && session.window.has_room(session.inflight_max)) {
+        let waits = if qos0 {
+            // Queued QoS 0 messages are not to be overtaken [MQTT-4.6.0-5].
+            self.queue_qos0 && !session.queue.is_empty()
+        } else {
+            !session.queue.is_empty() || !session.window.has_room(session.inflight_max)
+        };
+        if waits {
             self.tally_queue(slot, now_ms);
             self.enqueue(slot, offer);
             return;
@@ -117,9 +123,9 @@ impl Deliveries {
             self.tally.count(if pending > URGENT_BYTES { Level::Urgent } else { Level::Behind });
         }
         self.templates.begin(offer.message, now_ms);
-        let mut aliases = session.rare.as_mut().and_then(|rare| rare.aliases.as_mut());
-        let (template, alias) =
-            self.templates.get(session.version, !qos0, offer.message, offer.ids, aliases.as_deref_mut());
+        let aliases = session.rare.as_ref().and_then(|rare| rare.aliases.as_ref());
+        let (template, naming) =
+            self.templates.get(session.version, !qos0, offer.message, offer.ids, aliases);
         if template.packet_len() > session.packet_max as usize {
             self.count_drop(slot, "it takes no packets that large");
             return;
@@ -136,12 +142,13 @@ impl Deliveries {
         append(
             output,
             template,
-            alias,
+            naming,
             offer.message,
             offer.qos,
             Flags { dup: false, retain: offer.retain },
             packet_id,
         );
+        learn(&mut session.rare, naming, offer.message.topic());
         self.counters.messages_sent += 1;
         self.counters.publish_sent += 1;
         self.counters.publish_bytes_sent += offer.message.payload().len() as u64;
@@ -248,18 +255,14 @@ impl Deliveries {
                 }
                 Some(Resend::Publish(packet_id, delivery)) => {
                     self.templates.begin(&delivery.message, now_ms);
-                    let mut aliases = rare.as_mut().and_then(|rare| rare.aliases.as_mut());
-                    let (template, alias) = self.templates.get(
-                        *version,
-                        true,
-                        &delivery.message,
-                        delivery.ids(),
-                        aliases.as_deref_mut(),
-                    );
+                    let aliases = rare.as_ref().and_then(|rare| rare.aliases.as_ref());
+                    let (template, naming) =
+                        self.templates.get(*version, true, &delivery.message, delivery.ids(), aliases);
                     let flags = Flags { dup: true, retain: delivery.retain };
                     let fits = template.packet_len() <= *packet_max as usize;
                     if fits {
-                        append(output, template, alias, &delivery.message, delivery.qos, flags, packet_id);
+                        append(output, template, naming, &delivery.message, delivery.qos, flags, packet_id);
+                        learn(rare, naming, delivery.message.topic());
                         self.counters.publish_sent += 1;
                         self.counters.publish_bytes_sent += delivery.message.payload().len() as u64;
                     }
@@ -301,18 +304,18 @@ impl Deliveries {
             self.counters.queued_messages -= 1;
             let expired = delivery.message.is_expired(now_ms);
             self.templates.begin(&delivery.message, now_ms);
-            let mut aliases = session.rare.as_mut().and_then(|rare| rare.aliases.as_mut());
+            let aliases = session.rare.as_ref().and_then(|rare| rare.aliases.as_ref());
             if expired {
                 session.settle(&delivery);
                 self.counters.publish_dropped += 1;
                 continue;
             }
-            let (template, alias) = self.templates.get(
+            let (template, naming) = self.templates.get(
                 session.version,
                 qos != QoS::AtMostOnce,
                 &delivery.message,
                 delivery.ids(),
-                aliases.as_deref_mut(),
+                aliases,
             );
             if template.packet_len() > session.packet_max as usize {
                 session.settle(&delivery);
@@ -328,7 +331,8 @@ impl Deliveries {
                 let keep = session.is_persistent() || delivery.group().is_some();
                 session.window.send(awaited(qos), keep.then_some(delivery))
             };
-            append(output, template, alias, &message, qos, flags, packet_id);
+            append(output, template, naming, &message, qos, flags, packet_id);
+            learn(&mut session.rare, naming, message.topic());
             self.counters.messages_sent += 1;
             self.counters.publish_sent += 1;
             self.counters.publish_bytes_sent += message.payload().len() as u64;
@@ -354,12 +358,21 @@ struct Flags {
     retain: bool,
 }
 
+/// A PUBLISH has been sent: if it introduced an alias, the client knows it from here on.
+fn learn(rare: &mut Option<Box<Rare>>, naming: TopicRef, topic: &str) {
+    if matches!(naming, TopicRef::NameAndAlias(_))
+        && let Some(aliases) = rare.as_mut().and_then(|rare| rare.aliases.as_mut())
+    {
+        aliases.introduced(topic);
+    }
+}
+
 /// Puts one PUBLISH on its way.
 #[inline]
 fn append(
     output: &mut Output,
     template: &PublishTemplate,
-    alias: Option<u16>,
+    naming: TopicRef,
     message: &Message,
     qos: QoS,
     Flags { dup, retain }: Flags,
@@ -373,7 +386,7 @@ fn append(
     } else {
         template.append(buffer, qos, dup, retain, packet_id);
     }
-    if let Some(alias) = alias {
+    if let TopicRef::NameAndAlias(alias) | TopicRef::Alias(alias) = naming {
         template.patch_alias(&mut buffer[start..], alias);
     }
     if let Some(payload) = shared {
@@ -381,7 +394,15 @@ fn append(
     }
 }
 
-/// How the topic stands in a variant.
+/// How the topic stands in a variant, as a part of its number.
+fn part(naming: TopicRef) -> usize {
+    match naming {
+        TopicRef::Name => NAME,
+        TopicRef::NameAndAlias(_) => NAME_AND_ALIAS,
+        TopicRef::Alias(_) => ALIAS,
+    }
+}
+
 const NAME: usize = 0;
 const NAME_AND_ALIAS: usize = 1;
 const ALIAS: usize = 2;
@@ -424,7 +445,7 @@ impl Templates {
         self.of = None;
     }
 
-    /// The template for one receiver, and the alias to patch into it.
+    /// The template for one receiver, and how it names the topic.
     #[inline]
     fn get(
         &mut self,
@@ -432,15 +453,11 @@ impl Templates {
         acknowledged: bool,
         message: &Message,
         ids: &[u32],
-        aliases: Option<&mut OutboundAliases>,
-    ) -> (&PublishTemplate, Option<u16>) {
+        aliases: Option<&OutboundAliases>,
+    ) -> (&PublishTemplate, TopicRef) {
         let five = version == Version::V5;
-        let (naming, alias) = match aliases.map(|aliases| aliases.refer(message.topic())) {
-            None | Some(TopicRef::Name) => (NAME, None),
-            Some(TopicRef::NameAndAlias(alias)) => (NAME_AND_ALIAS, Some(alias)),
-            Some(TopicRef::Alias(alias)) => (ALIAS, Some(alias)),
-        };
-        let variant = usize::from(five) | usize::from(acknowledged) << 1 | naming << 2;
+        let naming = aliases.map_or(TopicRef::Name, |aliases| aliases.refer(message.topic()));
+        let variant = usize::from(five) | usize::from(acknowledged) << 1 | part(naming) << 2;
         if five && !ids.is_empty() {
             if self.with_ids_of != Some(variant) || self.ids != ids {
                 encode(variant, message, ids, self.at_ms, &mut self.with_ids);
@@ -448,14 +465,14 @@ impl Templates {
                 self.ids.clear();
                 self.ids.extend_from_slice(ids);
             }
-            return (&self.with_ids, alias);
+            return (&self.with_ids, naming);
         }
         let template = &mut self.variants[variant];
         if self.encoded & (1 << variant) == 0 {
             encode(variant, message, &[], self.at_ms, template);
             self.encoded |= 1 << variant;
         }
-        (template, alias)
+        (template, naming)
     }
 }
 

@@ -244,7 +244,7 @@ impl Shard {
             },
         );
         let level = self.deliveries.take_tally().majority(1);
-        mail.group.pressure.note(level, io.clock.now_ms);
+        mail.group.pressure.note(level, self.me, io.clock.now_ms);
     }
 }
 

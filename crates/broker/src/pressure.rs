@@ -7,8 +7,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How long a publisher takes notice of receivers that were found behind.
+/// How long a publisher takes notice of receivers that were found behind and not looked at since.
 const NOTICED_MS: u64 = 100;
+/// Low bits of a note, which hold the shard that wrote it.
+const SHARD_BITS: u32 = 8;
 
 /// How far the receivers of a publish are behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,29 +23,37 @@ pub(crate) enum Level {
     Urgent,
 }
 
-/// The last word on the receivers of one topic or group, from any shard.
+/// The last word on the receivers of one topic or group, from any shard. Each note is the time it holds until
+/// and the shard it is from, which takes it back when it finds its receivers better.
 #[derive(Debug, Default)]
 pub(crate) struct Pressure {
-    behind_until_ms: AtomicU64,
-    urgent_until_ms: AtomicU64,
+    behind: AtomicU64,
+    urgent: AtomicU64,
 }
 
 impl Pressure {
-    /// Says how a fan-out found its receivers.
-    pub(crate) fn note(&self, level: Level, now_ms: u64) {
-        let until_ms = match level {
-            Level::None => return,
-            Level::Behind => &self.behind_until_ms,
-            Level::Urgent => &self.urgent_until_ms,
-        };
-        until_ms.store(now_ms + NOTICED_MS, Ordering::Relaxed);
+    /// Says how a fan-out on `shard` found its receivers.
+    pub(crate) fn note(&self, level: Level, shard: u16, now_ms: u64) {
+        let note = (now_ms + NOTICED_MS) << SHARD_BITS | u64::from(shard);
+        for (cell, holds) in [(&self.behind, level >= Level::Behind), (&self.urgent, level == Level::Urgent)]
+        {
+            if holds {
+                cell.store(note, Ordering::Relaxed);
+            } else {
+                let known = cell.load(Ordering::Relaxed);
+                if known != 0 && known & ((1 << SHARD_BITS) - 1) == u64::from(shard) {
+                    cell.store(0, Ordering::Relaxed);
+                }
+            }
+        }
     }
 
     /// How receivers were found a moment ago.
     pub(crate) fn level(&self, now_ms: u64) -> Level {
-        if now_ms < self.urgent_until_ms.load(Ordering::Relaxed) {
+        let holds = |cell: &AtomicU64| now_ms < cell.load(Ordering::Relaxed) >> SHARD_BITS;
+        if holds(&self.urgent) {
             Level::Urgent
-        } else if now_ms < self.behind_until_ms.load(Ordering::Relaxed) {
+        } else if holds(&self.behind) {
             Level::Behind
         } else {
             Level::None
@@ -94,10 +104,15 @@ mod tests {
 
         let pressure = Pressure::default();
         assert_eq!(pressure.level(0), Level::None);
-        pressure.note(Level::Behind, 1_000);
+        pressure.note(Level::Behind, 1, 1_000);
         assert_eq!(pressure.level(1_099), Level::Behind);
-        pressure.note(Level::Urgent, 1_050);
+        pressure.note(Level::Urgent, 2, 1_050);
         assert_eq!(pressure.level(1_100), Level::Urgent);
         assert_eq!(pressure.level(1_150), Level::None);
+        pressure.note(Level::Urgent, 2, 2_000);
+        pressure.note(Level::None, 1, 2_001);
+        assert_eq!(pressure.level(2_002), Level::Urgent, "another shard's word does not undo it");
+        pressure.note(Level::None, 2, 2_003);
+        assert_eq!(pressure.level(2_004), Level::None);
     }
 }

@@ -20,6 +20,9 @@ const PUBREC: u8 = 0x50;
 const PUBREL: u8 = 0x62;
 const PUBCOMP: u8 = 0x70;
 
+/// Size up to which a message costs no more to deliver than an empty one, bytes.
+const SMALL_BYTES: usize = 1024;
+
 /// What became of a published message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Published {
@@ -140,24 +143,48 @@ impl Shard {
                 payload: publish.payload,
                 properties: publish.properties,
             };
+            // A client that can be told is told before anybody gets a message that it may send again.
+            let can_be_told = five && publish.qos > QoS::AtMostOnce;
+            if publish.retain
+                && can_be_told
+                && !publish.payload.is_empty()
+                && !self.shared.retained.has_room(topic, topic.len() + publish.payload.len())
+            {
+                self.deliveries.counters.publish_dropped += 1;
+                self.answer_publish(io, slot, publish, ReasonCode::QuotaExceeded);
+                return Ok(Next::Packet);
+            }
             match self.publish(io, &content) {
                 Published::Routed => ReasonCode::Success,
                 Published::NoSubscribers => ReasonCode::NoMatchingSubscribers,
                 Published::NotRetained => ReasonCode::QuotaExceeded,
             }
         };
+        self.answer_publish(io, slot, publish, reason);
+        Ok(Next::Packet)
+    }
+
+    /// Acknowledges a PUBLISH as its QoS asks for.
+    fn answer_publish(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        publish: &Publish<'_>,
+        reason: ReasonCode,
+    ) {
+        let id = publish.packet_id;
         match publish.qos {
             QoS::AtMostOnce => {}
             QoS::AtLeastOnce => self.acknowledge(io, slot, PUBACK, id, reason),
             QoS::ExactlyOnce => {
-                if five && reason.is_error() {
+                let session = self.deliveries.sessions.at(slot);
+                if session.version == Version::V5 && reason.is_error() {
                     // The exchange is over, the identifier free again [MQTT-4.3.3-9].
-                    self.deliveries.sessions.at(slot).received.release(id);
+                    session.received.release(id);
                 }
                 self.acknowledge(io, slot, PUBREC, id, reason);
             }
         }
-        Ok(Next::Packet)
     }
 
     /// Publishes a message: retains it if it asks for that, and routes it to every subscriber there is.
@@ -207,25 +234,26 @@ impl Shard {
 
     /// Offers a message to every subscriber on this shard, and notes if most of them are behind.
     fn fan_out(&mut self, io: &mut Io<'_, Mail>, message: &Arc<Message>, matched: &Matched) {
-        let before = self.work;
-        self.offer_to_all(io, message, matched);
-        let level = self.deliveries.take_tally().majority(self.work - before);
-        matched.pressure.note(level, io.clock.now_ms);
+        let receivers = self.offer_to_all(io, message, matched);
+        self.work += receivers * cost(message);
+        let level = self.deliveries.take_tally().majority(receivers);
+        matched.pressure.note(level, self.me, io.clock.now_ms);
     }
 
-    /// Offers a message to every subscriber on this shard.
-    fn offer_to_all(&mut self, io: &mut Io<'_, Mail>, message: &Arc<Message>, matched: &Matched) {
+    /// Offers a message to every subscriber on this shard. Returns how many there are.
+    fn offer_to_all(&mut self, io: &mut Io<'_, Mail>, message: &Arc<Message>, matched: &Matched) -> u32 {
         let mine = 1 << self.me;
         let mut lists = matched
             .filters
             .iter()
             .filter(|(_, shards)| shards & mine != 0)
             .filter_map(|(filter, _)| self.local.get(filter));
-        let (Some(first), second) = (lists.next(), lists.next()) else { return };
+        let (Some(first), second) = (lists.next(), lists.next()) else { return 0 };
         let one_copy = self.shared.config.one_copy_per_client;
         let Some(second) = second.filter(|_| one_copy) else {
+            let mut receivers = 0;
             for subscriber in first.iter().chain(second.into_iter().chain(lists).flatten()) {
-                self.work += 1;
+                receivers += 1;
                 if is_own(self.me, &mut self.deliveries.sessions, message, subscriber) {
                     continue;
                 }
@@ -238,7 +266,7 @@ impl Shard {
                 };
                 self.deliveries.offer(io, subscriber.session, &offer);
             }
-            return;
+            return receivers;
         };
         // One copy per client, at its highest QoS, with all identifiers [MQTT-3.3.4-2, MQTT-3.3.4-3].
         let Scratch { fan_out, hits } = &mut self.scratch;
@@ -265,11 +293,11 @@ impl Shard {
                 hit.ids.push(subscriber.id);
             }
         }
-        self.work += hits.len() as u32;
         for Hit { session, qos, retain, ids } in hits.iter() {
             let offer = Offer { message, qos: *qos, retain: *retain, ids, group: None };
             self.deliveries.offer(io, *session, &offer);
         }
+        hits.len() as u32
     }
 
     pub(crate) fn on_puback(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) -> Handled {
@@ -311,6 +339,11 @@ impl Shard {
         settle(self, slot, acked);
         Ok(Next::Packet)
     }
+}
+
+/// What one delivery of a message costs, in deliveries of a small one.
+fn cost(message: &Message) -> u32 {
+    1 + (message.size() / SMALL_BYTES) as u32
 }
 
 /// An exchange is over: whoever deals out shared subscriptions is to know.

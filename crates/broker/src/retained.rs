@@ -98,6 +98,11 @@ impl Cursor {
         };
         Self { filter: filter.into(), prefix_len, state: At::Start }
     }
+
+    /// The filter whose topics it walks through.
+    pub(crate) fn filter(&self) -> &str {
+        &self.filter
+    }
 }
 
 impl Retained {
@@ -115,13 +120,23 @@ impl Retained {
         let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
         let replaced = store.messages.get(message.topic()).map(|known| known.0.size() as u64);
         let bytes = store.bytes - replaced.unwrap_or(0) + size;
-        if bytes > self.bytes_max || (replaced.is_none() && store.messages.len() as u64 >= self.messages_max)
-        {
+        // What the broker says of itself is little and must not depend on what clients retain.
+        let is_own = message.topic().starts_with("$SYS/");
+        let is_one_more = replaced.is_none() && store.messages.len() as u64 >= self.messages_max;
+        if !is_own && (bytes > self.bytes_max || is_one_more) {
             return Err(Full);
         }
         store.messages.replace(kept);
         store.bytes = bytes;
         Ok(())
+    }
+
+    /// Whether a message of this size could be retained now.
+    pub(crate) fn has_room(&self, topic: &str, size: usize) -> bool {
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        let replaced = store.messages.get(topic).map(|known| known.0.size() as u64);
+        store.bytes - replaced.unwrap_or(0) + size as u64 <= self.bytes_max
+            && (replaced.is_some() || (store.messages.len() as u64) < self.messages_max)
     }
 
     /// Forgets the retained message of a topic.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use mainstem_mqtt::alias::InboundAliases;
 use mainstem_mqtt::{
-    Ack, DecodeError, Disconnect, Header, Packet, ReasonCode, SubscribeOptions, Version, decode,
+    Ack, DecodeError, Disconnect, Header, Packet, PacketType, ReasonCode, SubscribeOptions, Version, decode,
 };
 use mainstem_runtime::{ConnId, Io, Received, Service};
 use mainstem_topic::FilterId;
@@ -91,6 +91,8 @@ pub(crate) struct Conn {
     pub(crate) turn: u64,
     /// Deliveries caused in that turn.
     pub(crate) caused: u32,
+    /// Deliveries caused by its last publish.
+    pub(crate) last_caused: u32,
     pub(crate) aliases: Option<Box<InboundAliases>>,
     /// Set while its publishes wait for receivers that are behind.
     pub(crate) brake: Option<Box<Brake>>,
@@ -194,6 +196,7 @@ impl Shard {
                 let caused = self.work - before;
                 let known = self.conn(conn);
                 known.caused += caused;
+                known.last_caused = caused;
                 if let Some((level, matched)) = pressed {
                     known.brake = Some(Box::new(Brake { level, matched, since_ms: io.clock.now_ms }));
                 }
@@ -245,7 +248,9 @@ impl Shard {
         if congested {
             return true;
         }
-        conn.caused >= LIGHT_DELIVERIES && (work >= DELIVERIES_PER_TURN || io.others_wait())
+        // What its last publish caused is the best guess of what the next will.
+        let heavy = conn.caused + conn.last_caused > LIGHT_DELIVERIES;
+        heavy && (work >= DELIVERIES_PER_TURN || io.others_wait())
     }
 
     /// Sends a packet to a session's client, if it is connected.
@@ -337,6 +342,19 @@ impl Shard {
     }
 }
 
+/// Whether a packet with this first byte is answered.
+fn wants_answer(first: u8) -> bool {
+    const PUBACK: u8 = PacketType::PubAck as u8;
+    const PUBCOMP: u8 = PacketType::PubComp as u8;
+    const DISCONNECT: u8 = PacketType::Disconnect as u8;
+    const PUBLISH: u8 = PacketType::Publish as u8;
+    match first >> 4 {
+        PUBACK | PUBCOMP | DISCONNECT => false,
+        PUBLISH => first & 0b0110 != 0,
+        _ => true,
+    }
+}
+
 impl Service for Shard {
     type Mail = Mail;
 
@@ -361,7 +379,6 @@ impl Service for Shard {
         let packet_max = self.config().max_packet_size_bytes;
         let mut received = Received::default();
         let mut packets = 0;
-        self.conn(conn).last_packet_ms = io.clock.now_ms;
         let outcome = loop {
             let rest = &bytes[received.consumed..];
             let header = match Header::parse(rest) {
@@ -382,6 +399,11 @@ impl Service for Shard {
                 received.next_len = header.packet_len();
                 break Ok(Next::Packet);
             }
+            if io.is_congested(conn) && wants_answer(header.first) {
+                // A client that asks and never reads is not read either: answers take memory.
+                received.hold = true;
+                break Ok(Next::Hold);
+            }
             match self.handle(io, conn, &rest[..header.packet_len()]) {
                 Ok(Next::Packet) => {
                     received.consumed += header.packet_len();
@@ -395,6 +417,10 @@ impl Service for Shard {
             }
         };
         self.deliveries.counters.messages_received += packets;
+        if packets > 0 {
+            // Whole packets count, not bytes [MQTT-3.1.2-22].
+            self.conn(conn).last_packet_ms = io.clock.now_ms;
+        }
         if let Err(refusal) = outcome {
             received.consumed = bytes.len();
             self.refuse(io, conn, &refusal);

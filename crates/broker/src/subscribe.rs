@@ -49,8 +49,11 @@ impl Shard {
             reasons: &reasons,
         };
         self.send(io, slot, &Packet::SubAck(suback));
-        if !walks.is_empty() {
-            self.deliveries.sessions.at(slot).rare().walks.extend(walks);
+        for walk in walks {
+            // Subscribing again begins again; it does not add a second walk.
+            let known = &mut self.deliveries.sessions.at(slot).rare().walks;
+            known.retain(|other| other.cursor.filter() != walk.cursor.filter());
+            known.push_back(walk);
         }
         Ok(Next::Packet)
     }

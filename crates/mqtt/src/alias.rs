@@ -70,15 +70,21 @@ impl OutboundAliases {
     }
 
     /// How to name `topic` in the next PUBLISH.
-    pub fn refer(&mut self, topic: &str) -> TopicRef {
+    pub fn refer(&self, topic: &str) -> TopicRef {
         if let Some(index) = self.topics.iter().position(|known| **known == *topic) {
             return TopicRef::Alias(index as u16 + 1);
         }
         if self.topics.len() >= usize::from(self.maximum) {
             return TopicRef::Name;
         }
+        TopicRef::NameAndAlias(self.topics.len() as u16 + 1)
+    }
+
+    /// A PUBLISH that introduces an alias for `topic`, as [`TopicRef::NameAndAlias`] asked, has been sent. Not
+    /// to be called for one that was dropped: the client would never learn what the alias stands for.
+    pub fn introduced(&mut self, topic: &str) {
+        debug_assert!(self.topics.len() < usize::from(self.maximum));
         self.topics.push(topic.into());
-        TopicRef::NameAndAlias(self.topics.len() as u16)
     }
 }
 
@@ -104,8 +110,11 @@ mod tests {
     fn an_outbound_alias_is_introduced_once_and_never_reassigned() {
         let mut aliases = OutboundAliases::new(2);
         assert_eq!(aliases.refer("a"), TopicRef::NameAndAlias(1));
+        assert_eq!(aliases.refer("a"), TopicRef::NameAndAlias(1), "not sent, not introduced");
+        aliases.introduced("a");
         assert_eq!(aliases.refer("a"), TopicRef::Alias(1));
         assert_eq!(aliases.refer("b"), TopicRef::NameAndAlias(2));
+        aliases.introduced("b");
         assert_eq!(aliases.refer("c"), TopicRef::Name);
         assert_eq!(aliases.refer("a"), TopicRef::Alias(1));
     }

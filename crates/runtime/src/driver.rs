@@ -165,8 +165,11 @@ impl<S: Service> Driver<S> {
                 self.service.timer(&mut self.core.io(), token);
             }
             self.service.turn_ends(&mut self.core.io());
+            // Before any acknowledgement leaves: what its receiver does next, on whatever shard, comes after.
+            self.post_mail();
             self.flush();
             self.see_off();
+            // Connections that failed in the flush may have left wills.
             self.post_mail();
         }
     }

@@ -129,6 +129,11 @@ impl<M> Io<'_, M> {
         self.output(conn)
     }
 
+    /// Whether more output waits than [`Io::output_if_room`] adds to.
+    pub fn is_congested(&self, conn: ConnId) -> bool {
+        self.links.get(conn).is_some_and(|link| link.output.pending() >= HIGH_WATER_BYTES)
+    }
+
     /// Whether output waits and the connection's socket has long taken none: its peer does not read.
     pub fn is_stalled(&self, conn: ConnId) -> bool {
         let stalled =

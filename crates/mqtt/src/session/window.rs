@@ -32,6 +32,10 @@ pub enum Pending {
 #[derive(Debug)]
 struct Slot<M> {
     pending: Pending,
+    /// Sent on this connection.
+    sent: bool,
+    /// Counts against the maximum: its PUBLISH was sent on this connection.
+    counted: bool,
     /// The message, if it may have to be sent again.
     message: Option<M>,
 }
@@ -65,9 +69,10 @@ pub struct Window<M> {
     /// Identifier of the first slot.
     first: u16,
     slots: VecDeque<Slot<M>>,
-    /// Slots that wait for something and were sent on this connection.
+    /// Slots that wait for something and whose PUBLISH was sent on this connection.
     in_flight: u16,
-    /// First slot not yet sent on this connection; less than the number of slots only after a reconnect.
+    /// Before this slot, everything has been sent on this connection; less than the number of slots only
+    /// after a reconnect.
     resend_from: usize,
 }
 
@@ -79,6 +84,11 @@ impl<M> Default for Window<M> {
 
 fn id_after(id: u16, steps: usize) -> u16 {
     ((usize::from(id) - 1 + steps) % usize::from(LAST_ID)) as u16 + 1
+}
+
+/// Whether a slot is to be sent again and has not been.
+fn is_unsent<M>(slot: &Slot<M>) -> bool {
+    !slot.sent && slot.pending != Pending::Nothing
 }
 
 impl<M> Window<M> {
@@ -103,7 +113,7 @@ impl<M> Window<M> {
         debug_assert!(matches!(pending, Pending::PubAck | Pending::PubRec));
         debug_assert!(self.slots.len() < SPAN_MAX && self.resend_from == self.slots.len());
         let id = id_after(self.first, self.slots.len());
-        self.slots.push_back(Slot { pending, message });
+        self.slots.push_back(Slot { pending, sent: true, counted: true, message });
         self.resend_from = self.slots.len();
         self.in_flight += 1;
         id
@@ -142,7 +152,7 @@ impl<M> Window<M> {
         let cycle = usize::from(LAST_ID);
         let index = (usize::from(packet_id) + cycle - usize::from(self.first)) % cycle;
         // What was not sent on this connection cannot be acknowledged on it.
-        (index < self.resend_from).then_some(index)
+        self.slots.get(index).is_some_and(|slot| slot.sent).then_some(index)
     }
 
     fn slot(&mut self, packet_id: u16) -> Option<&mut Slot<M>> {
@@ -157,7 +167,7 @@ impl<M> Window<M> {
         }
         slot.pending = Pending::Nothing;
         let message = slot.message.take();
-        self.in_flight -= 1;
+        self.in_flight -= u16::from(slot.counted);
         self.drop_done();
         Acked::Done(message)
     }
@@ -174,6 +184,9 @@ impl<M> Window<M> {
     pub fn disconnected(&mut self) {
         self.in_flight = 0;
         self.resend_from = 0;
+        for slot in &mut self.slots {
+            (slot.sent, slot.counted) = (false, false);
+        }
         // What is done at the back has nothing to wait for: left in, it would look like something to resend.
         while self.slots.back().is_some_and(|slot| slot.pending == Pending::Nothing) {
             self.slots.pop_back();
@@ -181,43 +194,36 @@ impl<M> Window<M> {
         self.slots.shrink_to_fit();
     }
 
-    /// The next packet to send again, if fewer than `maximum` are in flight. Messages that were not kept
-    /// cannot be: they were sent to a client that asked for no session.
+    /// The next packet to send again, in the order of the first sending. Publishes wait while `maximum` are in
+    /// flight; PUBRELs wait for no quota [MQTT-3.3.4-10], nor do they use any: it begins anew with each
+    /// connection (4.9).
     pub fn next_resend(&mut self, maximum: u16) -> Option<Resend<'_, M>> {
-        while let Some(slot) = self.slots.get(self.resend_from) {
-            if slot.pending == Pending::Nothing
-                || (slot.message.is_none() && slot.pending != Pending::PubComp)
-            {
-                debug_assert_eq!(slot.pending, Pending::Nothing, "an unacknowledged message was not kept");
-                self.resend_from += 1;
-                continue;
-            }
-            if self.in_flight >= maximum {
-                return None;
-            }
-            self.in_flight += 1;
-            let id = id_after(self.first, self.resend_from);
-            let slot = &self.slots[self.resend_from];
-            self.resend_from += 1;
-            return Some(match (&slot.message, slot.pending) {
-                (Some(message), Pending::PubAck | Pending::PubRec) => Resend::Publish(id, message),
-                _ => Resend::Release(id),
-            });
+        let (first, from) = (self.first, self.resend_from);
+        let has_quota = self.in_flight < maximum;
+        let is_next = |slot: &Slot<M>| is_unsent(slot) && (has_quota || slot.pending == Pending::PubComp);
+        let next = from + self.slots.range(from..).position(is_next)?;
+        let is_release = self.slots[next].pending == Pending::PubComp;
+        self.slots[next].sent = true;
+        self.slots[next].counted = !is_release;
+        self.in_flight += u16::from(!is_release);
+        self.resend_from =
+            self.slots.range(from..).position(is_unsent).map_or(self.slots.len(), |ahead| from + ahead);
+        let packet_id = id_after(first, next);
+        if is_release {
+            return Some(Resend::Release(packet_id));
         }
-        None
+        self.slots[next].message.as_ref().map(|message| Resend::Publish(packet_id, message))
     }
 
     /// Takes out the messages for which `take` answers true and that no PUBREC has claimed; their slots are
     /// done. For what may be given to somebody else once the connection has gone (shared subscriptions).
     pub fn take_messages(&mut self, mut take: impl FnMut(&M, Pending) -> bool) -> Vec<M> {
         let mut taken = Vec::new();
-        for (index, slot) in self.slots.iter_mut().enumerate() {
+        for slot in &mut self.slots {
             if slot.message.as_ref().is_some_and(|message| take(message, slot.pending)) {
                 slot.pending = Pending::Nothing;
                 taken.extend(slot.message.take());
-                if index < self.resend_from {
-                    self.in_flight = self.in_flight.saturating_sub(1);
-                }
+                self.in_flight -= u16::from(slot.counted);
             }
         }
         self.drop_done();
@@ -285,10 +291,10 @@ mod tests {
         assert!(window.is_empty() && window.has_room(2));
     }
 
-    /// The window against a list: (identifier, pending, message, sent on this connection).
+    /// The window against a list: identifier, pending, message, sent on this connection, counted.
     #[derive(Default)]
     struct Model {
-        flight: Vec<(u16, Pending, u32, bool)>,
+        flight: Vec<(u16, Pending, u32, bool, bool)>,
     }
 
     #[derive(Clone, Debug)]
@@ -322,7 +328,7 @@ mod tests {
             let mut next_message = 0_u32;
             for step in steps {
                 let resent = model.flight.iter().all(|entry| entry.3);
-                let in_flight = model.flight.iter().filter(|entry| entry.3).count();
+                let in_flight = model.flight.iter().filter(|entry| entry.4).count();
                 prop_assert_eq!(usize::from(window.in_flight()), in_flight);
                 prop_assert_eq!(window.has_room(MAXIMUM), resent && in_flight < usize::from(MAXIMUM));
                 match step {
@@ -330,7 +336,7 @@ mod tests {
                         let pending = if two { Pending::PubRec } else { Pending::PubAck };
                         let id = window.send(pending, Some(next_message));
                         prop_assert!(model.flight.iter().all(|entry| entry.0 != id), "identifier in use");
-                        model.flight.push((id, pending, next_message, true));
+                        model.flight.push((id, pending, next_message, true, true));
                         next_message += 1;
                     }
                     Step::Send(_) => {}
@@ -365,12 +371,14 @@ mod tests {
                     }
                     Step::Reconnect => {
                         window.disconnected();
-                        model.flight.iter_mut().for_each(|entry| entry.3 = false);
+                        model.flight.iter_mut().for_each(|entry| (entry.3, entry.4) = (false, false));
                     }
                     Step::Resend => {
-                        let expected = (in_flight < usize::from(MAXIMUM))
-                            .then(|| model.flight.iter_mut().find(|entry| !entry.3))
-                            .flatten();
+                        let has_quota = in_flight < usize::from(MAXIMUM);
+                        let expected = model
+                            .flight
+                            .iter_mut()
+                            .find(|entry| !entry.3 && (has_quota || entry.1 == Pending::PubComp));
                         match (window.next_resend(MAXIMUM), expected) {
                             (None, None) => {}
                             (Some(Resend::Release(id)), Some(entry)) => {
@@ -380,7 +388,7 @@ mod tests {
                             (Some(Resend::Publish(id, message)), Some(entry)) => {
                                 prop_assert_eq!((id, *message), (entry.0, entry.2));
                                 prop_assert!(entry.1 != Pending::PubComp);
-                                entry.3 = true;
+                                (entry.3, entry.4) = (true, true);
                             }
                             (got, expected) => prop_assert!(false, "{:?} instead of {:?}", got, expected),
                         }

@@ -55,7 +55,8 @@ macro_rules! settings {
             pub fn check(&self) -> Result<(), (&'static str, String)> {
                 $($(
                     let value = i128::from(self.$key);
-                    if value < $low || value > $high {
+                    let bounds: std::ops::RangeInclusive<i128> = $low..=$high;
+                    if !bounds.contains(&value) {
                         return Err((stringify!($key), format!("{value} is not within {} to {}", stringify!($low), stringify!($high))));
                     }
                 )?)+

@@ -132,7 +132,9 @@ mod tests {
     fn messages_are_dealt_out_evenly_and_the_busy_get_fewer() {
         let group = Group::new("g", "t");
         let members: Vec<_> = (0..4).map(member).collect();
-        members.iter().for_each(|member| group.join(member.clone()));
+        for member in &members {
+            group.join(member.clone());
+        }
         for _ in 0..400 {
             group.pick(None).unwrap();
         }
@@ -151,7 +153,9 @@ mod tests {
     fn the_dead_are_passed_over_while_anybody_lives() {
         let group = Group::new("g", "t");
         let members: Vec<_> = (0..100).map(member).collect();
-        members.iter().for_each(|member| group.join(member.clone()));
+        for member in &members {
+            group.join(member.clone());
+        }
         for member in &members[..99] {
             member.load.online.store(false, Ordering::Relaxed);
         }

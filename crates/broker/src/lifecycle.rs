@@ -71,13 +71,12 @@ impl Shard {
         self.deliveries.counters.clients_connected -= 1;
         self.pass_on(io, slot);
         match will_delay_s {
-            // The end of the session publishes it if need be.
-            None => {}
             Some(0) => self.publish_will(io, slot),
             Some(delay_s) if delay_s < expiry_s => {
                 io.set_timer(now_ms + u64::from(delay_s) * 1000, Timer::Will(key).token());
             }
-            Some(_) => {}
+            // There is none, or the end of the session comes first and publishes it.
+            _ => {}
         }
         match expiry_s {
             0 => self.end_session(io, slot),

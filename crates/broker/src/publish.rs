@@ -196,7 +196,6 @@ impl Shard {
             if content.payload.is_empty() {
                 shared.retained.clear(content.topic);
             } else if shared.retained.set(&message).is_err() {
-                log::warn!("a message on {:?} cannot be retained: the store is full", content.topic);
                 self.deliveries.counters.publish_dropped += 1;
                 retained = false;
             }
@@ -209,10 +208,10 @@ impl Shard {
         }
         let mut others = matched.shards & !(1 << self.me);
         while others != 0 {
-            let shard = others.trailing_zeros() as usize;
+            let other = others.trailing_zeros() as usize;
             others &= others - 1;
             let mail = PublishMail { message: Arc::clone(&message), matched: Arc::clone(&matched) };
-            io.send(shard, Mail::Publish(mail));
+            io.send(other, Mail::Publish(mail));
         }
         let level = matched.level(io.clock.now_ms);
         if level > Level::None {
@@ -300,15 +299,14 @@ impl Shard {
         hits.len() as u32
     }
 
-    pub(crate) fn on_puback(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) -> Handled {
+    pub(crate) fn on_puback(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
         let session = self.deliveries.sessions.at(slot);
         session.progress_ms = io.clock.now_ms;
         let acked = session.window.puback(ack.packet_id);
         settle(self, slot, acked);
-        Ok(Next::Packet)
     }
 
-    pub(crate) fn on_pubrec(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) -> Handled {
+    pub(crate) fn on_pubrec(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
         let session = self.deliveries.sessions.at(slot);
         session.progress_ms = io.clock.now_ms;
         match session.window.pubrec(ack.packet_id, ack.reason.is_error()) {
@@ -322,22 +320,19 @@ impl Shard {
                 self.acknowledge(io, slot, PUBREL, ack.packet_id, ReasonCode::PacketIdentifierNotFound);
             }
         }
-        Ok(Next::Packet)
     }
 
-    pub(crate) fn on_pubrel(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) -> Handled {
+    pub(crate) fn on_pubrel(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
         let known = self.deliveries.sessions.at(slot).received.release(ack.packet_id);
         let reason = if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
         self.acknowledge(io, slot, PUBCOMP, ack.packet_id, reason);
-        Ok(Next::Packet)
     }
 
-    pub(crate) fn on_pubcomp(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) -> Handled {
+    pub(crate) fn on_pubcomp(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
         let session = self.deliveries.sessions.at(slot);
         session.progress_ms = io.clock.now_ms;
         let acked = session.window.pubcomp(ack.packet_id);
         settle(self, slot, acked);
-        Ok(Next::Packet)
     }
 }
 

@@ -7,6 +7,7 @@
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use mainstem_topic::matches;
@@ -15,6 +16,8 @@ use crate::message::Message;
 
 /// Topics looked at in one piece of a walk.
 const LOOKED_AT_MAX: usize = 2048;
+/// Bytes found in one piece of a walk after which it ends, unless nothing was found before.
+const PIECE_BYTES_MAX: usize = 64 * 1024;
 
 /// A message in the order of its topic.
 #[derive(Debug)]
@@ -65,6 +68,8 @@ pub(crate) struct Retained {
     store: RwLock<Store>,
     messages_max: u64,
     bytes_max: u64,
+    /// The store was found full and nothing has been removed since.
+    full: AtomicBool,
 }
 
 /// The store is full.
@@ -107,7 +112,12 @@ impl Cursor {
 
 impl Retained {
     pub(crate) fn new(messages_max: u32, bytes_max: u64) -> Self {
-        Self { store: RwLock::default(), messages_max: u64::from(messages_max), bytes_max }
+        Self {
+            store: RwLock::default(),
+            messages_max: u64::from(messages_max),
+            bytes_max,
+            full: AtomicBool::new(false),
+        }
     }
 
     /// Makes `message` its topic's retained message.
@@ -124,6 +134,13 @@ impl Retained {
         let is_own = message.topic().starts_with("$SYS/");
         let is_one_more = replaced.is_none() && store.messages.len() as u64 >= self.messages_max;
         if !is_own && (bytes > self.bytes_max || is_one_more) {
+            if !self.full.swap(true, Ordering::Relaxed) {
+                log::warn!(
+                    "the store of retained messages is full: {} messages, {} bytes",
+                    store.messages.len(),
+                    store.bytes
+                );
+            }
             return Err(Full);
         }
         store.messages.replace(kept);
@@ -144,6 +161,7 @@ impl Retained {
         let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(gone) = store.messages.take(topic) {
             store.bytes -= gone.0.size() as u64;
+            self.full.store(false, Ordering::Relaxed);
         }
     }
 
@@ -163,7 +181,7 @@ impl Retained {
             At::After(topic) => Bound::Excluded(&**topic),
         };
         let mut last: Option<&str> = None;
-        let mut left = limit;
+        let (mut left, mut bytes) = (limit, 0);
         for (looked_at, ByTopic(message)) in
             store.messages.range::<str, _>((from, Bound::Unbounded)).enumerate()
         {
@@ -180,7 +198,8 @@ impl Retained {
             last = Some(message.topic());
             if matches(&cursor.filter, message.topic()) && !message.is_expired(now_ms) {
                 found.push(Arc::clone(message));
-                left -= 1;
+                bytes += message.size();
+                left = if bytes < PIECE_BYTES_MAX { left - 1 } else { 0 };
             }
         }
         true
@@ -260,7 +279,9 @@ mod tests {
                 }
             }
         }
-        topics.iter().for_each(|topic| retained.set(&message(topic, b"1", None)).unwrap());
+        for topic in &topics {
+            retained.set(&message(topic, b"1", None)).unwrap();
+        }
         for filter in
             ["#", "a/#", "a", "+/7/x", "a/+/x", "a/+", "+/+", "/", "$SYS/#", "b/3#", "+", "nothing/#"]
         {

@@ -1,6 +1,6 @@
 //! A session: what the broker knows of one client, connected or not (4.1).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -75,7 +75,10 @@ pub(crate) struct Rare {
     pub(crate) will: Option<Will>,
     /// The connection has gone and the will is due at this time.
     pub(crate) will_at_ms: Option<u64>,
-    pub(crate) walks: VecDeque<RetainedWalk>,
+    /// By filter.
+    pub(crate) walks: BTreeMap<Box<str>, RetainedWalk>,
+    /// The walks go on in the next turn.
+    pub(crate) walk_is_due: bool,
     pub(crate) groups: Vec<Arc<Group>>,
     pub(crate) aliases: Option<OutboundAliases>,
     /// Set while the session is in a group.

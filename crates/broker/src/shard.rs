@@ -202,12 +202,27 @@ impl Shard {
                 }
                 handled
             }
-            Packet::PubAck(ack) => self.on_puback(io, slot, &ack),
-            Packet::PubRec(ack) => self.on_pubrec(io, slot, &ack),
-            Packet::PubRel(ack) => self.on_pubrel(io, slot, &ack),
-            Packet::PubComp(ack) => self.on_pubcomp(io, slot, &ack),
+            Packet::PubAck(ack) => {
+                self.on_puback(io, slot, &ack);
+                Ok(Next::Packet)
+            }
+            Packet::PubRec(ack) => {
+                self.on_pubrec(io, slot, &ack);
+                Ok(Next::Packet)
+            }
+            Packet::PubRel(ack) => {
+                self.on_pubrel(io, slot, &ack);
+                Ok(Next::Packet)
+            }
+            Packet::PubComp(ack) => {
+                self.on_pubcomp(io, slot, &ack);
+                Ok(Next::Packet)
+            }
             Packet::Subscribe(subscribe) => self.on_subscribe(io, slot, &subscribe),
-            Packet::Unsubscribe(unsubscribe) => self.on_unsubscribe(io, slot, &unsubscribe),
+            Packet::Unsubscribe(unsubscribe) => {
+                self.on_unsubscribe(io, slot, &unsubscribe);
+                Ok(Next::Packet)
+            }
             Packet::PingReq => {
                 self.send(io, slot, &Packet::PingResp);
                 Ok(Next::Packet)
@@ -465,7 +480,8 @@ impl Service for Shard {
             self.start_timers(io);
         }
         for key in std::mem::take(&mut self.walking) {
-            if self.deliveries.sessions.get(key).is_some() {
+            if let Some(session) = self.deliveries.sessions.get(key) {
+                session.rare().walk_is_due = false;
                 self.pump(io, key.slot);
             }
         }

@@ -32,7 +32,7 @@ impl Shard {
         let id = subscribe.subscription_id.unwrap_or(0);
         let mut reasons = Vec::new();
         let mut walks = Vec::new();
-        for asked in subscribe.filters.iter() {
+        for asked in &subscribe.filters {
             match self.subscribe_one(slot, &asked, id)? {
                 Ok(granted) => {
                     reasons.push(granted.qos as u8);
@@ -49,11 +49,10 @@ impl Shard {
             reasons: &reasons,
         };
         self.send(io, slot, &Packet::SubAck(suback));
-        for walk in walks {
+        if !walks.is_empty() {
             // Subscribing again begins again; it does not add a second walk.
-            let known = &mut self.deliveries.sessions.at(slot).rare().walks;
-            known.retain(|other| other.cursor.filter() != walk.cursor.filter());
-            known.push_back(walk);
+            let begun = walks.into_iter().map(|walk: RetainedWalk| (walk.cursor.filter().into(), walk));
+            self.deliveries.sessions.at(slot).rare().walks.extend(begun);
         }
         Ok(Next::Packet)
     }
@@ -187,14 +186,9 @@ impl Shard {
         Some(is_new)
     }
 
-    pub(crate) fn on_unsubscribe(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        slot: u32,
-        unsubscribe: &Unsubscribe<'_>,
-    ) -> Handled {
+    pub(crate) fn on_unsubscribe(&mut self, io: &mut Io<'_, Mail>, slot: u32, unsubscribe: &Unsubscribe<'_>) {
         let mut reasons = Vec::new();
-        for filter in unsubscribe.filters.iter() {
+        for filter in &unsubscribe.filters {
             let reason = match parse_subscription(filter) {
                 Err(_) => ReasonCode::TopicFilterInvalid,
                 Ok(parsed) => match parsed.group {
@@ -211,14 +205,17 @@ impl Shard {
             reasons: if self.deliveries.sessions.at(slot).version == Version::V5 { &reasons } else { &[] },
         };
         self.send(io, slot, &Packet::UnsubAck(unsuback));
-        Ok(Next::Packet)
     }
 
-    fn unsubscribe_one(&mut self, slot: u32, filter: &str) -> ReasonCode {
-        let Some(filter) = self.shared.routes.find(filter) else { return ReasonCode::NoSubscriptionExisted };
+    fn unsubscribe_one(&mut self, slot: u32, name: &str) -> ReasonCode {
+        let Some(filter) = self.shared.routes.find(name) else { return ReasonCode::NoSubscriptionExisted };
         let session = self.deliveries.sessions.at(slot);
         let Ok(index) = session.find(filter) else { return ReasonCode::NoSubscriptionExisted };
         let subscription = session.subscriptions.remove(index);
+        if let Some(rare) = &mut session.rare {
+            // Nothing new is sent for a subscription that has gone [MQTT-3.10.4-2].
+            rare.walks.remove(name);
+        }
         self.remove_subscriber(subscription);
         self.deliveries.counters.subscriptions -= 1;
         ReasonCode::Success
@@ -249,23 +246,27 @@ impl Shard {
             let session = self.deliveries.sessions.at(slot);
             let window_room = session.inflight_max.saturating_sub(session.window.in_flight());
             let (conn, has_room) = (session.conn, session.window.has_room(session.inflight_max));
-            let Some(walk) = session.rare.as_mut().and_then(|rare| rare.walks.front_mut()) else { return };
+            let Some(mut walk) = session.rare.as_mut().and_then(|rare| rare.walks.first_entry()) else {
+                return;
+            };
+            let RetainedWalk { options, id, .. } = *walk.get();
             let mut limit = WALK_PIECE;
-            if walk.options.qos != QoS::AtMostOnce {
+            if options.qos != QoS::AtMostOnce {
                 if !has_room {
                     return;
                 }
                 limit = limit.min(usize::from(window_room));
             }
-            if io.output_if_room(conn).is_none() {
+            if !io.has_ample_room(conn) {
                 return;
             }
-            let over = shared.retained.walk(&mut walk.cursor, limit, io.clock.now_ms, &mut found);
-            let (options, id) = (walk.options, walk.id);
-            if over {
-                session.rare().walks.pop_front();
+            if shared.retained.walk(&mut walk.get_mut().cursor, limit, io.clock.now_ms, &mut found) {
+                walk.remove();
             }
             for message in found.drain(..) {
+                if shared.routes.is_write_only(message.topic()) {
+                    continue;
+                }
                 let offer = Offer {
                     message: &message,
                     qos: message.qos.min(options.qos),
@@ -275,9 +276,12 @@ impl Shard {
                 };
                 self.deliveries.offer(io, slot, &offer);
             }
+            // Retained messages say nothing about who keeps up with publishers.
+            self.deliveries.take_tally();
         }
         let key = self.deliveries.sessions.key(self.me, slot);
-        if !self.walking.contains(&key) {
+        let rare = self.deliveries.sessions.at(slot).rare();
+        if !rare.walks.is_empty() && !std::mem::replace(&mut rare.walk_is_due, true) {
             self.walking.push(key);
         }
     }

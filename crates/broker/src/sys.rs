@@ -15,8 +15,10 @@ use crate::timers::Timer;
 const SPANS: [f64; 3] = [1.0, 5.0, 15.0];
 const SPAN_NAMES: [&str; 3] = ["1min", "5min", "15min"];
 
-/// Rates shown under `load/`, and the counter each follows.
-const LOADS: [(&str, fn(&Counters) -> u64); 8] = [
+/// A rate shown under `load/`, and the counter it follows.
+type Load = (&'static str, fn(&Counters) -> u64);
+
+const LOADS: [Load; 8] = [
     ("messages/received", |counters| counters.messages_received),
     ("messages/sent", |counters| counters.messages_sent),
     ("publish/received", |counters| counters.publish_received),
@@ -64,7 +66,8 @@ impl Sys {
         say("shared_subscriptions/count", now.shared_subscriptions);
         lines.push(("uptime".to_owned(), format!("{uptime_s} seconds")));
         for (index, (name, counter)) in LOADS.iter().enumerate() {
-            let per_minute = counter(now).saturating_sub(counter(&self.last)) as f64 * 60.0 / interval_s;
+            let new = counter(now).saturating_sub(counter(&self.last));
+            let per_minute = f64::from(u32::try_from(new).unwrap_or(u32::MAX)) * 60.0 / interval_s;
             for (span, name_of_span) in SPAN_NAMES.iter().enumerate() {
                 let weight = 1.0 - (-interval_s / (60.0 * SPANS[span])).exp();
                 let load = &mut self.loads[index][span];

@@ -28,6 +28,8 @@ const EVENTS_PER_TURN: usize = 1024;
 const LINGER_MS: u64 = 2_000;
 /// How long a drain may take before the shard ends with connections open.
 const DRAIN_MS: u64 = 5_000;
+/// Longest pause between two offers that no held connection gets on with, ms.
+const VAIN_WAIT_MS_MAX: u64 = 8;
 /// Longest sleep when the only thing to wait for cannot wake the shard.
 const RETRY_MS: u64 = 10;
 
@@ -83,6 +85,8 @@ pub(crate) struct Driver<S: Service> {
     held: VecDeque<ConnId>,
     /// No held connection got on when they were last offered their input: trying at once would only burn time.
     held_in_vain: bool,
+    /// How long to wait then, ms: longer each time.
+    vain_wait_ms: u64,
     /// Connections whose congested output has drained.
     drained: Vec<ConnId>,
     lingering: VecDeque<(ConnId, u64)>,
@@ -125,6 +129,7 @@ impl<S: Service> Driver<S> {
             again: Vec::new(),
             held: VecDeque::new(),
             held_in_vain: false,
+            vain_wait_ms: 1,
             drained: Vec::new(),
             lingering: VecDeque::new(),
             drain_until_ms: None,
@@ -193,7 +198,11 @@ impl<S: Service> Driver<S> {
         let mut at_most = |ms: u64| wait = Some(wait.map_or(ms, |known| known.min(ms)));
         if !self.held.is_empty() {
             // A full mailbox wakes us when its receiver has emptied it; the bound is for safety only.
-            at_most(if self.core.io().congested() { RETRY_MS } else { u64::from(self.held_in_vain) });
+            at_most(if self.core.io().congested() {
+                RETRY_MS
+            } else {
+                self.vain_wait_ms * u64::from(self.held_in_vain)
+            });
         }
         if let Some(listener) = self.listeners.iter().find(|listener| listener.more) {
             at_most(if listener.is_failing() { RETRY_MS } else { 0 });
@@ -253,7 +262,10 @@ impl<S: Service> Driver<S> {
             return;
         }
         let slot = token.0 as u32;
-        let Some(link) = self.core.links.slots.get_mut(token.0).filter(|link| link.in_use) else { return };
+        let Some(link) = self.core.links.slots.get_mut(token.0).filter(|link| link.phase != Phase::Free)
+        else {
+            return;
+        };
         if event.is_writable() && !link.dirty && !link.output.is_empty() {
             link.dirty = true;
             self.core.links.dirty.push(slot);
@@ -404,7 +416,7 @@ impl<S: Service> Driver<S> {
         for _ in 0..self.held.len() {
             if !self.service.takes_held(&self.core.io()) {
                 self.held_in_vain = false;
-                return;
+                break;
             }
             let Some(conn) = self.held.pop_front() else { return };
             let Some(link) = self.core.links.get_mut(conn).filter(|link| link.phase == Phase::Open) else {
@@ -422,6 +434,7 @@ impl<S: Service> Driver<S> {
                 self.again.push(conn.slot);
             }
         }
+        self.vain_wait_ms = if self.held_in_vain { (self.vain_wait_ms * 2).min(VAIN_WAIT_MS_MAX) } else { 1 };
     }
 
     /// The peer has gone.
@@ -447,7 +460,10 @@ impl<S: Service> Driver<S> {
             let links = &mut self.core.links;
             let link = &mut links.slots[slot as usize];
             link.dirty = false;
-            let Some(socket) = self.sockets[slot as usize].as_mut().filter(|_| link.in_use) else { continue };
+            let Some(socket) = self.sockets[slot as usize].as_mut().filter(|_| link.phase != Phase::Free)
+            else {
+                continue;
+            };
             match link.output.write_to(socket, &mut self.core.stats.writes) {
                 Ok(count) => {
                     self.core.stats.bytes_written += count as u64;
@@ -483,7 +499,7 @@ impl<S: Service> Driver<S> {
             let link = &mut self.core.links.slots[slot as usize];
             let Some(socket) = self.sockets[slot as usize].as_mut() else { continue };
             match link.phase {
-                Phase::Open | Phase::Lingering => {}
+                Phase::Free | Phase::Open | Phase::Lingering => {}
                 Phase::Closing => {
                     let conn = ConnId { slot, generation: link.generation };
                     link.partial = Vec::new();

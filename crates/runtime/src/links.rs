@@ -30,6 +30,8 @@ impl ConnId {
 /// Where a connection is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// Nobody has the slot.
+    Free,
     Open,
     /// The service is done with it: what is in the output still leaves, input is thrown away.
     Closing,
@@ -43,7 +45,6 @@ pub(crate) enum Phase {
 pub(crate) struct Link {
     pub(crate) generation: u32,
     pub(crate) phase: Phase,
-    pub(crate) in_use: bool,
     pub(crate) dirty: bool,
     /// Output passed the high-water mark; the service wants to hear when it has drained.
     pub(crate) congested: bool,
@@ -79,7 +80,6 @@ impl Links {
     pub(crate) fn open(&mut self) -> ConnId {
         if let Some(slot) = self.free.pop() {
             let link = &mut self.slots[slot as usize];
-            link.in_use = true;
             link.phase = Phase::Open;
             return ConnId { slot, generation: link.generation };
         }
@@ -87,7 +87,6 @@ impl Links {
         self.slots.push(Link {
             generation: 1,
             phase: Phase::Open,
-            in_use: true,
             dirty: false,
             congested: false,
             held: false,
@@ -103,8 +102,8 @@ impl Links {
     /// Frees the slot; the connection's identifier is stale from here on.
     pub(crate) fn release(&mut self, slot: u32) {
         let link = &mut self.slots[slot as usize];
-        debug_assert!(link.in_use);
-        link.in_use = false;
+        debug_assert_ne!(link.phase, Phase::Free);
+        link.phase = Phase::Free;
         link.generation = link.generation.wrapping_add(1);
         link.congested = false;
         link.held = false;
@@ -117,12 +116,12 @@ impl Links {
 
     pub(crate) fn get(&self, conn: ConnId) -> Option<&Link> {
         let link = self.slots.get(conn.slot())?;
-        (link.in_use && link.generation == conn.generation).then_some(link)
+        (link.phase != Phase::Free && link.generation == conn.generation).then_some(link)
     }
 
     pub(crate) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Link> {
         let link = self.slots.get_mut(conn.slot())?;
-        (link.in_use && link.generation == conn.generation).then_some(link)
+        (link.phase != Phase::Free && link.generation == conn.generation).then_some(link)
     }
 
     pub(crate) fn id(&self, slot: u32) -> ConnId {

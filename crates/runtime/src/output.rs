@@ -53,6 +53,16 @@ impl Output {
         self.buf.len() - self.sent + self.shared.as_ref().map_or(0, |shared| shared.pending)
     }
 
+    /// Bytes that wait in memory of this output's own.
+    pub(crate) fn pending_own(&self) -> usize {
+        self.buf.len() - self.sent
+    }
+
+    /// Bytes that wait in payloads shared with others.
+    pub(crate) fn pending_shared(&self) -> usize {
+        self.shared.as_ref().map_or(0, |shared| shared.pending)
+    }
+
     /// Whether nothing waits to be sent.
     pub fn is_empty(&self) -> bool {
         self.pending() == 0

@@ -9,6 +9,8 @@ use crate::timer::Wheel;
 
 /// Output pending on one connection from which on the connection counts as congested, bytes.
 const HIGH_WATER_BYTES: usize = 256 * 1024;
+/// The same for payloads that are shared: they cost memory once, however many connections wait for them.
+const HIGH_WATER_SHARED_BYTES: usize = 4 * 1024 * 1024;
 
 /// A connection whose socket has taken nothing for this long is stalled, not merely behind.
 const STALLED_MS: u64 = 500;
@@ -122,16 +124,24 @@ impl<M> Io<'_, M> {
     /// [`Service::drained`] is called once they have left.
     pub fn output_if_room(&mut self, conn: ConnId) -> Option<&mut Output> {
         let link = self.links.get_mut(conn)?;
-        if link.output.pending() >= HIGH_WATER_BYTES {
+        if !has_room(&link.output, 1) {
             link.congested = true;
             return None;
         }
         self.output(conn)
     }
 
+    /// Whether less than half of that waits; if more, [`Service::drained`] is called once it has left.
+    pub fn has_ample_room(&mut self, conn: ConnId) -> bool {
+        let Some(link) = self.links.get_mut(conn) else { return false };
+        let ample = has_room(&link.output, 2);
+        link.congested |= !ample;
+        ample
+    }
+
     /// Whether more output waits than [`Io::output_if_room`] adds to.
     pub fn is_congested(&self, conn: ConnId) -> bool {
-        self.links.get(conn).is_some_and(|link| link.output.pending() >= HIGH_WATER_BYTES)
+        self.links.get(conn).is_some_and(|link| !has_room(&link.output, 1))
     }
 
     /// Whether output waits and the connection's socket has long taken none: its peer does not read.
@@ -212,6 +222,11 @@ impl<M> Io<'_, M> {
         *self.random ^= *self.random >> 27;
         self.random.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
+}
+
+/// Whether less than one `part`th of what may wait in an output does.
+fn has_room(output: &Output, part: usize) -> bool {
+    output.pending_own() < HIGH_WATER_BYTES / part && output.pending_shared() < HIGH_WATER_SHARED_BYTES / part
 }
 
 /// One shard without threads or sockets: what a test, a fuzz target or a simulator drives a service with.

@@ -41,7 +41,7 @@ impl Wheel {
         let tick = timer.tick.min(self.now + (1 << (SLOT_BITS * LEVELS as u32)) - 1).max(self.now);
         // The level is where `tick` and `now` first differ, seen from the top.
         let differing = (tick ^ self.now) | 1;
-        let level = ((63 - differing.leading_zeros()) / SLOT_BITS).min(LEVELS as u32 - 1) as usize;
+        let level = (differing.ilog2() / SLOT_BITS).min(LEVELS as u32 - 1) as usize;
         let slot = (tick >> (SLOT_BITS * level as u32)) as usize % SLOTS;
         self.levels[level][slot].push(timer);
         self.occupied[level] |= 1 << slot;

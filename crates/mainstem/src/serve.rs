@@ -21,8 +21,11 @@ use crate::config::Config;
 /// What kept it from starting, or ended it, in words for a terminal.
 pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let config = Config::load(args)?;
-    let level: LevelFilter =
-        config.server.log_level.parse().map_err(|_| format!("server.log_level: {:?}", config.server.log_level))?;
+    let level: LevelFilter = config
+        .server
+        .log_level
+        .parse()
+        .map_err(|_| format!("server.log_level: {:?}", config.server.log_level))?;
     env_logger::Builder::new().filter_level(level).format_target(false).init();
     let _lock = lock_data(Path::new(&config.server.data))?;
     let files = raise_open_files_limit();
@@ -76,7 +79,8 @@ fn watch(mut signals: Signals, drain: std::sync::Arc<dyn Fn() + Send + Sync>) ->
 }
 
 fn resolve(address: &str) -> Result<SocketAddr, String> {
-    let mut found = address.to_socket_addrs().map_err(|error| format!("mqtt.listen: {address:?}: {error}"))?;
+    let mut found =
+        address.to_socket_addrs().map_err(|error| format!("mqtt.listen: {address:?}: {error}"))?;
     found.next().ok_or_else(|| format!("mqtt.listen: {address:?} names no address"))
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Offer<'a> {
     pub(crate) retain: bool,
     pub(crate) ids: &'a [u32],
     pub(crate) group: Option<&'a Arc<Group>>,
+    /// It was met on a walk through the retained messages.
+    pub(crate) walked: bool,
 }
 
 impl Offer<'_> {
@@ -95,12 +97,16 @@ impl Deliveries {
             return;
         }
         let (conn, qos0) = (session.conn, offer.qos == QoS::AtMostOnce);
+        let is_clear = session.queue.is_empty();
         let waits = if qos0 {
             // Queued QoS 0 messages are not to be overtaken [MQTT-4.6.0-5].
-            self.queue_qos0 && !session.queue.is_empty()
+            self.queue_qos0 && !is_clear
         } else {
-            !session.queue.is_empty() || !session.window.has_room(session.inflight_max)
+            !is_clear || !session.window.has_room(session.inflight_max)
         };
+        let topic = offer.message.topic();
+        let waits = !offer.walked
+            && (waits || session.rare.as_ref().is_some_and(|rare| rare.holds_back(topic, is_clear)));
         if waits {
             self.tally_queue(slot, now_ms);
             self.enqueue(slot, offer);
@@ -219,6 +225,19 @@ impl Deliveries {
         self.counters.queued_messages += 1;
     }
 
+    /// The session is offline: QoS 0 messages that were held back for it go, unless they are kept for the
+    /// offline anyway.
+    pub(crate) fn forget_qos0(&mut self, slot: u32) {
+        if self.queue_qos0 {
+            return;
+        }
+        let session = self.sessions.at(slot);
+        let before = session.queue.len();
+        session.queue.retain(|delivery| delivery.qos != QoS::AtMostOnce);
+        session.queue_bytes = session.queue.iter().map(|delivery| delivery.message.size() as u64).sum();
+        self.counters.queued_messages -= (before - session.queue.len()) as u64;
+    }
+
     /// Counts a message that a client will not get, and says so once per spell.
     fn count_drop(&mut self, slot: u32, why: &str) {
         self.counters.publish_dropped += 1;
@@ -229,13 +248,9 @@ impl Deliveries {
         }
     }
 
-    /// Sends what waits, as far as window and output allow: first what must be sent again, then the queue.
-    /// True if nothing waits any more and the session can take more.
-    pub(crate) fn pump<M>(&mut self, io: &mut Io<'_, M>, slot: u32) -> bool {
-        self.resend(io, slot) && self.drain_queue(io, slot)
-    }
-
-    fn resend<M>(&mut self, io: &mut Io<'_, M>, slot: u32) -> bool {
+    /// Sends again what was in flight when the last connection was lost, as far as window and output allow.
+    /// True if nothing of it waits any more and the session can take more.
+    pub(crate) fn resend<M>(&mut self, io: &mut Io<'_, M>, slot: u32) -> bool {
         let now_ms = io.clock.now_ms;
         loop {
             let session = self.sessions.at(slot);
@@ -282,7 +297,8 @@ impl Deliveries {
         }
     }
 
-    fn drain_queue<M>(&mut self, io: &mut Io<'_, M>, slot: u32) -> bool {
+    /// Sends what is queued, as far as window and output allow.
+    pub(crate) fn drain_queue<M>(&mut self, io: &mut Io<'_, M>, slot: u32) {
         let now_ms = io.clock.now_ms;
         loop {
             let session = self.sessions.at(slot);
@@ -291,14 +307,14 @@ impl Deliveries {
                 if session.queue.capacity() > 0 {
                     session.queue = VecDeque::new();
                 }
-                return session.window.has_room(session.inflight_max);
+                return;
             };
             let qos = front.qos;
             if qos != QoS::AtMostOnce && !session.window.has_room(session.inflight_max) {
-                return false;
+                return;
             }
-            let Some(output) = io.output_if_room(session.conn) else { return false };
-            let Some(delivery) = session.queue.pop_front() else { return false };
+            let Some(output) = io.output_if_room(session.conn) else { return };
+            let Some(delivery) = session.queue.pop_front() else { return };
             session.queue_bytes -= delivery.message.size() as u64;
             self.backlog -= 1;
             self.counters.queued_messages -= 1;

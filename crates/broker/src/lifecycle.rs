@@ -69,6 +69,7 @@ impl Shard {
             }
         }
         self.deliveries.counters.clients_connected -= 1;
+        self.deliveries.forget_qos0(slot);
         self.pass_on(io, slot);
         match will_delay_s {
             Some(0) => self.publish_will(io, slot),
@@ -240,6 +241,7 @@ impl Shard {
                 retain: mail.message.retain && member.options.retain_as_published,
                 ids: if member.id == 0 { &[] } else { &ids },
                 group: Some(&mail.group),
+                walked: false,
             },
         );
         let level = self.deliveries.take_tally().majority(1);

@@ -262,6 +262,7 @@ impl Shard {
                     retain: message.retain && subscriber.options.retain_as_published,
                     ids: if subscriber.id == 0 { &[] } else { std::slice::from_ref(&subscriber.id) },
                     group: None,
+                    walked: false,
                 };
                 self.deliveries.offer(io, subscriber.session, &offer);
             }
@@ -293,7 +294,7 @@ impl Shard {
             }
         }
         for Hit { session, qos, retain, ids } in hits.iter() {
-            let offer = Offer { message, qos: *qos, retain: *retain, ids, group: None };
+            let offer = Offer { message, qos: *qos, retain: *retain, ids, group: None, walked: false };
             self.deliveries.offer(io, *session, &offer);
         }
         hits.len() as u32

@@ -104,6 +104,12 @@ impl Cursor {
         Self { filter: filter.into(), prefix_len, state: At::Start }
     }
 
+    /// Whether the walk may still come by `topic`.
+    pub(crate) fn is_ahead(&self, topic: &str) -> bool {
+        let reached = matches!(&self.state, At::After(last) if topic <= &**last);
+        !reached && matches(&self.filter, topic)
+    }
+
     /// The filter whose topics it walks through.
     pub(crate) fn filter(&self) -> &str {
         &self.filter

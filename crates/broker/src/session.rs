@@ -85,6 +85,15 @@ pub(crate) struct Rare {
     pub(crate) load: Option<Arc<Load>>,
 }
 
+impl Rare {
+    /// Whether a message published now on `topic` has to wait: a retained message of that topic, published
+    /// before it, is still to come [MQTT-4.6.0-5].
+    pub(crate) fn holds_back(&self, topic: &str, queue_is_empty: bool) -> bool {
+        !self.walks.is_empty()
+            && (!queue_is_empty || self.walks.values().any(|walk| walk.cursor.is_ahead(topic)))
+    }
+}
+
 /// Everything about one client. Owned by one shard for its whole life.
 #[derive(Debug)]
 pub(crate) struct Session {

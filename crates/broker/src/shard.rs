@@ -94,6 +94,8 @@ pub(crate) struct Conn {
     /// Deliveries caused by its last publish.
     pub(crate) last_caused: u32,
     pub(crate) aliases: Option<Box<InboundAliases>>,
+    /// It has published something.
+    pub(crate) publishes: bool,
     /// Set while its publishes wait for receivers that are behind.
     pub(crate) brake: Option<Box<Brake>>,
 }
@@ -195,6 +197,7 @@ impl Shard {
                 let pressed = self.pressed.take();
                 let caused = self.work - before;
                 let known = self.conn(conn);
+                known.publishes = true;
                 known.caused += caused;
                 known.last_caused = caused;
                 if let Some((level, matched)) = pressed {
@@ -393,7 +396,7 @@ impl Service for Shard {
     fn received(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, bytes: &[u8]) -> Received {
         let packet_max = self.config().max_packet_size_bytes;
         let mut received = Received::default();
-        let mut packets = 0;
+        let (mut packets, mut answers) = (0, 0);
         let outcome = loop {
             let rest = &bytes[received.consumed..];
             let header = match Header::parse(rest) {
@@ -423,6 +426,7 @@ impl Service for Shard {
                 Ok(Next::Packet) => {
                     received.consumed += header.packet_len();
                     packets += 1;
+                    answers += u64::from(wants_answer(header.first));
                 }
                 Ok(Next::Hold) => {
                     received.hold = true;
@@ -435,6 +439,10 @@ impl Service for Shard {
         if packets > 0 {
             // Whole packets count, not bytes [MQTT-3.1.2-22].
             self.conn(conn).last_packet_ms = io.clock.now_ms;
+            if answers == 0 && self.conn(conn).publishes {
+                // Nothing may go back on these acknowledgements, and a publish may wait behind them.
+                io.confirm_receipt(conn);
+            }
         }
         if let Err(refusal) = outcome {
             received.consumed = bytes.len();

@@ -235,11 +235,15 @@ impl Shard {
         ReasonCode::Success
     }
 
-    /// Sends a session what waits for it: what must be sent again, its queue, then retained messages.
+    /// Sends a session what waits for it: what must be sent again, retained messages, then its queue.
     pub(crate) fn pump(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
-        if !self.deliveries.pump(io, slot) {
-            return;
+        if self.deliveries.resend(io, slot) && self.walk_retained(io, slot) {
+            self.deliveries.drain_queue(io, slot);
         }
+    }
+
+    /// Goes on with a session's walks through the retained messages. True if there are none left.
+    fn walk_retained(&mut self, io: &mut Io<'_, Mail>, slot: u32) -> bool {
         let shared = Arc::clone(&self.shared);
         let mut found = Vec::new();
         for _ in 0..WALK_PIECES_PER_TURN {
@@ -247,18 +251,18 @@ impl Shard {
             let window_room = session.inflight_max.saturating_sub(session.window.in_flight());
             let (conn, has_room) = (session.conn, session.window.has_room(session.inflight_max));
             let Some(mut walk) = session.rare.as_mut().and_then(|rare| rare.walks.first_entry()) else {
-                return;
+                return true;
             };
             let RetainedWalk { options, id, .. } = *walk.get();
             let mut limit = WALK_PIECE;
             if options.qos != QoS::AtMostOnce {
                 if !has_room {
-                    return;
+                    return false;
                 }
                 limit = limit.min(usize::from(window_room));
             }
             if !io.has_ample_room(conn) {
-                return;
+                return false;
             }
             if shared.retained.walk(&mut walk.get_mut().cursor, limit, io.clock.now_ms, &mut found) {
                 walk.remove();
@@ -273,6 +277,7 @@ impl Shard {
                     retain: true,
                     ids: if id == 0 { &[] } else { std::slice::from_ref(&id) },
                     group: None,
+                    walked: true,
                 };
                 self.deliveries.offer(io, slot, &offer);
             }
@@ -281,9 +286,13 @@ impl Shard {
         }
         let key = self.deliveries.sessions.key(self.me, slot);
         let rare = self.deliveries.sessions.at(slot).rare();
-        if !rare.walks.is_empty() && !std::mem::replace(&mut rare.walk_is_due, true) {
+        if rare.walks.is_empty() {
+            return true;
+        }
+        if !std::mem::replace(&mut rare.walk_is_due, true) {
             self.walking.push(key);
         }
+        false
     }
 }
 

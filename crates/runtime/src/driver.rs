@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
+use rustix::net::sockopt;
 
 use crate::accept::{Arrival, Arrivals, Listener};
 use crate::links::{ConnId, Links, Phase};
@@ -173,6 +174,7 @@ impl<S: Service> Driver<S> {
             // Before any acknowledgement leaves: what its receiver does next, on whatever shard, comes after.
             self.post_mail();
             self.flush();
+            self.confirm_receipts();
             self.see_off();
             // Connections that failed in the flush may have left wills.
             self.post_mail();
@@ -490,6 +492,16 @@ impl<S: Service> Driver<S> {
         // Flushing may have ended connections, and their wills may have made others dirty.
         if self.core.links.dirty.is_empty() {
             self.core.links.dirty = dirty;
+        }
+    }
+
+    fn confirm_receipts(&mut self) {
+        for slot in self.core.links.quick.drain(..) {
+            if let Some(socket) = &self.sockets[slot as usize]
+                && let Err(error) = sockopt::set_tcp_quickack(socket, true)
+            {
+                log::debug!("a connection is about to fail: {error}");
+            }
         }
     }
 

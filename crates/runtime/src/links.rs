@@ -72,6 +72,8 @@ pub(crate) struct Links {
     pub(crate) leaving: Vec<u32>,
     /// Output of all connections that their sockets have not taken, as of their last flush.
     pub(crate) backlog_bytes: u64,
+    /// Connections whose peers should hear at once that their bytes arrived.
+    pub(crate) quick: Vec<u32>,
     /// The service asked for another turn at once.
     pub(crate) soon: bool,
 }

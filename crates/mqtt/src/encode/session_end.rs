@@ -22,9 +22,9 @@ impl Body for Disconnect<'_> {
             return;
         }
         sink.u8(self.reason as u8);
-        if *self != (Disconnect { reason: self.reason, ..Disconnect::default() }) {
-            sink.section(self);
-        }
+        // The section could be left out where it is empty (3.14.2.2.1), but there are clients that take a
+        // DISCONNECT without one for damaged.
+        sink.section(self);
     }
 }
 

@@ -86,10 +86,16 @@ pub(super) fn vectors() -> Vec<Vector> {
             ReasonCode::MalformedPacket,
             "DISCONNECT of 3.x",
         ),
-        valid(
+        lenient(
             "disconnect 5 reason alone",
             Version::V5,
             b"\xe0\x01\x04",
+            Disconnect { reason: ReasonCode::DisconnectWithWill, ..Disconnect::default() },
+        ),
+        valid(
+            "disconnect 5 reason and an empty property section",
+            Version::V5,
+            b"\xe0\x02\x04\x00",
             Disconnect { reason: ReasonCode::DisconnectWithWill, ..Disconnect::default() },
         ),
         lenient("disconnect 5 normal spelt out", Version::V5, b"\xe0\x01\x00", Disconnect::default()),

@@ -22,9 +22,11 @@
 //!
 //! # Files
 //! `service` the seam · `links` connection slots · `output` bytes on their way out · `mailbox` between shards ·
-//! `timer` the wheel · `driver` the mio loop · `accept` listeners · `start` threads, limits, pinning.
+//! `timer` the wheel · `driver` the mio loop · `detached` a shard without sockets · `accept` listeners ·
+//! `start` threads, limits, pinning.
 
 mod accept;
+mod detached;
 mod driver;
 mod links;
 mod mailbox;
@@ -33,7 +35,8 @@ mod service;
 mod start;
 mod timer;
 
+pub use detached::{Departure, Detached};
 pub use links::ConnId;
 pub use output::{Output, SHARED_MIN_BYTES};
-pub use service::{Clock, Detached, Io, IoStats, Received, Service};
+pub use service::{Clock, Io, IoStats, Received, Service};
 pub use start::{Handle, Options, raise_open_files_limit, start};

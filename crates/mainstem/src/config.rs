@@ -26,6 +26,10 @@ settings! {
         shards: u16 = 0_u16, in 0 ..= 64;
         /// Whether each shard is pinned to a core.
         pin: bool = true;
+        /// What the kernel may hold for one connection that is slow to read, in bytes; 0 leaves it to the kernel, which goes up to several MiB.
+        send_buffer_bytes: u32 = 524_288_u32, in 0 ..= 1_073_741_824;
+        /// How long after a busy turn began a shard waits for more input to take in at once, in µs; shards with little to do never wait.
+        coalesce_us: u32 = 1_000_u32, in 0 ..= 10_000;
     }
 }
 

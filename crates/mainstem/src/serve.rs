@@ -36,6 +36,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let options = Options {
         shards: usize::from(config.runtime.shards),
         pin: config.runtime.pin,
+        send_buffer_bytes: config.runtime.send_buffer_bytes as usize,
+        coalesce_us: config.runtime.coalesce_us,
         listen: vec![resolve(&config.mqtt.listen)?],
         seed: RandomState::new().hash_one("mainstem"),
     };

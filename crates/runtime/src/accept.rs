@@ -51,12 +51,17 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn bind(address: SocketAddr, number: usize) -> io::Result<Self> {
+    pub(crate) fn bind(address: SocketAddr, number: usize, send_buffer_bytes: usize) -> io::Result<Self> {
         let socket = TcpListener::bind(address)?;
-        // Accepted sockets inherit both, which saves two calls for each: no delay, since the loop coalesces
+        // Accepted sockets inherit all of this, which saves the calls for each: no delay, since the loop coalesces
         // by itself, and probes for peers that vanished without a word.
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_socket_keepalive(&socket, true)?;
+        // What the kernel may hold for a reader that is behind. Left to itself it grows to megabytes for each,
+        // which nobody has counted and no cache holds.
+        if send_buffer_bytes > 0 {
+            sockopt::set_socket_send_buffer_size(&socket, send_buffer_bytes)?;
+        }
         Ok(Self { socket, number, more: false, failing: false })
     }
 

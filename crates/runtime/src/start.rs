@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::{Poll, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -28,6 +28,11 @@ pub struct Options {
     pub pin: bool,
     /// Where to listen. The index of an address is what [`Service::accepted`] gets as `listener`.
     pub listen: Vec<SocketAddr>,
+    /// Bytes that the kernel may hold for one connection that is slow to read; 0 leaves it to the kernel.
+    pub send_buffer_bytes: usize,
+    /// How long after a busy turn began the next one waits for more input, microseconds; quiet shards never
+    /// wait.
+    pub coalesce_us: u32,
     /// Where randomness starts from.
     pub seed: u64,
 }
@@ -81,7 +86,7 @@ where
     let shards = if options.shards == 0 { cpus.len() } else { options.shards }.clamp(1, SHARDS_MAX);
     let mut listeners = Vec::new();
     for (number, address) in options.listen.iter().enumerate() {
-        let listener = Listener::bind(*address, number)
+        let listener = Listener::bind(*address, number, options.send_buffer_bytes)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
         listeners.push(listener);
     }
@@ -97,12 +102,13 @@ where
         draining: AtomicBool::new(false),
         started: Instant::now(),
     });
+    let span = Duration::from_micros(u64::from(options.coalesce_us));
     let mut threads = Vec::new();
     for (shard, poll) in polls.into_iter().enumerate() {
         let mine = if shard == 0 { std::mem::take(&mut listeners) } else { Vec::new() };
         let seed = options.seed.wrapping_add(shard as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let service = make(shard, shards);
-        let driver = Driver::new(shard, Arc::clone(&common), poll, mine, service, seed)?;
+        let driver = Driver::new(shard, Arc::clone(&common), poll, mine, service, seed)?.coalescing(span);
         let cpu = options.pin.then(|| cpus[shard % cpus.len()]);
         threads.push(Builder::new().name(format!("shard-{shard}")).spawn(move || {
             if let Some(cpu) = cpu {

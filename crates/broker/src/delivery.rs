@@ -60,6 +60,8 @@ pub(crate) struct Deliveries {
     tally: Tally,
 }
 
+/// Places that a queue keeps when it runs empty.
+const QUEUE_KEPT: usize = 64;
 /// Output pending on a connection from which on its client counts as behind, bytes.
 const BEHIND_BYTES: usize = 32 * 1024;
 /// The same for half of what may wait there.
@@ -304,7 +306,7 @@ impl Deliveries {
             let session = self.sessions.at(slot);
             let Some(front) = session.queue.front() else {
                 session.drop_logged = false;
-                if session.queue.capacity() > 0 {
+                if session.queue.capacity() > QUEUE_KEPT {
                     session.queue = VecDeque::new();
                 }
                 return;

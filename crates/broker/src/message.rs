@@ -194,7 +194,7 @@ pub(crate) struct MessagePool {
 }
 
 /// Messages that the pool watches; enough to span the turns that mail to another shard takes.
-const POOL_MESSAGES: usize = 64;
+const POOL_MESSAGES: usize = 512;
 
 impl MessagePool {
     pub(crate) fn make(&mut self, content: &Content<'_>, now_ms: u64) -> Arc<Message> {
@@ -241,9 +241,10 @@ mod tests {
     #[test]
     fn the_pool_never_touches_a_message_that_somebody_has() {
         let mut pool = MessagePool::default();
-        let kept: Vec<_> = (0..200_u8).map(|byte| pool.make(&content(&[byte]), 0)).collect();
-        for (byte, message) in (0..).zip(&kept) {
-            assert_eq!(message.payload(), &[byte]);
+        let kept: Vec<_> =
+            (0..2_000_u16).map(|number| pool.make(&content(&number.to_be_bytes()), 0)).collect();
+        for (number, message) in (0_u16..).zip(&kept) {
+            assert_eq!(message.payload(), number.to_be_bytes());
         }
         drop(kept);
         let first = Arc::as_ptr(&pool.make(&content(b"1"), 0));

@@ -60,8 +60,8 @@ impl Shard {
         slot: u32,
         publish: &Publish<'_>,
     ) -> Handled {
-        let shared = Arc::clone(&self.shared);
-        let config = &shared.config;
+        let config = &self.shared.config;
+        let aliases_max = config.topic_alias_maximum;
         let counters = &mut self.deliveries.counters;
         counters.publish_received += 1;
         counters.publish_bytes_received += publish.payload.len() as u64;
@@ -91,7 +91,7 @@ impl Shard {
         let outcome = if publish.topic_alias.is_some() || publish.topic.is_empty() {
             aliases
                 .get_or_insert_default()
-                .resolve(publish.topic, publish.topic_alias, config.topic_alias_maximum)
+                .resolve(publish.topic, publish.topic_alias, aliases_max)
                 .map_err(|reason| Refusal::new(reason, "no topic, or a topic alias that stands for none"))
                 .and_then(|topic| self.take_in(io, slot, publish, topic))
         } else {
@@ -189,18 +189,17 @@ impl Shard {
 
     /// Publishes a message: retains it if it asks for that, and routes it to every subscriber there is.
     pub(crate) fn publish(&mut self, io: &mut Io<'_, Mail>, content: &Content<'_>) -> Published {
-        let shared = Arc::clone(&self.shared);
         let message = self.pool.make(content, io.clock.now_ms);
         let mut retained = true;
         if content.retain {
             if content.payload.is_empty() {
-                shared.retained.clear(content.topic);
-            } else if shared.retained.set(&message).is_err() {
+                self.shared.retained.clear(content.topic);
+            } else if self.shared.retained.set(&message).is_err() {
                 self.deliveries.counters.publish_dropped += 1;
                 retained = false;
             }
         }
-        let matched = shared.routes.matched(&mut self.cache, content.topic);
+        let matched = self.shared.routes.matched(&mut self.cache, content.topic);
         self.work += 1;
         self.fan_out(io, &message, &matched);
         for group in &matched.groups {

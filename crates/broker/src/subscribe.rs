@@ -13,7 +13,7 @@ use mainstem_topic::{has_wildcard, level_count, parse_subscription};
 use crate::delivery::Offer;
 use crate::groups::{Load, Member};
 use crate::retained::Cursor;
-use crate::session::{RetainedWalk, Subscription};
+use crate::session::{Rare, RetainedWalk, Subscription};
 use crate::shard::{Handled, Next, Refusal, Shard, Subscriber};
 use crate::shared::Mail;
 
@@ -244,6 +244,10 @@ impl Shard {
 
     /// Goes on with a session's walks through the retained messages. True if there are none left.
     fn walk_retained(&mut self, io: &mut Io<'_, Mail>, slot: u32) -> bool {
+        let has_walks = |rare: &Rare| !rare.walks.is_empty();
+        if !self.deliveries.sessions.at(slot).rare.as_deref().is_some_and(has_walks) {
+            return true;
+        }
         let shared = Arc::clone(&self.shared);
         let mut found = Vec::new();
         for _ in 0..WALK_PIECES_PER_TURN {

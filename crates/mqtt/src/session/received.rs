@@ -6,7 +6,7 @@ const WORDS: usize = 65_536 / 64;
 
 /// Packet identifiers of QoS 2 publishes received but not released, of one session.
 ///
-/// Empty it owns no memory; it never owns more than 8 KiB.
+/// Unused it owns no memory; it never owns more than 8 KiB.
 #[derive(Debug, Default)]
 pub struct Received {
     held: Held,
@@ -83,7 +83,7 @@ impl Received {
             Held::List(list) => list.retain(|id| *id != packet_id),
             Held::Bits(bits) => bits[usize::from(packet_id) / 64] &= !(1 << (packet_id % 64)),
         }
-        if self.len == 0 {
+        if self.len == 0 && matches!(self.held, Held::Bits(_)) {
             self.held = Held::default();
         }
         true

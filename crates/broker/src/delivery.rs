@@ -251,7 +251,7 @@ impl Deliveries {
     }
 
     /// Sends again what was in flight when the last connection was lost, as far as window and output allow.
-    /// True if nothing of it waits any more and the session can take more.
+    /// False if the session has no connection, or no room in its output for anything.
     pub(crate) fn resend<M>(&mut self, io: &mut Io<'_, M>, slot: u32) -> bool {
         let now_ms = io.clock.now_ms;
         loop {
@@ -265,7 +265,7 @@ impl Deliveries {
             let Session { conn, window, rare, version, packet_max, inflight_max, .. } = session;
             let Some(output) = io.output_if_room(*conn) else { return false };
             let too_large = match window.next_resend(*inflight_max) {
-                None => return window.has_room(*inflight_max),
+                None => return true,
                 Some(Resend::Release(packet_id)) => {
                     put_ack(output.buffer(), PUBREL, packet_id);
                     None

@@ -254,22 +254,22 @@ impl Shard {
             let session = self.deliveries.sessions.at(slot);
             let window_room = session.inflight_max.saturating_sub(session.window.in_flight());
             let (conn, has_room) = (session.conn, session.window.has_room(session.inflight_max));
-            let Some(mut walk) = session.rare.as_mut().and_then(|rare| rare.walks.first_entry()) else {
-                return true;
+            let Some(rare) = session.rare.as_mut().filter(|rare| !rare.walks.is_empty()) else { return true };
+            let may_go_on = |walk: &RetainedWalk| has_room || walk.options.qos == QoS::AtMostOnce;
+            let Some((filter, walk)) = rare.walks.iter_mut().find(|(_, walk)| may_go_on(walk)) else {
+                return false;
             };
-            let RetainedWalk { options, id, .. } = *walk.get();
-            let mut limit = WALK_PIECE;
-            if options.qos != QoS::AtMostOnce {
-                if !has_room {
-                    return false;
-                }
-                limit = limit.min(usize::from(window_room));
-            }
             if !io.has_ample_room(conn) {
                 return false;
             }
-            if shared.retained.walk(&mut walk.get_mut().cursor, limit, io.clock.now_ms, &mut found) {
-                walk.remove();
+            let RetainedWalk { options, id, .. } = *walk;
+            let limit = match options.qos {
+                QoS::AtMostOnce => WALK_PIECE,
+                _ => WALK_PIECE.min(usize::from(window_room)),
+            };
+            if shared.retained.walk(&mut walk.cursor, limit, io.clock.now_ms, &mut found) {
+                let filter = filter.clone();
+                rare.walks.remove(&filter);
             }
             for message in found.drain(..) {
                 if shared.routes.is_write_only(message.topic()) {

@@ -5,14 +5,17 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Seconds that `make fuzz` spends on each fuzz target.
 FUZZ_SECONDS ?= 300
-# What `make run` hands to the broker, such as ARGS="--listen 0.0.0.0:1883".
+# Seconds that `make soak` takes.
+SOAK_SECONDS ?= 3600
+# What `make run` hands to the broker, such as ARGS="--listen 0.0.0.0:1883"; or `make bench` to the measurement, such as
+# ARGS="fan-out-qos2 --rounds 5".
 ARGS ?=
 
-.PHONY: help run test fuzz
+.PHONY: help run test fuzz bench bench-peers soak
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Build the broker and start it on 127.0.0.1:1883, data in ./data
 	@xtask/setup cc
@@ -26,3 +29,15 @@ test: ## Run every check and every test
 fuzz: ## Fuzz each target for FUZZ_SECONDS (300) seconds
 	@xtask/setup cc c++
 	cargo xtask fuzz --seconds $(FUZZ_SECONDS)
+
+bench: ## Measure the broker beside its peers (docs/benchmarks.md)
+	@xtask/setup cc
+	cargo xtask bench $(ARGS)
+
+bench-peers: ## Install the peers that a package registry has, into target/peers
+	@xtask/setup cc
+	cargo xtask bench-peers
+
+soak: ## Put many loads on the broker for SOAK_SECONDS (3600) seconds, and watch it
+	@xtask/setup cc
+	cargo xtask soak --seconds $(SOAK_SECONDS)

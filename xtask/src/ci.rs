@@ -3,7 +3,7 @@
 mod tally;
 
 use crate::repo::Repo;
-use crate::{Outcome, config_reference, conformance, fuzz, tidy};
+use crate::{Outcome, config_reference, conformance, fuzz, soak, tidy};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,6 +12,8 @@ use tally::Tally;
 
 /// Seconds of fuzzing in all; `make fuzz` is for more.
 const FUZZ_SECONDS: u32 = 30;
+/// Seconds of soaking; `make soak` is for more.
+const SOAK_SECONDS: u32 = 20;
 const WASM: &str = "wasm32-unknown-unknown";
 
 /// How a step ended, if not with an error.
@@ -30,7 +32,7 @@ const fn step(name: &'static str, run: fn(&Path, &mut Tally) -> Outcome<Done>) -
     Step { name, run }
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     step("format", format),
     step("tidy", |root, _| passed(tidy::run(root))),
     step("conformance tables", |root, _| passed(conformance::check(root))),
@@ -42,6 +44,7 @@ const STEPS: [Step; 12] = [
     step("release build", release_build),
     step("tests", tests),
     step("real clients", clients),
+    step("soak smoke", soak_smoke),
     step("fuzz smoke", fuzz_smoke),
 ];
 
@@ -157,6 +160,10 @@ fn tests(root: &Path, tally: &mut Tally) -> Outcome<Done> {
 fn clients(root: &Path, tally: &mut Tally) -> Outcome<Done> {
     run_command(root, "tests/install", &[], &[])?;
     passed(run_counted(root, Command::new(root.join("tests/run")), tally))
+}
+
+fn soak_smoke(root: &Path, _: &mut Tally) -> Outcome<Done> {
+    passed(soak::run(root, SOAK_SECONDS))
 }
 
 fn fuzz_smoke(root: &Path, _: &mut Tally) -> Outcome<Done> {

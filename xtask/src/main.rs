@@ -5,15 +5,19 @@
 //! - `config-reference`: the page of all configuration keys, which the broker prints from its own types.
 //! - `conformance`: the tables that lead from a statement of the specification to the tests that show it.
 //! - `fuzz`: each fuzz target for so many seconds.
+//! - `bench`, `bench-peers`: the broker and its peers side by side; installing the peers.
+//! - `soak`: many loads at once for a long time, watching for loss, growth and panics.
 //!
 //! Checks read the repository once, as text in memory ([`repo::Repo`]), and never touch the disk themselves: that
 //! is how their own tests plant faults.
 
+mod bench;
 mod ci;
 mod config_reference;
 mod conformance;
 mod fuzz;
 mod repo;
+mod soak;
 mod tidy;
 
 use std::path::Path;
@@ -32,7 +36,11 @@ usage: cargo xtask <chore>
                           fail if that page is stale
   conformance             write docs/conformance/*.md
   conformance --check     fail if a statement has no test, or the tables are stale
-  fuzz [--seconds N]      run each fuzz target for N seconds (300)";
+  fuzz [--seconds N]      run each fuzz target for N seconds (300)
+  bench [ROW...] [--rounds N] [--seconds N] [--peers A,B]
+                          measure the broker beside its peers (3 rounds of 8 seconds)
+  bench-peers             install peers that are missing into target/peers
+  soak [--seconds N]      many loads at once for N seconds (3600)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -50,6 +58,12 @@ fn main() -> ExitCode {
             .parse()
             .map_err(|_| format!("--seconds takes a number, not `{seconds}`"))
             .and_then(|seconds| fuzz::run(root, seconds)),
+        ["bench", ref rest @ ..] => bench::run(root, rest),
+        ["bench-peers"] => bench::install(root),
+        ["soak"] => soak::run(root, 3600),
+        ["soak", "--seconds", seconds] => {
+            bench::positive("--seconds", seconds).and_then(|seconds| soak::run(root, seconds))
+        }
         _ => Err(USAGE.to_owned()),
     };
     match outcome {

@@ -1,0 +1,154 @@
+//! One number of a report: its name, where it stands in the JSON, how it is printed.
+
+use serde_json::Value;
+
+/// A number that a run yields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Metric {
+    /// Deliveries in percent of those that the messages *due* would make: an open loop that could not send is short
+    /// of them too.
+    DeliveredPercent,
+    DeliveriesPerS,
+    CpuPerMillion,
+    P50Ms,
+    P99Ms,
+    RssPeakMib,
+    ConnectionsPerS,
+    WaitedPercent,
+    GeneratorPercent,
+    IdleKib,
+    IdleCpuPercent,
+    StoredPerS,
+    FetchS,
+    NotFetched,
+    StoreCpuPerMillion,
+    FetchCpuPerMillion,
+}
+
+/// What a load row prints of each broker.
+pub(super) const OF_LOAD: &[Metric] = &[
+    Metric::DeliveredPercent,
+    Metric::DeliveriesPerS,
+    Metric::CpuPerMillion,
+    Metric::P50Ms,
+    Metric::P99Ms,
+    Metric::RssPeakMib,
+    Metric::ConnectionsPerS,
+    Metric::WaitedPercent,
+    Metric::GeneratorPercent,
+];
+
+/// What a row of idle connections prints of each broker.
+pub(super) const OF_IDLE: &[Metric] = &[Metric::ConnectionsPerS, Metric::IdleKib, Metric::IdleCpuPercent];
+
+/// What a row of retained messages prints of each broker.
+pub(super) const OF_RETAINED: &[Metric] = &[
+    Metric::StoredPerS,
+    Metric::FetchS,
+    Metric::NotFetched,
+    Metric::StoreCpuPerMillion,
+    Metric::FetchCpuPerMillion,
+];
+
+impl Metric {
+    /// Heads its column.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::DeliveredPercent => "delivered %",
+            Self::DeliveriesPerS => "deliveries/s",
+            Self::CpuPerMillion => "CPU s/M",
+            Self::P50Ms => "p50 ms",
+            Self::P99Ms => "p99 ms",
+            Self::RssPeakMib => "peak RSS MiB",
+            Self::ConnectionsPerS => "connections/s",
+            Self::WaitedPercent => "waited for a core %",
+            Self::GeneratorPercent => "generator %",
+            Self::IdleKib => "KiB/connection",
+            Self::IdleCpuPercent => "CPU % of a core",
+            Self::StoredPerS => "stored/s",
+            Self::FetchS => "fetched in s",
+            Self::NotFetched => "not fetched",
+            Self::StoreCpuPerMillion => "CPU s/M stored",
+            Self::FetchCpuPerMillion => "CPU s/M fetched",
+        }
+    }
+
+    /// Whether a ratio of two brokers says something.
+    pub(super) fn is_compared(self) -> bool {
+        !matches!(
+            self,
+            Self::DeliveredPercent
+                | Self::WaitedPercent
+                | Self::GeneratorPercent
+                | Self::IdleCpuPercent
+                | Self::NotFetched
+        )
+    }
+
+    /// The number, if the report has it.
+    pub(super) fn of(self, report: &Value) -> Option<f64> {
+        let at = |pointer: &str| report.pointer(pointer)?.as_f64();
+        match self {
+            Self::DeliveredPercent => {
+                let (published, unsent) = (at("/traffic/published")?, at("/traffic/unsent")?);
+                let percent = at("/traffic/delivered_percent")?;
+                Some(if unsent > 0.0 { percent * published / (published + unsent) } else { percent })
+            }
+            Self::DeliveriesPerS => at("/traffic/deliveries_per_s"),
+            Self::CpuPerMillion => at("/traffic/broker/cpu_s_per_million"),
+            Self::P50Ms => Some(at("/traffic/latency/p50_us")? / 1e3),
+            Self::P99Ms => Some(at("/traffic/latency/p99_us")? / 1e3),
+            Self::RssPeakMib => at("/traffic/broker/rss_peak_mib"),
+            Self::ConnectionsPerS => {
+                at("/traffic/connections_per_s").or_else(|| at("/idle/connections_per_s"))
+            }
+            Self::WaitedPercent => at("/traffic/broker/waited_percent"),
+            Self::GeneratorPercent => at("/traffic/generator_cpu_percent"),
+            Self::IdleKib => at("/idle/rss_kib_per_connection"),
+            Self::IdleCpuPercent => at("/idle/cpu_percent"),
+            Self::StoredPerS => at("/retained/stored_per_s"),
+            Self::FetchS => at("/retained/fetch_s"),
+            Self::NotFetched => at("/retained/lost"),
+            Self::StoreCpuPerMillion => at("/retained/broker_store_cpu_s_per_million"),
+            Self::FetchCpuPerMillion => at("/retained/broker_fetch_cpu_s_per_million"),
+        }
+    }
+
+    /// As it is printed: with as many decimals as it deserves.
+    pub(super) fn show(self, value: f64) -> String {
+        match self {
+            Self::FetchS | Self::P50Ms | Self::P99Ms if value < 10.0 => format!("{value:.3}"),
+            Self::DeliveriesPerS | Self::ConnectionsPerS | Self::StoredPerS | Self::NotFetched => {
+                format!("{value:.0}")
+            }
+            Self::GeneratorPercent => format!("{value:.0}"),
+            // Short of all by one in 100,000 is short of all.
+            Self::DeliveredPercent => format!("{value:.3}"),
+            Self::CpuPerMillion | Self::IdleKib | Self::StoreCpuPerMillion | Self::FetchCpuPerMillion => {
+                format!("{value:.2}")
+            }
+            _ => format!("{value:.1}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_was_due_and_not_sent_counts_as_not_delivered() {
+        let report =
+            |unsent: u32| json!({"traffic": {"published": 60, "unsent": unsent, "delivered_percent": 50.0}});
+        assert_eq!(Metric::DeliveredPercent.of(&report(0)), Some(50.0));
+        assert_eq!(Metric::DeliveredPercent.of(&report(40)), Some(30.0));
+    }
+
+    #[test]
+    fn a_report_without_the_number_has_none() {
+        let report = json!({"traffic": null, "idle": {"connections_per_s": 7.0}});
+        assert_eq!(Metric::ConnectionsPerS.of(&report), Some(7.0));
+        assert_eq!(Metric::CpuPerMillion.of(&report), None);
+    }
+}

@@ -1,0 +1,205 @@
+//! What is measured, and what is aimed at. `docs/benchmarks.md` says why each row is there.
+
+use super::metric::{self, Metric};
+
+/// One load, put on every broker.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    /// What `mainstem bench mqtt` is told.
+    pub(super) load: &'static [&'static str],
+    /// The columns of its table.
+    pub(super) metrics: &'static [Metric],
+    pub(super) targets: &'static [Target],
+    /// Peers that cannot do this, and why not.
+    excused: &'static [(&'static str, &'static str)],
+}
+
+impl Row {
+    /// Why the broker takes no part, if so.
+    pub(super) fn excuse(&self, broker: &str) -> Option<&'static str> {
+        self.excused.iter().find(|(name, _)| *name == broker).map(|(_, why)| *why)
+    }
+
+    /// All that take no part.
+    pub(super) fn excuses(&self) -> impl Iterator<Item = &(&'static str, &'static str)> {
+        self.excused.iter()
+    }
+}
+
+/// What Mainstem's median is to be.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) metric: Metric,
+    pub(super) bound: Bound,
+}
+
+/// The other side of a target.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bound {
+    Max(f64),
+    Min(f64),
+    /// At most so many times the median of this peer.
+    TimesMax(f64, &'static str),
+    /// At least so many times the median of this peer.
+    TimesMin(f64, &'static str),
+}
+
+use Bound::{Max, Min, TimesMax, TimesMin};
+use Metric::{ConnectionsPerS, CpuPerMillion, DeliveredPercent, DeliveriesPerS, FetchS, IdleKib, NotFetched};
+use Metric::{P50Ms, P99Ms, RssPeakMib};
+
+const fn target(metric: Metric, bound: Bound) -> Target {
+    Target { metric, bound }
+}
+
+const fn traffic(
+    name: &'static str,
+    about: &'static str,
+    load: &'static [&'static str],
+    targets: &'static [Target],
+) -> Row {
+    Row { name, about, load, metrics: metric::OF_LOAD, targets, excused: &[] }
+}
+
+/// All rows, in the order in which they run.
+pub(super) const ROWS: [Row; 10] = [
+    traffic(
+        "fan-out-qos2",
+        "100 publishers to 2,000 subscribers, QoS 2, 64 bytes, 10 in flight per publisher",
+        &FAN_OUT_QOS2,
+        &[
+            target(CpuPerMillion, TimesMax(0.8, "flashmq")),
+            target(DeliveriesPerS, TimesMin(1.2, "flashmq")),
+            target(RssPeakMib, TimesMax(1.0, "flashmq")),
+        ],
+    ),
+    traffic(
+        "fan-out-open",
+        "the same on schedule: 95 messages/s, which are 190,000 deliveries/s",
+        &FAN_OUT_OPEN,
+        &[
+            target(DeliveredPercent, Min(100.0)),
+            target(P50Ms, TimesMax(0.8, "flashmq")),
+            target(P99Ms, TimesMax(0.8, "flashmq")),
+            target(CpuPerMillion, TimesMax(0.8, "flashmq")),
+        ],
+    ),
+    traffic(
+        "fan-out-qos1",
+        "100 publishers to 2,000 subscribers, QoS 1, 64 bytes, 10 in flight per publisher",
+        &FAN_OUT_QOS1,
+        &[target(CpuPerMillion, TimesMax(0.9, "rumqttd")), target(RssPeakMib, TimesMax(0.25, "rumqttd"))],
+    ),
+    traffic(
+        "fan-out-qos0",
+        "100 publishers to 2,000 subscribers, QoS 0, 64 bytes, 10 in flight per publisher",
+        &FAN_OUT_QOS0,
+        &[target(CpuPerMillion, TimesMax(1.0, "rumqttd")), target(RssPeakMib, TimesMax(0.25, "rumqttd"))],
+    ),
+    traffic(
+        "fan-in-qos0",
+        "2,000 publishers to 100 subscribers, 20 topics each, QoS 0, 64 bytes, 10 in flight per publisher",
+        &FAN_IN_QOS0,
+        &[target(CpuPerMillion, TimesMax(0.8, "flashmq"))],
+    ),
+    traffic(
+        "fan-in-qos2",
+        "the same with QoS 2",
+        &FAN_IN_QOS2,
+        &[target(CpuPerMillion, TimesMax(0.7, "flashmq"))],
+    ),
+    traffic(
+        "large",
+        "one publisher to 200 subscribers, QoS 0, 64 KiB, 10 in flight",
+        &LARGE,
+        &[target(CpuPerMillion, TimesMax(0.8, "mosquitto")), target(RssPeakMib, Max(16.0))],
+    ),
+    Row {
+        name: "idle",
+        about: "10,000 connections that say nothing",
+        load: &["--idle", "10000"],
+        metrics: metric::OF_IDLE,
+        targets: &[target(IdleKib, Max(0.7)), target(ConnectionsPerS, TimesMin(1.0, "mosquitto"))],
+        excused: &[],
+    },
+    traffic(
+        "one-to-one",
+        "one publisher to one subscriber, QoS 1, 64 bytes, 200 messages/s on schedule",
+        &ONE_TO_ONE,
+        &[target(P50Ms, TimesMax(1.0, "mosquitto")), target(P99Ms, TimesMax(1.0, "mosquitto"))],
+    ),
+    Row {
+        name: "retained",
+        about: "100,000 retained messages of 64 bytes, QoS 0, then one new subscriber to all of them",
+        load: &["--retained", "100000", "--qos", "0", "--payload", "64"],
+        metrics: metric::OF_RETAINED,
+        targets: &[target(FetchS, TimesMax(1.0, "flashmq")), target(NotFetched, Max(0.0))],
+        excused: &[("rumqttd", "it does not get through 100,000 retained messages")],
+    },
+];
+
+const FAN_OUT_QOS2: [&str; 14] = fan_out("2", "--window", "10");
+const FAN_OUT_OPEN: [&str; 14] = fan_out("2", "--rate", "95");
+const FAN_OUT_QOS1: [&str; 14] = fan_out("1", "--window", "10");
+const FAN_OUT_QOS0: [&str; 14] = fan_out("0", "--window", "10");
+const FAN_IN_QOS0: [&str; 14] = load("fan-in", "2000", "100", "0", "64", "--window", "10");
+const FAN_IN_QOS2: [&str; 14] = load("fan-in", "2000", "100", "2", "64", "--window", "10");
+const LARGE: [&str; 14] = load("fan-out", "1", "200", "0", "65536", "--window", "10");
+const ONE_TO_ONE: [&str; 14] = load("pairs", "1", "1", "1", "64", "--rate", "200");
+
+const fn fan_out(qos: &'static str, pace: &'static str, value: &'static str) -> [&'static str; 14] {
+    load("fan-out", "100", "2000", qos, "64", pace, value)
+}
+
+const fn load(
+    scenario: &'static str,
+    publishers: &'static str,
+    subscribers: &'static str,
+    qos: &'static str,
+    payload: &'static str,
+    pace: &'static str,
+    value: &'static str,
+) -> [&'static str; 14] {
+    [
+        "--scenario",
+        scenario,
+        "--publishers",
+        publishers,
+        "--subscribers",
+        subscribers,
+        "--qos",
+        qos,
+        "--payload",
+        payload,
+        pace,
+        value,
+        "--drain",
+        // A closed loop is fair to the slow: what they still hold comes, only later. On schedule, late is lost.
+        if is_open(pace) { "5" } else { "60" },
+    ]
+}
+
+const fn is_open(pace: &str) -> bool {
+    matches!(pace.as_bytes(), b"--rate")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::brokers;
+
+    #[test]
+    fn every_row_prints_what_it_aims_at_and_names_peers_that_exist() {
+        for row in &ROWS {
+            for Target { metric, bound } in row.targets {
+                assert!(row.metrics.contains(metric), "{}: {metric:?}", row.name);
+                if let TimesMax(_, peer) | TimesMin(_, peer) = bound {
+                    assert!(brokers::PEERS.contains(peer) && row.excuse(peer).is_none(), "{}", row.name);
+                }
+            }
+            assert!(row.excuses().all(|(peer, _)| brokers::PEERS.contains(peer)), "{}", row.name);
+        }
+    }
+}

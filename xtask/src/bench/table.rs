@@ -1,0 +1,209 @@
+//! What the runs of a row come to: medians, ratios and verdicts, as text.
+
+use super::metric::Metric;
+use super::rows::{Bound, Row, Target};
+use serde_json::Value;
+use std::fmt::Write;
+
+/// One run.
+#[derive(Debug)]
+pub(super) struct Sample {
+    pub(super) broker: &'static str,
+    pub(super) report: Value,
+}
+
+/// The most telling numbers of one run.
+pub(super) fn in_a_line(row: &Row, report: &Value) -> String {
+    let shown = row.metrics.iter().filter_map(|metric| Some((metric, metric.of(report)?)));
+    let words: Vec<String> =
+        shown.take(3).map(|(metric, value)| format!("{} {}", metric.show(value), metric.name())).collect();
+    words.join(", ")
+}
+
+/// Everything about a row: a line per broker, the ratios of Mainstem to each peer, what is amiss, the targets.
+pub(super) fn render(row: &Row, brokers: &[&'static str], samples: &[Sample]) -> String {
+    let mut text = format!("\n{}: {}\n\n", row.name, row.about);
+    let mut lines = vec![header(row)];
+    lines.extend(brokers.iter().map(|broker| medians(row, broker, samples)));
+    let peers = || brokers.iter().filter(|broker| **broker != "mainstem");
+    lines.extend(peers().map(|peer| ratios(row, peer, samples)));
+    text += &aligned(&lines);
+    for broker in brokers {
+        text += &amiss(broker, samples);
+    }
+    for (peer, why) in row.excuses() {
+        writeln!(text, "  {peer} takes no part: {why}").expect("a string takes all");
+    }
+    for target in row.targets {
+        text += &verdict(target, samples);
+    }
+    text
+}
+
+fn header(row: &Row) -> Vec<String> {
+    let names = row.metrics.iter().map(|metric| metric.name().to_owned());
+    [String::new()].into_iter().chain(names).collect()
+}
+
+fn medians(row: &Row, broker: &str, samples: &[Sample]) -> Vec<String> {
+    let shown = |metric: &Metric| {
+        median_of(broker, *metric, samples).map_or("-".to_owned(), |median| metric.show(median))
+    };
+    [broker.to_owned()].into_iter().chain(row.metrics.iter().map(shown)).collect()
+}
+
+fn ratios(row: &Row, peer: &str, samples: &[Sample]) -> Vec<String> {
+    let shown = |metric: &Metric| match ratio(*metric, peer, samples) {
+        Some(ratio) if metric.is_compared() => format!("{ratio:.2}x"),
+        _ => String::new(),
+    };
+    [format!("mainstem / {peer}")].into_iter().chain(row.metrics.iter().map(shown)).collect()
+}
+
+fn ratio(metric: Metric, peer: &str, samples: &[Sample]) -> Option<f64> {
+    let peers = median_of(peer, metric, samples)?;
+    let own = median_of("mainstem", metric, samples)?;
+    (peers > 0.0).then(|| own / peers)
+}
+
+fn median_of(broker: &str, metric: Metric, samples: &[Sample]) -> Option<f64> {
+    let own = samples.iter().filter(|sample| sample.broker == broker);
+    median(own.filter_map(|sample| metric.of(&sample.report)).collect())
+}
+
+/// The middle one, or the mean of the two in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    }
+}
+
+/// Cells in columns: the first to the left, the others to the right.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = lines.iter().filter_map(|line| line.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        let mut shown = String::new();
+        for (column, cell) in line.iter().enumerate() {
+            let width = widths[column];
+            if column == 0 {
+                write!(shown, "  {cell:<width$}").expect("a string takes all");
+            } else {
+                write!(shown, "  {cell:>width$}").expect("a string takes all");
+            }
+        }
+        text += shown.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// What a broker may not do, summed over all rounds. Empty if it did none of it.
+fn amiss(broker: &str, samples: &[Sample]) -> String {
+    let total = |pointer: &str| -> u64 {
+        let own = samples.iter().filter(|sample| sample.broker == broker);
+        own.filter_map(|sample| sample.report.pointer(pointer)?.as_u64()).sum()
+    };
+    let counts = [
+        ("lost", total("/traffic/lost")),
+        ("due and not sent", total("/traffic/unsent")),
+        ("repeated", total("/traffic/duplicates")),
+        ("out of order", total("/traffic/out_of_order")),
+        ("refused", total("/traffic/refused")),
+        ("lost", total("/retained/lost")),
+        ("repeated", total("/retained/duplicates")),
+    ];
+    let words: Vec<String> = counts
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(what, count)| format!("{count} {what}"))
+        .collect();
+    if words.is_empty() { String::new() } else { format!("  {broker}, all rounds: {}\n", words.join(", ")) }
+}
+
+/// A line that says what was aimed at and whether it was reached.
+fn verdict(target: &Target, samples: &[Sample]) -> String {
+    let Target { metric, bound } = target;
+    let own = median_of("mainstem", *metric, samples);
+    let (aim, reached, met) = match *bound {
+        Bound::Max(limit) => {
+            (format!("<= {limit}"), own.map(|own| metric.show(own)), own.map(|own| own <= limit))
+        }
+        Bound::Min(limit) => {
+            (format!(">= {limit}"), own.map(|own| metric.show(own)), own.map(|own| own >= limit))
+        }
+        Bound::TimesMax(times, peer) => {
+            let ratio = ratio(*metric, peer, samples);
+            (format!("<= {times}x {peer}"), ratio.map(times_shown), ratio.map(|ratio| ratio <= times))
+        }
+        Bound::TimesMin(times, peer) => {
+            let ratio = ratio(*metric, peer, samples);
+            (format!(">= {times}x {peer}"), ratio.map(times_shown), ratio.map(|ratio| ratio >= times))
+        }
+    };
+    let verdict = match met {
+        Some(true) => "met",
+        Some(false) => "not met",
+        None => "not measured",
+    };
+    let reached = reached.map_or(String::new(), |reached| format!(" ({reached})"));
+    format!("  target: {} {aim}: {verdict}{reached}\n", metric.name())
+}
+
+fn times_shown(ratio: f64) -> String {
+    format!("{ratio:.3}x")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::rows::ROWS;
+    use serde_json::json;
+
+    fn sample(broker: &'static str, cpu: f64, rate: f64, rss: f64) -> Sample {
+        let traffic = json!({"deliveries_per_s": rate, "lost": 2, "broker":
+            {"cpu_s_per_million": cpu, "rss_peak_mib": rss}});
+        Sample { broker, report: json!({ "traffic": traffic }) }
+    }
+
+    #[test]
+    fn the_median_is_the_middle_one() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0]), Some(2.5));
+    }
+
+    #[test]
+    fn targets_are_judged_by_the_ratio_of_medians() {
+        let samples = [
+            sample("mainstem", 9.0, 100.0, 10.0),
+            sample("mainstem", 1.0, 120.0, 10.0),
+            sample("mainstem", 2.0, 130.0, 10.0),
+            sample("flashmq", 2.5, 100.0, 8.0),
+        ];
+        let text = render(&ROWS[0], &["mainstem", "flashmq"], &samples);
+        for line in [
+            "target: CPU s/M <= 0.8x flashmq: met (0.800x)",
+            "target: deliveries/s >= 1.2x flashmq: met (1.200x)",
+            "target: peak RSS MiB <= 1x flashmq: not met (1.250x)",
+            "mainstem, all rounds: 6 lost",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn without_the_peer_a_target_is_not_measured() {
+        let text = render(&ROWS[0], &["mainstem"], &[sample("mainstem", 1.0, 1.0, 1.0)]);
+        assert!(text.contains("CPU s/M <= 0.8x flashmq: not measured\n"), "{text}");
+    }
+}

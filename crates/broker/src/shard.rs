@@ -97,7 +97,7 @@ pub(crate) struct Conn {
     /// It has published something.
     pub(crate) publishes: bool,
     /// Set while its publishes wait for receivers that are behind.
-    pub(crate) brake: Option<Box<Brake>>,
+    pub(crate) brake: Option<Brake>,
 }
 
 /// Why a publisher waits, and since when.
@@ -201,7 +201,7 @@ impl Shard {
                 known.caused += caused;
                 known.last_caused = caused;
                 if let Some((level, matched)) = pressed {
-                    known.brake = Some(Box::new(Brake { level, matched, since_ms: io.clock.now_ms }));
+                    known.brake = Some(Brake { level, matched, since_ms: io.clock.now_ms });
                 }
                 handled
             }

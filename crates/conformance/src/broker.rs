@@ -56,6 +56,8 @@ impl Broker {
         let log = fs::File::create(dir.join("log")).expect("a log file");
         let mut command = Command::new(binary());
         command.args(["--listen", "127.0.0.1:0", "--shards", "2", "--data"]).arg(dir.join("data"));
+        // Two clients of a test meet on two shards.
+        command.args(["--set", "runtime.first_shard_connections=0"]);
         for setting in settings {
             command.args(["--set", setting]);
         }

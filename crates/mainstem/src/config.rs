@@ -26,6 +26,8 @@ settings! {
         shards: u16 = 0_u16, in 0 ..= 64;
         /// Whether each shard is pinned to a core.
         pin: bool = true;
+        /// Connections that stay together on the first shard before the others get any: few connections mostly talk to each other, and a message to another shard waits for its thread to wake. 0 deals them out from the first.
+        first_shard_connections: u32 = 16_u32, in 0 ..= 1_000_000;
         /// What the kernel may hold for one connection that is slow to read, in bytes; 0 leaves it to the kernel, which goes up to several MiB.
         send_buffer_bytes: u32 = 524_288_u32, in 0 ..= 1_073_741_824;
         /// How long after a busy turn began a shard waits for more input to take in at once, in µs; shards with little to do never wait.

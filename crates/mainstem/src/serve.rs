@@ -37,6 +37,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         shards: usize::from(config.runtime.shards),
         pin: config.runtime.pin,
         send_buffer_bytes: config.runtime.send_buffer_bytes as usize,
+        first_shard_connections: config.runtime.first_shard_connections as usize,
         coalesce_us: config.runtime.coalesce_us,
         listen: vec![resolve(&config.mqtt.listen)?],
         seed: RandomState::new().hash_one("mainstem"),

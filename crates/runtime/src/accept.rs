@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use mio::net::{TcpListener, TcpStream};
@@ -20,15 +21,45 @@ pub(crate) struct Arrival {
     pub(crate) input: Vec<u8>,
 }
 
-/// Sockets handed to each shard by the others.
+/// Sockets handed to each shard by the others, and how many connections each has.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     waiting: Vec<Mutex<Vec<Arrival>>>,
+    /// Connections that each shard serves.
+    connections: Vec<AtomicUsize>,
 }
 
 impl Arrivals {
     pub(crate) fn new(shards: usize) -> Self {
-        Self { waiting: (0..shards).map(|_| Mutex::default()).collect() }
+        Self {
+            waiting: (0..shards).map(|_| Mutex::default()).collect(),
+            connections: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
+        }
+    }
+
+    /// The shard that a new connection should go to: the one with the fewest. But the first `together` stay on
+    /// the first shard, since few connections mostly talk to each other, and between shards a message waits for
+    /// another thread to wake.
+    pub(crate) fn place(&self, together: usize) -> usize {
+        let count = |shard: usize| self.connections[shard].load(Ordering::Relaxed) + self.waiting_for(shard);
+        if count(0) < together {
+            return 0;
+        }
+        (0..self.connections.len()).min_by_key(|shard| count(*shard)).unwrap_or(0)
+    }
+
+    fn waiting_for(&self, shard: usize) -> usize {
+        self.waiting[shard].lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// A connection has come to `shard`.
+    pub(crate) fn settled(&self, shard: usize) {
+        self.connections[shard].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection has left `shard`.
+    pub(crate) fn left(&self, shard: usize) {
+        self.connections[shard].fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn push(&self, shard: usize, arrival: Arrival) {

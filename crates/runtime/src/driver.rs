@@ -78,8 +78,8 @@ pub(crate) struct Driver<S: Service> {
     service: S,
     poll: Poll,
     listeners: Vec<Listener>,
-    /// The shard that the next accepted connection goes to.
-    next_shard: usize,
+    /// Connections that stay together on the first shard before the others get any.
+    first_shard_connections: usize,
     sockets: Vec<Option<TcpStream>>,
     buffer: Box<[u8]>,
     mails: Vec<S::Mail>,
@@ -127,7 +127,7 @@ impl<S: Service> Driver<S> {
             service,
             poll,
             listeners,
-            next_shard: 0,
+            first_shard_connections: 0,
             sockets: Vec::new(),
             buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
             mails: Vec::new(),
@@ -140,6 +140,12 @@ impl<S: Service> Driver<S> {
             coalesce: Duration::ZERO,
             drain_until_ms: None,
         })
+    }
+
+    /// Keeps this many connections together on the first shard.
+    pub(crate) fn gathering(mut self, connections: usize) -> Self {
+        self.first_shard_connections = connections;
+        self
     }
 
     /// Lets a busy turn be followed by the next no sooner than this after its beginning.
@@ -308,12 +314,10 @@ impl<S: Service> Driver<S> {
             if !self.listeners[index].more {
                 continue;
             }
-            let shards = self.core.common.post.shards();
             let mut arrivals = Vec::new();
             self.listeners[index].accept(|arrival| arrivals.push(arrival));
             for arrival in arrivals {
-                let shard = self.next_shard;
-                self.next_shard = (shard + 1) % shards;
+                let shard = self.core.common.arrivals.place(self.first_shard_connections);
                 if shard == self.core.shard {
                     self.adopt(arrival);
                 } else {
@@ -327,10 +331,12 @@ impl<S: Service> Driver<S> {
     fn adopt(&mut self, arrival: Arrival) {
         let Arrival { mut socket, listener, input } = arrival;
         let conn = self.core.links.open();
+        self.core.common.arrivals.settled(self.core.shard);
         let interest = Interest::READABLE | Interest::WRITABLE;
         if let Err(error) = self.poll.registry().register(&mut socket, Token(conn.slot()), interest) {
             log::error!("a connection could not be watched: {error}");
             self.core.links.release(conn.slot);
+            self.core.common.arrivals.left(self.core.shard);
             return;
         }
         if self.sockets.len() <= conn.slot() {
@@ -475,6 +481,7 @@ impl<S: Service> Driver<S> {
                 log::debug!("a connection was not being watched: {error}");
             }
             self.core.links.release(slot);
+            self.core.common.arrivals.left(self.core.shard);
         }
     }
 
@@ -551,6 +558,7 @@ impl<S: Service> Driver<S> {
                     let input = std::mem::take(&mut link.partial);
                     let Some(mut socket) = self.sockets[slot as usize].take() else { continue };
                     self.core.links.release(slot);
+                    self.core.common.arrivals.left(self.core.shard);
                     if let Err(error) = self.poll.registry().deregister(&mut socket) {
                         log::error!("a connection could not be moved: {error}");
                         continue;

@@ -33,6 +33,8 @@ pub struct Options {
     /// How long after a busy turn began the next one waits for more input, microseconds; quiet shards never
     /// wait.
     pub coalesce_us: u32,
+    /// Connections that stay together on the first shard before the others get any.
+    pub first_shard_connections: usize,
     /// Where randomness starts from.
     pub seed: u64,
 }
@@ -108,7 +110,9 @@ where
         let mine = if shard == 0 { std::mem::take(&mut listeners) } else { Vec::new() };
         let seed = options.seed.wrapping_add(shard as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let service = make(shard, shards);
-        let driver = Driver::new(shard, Arc::clone(&common), poll, mine, service, seed)?.coalescing(span);
+        let driver = Driver::new(shard, Arc::clone(&common), poll, mine, service, seed)?
+            .coalescing(span)
+            .gathering(options.first_shard_connections);
         let cpu = options.pin.then(|| cpus[shard % cpus.len()]);
         threads.push(Builder::new().name(format!("shard-{shard}")).spawn(move || {
             if let Some(cpu) = cpu {

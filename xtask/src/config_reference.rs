@@ -20,7 +20,7 @@ pub(crate) fn write(root: &Path) -> Outcome {
 /// Checks that the page is what the broker prints.
 ///
 /// # Errors
-/// If it is not, or as [`write`].
+/// If it is not, or as [`write()`].
 pub(crate) fn check(root: &Path) -> Outcome {
     compare(fs::read(root.join(PAGE)).ok().as_deref(), &printed(root)?)
 }

@@ -83,6 +83,8 @@ impl<'a> Opener<'a> {
             username: credentials.map(|(name, _)| name.as_str()),
             password: credentials.map(|(_, password)| password.as_bytes()),
             receive_maximum,
+            // The longest there is, so that no ping is due in a run; some brokers refuse 0, which turns it off.
+            keep_alive: u16::MAX,
             ..Connect::new(version, &client_id)
         };
         Packet::Connect(connect)

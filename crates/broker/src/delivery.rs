@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainstem_mqtt::alias::{OutboundAliases, TopicRef};
-use mainstem_mqtt::session::{Pending, Resend};
+use mainstem_mqtt::session::{Acked, Pending, Resend};
 use mainstem_mqtt::{Publish, PublishTemplate, QoS, SubscriptionIds, Version};
 use mainstem_runtime::{Io, Output};
 
@@ -102,7 +102,7 @@ impl Deliveries {
         let is_clear = session.queue.is_empty();
         let waits = if qos0 {
             // Queued QoS 0 messages are not to be overtaken [MQTT-4.6.0-5].
-            self.queue_qos0 && !is_clear
+            session.queued_qos0 > 0
         } else {
             !is_clear || !session.window.has_room(session.inflight_max)
         };
@@ -120,7 +120,7 @@ impl Deliveries {
                 self.tally.count(Level::Urgent);
             }
             if qos0 {
-                self.count_drop(slot, "it reads too slowly");
+                self.drop_offer(slot, offer, "it reads too slowly");
             } else {
                 self.enqueue(slot, offer);
             }
@@ -135,7 +135,7 @@ impl Deliveries {
         let (template, naming) =
             self.templates.get(session.version, !qos0, offer.message, offer.ids, aliases);
         if template.packet_len() > session.packet_max as usize {
-            self.count_drop(slot, "it takes no packets that large");
+            self.drop_offer(slot, offer, "it takes no packets that large");
             return;
         }
         let packet_id = if qos0 {
@@ -187,6 +187,13 @@ impl Deliveries {
         }
     }
 
+    fn drop_offer(&mut self, slot: u32, offer: &Offer<'_>, why: &str) {
+        if offer.group.is_some() {
+            self.settle_offer(slot);
+        }
+        self.count_drop(slot, why);
+    }
+
     fn settle_offer(&mut self, slot: u32) {
         if let Some(load) = self.sessions.at(slot).rare.as_ref().and_then(|rare| rare.load.as_ref()) {
             load.settle();
@@ -214,15 +221,13 @@ impl Deliveries {
                 self.count_drop(slot, "its queue is full, the oldest message goes");
                 continue;
             }
-            if offer.group.is_some() {
-                self.settle_offer(slot);
-            }
-            self.count_drop(slot, "its queue is full");
+            self.drop_offer(slot, offer, "its queue is full");
             return;
         }
         let session = self.sessions.at(slot);
         session.queue_bytes += size;
         self.backlog += u64::from(session.connected);
+        session.queued_qos0 += u32::from(offer.qos == QoS::AtMostOnce);
         session.queue.push_back(offer.into_delivery());
         self.counters.queued_messages += 1;
     }
@@ -234,10 +239,16 @@ impl Deliveries {
             return;
         }
         let session = self.sessions.at(slot);
-        let before = session.queue.len();
-        session.queue.retain(|delivery| delivery.qos != QoS::AtMostOnce);
-        session.queue_bytes = session.queue.iter().map(|delivery| delivery.message.size() as u64).sum();
-        self.counters.queued_messages -= (before - session.queue.len()) as u64;
+        let (gone, kept): (VecDeque<_>, _) = std::mem::take(&mut session.queue)
+            .into_iter()
+            .partition(|delivery| delivery.qos == QoS::AtMostOnce);
+        session.queue = kept;
+        session.queued_qos0 = 0;
+        for delivery in &gone {
+            session.queue_bytes -= delivery.message.size() as u64;
+            session.settle(delivery);
+        }
+        self.counters.queued_messages -= gone.len() as u64;
     }
 
     /// Counts a message that a client will not get, and says so once per spell.
@@ -289,11 +300,14 @@ impl Deliveries {
             self.counters.messages_sent += 1;
             // A packet that the client takes no more counts as delivered [MQTT-3.1.2-25].
             if let Some((packet_id, qos)) = too_large {
-                if qos == QoS::AtLeastOnce {
+                let ended = if qos == QoS::AtLeastOnce {
                     window.puback(packet_id)
                 } else {
                     window.pubrec(packet_id, true)
                 };
+                if let Acked::Done(Some(delivery)) = ended {
+                    session.settle(&delivery);
+                }
                 self.count_drop(slot, "it takes no packets that large");
             }
         }
@@ -306,6 +320,7 @@ impl Deliveries {
             let session = self.sessions.at(slot);
             let Some(front) = session.queue.front() else {
                 session.drop_logged = false;
+                session.queued_qos0 = 0;
                 if session.queue.capacity() > QUEUE_KEPT {
                     session.queue = VecDeque::new();
                 }

@@ -72,7 +72,7 @@ impl Shard {
         self.deliveries.forget_qos0(slot);
         self.pass_on(io, slot);
         match will_delay_s {
-            Some(0) => self.publish_will(io, slot),
+            Some(0) if expiry_s > 0 => self.publish_will(io, slot),
             Some(delay_s) if delay_s < expiry_s => {
                 io.set_timer(now_ms + u64::from(delay_s) * 1000, Timer::Will(key).token());
             }
@@ -106,9 +106,7 @@ impl Shard {
         moving.extend(queued);
         for delivery in moving {
             self.deliveries.sessions.at(slot).settle(&delivery);
-            if let Some(group) = delivery.group() {
-                self.deal(io, &delivery.message, group, Some(key), 0);
-            }
+            self.deal_again(io, &delivery, key);
         }
     }
 
@@ -157,7 +155,6 @@ impl Shard {
 
     /// Ends a session that has no connection: its will is due, its subscriptions and messages go.
     pub(crate) fn end_session(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
-        self.publish_will(io, slot);
         let key = self.deliveries.sessions.key(self.me, slot);
         let session = self.deliveries.sessions.at(slot);
         debug_assert!(!session.connected);
@@ -171,6 +168,8 @@ impl Shard {
             self.remove_subscriber(subscription);
             self.deliveries.counters.subscriptions -= 1;
         }
+        // Only now, or a group that it was in might give the will to this very session.
+        self.publish_will(io, slot);
         let mut session = self.deliveries.sessions.remove(slot);
         self.shared.registry.release(&session.client_id, key);
         self.shared.close_session();
@@ -182,9 +181,18 @@ impl Shard {
         let unacknowledged = session.window.take_messages(|_, pending| pending == Pending::PubAck);
         for delivery in unacknowledged.into_iter().chain(unsent) {
             session.settle(&delivery);
-            if let Some(group) = delivery.group() {
-                self.deal(io, &delivery.message, group, Some(key), 0);
-            }
+            self.deal_again(io, &delivery, key);
+        }
+    }
+
+    /// Gives a message of a shared subscription that `from` has lost to another member, unless it has expired
+    /// meanwhile [MQTT-3.3.2-5].
+    fn deal_again(&mut self, io: &mut Io<'_, Mail>, delivery: &Delivery, from: SessionKey) {
+        let Some(group) = delivery.group() else { return };
+        if delivery.message.is_expired(io.clock.now_ms) {
+            self.deliveries.counters.publish_dropped += 1;
+        } else {
+            self.deal(io, &delivery.message, group, Some(from), 0);
         }
     }
 

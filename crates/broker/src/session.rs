@@ -113,6 +113,8 @@ pub(crate) struct Session {
     pub(crate) window: Window<Delivery>,
     pub(crate) queue: VecDeque<Delivery>,
     pub(crate) queue_bytes: u64,
+    /// QoS 0 messages queued since the queue was last empty.
+    pub(crate) queued_qos0: u32,
     /// When it last acknowledged something, or had nothing to acknowledge.
     pub(crate) progress_ms: u64,
     /// Which publish has marked it, and where: for clients that meet a publish by several subscriptions.
@@ -141,6 +143,7 @@ impl Session {
             window: Window::default(),
             queue: VecDeque::new(),
             queue_bytes: 0,
+            queued_qos0: 0,
             progress_ms: 0,
             mark: (0, 0),
             received: Received::default(),

@@ -120,7 +120,7 @@ settings! {
         /// QoS 2 publishes that one client may have unreleased towards the broker (Receive Maximum).
         receive_maximum: u16 = 256_u16, in 1 ..= 65_535;
         /// QoS 1 and 2 messages in flight towards one client; MQTT 5 clients may ask for fewer.
-        max_inflight_messages: u16 = 64_u16, in 1 ..= 65_535;
+        max_inflight_messages: u16 = 128_u16, in 1 ..= 65_535;
         /// QoS 1 and 2 messages that wait for one session beyond those in flight.
         max_queued_messages: u32 = 1_000_u32, in 0 ..= 100_000_000;
         /// Bytes of payload and topic that wait for one session beyond those in flight.

@@ -20,7 +20,7 @@ use crate::shared::{Mail, Shared};
 use crate::timers::Timer;
 
 /// Deliveries of one turn after which publishers wait for the next: what bounds the length of a turn.
-const DELIVERIES_PER_TURN: u32 = 8 * 1024;
+const DELIVERIES_PER_TURN: u32 = 32 * 1024;
 /// Deliveries that one connection may cause in a turn even so: light publishers never queue behind heavy ones.
 const LIGHT_DELIVERIES: u32 = 64;
 

@@ -26,7 +26,7 @@ const READ_BUFFER_BYTES: usize = 128 * 1024;
 /// Events taken from the kernel per turn.
 const EVENTS_PER_TURN: usize = 1024;
 /// Events of a turn beyond which it counts as busy.
-const BUSY_EVENTS: usize = 16;
+const BUSY_EVENTS: usize = 4;
 /// How long a connection that the service has closed may take to read its last bytes.
 const LINGER_MS: u64 = 2_000;
 /// How long a drain may take before the shard ends with connections open.

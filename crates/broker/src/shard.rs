@@ -188,7 +188,7 @@ impl Shard {
         let packet = decode(version, frame)?;
         match packet {
             Packet::Publish(publish) => {
-                if self.must_wait(io, conn) {
+                if self.must_wait(io, conn, slot) {
                     return Ok(Next::Hold);
                 }
                 let before = self.work;
@@ -246,9 +246,11 @@ impl Shard {
 
     /// Whether a PUBLISH has to wait for a later turn: this one has caused its share of deliveries, or mail to
     /// another shard has nowhere to go.
-    fn must_wait(&mut self, io: &Io<'_, Mail>, conn: ConnId) -> bool {
+    fn must_wait(&mut self, io: &Io<'_, Mail>, conn: ConnId, slot: u32) -> bool {
         let (turn, work, congested) = (self.turn, self.work, self.congested);
         let shared = &self.shared;
+        // Behind its PUBLISH may come acknowledgements that somebody waits for, this client among them.
+        let is_receiver = !self.deliveries.sessions.at(slot).window.is_empty();
         let conn = &mut self.conns[conn.slot()];
         if conn.turn != turn {
             conn.turn = turn;
@@ -256,9 +258,9 @@ impl Shard {
         }
         if let Some(brake) = &conn.brake {
             let waited_ms = io.clock.now_ms - brake.since_ms;
-            if (brake.level == Level::Urgent && waited_ms < URGENT_BRAKE_MS)
-                || (waited_ms < BRAKE_MS && shared.any_overloaded(brake.matched.reach()))
-            {
+            let is_urgent = brake.level == Level::Urgent && waited_ms < URGENT_BRAKE_MS;
+            let is_backlog = waited_ms < BRAKE_MS && shared.any_overloaded(brake.matched.reach());
+            if !is_receiver && (is_urgent || is_backlog) {
                 return true;
             }
             conn.brake = None;

@@ -8,7 +8,7 @@
 //! Any protocol. It sees bytes in, bytes out, and lengths that a service asked for.
 //!
 //! # Entry points
-//! - [`start`] runs one [`Service`] per shard on the `mio` driver and hands back a [`Handle`].
+//! - [`start()`] runs one [`Service`] per shard on the `mio` driver and hands back a [`Handle`].
 //! - [`Service`] is what a door implements; [`Io`] is all it may do to the outside. A service never sees a
 //!   socket, so the same code runs under a simulated driver: see [`Io::detached`].
 //!

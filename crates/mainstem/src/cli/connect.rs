@@ -17,7 +17,7 @@ pub(crate) struct ConnectArgs {
     /// Broker's port [default: 1883]
     #[arg(short, long, value_name = "PORT")]
     pub(crate) port: Option<u16>,
-    /// Host, port, user, password and topic in one: mqtt://[user[:password]@]host[:port][/topic]
+    /// Host, port, user, password and topic in one: `mqtt://[user[:password]@]host[:port][/topic]`
     #[arg(short = 'L', long, value_name = "URL", conflicts_with_all = ["port", "username", "password"])]
     pub(crate) url: Option<String>,
     /// Local address to connect from

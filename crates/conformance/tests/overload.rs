@@ -131,7 +131,11 @@ fn a_subscriber_that_never_reads_loses_qos_0_and_that_is_counted() {
 // [MQTT5-4.9.0-2] [MQTT5-4.5.0-1]
 #[test]
 fn a_subscriber_that_never_acknowledges_has_a_bounded_queue() {
-    let broker = Broker::with(&["mqtt.max_queued_messages=100", "mqtt.sys_interval_s=1"]);
+    let broker = Broker::with(&[
+        "mqtt.max_queued_messages=100",
+        "mqtt.max_inflight_messages=64",
+        "mqtt.sys_interval_s=1",
+    ]);
     let bystanders = Bystanders::start(&broker);
     for version in BOTH {
         let topic = unique("t");

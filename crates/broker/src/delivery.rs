@@ -298,14 +298,16 @@ impl Deliveries {
                 }
             };
             self.counters.messages_sent += 1;
-            // A packet that the client takes no more counts as delivered [MQTT-3.1.2-25].
+            // A packet that the client takes no more counts as delivered [MQTT-3.1.2-25]. With QoS 2 it may have
+            // been received before: its identifier is free only when the client has released it.
             if let Some((packet_id, qos)) = too_large {
                 let ended = if qos == QoS::AtLeastOnce {
                     window.puback(packet_id)
                 } else {
-                    window.pubrec(packet_id, true)
+                    put_ack(output.buffer(), PUBREL, packet_id);
+                    window.pubrec(packet_id, false)
                 };
-                if let Acked::Done(Some(delivery)) = ended {
+                if let Acked::Done(Some(delivery)) | Acked::Release(Some(delivery)) = ended {
                     session.settle(&delivery);
                 }
                 self.count_drop(slot, "it takes no packets that large");

@@ -93,6 +93,8 @@ pub(crate) struct Driver<S: Service> {
     /// Connections whose congested output has drained.
     drained: Vec<ConnId>,
     lingering: VecDeque<(ConnId, u64)>,
+    /// Connections have come since this was last looked at.
+    adopted: bool,
     /// Shortest time from the beginning of a busy turn to the next.
     coalesce: Duration,
     drain_until_ms: Option<u64>,
@@ -137,6 +139,7 @@ impl<S: Service> Driver<S> {
             vain_wait_ms: 1,
             drained: Vec::new(),
             lingering: VecDeque::new(),
+            adopted: false,
             coalesce: Duration::ZERO,
             drain_until_ms: None,
         })
@@ -174,7 +177,8 @@ impl<S: Service> Driver<S> {
                 _ => {}
             }
             began = Instant::now();
-            is_busy = events.iter().nth(BUSY_EVENTS).is_some();
+            // Whoever connects waits for an answer to go on: nothing is gained by letting them wait together.
+            is_busy = events.iter().nth(BUSY_EVENTS).is_some() && !std::mem::take(&mut self.adopted);
             self.core.stats.turns += 1;
             self.core.clock = self.read_clock();
             self.service.turn_begins(&mut self.core.io());
@@ -331,6 +335,7 @@ impl<S: Service> Driver<S> {
     fn adopt(&mut self, arrival: Arrival) {
         let Arrival { mut socket, listener, input } = arrival;
         let conn = self.core.links.open();
+        self.adopted = true;
         self.core.common.arrivals.settled(self.core.shard);
         let interest = Interest::READABLE | Interest::WRITABLE;
         if let Err(error) = self.poll.registry().register(&mut socket, Token(conn.slot()), interest) {

@@ -30,7 +30,7 @@ const fn layer(name: &'static str, imports: &'static [&'static str]) -> Layer {
 const LAYERS: [Layer; 16] = [
     pure("topic", &[], &["foldhash", "hashbrown"]),
     pure("mqtt", &["topic"], &[]),
-    pure("log", &[], &[]),
+    pure("log", &[], &["crc32c"]),
     pure("kafka", &["log"], &["kafka-protocol", "crc-fast"]),
     pure("queue", &["log"], &[]),
     layer("bus", &["topic"]),

@@ -1,0 +1,65 @@
+//! Variable-length integers of record batches: seven bits to a byte, zigzag, low bits first.
+
+/// Longest form of 64 bits.
+const LEN_MAX: usize = 10;
+
+pub(crate) fn put(value: i64, into: &mut Vec<u8>) {
+    let mut rest = (value << 1 ^ value >> 63).cast_unsigned();
+    while rest >= 0x80 {
+        into.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    into.push(rest as u8);
+}
+
+/// Takes one off the front of `bytes`.
+pub(crate) fn take(bytes: &mut &[u8]) -> Option<i64> {
+    let mut value = 0_u64;
+    for (index, byte) in bytes.iter().take(LEN_MAX).enumerate() {
+        let part = u64::from(byte & 0x7F);
+        if index == LEN_MAX - 1 && part > 1 {
+            return None;
+        }
+        value |= part << (7 * index);
+        if byte & 0x80 == 0 {
+            *bytes = &bytes[index + 1..];
+            return Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed());
+        }
+    }
+    None
+}
+
+/// Bytes that `value` takes.
+pub(crate) fn len(value: i64) -> usize {
+    let zigzag = (value << 1 ^ value >> 63).cast_unsigned();
+    (70 - (zigzag | 1).leading_zeros() as usize) / 7
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_put_is_taken(value in any::<i64>(), shift in 0_u32..64) {
+            let value = value >> shift;
+            let mut bytes = Vec::new();
+            put(value, &mut bytes);
+            prop_assert_eq!(bytes.len(), len(value));
+            bytes.push(0xAB);
+            let mut rest = bytes.as_slice();
+            prop_assert_eq!(take(&mut rest), Some(value));
+            prop_assert_eq!(rest, [0xAB]);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_too_long_is_refused() {
+        assert_eq!(take(&mut [0x80, 0x80].as_slice()), None);
+        assert_eq!(take(&mut [0x80; 11].as_slice()), None);
+        assert_eq!(take(&mut [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x02].as_slice()), None);
+        assert_eq!(take(&mut [].as_slice()), None);
+    }
+}

@@ -144,7 +144,7 @@ impl BatchHeader {
             2 => Compression::Snappy,
             3 => Compression::Lz4,
             4 => Compression::Zstd,
-            other => Compression::Unknown(other as u8),
+            other => Compression::Unknown(other.cast_unsigned() as u8),
         }
     }
 
@@ -275,8 +275,8 @@ impl<'a> Records<'a> {
         if offset_delta > u64::from(self.header.last_offset_delta) {
             return None;
         }
-        let key = nullable(&mut rest)?;
-        let value = nullable(&mut rest)?;
+        let key = nullable(&mut rest).ok()?;
+        let value = nullable(&mut rest).ok()?;
         Some(Record {
             offset: self.header.base_offset + offset_delta,
             timestamp_ms: self.header.base_timestamp_ms.checked_add(timestamp_delta)?,
@@ -288,9 +288,10 @@ impl<'a> Records<'a> {
 }
 
 /// A length and so many bytes; a length below zero stands for nothing.
-fn nullable<'a>(rest: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
-    let Ok(len) = usize::try_from(varint::take(rest)?) else { return Some(None) };
-    let (bytes, behind) = rest.split_at_checked(len)?;
+fn nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Malformed> {
+    let len = varint::take(rest).ok_or(Malformed::Inconsistent)?;
+    let Ok(len) = usize::try_from(len) else { return Ok(None) };
+    let (bytes, behind) = rest.split_at_checked(len).ok_or(Malformed::Inconsistent)?;
     *rest = behind;
-    Some(Some(bytes))
+    Ok(Some(bytes))
 }

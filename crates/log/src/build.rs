@@ -48,12 +48,12 @@ impl BatchBuilder {
             + part_len(key)
             + part_len(value)
             + 1;
-        varint::put(total as i64, &mut self.bytes);
+        varint::put(total.cast_signed() as i64, &mut self.bytes);
         self.bytes.push(0);
         varint::put(timestamp_delta, &mut self.bytes);
         varint::put(offset_delta, &mut self.bytes);
         for part in [key, value] {
-            varint::put(len(part), &mut self.bytes);
+            varint::put(signed_len(part), &mut self.bytes);
             self.bytes.extend_from_slice(part.unwrap_or_default());
         }
         self.bytes.push(0);
@@ -62,7 +62,7 @@ impl BatchBuilder {
 
     /// The finished batch, at base offset 0; the builder begins the next with the next record.
     pub fn finish(&mut self) -> &[u8] {
-        let length = (self.bytes.len() - 12) as i32;
+        let length = (self.bytes.len() - 12) as u32;
         let header = &mut self.bytes[..HEADER_BYTES];
         header[8..12].copy_from_slice(&length.to_be_bytes());
         header[16] = 2;
@@ -79,6 +79,11 @@ impl BatchBuilder {
         self.records = 0;
         &self.bytes
     }
+}
+
+/// Length as the format has it: -1 for what is not there.
+fn signed_len(part: Option<&[u8]>) -> i64 {
+    part.map_or(-1, |bytes| bytes.len().cast_signed() as i64)
 }
 
 #[cfg(test)]

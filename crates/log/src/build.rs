@@ -39,8 +39,7 @@ impl BatchBuilder {
         self.max_timestamp_ms = self.max_timestamp_ms.max(timestamp_ms);
         let timestamp_delta = timestamp_ms - self.base_timestamp_ms;
         let offset_delta = i64::from(self.records);
-        let len = |part: Option<&[u8]>| part.map_or(-1, |bytes| bytes.len() as i64);
-        let part_len = |part: Option<&[u8]>| varint::len(len(part)) + part.map_or(0, <[u8]>::len);
+        let part_len = |part: Option<&[u8]>| varint::len(signed_len(part)) + part.map_or(0, <[u8]>::len);
         // Attributes before, the count of headers behind: a byte each.
         let total = 1
             + varint::len(timestamp_delta)

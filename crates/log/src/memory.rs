@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::batch::{Batch, BatchHeader};
+use crate::batch::{Batch, BatchHeader, Malformed};
 use crate::store::{
     Appended, Cleanup, Completion, Error, Found, LogId, Options, State, Status, Store, Ticket,
 };
@@ -73,7 +73,8 @@ impl Store for Memory {
             return Ok(*known);
         }
         let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-        if name.is_empty() || name.len() > 249 || !name.bytes().all(is_safe) {
+        let is_name = (1..=249).contains(&name.len()) && !matches!(name, "." | "..");
+        if !is_name || !name.bytes().all(is_safe) {
             return Err(Error::System(format!("{name:?} cannot name a log")));
         }
         let log = LogId(self.logs.len() as u32);
@@ -90,7 +91,10 @@ impl Store for Memory {
 
     fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
         let header = Batch::parse(batch).map_err(Error::Malformed)?.header;
-        let mut bytes = batch[..header.total_bytes].to_vec();
+        if header.total_bytes != batch.len() {
+            return Err(Error::Malformed(Malformed::Length));
+        }
+        let mut bytes = batch.to_vec();
         let known = &mut self.logs[log.0 as usize];
         let base_offset = known.end;
         Batch::place(&mut bytes, base_offset, 0);
@@ -166,6 +170,7 @@ impl Store for Memory {
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
         let log = &mut self.logs[log.0 as usize];
         log.start = log.start.max(offset.min(log.end));
+        log.committed = log.committed.max(log.start);
         while let Some((base, batch)) = log.batches.first_key_value()
             && end_of(batch) <= log.start
         {

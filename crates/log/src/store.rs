@@ -170,20 +170,21 @@ pub trait Store: Send {
     fn names(&self) -> Vec<String>;
 
     /// Opens the log `name`, recovers it, and makes it if it is not there. A log that is open gets the new
-    /// options. Names are ASCII letters, digits, `.`, `_` and `-`, 1 to 249 of them.
+    /// options. Names are ASCII letters, digits, `.`, `_` and `-`, 1 to 249 of them, but not `.` and `..`.
     ///
     /// # Errors
     /// [`Error::System`] if the name is not one or the system refuses; [`Error::Full`].
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error>;
 
-    /// Removes a log and everything in it.
+    /// Removes a log and everything in it. Of its tickets nothing need be heard any more.
     ///
     /// # Errors
     /// [`Error::System`]. Some of its files may be left; the log is gone in any case.
     fn remove(&mut self, log: LogId) -> Result<(), Error>;
 
-    /// Appends one record batch. Its base offset and leader epoch are set; all else is kept as it is. It can
-    /// be read at once, and is durable when its ticket completes, which takes a [`Store::commit`].
+    /// Appends one record batch and no more. Its base offset is set, and its leader epoch to 0; all else is kept
+    /// as it is. It can be read at once, and is durable when its ticket completes, which takes a
+    /// [`Store::commit`].
     ///
     /// # Errors
     /// [`Error::Malformed`], [`Error::Broken`], [`Error::Full`]. Nothing was appended.
@@ -220,13 +221,15 @@ pub trait Store: Send {
     fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<Found>, Error>;
 
     /// Lets the log start at `offset`, or at its end if that is less. What lies before is removed as far as
-    /// whole segments go, and is not read any more.
+    /// whole segments go, and is not read any more; it counts as committed. Tickets complete all the same. After
+    /// a crash the log may start where it did before; offsets are not given again.
     ///
     /// # Errors
     /// [`Error::System`]; the log starts there all the same.
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error>;
 
-    /// Removes every record from `offset` on, committed or not, and waits until that is durable.
+    /// Removes every record from `offset` on, committed or not, and waits until that is durable. Tickets of what
+    /// is removed complete all the same.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] if it is below [`Status::start`] or inside a batch; [`Error::Broken`].

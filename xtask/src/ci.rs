@@ -12,8 +12,6 @@ use tally::Tally;
 
 /// Seconds of fuzzing in all; `make fuzz` is for more.
 const FUZZ_SECONDS: u32 = 30;
-/// Seconds of soaking; `make soak` is for more.
-const SOAK_SECONDS: u32 = 20;
 const WASM: &str = "wasm32-unknown-unknown";
 
 /// How a step ended, if not with an error.
@@ -163,7 +161,7 @@ fn clients(root: &Path, tally: &mut Tally) -> Outcome<Done> {
 }
 
 fn soak_smoke(root: &Path, _: &mut Tally) -> Outcome<Done> {
-    passed(soak::run(root, SOAK_SECONDS))
+    passed(soak::smoke(root))
 }
 
 fn fuzz_smoke(root: &Path, _: &mut Tally) -> Outcome<Done> {

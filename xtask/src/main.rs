@@ -6,7 +6,7 @@
 //! - `conformance`: the tables that lead from a statement of the specification to the tests that show it.
 //! - `fuzz`: each fuzz target for so many seconds.
 //! - `bench`, `bench-peers`: the broker and its peers side by side; installing the peers.
-//! - `soak`: many loads at once for a long time, watching for loss, growth and panics.
+//! - `soak`: many loads at once for a long time, watching for loss, growth and panics; and a broker that is killed.
 //!
 //! Checks read the repository once, as text in memory ([`repo::Repo`]), and never touch the disk themselves: that
 //! is how their own tests plant faults.
@@ -40,7 +40,10 @@ usage: cargo xtask <chore>
   bench [ROW...] [--rounds N] [--seconds N] [--peers A,B]
                           measure the broker beside its peers (3 rounds of 8 seconds)
   bench-peers             install peers that are missing into target/peers
-  soak [--seconds N]      many loads at once for N seconds (3600)";
+  soak [--seconds N]      both of the following, each for half of N seconds (3600)
+  soak many [--seconds N] many loads at once
+  soak kill [--seconds N] [--seed N] [--rate N] [--shards N] [--end kill|term|never] [--broker mosquitto] [--forget]
+                          kill the broker under load, again and again (docs/benchmarks.md)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -60,10 +63,7 @@ fn main() -> ExitCode {
             .and_then(|seconds| fuzz::run(root, seconds)),
         ["bench", ref rest @ ..] => bench::run(root, rest),
         ["bench-peers"] => bench::install(root),
-        ["soak"] => soak::run(root, 3600),
-        ["soak", "--seconds", seconds] => {
-            bench::positive("--seconds", seconds).and_then(|seconds| soak::run(root, seconds))
-        }
+        ["soak", ref rest @ ..] => soak::run(root, rest),
         _ => Err(USAGE.to_owned()),
     };
     match outcome {

@@ -41,17 +41,28 @@ impl Server {
     pub(crate) fn start(log: &Path, command: impl Fn(u16) -> Outcome<Command>) -> Outcome<Self> {
         let mut outcome = Err(String::new());
         for _ in 0..3 {
-            let port = fresh_port()?;
-            let stderr = File::create(log).map_err(|error| at(log, &error))?;
-            let mut command = command(port)?;
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-            let child = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
-            outcome = Self { child, port, log: log.to_owned() }.ready();
+            outcome = Self::start_on(fresh_port()?, log, &command);
             if outcome.is_ok() {
                 break;
             }
         }
         outcome
+    }
+
+    /// Starts what `command` makes of this port, its stderr going to the file `log`.
+    ///
+    /// # Errors
+    /// If it cannot be started, ends, or accepts no connection in time.
+    pub(crate) fn start_on(
+        port: u16,
+        log: &Path,
+        command: &impl Fn(u16) -> Outcome<Command>,
+    ) -> Outcome<Self> {
+        let stderr = File::create(log).map_err(|error| at(log, &error))?;
+        let mut command = command(port)?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        let child = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
+        Self { child, port, log: log.to_owned() }.ready()
     }
 
     fn ready(mut self) -> Outcome<Self> {
@@ -102,6 +113,18 @@ impl Server {
             }
             thread::sleep(POLL);
         }
+    }
+
+    /// Kills it, as SIGKILL does.
+    ///
+    /// # Errors
+    /// If it had ended before.
+    pub(crate) fn kill(mut self) -> Outcome {
+        if let Some(status) = self.exited()? {
+            return Err(format!("it ended during the run: {status}; it said: {}", self.last_words()));
+        }
+        let killed = self.child.kill().and_then(|()| self.child.wait());
+        killed.map(drop).map_err(|error| format!("process {} could not be killed: {error}", self.pid()))
     }
 
     fn last_words(&self) -> String {

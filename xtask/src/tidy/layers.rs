@@ -43,7 +43,7 @@ const LAYERS: [Layer; 16] = [
     layer("conformance", ANY),
     layer("mainstem", ANY),
     layer("mainstem-fuzz", ANY),
-    layer("xtask", &[]),
+    layer("xtask", &["conformance"]),
 ];
 
 /// Stands for every crate of ours.

@@ -1,0 +1,210 @@
+//! The clients of a run: who publishes, who subscribes, and their threads.
+
+use super::publisher::{self, Publisher};
+use super::subscriber::{self, Account, Subscriber};
+use super::world::{LIVE, LOST, RETAINED, Stream, World};
+use super::{retained, will};
+use mainstem_conformance::Version::{self, V4, V5};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::thread::Scope;
+use std::time::Duration;
+
+/// Topics of each publisher.
+const TOPICS: usize = 4;
+
+/// What publishers differ in.
+struct Publishing {
+    version: Version,
+    qos: u8,
+    retain: bool,
+    window: usize,
+    /// Its part of all messages, in percent.
+    share: f64,
+}
+
+const fn publishing(version: Version, qos: u8, window: usize, share: f64) -> Publishing {
+    Publishing { version, qos, retain: false, window, share }
+}
+
+const fn retaining(version: Version, qos: u8) -> Publishing {
+    Publishing { version, qos, retain: true, window: 16, share: 3.0 }
+}
+
+const PUBLISHERS: [Publishing; 7] = [
+    publishing(V5, 1, 100, 25.0),
+    publishing(V4, 1, 100, 20.0),
+    publishing(V5, 2, 100, 25.0),
+    publishing(V4, 2, 50, 20.0),
+    publishing(V5, 2, 1, 4.0),
+    retaining(V5, 1),
+    retaining(V4, 2),
+];
+
+/// The streams of all publishers, in their order.
+pub(super) fn streams() -> Vec<Stream> {
+    let of = |(publisher, publishing): (usize, &Publishing)| {
+        let root = if publishing.retain { RETAINED } else { LIVE };
+        let topic = move |topic| format!("{root}/{publisher}/{topic}");
+        let (qos, retain) = (publishing.qos, publishing.retain);
+        (0..TOPICS).map(move |index| Stream::new(topic(index), qos, retain)).collect::<Vec<_>>()
+    };
+    PUBLISHERS.iter().enumerate().flat_map(of).collect()
+}
+
+fn publisher_plans(rate: f64) -> impl Iterator<Item = publisher::Plan> {
+    PUBLISHERS.iter().enumerate().map(move |(index, publishing)| publisher::Plan {
+        name: format!("kill-publisher-{index}"),
+        version: publishing.version,
+        streams: index * TOPICS..(index + 1) * TOPICS,
+        window: publishing.window,
+        rate: rate * publishing.share / 100.0,
+    })
+}
+
+const fn seconds(from: u64, to: u64) -> Range<Duration> {
+    Duration::from_secs(from)..Duration::from_secs(to)
+}
+
+const STEADY: (Range<Duration>, Range<Duration>) = (seconds(5, 20), seconds(0, 1));
+const MOSTLY_AWAY: (Range<Duration>, Range<Duration>) = (seconds(1, 2), seconds(4, 12));
+const ALTERNATING: (Range<Duration>, Range<Duration>) = (seconds(1, 3), seconds(1, 3));
+
+/// The subscribers that keep an account of their own.
+fn subscriber_plans(length: Duration) -> Vec<subscriber::Plan> {
+    let plan =
+        |name: &str, version, qos, (online, offline): (Range<Duration>, Range<Duration>)| subscriber::Plan {
+            name: format!("kill-subscriber-{name}"),
+            version,
+            filter: format!("{LIVE}/#"),
+            qos,
+            receive_maximum: u16::MAX,
+            online,
+            offline,
+            after: Duration::ZERO,
+            renew: None,
+            is_member: false,
+        };
+    vec![
+        plan("steady-1", V5, 1, STEADY),
+        plan("steady-2", V5, 2, STEADY),
+        plan("steady-2-311", V4, 2, STEADY),
+        plan("away-1", V4, 1, MOSTLY_AWAY),
+        plan("away-2", V5, 2, MOSTLY_AWAY),
+        subscriber::Plan { receive_maximum: 5, ..plan("narrow", V5, 2, STEADY) },
+        subscriber::Plan { after: length / 4, ..plan("late", V5, 2, ALTERNATING) },
+        subscriber::Plan { renew: Some(seconds(2, 8)), ..plan("renewed", V5, 2, ALTERNATING) },
+    ]
+}
+
+/// The members of the shared subscription: now some of them are there, now none.
+fn member_plans() -> impl Iterator<Item = subscriber::Plan> {
+    [("a", V5), ("b", V5), ("c", V4)].into_iter().map(|(name, version)| subscriber::Plan {
+        name: format!("kill-member-{name}"),
+        version,
+        filter: format!("$share/kill/{LIVE}/#"),
+        qos: 2,
+        receive_maximum: if name == "b" { 20 } else { u16::MAX },
+        online: ALTERNATING.0,
+        offline: ALTERNATING.1,
+        after: Duration::ZERO,
+        renew: None,
+        is_member: true,
+    })
+}
+
+/// A receiver in the eyes of whoever drives the run.
+struct Receiver {
+    name: String,
+    account: Account,
+    is_complete: Arc<AtomicBool>,
+    is_first: bool,
+}
+
+/// All receivers of a run.
+pub(super) struct Receivers(Vec<Receiver>);
+
+impl Receivers {
+    /// Whether all that subscribe from the start have their SUBACK.
+    pub(super) fn are_ready(&self) -> bool {
+        let ready = |account: &Account| !account.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        self.0.iter().filter(|receiver| receiver.is_first).all(|receiver| ready(&receiver.account))
+    }
+
+    /// Whether everybody has everything.
+    pub(super) fn are_complete(&self) -> bool {
+        self.0.iter().all(|receiver| receiver.is_complete.load(Ordering::SeqCst))
+    }
+
+    /// Enters what did not come among the faults.
+    pub(super) fn settle(&self, world: &World) {
+        for Receiver { name, account, .. } in &self.0 {
+            let tracks = account.lock().unwrap_or_else(PoisonError::into_inner);
+            if tracks.is_empty() {
+                world.faults.add("never subscribed", name);
+            }
+            for (stream, track) in
+                world.streams.iter().zip(tracks.iter()).filter(|(stream, _)| !stream.retain)
+            {
+                let lost = track.lost_before(stream.acked());
+                if let (Some(first), Some(last)) = (lost.first(), lost.last()) {
+                    let count = lost.len() as u64;
+                    let sentence = format_args!("{name}: {count} of {}, {first} to {last}", stream.topic);
+                    world.faults.add_many(LOST, count, sentence);
+                }
+            }
+        }
+    }
+}
+
+/// Starts everybody who receives.
+pub(super) fn receive<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    world: &'scope World,
+    length: Duration,
+) -> Receivers {
+    let mut receivers = Vec::new();
+    let group = Account::default();
+    let own = subscriber_plans(length).into_iter().map(|plan| (plan, Account::default()));
+    let all = own.chain(member_plans().map(|plan| (plan, Arc::clone(&group))));
+    for ((plan, account), index) in all.zip(100..) {
+        let (name, is_first) = (plan.name.clone(), plan.after.is_zero());
+        let subscriber = Subscriber::new(world, plan, index, Arc::clone(&account));
+        let is_complete = subscriber.completion();
+        // The members' account is settled once.
+        if receivers.iter().all(|known: &Receiver| !Arc::ptr_eq(&known.account, &account)) {
+            receivers.push(Receiver { name, account, is_complete, is_first });
+        }
+        scope.spawn(move || subscriber.run());
+    }
+    scope.spawn(move || will::watch(world));
+    Receivers(receivers)
+}
+
+/// Starts everybody else: publishers, clients with wills, readers of retained messages.
+pub(super) fn publish<'scope>(scope: &'scope Scope<'scope, '_>, world: &'scope World, rate: f64) {
+    for (plan, index) in publisher_plans(rate).zip(200..) {
+        scope.spawn(move || Publisher::new(world, plan, index).run());
+    }
+    scope.spawn(move || will::due(world, 300));
+    scope.spawn(move || will::not_due(world));
+    scope.spawn(move || retained::watch(world));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_publisher_has_streams_of_its_own() {
+        let streams = streams();
+        let plans: Vec<_> = publisher_plans(100.0).collect();
+        assert_eq!(plans.last().unwrap().streams.end, streams.len());
+        for plan in plans {
+            let own = &streams[plan.streams];
+            assert!(own.iter().all(|stream| stream.qos == own[0].qos && stream.retain == own[0].retain));
+        }
+        assert!((PUBLISHERS.iter().map(|publishing| publishing.share).sum::<f64>() - 100.0).abs() < 1e-9);
+    }
+}

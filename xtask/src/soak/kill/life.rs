@@ -1,0 +1,164 @@
+//! The broker's process, from one life to the next.
+
+use crate::Outcome;
+use crate::bench::at;
+use crate::bench::server::Server;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Which broker is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Mainstem,
+    /// It saves what it has when it is asked to end, and never before: it passes with SIGTERM, and only then.
+    Mosquitto,
+}
+
+/// How a life ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// SIGKILL.
+    Kill,
+    /// SIGTERM.
+    Term,
+    /// It does not: only the clients come and go. A broker without a disk passes.
+    Never,
+}
+
+/// A broker that comes back on the same port, with the same data.
+pub(super) struct Life {
+    kind: Kind,
+    binary: PathBuf,
+    scratch: PathBuf,
+    /// Between two lives the data is thrown away: a fault that must be found.
+    is_forgetful: bool,
+    number: u32,
+    server: Option<Server>,
+    pub(super) port: u16,
+}
+
+impl Life {
+    /// Its first life.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub(super) fn begin(kind: Kind, binary: PathBuf, scratch: PathBuf, is_forgetful: bool) -> Outcome<Self> {
+        let mut life = Self { kind, binary, scratch, is_forgetful, number: 1, server: None, port: 0 };
+        let server = Server::start(&life.log(), |port| life.command(port, 2))?;
+        life.port = server.port;
+        life.server = Some(server);
+        Ok(life)
+    }
+
+    /// What it logs in this life.
+    fn log(&self) -> PathBuf {
+        self.scratch.join(format!("life-{}.log", self.number))
+    }
+
+    fn data(&self) -> PathBuf {
+        self.scratch.join("data")
+    }
+
+    fn command(&self, port: u16, shards: u64) -> Outcome<Command> {
+        let mut command = Command::new(&self.binary);
+        match self.kind {
+            Kind::Mainstem => {
+                command.args(["--listen", &format!("127.0.0.1:{port}"), "--shards", &shards.to_string()]);
+                command.arg("--data").arg(self.data());
+                command.args(["--set", "runtime.first_shard_connections=0"]);
+                command.args(["--set", "mqtt.max_queued_messages=100000000"]);
+                command.args(["--set", "mqtt.max_queued_bytes=100000000000"]);
+            }
+            Kind::Mosquitto => {
+                let config = self.scratch.join("mosquitto.conf");
+                let text = MOSQUITTO.replace("@PORT@", &port.to_string());
+                let text = text.replace("@DATA@", &self.data().display().to_string());
+                fs::write(&config, text).map_err(|error| at(&config, &error))?;
+                fs::create_dir_all(self.data()).map_err(|error| at(&self.data(), &error))?;
+                command.arg("-c").arg(config);
+            }
+        }
+        Ok(command)
+    }
+
+    /// Ends this life. How the process ended, if it was asked to.
+    ///
+    /// # Errors
+    /// If it had ended before, ends badly, or has logged a panic.
+    pub(super) fn end(&mut self, end: End) -> Outcome {
+        let server = self.server.take().ok_or("the broker does not run")?;
+        match end {
+            End::Never => self.server = Some(server),
+            End::Kill => server.kill()?,
+            End::Term => {
+                let status = server.stop()?;
+                if !status.success() {
+                    return Err(format!("on SIGTERM it ended with {status}"));
+                }
+            }
+        }
+        let log = self.log();
+        let said = fs::read_to_string(&log).map_err(|error| at(&log, &error))?;
+        match said.lines().find(|line| line.contains("panicked")) {
+            Some(line) => Err(format!("{}: {line}", log.display())),
+            None => Ok(()),
+        }
+    }
+
+    /// Its next life, on so many shards. How long it took to accept connections.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub(super) fn resume(&mut self, shards: u64) -> Outcome<Duration> {
+        if self.is_forgetful {
+            fs::remove_dir_all(self.data()).map_err(|error| at(&self.data(), &error))?;
+        }
+        self.forget_logs();
+        self.number += 1;
+        let began = Instant::now();
+        let server = Server::start_on(self.port, &self.log(), &|port| self.command(port, shards))?;
+        self.server = Some(server);
+        Ok(began.elapsed())
+    }
+
+    /// Of a long run only the last logs are kept.
+    fn forget_logs(&self) {
+        const KEPT: u32 = 20;
+        if let Some(old) = self.number.checked_sub(KEPT) {
+            // It may be gone already, which is what is wanted.
+            fs::remove_file(self.scratch.join(format!("life-{old}.log"))).ok();
+        }
+    }
+
+    /// Bytes in its data directory.
+    pub(super) fn data_bytes(&self) -> u64 {
+        bytes_below(&self.data())
+    }
+}
+
+/// A file may go while it is looked at.
+fn bytes_below(directory: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    let size = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    };
+    entries.flatten().map(size).sum()
+}
+
+const MOSQUITTO: &str = "\
+listener @PORT@ 127.0.0.1
+allow_anonymous true
+user root
+persistence true
+persistence_location @DATA@/
+autosave_interval 0
+log_dest stderr
+log_type error
+max_inflight_messages 0
+max_queued_messages 0
+max_queued_bytes 0
+";

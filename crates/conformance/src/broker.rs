@@ -24,7 +24,20 @@ struct Process {
     /// Kills the broker and removes its data when the test's process ends, however it ends.
     guardian: Child,
     dir: PathBuf,
+    settings: Vec<String>,
 }
+
+/// How a broker ends that is to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By SIGKILL: nothing is written that was not written before.
+    Kill,
+    /// By SIGTERM: it drains, and must end with status 0.
+    Term,
+}
+
+/// Shards that a broker has if nothing else is said: two clients of a test may meet on two of them.
+const SHARDS: u32 = 2;
 
 impl Broker {
     /// The broker that all tests of one file share: default configuration, two shards.
@@ -53,27 +66,40 @@ impl Broker {
     }
 
     fn start_in(dir: PathBuf, settings: &[&str]) -> Self {
-        let log = fs::File::create(dir.join("log")).expect("a log file");
-        let mut command = Command::new(binary());
-        command.args(["--listen", "127.0.0.1:0", "--shards", "2", "--data"]).arg(dir.join("data"));
-        // Two clients of a test meet on two shards.
-        command.args(["--set", "runtime.first_shard_connections=0"]);
-        for setting in settings {
-            command.args(["--set", setting]);
+        let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let (process, addr) = Process::start(dir, settings, SHARDS);
+        Self { addr, own: Some(process) }
+    }
+
+    /// Ends it, and starts it again with the data that it left. It listens elsewhere then.
+    pub fn restart(&mut self, end: End) {
+        self.restart_with(end, SHARDS);
+    }
+
+    /// As [`Broker::restart`], with another number of shards.
+    pub fn restart_with(&mut self, end: End, shards: u32) {
+        self.end(end);
+        self.start(shards);
+    }
+
+    /// Ends it, to be started again with [`Broker::start`].
+    pub fn end(&mut self, end: End) {
+        if end == End::Term {
+            self.terminate();
+            assert!(self.wait().success(), "the broker ends well on SIGTERM");
         }
-        let mut broker = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap_or_else(|e| panic!("{}: {e}", binary().display()));
-        let guardian = guard(broker.id(), &dir);
-        let mut stdout = BufReader::new(broker.stdout.take().expect("stdout is piped"));
-        let addr = listening(&mut stdout).unwrap_or_else(|| {
-            let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
-            panic!("the broker did not say that it listens; its log:\n{log}")
-        });
-        Self { addr, own: Some(Process { broker, guardian, dir }) }
+        let process = self.own.as_mut().expect("a broker that this process started");
+        for child in [&mut process.guardian, &mut process.broker] {
+            child.kill().ok();
+            child.wait().expect("our child");
+        }
+    }
+
+    /// Starts it with the data that it left.
+    pub fn start(&mut self, shards: u32) {
+        let Process { dir, settings, .. } = self.own.take().expect("a broker that this process started");
+        let (process, addr) = Process::start(dir, settings, shards);
+        (self.own, self.addr) = (Some(process), addr);
     }
 
     /// Where it listens for MQTT.
@@ -95,7 +121,7 @@ impl Broker {
         self.own.as_ref().map(read).unwrap_or_default()
     }
 
-    /// Sends SIGTERM.
+    /// Sends SIGTERM, without waiting for the end.
     pub fn terminate(&self) {
         let process = self.own.as_ref().expect("a broker that this process started");
         let pid = i32::try_from(process.broker.id()).ok().and_then(rustix::process::Pid::from_raw);
@@ -114,6 +140,31 @@ impl Broker {
             assert!(start.elapsed() < DEADLINE, "the broker did not end within {DEADLINE:?}");
             std::thread::yield_now();
         }
+    }
+}
+
+impl Process {
+    fn start(dir: PathBuf, settings: Vec<String>, shards: u32) -> (Self, SocketAddr) {
+        let log = fs::File::options().create(true).append(true).open(dir.join("log")).expect("a log file");
+        let mut command = Command::new(binary());
+        command.args(["--listen", "127.0.0.1:0", "--shards", &shards.to_string(), "--data"]);
+        command.arg(dir.join("data")).args(["--set", "runtime.first_shard_connections=0"]);
+        for setting in &settings {
+            command.args(["--set", setting]);
+        }
+        let mut broker = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|e| panic!("{}: {e}", binary().display()));
+        let guardian = guard(broker.id(), &dir);
+        let mut stdout = BufReader::new(broker.stdout.take().expect("stdout is piped"));
+        let addr = listening(&mut stdout).unwrap_or_else(|| {
+            let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
+            panic!("the broker did not say that it listens; its log:\n{log}")
+        });
+        (Self { broker, guardian, dir, settings }, addr)
     }
 }
 

@@ -35,6 +35,7 @@
 //!   connection itself would have answered.
 //! - An acknowledgement does not say that all subscribers have been served: where a test depends on that,
 //!   [`Witnesses`] tell it. While one client misbehaves, [`Bystanders`] show that others notice nothing.
+//! - A broker that ends and comes back with its data: `broker.restart(End::Kill)`.
 //! - A broker with other settings: `Broker::with(&["mqtt.maximum_qos=1"])`; it dies with its value.
 //! - Bytes that no builder makes: `client.send(&[0xC0, 0x01, 0x00])`, or build from [`wire::frame`] and friends.
 //!
@@ -56,7 +57,7 @@ pub mod property;
 pub mod reason;
 pub mod wire;
 
-pub use broker::{Broker, unique};
+pub use broker::{Broker, End, unique};
 pub use bystanders::{Bystanders, Witnesses};
 pub use client::{Client, DEADLINE, Event};
 

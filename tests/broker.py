@@ -30,14 +30,41 @@ def binary() -> Path:
     raise FileNotFoundError("no mainstem binary: build one, or name it in MAINSTEM_BIN")
 
 
+def launch(listen: str, data: str, settings) -> tuple[subprocess.Popen, tuple[str, int]]:
+    """Starts the binary and waits until it accepts. The process, and where it listens."""
+    command = [str(binary()), "--listen", listen, "--data", data]
+    for setting in ("mqtt.sys_interval_s=1", *settings):
+        command += ["--set", setting]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    address: list[tuple[str, int]] = []
+    ready = threading.Event()
+
+    def read_stdout():
+        # Reads to the end, so that the broker never blocks on a full pipe.
+        for line in process.stdout:
+            found = READY.search(line)
+            if found and not address:
+                address.append((found[1], int(found[2])))
+                ready.set()
+        ready.set()
+
+    threading.Thread(target=read_stdout, daemon=True).start()
+    if not ready.wait(START_S) or not address:
+        process.kill()
+        process.wait()
+        raise RuntimeError(f"the broker did not say within {START_S} s where it listens: {command}")
+    return process, address[0]
+
+
 class Broker:
     """A broker's address, and the process if it was started here."""
 
-    def __init__(self, host: str, port: int, process: subprocess.Popen | None = None, data=None):
+    def __init__(self, host: str, port: int, process: subprocess.Popen | None = None, data=None, settings=()):
         self.host = host
         self.port = port
         self._process = process
         self._data = data
+        self._settings = settings
 
     @classmethod
     def running(cls) -> "Broker | None":
@@ -52,28 +79,17 @@ class Broker:
     def start(cls, *settings: str) -> "Broker":
         """Starts the binary with the given `section.key=VALUE` settings and waits until it accepts."""
         data = tempfile.TemporaryDirectory(prefix="mainstem-test-")
-        command = [str(binary()), "--listen", "127.0.0.1:0", "--data", data.name]
-        for setting in ("mqtt.sys_interval_s=1", *settings):
-            command += ["--set", setting]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        address: list[tuple[str, int]] = []
-        ready = threading.Event()
+        process, (host, port) = launch("127.0.0.1:0", data.name, settings)
+        return cls(host, port, process, data, settings)
 
-        def read_stdout():
-            # Reads to the end, so that the broker never blocks on a full pipe.
-            for line in process.stdout:
-                found = READY.search(line)
-                if found and not address:
-                    address.append((found[1], int(found[2])))
-                    ready.set()
-            ready.set()
+    def start_again(self):
+        """Starts it with the data that it left, where it listened before."""
+        self._process, _ = launch(f"{self.host}:{self.port}", self._data.name, self._settings)
 
-        threading.Thread(target=read_stdout, daemon=True).start()
-        if not ready.wait(START_S) or not address:
-            process.kill()
-            process.wait()
-            raise RuntimeError(f"the broker did not say within {START_S} s where it listens: {command}")
-        return cls(*address[0], process=process, data=data)
+    def end(self):
+        """Ends it by SIGKILL, to be started again."""
+        self._process.kill()
+        self._process.wait()
 
     def terminate(self):
         """Sends SIGTERM, and does not wait for the end."""

@@ -75,6 +75,18 @@ pub trait File: Send + Sync {
     /// What the system says.
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize>;
 
+    /// Appends up to `len` bytes from byte offset `at` on to `into`; less at the end only.
+    ///
+    /// # Errors
+    /// What the system says. Nothing was appended then.
+    fn read_into(&self, into: &mut Vec<u8>, len: usize, at: u64) -> io::Result<()> {
+        let before = into.len();
+        into.resize(before + len, 0);
+        let read = self.read_at(&mut into[before..], at);
+        into.truncate(before + *read.as_ref().unwrap_or(&0));
+        read.map(|_| ())
+    }
+
     /// Writes all of `bytes` at byte offset `at`. The file grows if it must; a gap reads as zeros.
     ///
     /// # Errors

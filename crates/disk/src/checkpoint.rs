@@ -1,0 +1,138 @@
+//! How far each log was durable at some moment, so that a recovery need not read what lies before.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use crate::fs::{Fs, Mode};
+use crate::name;
+use crate::scan::Place;
+
+const MAGIC: [u8; 4] = *b"MSCK";
+const CLEAN_MAGIC: [u8; 4] = *b"MSOK";
+const VERSION: u32 = 1;
+const HEAD_BYTES: usize = 12;
+
+/// What is known of one log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Where the log starts.
+    pub(crate) start: u64,
+    /// Compaction has seen all before this offset.
+    pub(crate) cleaned: u64,
+    /// Segments that begin before this offset may have gaps.
+    pub(crate) sparse: u64,
+    /// All before this is durable.
+    pub(crate) committed: Place,
+}
+
+/// All logs of a store by name.
+pub(crate) type Checkpoint = BTreeMap<String, Known>;
+
+/// As it is kept in a file.
+pub(crate) fn encode<'a>(logs: impl Iterator<Item = (&'a str, Known)>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&VERSION.to_be_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    let mut count = 0_u32;
+    for (name, Known { start, cleaned, sparse, committed }) in logs {
+        count += 1;
+        bytes.push(name.len() as u8);
+        bytes.extend_from_slice(name.as_bytes());
+        for number in [start, cleaned, sparse, committed.base, committed.position, committed.offset] {
+            bytes.extend_from_slice(&number.to_be_bytes());
+        }
+    }
+    bytes[8..12].copy_from_slice(&count.to_be_bytes());
+    let checksum = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&checksum.to_be_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Option<Checkpoint> {
+    let (body, checksum) = bytes.split_last_chunk::<4>()?;
+    let (head, mut rest) = body.split_at_checked(HEAD_BYTES)?;
+    let is_sound = head[..4] == MAGIC
+        && head[4..8] == VERSION.to_be_bytes()
+        && crc32c::crc32c(body) == u32::from_be_bytes(*checksum);
+    if !is_sound {
+        return None;
+    }
+    let mut logs = Checkpoint::new();
+    while let Some((len, behind)) = rest.split_first() {
+        let (name, behind) = behind.split_at_checked(usize::from(*len))?;
+        let (numbers, behind) = behind.split_first_chunk::<48>()?;
+        rest = behind;
+        let number = |at: usize| {
+            let mut value = [0; 8];
+            value.copy_from_slice(&numbers[at * 8..at * 8 + 8]);
+            u64::from_be_bytes(value)
+        };
+        let committed = Place { base: number(3), position: number(4), offset: number(5) };
+        let known = Known { start: number(0), cleaned: number(1), sparse: number(2), committed };
+        logs.insert(str::from_utf8(name).ok()?.to_owned(), known);
+    }
+    Some(logs)
+}
+
+/// Puts `bytes` in the place of the last checkpoint in `dir`, durably.
+pub(crate) fn store(fs: &dyn Fs, dir: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = dir.join(name::CHECKPOINT_NEW);
+    let file = match fs.open(&new, Mode::New) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs.open(&new, Mode::Existing)?,
+        outcome => outcome?,
+    };
+    file.write_at(bytes, 0)?;
+    file.set_len(bytes.len() as u64)?;
+    file.sync_data()?;
+    fs.rename(&new, &dir.join(name::CHECKPOINT))?;
+    fs.sync_dir(dir)
+}
+
+/// The last checkpoint in `dir`, and whether the store was closed in order after it. Without a sound one,
+/// nothing is known.
+pub(crate) fn load(fs: &dyn Fs, dir: &Path) -> io::Result<(Checkpoint, bool)> {
+    let Some(bytes) = read(fs, &dir.join(name::CHECKPOINT))? else { return Ok(Default::default()) };
+    let Some(checkpoint) = decode(&bytes) else {
+        log::warn!("{}: the checkpoint is damaged; everything is read", dir.display());
+        return Ok(Default::default());
+    };
+    let mark = read(fs, &dir.join(name::CLEAN))?;
+    Ok((checkpoint, mark.is_some_and(|mark| mark == mark_of(&bytes))))
+}
+
+/// Notes in `dir` that the store was closed in order, with this checkpoint.
+pub(crate) fn mark_clean(fs: &dyn Fs, dir: &Path, checkpoint: &[u8]) -> io::Result<()> {
+    let file = fs.open(&dir.join(name::CLEAN), Mode::New)?;
+    file.write_at(&mark_of(checkpoint), 0)?;
+    file.sync_data()?;
+    fs.sync_dir(dir)
+}
+
+/// Takes that note back. It is durable that it is not there, even if it was not there before: whoever removed it
+/// may have been killed before the removal was.
+pub(crate) fn mark_open(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
+    match fs.remove_file(&dir.join(name::CLEAN)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs.sync_dir(dir),
+    }
+}
+
+fn mark_of(checkpoint: &[u8]) -> [u8; 8] {
+    let mut mark = [0; 8];
+    mark[..4].copy_from_slice(&CLEAN_MAGIC);
+    mark[4..].copy_from_slice(&checkpoint[checkpoint.len() - 4..]);
+    mark
+}
+
+fn read(fs: &dyn Fs, path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match fs.open(path, Mode::Existing) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        outcome => outcome?,
+    };
+    let mut bytes = vec![0; file.len()? as usize];
+    let read = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(Some(bytes))
+}

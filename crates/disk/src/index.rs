@@ -1,0 +1,216 @@
+//! Where batches stand in a segment: some of them, by offset and by time.
+//!
+//! An index is a help and never the truth: it can be made from its segment at any time, and what it says is
+//! compared with what stands there.
+
+use std::io;
+use std::path::Path;
+
+use mainstem_log::BatchHeader;
+
+use crate::fs::{Fs, Mode};
+use crate::scan::{Place, Scan, Step};
+
+/// The most entries. With more, every other one is dropped, and from then on they stand twice as far apart.
+const ENTRIES_MAX: usize = 2048;
+/// Distance between entries at first, bytes.
+const EVERY_BYTES: u64 = 4096;
+
+const MAGIC: [u8; 4] = *b"MSIX";
+const VERSION: u32 = 1;
+const HEAD_BYTES: usize = 48;
+const ENTRY_BYTES: usize = 24;
+
+/// Some batches of a segment, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Index {
+    entries: Vec<Entry>,
+    every_bytes: u64,
+    /// How far it reaches.
+    end: Place,
+    /// Largest timestamp of the batches before its end.
+    max_timestamp_ms: i64,
+    /// That of the first batch.
+    first_timestamp_ms: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    offset: u64,
+    position: u64,
+    /// Largest timestamp of the batches before this one.
+    max_before_ms: i64,
+}
+
+impl Index {
+    /// That of an empty segment.
+    pub(crate) fn new(base: u64) -> Self {
+        Self {
+            entries: Vec::new(),
+            every_bytes: EVERY_BYTES,
+            end: Place::beginning(base),
+            max_timestamp_ms: i64::MIN,
+            first_timestamp_ms: i64::MIN,
+        }
+    }
+
+    /// How far it reaches.
+    pub(crate) fn end(&self) -> Place {
+        self.end
+    }
+
+    /// Largest timestamp in the segment; nothing if there is no batch.
+    pub(crate) fn max_timestamp_ms(&self) -> Option<i64> {
+        (self.end.position > 0).then_some(self.max_timestamp_ms)
+    }
+
+    /// Takes in the batch at `place`, which is not before its end.
+    pub(crate) fn note(&mut self, place: Place, header: &BatchHeader) {
+        let is_due =
+            self.entries.last().is_none_or(|last| place.position - last.position >= self.every_bytes);
+        if is_due {
+            if self.entries.len() == ENTRIES_MAX {
+                let mut keep = false;
+                self.entries.retain(|_| {
+                    keep = !keep;
+                    keep
+                });
+                self.every_bytes *= 2;
+            }
+            self.entries.push(Entry {
+                offset: header.base_offset,
+                position: place.position,
+                max_before_ms: self.max_timestamp_ms,
+            });
+        }
+        if self.end.position == 0 {
+            self.first_timestamp_ms = header.max_timestamp_ms;
+        }
+        self.max_timestamp_ms = self.max_timestamp_ms.max(header.max_timestamp_ms);
+        self.end = place.behind(header);
+    }
+
+    /// Forgets what stands at `place` and behind it. The largest timestamp may stay too large.
+    pub(crate) fn cut(&mut self, place: Place) {
+        self.entries.retain(|entry| entry.position < place.position);
+        self.end = self.end.min(place);
+    }
+
+    fn place(&self, entry: Option<&Entry>) -> Place {
+        let beginning = Place::beginning(self.end.base);
+        entry.map_or(beginning, |entry| Place { position: entry.position, offset: entry.offset, ..beginning })
+    }
+
+    /// A batch at or before the one that holds `offset`.
+    pub(crate) fn before_offset(&self, offset: u64) -> Place {
+        let behind = self.entries.partition_point(|entry| entry.offset <= offset);
+        self.place(behind.checked_sub(1).map(|at| &self.entries[at]))
+    }
+
+    /// A batch at or before byte `position`.
+    pub(crate) fn before_position(&self, position: u64) -> Place {
+        let behind = self.entries.partition_point(|entry| entry.position <= position);
+        self.place(behind.checked_sub(1).map(|at| &self.entries[at]))
+    }
+
+    /// A batch at or before the first whose largest timestamp is `timestamp_ms` or more.
+    pub(crate) fn before_time(&self, timestamp_ms: i64) -> Place {
+        let behind = self.entries.partition_point(|entry| entry.max_before_ms < timestamp_ms);
+        self.place(behind.checked_sub(1).map(|at| &self.entries[at]))
+    }
+
+    /// Takes in the batches between its end and `end`, as their headers say. What is damaged is passed over.
+    pub(crate) fn extend(&mut self, scan: &mut Scan<'_>, end: Place) -> io::Result<()> {
+        let mut place = self.end;
+        while place.position < end.position {
+            match scan.step(place)? {
+                Step::Batch(header) => {
+                    self.note(place, &header);
+                    place = self.end;
+                }
+                Step::End => break,
+                Step::Damaged => match scan.resume(place)? {
+                    Some(next) => place = next,
+                    None => break,
+                },
+            }
+        }
+        self.end = end;
+        Ok(())
+    }
+
+    /// As it is kept in a file.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + self.entries.len() * ENTRY_BYTES + 4);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&VERSION.to_be_bytes());
+        bytes.extend_from_slice(&self.every_bytes.to_be_bytes());
+        bytes.extend_from_slice(&self.end.position.to_be_bytes());
+        bytes.extend_from_slice(&self.end.offset.to_be_bytes());
+        bytes.extend_from_slice(&self.first_timestamp_ms.to_be_bytes());
+        bytes.extend_from_slice(&self.max_timestamp_ms.to_be_bytes());
+        for entry in &self.entries {
+            bytes.extend_from_slice(&entry.offset.to_be_bytes());
+            bytes.extend_from_slice(&entry.position.to_be_bytes());
+            bytes.extend_from_slice(&entry.max_before_ms.to_be_bytes());
+        }
+        let checksum = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&checksum.to_be_bytes());
+        bytes
+    }
+
+    /// From what [`Index::encode`] made, for the segment that begins at `base`.
+    pub(crate) fn decode(base: u64, bytes: &[u8]) -> Option<Self> {
+        let (body, checksum) = bytes.split_last_chunk::<4>()?;
+        let (head, entries) = body.split_at_checked(HEAD_BYTES)?;
+        let is_sound = head[..4] == MAGIC
+            && head[4..8] == VERSION.to_be_bytes()
+            && entries.len().is_multiple_of(ENTRY_BYTES)
+            && entries.len() / ENTRY_BYTES <= ENTRIES_MAX
+            && crc32c::crc32c(body) == u32::from_be_bytes(*checksum);
+        if !is_sound {
+            return None;
+        }
+        let field = |bytes: &[u8], at: usize| {
+            let mut value = [0; 8];
+            value.copy_from_slice(&bytes[at..at + 8]);
+            value
+        };
+        let number = |bytes: &[u8], at: usize| u64::from_be_bytes(field(bytes, at));
+        let time = |bytes: &[u8], at: usize| i64::from_be_bytes(field(bytes, at));
+        let entry = |bytes: &[u8]| Entry {
+            offset: number(bytes, 0),
+            position: number(bytes, 8),
+            max_before_ms: time(bytes, 16),
+        };
+        Some(Self {
+            every_bytes: number(head, 8),
+            end: Place { base, position: number(head, 16), offset: number(head, 24) },
+            first_timestamp_ms: time(head, 32),
+            max_timestamp_ms: time(head, 40),
+            entries: entries.chunks_exact(ENTRY_BYTES).map(entry).collect(),
+        })
+    }
+
+    /// The one kept at `path`, if it is sound and speaks of no more than `end`.
+    pub(crate) fn load(fs: &dyn Fs, path: &Path, end: Place) -> Option<Self> {
+        let file = fs.open(path, Mode::Existing).ok()?;
+        let len =
+            file.len().ok().filter(|len| *len <= (HEAD_BYTES + ENTRIES_MAX * ENTRY_BYTES + 4) as u64)?;
+        let mut bytes = vec![0; len as usize];
+        let read = file.read_at(&mut bytes, 0).ok()?;
+        let index = Self::decode(end.base, &bytes[..read])?;
+        (index.end.position <= end.position && index.end.offset <= end.offset).then_some(index)
+    }
+
+    /// Keeps it at `path`, for later. It is not synced: one that is lost is made again.
+    pub(crate) fn store(&self, fs: &dyn Fs, path: &Path) -> io::Result<()> {
+        let file = match fs.open(path, Mode::New) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs.open(path, Mode::Existing)?,
+            outcome => outcome?,
+        };
+        let bytes = self.encode();
+        file.write_at(&bytes, 0)?;
+        file.set_len(bytes.len() as u64)
+    }
+}

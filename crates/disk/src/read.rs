@@ -1,0 +1,400 @@
+//! Reading: from memory what is new, from the files what is not.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use mainstem_log::{Batch, BatchHeader, Compression, Error, Found, HEADER_BYTES, Records, batches};
+
+use crate::fs::File;
+use crate::scan::{Place, Scan, Step};
+use crate::single::{Disk, Log};
+
+/// Batches as they lie in a file.
+#[derive(Clone)]
+pub struct FileRange {
+    /// The file. It stays readable whatever becomes of the log.
+    pub file: Arc<dyn File>,
+    /// Byte offset of the first batch.
+    pub position: u64,
+    /// Of all of them, bytes.
+    pub len: u64,
+}
+
+impl fmt::Debug for FileRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes from {}", self.len, self.position)
+    }
+}
+
+/// What stands where a reader wants to go on.
+enum Spot {
+    /// A batch, at this place.
+    Batch(Place, BatchHeader),
+    /// Nothing in this segment.
+    End,
+    /// Bytes that are no batch.
+    Damaged,
+}
+
+/// Timestamps of a batch's records are the one in its header, set when it was appended (Kafka's
+/// `LogAppendTime`).
+const APPEND_TIME: i16 = 8;
+
+impl Log {
+    /// What [`mainstem_log::Store::read`] does.
+    pub(crate) fn read(
+        &mut self,
+        disk: &mut Disk,
+        offsets: Range<u64>,
+        max_bytes: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        if !(self.start..=self.head.offset).contains(&offsets.start) {
+            return Err(Error::OutOfRange);
+        }
+        let before = into.len();
+        let mut next = offsets.start;
+        while next < self.head.offset {
+            let first = into.len() == before;
+            let left = max_bytes.saturating_sub(into.len() - before);
+            if left == 0 && !first {
+                break;
+            }
+            let went_on = if self.tail.has(next) {
+                take(&self.tail.from(next), &(next..offsets.end), left, first, into)
+            } else {
+                match self.read_file(disk, &(next..offsets.end), left, first, into) {
+                    // What came before the damage is sound.
+                    Err(Error::Corrupt { .. }) if !first => break,
+                    outcome => outcome?,
+                }
+            };
+            match went_on {
+                Some(end) => next = end,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads batches of one segment. Returns where to go on; nothing if no more fit.
+    fn read_file(
+        &mut self,
+        disk: &mut Disk,
+        offsets: &Range<u64>,
+        max_bytes: usize,
+        first: bool,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<u64>, Error> {
+        let corrupt = |_: io::Error| Error::Corrupt { offset: offsets.start };
+        let at = self.segment_of(offsets.start);
+        let behind = self.end_of_segment(at);
+        let place = match self.locate(disk, at, offsets.start).map_err(corrupt)? {
+            Spot::Batch(_, header) if header.base_offset >= offsets.end => return Ok(None),
+            Spot::Batch(_, header) if header.total_bytes > max_bytes && !first => return Ok(None),
+            Spot::Batch(place, header) => {
+                let wanted = header.total_bytes.max(max_bytes);
+                (place, wanted)
+            }
+            Spot::End => return Ok(Some(behind.offset)),
+            Spot::Damaged => return Err(Error::Corrupt { offset: offsets.start }),
+        };
+        let (place, wanted) = place;
+        let file = self.file(&mut disk.files, place.base).map_err(corrupt)?;
+        let len = wanted.min((behind.position - place.position) as usize);
+        let from = into.len();
+        file.read_into(into, len, place.position).map_err(corrupt)?;
+        let (kept, end, is_sound) = sound(&into[from..], place.offset, offsets.end, max_bytes, first);
+        into.truncate(from + kept);
+        if kept == 0 {
+            return if is_sound { Ok(None) } else { Err(Error::Corrupt { offset: place.offset }) };
+        }
+        let next = Place { base: place.base, position: place.position + kept as u64, offset: end };
+        self.cursors[self.next_cursor] = next;
+        self.next_cursor = (self.next_cursor + 1) % self.cursors.len();
+        Ok(Some(if next.position == behind.position { behind.offset } else { end }))
+    }
+
+    /// The number of the segment that holds or follows `offset`.
+    pub(crate) fn segment_of(&self, offset: u64) -> usize {
+        self.segments.partition_point(|segment| segment.base <= offset).saturating_sub(1)
+    }
+
+    /// Where a segment ends, as far as it is in its file.
+    fn end_of_segment(&self, at: usize) -> Place {
+        let Some(next) = self.segments.get(at + 1) else { return self.written };
+        let segment = &self.segments[at];
+        Place { base: segment.base, position: segment.bytes, offset: next.base }
+    }
+
+    /// The batch of segment number `at` that holds or follows `offset`.
+    fn locate(&mut self, disk: &mut Disk, at: usize, offset: u64) -> io::Result<Spot> {
+        let base = self.segments[at].base;
+        let expected = |place: &&Place| place.base == base && place.offset == offset && place.position > 0;
+        let cursor = self.cursors.iter().find(expected).copied();
+        let from = match cursor {
+            Some(place) => place,
+            None => self.index(disk, at)?.before_offset(offset),
+        };
+        let spot = self.walk(disk, at, from, offset)?;
+        if matches!(spot, Spot::Batch(..)) || from.position == 0 {
+            return Ok(spot);
+        }
+        // The index may be at fault. It is made anew once, from the segment itself.
+        self.segments[at].index = None;
+        let path = self.dir.join(crate::name::index(base));
+        if let Err(error) = disk.fs.remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            log::debug!("log {}: {}: {error}", self.name, path.display());
+        }
+        let from = self.index(disk, at)?.before_offset(offset);
+        self.walk(disk, at, from, offset)
+    }
+
+    fn walk(&mut self, disk: &mut Disk, at: usize, from: Place, offset: u64) -> io::Result<Spot> {
+        let end = self.end_of_segment(at);
+        let file = self.file(&mut disk.files, end.base)?;
+        let mut scan = Scan::new(&*file, end.position, end.offset, self.gaps(end.base));
+        let mut place = from;
+        loop {
+            match scan.step(place)? {
+                Step::Batch(header) if header.end_offset() > offset => {
+                    return Ok(Spot::Batch(Place { offset: header.base_offset, ..place }, header));
+                }
+                Step::Batch(header) => place = place.behind(&header),
+                Step::End => return Ok(Spot::End),
+                Step::Damaged => match scan.resume(place)? {
+                    Some(next) if next.offset <= offset => place = next,
+                    _ => return Ok(Spot::Damaged),
+                },
+            }
+        }
+    }
+
+    /// The place of the batch that begins with `offset`; nothing if none does.
+    pub(crate) fn boundary(&mut self, disk: &mut Disk, offset: u64) -> io::Result<Option<Place>> {
+        if offset == self.head.offset {
+            return Ok(Some(self.head));
+        }
+        let at = self.segment_of(offset);
+        match self.locate(disk, at, offset)? {
+            Spot::Batch(place, header) if header.base_offset == offset => Ok(Some(place)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The bytes that [`Log::read`] would give, as they lie in files. Their checksums are not compared.
+    pub(crate) fn ranges(
+        &mut self,
+        disk: &mut Disk,
+        offsets: &Range<u64>,
+        max_bytes: u64,
+    ) -> Result<Vec<FileRange>, Error> {
+        if !(self.start..=self.head.offset).contains(&offsets.start) {
+            return Err(Error::OutOfRange);
+        }
+        self.flush(disk)?;
+        let mut ranges = Vec::new();
+        let mut next = offsets.start;
+        let mut left = max_bytes;
+        let last = offsets.end;
+        while next < self.head.offset && (left > 0 || ranges.is_empty()) {
+            let corrupt = |_: io::Error| Error::Corrupt { offset: next };
+            let at = self.segment_of(next);
+            let behind = self.end_of_segment(at);
+            let (place, header) = match self.locate(disk, at, next).map_err(corrupt)? {
+                Spot::Batch(place, header) => (place, header),
+                Spot::End => {
+                    next = behind.offset;
+                    continue;
+                }
+                Spot::Damaged if ranges.is_empty() => return Err(Error::Corrupt { offset: next }),
+                Spot::Damaged => break,
+            };
+            let is_first = ranges.is_empty();
+            if header.base_offset >= last || !is_first && header.total_bytes as u64 > left {
+                break;
+            }
+            let end = self.last_fitting(disk, at, place.behind(&header), last, place.position + left);
+            let end = end.map_err(corrupt)?;
+            let file = self.file(&mut disk.files, place.base).map_err(corrupt)?;
+            let len = end.position - place.position;
+            ranges.push(FileRange { file, position: place.position, len });
+            left = left.saturating_sub(len);
+            if end.position < behind.position {
+                break;
+            }
+            next = behind.offset;
+        }
+        Ok(ranges)
+    }
+
+    /// Behind the last batch of segment number `at`, from `place` on, that begins below offset `last` and ends at
+    /// or before byte `position`.
+    fn last_fitting(
+        &mut self,
+        disk: &mut Disk,
+        at: usize,
+        place: Place,
+        last: u64,
+        position: u64,
+    ) -> io::Result<Place> {
+        let end = self.end_of_segment(at);
+        if end.position <= position && end.offset <= last {
+            return Ok(end);
+        }
+        let index = self.index(disk, at)?;
+        let near = index.before_offset(last).min(index.before_position(position));
+        let mut place = if near.position > place.position { near } else { place };
+        let file = self.file(&mut disk.files, end.base)?;
+        let mut scan = Scan::new(&*file, end.position, end.offset, self.gaps(end.base));
+        while let Step::Batch(header) = scan.step(place)? {
+            let behind = place.behind(&header);
+            if header.base_offset >= last || behind.position > position {
+                break;
+            }
+            place = behind;
+        }
+        Ok(place)
+    }
+
+    /// What [`mainstem_log::Store::find_time`] does.
+    pub(crate) fn find_time(&mut self, disk: &mut Disk, timestamp_ms: i64) -> Result<Option<Found>, Error> {
+        let start = self.start;
+        let mut at = self.segment_of(start);
+        while at < self.segments.len() {
+            let base = self.segments[at].base;
+            let corrupt = |_: io::Error| Error::Corrupt { offset: base };
+            let index = self.index(disk, at).map_err(corrupt)?;
+            if index.max_timestamp_ms().is_some_and(|max| max >= timestamp_ms) {
+                let by_time = index.before_time(timestamp_ms);
+                let from = if base < start { by_time.max(index.before_offset(start)) } else { by_time };
+                if let Some(found) = self.find_time_from(disk, at, from, timestamp_ms)? {
+                    return Ok(Some(found));
+                }
+            }
+            at += 1;
+        }
+        Ok(None)
+    }
+
+    fn find_time_from(
+        &mut self,
+        disk: &mut Disk,
+        at: usize,
+        from: Place,
+        timestamp_ms: i64,
+    ) -> Result<Option<Found>, Error> {
+        let end = self.end_of_segment(at);
+        let mut place = from;
+        let file = self.file(&mut disk.files, end.base).map_err(|_| corrupt_at(place))?;
+        let mut scan = Scan::new(&*file, end.position, end.offset, self.gaps(end.base));
+        loop {
+            let header = match scan.step(place).map_err(|_| corrupt_at(place))? {
+                Step::Batch(header) => header,
+                Step::End => break,
+                Step::Damaged => return Err(corrupt_at(place)),
+            };
+            if header.max_timestamp_ms >= timestamp_ms && header.end_offset() > self.start {
+                let bytes = scan.batch(place, &header).map_err(|_| corrupt_at(place))?;
+                let batch = Batch::parse(bytes).map_err(|_| corrupt_at(place))?;
+                if let Some(found) = find_in(disk, &batch, self.start, timestamp_ms) {
+                    return Ok(Some(found));
+                }
+            }
+            place = place.behind(&header);
+        }
+        if at + 1 < self.segments.len() {
+            return Ok(None);
+        }
+        let unwritten = batches(self.tail.unwritten());
+        Ok(unwritten.into_iter().find_map(|batch| find_in(disk, &batch, self.start, timestamp_ms)))
+    }
+}
+
+fn corrupt_at(place: Place) -> Error {
+    Error::Corrupt { offset: place.offset }
+}
+
+/// The first record of a batch at or behind a time.
+fn find_in(disk: &Disk, batch: &Batch<'_>, start: u64, timestamp_ms: i64) -> Option<Found> {
+    let header = &batch.header;
+    if header.max_timestamp_ms < timestamp_ms || header.end_offset() <= start {
+        return None;
+    }
+    let whole = Found { offset: header.base_offset.max(start), timestamp_ms: header.max_timestamp_ms };
+    if header.attributes & APPEND_TIME != 0 {
+        return Some(whole);
+    }
+    let first = |records: Records<'_>| {
+        let fits = |offset, timestamp| offset >= start && timestamp >= timestamp_ms;
+        let mut sound = records.map_while(Result::ok);
+        let record = sound.find(|record| fits(record.offset, record.timestamp_ms))?;
+        Some(Found { offset: record.offset, timestamp_ms: record.timestamp_ms })
+    };
+    if header.compression() == Compression::None {
+        return first(batch.records());
+    }
+    let compressed = &batch.bytes()[HEADER_BYTES..];
+    let plain = disk.settings.decompress.as_ref().and_then(|plain| plain(header.compression(), compressed));
+    match plain {
+        Some(plain) => first(Records::of(*header, &plain)),
+        None => Some(whole),
+    }
+}
+
+/// Copies whole batches, and returns the offset behind them; nothing if none fits.
+fn take(
+    parts: &[&[u8]; 2],
+    offsets: &Range<u64>,
+    max_bytes: usize,
+    first: bool,
+    into: &mut Vec<u8>,
+) -> Option<u64> {
+    let mut next = None;
+    let mut taken = 0;
+    for part in parts {
+        let mut len = 0;
+        let mut is_full = false;
+        for batch in batches(part) {
+            let size = batch.header.total_bytes;
+            let is_first = first && taken + len == 0;
+            if batch.header.base_offset >= offsets.end || !is_first && taken + len + size > max_bytes {
+                is_full = true;
+                break;
+            }
+            len += size;
+            next = Some(batch.header.end_offset());
+        }
+        into.extend_from_slice(&part[..len]);
+        taken += len;
+        if is_full {
+            break;
+        }
+    }
+    next
+}
+
+/// How many bytes of `bytes` are whole, sound batches that may be given out, the offset behind them, and whether
+/// what follows them is sound as far as it was looked at.
+fn sound(bytes: &[u8], from: u64, end: u64, max_bytes: usize, first: bool) -> (usize, u64, bool) {
+    let mut len = 0;
+    let mut next = from;
+    loop {
+        let rest = &bytes[len..];
+        let Ok(header) = BatchHeader::parse(rest) else { return (len, next, rest.len() < HEADER_BYTES) };
+        let size = header.total_bytes;
+        let is_first = first && len == 0;
+        if header.base_offset >= end || !is_first && len + size > max_bytes || size > rest.len() {
+            return (len, next, true);
+        }
+        if header.base_offset < next || Batch::parse(rest).is_err() {
+            return (len, next, false);
+        }
+        len += size;
+        next = header.end_offset();
+    }
+}

@@ -1,0 +1,449 @@
+//! One log: its segments, and the way of an append into the newest of them.
+//!
+//! ```text
+//!  start           committed      submitted      written        head
+//!    │  on disk        │  committer    │  file        │  memory    │
+//!  ──┴─────────────────┴───────────────┴──────────────┴────────────┘
+//! ```
+//! The four places never overtake one another. An append moves the head, a flush what is written, a commit what is
+//! submitted, and the report of the committer what is committed.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mainstem_log::{BatchHeader, Durability, Error, LogId, Options, State, Ticket, batches};
+
+use crate::commit::{Ack, Group, Range};
+use crate::compact::Compaction;
+use crate::files::{Files, SegmentKey};
+use crate::fs::{File, Fs, Mode};
+use crate::index::Index;
+use crate::name;
+use crate::scan::{Gaps, Place, Scan};
+use crate::settings::Settings;
+
+/// What may wait in memory for the end of the turn, for one log. Beyond it is written at once.
+const UNWRITTEN_MAX: usize = 4 << 20;
+/// Space is reserved in steps of at least and at most so many bytes, as large as the segment is by then.
+const ALLOCATE_MIN: u64 = 64 * 1024;
+const ALLOCATE_MAX: u64 = 4 << 20;
+
+/// What logs need of their store.
+pub(crate) struct Disk {
+    pub(crate) fs: Arc<dyn Fs>,
+    pub(crate) settings: Settings,
+    pub(crate) files: Files,
+    /// What this turn has written.
+    pub(crate) group: Group,
+}
+
+/// One file of a log.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// Offset that its first record has, or would have.
+    pub(crate) base: u64,
+    /// Size of what is in it. The file may be larger, by zeros.
+    pub(crate) bytes: u64,
+    /// Made when it is first needed.
+    pub(crate) index: Option<Box<Index>>,
+    /// When the index was last asked for.
+    pub(crate) used: u64,
+}
+
+/// Why nothing more was written.
+pub(crate) enum Failure {
+    /// No space, or no more open files: it may be tried again.
+    Full,
+    /// What is in the file is unsure.
+    Broken(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        use rustix::io::Errno;
+        let passes = [Errno::NOSPC, Errno::DQUOT, Errno::MFILE, Errno::NFILE];
+        let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        if is_full || Errno::from_io_error(&error).is_some_and(|errno| passes.contains(&errno)) {
+            return Self::Full;
+        }
+        Self::Broken(error)
+    }
+}
+
+pub(crate) struct Log {
+    pub(crate) id: LogId,
+    pub(crate) name: Arc<str>,
+    pub(crate) dir: PathBuf,
+    pub(crate) options: Options,
+    /// Oldest first; there is always one, which is appended to.
+    pub(crate) segments: VecDeque<Segment>,
+    pub(crate) start: u64,
+    /// How far it is as durable as it is to be.
+    pub(crate) committed: Place,
+    /// How far it is known to be on disk.
+    pub(crate) synced: Place,
+    pub(crate) submitted: Place,
+    pub(crate) written: Place,
+    pub(crate) head: Place,
+    /// Space reserved in the newest segment, bytes.
+    pub(crate) allocated: u64,
+    pub(crate) can_allocate: bool,
+    /// What of the newest segment the committer has been told of, bytes.
+    pub(crate) covered: u64,
+    pub(crate) tail: crate::tail::Tail,
+    pub(crate) state: State,
+    /// Of what was appended since the last commit.
+    pub(crate) ticket: Option<Ticket>,
+    /// Reports that are to come.
+    pub(crate) awaited: usize,
+    /// Compaction has seen all before this offset.
+    pub(crate) cleaned: u64,
+    /// Segments that begin before this offset may have gaps.
+    pub(crate) sparse: u64,
+    pub(crate) compaction: Option<Box<Compaction>>,
+    /// Where readers are expected next.
+    pub(crate) cursors: [Place; 4],
+    pub(crate) next_cursor: usize,
+}
+
+impl Log {
+    pub(crate) fn key(&self, base: u64) -> SegmentKey {
+        (self.id, base)
+    }
+
+    pub(crate) fn path(&self, base: u64) -> PathBuf {
+        self.dir.join(name::segment(base))
+    }
+
+    /// The file of a segment.
+    pub(crate) fn file(&self, files: &mut Files, base: u64) -> io::Result<Arc<dyn File>> {
+        files.get(self.key(base), || self.path(base))
+    }
+
+    /// Whether the segment that begins at `base` may have gaps.
+    pub(crate) fn gaps(&self, base: u64) -> Gaps {
+        if base < self.sparse { Gaps::Allowed } else { Gaps::None }
+    }
+
+    /// Size of what is in it, bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
+    pub(crate) fn newest(&mut self) -> &mut Segment {
+        self.segments.back_mut().expect("there is always a segment")
+    }
+
+    /// Takes in a sound batch, and returns its base offset.
+    #[inline]
+    pub(crate) fn append(
+        &mut self,
+        disk: &mut Disk,
+        header: &BatchHeader,
+        batch: &[u8],
+    ) -> Result<u64, Error> {
+        if self.state == State::Broken {
+            return Err(Error::Broken);
+        }
+        let len = header.total_bytes as u64;
+        if self.head.position > 0 && self.head.position + len > self.options.segment_bytes {
+            self.roll(disk)?;
+        }
+        let base_offset = self.head.offset;
+        let header = BatchHeader { base_offset, ..*header };
+        let place = self.head;
+        self.head = place.behind(&header);
+        let bytes = self.head.position;
+        let newest = self.newest();
+        newest.bytes = bytes;
+        if let Some(index) = &mut newest.index {
+            index.note(place, &header);
+        }
+        self.tail.push(batch, base_offset);
+        if self.tail.unwritten().len() >= UNWRITTEN_MAX {
+            self.flush(disk)?;
+        }
+        Ok(base_offset)
+    }
+
+    /// Hands what was appended to the operating system.
+    ///
+    /// # Errors
+    /// [`Error::Full`] or [`Error::Broken`]: nothing of what was appended since the last commit is part of the log
+    /// any more, and whoever waits for it is told.
+    pub(crate) fn flush(&mut self, disk: &mut Disk) -> Result<(), Error> {
+        if self.tail.unwritten().is_empty() {
+            return Ok(());
+        }
+        match self.write(disk) {
+            Ok(()) => {
+                self.tail.wrote(disk.settings.tail_bytes);
+                self.written = self.head;
+                self.state = State::Ready;
+                Ok(())
+            }
+            Err(failure) => Err(self.fail_turn(disk, failure)),
+        }
+    }
+
+    fn write(&mut self, disk: &mut Disk) -> Result<(), Failure> {
+        let file = self.file(&mut disk.files, self.head.base)?;
+        if self.head.position > self.allocated {
+            self.allocate(&*file)?;
+        }
+        file.write_at(self.tail.unwritten(), self.written.position)?;
+        Ok(())
+    }
+
+    /// Reserves space for what is to be written, and some more if there is.
+    fn allocate(&mut self, file: &dyn File) -> Result<(), Failure> {
+        if !self.can_allocate {
+            return Ok(());
+        }
+        let from = self.allocated;
+        let needed = self.head.position - from;
+        let step = from.clamp(ALLOCATE_MIN, ALLOCATE_MAX);
+        let left = self.options.segment_bytes.saturating_sub(from);
+        let wanted = step.min(left).max(needed);
+        let outcome = file.allocate(from, wanted).or_else(|error| match Failure::from(error) {
+            Failure::Full => file.allocate(from, needed).map(|()| self.allocated = from + needed),
+            Failure::Broken(error) => Err(error),
+        });
+        match outcome {
+            Ok(()) => self.allocated = self.allocated.max(from + wanted),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => self.can_allocate = false,
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Closes the newest segment and begins another.
+    pub(crate) fn roll(&mut self, disk: &mut Disk) -> Result<(), Error> {
+        self.flush(disk)?;
+        let base = self.head.offset;
+        let path = self.path(base);
+        let begun = match disk.fs.open(&path, Mode::New) {
+            // Left by an append that was taken back.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                disk.fs.open(&path, Mode::Existing).and_then(|file| file.set_len(0).map(|()| file))
+            }
+            outcome => outcome,
+        };
+        let file = begun.map_err(|error| match Failure::from(error) {
+            Failure::Full => {
+                self.state = State::Full;
+                Error::Full
+            }
+            Failure::Broken(error) => self.fail_turn(disk, Failure::Broken(error)),
+        })?;
+        self.close_newest(disk)?;
+        disk.files.hold(self.key(base), file);
+        disk.group.dirs.insert(self.id, self.dir.clone());
+        self.segments.push_back(Segment { base, bytes: 0, index: Some(Box::new(Index::new(base))), used: 0 });
+        self.head = Place::beginning(base);
+        self.written = self.head;
+        self.allocated = 0;
+        self.covered = 0;
+        Ok(())
+    }
+
+    /// The newest segment is complete: what it was given too much is taken back, and it is synced.
+    fn close_newest(&mut self, disk: &mut Disk) -> Result<(), Error> {
+        let Place { base, position, .. } = self.head;
+        let closed = self.file(&mut disk.files, base).and_then(|file| {
+            if self.allocated > position {
+                file.set_len(position)?;
+            }
+            Ok(file)
+        });
+        let file = closed.map_err(|error| self.fail_turn(disk, Failure::Broken(error)))?;
+        self.keep_index(disk);
+        let (key, name, from) = (self.key(base), self.name.clone(), self.covered);
+        disk.group.add(Range { key, name, file, from, to: position, is_closed: true });
+        if self.options.durability == Durability::Os {
+            // Nobody waits, but a recovery need not read it any more.
+            disk.group.acknowledge(Ack {
+                log: self.id,
+                ticket: None,
+                end: self.head,
+                outcome: Ok(()),
+                earlier: 0,
+            });
+        }
+        Ok(())
+    }
+
+    /// Submits what was appended since the last commit. Returns the ticket if that is all there is to it.
+    pub(crate) fn commit(&mut self, disk: &mut Disk) -> Option<Ticket> {
+        if self.state == State::Broken {
+            self.acknowledge(disk, Err(Error::Broken));
+            return None;
+        }
+        if self.flush(disk).is_err() {
+            return None;
+        }
+        match self.options.durability {
+            Durability::Os => {
+                // A segment that was closed on the way is synced all the same.
+                self.submitted = self.written;
+                if self.awaited == 0 {
+                    self.committed = self.written;
+                    return self.ticket.take();
+                }
+                self.acknowledge(disk, Ok(()));
+            }
+            Durability::Fsync => {
+                if let Err(error) = self.submit_newest(disk) {
+                    let error = self.fail_turn(disk, Failure::from(error));
+                    debug_assert!(self.ticket.is_none(), "{error} has been reported");
+                    return None;
+                }
+                self.submitted = self.written;
+                self.acknowledge(disk, Ok(()));
+            }
+        }
+        None
+    }
+
+    /// Asks for what was written to the newest segment to become durable.
+    fn submit_newest(&mut self, disk: &mut Disk) -> io::Result<()> {
+        let Place { base, position: to, .. } = self.written;
+        if to > self.covered {
+            let file = self.file(&mut disk.files, base)?;
+            let (key, name, from) = (self.key(base), self.name.clone(), self.covered);
+            disk.group.add(Range { key, name, file, from, to, is_closed: false });
+            self.covered = to;
+        }
+        Ok(())
+    }
+
+    /// Lets the turn's ticket be reported, behind what was submitted before.
+    fn acknowledge(&mut self, disk: &mut Disk, outcome: Result<(), Error>) {
+        if let Some(ticket) = self.ticket.take() {
+            self.awaited += 1;
+            disk.group.acknowledge(Ack {
+                log: self.id,
+                ticket: Some(ticket),
+                end: self.submitted,
+                outcome,
+                earlier: 0,
+            });
+        }
+    }
+
+    /// Takes back what was appended since the last commit.
+    fn fail_turn(&mut self, disk: &mut Disk, failure: Failure) -> Error {
+        match failure {
+            Failure::Full => {
+                self.go_back(disk, self.submitted);
+                self.state = State::Full;
+                self.acknowledge(disk, Err(Error::Full));
+                Error::Full
+            }
+            Failure::Broken(error) => {
+                log::error!("log {}: {error}; it is read only now", self.name);
+                self.fail();
+                self.acknowledge(disk, Err(Error::Broken));
+                Error::Broken
+            }
+        }
+    }
+
+    /// Ends the log where it was committed last, for reading only. The files are left as they are.
+    pub(crate) fn fail(&mut self) {
+        self.state = State::Broken;
+        self.compaction = None;
+        self.end_at(self.committed);
+    }
+
+    /// Ends the log at `place`, in its files too.
+    fn go_back(&mut self, disk: &mut Disk, place: Place) {
+        while self.segments.len() > 1 && self.newest().base > place.base {
+            let base = self.newest().base;
+            self.segments.pop_back();
+            disk.files.close(self.key(base));
+            disk.group.ranges.remove(&self.key(base));
+            if let Err(error) = disk.fs.remove_file(&self.path(base)) {
+                log::debug!("log {}: segment {base}: {error}", self.name);
+            }
+        }
+        // Half a batch must not stay behind the end; if it does, a recovery cuts it off.
+        let cut = self.file(&mut disk.files, place.base).and_then(|file| file.set_len(place.position));
+        if let Err(error) = cut {
+            log::debug!("log {}: segment {}: {error}", self.name, place.base);
+        }
+        self.allocated = place.position;
+        let has_rolled = place.base < self.head.base;
+        self.covered = if has_rolled { place.position } else { self.covered.min(place.position) };
+        self.end_at(place);
+    }
+
+    /// Ends the log at `place`, in memory.
+    pub(crate) fn end_at(&mut self, place: Place) {
+        while self.segments.len() > 1 && self.newest().base > place.base {
+            self.segments.pop_back();
+        }
+        let newest = self.newest();
+        newest.bytes = place.position;
+        if let Some(index) = &mut newest.index {
+            index.cut(place);
+        }
+        self.tail.clear();
+        self.head = place;
+        self.written = self.written.min(place);
+        self.submitted = self.submitted.min(place);
+        self.committed = self.committed.min(place);
+        self.synced = self.synced.min(place);
+        self.cursors = [Place::default(); 4];
+    }
+
+    /// Takes note of a report that the log is as durable up to its end as was asked for.
+    pub(crate) fn advance(&mut self, ack: &Ack) {
+        let end = ack.end.min(self.written);
+        self.committed = self.committed.max(end);
+        if ack.ticket.is_none() || self.options.durability == Durability::Fsync {
+            self.synced = self.synced.max(end);
+        }
+    }
+
+    /// Keeps the index of the newest segment in a file, if there is one.
+    pub(crate) fn keep_index(&self, disk: &Disk) {
+        let Some(Segment { base, index: Some(index), .. }) = self.segments.back() else { return };
+        if let Err(error) = index.store(&*disk.fs, &self.dir.join(name::index(*base))) {
+            log::debug!("log {}: no index for segment {base}: {error}", self.name);
+        }
+    }
+
+    /// The index of a segment, made if it is not there.
+    pub(crate) fn index(&mut self, disk: &mut Disk, at: usize) -> io::Result<&Index> {
+        disk.files.tick();
+        if self.segments[at].index.is_none() {
+            let index = self.make_index(disk, at)?;
+            self.segments[at].index = Some(Box::new(index));
+        }
+        let segment = &mut self.segments[at];
+        segment.used = disk.files.clock();
+        Ok(segment.index.as_deref().expect("it has just been made"))
+    }
+
+    fn make_index(&self, disk: &mut Disk, at: usize) -> io::Result<Index> {
+        let base = self.segments[at].base;
+        let is_newest = at + 1 == self.segments.len();
+        let limit = self.segments.get(at + 1).map_or(self.head.offset, |next| next.base);
+        let position = if is_newest { self.written.position } else { self.segments[at].bytes };
+        let end = Place { base, position, offset: if is_newest { self.written.offset } else { limit } };
+        let kept = Index::load(&*disk.fs, &self.dir.join(name::index(base)), end);
+        let mut index = kept.unwrap_or_else(|| Index::new(base));
+        let file = self.file(&mut disk.files, base)?;
+        let mut scan = Scan::new(&*file, position, limit, self.gaps(base));
+        index.extend(&mut scan, end)?;
+        if is_newest {
+            for batch in batches(self.tail.unwritten()) {
+                index.note(index.end(), &batch.header);
+            }
+        }
+        Ok(index)
+    }
+}

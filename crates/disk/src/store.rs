@@ -1,0 +1,484 @@
+//! The store: all logs of one shard.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mainstem_log::{
+    Appended, Batch, Completion, Error, Found, LogId, Malformed, Options, State, Status, Store, Ticket,
+};
+
+use crate::checkpoint::{self, Checkpoint, Known};
+use crate::commit::{Group, Syncer};
+use crate::files::Files;
+use crate::fs::{Fs, Mode};
+use crate::journal::{self, Journal};
+use crate::name;
+use crate::queue::Queue;
+use crate::read::FileRange;
+use crate::recover::Before;
+use crate::settings::{Committer, Settings};
+use crate::single::{Disk, Log};
+
+/// A store that keeps its logs in files below one directory. There must be no other store on it.
+///
+/// When it is dropped it syncs everything, and notes that nothing has to be recovered.
+///
+/// Where a log starts ([`Store::truncate_prefix`]) is noted with each checkpoint. After a crash a log may start
+/// where it did at the last one, if what was before is still there.
+pub struct SegmentStore {
+    dir: PathBuf,
+    disk: Disk,
+    queue: Queue,
+    /// Removed logs leave their place empty.
+    logs: Vec<Option<Box<Log>>>,
+    names: BTreeMap<String, Place>,
+    /// What was known of logs when the store was opened.
+    known: Checkpoint,
+    was_closed: bool,
+    /// Logs appended to since the last commit.
+    dirty: Vec<LogId>,
+    tickets: u64,
+    completed: Vec<Completion>,
+    /// Bytes committed since the last checkpoint.
+    since_checkpoint: u64,
+    checkpoint_bytes: u64,
+    /// Logs with something in memory, in the order in which they were written to, and how much that is.
+    cached: Cached,
+}
+
+/// Whether a log is open.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Closed,
+    Open(LogId),
+}
+
+/// The share of memory of each log's tail.
+#[derive(Default)]
+struct Cached {
+    /// By the commit in which it was last written to.
+    by_age: BTreeMap<(u64, LogId), usize>,
+    ages: BTreeMap<LogId, u64>,
+    bytes: usize,
+    commits: u64,
+}
+
+impl SegmentStore {
+    /// Opens the store in `dir`, and makes it if it is not there. What the journal has is written to where it
+    /// belongs; each log is recovered when it is opened.
+    ///
+    /// # Errors
+    /// [`Error::Full`]; [`Error::System`].
+    pub fn open(
+        fs: Arc<dyn Fs>,
+        dir: PathBuf,
+        settings: Settings,
+        committer: Committer,
+    ) -> Result<Self, Error> {
+        Self::try_open(fs, dir, settings, committer).map_err(|error| refused(&error))
+    }
+
+    fn try_open(fs: Arc<dyn Fs>, dir: PathBuf, settings: Settings, committer: Committer) -> io::Result<Self> {
+        make_dir(&*fs, &dir)?;
+        let (known, was_closed) = checkpoint::load(&*fs, &dir)?;
+        if !was_closed {
+            redo(&*fs, &dir)?;
+        }
+        journal::remove(&*fs, &dir)?;
+        checkpoint::mark_open(&*fs, &dir)?;
+        let mut names = BTreeMap::new();
+        for found in fs.list(&dir)? {
+            if let Some(name) = name::log_of(&found) {
+                names.insert(name.to_owned(), Place::Closed);
+            } else if name::is_gone(&found) {
+                remove_dir(&*fs, &dir.join(found))?;
+            }
+        }
+        let journal = Journal::new(fs.clone(), dir.clone(), settings.journal_bytes);
+        let syncer = Syncer::new(fs.clone(), dir.clone(), journal, settings.open_files);
+        let queue = Queue::start(syncer, committer)?;
+        let files = Files::new(fs.clone(), settings.open_files);
+        let checkpoint_bytes = settings.checkpoint_bytes;
+        let disk = Disk { fs, settings, files, group: Group::default() };
+        Ok(Self {
+            dir,
+            disk,
+            queue,
+            logs: Vec::new(),
+            names,
+            known,
+            was_closed,
+            dirty: Vec::new(),
+            tickets: 0,
+            completed: Vec::new(),
+            since_checkpoint: 0,
+            checkpoint_bytes,
+            cached: Cached::default(),
+        })
+    }
+
+    /// The bytes that [`Store::read`] would give for the same arguments, as they lie in files: for sending them
+    /// without copying. Checksums are not compared; everything appended so far is written for it.
+    ///
+    /// # Errors
+    /// Those of [`Store::read`], and [`Error::Full`] and [`Error::Broken`] if it could not be written.
+    pub fn ranges(
+        &mut self,
+        log: LogId,
+        offsets: Range<u64>,
+        max_bytes: u64,
+    ) -> Result<Vec<FileRange>, Error> {
+        let Self { logs, disk, .. } = self;
+        open_log(logs, log).ranges(disk, &offsets, max_bytes)
+    }
+
+    fn log(&self, log: LogId) -> &Log {
+        self.logs[log.0 as usize].as_deref().expect("the log has been removed")
+    }
+
+    /// Takes in what the committer has to say.
+    fn take_reports(&mut self) {
+        let report = self.queue.report();
+        for ack in report.acks {
+            let Some(log) = &mut self.logs[ack.log.0 as usize] else { continue };
+            log.awaited -= usize::from(ack.ticket.is_some()) * (1 + ack.earlier);
+            match &ack.outcome {
+                Ok(()) => log.advance(&ack),
+                Err(Error::Broken) => log.fail(),
+                Err(_) => {}
+            }
+            if let Some(ticket) = ack.ticket {
+                self.completed.push(Completion { log: ack.log, ticket, outcome: ack.outcome });
+            }
+        }
+        for log in report.broken {
+            if let Some(log) = &mut self.logs[log.0 as usize] {
+                log.fail();
+            }
+        }
+    }
+
+    /// Waits until everything submitted has come to its end.
+    fn settle(&mut self) {
+        let group = std::mem::take(&mut self.disk.group);
+        self.queue.submit(group);
+        drop(self.queue.settled());
+        self.take_reports();
+    }
+
+    /// What is known of all logs at this moment.
+    fn checkpoint(&self) -> Vec<u8> {
+        let known = |(name, place): (&String, &Place)| match place {
+            Place::Open(log) => {
+                let log = self.log(*log);
+                Some(Known {
+                    start: log.start.min(log.synced.offset),
+                    cleaned: log.cleaned.min(log.synced.offset),
+                    sparse: log.sparse.min(log.synced.offset),
+                    committed: log.synced,
+                })
+            }
+            Place::Closed => self.known.get(name).copied(),
+        };
+        checkpoint::encode(self.names.iter().filter_map(|entry| Some((entry.0.as_str(), known(entry)?))))
+    }
+
+    /// Bounds the memory of the tails: those that were not written to for longest lose theirs.
+    fn trim_cache(&mut self) {
+        while self.cached.bytes > self.disk.settings.cache_bytes {
+            let Some(((_, log), bytes)) = self.cached.by_age.pop_first() else { break };
+            self.cached.ages.remove(&log);
+            self.cached.bytes -= bytes;
+            if let Some(log) = &mut self.logs[log.0 as usize] {
+                log.tail.forget_written();
+            }
+        }
+    }
+
+    fn make_log(&mut self, name: &str, options: &Options) -> io::Result<LogId> {
+        let dir = self.dir.join(name::log_dir(name));
+        let is_new = !self.names.contains_key(name);
+        if is_new {
+            self.disk.fs.create_dir(&dir)?;
+            self.disk.fs.sync_dir(&self.dir)?;
+        }
+        let before = Before { known: self.known.get(name).copied(), was_closed: self.was_closed };
+        let id = LogId(self.logs.len() as u32);
+        let log = Log::open(&mut self.disk, id, name, dir, options, &before)?;
+        self.logs.push(Some(Box::new(log)));
+        self.names.insert(name.to_owned(), Place::Open(id));
+        Ok(id)
+    }
+
+    fn try_remove(&mut self, log: &Log) -> io::Result<()> {
+        self.queue.settled().journal.forget(&log.name)?;
+        let fs = &*self.disk.fs;
+        let gone = self.dir.join(name::gone_dir(&log.name));
+        if fs.list(&gone).is_ok() {
+            remove_dir(fs, &gone)?;
+        }
+        fs.rename(&log.dir, &gone)?;
+        fs.sync_dir(&self.dir)?;
+        remove_dir(fs, &gone)
+    }
+
+    /// Syncs everything and says so.
+    fn close(&mut self) -> Result<(), Error> {
+        self.commit();
+        self.settle();
+        self.queue.settled().settle()?;
+        let mut is_sound = true;
+        for log in self.logs.iter_mut().flatten() {
+            is_sound &= log.close(&mut self.disk);
+        }
+        let bytes = self.checkpoint();
+        let fs = &*self.disk.fs;
+        let closed = checkpoint::store(fs, &self.dir, &bytes).and_then(|()| {
+            if is_sound && (self.was_closed || self.all_open()) {
+                self.queue.settled().journal.remove()?;
+                checkpoint::mark_clean(fs, &self.dir, &bytes)?;
+            }
+            Ok(())
+        });
+        closed.map_err(|error| refused(&error))
+    }
+
+    /// Whether every log has been opened, and so recovered.
+    fn all_open(&self) -> bool {
+        self.names.values().all(|place| matches!(place, Place::Open(_)))
+    }
+}
+
+fn open_log(logs: &mut [Option<Box<Log>>], log: LogId) -> &mut Log {
+    logs[log.0 as usize].as_deref_mut().expect("the log has been removed")
+}
+
+/// What a caller is told of an error that concerns no batch.
+fn refused(error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full,
+        _ => Error::System(error.to_string()),
+    }
+}
+
+/// Makes a directory and those above it, durably.
+fn make_dir(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match fs.create_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make_dir(fs, parent.ok_or(error)?)?;
+            fs.create_dir(dir)?;
+        }
+        outcome => outcome?,
+    }
+    fs.sync_dir(parent.unwrap_or(Path::new(".")))
+}
+
+/// Removes a directory of files.
+fn remove_dir(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
+    for file in fs.list(dir)? {
+        fs.remove_file(&dir.join(file))?;
+    }
+    fs.remove_dir(dir)
+}
+
+/// Writes to the segments what the journal has, and makes it durable there.
+fn redo(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
+    let mut touched = BTreeMap::new();
+    journal::replay(fs, dir, |write| {
+        let path = dir.join(name::log_dir(write.name)).join(name::segment(write.base));
+        if !touched.contains_key(&path) {
+            match fs.open(&path, Mode::Existing) {
+                Ok(file) => touched.insert(path.clone(), file),
+                // The segment has been removed since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) => return Err(error),
+            };
+        }
+        touched[&path].write_at(write.bytes, write.position)
+    })?;
+    touched.values().try_for_each(|file| file.sync_data())
+}
+
+impl Cached {
+    /// Takes note that a log has been written to and now has so much in memory.
+    fn note(&mut self, log: LogId, bytes: usize) {
+        self.forget(log);
+        self.by_age.insert((self.commits, log), bytes);
+        self.ages.insert(log, self.commits);
+        self.bytes += bytes;
+    }
+
+    fn forget(&mut self, log: LogId) {
+        if let Some(age) = self.ages.remove(&log) {
+            self.bytes -= self.by_age.remove(&(age, log)).unwrap_or(0);
+        }
+    }
+}
+
+impl Store for SegmentStore {
+    fn names(&self) -> Vec<String> {
+        self.names.keys().cloned().collect()
+    }
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        name::check(name)?;
+        if let Some(Place::Open(log)) = self.names.get(name) {
+            let log = *log;
+            open_log(&mut self.logs, log).options = options.clone();
+            return Ok(log);
+        }
+        self.make_log(name, options).map_err(|error| refused(&error))
+    }
+
+    fn remove(&mut self, log: LogId) -> Result<(), Error> {
+        self.settle();
+        let Some(gone) = self.logs[log.0 as usize].take() else { return Ok(()) };
+        self.dirty.retain(|dirty| *dirty != log);
+        self.completed.retain(|completion| completion.log != log);
+        self.disk.files.close_log(log);
+        self.cached.forget(log);
+        self.names.remove(&*gone.name);
+        self.known.remove(&*gone.name);
+        self.try_remove(&gone).map_err(|error| refused(&error))
+    }
+
+    #[inline]
+    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
+        let header = Batch::parse(batch).map_err(Error::Malformed)?.header;
+        if header.total_bytes != batch.len() {
+            return Err(Error::Malformed(Malformed::Length));
+        }
+        let Self { logs, disk, .. } = self;
+        let to = open_log(logs, log);
+        let base_offset = to.append(disk, &header, batch)?;
+        let ticket = *to.ticket.get_or_insert_with(|| {
+            self.tickets += 1;
+            self.dirty.push(log);
+            Ticket(self.tickets)
+        });
+        Ok(Appended { base_offset, ticket })
+    }
+
+    fn commit(&mut self) {
+        if self.dirty.is_empty() && self.disk.group.is_empty() {
+            return;
+        }
+        self.cached.commits += 1;
+        for log in std::mem::take(&mut self.dirty) {
+            let to = open_log(&mut self.logs, log);
+            let before = to.submitted;
+            if let Some(ticket) = to.commit(&mut self.disk) {
+                self.completed.push(Completion { log, ticket, outcome: Ok(()) });
+            }
+            self.since_checkpoint += if before.base == to.submitted.base {
+                to.submitted.position.saturating_sub(before.position)
+            } else {
+                to.submitted.position
+            };
+            self.cached.note(log, to.tail.capacity());
+        }
+        self.trim_cache();
+        if self.since_checkpoint >= self.checkpoint_bytes {
+            let bytes = self.checkpoint();
+            self.checkpoint_bytes = self.disk.settings.checkpoint_bytes.max(8 * bytes.len() as u64);
+            self.since_checkpoint = 0;
+            self.disk.group.checkpoint = Some(bytes);
+        }
+        let group = std::mem::take(&mut self.disk.group);
+        self.queue.submit(group);
+        self.take_reports();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        self.take_reports();
+        into.append(&mut self.completed);
+    }
+
+    fn read(
+        &mut self,
+        log: LogId,
+        offsets: Range<u64>,
+        max_bytes: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let Self { logs, disk, .. } = self;
+        open_log(logs, log).read(disk, offsets, max_bytes, into)
+    }
+
+    fn status(&self, log: LogId) -> Status {
+        let log = self.log(log);
+        Status {
+            start: log.start,
+            committed: log.committed.offset.max(log.start),
+            end: log.head.offset,
+            bytes: log.bytes(),
+            state: log.state,
+        }
+    }
+
+    fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<Found>, Error> {
+        let Self { logs, disk, .. } = self;
+        open_log(logs, log).find_time(disk, timestamp_ms)
+    }
+
+    fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
+        if offset > self.log(log).committed.offset {
+            // Otherwise a crash might give these offsets again.
+            self.commit();
+            self.settle();
+        }
+        let Self { logs, disk, .. } = self;
+        open_log(logs, log).truncate_prefix(disk, offset).map_err(|error| refused(&error))
+    }
+
+    fn truncate_suffix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
+        let Self { logs, disk, .. } = self;
+        let to = open_log(logs, log);
+        if offset < to.start || offset > to.head.offset {
+            return Err(Error::OutOfRange);
+        }
+        if to.state == State::Broken {
+            return Err(Error::Broken);
+        }
+        to.flush(disk)?;
+        let place = to.boundary(disk, offset).map_err(|_| Error::Corrupt { offset })?;
+        let place = place.ok_or(Error::OutOfRange)?;
+        if place == to.head {
+            return Ok(());
+        }
+        self.settle();
+        let Self { logs, disk, queue, .. } = self;
+        let to = open_log(logs, log);
+        if to.state == State::Broken {
+            return Err(Error::Broken);
+        }
+        let mut syncer = queue.settled();
+        let outcome = to.truncate_suffix(disk, &mut syncer.journal, place);
+        if let Err(error) = outcome {
+            syncer.fail(log, &error);
+            queue.note_broken(syncer.newly_broken());
+            to.fail();
+            return Err(Error::Broken);
+        }
+        Ok(())
+    }
+
+    fn tend(&mut self, _unix_ms: u64) -> Option<u64> {
+        None
+    }
+}
+
+impl Drop for SegmentStore {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        if let Err(error) = self.close() {
+            log::warn!("{}: not closed in order: {error}", self.dir.display());
+        }
+    }
+}

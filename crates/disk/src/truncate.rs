@@ -1,0 +1,103 @@
+//! Removing the ends of a log.
+
+use std::io;
+
+use crate::journal::Journal;
+use crate::name;
+use crate::scan::Place;
+use crate::single::{Disk, Log};
+
+impl Log {
+    /// Lets the log start at `offset`, or at its end, and removes the segments before that.
+    ///
+    /// # Errors
+    /// What the system says; the log starts there all the same.
+    pub(crate) fn truncate_prefix(&mut self, disk: &mut Disk, offset: u64) -> io::Result<()> {
+        self.start = self.start.max(offset.min(self.head.offset));
+        let mut outcome = Ok(());
+        // A segment goes only once the next one is known to be on disk: otherwise nothing might be left.
+        while self.segments.len() > 1
+            && self.segments[1].base <= self.start.min(self.synced.base)
+            && let Some(gone) = self.segments.pop_front()
+        {
+            outcome = outcome.and(self.remove_segment(disk, gone.base));
+        }
+        outcome
+    }
+
+    /// Removes the files of a segment that is not part of the log any more.
+    fn remove_segment(&self, disk: &mut Disk, base: u64) -> io::Result<()> {
+        disk.files.close(self.key(base));
+        let index = disk.fs.remove_file(&self.dir.join(name::index(base)));
+        if let Err(error) = index
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            log::debug!("log {}: index of segment {base}: {error}", self.name);
+        }
+        disk.fs.remove_file(&self.path(base))
+    }
+
+    /// Ends the log at `place`, durably. Nothing may be on its way to the disk.
+    ///
+    /// # Errors
+    /// What the system says; what the files hold is unsure then.
+    pub(crate) fn truncate_suffix(
+        &mut self,
+        disk: &mut Disk,
+        journal: &mut Journal,
+        place: Place,
+    ) -> io::Result<()> {
+        // Replaying the journal would bring back what is to go. So what stays must not need it.
+        for at in 0..self.segments.len() {
+            let base = self.segments[at].base;
+            if base <= place.base && journal.needs(self.key(base)) {
+                self.file(&mut disk.files, base)?.sync_data()?;
+                journal.synced(self.key(base));
+            }
+        }
+        journal.forget(&self.name)?;
+        while self.newest().base > place.base {
+            let base = self.newest().base;
+            self.remove_segment(disk, base)?;
+            journal.synced(self.key(base));
+            self.segments.pop_back();
+        }
+        disk.fs.sync_dir(&self.dir)?;
+        if let Some(compaction) = self.compaction.take() {
+            drop(compaction);
+        }
+        let file = self.file(&mut disk.files, place.base)?;
+        file.set_len(place.position)?;
+        file.sync_data()?;
+        self.allocated = place.position;
+        self.covered = place.position;
+        self.cleaned = self.cleaned.min(place.offset);
+        self.end_at(place);
+        Ok(())
+    }
+
+    /// Makes a log ready for the next start without recovery. Says whether it is.
+    pub(crate) fn close(&mut self, disk: &mut Disk) -> bool {
+        if self.state == mainstem_log::State::Broken {
+            return false;
+        }
+        let Place { base, position, .. } = self.written;
+        let closed = self.file(&mut disk.files, base).and_then(|file| {
+            if self.allocated > position {
+                file.set_len(position)?;
+            }
+            if self.allocated > position || self.synced < self.written {
+                file.sync_data()?;
+            }
+            Ok(())
+        });
+        if let Err(error) = closed {
+            log::warn!("log {}: {error}", self.name);
+            return false;
+        }
+        self.allocated = position;
+        self.synced = self.written;
+        self.keep_index(disk);
+        true
+    }
+}

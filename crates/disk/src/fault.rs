@@ -86,7 +86,14 @@ struct Disk {
     plan: Plan,
     calls: Calls,
     has_crashed: bool,
-    trace: Option<Vec<String>>,
+    trace: Trace,
+}
+
+/// Lines that are noted, if any are: those of the first one and of its survivors together.
+type Trace = Arc<Mutex<Option<Vec<String>>>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The file system. Clones are the same one.
@@ -100,10 +107,10 @@ impl FaultFs {
     /// An empty one, in which nothing fails yet.
     pub fn new(seed: u64) -> Self {
         let root = Node::Directory(Names::default());
-        Self::of(vec![root], seed, None)
+        Self::of(vec![root], seed, Trace::default())
     }
 
-    fn of(nodes: Vec<Node>, seed: u64, trace: Option<Vec<String>>) -> Self {
+    fn of(nodes: Vec<Node>, seed: u64, trace: Trace) -> Self {
         let disk = Disk {
             nodes,
             dice: Dice::new(seed),
@@ -116,7 +123,7 @@ impl FaultFs {
     }
 
     fn disk(&self) -> MutexGuard<'_, Disk> {
-        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.disk)
     }
 
     /// Sets what is to fail from now on, in place of what was.
@@ -136,21 +143,29 @@ impl FaultFs {
         self.disk().has_crashed
     }
 
-    /// Notes every call from now on; survivors go on with it.
+    /// Notes every call from now on, and those of all survivors.
     pub fn trace(&self) {
-        self.disk().trace.get_or_insert_default();
+        lock(&self.disk().trace).get_or_insert_default();
+    }
+
+    /// Puts a line of one's own between the calls that are noted.
+    pub fn note(&self, line: impl FnOnce() -> String) {
+        let disk = self.disk();
+        if let Some(trace) = &mut *lock(&disk.trace) {
+            trace.push(line());
+        }
     }
 
     /// Takes the calls that were noted, one a line.
     pub fn take_trace(&self) -> Vec<String> {
-        self.disk().trace.as_mut().map(std::mem::take).unwrap_or_default()
+        lock(&self.disk().trace).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// What is found when the process was killed: everything as it looked. This one is of no use any more.
     pub fn killed(&self, seed: u64) -> Self {
         let mut disk = self.disk();
         disk.has_crashed = true;
-        let trace = disk.trace.take();
+        let trace = disk.trace.clone();
         Self::of(disk.nodes.clone(), seed, trace)
     }
 
@@ -164,7 +179,7 @@ impl FaultFs {
             Node::Directory(names) => Node::Directory(names.survivor(&mut dice)),
         };
         let nodes = disk.nodes.iter().map(survive).collect();
-        let trace = disk.trace.take();
+        let trace = disk.trace.clone();
         Self::of(nodes, seed, trace)
     }
 
@@ -219,7 +234,7 @@ impl Disk {
                 fate = Fate::Fails(crashed());
             }
         }
-        if let Some(trace) = &mut self.trace {
+        if let Some(trace) = &mut *lock(&self.trace) {
             let mut line = what();
             if let Fate::Fails(error) = &fate {
                 // Writing to a string does not fail.

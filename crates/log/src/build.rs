@@ -1,7 +1,10 @@
 //! Making record batches.
 
-use crate::batch::{Batch, HEADER_BYTES};
+use crate::batch::{Batch, BatchHeader, HEADER_BYTES, Record};
 use crate::varint;
+
+/// Bits of the attributes that name the compression.
+const COMPRESSION: i16 = 7;
 
 /// Puts records together to one batch, uncompressed. Reuses its memory from one batch to the next.
 #[derive(Debug, Default)]
@@ -39,45 +42,86 @@ impl BatchBuilder {
         self.max_timestamp_ms = self.max_timestamp_ms.max(timestamp_ms);
         let timestamp_delta = timestamp_ms - self.base_timestamp_ms;
         let offset_delta = i64::from(self.records);
-        let part_len = |part: Option<&[u8]>| varint::len(signed_len(part)) + part.map_or(0, <[u8]>::len);
-        // Attributes before, the count of headers behind: a byte each.
-        let total = 1
-            + varint::len(timestamp_delta)
-            + varint::len(offset_delta)
-            + part_len(key)
-            + part_len(value)
-            + 1;
-        varint::put(total.cast_signed() as i64, &mut self.bytes);
-        self.bytes.push(0);
-        varint::put(timestamp_delta, &mut self.bytes);
-        varint::put(offset_delta, &mut self.bytes);
-        for part in [key, value] {
-            varint::put(signed_len(part), &mut self.bytes);
-            self.bytes.extend_from_slice(part.unwrap_or_default());
-        }
-        self.bytes.push(0);
+        put_record(timestamp_delta, offset_delta, [key, value], &[0], &mut self.bytes);
         self.records += 1;
     }
 
     /// The finished batch, at base offset 0; the builder begins the next with the next record.
     pub fn finish(&mut self) -> &[u8] {
-        let length = (self.bytes.len() - 12) as u32;
-        let header = &mut self.bytes[..HEADER_BYTES];
-        header[8..12].copy_from_slice(&length.to_be_bytes());
-        header[16] = 2;
-        header[21..23].fill(0);
-        header[23..27].copy_from_slice(&(self.records - 1).to_be_bytes());
-        header[27..35].copy_from_slice(&self.base_timestamp_ms.to_be_bytes());
-        header[35..43].copy_from_slice(&self.max_timestamp_ms.to_be_bytes());
-        // No producer: identifier, epoch and sequence are -1.
-        header[43..57].fill(0xFF);
-        header[57..61].copy_from_slice(&self.records.to_be_bytes());
-        let checksum = crc32c::crc32c(&self.bytes[21..]);
-        self.bytes[17..21].copy_from_slice(&checksum.to_be_bytes());
-        Batch::place(&mut self.bytes, 0, 0);
+        let header = BatchHeader {
+            base_offset: 0,
+            total_bytes: self.bytes.len(),
+            leader_epoch: 0,
+            checksum: 0,
+            attributes: 0,
+            last_offset_delta: self.records - 1,
+            base_timestamp_ms: self.base_timestamp_ms,
+            max_timestamp_ms: self.max_timestamp_ms,
+            producer_id: -1,
+            producer_epoch: -1,
+            base_sequence: -1,
+            records: self.records,
+        };
+        put_header(&header, &mut self.bytes);
         self.records = 0;
         &self.bytes
     }
+}
+
+/// Appends to `into` the batch that `header` describes with only those records that `records` gives, which may be
+/// none. They are not compressed, and their timestamps count from the base timestamp of `header`.
+pub fn rebuild<'a>(header: &BatchHeader, records: impl Iterator<Item = Record<'a>>, into: &mut Vec<u8>) {
+    let begin = into.len();
+    into.resize(begin + HEADER_BYTES, 0);
+    let mut header = BatchHeader { records: 0, attributes: header.attributes & !COMPRESSION, ..*header };
+    for record in records {
+        header.records += 1;
+        let timestamp_delta = record.timestamp_ms - header.base_timestamp_ms;
+        let offset_delta = (record.offset - header.base_offset).cast_signed();
+        put_record(timestamp_delta, offset_delta, [record.key, record.value], record.headers, into);
+    }
+    put_header(&header, &mut into[begin..]);
+}
+
+/// Appends one record; `headers` come with their count.
+fn put_record(
+    timestamp_delta: i64,
+    offset_delta: i64,
+    key_and_value: [Option<&[u8]>; 2],
+    headers: &[u8],
+    into: &mut Vec<u8>,
+) {
+    let part_len = |part: Option<&[u8]>| varint::len(signed_len(part)) + part.map_or(0, <[u8]>::len);
+    let parts: usize = key_and_value.into_iter().map(part_len).sum();
+    // The attributes before are one byte.
+    let total = 1 + varint::len(timestamp_delta) + varint::len(offset_delta) + parts + headers.len();
+    varint::put(total.cast_signed() as i64, into);
+    into.push(0);
+    varint::put(timestamp_delta, into);
+    varint::put(offset_delta, into);
+    for part in key_and_value {
+        varint::put(signed_len(part), into);
+        into.extend_from_slice(part.unwrap_or_default());
+    }
+    into.extend_from_slice(headers);
+}
+
+/// Writes the header of the batch that `bytes` are, checksum included.
+fn put_header(header: &BatchHeader, bytes: &mut [u8]) {
+    let length = (bytes.len() - 12) as u32;
+    bytes[8..12].copy_from_slice(&length.to_be_bytes());
+    bytes[16] = 2;
+    bytes[21..23].copy_from_slice(&header.attributes.to_be_bytes());
+    bytes[23..27].copy_from_slice(&header.last_offset_delta.to_be_bytes());
+    bytes[27..35].copy_from_slice(&header.base_timestamp_ms.to_be_bytes());
+    bytes[35..43].copy_from_slice(&header.max_timestamp_ms.to_be_bytes());
+    bytes[43..51].copy_from_slice(&header.producer_id.to_be_bytes());
+    bytes[51..53].copy_from_slice(&header.producer_epoch.to_be_bytes());
+    bytes[53..57].copy_from_slice(&header.base_sequence.to_be_bytes());
+    bytes[57..61].copy_from_slice(&header.records.to_be_bytes());
+    let checksum = crc32c::crc32c(&bytes[21..]);
+    bytes[17..21].copy_from_slice(&checksum.to_be_bytes());
+    Batch::place(bytes, header.base_offset, header.leader_epoch);
 }
 
 /// Length as the format has it: -1 for what is not there.
@@ -122,6 +166,42 @@ mod tests {
                     prop_assert_eq!(record.key, key.as_deref());
                     prop_assert_eq!(record.value, value.as_deref());
                 }
+            }
+        }
+
+        #[test]
+        fn what_is_rebuilt_is_what_was_chosen(
+            all in prop::collection::vec((parts(), any::<bool>()), 1..40),
+            base in 0_u64..1 << 60,
+            later_ms in -1000_i64..1000,
+        ) {
+            let mut builder = BatchBuilder::default();
+            for ((timestamp_ms, key, value), _) in &all {
+                builder.push(*timestamp_ms, key.as_deref(), value.as_deref());
+            }
+            let mut bytes = builder.finish().to_vec();
+            Batch::place(&mut bytes, base, 0);
+            let batch = Batch::parse(&bytes).unwrap();
+            let chosen = || batch.records().map(Result::unwrap).zip(&all).filter(|(_, (_, stays))| *stays);
+            let header = BatchHeader {
+                base_timestamp_ms: batch.header.base_timestamp_ms + later_ms,
+                producer_id: 5,
+                ..batch.header
+            };
+            let mut rebuilt = vec![1];
+            rebuild(&header, chosen().map(|(record, _)| record), &mut rebuilt);
+            let rebuilt = Batch::parse(&rebuilt[1..]).unwrap();
+            let expected = BatchHeader {
+                records: chosen().count() as u32,
+                total_bytes: rebuilt.bytes().len(),
+                checksum: rebuilt.header.checksum,
+                ..header
+            };
+            prop_assert_eq!(rebuilt.header, expected);
+            let read: Vec<_> = rebuilt.records().map(Result::unwrap).collect();
+            prop_assert_eq!(read, chosen().map(|(record, _)| record).collect::<Vec<_>>());
+            if later_ms == 0 && expected.records == batch.header.records {
+                prop_assert_eq!(rebuilt.bytes().len(), bytes.len());
             }
         }
 

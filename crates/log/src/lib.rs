@@ -30,7 +30,7 @@ mod store;
 mod varint;
 
 pub use batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Malformed, Record, Records, batches};
-pub use build::BatchBuilder;
+pub use build::{BatchBuilder, rebuild};
 pub use memory::Memory;
 pub use store::{
     Appended, Cleanup, Completion, Durability, Error, Found, LogId, Options, State, Status, Store, Ticket,

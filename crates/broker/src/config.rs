@@ -92,6 +92,18 @@ pub enum QueueOverflow {
     DropOldest,
 }
 
+/// When something counts as kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// When it is on disk.
+    Fsync,
+    /// When the operating system has it.
+    Os,
+    /// Nothing is kept beyond the process.
+    None,
+}
+
 /// Whether connecting clients are sent elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -125,10 +137,16 @@ settings! {
         max_queued_messages: u32 = 1_000_u32, in 0 ..= 100_000_000;
         /// Bytes of payload and topic that wait for one session beyond those in flight.
         max_queued_bytes: u64 = 16_777_216_u64, in 0 ..= 1_099_511_627_776;
+        /// Messages that wait for all sessions together; one more is dropped and counted.
+        max_queued_messages_total: u64 = 100_000_000_u64, in 0 ..= 1_000_000_000_000;
         /// What is dropped when a session's queue is full. Each drop is counted.
         queue_overflow: QueueOverflow = QueueOverflow::DropNewest, one of "\"drop-newest\", \"drop-oldest\"";
         /// Whether QoS 0 messages are queued for sessions that are offline.
         queue_qos0: bool = false;
+        /// When what a client is told counts as kept: on disk ("fsync"), or handed to the operating system ("os"), which outlives the process but not a loss of power; "none" keeps sessions and retained messages in memory only.
+        durability: Durability = Durability::Fsync, one of "\"fsync\", \"os\", \"none\"";
+        /// Size of the files that sessions and retained messages are kept in, in bytes.
+        segment_bytes: u64 = 67_108_864_u64, in 65_536 ..= 1_073_741_824;
         /// Longest time a session outlives its connection, in seconds; also the expiry of MQTT 3.x sessions that are not clean. 4294967295 means for ever.
         session_expiry_s_max: u32 = 4_294_967_295_u32, in 0 ..= 4_294_967_295;
         /// Sessions, connected or not; a client that would need one more is answered with 0x97.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mainstem_mqtt::alias::OutboundAliases;
+use mainstem_mqtt::session::Pending;
 use mainstem_mqtt::{ConnAck, Connect, Packet, PacketType, QoS, ReasonCode, Version, connect_level, decode};
 use mainstem_runtime::{ConnId, Io};
 use mainstem_topic::{check_name, level_count};
@@ -22,6 +23,15 @@ struct Seat {
     present: bool,
 }
 
+/// What became of a CONNECT.
+enum Seated {
+    Here(Seat),
+    /// The connection has been handed to the shard that has the session.
+    Elsewhere,
+    /// The session that it replaces is still on disk.
+    NotYet,
+}
+
 impl Shard {
     /// Whether a packet of this type may come now, judged before it has come in full: a connection that has
     /// not sent CONNECT gets no buffer for anything else.
@@ -38,6 +48,9 @@ impl Shard {
 
     /// The first packet of a connection, which is a CONNECT.
     pub(crate) fn first_packet(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, frame: &[u8]) -> Handled {
+        if self.conn(conn).connect_waits > self.commits.durable() {
+            return Ok(Next::Hold);
+        }
         let connect = match decode(Version::V5, frame) {
             Ok(Packet::Connect(connect)) => connect,
             Ok(_) => {
@@ -61,8 +74,9 @@ impl Shard {
             connect.client_id.into()
         };
         let seat = match self.seat(io, conn, &connect, &client_id) {
-            Ok(Some(seat)) => seat,
-            Ok(None) => return Ok(Next::Gone),
+            Ok(Seated::Here(seat)) => seat,
+            Ok(Seated::Elsewhere) => return Ok(Next::Gone),
+            Ok(Seated::NotYet) => return Ok(Next::Hold),
             Err(reason) => {
                 self.turn_away(io, conn, connect.version, connect.maximum_packet_size, reason);
                 return Err(Refusal::new(reason, "there is no room for another session"));
@@ -123,6 +137,13 @@ impl Shard {
         if self.shared.is_crowded() {
             return Err(ReasonCode::QuotaExceeded);
         }
+        let lasts = match connect.version {
+            Version::V5 => connect.session_expiry.unwrap_or(0) > 0,
+            _ => !connect.clean_start,
+        };
+        if lasts && self.keeps_sessions() && !self.can_keep() {
+            return Err(ReasonCode::ServerUnavailable);
+        }
         if connect.authentication_method.is_some() {
             return Err(ReasonCode::BadAuthenticationMethod);
         }
@@ -156,19 +177,18 @@ impl Shard {
         Ok(())
     }
 
-    /// Finds or makes the session, ending whatever connection it has. Nothing if the connection has been
-    /// handed to the shard that has the session.
+    /// Finds or makes the session, ending whatever connection it has.
     fn seat(
         &mut self,
         io: &mut Io<'_, Mail>,
         conn: ConnId,
         connect: &Connect<'_>,
         client_id: &Arc<str>,
-    ) -> Result<Option<Seat>, ReasonCode> {
+    ) -> Result<Seated, ReasonCode> {
         if let Some(known) = self.shared.registry.find(client_id) {
             if known.shard != self.me {
                 self.hand_over(io, conn, known);
-                return Ok(None);
+                return Ok(Seated::Elsewhere);
             }
             if self.deliveries.sessions.at(known.slot).connected {
                 self.disconnect(io, known.slot, ReasonCode::SessionTakenOver, None);
@@ -176,9 +196,14 @@ impl Shard {
             // Losing its connection may have ended it.
             if self.deliveries.sessions.get(known).is_some() {
                 if !connect.clean_start {
-                    return Ok(Some(Seat { slot: known.slot, present: true }));
+                    return Ok(Seated::Here(Seat { slot: known.slot, present: true }));
                 }
-                self.end_session(io, known.slot);
+                // Once the client has been told, a crash must not bring the old session back.
+                let ((), wait) = self.entering(|shard| shard.end_session(io, known.slot));
+                if wait.commit > 0 {
+                    self.conn(conn).connect_waits = wait.commit;
+                    return Ok(Seated::NotYet);
+                }
             }
         }
         if !self.shared.open_session() {
@@ -190,10 +215,10 @@ impl Shard {
             self.deliveries.sessions.remove(key.slot);
             self.shared.close_session();
             self.hand_over(io, conn, other);
-            return Ok(None);
+            return Ok(Seated::Elsewhere);
         }
         self.deliveries.counters.sessions += 1;
-        Ok(Some(Seat { slot: key.slot, present: false }))
+        Ok(Seated::Here(Seat { slot: key.slot, present: false }))
     }
 
     fn hand_over(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, to: SessionKey) {
@@ -229,6 +254,11 @@ impl Shard {
         session.inflight_max = config.max_inflight_messages.min(connect.receive_maximum.unwrap_or(u16::MAX));
         session.packet_max = connect.maximum_packet_size.unwrap_or(u32::MAX);
         session.expiry_s = expiry_s;
+        if expiry_s > 0 && !seat.present {
+            self.begin_to_last(seat.slot);
+        }
+        self.bring_in_window(seat.slot);
+        let session = self.deliveries.sessions.at(seat.slot);
         if let Some(rare) = &mut session.rare {
             rare.will = None;
             rare.will_at_ms = None;
@@ -243,7 +273,8 @@ impl Shard {
             session.rare().aliases = Some(OutboundAliases::new(most));
         }
         session.set_online(true);
-        let client_id = Arc::clone(&session.client_id);
+        self.enter_session(io, seat.slot);
+        let client_id = Arc::clone(&self.deliveries.sessions.at(seat.slot).client_id);
         self.deliveries.counters.clients_connected += 1;
         let patience_ms = u32::from(keep_alive) * 1500;
         let generation = conn.generation();
@@ -289,6 +320,31 @@ impl Shard {
         }
         self.send(io, seat.slot, &packet);
         self.pump(io, seat.slot);
+    }
+}
+
+impl Shard {
+    /// A new session is to outlive the process, if any do.
+    fn begin_to_last(&mut self, slot: u32) {
+        if let Some(journal) = self.deliveries.journals.first_mut() {
+            let session = self.deliveries.sessions.at(slot);
+            (session.number, session.journal) = (journal.number_session(), 0);
+            self.shared.note_lasting(self.me);
+        }
+    }
+
+    /// Brings messages in from disk that were in flight when the process ended, to be sent again.
+    fn bring_in_window(&mut self, slot: u32) {
+        let session = self.deliveries.sessions.at(slot);
+        if !session.lasts() {
+            return;
+        }
+        let journal = &mut self.deliveries.journals[usize::from(session.journal)];
+        for (delivery, pending) in session.window.messages_mut() {
+            if delivery.message.is_none() && pending != Pending::PubComp {
+                delivery.message = journal.message(delivery.offset);
+            }
+        }
     }
 }
 

@@ -18,6 +18,10 @@ macro_rules! counters {
                 $(self.$name.store(counters.$name, Ordering::Relaxed);)+
             }
 
+            pub(crate) fn queued_messages(&self) -> u64 {
+                self.queued_messages.load(Ordering::Relaxed)
+            }
+
             pub(crate) fn load(&self) -> Counters {
                 Counters { $($name: self.$name.load(Ordering::Relaxed),)+ }
             }

@@ -1,19 +1,22 @@
-//! From a message to the bytes of one subscriber: windows, queues, and templates shared by a whole fan-out.
+//! From a message to the bytes of one subscriber: windows, queues, and what the journal has to know of it.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mainstem_mqtt::alias::{OutboundAliases, TopicRef};
+use mainstem_mqtt::alias::TopicRef;
 use mainstem_mqtt::session::{Acked, Pending, Resend};
-use mainstem_mqtt::{Publish, PublishTemplate, QoS, SubscriptionIds, Version};
+use mainstem_mqtt::{PublishTemplate, QoS};
 use mainstem_runtime::{Io, Output};
 
 use crate::config::{MqttConfig, QueueOverflow};
 use crate::counters::Counters;
 use crate::groups::Group;
+use crate::journal::Journal;
+use crate::journal::entry::Mark;
 use crate::message::Message;
 use crate::pressure::{Level, Tally};
-use crate::session::{Delivery, Extra, Rare, Session, Sessions};
+use crate::queue::Run;
+use crate::session::{Delivery, Extra, Rare, Session, Sessions, packet_id_of};
+use crate::templates::Templates;
 
 /// First byte of a PUBREL: its type and the flags it must have [MQTT-3.6.1-1].
 const PUBREL: u8 = 0x62;
@@ -32,16 +35,39 @@ pub(crate) struct Offer<'a> {
 }
 
 impl Offer<'_> {
-    fn into_delivery(self) -> Delivery {
-        let plain = self.ids.is_empty() && self.group.is_none();
-        let extra = || Box::new(Extra { ids: self.ids.to_vec(), group: self.group.cloned() });
+    fn into_delivery(self, place: Place) -> Delivery {
         Delivery {
-            message: Arc::clone(self.message),
+            message: Some(Arc::clone(self.message)),
+            sequence: place.sequence,
+            offset: place.offset,
             qos: self.qos,
             retain: self.retain,
-            extra: (!plain).then(extra),
+            extra: self.extra(),
         }
     }
+
+    fn extra(&self) -> Option<Box<Extra>> {
+        let plain = self.ids.is_empty() && self.group.is_none();
+        let extra = || Box::new(Extra { ids: self.ids.to_vec(), group: self.group.cloned() });
+        (!plain).then(extra)
+    }
+}
+
+/// What a journal calls a delivery; all zero for one that it does not know.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    sequence: u64,
+    offset: u64,
+}
+
+/// A message that one session gets later in the turn, when an older one has been entered before it.
+#[derive(Debug)]
+pub(crate) struct Deferred {
+    pub(crate) slot: u32,
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) group: Option<Arc<Group>>,
 }
 
 /// The sessions of a shard and all that it takes to send them messages.
@@ -49,9 +75,18 @@ impl Offer<'_> {
 pub(crate) struct Deliveries {
     pub(crate) sessions: Sessions,
     pub(crate) counters: Counters,
+    /// The journals of the sessions that last; the first is for new ones.
+    pub(crate) journals: Vec<Journal>,
+    /// See [`Deferred`].
+    pub(crate) deferred: Vec<Deferred>,
+    /// Sessions that got something which leaves when this turn is on disk.
+    pub(crate) committing: Vec<u32>,
     templates: Templates,
     queued_messages_max: usize,
     queued_bytes_max: u64,
+    queued_total_max: u64,
+    /// Messages queued on other shards, as of the beginning of the turn.
+    pub(crate) queued_elsewhere: u64,
     overflow: QueueOverflow,
     queue_qos0: bool,
     /// Messages queued for sessions that are connected.
@@ -62,6 +97,15 @@ pub(crate) struct Deliveries {
 
 /// Places that a queue keeps when it runs empty.
 const QUEUE_KEPT: usize = 64;
+/// Messages that wait in memory for a session that lasts; the others wait on disk. Fewer while it is offline.
+const NEAR_MESSAGES: usize = 1024;
+const NEAR_BYTES: u64 = 1024 * 1024;
+const NEAR_MESSAGES_OFFLINE: usize = 64;
+const NEAR_BYTES_OFFLINE: u64 = 64 * 1024;
+/// Messages brought in from disk at a time.
+const REFILL_MESSAGES: usize = 64;
+/// Messages that may wait for the disk before their session counts as behind.
+const COMMITTING_MESSAGES: usize = 256;
 /// Output pending on a connection from which on its client counts as behind, bytes.
 const BEHIND_BYTES: usize = 32 * 1024;
 /// The same for half of what may wait there.
@@ -74,9 +118,14 @@ impl Deliveries {
         Self {
             sessions: Sessions::default(),
             counters: Counters::default(),
+            journals: Vec::new(),
+            deferred: Vec::new(),
+            committing: Vec::new(),
             templates: Templates::default(),
             queued_messages_max: config.max_queued_messages as usize,
             queued_bytes_max: config.max_queued_bytes,
+            queued_total_max: config.max_queued_messages_total,
+            queued_elsewhere: 0,
             overflow: config.queue_overflow,
             queue_qos0: config.queue_qos0,
             backlog: 0,
@@ -99,18 +148,38 @@ impl Deliveries {
             return;
         }
         let (conn, qos0) = (session.conn, offer.qos == QoS::AtMostOnce);
+        let topic = offer.message.topic();
+        if session.lasts() && !qos0 && !offer.walked && session.is_walked_later(topic) {
+            self.deferred.push(Deferred {
+                slot,
+                qos: offer.qos,
+                retain: offer.retain,
+                ids: offer.ids.to_vec(),
+                group: offer.group.cloned(),
+            });
+            return;
+        }
         let is_clear = session.queue.is_empty();
+        // What the client is to get exactly once must be on disk before it may have heard of it.
+        let waits_for_disk = session.lasts() && offer.qos == QoS::ExactlyOnce;
         let waits = if qos0 {
             // Queued QoS 0 messages are not to be overtaken [MQTT-4.6.0-5].
             session.queued_qos0 > 0
         } else {
-            !is_clear || !session.window.has_room(session.inflight_max)
+            !is_clear || !session.has_window_room()
         };
-        let topic = offer.message.topic();
-        let waits = !offer.walked
-            && (waits || session.rare.as_ref().is_some_and(|rare| rare.holds_back(topic, is_clear)));
-        if waits {
-            self.tally_queue(slot, now_ms);
+        let waits = match (session.lasts(), offer.walked) {
+            // Its deliveries leave in the order in which the journal has them.
+            (true, _) => waits,
+            (false, true) => false,
+            (false, false) => {
+                waits || session.rare.as_ref().is_some_and(|rare| rare.holds_back(topic, is_clear))
+            }
+        };
+        if waits || waits_for_disk {
+            if !waits_for_disk || session.queue.len() > COMMITTING_MESSAGES {
+                self.tally_queue(slot, now_ms);
+            }
             self.enqueue(slot, offer);
             return;
         }
@@ -144,8 +213,18 @@ impl Deliveries {
             if session.window.in_flight() == 0 {
                 session.progress_ms = now_ms;
             }
-            let keep = session.is_persistent() || offer.group.is_some();
-            session.window.send(awaited(offer.qos), keep.then(|| offer.into_delivery()))
+            let pending = awaited(offer.qos);
+            if session.lasts() {
+                let place = enter(session, &mut self.journals, offer);
+                let id = packet_id_of(place.sequence);
+                session.window.send_as(id, pending, Some(offer.into_delivery(place)));
+                self.journals[usize::from(session.journal)]
+                    .mark(Mark::Sent { session: session.number, sequence: place.sequence });
+                id
+            } else {
+                let keep = session.is_persistent() || offer.group.is_some();
+                session.window.send(pending, keep.then(|| offer.into_delivery(Place::default())))
+            }
         };
         append(
             output,
@@ -172,7 +251,7 @@ impl Deliveries {
             return;
         }
         let is_urgent = session.queue.len() * 2 >= self.queued_messages_max
-            || session.queue_bytes * 2 >= self.queued_bytes_max;
+            || session.queue.bytes() * 2 >= self.queued_bytes_max;
         self.tally.count(if is_urgent { Level::Urgent } else { Level::Behind });
     }
 
@@ -202,22 +281,26 @@ impl Deliveries {
 
     fn enqueue(&mut self, slot: u32, offer: &Offer<'_>) {
         let size = offer.message.size() as u64;
+        if self.queued_elsewhere + self.counters.queued_messages >= self.queued_total_max {
+            self.drop_offer(slot, offer, "all queues together are full");
+            return;
+        }
         loop {
             let session = self.sessions.at(slot);
             let full = session.queue.len() >= self.queued_messages_max
-                || session.queue_bytes + size > self.queued_bytes_max;
+                || session.queue.bytes() + size > self.queued_bytes_max;
             if !full {
                 break;
             }
             let oldest = match self.overflow {
-                QueueOverflow::DropOldest => session.queue.pop_front(),
+                QueueOverflow::DropOldest => session.queue.drop_oldest(),
                 QueueOverflow::DropNewest => None,
             };
             if let Some(oldest) = oldest {
-                session.queue_bytes -= oldest.message.size() as u64;
                 self.backlog -= u64::from(session.connected);
                 session.settle(&oldest);
                 self.counters.queued_messages -= 1;
+                self.forget(slot, &oldest);
                 self.count_drop(slot, "its queue is full, the oldest message goes");
                 continue;
             }
@@ -225,11 +308,51 @@ impl Deliveries {
             return;
         }
         let session = self.sessions.at(slot);
-        session.queue_bytes += size;
         self.backlog += u64::from(session.connected);
         session.queued_qos0 += u32::from(offer.qos == QoS::AtMostOnce);
-        session.queue.push_back(offer.into_delivery());
         self.counters.queued_messages += 1;
+        let qos0 = offer.qos == QoS::AtMostOnce;
+        if !session.lasts() || (qos0 && session.connected && !session.queue.has_far()) {
+            session.queue.push(offer.into_delivery(Place::default()));
+            return;
+        }
+        let place = enter(session, &mut self.journals, offer);
+        if session.connected {
+            self.committing.push(slot);
+        }
+        let session = self.sessions.at(slot);
+        let (messages, bytes) = if session.connected {
+            (NEAR_MESSAGES, NEAR_BYTES)
+        } else {
+            (NEAR_MESSAGES_OFFLINE, NEAR_BYTES_OFFLINE)
+        };
+        let is_near = !session.queue.has_far()
+            && session.queue.near_len() < messages
+            && session.queue.bytes() + size <= bytes;
+        // What the journal cannot keep cannot be read back from it.
+        if is_near || (!session.queue.has_far() && self.journals[usize::from(session.journal)].is_failing()) {
+            session.queue.push(offer.into_delivery(place));
+        } else {
+            session.queue.push_far(Run {
+                sequence: place.sequence,
+                offset: place.offset,
+                count: 1,
+                bytes: size,
+                qos: offer.qos,
+                retain: offer.retain,
+                extra: offer.extra(),
+            });
+        }
+    }
+
+    /// A delivery is over without having been acknowledged: the journal need not keep it.
+    pub(crate) fn forget(&mut self, slot: u32, delivery: &Delivery) {
+        if delivery.sequence == 0 {
+            return;
+        }
+        let session = self.sessions.at(slot);
+        self.journals[usize::from(session.journal)]
+            .mark(Mark::Settled { session: session.number, sequence: delivery.sequence });
     }
 
     /// The session is offline: QoS 0 messages that were held back for it go, unless they are kept for the
@@ -239,16 +362,18 @@ impl Deliveries {
             return;
         }
         let session = self.sessions.at(slot);
-        let (gone, kept): (VecDeque<_>, _) = std::mem::take(&mut session.queue)
-            .into_iter()
-            .partition(|delivery| delivery.qos == QoS::AtMostOnce);
-        session.queue = kept;
+        if session.queued_qos0 == 0 {
+            return;
+        }
         session.queued_qos0 = 0;
+        let gone = session.queue.take_if(|qos, _| qos == QoS::AtMostOnce);
         for delivery in &gone {
-            session.queue_bytes -= delivery.message.size() as u64;
             session.settle(delivery);
         }
         self.counters.queued_messages -= gone.len() as u64;
+        for delivery in &gone {
+            self.forget(slot, delivery);
+        }
     }
 
     /// Counts a message that a client will not get, and says so once per spell.
@@ -282,18 +407,22 @@ impl Deliveries {
                     None
                 }
                 Some(Resend::Publish(packet_id, delivery)) => {
-                    self.templates.begin(&delivery.message, now_ms);
-                    let aliases = rare.as_ref().and_then(|rare| rare.aliases.as_ref());
-                    let (template, naming) =
-                        self.templates.get(*version, true, &delivery.message, delivery.ids(), aliases);
-                    let flags = Flags { dup: true, retain: delivery.retain };
-                    let fits = template.packet_len() <= *packet_max as usize;
-                    if fits {
-                        append(output, template, naming, &delivery.message, delivery.qos, flags, packet_id);
-                        learn(rare, naming, delivery.message.topic());
-                        self.counters.publish_sent += 1;
-                        self.counters.publish_bytes_sent += delivery.message.payload().len() as u64;
-                    }
+                    // Whoever resumes the session has brought its messages in; what is missing is unreadable.
+                    let fits = delivery.message.as_ref().is_some_and(|message| {
+                        self.templates.begin(message, now_ms);
+                        let aliases = rare.as_ref().and_then(|rare| rare.aliases.as_ref());
+                        let (template, naming) =
+                            self.templates.get(*version, true, message, delivery.ids(), aliases);
+                        let flags = Flags { dup: true, retain: delivery.retain };
+                        let fits = template.packet_len() <= *packet_max as usize;
+                        if fits {
+                            append(output, template, naming, message, delivery.qos, flags, packet_id);
+                            learn(rare, naming, message.topic());
+                            self.counters.publish_sent += 1;
+                            self.counters.publish_bytes_sent += message.payload().len() as u64;
+                        }
+                        fits
+                    });
                     (!fits).then_some((packet_id, delivery.qos))
                 }
             };
@@ -307,15 +436,48 @@ impl Deliveries {
                     put_ack(output.buffer(), PUBREL, packet_id);
                     window.pubrec(packet_id, false)
                 };
+                let is_released = matches!(ended, Acked::Release(_));
                 if let Acked::Done(Some(delivery)) | Acked::Release(Some(delivery)) = ended {
                     session.settle(&delivery);
+                    if is_released {
+                        self.note_release(slot, packet_id, delivery);
+                    } else {
+                        self.forget(slot, &delivery);
+                    }
                 }
                 self.count_drop(slot, "it takes no packets that large");
             }
         }
     }
 
-    /// Sends what is queued, as far as window and output allow.
+    /// PUBREC has come, or counts as come: only the exchange is left, and the journal is told.
+    pub(crate) fn note_release(&mut self, slot: u32, packet_id: u16, delivery: Delivery) {
+        let session = self.sessions.at(slot);
+        if delivery.sequence == 0 {
+            return;
+        }
+        if delivery.message.is_some() {
+            self.journals[usize::from(session.journal)]
+                .mark(Mark::Released { session: session.number, sequence: delivery.sequence });
+        }
+        session.window.keep(packet_id, Delivery { message: None, extra: None, ..delivery });
+    }
+
+    /// Brings messages in from disk that a session's client is to get next.
+    fn refill(&mut self, slot: u32) {
+        let session = self.sessions.at(slot);
+        let journal = &mut self.journals[usize::from(session.journal)];
+        let lost = session.queue.refill(REFILL_MESSAGES, |offset| journal.message(offset));
+        if let Some(delivery) = lost {
+            session.settle(&delivery);
+            self.backlog -= 1;
+            self.counters.queued_messages -= 1;
+            self.forget(slot, &delivery);
+            self.count_drop(slot, "a message of its queue cannot be read");
+        }
+    }
+
+    /// Sends what is queued, as far as window, output and disk allow.
     pub(crate) fn drain_queue<M>(&mut self, io: &mut Io<'_, M>, slot: u32) {
         let now_ms = io.clock.now_ms;
         loop {
@@ -323,49 +485,52 @@ impl Deliveries {
             let Some(front) = session.queue.front() else {
                 session.drop_logged = false;
                 session.queued_qos0 = 0;
-                if session.queue.capacity() > QUEUE_KEPT {
-                    session.queue = VecDeque::new();
-                }
+                session.queue.shrink(QUEUE_KEPT);
                 return;
             };
-            let qos = front.qos;
-            if qos != QoS::AtMostOnce && !session.window.has_room(session.inflight_max) {
-                return;
+            if front.qos != QoS::AtMostOnce {
+                let is_known = front.sequence > 0;
+                let has_room = if is_known {
+                    session.window.has_room_for(packet_id_of(front.sequence), session.inflight_max)
+                } else {
+                    session.window.has_room(session.inflight_max)
+                };
+                let is_early = is_known
+                    && front.qos == QoS::ExactlyOnce
+                    && !self.journals[usize::from(session.journal)].is_durable(front.offset);
+                if !has_room || is_early {
+                    return;
+                }
             }
-            let Some(output) = io.output_if_room(session.conn) else { return };
-            let Some(delivery) = session.queue.pop_front() else { return };
-            session.queue_bytes -= delivery.message.size() as u64;
-            self.backlog -= 1;
-            self.counters.queued_messages -= 1;
-            let expired = delivery.message.is_expired(now_ms);
-            self.templates.begin(&delivery.message, now_ms);
-            let aliases = session.rare.as_ref().and_then(|rare| rare.aliases.as_ref());
-            if expired {
-                session.settle(&delivery);
-                self.counters.publish_dropped += 1;
+            if !front.is_near {
+                self.refill(slot);
                 continue;
             }
-            let (template, naming) = self.templates.get(
-                session.version,
-                qos != QoS::AtMostOnce,
-                &delivery.message,
-                delivery.ids(),
-                aliases,
-            );
+            let session = self.sessions.at(slot);
+            let Some(output) = io.output_if_room(session.conn) else { return };
+            let Some(delivery) = session.queue.pop() else { return };
+            self.backlog -= 1;
+            self.counters.queued_messages -= 1;
+            let Some(message) = delivery.message.clone() else { continue };
+            self.templates.begin(&message, now_ms);
+            let aliases = session.rare.as_ref().and_then(|rare| rare.aliases.as_ref());
+            if message.is_expired(now_ms) {
+                session.settle(&delivery);
+                self.counters.publish_dropped += 1;
+                self.forget(slot, &delivery);
+                continue;
+            }
+            let acknowledged = delivery.qos != QoS::AtMostOnce;
+            let (template, naming) =
+                self.templates.get(session.version, acknowledged, &message, delivery.ids(), aliases);
             if template.packet_len() > session.packet_max as usize {
                 session.settle(&delivery);
+                self.forget(slot, &delivery);
                 self.count_drop(slot, "it takes no packets that large");
                 continue;
             }
-            let message = Arc::clone(&delivery.message);
-            let flags = Flags { dup: false, retain: delivery.retain };
-            let packet_id = if qos == QoS::AtMostOnce {
-                session.settle(&delivery);
-                0
-            } else {
-                let keep = session.is_persistent() || delivery.group().is_some();
-                session.window.send(awaited(qos), keep.then_some(delivery))
-            };
+            let (qos, flags) = (delivery.qos, Flags { dup: false, retain: delivery.retain });
+            let packet_id = take_into_window(session, &mut self.journals, delivery);
             append(output, template, naming, &message, qos, flags, packet_id);
             learn(&mut session.rare, naming, message.topic());
             self.counters.messages_sent += 1;
@@ -373,6 +538,38 @@ impl Deliveries {
             self.counters.publish_bytes_sent += message.payload().len() as u64;
         }
     }
+}
+
+/// Enters a receiver of the message that is being given out in its journal.
+fn enter(session: &mut Session, journals: &mut [Journal], offer: &Offer<'_>) -> Place {
+    let journal = &mut journals[usize::from(session.journal)];
+    let group = offer.group.map(|group| (&*group.name, &*group.filter));
+    journal.add_receiver(session.number, offer.qos, offer.retain, offer.ids, group);
+    session.sequence += 1;
+    Place { sequence: session.sequence, offset: journal.next_offset() }
+}
+
+/// A delivery leaves the queue for the client. Returns its packet identifier; 0 for QoS 0.
+fn take_into_window(session: &mut Session, journals: &mut [Journal], delivery: Delivery) -> u16 {
+    let mut mark = |mark: fn(u32, u64) -> Mark| {
+        if delivery.sequence > 0 {
+            journals[usize::from(session.journal)].mark(mark(session.number, delivery.sequence));
+        }
+    };
+    if delivery.qos == QoS::AtMostOnce {
+        mark(|session, sequence| Mark::Settled { session, sequence });
+        session.settle(&delivery);
+        return 0;
+    }
+    mark(|session, sequence| Mark::Sent { session, sequence });
+    let pending = awaited(delivery.qos);
+    if delivery.sequence > 0 {
+        let packet_id = packet_id_of(delivery.sequence);
+        session.window.send_as(packet_id, pending, Some(delivery));
+        return packet_id;
+    }
+    let keep = session.is_persistent() || delivery.group().is_some();
+    session.window.send(pending, keep.then_some(delivery))
 }
 
 fn awaited(qos: QoS) -> Pending {
@@ -426,115 +623,6 @@ fn append(
     }
     if let Some(payload) = shared {
         output.push_shared(Arc::clone(payload));
-    }
-}
-
-/// How the topic stands in a variant, as a part of its number.
-fn part(naming: TopicRef) -> usize {
-    match naming {
-        TopicRef::Name => NAME,
-        TopicRef::NameAndAlias(_) => NAME_AND_ALIAS,
-        TopicRef::Alias(_) => ALIAS,
-    }
-}
-
-const NAME: usize = 0;
-const NAME_AND_ALIAS: usize = 1;
-const ALIAS: usize = 2;
-/// Version 5 or not, QoS above 0 or not, four ways (three used) to name the topic.
-const VARIANTS: usize = 16;
-
-/// The variants of the message being delivered, each encoded when the first receiver needs it.
-#[derive(Debug, Default)]
-struct Templates {
-    of: Option<Arc<Message>>,
-    at_ms: u64,
-    variants: [PublishTemplate; VARIANTS],
-    /// One bit per variant that has been encoded for this message.
-    encoded: u16,
-    /// The variant for the last combination of subscription identifiers.
-    with_ids: PublishTemplate,
-    /// Which one that is; no variant if none.
-    with_ids_of: Option<usize>,
-    ids: Vec<u32>,
-}
-
-impl Templates {
-    /// What follows is about `message`.
-    #[inline]
-    fn begin(&mut self, message: &Arc<Message>, now_ms: u64) {
-        if let Some(of) = &self.of
-            && Arc::ptr_eq(of, message)
-            && (message.expires_at_ms.is_none() || now_ms == self.at_ms)
-        {
-            return;
-        }
-        self.of = Some(Arc::clone(message));
-        self.at_ms = now_ms;
-        self.encoded = 0;
-        self.with_ids_of = None;
-    }
-
-    /// Lets go of the message, so that its memory can be used again.
-    fn end(&mut self) {
-        self.of = None;
-    }
-
-    /// The template for one receiver, and how it names the topic.
-    #[inline]
-    fn get(
-        &mut self,
-        version: Version,
-        acknowledged: bool,
-        message: &Message,
-        ids: &[u32],
-        aliases: Option<&OutboundAliases>,
-    ) -> (&PublishTemplate, TopicRef) {
-        let five = version == Version::V5;
-        let naming = aliases.map_or(TopicRef::Name, |aliases| aliases.refer(message.topic()));
-        let variant = usize::from(five) | usize::from(acknowledged) << 1 | part(naming) << 2;
-        if five && !ids.is_empty() {
-            if self.with_ids_of != Some(variant) || self.ids != ids {
-                encode(variant, message, ids, self.at_ms, &mut self.with_ids);
-                self.with_ids_of = Some(variant);
-                self.ids.clear();
-                self.ids.extend_from_slice(ids);
-            }
-            return (&self.with_ids, naming);
-        }
-        let template = &mut self.variants[variant];
-        if self.encoded & (1 << variant) == 0 {
-            encode(variant, message, &[], self.at_ms, template);
-            self.encoded |= 1 << variant;
-        }
-        (template, naming)
-    }
-}
-
-#[cold]
-fn encode(variant: usize, message: &Message, ids: &[u32], now_ms: u64, template: &mut PublishTemplate) {
-    let acknowledged = variant & 2 != 0;
-    let naming = variant >> 2;
-    let publish = Publish {
-        qos: if acknowledged { QoS::AtLeastOnce } else { QoS::AtMostOnce },
-        topic: if naming == ALIAS { "" } else { message.topic() },
-        packet_id: u16::from(acknowledged),
-        topic_alias: (naming != NAME).then_some(1),
-        subscription_ids: SubscriptionIds::List(ids),
-        properties: message.properties(now_ms),
-        payload: message.payload(),
-        ..Publish::default()
-    };
-    let version = if variant & 1 != 0 { Version::V5 } else { Version::V4 };
-    let encoded = if message.shared_payload().is_some() {
-        PublishTemplate::encode_head(version, &publish, template)
-    } else {
-        PublishTemplate::encode(version, &publish, template)
-    };
-    // What was decoded can be encoded, but for a packet at the protocol's limit that grows by an identifier.
-    if let Err(error) = encoded {
-        log::error!("a message on {:?} cannot be encoded: {error}", message.topic());
-        *template = PublishTemplate::unsendable();
     }
 }
 

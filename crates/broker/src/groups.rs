@@ -22,6 +22,11 @@ pub(crate) struct Load {
 }
 
 impl Load {
+    /// One message that was given before the process began is still to be settled.
+    pub(crate) fn take_up(&self) {
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// One message has been settled or given up.
     pub(crate) fn settle(&self) {
         let before = self.outstanding.fetch_sub(1, Ordering::Relaxed);
@@ -104,6 +109,12 @@ impl Group {
             member.load.outstanding.fetch_add(1, Ordering::Relaxed);
             member.clone()
         })
+    }
+
+    /// A session's part in the group.
+    pub(crate) fn member(&self, key: SessionKey) -> Option<Member> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members.iter().find(|member| member.key == key).cloned()
     }
 
     /// Whether somebody other than `key` is connected.

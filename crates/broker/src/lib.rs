@@ -25,26 +25,35 @@
 //! `retained` · `registry` client identifier → session · `message` · `pressure` who waits for whom · `timers` · `sys` · `counters` · `shared` ·
 //! `config`.
 
+mod answers;
 pub mod config;
 mod connect;
 mod counters;
 mod delivery;
+mod durable;
 mod groups;
+mod journal;
 mod lifecycle;
 mod message;
 mod pressure;
 mod publish;
+mod queue;
 mod registry;
+mod restore;
 mod retained;
+mod retained_log;
 mod routes;
 mod session;
 mod shard;
 mod shared;
+mod snapshots;
 mod subscribe;
 mod sys;
+mod templates;
 mod timers;
 
-pub use config::{MqttConfig, QueueOverflow, Redirect};
+pub use config::{Durability, MqttConfig, QueueOverflow, Redirect};
 pub use counters::Counters;
+pub use restore::{Restored, StoreAt, settle_origins};
 pub use shard::Shard;
 pub use shared::{Mail, Shared};

@@ -6,11 +6,15 @@ use mainstem_mqtt::session::Pending;
 use mainstem_mqtt::{Disconnect, ReasonCode, Version};
 use mainstem_runtime::{ConnId, Io};
 
+use crate::answers::{Receipt, Wait, What};
 use crate::delivery::Offer;
-use crate::message::{Content, SessionKey};
+use crate::durable::Due;
+use crate::groups::Group;
+use crate::journal::entry::{Entry, Origin};
+use crate::message::{Content, Message, SessionKey};
 use crate::session::Delivery;
 use crate::shard::{Handled, Next, Refusal, Shard};
-use crate::shared::Mail;
+use crate::shared::{DealtMail, Mail};
 use crate::timers::Timer;
 
 impl Shard {
@@ -54,8 +58,12 @@ impl Shard {
         let key = self.deliveries.sessions.key(self.me, slot);
         let session = self.deliveries.sessions.at(slot);
         session.connected = false;
+        if let Some(rare) = &mut session.rare {
+            // Whoever asked will ask again.
+            rare.answers.clear();
+        }
         self.deliveries.backlog -= session.queue.len() as u64;
-        session.gone_at_ms = now_ms;
+        session.gone_at_ms = now_ms.cast_signed();
         session.set_online(false);
         session.window.disconnected();
         session.drop_logged = false;
@@ -79,6 +87,9 @@ impl Shard {
             // There is none, or the end of the session comes first and publishes it.
             _ => {}
         }
+        if expiry_s > 0 {
+            self.enter_session(io, slot);
+        }
         match expiry_s {
             0 => self.end_session(io, slot),
             u32::MAX => {}
@@ -96,17 +107,22 @@ impl Shard {
         if session.rare.as_ref().is_none_or(|rare| rare.load.is_none()) {
             return;
         }
-        let moves = |delivery: &Delivery| delivery.group().is_some_and(|group| group.has_other_online(key));
-        let mut moving =
-            session.window.take_messages(|delivery, pending| pending == Pending::PubAck && moves(delivery));
-        let (queued, kept) = std::mem::take(&mut session.queue).into_iter().partition::<Vec<_>, _>(moves);
-        session.queue = kept.into();
-        session.queue_bytes -= queued.iter().map(|delivery| delivery.message.size() as u64).sum::<u64>();
+        let moves = |group: Option<&Arc<Group>>| group.is_some_and(|group| group.has_other_online(key));
+        let mut moving = session
+            .window
+            .take_messages(|delivery, pending| pending == Pending::PubAck && moves(delivery.group()));
+        let queued = session.queue.take_if(|_, extra| moves(extra.and_then(|extra| extra.group.as_ref())));
         self.deliveries.counters.queued_messages -= queued.len() as u64;
         moving.extend(queued);
         for delivery in moving {
             self.deliveries.sessions.at(slot).settle(&delivery);
-            self.deal_again(io, &delivery, key);
+            let receipt = (delivery.sequence > 0).then(|| self.receipt_for(slot));
+            let receipts = self.deal_again(io, slot, &delivery, key, receipt);
+            if delivery.sequence > 0 {
+                // Only when it is safe elsewhere is it over here.
+                let what = What::Settled { sequence: delivery.sequence };
+                self.answer(io, slot, Wait { commit: 0, receipts }, receipt, what);
+            }
         }
     }
 
@@ -128,7 +144,7 @@ impl Shard {
             payload: will.message.payload(),
             properties,
         };
-        self.publish(io, &content);
+        self.publish(io, &content, &Due::default());
     }
 
     pub(crate) fn check_will(&mut self, io: &mut Io<'_, Mail>, key: SessionKey) {
@@ -138,6 +154,7 @@ impl Shard {
         });
         if due {
             self.publish_will(io, key.slot);
+            self.enter_session(io, key.slot);
         }
     }
 
@@ -145,7 +162,7 @@ impl Shard {
         let expired = self.deliveries.sessions.get(key).is_some_and(|session| {
             !session.connected
                 && session.expiry_s != u32::MAX
-                && session.gone_at_ms + u64::from(session.expiry_s) * 1000 <= io.clock.now_ms
+                && session.gone_at_ms + i64::from(session.expiry_s) * 1000 <= io.clock.now_ms.cast_signed()
         });
         if expired {
             self.deliveries.counters.clients_expired += 1;
@@ -170,60 +187,98 @@ impl Shard {
         }
         // Only now, or a group that it was in might give the will to this very session.
         self.publish_will(io, slot);
-        let mut session = self.deliveries.sessions.remove(slot);
+        let session = self.deliveries.sessions.at(slot);
+        let (home, number) = (session.journal, session.number);
+        // A QoS 1 message of a shared subscription may still find somebody; QoS 2 must not
+        // [MQTT-4.8.2-5] once it was sent.
+        let unsent = session.queue.take_if(|_, _| true);
+        self.deliveries.counters.queued_messages -= unsent.len() as u64;
+        let session = self.deliveries.sessions.at(slot);
+        let unacknowledged = session.window.take_messages(|_, pending| pending == Pending::PubAck);
+        let receipt = (number > 0).then(|| self.receipt_for(slot));
+        let mut receipts = 0;
+        for delivery in unacknowledged.into_iter().chain(unsent) {
+            self.deliveries.sessions.at(slot).settle(&delivery);
+            receipts += self.deal_again(io, slot, &delivery, key, receipt);
+        }
+        let session = self.deliveries.sessions.remove(slot);
         self.shared.registry.release(&session.client_id, key);
         self.shared.close_session();
         self.deliveries.counters.sessions -= 1;
-        self.deliveries.counters.queued_messages -= session.queue.len() as u64;
-        // A QoS 1 message of a shared subscription may still find somebody; QoS 2 must not
-        // [MQTT-4.8.2-5] once it was sent.
-        let unsent = session.queue.drain(..).collect::<Vec<_>>();
-        let unacknowledged = session.window.take_messages(|_, pending| pending == Pending::PubAck);
-        for delivery in unacknowledged.into_iter().chain(unsent) {
-            session.settle(&delivery);
-            self.deal_again(io, &delivery, key);
+        if let Some(receipt) = receipt {
+            self.ending.push(Ending { receipt: receipt.number, receipts, journal: home, session: number });
+            self.enter_ends();
         }
+    }
+
+    /// Enters the end of sessions whose messages are all safe elsewhere.
+    pub(crate) fn enter_ends(&mut self) {
+        let journals = &mut self.deliveries.journals;
+        self.ending.retain(|ending| {
+            if ending.receipts == 0 {
+                journals[usize::from(ending.journal)].push(&Entry::End { session: ending.session });
+            }
+            ending.receipts > 0
+        });
     }
 
     /// Gives a message of a shared subscription that `from` has lost to another member, unless it has expired
-    /// meanwhile [MQTT-3.3.2-5].
-    fn deal_again(&mut self, io: &mut Io<'_, Mail>, delivery: &Delivery, from: SessionKey) {
-        let Some(group) = delivery.group() else { return };
-        if delivery.message.is_expired(io.clock.now_ms) {
+    /// meanwhile [MQTT-3.3.2-5]. Returns how many other shards will tell that they have it.
+    fn deal_again(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        delivery: &Delivery,
+        from: SessionKey,
+        receipt: Option<Receipt>,
+    ) -> u32 {
+        let Some(group) = delivery.group() else { return 0 };
+        let message = delivery.message.clone().or_else(|| self.journal(slot)?.0.message(delivery.offset));
+        let Some(message) = message.filter(|message| !message.is_expired(io.clock.now_ms)) else {
             self.deliveries.counters.publish_dropped += 1;
-        } else {
-            self.deal(io, &delivery.message, group, Some(from), 0);
-        }
+            return 0;
+        };
+        self.deal(io, &message, group, Some(from), &Dealing { tried: 0, receipt, origin: None })
     }
 
-    /// Gives a message to a member of a shared subscription, wherever it lives.
+    /// Gives a message to a member of a shared subscription, wherever it lives. Returns how many other shards
+    /// will tell that they have it.
     pub(crate) fn deal(
         &mut self,
         io: &mut Io<'_, Mail>,
-        message: &Arc<crate::message::Message>,
-        group: &Arc<crate::groups::Group>,
+        message: &Arc<Message>,
+        group: &Arc<Group>,
         except: Option<SessionKey>,
-        tried: u8,
-    ) {
+        dealing: &Dealing,
+    ) -> u32 {
         let Some(member) = group.pick(except) else {
             self.deliveries.counters.publish_dropped += 1;
-            return;
+            return 0;
         };
-        let mail = crate::shared::DealtMail {
-            message: Arc::clone(message),
-            group: Arc::clone(group),
-            member,
-            tried,
-        };
-        if mail.member.key.shard == self.me {
-            self.on_dealt(io, &mail);
-        } else {
-            io.send(usize::from(mail.member.key.shard), Mail::Dealt(Box::new(mail)));
+        let shard = member.key.shard;
+        let Dealing { tried, receipt, origin } = *dealing;
+        let is_here = shard == self.me;
+        let receipt = receipt.filter(|_| is_here || self.shared.lasting() & (1 << shard) != 0);
+        let (message, group) = (Arc::clone(message), Arc::clone(group));
+        let mail = DealtMail { message, group, member, tried, receipt, origin };
+        if is_here {
+            return self.take_dealt(io, &mail);
+        }
+        io.send(usize::from(shard), Mail::Dealt(Box::new(mail)));
+        u32::from(receipt.is_some())
+    }
+
+    /// A message from another shard, for a member that should live here.
+    pub(crate) fn on_dealt(&mut self, io: &mut Io<'_, Mail>, mail: &DealtMail) {
+        let (passed_on, wait) = self.entering(|shard| shard.take_dealt(io, mail));
+        if passed_on == 0 {
+            self.owe(io, wait, mail.receipt);
         }
     }
 
-    /// A message for a member that should live here.
-    pub(crate) fn on_dealt(&mut self, io: &mut Io<'_, Mail>, mail: &crate::shared::DealtMail) {
+    /// Gives a message to its member, or to another if that one has gone. Returns how many other shards will
+    /// tell that they have it.
+    fn take_dealt(&mut self, io: &mut Io<'_, Mail>, mail: &DealtMail) -> u32 {
         let member = &mail.member;
         let gone = match self.deliveries.sessions.get(member.key) {
             None => true,
@@ -233,11 +288,12 @@ impl Shard {
         if gone {
             member.load.settle();
             if mail.tried < DEALS_MAX {
-                self.deal(io, &mail.message, &mail.group, Some(member.key), mail.tried + 1);
-            } else {
-                self.deliveries.counters.publish_dropped += 1;
+                let DealtMail { tried, receipt, origin, .. } = *mail;
+                let dealing = Dealing { tried: tried + 1, receipt, origin };
+                return self.deal(io, &mail.message, &mail.group, Some(member.key), &dealing);
             }
-            return;
+            self.deliveries.counters.publish_dropped += 1;
+            return 0;
         }
         let ids = [member.id];
         self.deliveries.offer(
@@ -252,9 +308,32 @@ impl Shard {
                 walked: false,
             },
         );
+        self.enter_message(io, &mail.message, mail.origin);
         let level = self.deliveries.take_tally().majority(1);
         mail.group.pressure.note(level, self.me, io.clock.now_ms);
+        0
     }
+}
+
+/// How a message of a shared subscription is dealt out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Dealing {
+    /// Members that were tried before.
+    pub(crate) tried: u8,
+    /// Who waits for it to be on disk.
+    pub(crate) receipt: Option<Receipt>,
+    pub(crate) origin: Option<Origin>,
+}
+
+/// A session that has ended, and whose journal is told when the messages it had are safe with others.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    /// Number that other shards name.
+    pub(crate) receipt: u64,
+    /// Those that have not told yet.
+    pub(crate) receipts: u32,
+    journal: u16,
+    session: u32,
 }
 
 /// Members that one message is offered to in turn while they vanish under it.

@@ -7,13 +7,16 @@ use mainstem_mqtt::{Ack, Publish, QoS, ReasonCode, Version};
 use mainstem_runtime::{ConnId, Io};
 use mainstem_topic::{check_name, level_count};
 
+use crate::answers::{Receipt, Wait, What};
 use crate::delivery::Offer;
+use crate::durable::Due;
+use crate::lifecycle::Dealing;
 use crate::message::{Content, Message};
 use crate::pressure::Level;
 use crate::routes::Matched;
 use crate::session::{Delivery, Sessions};
 use crate::shard::{Handled, Next, Refusal, Shard, Subscriber};
-use crate::shared::{Mail, PublishMail};
+use crate::shared::{Mail, PublishMail, ReceiptMail};
 
 const PUBACK: u8 = 0x40;
 const PUBREC: u8 = 0x50;
@@ -113,6 +116,9 @@ impl Shard {
         if level_count(topic) > usize::from(self.config().max_topic_levels) {
             return Err(Refusal::new(ReasonCode::TopicNameInvalid, "topic name with too many levels"));
         }
+        if publish.qos > QoS::AtMostOnce && !self.can_keep() {
+            return self.refuse_publish(io, slot, publish);
+        }
         let receive_maximum = self.config().receive_maximum;
         let session = self.deliveries.sessions.at(slot);
         let five = session.version == Version::V5;
@@ -121,10 +127,11 @@ impl Shard {
             let most = if five { receive_maximum } else { u16::MAX };
             match session.received.publish(id, most) {
                 Ok(true) => {}
-                Ok(false) => {
-                    self.acknowledge(io, slot, PUBREC, id, ReasonCode::Success);
+                Ok(false) if !session.is_cut_short(id) => {
+                    self.repeat_pubrec(io, slot, id);
                     return Ok(Next::Packet);
                 }
+                Ok(false) => {}
                 Err(_) => {
                     let what = "more publishes in flight than Receive Maximum [MQTT-3.3.4-7]";
                     return Err(Refusal::new(ReasonCode::ReceiveMaximumExceeded, what));
@@ -154,17 +161,100 @@ impl Shard {
                 self.answer_publish(io, slot, publish, ReasonCode::QuotaExceeded);
                 return Ok(Next::Packet);
             }
-            match self.publish(io, &content) {
-                Published::Routed => ReasonCode::Success,
-                Published::NoSubscribers => ReasonCode::NoMatchingSubscribers,
-                Published::NotRetained => ReasonCode::QuotaExceeded,
-            }
+            return self.publish_for(io, slot, publish, &content);
         };
         self.answer_publish(io, slot, publish, reason);
         Ok(Next::Packet)
     }
 
-    /// Acknowledges a PUBLISH as its QoS asks for.
+    /// Publishes what a client has sent, and answers it when all that it is promised has been kept.
+    fn publish_for(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        publish: &Publish<'_>,
+        content: &Content<'_>,
+    ) -> Handled {
+        let has_answer = publish.qos > QoS::AtMostOnce;
+        let receipt = has_answer.then(|| self.receipt_for(slot));
+        let only = self.deliveries.sessions.at(slot).take_cut_short(publish.packet_id, publish.qos);
+        let is_once = publish.qos == QoS::ExactlyOnce;
+        let origin =
+            if is_once { self.origin_of(slot, publish.packet_id, self.shared.lasting()) } else { None };
+        let due = Due { receipt, origin, only };
+        let ((published, receipts), mut wait) = self.entering(|shard| {
+            let before = shard.home_end(slot);
+            let published = shard.publish(io, content, &due);
+            if let Some(origin) = origin {
+                let has_entry = shard.home_end(slot) != before;
+                shard.enter_received(slot, origin, has_entry);
+            }
+            published
+        });
+        wait.receipts = receipts;
+        let reason = match published {
+            Published::Routed => ReasonCode::Success,
+            Published::NoSubscribers => ReasonCode::NoMatchingSubscribers,
+            Published::NotRetained => ReasonCode::QuotaExceeded,
+        };
+        if has_answer {
+            self.answer_when_kept(io, slot, publish, reason, wait, receipt);
+        }
+        Ok(Next::Packet)
+    }
+
+    /// Offset behind the last entry of a session's journal.
+    fn home_end(&mut self, slot: u32) -> u64 {
+        self.journal(slot).map_or(0, |(journal, _)| journal.next_offset())
+    }
+
+    /// A QoS 2 PUBLISH that was taken in before and is sent again: its PUBREC waits for what the first one did.
+    fn repeat_pubrec(&mut self, io: &mut Io<'_, Mail>, slot: u32, packet_id: u16) {
+        let what = What::Ack { first: PUBREC, packet_id, reason: ReasonCode::Success };
+        if self.deliveries.sessions.at(slot).lasts() || self.shared.lasting() != 0 {
+            let receipt = self.receipt_for(slot);
+            let wait = self.fence(io, receipt);
+            self.answer(io, slot, wait, Some(receipt), what);
+        } else {
+            self.answer(io, slot, Wait::default(), None, what);
+        }
+    }
+
+    /// Nothing can be kept on disk now: QoS 1 and 2 are not taken, rather than taken and lost.
+    fn refuse_publish(&mut self, io: &mut Io<'_, Mail>, slot: u32, publish: &Publish<'_>) -> Handled {
+        self.deliveries.counters.publish_dropped += 1;
+        if self.deliveries.sessions.at(slot).version < Version::V5 {
+            return Err(Refusal::new(ReasonCode::QuotaExceeded, "nothing can be kept on disk now"));
+        }
+        let first = if publish.qos == QoS::AtLeastOnce { PUBACK } else { PUBREC };
+        let what = What::Ack { first, packet_id: publish.packet_id, reason: ReasonCode::QuotaExceeded };
+        self.answer(io, slot, Wait::default(), None, what);
+        Ok(Next::Packet)
+    }
+
+    /// Acknowledges a PUBLISH when `wait` is over.
+    fn answer_when_kept(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        publish: &Publish<'_>,
+        reason: ReasonCode,
+        wait: Wait,
+        receipt: Option<Receipt>,
+    ) {
+        let session = self.deliveries.sessions.at(slot);
+        let is_once = publish.qos == QoS::ExactlyOnce;
+        if is_once && session.version == Version::V5 && reason.is_error() {
+            // The exchange is over, the identifier free again [MQTT-4.3.3-9].
+            session.received.release(publish.packet_id);
+        }
+        let completes = is_once && session.lasts() && wait.receipts > 0;
+        let first = if is_once { PUBREC } else { PUBACK };
+        let what = What::Ack { first, packet_id: publish.packet_id, reason };
+        self.answer_with(io, slot, wait, receipt, what, completes);
+    }
+
+    /// Acknowledges a PUBLISH as its QoS asks for, without waiting for anything.
     fn answer_publish(
         &mut self,
         io: &mut Io<'_, Mail>,
@@ -172,25 +262,23 @@ impl Shard {
         publish: &Publish<'_>,
         reason: ReasonCode,
     ) {
-        let id = publish.packet_id;
-        match publish.qos {
-            QoS::AtMostOnce => {}
-            QoS::AtLeastOnce => self.acknowledge(io, slot, PUBACK, id, reason),
-            QoS::ExactlyOnce => {
-                let session = self.deliveries.sessions.at(slot);
-                if session.version == Version::V5 && reason.is_error() {
-                    // The exchange is over, the identifier free again [MQTT-4.3.3-9].
-                    session.received.release(id);
-                }
-                self.acknowledge(io, slot, PUBREC, id, reason);
-            }
+        if publish.qos > QoS::AtMostOnce {
+            self.answer_when_kept(io, slot, publish, reason, Wait::default(), None);
         }
     }
 
-    /// Publishes a message: retains it if it asks for that, and routes it to every subscriber there is.
-    pub(crate) fn publish(&mut self, io: &mut Io<'_, Mail>, content: &Content<'_>) -> Published {
+    /// Publishes a message: retains it if it asks for that, and routes it to every subscriber there is. Also
+    /// returns how many other shards will tell when their part is on disk.
+    pub(crate) fn publish(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        content: &Content<'_>,
+        due: &Due,
+    ) -> (Published, u32) {
         let message = self.pool.make(content, io.clock.now_ms);
         let mut retained = true;
+        let mut receipts = 0;
+        let Due { receipt, origin, only } = *due;
         if content.retain {
             if content.payload.is_empty() {
                 self.shared.retained.clear(content.topic);
@@ -198,35 +286,57 @@ impl Shard {
                 self.deliveries.counters.publish_dropped += 1;
                 retained = false;
             }
+            if retained && !content.topic.starts_with("$SYS/") {
+                receipts += self.keep_retained(io, content.topic, receipt);
+            }
         }
         let matched = self.shared.routes.matched(&mut self.cache, content.topic);
         self.work += 1;
-        self.fan_out(io, &message, &matched);
+        let reaches = |shard: u16| only.is_none_or(|only| only & (1 << shard) != 0);
+        if reaches(self.me) {
+            self.fan_out(io, &message, &matched);
+            self.enter_message(io, &message, origin);
+        }
         for group in &matched.groups {
-            self.deal(io, &message, group, None, 0);
+            receipts += self.deal(io, &message, group, None, &Dealing { tried: 0, receipt, origin });
         }
         let mut others = matched.shards & !(1 << self.me);
         while others != 0 {
-            let other = others.trailing_zeros() as usize;
+            let other = others.trailing_zeros() as u16;
             others &= others - 1;
-            let mail = PublishMail { message: Arc::clone(&message), matched: Arc::clone(&matched) };
-            io.send(other, Mail::Publish(mail));
+            if !reaches(other) {
+                continue;
+            }
+            let receipt = receipt.filter(|_| self.shared.lasting() & (1 << other) != 0);
+            receipts += u32::from(receipt.is_some());
+            let (message, matched) = (Arc::clone(&message), Arc::clone(&matched));
+            io.send(usize::from(other), Mail::Publish(PublishMail { message, matched, receipt, origin }));
         }
         let level = matched.level(io.clock.now_ms);
         if level > Level::None {
             self.pressed = Some((level, Arc::clone(&matched)));
         }
-        match (retained, matched.is_empty()) {
+        let published = match (retained, matched.is_empty()) {
             (false, _) => Published::NotRetained,
             (true, true) => Published::NoSubscribers,
             (true, false) => Published::Routed,
-        }
+        };
+        (published, receipts)
     }
 
     pub(crate) fn on_mail(&mut self, io: &mut Io<'_, Mail>, mail: Mail) {
         match mail {
-            Mail::Publish(PublishMail { message, matched }) => self.fan_out(io, &message, &matched),
+            Mail::Publish(PublishMail { message, matched, receipt, origin }) => {
+                let ((), wait) = self.entering(|shard| {
+                    shard.fan_out(io, &message, &matched);
+                    shard.enter_message(io, &message, origin);
+                });
+                self.owe(io, wait, receipt);
+            }
             Mail::Dealt(dealt) => self.on_dealt(io, &dealt),
+            Mail::Retain(retain) => self.on_retain(io, &retain),
+            Mail::Fence(ReceiptMail(receipt)) => self.on_fence(io, receipt),
+            Mail::Receipt(ReceiptMail(receipt), is_durable) => self.on_receipt(io, receipt, is_durable),
         }
     }
 
@@ -309,23 +419,48 @@ impl Shard {
     pub(crate) fn on_pubrec(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
         let session = self.deliveries.sessions.at(slot);
         session.progress_ms = io.clock.now_ms;
-        match session.window.pubrec(ack.packet_id, ack.reason.is_error()) {
-            Acked::Release(message) => {
-                settle(self, slot, Acked::Done(message));
-                self.acknowledge(io, slot, PUBREL, ack.packet_id, ReasonCode::Success);
+        let packet_id = ack.packet_id;
+        match session.window.pubrec(packet_id, ack.reason.is_error()) {
+            Acked::Release(None) => {
+                // The PUBREL before this one may still wait.
+                let wait = Wait { commit: self.commits.latest(false), receipts: 0 };
+                self.answer(io, slot, wait, None, pubrel(packet_id, ReasonCode::Success));
+            }
+            Acked::Release(Some(delivery)) => {
+                session.settle(&delivery);
+                // A client that forgets the identifier must not meet it again: it would take the message twice.
+                let commit = match (delivery.sequence, &delivery.message) {
+                    (0, _) => 0,
+                    (_, Some(_)) => self.commits.current(),
+                    (_, None) => self.commits.latest(false),
+                };
+                let wait = Wait { commit, receipts: 0 };
+                self.deliveries.note_release(slot, packet_id, delivery);
+                self.answer(io, slot, wait, None, pubrel(packet_id, ReasonCode::Success));
             }
             acked @ Acked::Done(_) => settle(self, slot, acked),
             // It may belong to a session that this client has forgotten we ended: let it finish.
             Acked::Unknown => {
-                self.acknowledge(io, slot, PUBREL, ack.packet_id, ReasonCode::PacketIdentifierNotFound);
+                let what = pubrel(packet_id, ReasonCode::PacketIdentifierNotFound);
+                self.answer(io, slot, Wait::default(), None, what);
             }
         }
     }
 
     pub(crate) fn on_pubrel(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
-        let known = self.deliveries.sessions.at(slot).received.release(ack.packet_id);
+        let packet_id = ack.packet_id;
+        let known = self.deliveries.sessions.at(slot).received.release(packet_id);
+        let ((), mut wait) = self.entering(|shard| {
+            if known {
+                shard.enter_release(slot, packet_id);
+            }
+        });
+        if !known && self.deliveries.sessions.at(slot).lasts() {
+            // The PUBCOMP before this one may still wait.
+            wait.commit = self.commits.latest(false);
+        }
         let reason = if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
-        self.acknowledge(io, slot, PUBCOMP, ack.packet_id, reason);
+        self.answer(io, slot, wait, None, What::Ack { first: PUBCOMP, packet_id, reason });
     }
 
     pub(crate) fn on_pubcomp(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
@@ -334,6 +469,10 @@ impl Shard {
         let acked = session.window.pubcomp(ack.packet_id);
         settle(self, slot, acked);
     }
+}
+
+fn pubrel(packet_id: u16, reason: ReasonCode) -> What {
+    What::Ack { first: PUBREL, packet_id, reason }
 }
 
 /// What one delivery of a message costs, in deliveries of a small one.
@@ -345,6 +484,7 @@ fn cost(message: &Message) -> u32 {
 fn settle(shard: &mut Shard, slot: u32, acked: Acked<Delivery>) {
     if let Acked::Done(Some(delivery)) = acked {
         shard.deliveries.sessions.at(slot).settle(&delivery);
+        shard.deliveries.forget(slot, &delivery);
     }
 }
 

@@ -104,6 +104,20 @@ impl Cursor {
         Self { filter: filter.into(), prefix_len, state: At::Start }
     }
 
+    /// A walk that has come by `topic` before; the empty one is none.
+    pub(crate) fn after(filter: &str, topic: &str) -> Self {
+        let state = if topic.is_empty() { At::Start } else { At::After(topic.into()) };
+        Self { state, ..Self::new(filter) }
+    }
+
+    /// The topic it has come by last; the empty one is none.
+    pub(crate) fn last(&self) -> &str {
+        match &self.state {
+            At::Start => "",
+            At::After(topic) => topic,
+        }
+    }
+
     /// Whether the walk may still come by `topic`.
     pub(crate) fn is_ahead(&self, topic: &str) -> bool {
         let reached = matches!(&self.state, At::After(last) if topic <= &**last);
@@ -162,6 +176,12 @@ impl Retained {
             && (replaced.is_some() || (store.messages.len() as u64) < self.messages_max)
     }
 
+    /// The retained message of a topic.
+    pub(crate) fn get(&self, topic: &str) -> Option<Arc<Message>> {
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        store.messages.get(topic).map(|known| Arc::clone(&known.0))
+    }
+
     /// Forgets the retained message of a topic.
     pub(crate) fn clear(&self, topic: &str) {
         let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
@@ -212,8 +232,8 @@ impl Retained {
     }
 
     /// Drops what has expired, looking at one piece of the store that begins after `from`; returns where the
-    /// next piece begins, or nothing at the end.
-    pub(crate) fn sweep(&self, from: &str, now_ms: u64) -> Option<String> {
+    /// next piece begins, or nothing at the end, and the topics whose message has gone.
+    pub(crate) fn sweep(&self, from: &str, now_ms: u64) -> (Option<String>, Vec<String>) {
         let mut expired = Vec::new();
         let mut next = None;
         {
@@ -230,15 +250,16 @@ impl Retained {
             }
         }
         let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
-        for topic in expired {
-            // It may have been replaced since.
-            if store.messages.get(topic.as_str()).is_some_and(|known| known.0.is_expired(now_ms))
-                && let Some(gone) = store.messages.take(topic.as_str())
-            {
+        // It may have been replaced since.
+        expired.retain(|topic| {
+            let is_expired =
+                store.messages.get(topic.as_str()).is_some_and(|known| known.0.is_expired(now_ms));
+            if is_expired && let Some(gone) = store.messages.take(topic.as_str()) {
                 store.bytes -= gone.0.size() as u64;
             }
-        }
-        next
+            is_expired
+        });
+        (next, expired)
     }
 
     pub(crate) fn size(&self) -> RetainedSize {
@@ -332,7 +353,7 @@ mod tests {
         assert_eq!(found.len(), 2_500);
         let mut from = Some(String::new());
         while let Some(topic) = from {
-            from = retained.sweep(&topic, 1_000);
+            from = retained.sweep(&topic, 1_000).0;
         }
         assert_eq!(retained.size().messages, 2_500);
     }

@@ -119,6 +119,11 @@ impl Routes {
         self.read().find(filter)
     }
 
+    /// The filter of an identifier.
+    pub(crate) fn name(&self, id: FilterId) -> Option<Box<str>> {
+        Some(self.read().filter(id)?.into())
+    }
+
     /// Adds a member to the group `name` of `filter`; replaces it if it is there.
     pub(crate) fn join(&self, filter: &str, name: &str, member: Member) -> Arc<Group> {
         self.change(|index| {

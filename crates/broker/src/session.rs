@@ -1,23 +1,31 @@
 //! A session: what the broker knows of one client, connected or not (4.1).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use hashbrown::HashSet;
 use mainstem_mqtt::alias::OutboundAliases;
 use mainstem_mqtt::session::{Received, Window};
 use mainstem_mqtt::{QoS, SubscribeOptions, Version};
-use mainstem_runtime::ConnId;
+use mainstem_runtime::{Clock, ConnId};
 use mainstem_topic::FilterId;
 
+use crate::answers::Answers;
 use crate::groups::{Group, Load};
 use crate::message::{Message, SessionKey};
+use crate::queue::Queue;
 use crate::retained::Cursor;
 
 /// A message with what one subscriber needs to know to get it.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    pub(crate) message: Arc<Message>,
+    /// Nothing while it is only in the journal, or no longer needed.
+    pub(crate) message: Option<Arc<Message>>,
+    /// Place in the order of the session's deliveries that its journal knows; 0 if it does not know this one.
+    pub(crate) sequence: u64,
+    /// Where the message stands in the journal.
+    pub(crate) offset: u64,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
     /// Most deliveries have none.
@@ -25,7 +33,7 @@ pub(crate) struct Delivery {
 }
 
 /// What only some deliveries have.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Extra {
     /// Subscription Identifiers.
     pub(crate) ids: Vec<u32>,
@@ -33,7 +41,23 @@ pub(crate) struct Extra {
     pub(crate) group: Option<Arc<Group>>,
 }
 
+impl PartialEq for Extra {
+    fn eq(&self, other: &Self) -> bool {
+        let same_group = match (&self.group, &other.group) {
+            (None, None) => true,
+            (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
+            _ => false,
+        };
+        same_group && self.ids == other.ids
+    }
+}
+
 impl Delivery {
+    /// Size of the message, as limits count it; 0 if it is not in memory.
+    pub(crate) fn size(&self) -> u64 {
+        self.message.as_ref().map_or(0, |message| message.size() as u64)
+    }
+
     pub(crate) fn ids(&self) -> &[u32] {
         self.extra.as_ref().map_or(&[], |extra| &extra.ids)
     }
@@ -83,6 +107,14 @@ pub(crate) struct Rare {
     pub(crate) aliases: Option<OutboundAliases>,
     /// Set while the session is in a group.
     pub(crate) load: Option<Arc<Load>>,
+    /// Answers that wait for the disk, or behind some that do.
+    pub(crate) answers: Answers,
+    /// QoS 2 publishes taken in from a client whose session lasts.
+    pub(crate) received_sequence: u64,
+    /// QoS 2 publishes that were cut short by a crash: the packet identifier, and the journals that lack it.
+    pub(crate) cut_short: Vec<(u16, u64)>,
+    /// Topics whose retained message was given out before the walk came by.
+    pub(crate) early: HashSet<Box<str>, foldhash::fast::RandomState>,
 }
 
 impl Rare {
@@ -98,6 +130,10 @@ impl Rare {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) generation: u32,
+    /// Its number in a journal; 0 for a session that ends with the process.
+    pub(crate) number: u32,
+    /// Which of its shard's journals that is.
+    pub(crate) journal: u16,
     pub(crate) version: Version,
     pub(crate) connected: bool,
     /// The client understands reason strings and user properties anywhere.
@@ -111,10 +147,11 @@ pub(crate) struct Session {
     /// Largest packet it takes, bytes.
     pub(crate) packet_max: u32,
     pub(crate) window: Window<Delivery>,
-    pub(crate) queue: VecDeque<Delivery>,
-    pub(crate) queue_bytes: u64,
+    pub(crate) queue: Queue,
     /// QoS 0 messages queued since the queue was last empty.
     pub(crate) queued_qos0: u32,
+    /// Deliveries that its journal knows of, so far.
+    pub(crate) sequence: u64,
     /// When it last acknowledged something, or had nothing to acknowledge.
     pub(crate) progress_ms: u64,
     /// Which publish has marked it, and where: for clients that meet a publish by several subscriptions.
@@ -123,7 +160,8 @@ pub(crate) struct Session {
     pub(crate) client_id: Arc<str>,
     /// Session Expiry Interval, seconds; `u32::MAX` is for ever, 0 ends it with the connection.
     pub(crate) expiry_s: u32,
-    pub(crate) gone_at_ms: u64,
+    /// When its connection was lost, ms; below zero before the process began.
+    pub(crate) gone_at_ms: i64,
     /// By filter identifier.
     pub(crate) subscriptions: Vec<Subscription>,
     pub(crate) rare: Option<Box<Rare>>,
@@ -133,6 +171,8 @@ impl Session {
     pub(crate) fn new(client_id: Arc<str>, generation: u32, conn: ConnId) -> Self {
         Self {
             generation,
+            number: 0,
+            journal: 0,
             version: Version::V4,
             connected: false,
             problem_information: true,
@@ -141,9 +181,9 @@ impl Session {
             inflight_max: 1,
             packet_max: u32::MAX,
             window: Window::default(),
-            queue: VecDeque::new(),
-            queue_bytes: 0,
+            queue: Queue::default(),
             queued_qos0: 0,
+            sequence: 0,
             progress_ms: 0,
             mark: (0, 0),
             received: Received::default(),
@@ -161,7 +201,46 @@ impl Session {
 
     /// Whether it outlives its connection, so that messages in flight must be kept.
     pub(crate) fn is_persistent(&self) -> bool {
-        self.expiry_s > 0
+        self.expiry_s > 0 || self.lasts()
+    }
+
+    /// Whether it outlives the process: a journal knows it.
+    pub(crate) fn lasts(&self) -> bool {
+        self.number != 0
+    }
+
+    /// When its connection was lost, ms since 1970; nothing while it has one.
+    pub(crate) fn gone_unix_ms(&self, clock: Clock) -> Option<u64> {
+        let age_ms = (clock.now_ms.cast_signed() - self.gone_at_ms).max(0).cast_unsigned();
+        (!self.connected).then(|| clock.unix_ms.saturating_sub(age_ms))
+    }
+
+    /// Whether a QoS 2 publish of it was taken in by some shards and not by all, when the process ended.
+    pub(crate) fn is_cut_short(&self, packet_id: u16) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.cut_short.iter().any(|(known, _)| *known == packet_id))
+    }
+
+    /// The shards that lack such a publish, which is now to be given to them.
+    pub(crate) fn take_cut_short(&mut self, packet_id: u16, qos: QoS) -> Option<u64> {
+        let cut_short = &mut self.rare.as_mut()?.cut_short;
+        let index = cut_short.iter().position(|(known, _)| *known == packet_id)?;
+        (qos == QoS::ExactlyOnce).then(|| cut_short.swap_remove(index).1)
+    }
+
+    /// Whether the window has room for the next message.
+    pub(crate) fn has_window_room(&self) -> bool {
+        if self.lasts() {
+            self.window.has_room_for(packet_id_of(self.sequence + 1), self.inflight_max)
+        } else {
+            self.window.has_room(self.inflight_max)
+        }
+    }
+
+    /// Whether retained messages of some topic may still be on their way to it by a walk.
+    pub(crate) fn is_walked_later(&self, topic: &str) -> bool {
+        self.rare.as_ref().is_some_and(|rare| {
+            rare.walks.values().any(|walk| walk.cursor.is_ahead(topic)) && !rare.early.contains(topic)
+        })
     }
 
     pub(crate) fn set_online(&self, online: bool) {
@@ -182,6 +261,11 @@ impl Session {
     pub(crate) fn find(&self, filter: FilterId) -> Result<usize, usize> {
         self.subscriptions.binary_search_by_key(&order(filter), |known| order(known.filter))
     }
+}
+
+/// The packet identifier of a delivery that a journal knows: the same before and after a crash.
+pub(crate) fn packet_id_of(sequence: u64) -> u16 {
+    ((sequence - 1) % u64::from(u16::MAX)) as u16 + 1
 }
 
 fn order(filter: FilterId) -> (u32, u32) {
@@ -216,6 +300,11 @@ impl Sessions {
 
     pub(crate) fn key(&self, shard: u16, slot: u32) -> SessionKey {
         SessionKey { shard, slot, generation: self.slab[slot as usize].generation }
+    }
+
+    /// The slots of all sessions from `from` on, in order.
+    pub(crate) fn slots_from(&self, from: usize) -> impl Iterator<Item = u32> {
+        (from..self.slab.capacity()).filter(|slot| self.slab.contains(*slot)).map(|slot| slot as u32)
     }
 
     /// The session of a key, if it has not ended.

@@ -10,10 +10,15 @@ use mainstem_mqtt::{
 use mainstem_runtime::{ConnId, Io, Received, Service};
 use mainstem_topic::FilterId;
 
+use crate::answers::Commits;
 use crate::config::MqttConfig;
 use crate::delivery::Deliveries;
+use crate::journal::Arrived;
+use crate::lifecycle::Ending;
 use crate::message::{MessagePool, SessionKey};
 use crate::pressure::Level;
+use crate::restore::Unsure;
+use crate::retained_log::RetainedLog;
 use crate::routes::{Cache, Matched, new_cache};
 use crate::session::Session;
 use crate::shared::{Mail, Shared};
@@ -98,6 +103,8 @@ pub(crate) struct Conn {
     pub(crate) publishes: bool,
     /// Set while its publishes wait for receivers that are behind.
     pub(crate) brake: Option<Brake>,
+    /// Its CONNECT is answered when this commit is over.
+    pub(crate) connect_waits: u64,
 }
 
 /// Why a publisher waits, and since when.
@@ -137,6 +144,20 @@ pub struct Shard {
     pub(crate) swept: String,
     pub(crate) draining: bool,
     pub(crate) sys: Option<crate::sys::Sys>,
+    /// Retained messages on disk; the first shard has them.
+    pub(crate) retained_log: Option<RetainedLog>,
+    pub(crate) commits: Commits,
+    /// Sessions whose end is to be entered.
+    pub(crate) ending: Vec<Ending>,
+    /// Number of the last answer.
+    pub(crate) next_answer: u64,
+    /// A commit is to be begun even if nothing has been entered: somebody waits for one.
+    pub(crate) commit_is_due: bool,
+    /// What had been entered when the last turn ended.
+    pub(crate) entered_before: u64,
+    pub(crate) arrived: Vec<Arrived>,
+    /// See [`crate::settle_origins`].
+    pub(crate) unsure: Vec<Unsure>,
     turn: u64,
     /// Deliveries of this turn.
     pub(crate) work: u32,
@@ -144,6 +165,8 @@ pub struct Shard {
     pub(crate) pressed: Option<(Level, Arc<Matched>)>,
     /// Mail to another shard has nowhere to go.
     congested: bool,
+    /// More waits for the disk than may be added to.
+    disk_is_behind: bool,
     flushed: crate::counters::Counters,
 }
 
@@ -163,10 +186,19 @@ impl Shard {
             swept: String::new(),
             draining: false,
             sys: None,
+            retained_log: None,
+            commits: Commits::default(),
+            ending: Vec::new(),
+            next_answer: 0,
+            commit_is_due: false,
+            entered_before: 0,
+            arrived: Vec::new(),
+            unsure: Vec::new(),
             turn: 0,
             work: 0,
             pressed: None,
             congested: false,
+            disk_is_behind: false,
             flushed: crate::counters::Counters::default(),
             shared,
         }
@@ -265,7 +297,7 @@ impl Shard {
             }
             conn.brake = None;
         }
-        if congested {
+        if congested || self.disk_is_behind {
             return true;
         }
         // What its last publish caused is the best guess of what the next will.
@@ -486,6 +518,8 @@ impl Service for Shard {
         self.turn += 1;
         self.work = 0;
         self.congested = io.congested();
+        self.poll_commits(io);
+        self.disk_is_behind = self.is_disk_behind();
         if self.turn == 1 {
             self.start_timers(io);
         }
@@ -498,11 +532,12 @@ impl Service for Shard {
     }
 
     fn takes_held(&self, io: &Io<'_, Mail>) -> bool {
-        self.work < DELIVERIES_PER_TURN && !io.congested()
+        self.work < DELIVERIES_PER_TURN && !io.congested() && !self.disk_is_behind
     }
 
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
         self.work = 0;
+        self.commit_turn(io);
         let connections = io.connections() as u64;
         let overloaded = self.deliveries.backlog > BACKLOG_MESSAGES + BACKLOG_MESSAGES_EACH * connections
             || io.backlog_bytes() > BACKLOG_BYTES + BACKLOG_BYTES_EACH * connections;

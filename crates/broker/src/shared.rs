@@ -1,11 +1,13 @@
 //! What the shards of a broker share: the configuration, and the few structures that no shard can own alone.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::config::MqttConfig;
+use crate::answers::Receipt;
+use crate::config::{Durability, MqttConfig};
 use crate::counters::{Counters, Published};
 use crate::groups::{Group, Member};
+use crate::journal::entry::Origin;
 use crate::message::Message;
 use crate::registry::Registry;
 use crate::retained::Retained;
@@ -19,6 +21,15 @@ pub enum Mail {
     /// A message of a shared subscription for a member that lives here.
     #[doc(hidden)]
     Dealt(Box<DealtMail>),
+    /// A topic's retained message has changed: the first shard keeps it on disk.
+    #[doc(hidden)]
+    Retain(RetainMail),
+    /// Whoever gets this is to tell when everything it has been sent before is on disk.
+    #[doc(hidden)]
+    Fence(ReceiptMail),
+    /// What an answer waits for on another shard is on disk, or cannot be kept.
+    #[doc(hidden)]
+    Receipt(ReceiptMail, bool),
 }
 
 /// See [`Mail::Publish`].
@@ -26,7 +37,21 @@ pub enum Mail {
 pub struct PublishMail {
     pub(crate) message: Arc<Message>,
     pub(crate) matched: Arc<Matched>,
+    /// Who waits for it to be on disk.
+    pub(crate) receipt: Option<Receipt>,
+    pub(crate) origin: Option<Origin>,
 }
+
+/// See [`Mail::Retain`].
+#[derive(Debug)]
+pub struct RetainMail {
+    pub(crate) topic: Box<str>,
+    pub(crate) receipt: Option<Receipt>,
+}
+
+/// See [`Mail::Fence`] and [`Mail::Receipt`].
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiptMail(pub(crate) Receipt);
 
 /// See [`Mail::Dealt`].
 #[derive(Debug)]
@@ -36,6 +61,9 @@ pub struct DealtMail {
     pub(crate) member: Member,
     /// Members that were tried before.
     pub(crate) tried: u8,
+    /// Who waits for it to be on disk.
+    pub(crate) receipt: Option<Receipt>,
+    pub(crate) origin: Option<Origin>,
 }
 
 /// Shared by all shards of one broker.
@@ -47,8 +75,13 @@ pub struct Shared {
     pub(crate) counters: Vec<Published>,
     /// Which shards have a backlog that publishers should wait for.
     overloaded: AtomicU64,
+    /// Shards that have sessions which last.
+    lasting: AtomicU64,
+    keeps_retained: AtomicBool,
+    /// Shards whose journals cannot keep anything now.
+    failing: AtomicU64,
     connections: AtomicU32,
-    sessions: AtomicU32,
+    pub(crate) sessions: AtomicU32,
     names: AtomicU64,
     /// What makes assigned client identifiers unlike those of an earlier run.
     pub(crate) run: u64,
@@ -63,12 +96,20 @@ impl Shared {
             retained: Retained::new(config.max_retained_messages, config.max_retained_bytes),
             counters: (0..shards).map(|_| Published::default()).collect(),
             overloaded: AtomicU64::new(0),
+            lasting: AtomicU64::new(0),
+            keeps_retained: AtomicBool::new(false),
+            failing: AtomicU64::new(0),
             connections: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
             names: AtomicU64::new(0),
             run: seed,
             config,
         })
+    }
+
+    /// Whether and how sessions are to be kept.
+    pub fn durability(&self) -> Durability {
+        self.config.durability
     }
 
     /// All shards' counters added up, each as of the end of its last turn.
@@ -91,6 +132,45 @@ impl Shared {
     /// Whether any of these shards has a backlog.
     pub(crate) fn any_overloaded(&self, shards: ShardSet) -> bool {
         self.overloaded.load(Ordering::Relaxed) & shards != 0
+    }
+
+    /// Retained messages outlive the process.
+    pub(crate) fn keep_retained(&self) {
+        self.keeps_retained.store(true, Ordering::Release);
+    }
+
+    /// Whether they do.
+    pub(crate) fn keeps_retained(&self) -> bool {
+        self.keeps_retained.load(Ordering::Relaxed)
+    }
+
+    /// Shard `shard` has a session that lasts; that stays noted.
+    pub(crate) fn note_lasting(&self, shard: u16) {
+        self.lasting.fetch_or(1 << shard, Ordering::Release);
+    }
+
+    /// Shards that may have something to keep for sessions.
+    pub(crate) fn lasting(&self) -> ShardSet {
+        self.lasting.load(Ordering::Acquire)
+    }
+
+    /// Notes whether a shard's journals cannot keep anything now.
+    pub(crate) fn set_failing(&self, shard: u16, failing: bool) {
+        let bit = 1 << shard;
+        if (self.failing.load(Ordering::Relaxed) & bit != 0) != failing {
+            self.failing.fetch_xor(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether some journal cannot keep anything now.
+    pub fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed) != 0
+    }
+
+    /// Messages queued for sessions of other shards than `shard`, as of their last turns.
+    pub(crate) fn queued_elsewhere(&self, shard: u16) -> u64 {
+        let others = self.counters.iter().enumerate().filter(|(other, _)| *other != usize::from(shard));
+        others.map(|(_, counters)| counters.queued_messages()).sum()
     }
 
     pub(crate) fn enter(&self) {

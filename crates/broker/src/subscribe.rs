@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use hashbrown::HashSet;
 use mainstem_mqtt::{
-    Packet, QoS, ReasonCode, RetainHandling, SubAck, Subscribe, SubscribeFilter, SubscribeOptions,
-    Unsubscribe, UserProperties, Version,
+    QoS, ReasonCode, RetainHandling, Subscribe, SubscribeFilter, SubscribeOptions, Unsubscribe,
 };
 use mainstem_runtime::Io;
 use mainstem_topic::{has_wildcard, level_count, parse_subscription};
 
+use crate::answers::What;
 use crate::delivery::Offer;
 use crate::groups::{Load, Member};
+use crate::journal::entry::Entry;
+use crate::message::Message;
 use crate::retained::Cursor;
 use crate::session::{Rare, RetainedWalk, Subscription};
 use crate::shard::{Handled, Next, Refusal, Shard, Subscriber};
@@ -32,23 +35,24 @@ impl Shard {
         let id = subscribe.subscription_id.unwrap_or(0);
         let mut reasons = Vec::new();
         let mut walks = Vec::new();
-        for asked in &subscribe.filters {
-            match self.subscribe_one(slot, &asked, id)? {
-                Ok(granted) => {
-                    reasons.push(granted.qos as u8);
-                    walks.extend(granted.walk);
+        let (outcome, wait) = self.entering(|shard| {
+            for asked in &subscribe.filters {
+                match shard.subscribe_one(slot, &asked, id)? {
+                    Ok(granted) => {
+                        shard.enter_subscription(slot, asked.filter, &granted, id);
+                        reasons.push(granted.qos as u8);
+                        walks.extend(granted.walk);
+                    }
+                    Err(reason) => reasons.push(reason as u8),
                 }
-                Err(reason) => reasons.push(reason as u8),
             }
-        }
+            Ok::<(), Refusal>(())
+        });
+        outcome?;
         self.work += reasons.len() as u32;
-        let suback = SubAck {
-            packet_id: subscribe.packet_id,
-            reason_string: None,
-            user_properties: UserProperties::default(),
-            reasons: &reasons,
-        };
-        self.send(io, slot, &Packet::SubAck(suback));
+        let packet_id = subscribe.packet_id;
+        let what = What::List { is_subscribe: true, packet_id, reasons: reasons.into() };
+        self.answer(io, slot, wait, None, what);
         if !walks.is_empty() {
             // Subscribing again begins again; it does not add a second walk.
             let begun = walks.into_iter().map(|walk: RetainedWalk| (walk.cursor.filter().into(), walk));
@@ -102,7 +106,16 @@ impl Shard {
                 RetainHandling::DoNotSend => false,
             };
         let walk = wants_retained.then(|| RetainedWalk { cursor: Cursor::new(parsed.filter), options, id });
-        Ok(Ok(Granted { qos, walk }))
+        Ok(Ok(Granted { qos, options, walk }))
+    }
+
+    /// Lets the session's journal know of a subscription.
+    fn enter_subscription(&mut self, slot: u32, filter: &str, granted: &Granted, id: u32) {
+        if let Some((journal, session)) = self.journal(slot) {
+            let options = granted.options;
+            let walks = granted.walk.is_some() && options.qos > QoS::AtMostOnce;
+            journal.push(&Entry::Subscribe { session, filter, options, id, walks });
+        }
     }
 
     fn has_room_for_subscription(&mut self, slot: u32) -> bool {
@@ -113,7 +126,7 @@ impl Shard {
     }
 
     /// Adds or replaces a subscription. True if it is new; nothing if there is no room for it.
-    fn add_subscriber(&mut self, slot: u32, filter: &str, subscriber: Subscriber) -> Option<bool> {
+    pub(crate) fn add_subscriber(&mut self, slot: u32, filter: &str, subscriber: Subscriber) -> Option<bool> {
         let known = self.shared.routes.find(filter).filter(|filter| self.local.contains_key(filter));
         let session = self.deliveries.sessions.at(slot);
         if let Some(filter) = known
@@ -156,7 +169,7 @@ impl Shard {
         }
     }
 
-    fn join(
+    pub(crate) fn join(
         &mut self,
         slot: u32,
         filter: &str,
@@ -188,23 +201,26 @@ impl Shard {
 
     pub(crate) fn on_unsubscribe(&mut self, io: &mut Io<'_, Mail>, slot: u32, unsubscribe: &Unsubscribe<'_>) {
         let mut reasons = Vec::new();
-        for filter in &unsubscribe.filters {
-            let reason = match parse_subscription(filter) {
-                Err(_) => ReasonCode::TopicFilterInvalid,
-                Ok(parsed) => match parsed.group {
-                    Some(group) => self.leave(slot, parsed.filter, group),
-                    None => self.unsubscribe_one(slot, parsed.filter),
-                },
-            };
-            reasons.push(reason as u8);
-        }
-        let unsuback = SubAck {
-            packet_id: unsubscribe.packet_id,
-            reason_string: None,
-            user_properties: UserProperties::default(),
-            reasons: if self.deliveries.sessions.at(slot).version == Version::V5 { &reasons } else { &[] },
-        };
-        self.send(io, slot, &Packet::UnsubAck(unsuback));
+        let ((), wait) = self.entering(|shard| {
+            for filter in &unsubscribe.filters {
+                let reason = match parse_subscription(filter) {
+                    Err(_) => ReasonCode::TopicFilterInvalid,
+                    Ok(parsed) => match parsed.group {
+                        Some(group) => shard.leave(slot, parsed.filter, group),
+                        None => shard.unsubscribe_one(slot, parsed.filter),
+                    },
+                };
+                if reason == ReasonCode::Success
+                    && let Some((journal, session)) = shard.journal(slot)
+                {
+                    journal.push(&Entry::Unsubscribe { session, filter });
+                }
+                reasons.push(reason as u8);
+            }
+        });
+        let packet_id = unsubscribe.packet_id;
+        let what = What::List { is_subscribe: false, packet_id, reasons: reasons.into() };
+        self.answer(io, slot, wait, None, what);
     }
 
     fn unsubscribe_one(&mut self, slot: u32, name: &str) -> ReasonCode {
@@ -237,8 +253,26 @@ impl Shard {
 
     /// Sends a session what waits for it: what must be sent again, retained messages, then its queue.
     pub(crate) fn pump(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
-        if self.deliveries.resend(io, slot) && self.walk_retained(io, slot) {
+        if !self.deliveries.resend(io, slot) {
+            return;
+        }
+        let is_over = self.walk_retained(io, slot);
+        if is_over || self.deliveries.sessions.at(slot).lasts() {
             self.deliveries.drain_queue(io, slot);
+        }
+    }
+
+    /// A retained message has been given to a session that walks: its journal is told how far it has come.
+    fn enter_walked(&mut self, slot: u32, message: &Message, filter: &str) {
+        for journal in &mut self.deliveries.journals {
+            if journal.has_receivers() {
+                journal.push_message(message, None, Some(filter));
+            }
+        }
+        let (me, commit) = (self.me, self.commits.current());
+        if self.deliveries.committing.pop().is_some() {
+            let key = self.deliveries.sessions.key(me, slot);
+            self.commits.wake_with(commit, key);
         }
     }
 
@@ -252,8 +286,15 @@ impl Shard {
         let mut found = Vec::new();
         for _ in 0..WALK_PIECES_PER_TURN {
             let session = self.deliveries.sessions.at(slot);
-            let window_room = session.inflight_max.saturating_sub(session.window.in_flight());
-            let (conn, has_room) = (session.conn, session.window.has_room(session.inflight_max));
+            let mut window_room = session.inflight_max.saturating_sub(session.window.in_flight());
+            let mut has_room = session.has_window_room();
+            let lasts = session.lasts();
+            if lasts {
+                // They leave by the queue, which must not fill up with what can wait in the store.
+                window_room = window_room.saturating_sub(session.queue.len().min(u16::MAX.into()) as u16);
+                has_room = window_room > 0;
+            }
+            let conn = session.conn;
             let Some(rare) = session.rare.as_mut().filter(|rare| !rare.walks.is_empty()) else { return true };
             let may_go_on = |walk: &RetainedWalk| has_room || walk.options.qos == QoS::AtMostOnce;
             let Some((filter, walk)) = rare.walks.iter_mut().find(|(_, walk)| may_go_on(walk)) else {
@@ -267,9 +308,14 @@ impl Shard {
                 QoS::AtMostOnce => WALK_PIECE,
                 _ => WALK_PIECE.min(usize::from(window_room)),
             };
-            if shared.retained.walk(&mut walk.cursor, limit, io.clock.now_ms, &mut found) {
-                let filter = filter.clone();
+            let filter = filter.clone();
+            let is_over = shared.retained.walk(&mut walk.cursor, limit, io.clock.now_ms, &mut found);
+            if is_over {
                 rare.walks.remove(&filter);
+            }
+            found.retain(|message| !rare.early.contains(message.topic()));
+            if rare.walks.is_empty() {
+                rare.early = HashSet::default();
             }
             for message in found.drain(..) {
                 if shared.routes.is_write_only(message.topic()) {
@@ -284,6 +330,13 @@ impl Shard {
                     walked: true,
                 };
                 self.deliveries.offer(io, slot, &offer);
+                self.enter_walked(slot, &message, &filter);
+            }
+            if is_over
+                && options.qos > QoS::AtMostOnce
+                && let Some((journal, session)) = self.journal(slot)
+            {
+                journal.push(&Entry::WalkEnds { session, filter: &filter });
             }
             // Retained messages say nothing about who keeps up with publishers.
             self.deliveries.take_tally();
@@ -303,5 +356,6 @@ impl Shard {
 /// A subscription that was made.
 struct Granted {
     qos: QoS,
+    options: SubscribeOptions,
     walk: Option<RetainedWalk>,
 }

@@ -6,6 +6,7 @@ use mainstem_mqtt::{MessageProperties, QoS};
 use mainstem_runtime::Io;
 
 use crate::counters::Counters;
+use crate::durable::Due;
 use crate::message::Content;
 use crate::shard::Shard;
 use crate::shared::Mail;
@@ -133,7 +134,7 @@ impl Shard {
             payload: value.as_bytes(),
             properties: MessageProperties::default(),
         };
-        self.publish(io, &content);
+        self.publish(io, &content, &Due::default());
     }
 }
 

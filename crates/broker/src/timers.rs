@@ -29,6 +29,8 @@ pub(crate) enum Timer {
     Sys,
     /// Expired retained messages are to be dropped.
     Sweep,
+    /// Stores are to do what is due by itself.
+    Tend,
 }
 
 impl Timer {
@@ -43,6 +45,7 @@ impl Timer {
             Self::Will(key) => pack(3, key.slot, key.generation),
             Self::Sys => pack(4, 0, 0),
             Self::Sweep => pack(5, 0, 0),
+            Self::Tend => pack(6, 0, 0),
         }
     }
 
@@ -57,7 +60,8 @@ impl Timer {
             2 => Self::Expiry(key),
             3 => Self::Will(key),
             4 => Self::Sys,
-            _ => Self::Sweep,
+            5 => Self::Sweep,
+            _ => Self::Tend,
         }
     }
 }
@@ -67,6 +71,10 @@ impl Shard {
         if self.me == 0 {
             io.set_timer(io.clock.now_ms + SWEEP_MS, Timer::Sweep.token());
             self.start_sys(io);
+        }
+        if self.keeps_sessions() {
+            self.tend_stores(io);
+            self.start_session_timers(io);
         }
     }
 
@@ -78,6 +86,7 @@ impl Shard {
             Timer::Will(key) => self.check_will(io, key),
             Timer::Sys => self.publish_sys(io),
             Timer::Sweep => self.sweep(io),
+            Timer::Tend => self.tend_stores(io),
         }
     }
 
@@ -118,7 +127,10 @@ impl Shard {
     }
 
     fn sweep(&mut self, io: &mut Io<'_, Mail>) {
-        let next = self.shared.retained.sweep(&self.swept, io.clock.now_ms);
+        let (next, gone) = self.shared.retained.sweep(&self.swept, io.clock.now_ms);
+        for topic in &gone {
+            self.keep_retained(io, topic, None);
+        }
         let pause_ms = if next.is_some() { SWEEP_PIECE_MS } else { SWEEP_MS };
         self.swept = next.unwrap_or_default();
         io.set_timer(io.clock.now_ms + pause_ms, Timer::Sweep.token());
@@ -140,6 +152,7 @@ mod tests {
             Timer::Will(key),
             Timer::Sys,
             Timer::Sweep,
+            Timer::Tend,
         ] {
             assert_eq!(Timer::from_token(timer.token()), timer);
         }

@@ -3,6 +3,7 @@
 mod cli;
 mod config;
 mod serve;
+mod storage;
 mod tool;
 
 use std::io::Write;

@@ -7,13 +7,14 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
 use log::LevelFilter;
-use mainstem_broker::{Shard, Shared};
-use mainstem_runtime::{Options, raise_open_files_limit, start};
+use mainstem_broker::Shared;
+use mainstem_runtime::{Options, raise_open_files_limit, shard_count, start};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::ServeArgs;
 use crate::config::Config;
+use crate::storage::{self, Stored};
 
 /// Runs the broker until it is told to end.
 ///
@@ -42,10 +43,13 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         listen: vec![resolve(&config.mqtt.listen)?],
         seed: RandomState::new().hash_one("mainstem"),
     };
-    let mut shared = None;
-    let handle = start(&options, |shard, shards| {
-        let shared = shared.get_or_insert_with(|| Shared::new(config.mqtt.clone(), shards, options.seed));
-        Shard::new(shard, shared.clone())
+    let shared = Shared::new(config.mqtt.clone(), shard_count(&options), options.seed);
+    let restored = storage::restore(Path::new(&config.server.data), &shared, shard_count(&options))?;
+    let mut shards = restored.into_iter();
+    let handle = start(&options, |_, wake| {
+        let Stored { shard, waker } = shards.next().expect("one for each shard");
+        waker.bind(wake);
+        shard
     })
     .map_err(|error| error.to_string())?;
     announce(handle.addresses()).map_err(|error| format!("stdout: {error}"))?;

@@ -181,6 +181,8 @@ impl<S: Service> Driver<S> {
             is_busy = events.iter().nth(BUSY_EVENTS).is_some() && !std::mem::take(&mut self.adopted);
             self.core.stats.turns += 1;
             self.core.clock = self.read_clock();
+            // From here on wakes count again: what they are about is looked at below.
+            self.core.common.post.attend(self.core.shard);
             self.service.turn_begins(&mut self.core.io());
             if self.take_mail() {
                 return Ok(());
@@ -254,7 +256,6 @@ impl<S: Service> Driver<S> {
     fn take_mail(&mut self) -> bool {
         let common = Arc::clone(&self.core.common);
         let me = self.core.shard;
-        common.post.attend(me);
         for from in 0..common.post.shards() {
             common.post.collect(from, me, &mut self.mails);
             let mut mails = std::mem::take(&mut self.mails);

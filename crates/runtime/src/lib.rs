@@ -39,4 +39,4 @@ pub use detached::{Departure, Detached};
 pub use links::ConnId;
 pub use output::{Output, SHARED_MIN_BYTES};
 pub use service::{Clock, Io, IoStats, Received, Service};
-pub use start::{Handle, Options, raise_open_files_limit, start};
+pub use start::{Handle, Options, Wake, raise_open_files_limit, shard_count, start};

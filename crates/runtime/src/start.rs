@@ -74,18 +74,27 @@ impl Handle {
     }
 }
 
+/// Lets a shard take a turn, from whatever thread.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Number of shards that [`start`] runs with these options.
+pub fn shard_count(options: &Options) -> usize {
+    let shards = if options.shards == 0 { usable_cpus().len() } else { options.shards };
+    shards.clamp(1, SHARDS_MAX)
+}
+
 /// Binds the listeners and runs one service per shard, each on a thread of its own.
 ///
-/// `make` is called once per shard, with the shard's number and the number of shards, on the calling thread.
+/// `make` is called once per shard, with the shard's number and what wakes it, on the calling thread.
 ///
 /// # Errors
 /// If an address cannot be bound, or the system refuses a poll instance or a thread.
-pub fn start<S>(options: &Options, mut make: impl FnMut(usize, usize) -> S) -> io::Result<Handle>
+pub fn start<S>(options: &Options, mut make: impl FnMut(usize, Wake) -> S) -> io::Result<Handle>
 where
     S: Service + Send + 'static,
 {
     let cpus = usable_cpus();
-    let shards = if options.shards == 0 { cpus.len() } else { options.shards }.clamp(1, SHARDS_MAX);
+    let shards = shard_count(options);
     let mut listeners = Vec::new();
     for (number, address) in options.listen.iter().enumerate() {
         let listener = Listener::bind(*address, number, options.send_buffer_bytes)
@@ -109,7 +118,8 @@ where
     for (shard, poll) in polls.into_iter().enumerate() {
         let mine = if shard == 0 { std::mem::take(&mut listeners) } else { Vec::new() };
         let seed = options.seed.wrapping_add(shard as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let service = make(shard, shards);
+        let waked = Arc::clone(&common);
+        let service = make(shard, Arc::new(move || waked.post.wake(shard)));
         let driver = Driver::new(shard, Arc::clone(&common), poll, mine, service, seed)?
             .coalescing(span)
             .gathering(options.first_shard_connections);

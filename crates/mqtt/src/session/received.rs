@@ -89,6 +89,18 @@ impl Received {
         true
     }
 
+    /// The identifiers held, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = u16> {
+        let (list, bits): (&[u16], &[u64]) = match &self.held {
+            Held::List(list) => (list, &[]),
+            Held::Bits(bits) => (&[], &**bits),
+        };
+        let is_set =
+            |id: &u16| bits.get(usize::from(*id) / 64).is_some_and(|word| word & (1 << (id % 64)) != 0);
+        let last = if bits.is_empty() { 0 } else { u16::MAX };
+        list.iter().copied().chain((1..=last).filter(is_set).collect::<Vec<_>>())
+    }
+
     fn contains(&self, packet_id: u16) -> bool {
         match &self.held {
             Held::List(list) => list.contains(&packet_id),

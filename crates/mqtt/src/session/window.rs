@@ -86,6 +86,12 @@ fn id_after(id: u16, steps: usize) -> u16 {
     ((usize::from(id) - 1 + steps) % usize::from(LAST_ID)) as u16 + 1
 }
 
+/// Steps from one identifier to another.
+fn steps(from: u16, to: u16) -> usize {
+    let cycle = usize::from(LAST_ID);
+    (usize::from(to) + cycle - usize::from(from)) % cycle
+}
+
 /// Whether a slot is to be sent again and has not been.
 fn is_unsent<M>(slot: &Slot<M>) -> bool {
     !slot.sent && slot.pending != Pending::Nothing
@@ -119,6 +125,54 @@ impl<M> Window<M> {
         id
     }
 
+    /// As [`Window::has_room`], for a message that must have the identifier `packet_id`: those between it and
+    /// the newest in flight stay unused, and take up the span as if they were done.
+    pub fn has_room_for(&self, packet_id: u16, maximum: u16) -> bool {
+        let ahead = if self.slots.is_empty() { 0 } else { steps(self.first, packet_id) };
+        self.in_flight < maximum
+            && (self.slots.len()..SPAN_MAX).contains(&ahead)
+            && self.resend_from == self.slots.len()
+    }
+
+    /// Sends a message with an identifier that was chosen before, to be acknowledged by `pending`. Call only
+    /// when [`Window::has_room_for`] it.
+    pub fn send_as(&mut self, packet_id: u16, pending: Pending, message: Option<M>) {
+        self.skip_to(packet_id);
+        let id = self.send(pending, message);
+        debug_assert_eq!(id, packet_id);
+    }
+
+    /// Takes up a message that was sent before, on a connection that has gone: it is to be sent again.
+    pub fn restore(&mut self, packet_id: u16, pending: Pending, message: Option<M>) {
+        debug_assert!(self.in_flight == 0 && self.resend_from == 0);
+        self.skip_to(packet_id);
+        self.slots.push_back(Slot { pending, sent: false, counted: false, message });
+        self.resend_from = 0;
+    }
+
+    /// Lets the next slot have this identifier.
+    fn skip_to(&mut self, packet_id: u16) {
+        if self.slots.is_empty() {
+            self.first = packet_id;
+            return;
+        }
+        let ahead = steps(self.first, packet_id);
+        debug_assert!((self.slots.len()..SPAN_MAX).contains(&ahead));
+        let is_resent = self.resend_from == self.slots.len();
+        let skipped = || Slot { pending: Pending::Nothing, sent: false, counted: false, message: None };
+        self.slots.resize_with(ahead, skipped);
+        if is_resent {
+            self.resend_from = ahead;
+        }
+    }
+
+    /// Keeps `message` in place of the one that [`Window::pubrec`] gave back, until the exchange is over.
+    pub fn keep(&mut self, packet_id: u16, message: M) {
+        if let Some(slot) = self.slot(packet_id) {
+            slot.message = Some(message);
+        }
+    }
+
     /// PUBACK.
     pub fn puback(&mut self, packet_id: u16) -> Acked<M> {
         self.finish(packet_id, Pending::PubAck)
@@ -149,8 +203,7 @@ impl<M> Window<M> {
         if packet_id == 0 {
             return None;
         }
-        let cycle = usize::from(LAST_ID);
-        let index = (usize::from(packet_id) + cycle - usize::from(self.first)) % cycle;
+        let index = steps(self.first, packet_id);
         // What was not sent on this connection cannot be acknowledged on it.
         self.slots.get(index).is_some_and(|slot| slot.sent).then_some(index)
     }
@@ -230,9 +283,14 @@ impl<M> Window<M> {
         taken
     }
 
-    /// The messages kept, oldest first.
-    pub fn messages(&self) -> impl Iterator<Item = &M> {
-        self.slots.iter().filter_map(|slot| slot.message.as_ref())
+    /// The messages kept, oldest first, with what they wait for.
+    pub fn messages(&self) -> impl Iterator<Item = (&M, Pending)> {
+        self.slots.iter().filter_map(|slot| Some((slot.message.as_ref()?, slot.pending)))
+    }
+
+    /// The messages kept, oldest first, to be changed, with what they wait for.
+    pub fn messages_mut(&mut self) -> impl Iterator<Item = (&mut M, Pending)> {
+        self.slots.iter_mut().filter_map(|slot| Some((slot.message.as_mut()?, slot.pending)))
     }
 }
 

@@ -1,0 +1,231 @@
+//! Answers that wait: an acknowledgement leaves when everything it promises is on disk, and not before one
+//! that was asked for earlier.
+
+use std::collections::VecDeque;
+
+use mainstem_mqtt::ReasonCode;
+
+use crate::message::SessionKey;
+
+/// What an answer waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wait {
+    /// This commit of the shard; 0 is none.
+    pub(crate) commit: u64,
+    /// Other shards that have not said yet that their part is on disk.
+    pub(crate) receipts: u32,
+}
+
+impl Wait {
+    pub(crate) fn is_over(self, durable_commit: u64) -> bool {
+        self.commit <= durable_commit && self.receipts == 0
+    }
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// PUBACK, PUBREC, PUBREL or PUBCOMP: first byte, packet identifier, reason if all goes well.
+    Ack { first: u8, packet_id: u16, reason: ReasonCode },
+    /// Nobody, but the journal: a delivery of this session is over, since somebody else has the message.
+    Settled { sequence: u64 },
+    /// SUBACK or UNSUBACK: its packet identifier and reason codes.
+    List { is_subscribe: bool, packet_id: u16, reasons: Box<[u8]> },
+}
+
+/// An answer in the order in which it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Numbers grow.
+    pub(crate) number: u64,
+    pub(crate) wait: Wait,
+    /// Something it waited for could not be kept.
+    pub(crate) has_failed: bool,
+    /// A QoS 2 publish of a session that lasts: when all is done, the journal is told.
+    pub(crate) completes: bool,
+    pub(crate) what: What,
+}
+
+/// The answers of one session that have not left.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    waiting: VecDeque<Answer>,
+}
+
+impl Answers {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, answer: Answer) {
+        self.waiting.push_back(answer);
+    }
+
+    /// Another shard's part in answer `number` is on disk, or is not.
+    pub(crate) fn receipt(&mut self, number: u64, is_durable: bool) {
+        let Ok(index) = self.waiting.binary_search_by_key(&number, |answer| answer.number) else { return };
+        let answer = &mut self.waiting[index];
+        answer.wait.receipts = answer.wait.receipts.saturating_sub(1);
+        answer.has_failed |= !is_durable;
+    }
+
+    /// A commit could not be kept: what waits for it has failed.
+    pub(crate) fn fail(&mut self, commit: u64) {
+        for answer in self.waiting.iter_mut().filter(|answer| answer.wait.commit == commit) {
+            answer.has_failed = true;
+        }
+    }
+
+    /// The next answer that may leave.
+    pub(crate) fn pop(&mut self, durable_commit: u64) -> Option<Answer> {
+        self.waiting.pop_front_if(|answer| answer.wait.is_over(durable_commit))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+}
+
+/// Whom to tell when something is on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Receipt {
+    /// The session whose answer waits; its shard is told.
+    pub(crate) session: SessionKey,
+    /// The answer's number.
+    pub(crate) number: u64,
+}
+
+/// The commits of one shard that are under way, over all its journals.
+#[derive(Debug, Default)]
+pub(crate) struct Commits {
+    /// Number of the turn's commit; those before it are under way or over.
+    next: u64,
+    /// Every commit up to this one is over.
+    durable: u64,
+    under_way: VecDeque<UnderWay>,
+    /// Receipts that other shards wait for, by the commit they wait for.
+    owed: VecDeque<(u64, Receipt)>,
+    /// Sessions with something that waits for a commit.
+    waiting: VecDeque<(u64, SessionKey)>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    parts: u32,
+    has_failed: bool,
+}
+
+/// A commit that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Over {
+    pub(crate) commit: u64,
+    pub(crate) has_failed: bool,
+}
+
+impl Commits {
+    /// The number of this turn's commit.
+    pub(crate) fn current(&self) -> u64 {
+        self.next + 1
+    }
+
+    /// The last commit that is over.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// What somebody has to wait for who must know that everything up to now is on disk.
+    pub(crate) fn latest(&self, turn_has_news: bool) -> u64 {
+        if turn_has_news {
+            self.current()
+        } else if self.durable == self.next {
+            0
+        } else {
+            self.next
+        }
+    }
+
+    /// The turn's commit is on its way in `parts` journals; in some it was lost at once.
+    pub(crate) fn begin(&mut self, parts: u32, has_failed: bool) {
+        self.next += 1;
+        self.under_way.push_back(UnderWay { parts, has_failed });
+    }
+
+    /// One part of a commit has come to its end.
+    pub(crate) fn arrive(&mut self, commit: u64, is_durable: bool) {
+        let first = self.durable + 1;
+        if let Some(known) = commit.checked_sub(first).and_then(|at| self.under_way.get_mut(at as usize)) {
+            known.parts = known.parts.saturating_sub(1);
+            known.has_failed |= !is_durable;
+        }
+    }
+
+    /// The next commit that is over, in order.
+    pub(crate) fn next_over(&mut self) -> Option<Over> {
+        let over = self.under_way.pop_front_if(|commit| commit.parts == 0)?;
+        self.durable += 1;
+        Some(Over { commit: self.durable, has_failed: over.has_failed })
+    }
+
+    /// Somebody on another shard is to be told when `commit` is over.
+    pub(crate) fn owe(&mut self, commit: u64, receipt: Receipt) {
+        self.owed.push_back((commit, receipt));
+    }
+
+    /// The next receipt that is due with `commit`.
+    pub(crate) fn next_owed(&mut self, commit: u64) -> Option<Receipt> {
+        self.owed.pop_front_if(|(due, _)| *due <= commit).map(|(_, receipt)| receipt)
+    }
+
+    /// A session is to be looked at when `commit` is over.
+    pub(crate) fn wake_with(&mut self, commit: u64, session: SessionKey) {
+        if self.waiting.back() != Some(&(commit, session)) {
+            self.waiting.push_back((commit, session));
+        }
+    }
+
+    /// The next session to be looked at with `commit`.
+    pub(crate) fn next_waiting(&mut self, commit: u64) -> Option<SessionKey> {
+        self.waiting.pop_front_if(|(due, _)| *due <= commit).map(|(_, session)| session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ack(number: u64, commit: u64, receipts: u32) -> Answer {
+        let what = What::Ack { first: 0x40, packet_id: number as u16, reason: ReasonCode::Success };
+        Answer { number, wait: Wait { commit, receipts }, has_failed: false, completes: false, what }
+    }
+
+    #[test]
+    fn answers_leave_in_their_order_and_not_early() {
+        let mut answers = Answers::default();
+        answers.push(ack(1, 5, 1));
+        answers.push(ack(2, 0, 0));
+        assert_eq!(answers.pop(9), None, "a receipt is missing, and the second must not overtake");
+        answers.receipt(7, true);
+        answers.receipt(1, false);
+        assert_eq!(answers.pop(4), None);
+        assert!(answers.pop(5).unwrap().has_failed);
+        assert_eq!(answers.pop(5).unwrap().number, 2);
+        assert!(answers.is_empty());
+    }
+
+    #[test]
+    fn commits_are_over_in_order_when_all_their_parts_are() {
+        let mut commits = Commits::default();
+        assert_eq!(commits.latest(false), 0);
+        assert_eq!(commits.latest(true), 1);
+        commits.begin(1, false);
+        commits.begin(2, false);
+        assert_eq!(commits.latest(false), 2);
+        commits.arrive(2, true);
+        commits.arrive(2, false);
+        assert_eq!(commits.next_over(), None);
+        commits.arrive(1, true);
+        assert_eq!(commits.next_over(), Some(Over { commit: 1, has_failed: false }));
+        assert_eq!(commits.next_over(), Some(Over { commit: 2, has_failed: true }));
+        assert_eq!((commits.durable(), commits.latest(false)), (2, 0));
+    }
+}

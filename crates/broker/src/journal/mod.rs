@@ -1,0 +1,394 @@
+//! The journal: what must outlive the process about the sessions of one shard, as entries of one log.
+//!
+//! A turn's entries leave together: [`Journal::commit`] appends them and sets them on their way, and
+//! [`Journal::poll`] tells which turns have arrived on disk. A message for any number of sessions is one entry,
+//! which sessions refer to by its offset. Small things (acknowledgements, what has been sent) gather as marks
+//! and take one entry per turn.
+
+pub(crate) mod entry;
+mod load;
+pub(crate) mod replay;
+mod sets;
+pub(crate) mod snapshot;
+pub(crate) mod wire;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mainstem_log::{BatchBuilder, Completion, Durability, Error, LogId, Options, State, Store, Ticket};
+use mainstem_mqtt::QoS;
+use mainstem_runtime::Clock;
+
+use crate::message::Message;
+use entry::{Entry, Mark, MessageEntry, Origin, Receivers};
+use load::Recent;
+use sets::Sets;
+
+pub(crate) use load::{decode_message, encode_message};
+
+/// Name of the journal's log in its store.
+const LOG: &str = "mqtt";
+/// Size from which on a batch of entries is closed, so that one message can be read without many others.
+const BATCH_BYTES: usize = 64 * 1024;
+/// Marks offsets of entries that are no more.
+const LOST: u64 = 1 << 62;
+/// Foreign origins that are remembered, see [`Journal::origins`].
+const ORIGINS_MAX: usize = 4096;
+/// Entries that wait for the disk, from which on publishers wait, bytes.
+const UNCOMMITTED_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// How far a commit has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    /// Number of the shard's commit.
+    pub(crate) commit: u64,
+    pub(crate) is_durable: bool,
+}
+
+/// The journal of one shard, or of one that is no more.
+pub(crate) struct Journal {
+    /// Number of the journal, which its directory is named by.
+    pub(crate) home: u16,
+    store: Box<dyn Store>,
+    log: LogId,
+    builder: BatchBuilder,
+    scratch: Vec<u8>,
+    publish: Vec<u8>,
+    /// Offset of the next entry.
+    next: u64,
+    /// Offset behind the last entry that the store has.
+    stored: u64,
+    /// Offset behind the last entry that is on disk.
+    committed: u64,
+    /// Receivers of the message that is being given out.
+    receivers: Vec<u8>,
+    sets: Sets,
+    marks: Vec<u8>,
+    /// Number of the next session.
+    next_session: u32,
+    in_flight: VecDeque<InFlight>,
+    uncommitted_bytes: u64,
+    recent: Recent,
+    /// QoS 2 publishes of sessions of other journals that were entered here last, oldest first.
+    origins: VecDeque<Origin>,
+    /// Entries are lost since an append or a commit failed, until a snapshot has made up for them.
+    is_failing: bool,
+    /// Where those begin.
+    lost_from: u64,
+    completions: Vec<Completion>,
+    clock: Clock,
+    pub(crate) snapshots: snapshot::Schedule,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    ticket: Ticket,
+    end: u64,
+    bytes: u64,
+    commit: u64,
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { home, next, committed, .. } = self;
+        write!(f, "Journal {{ home: {home}, next: {next}, committed: {committed} }}")
+    }
+}
+
+impl Journal {
+    /// The journal in `store`; made if there is none.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) fn open(
+        home: u16,
+        mut store: Box<dyn Store>,
+        durability: Durability,
+        segment_bytes: u64,
+        clock: Clock,
+    ) -> Result<Self, Error> {
+        let options = Options { durability, segment_bytes, ..Options::default() };
+        let log = store.open(LOG, &options)?;
+        let end = store.status(log).end;
+        Ok(Self {
+            home,
+            store,
+            log,
+            builder: BatchBuilder::default(),
+            scratch: Vec::new(),
+            publish: Vec::new(),
+            next: end,
+            stored: end,
+            committed: end,
+            receivers: Vec::new(),
+            sets: Sets::default(),
+            marks: Vec::new(),
+            next_session: 1,
+            in_flight: VecDeque::new(),
+            uncommitted_bytes: 0,
+            recent: Recent::default(),
+            origins: VecDeque::new(),
+            is_failing: false,
+            lost_from: 0,
+            completions: Vec::new(),
+            clock,
+            snapshots: snapshot::Schedule::default(),
+        })
+    }
+
+    /// The store, for other logs that live in it.
+    pub(crate) fn store(&mut self) -> &mut dyn Store {
+        &mut *self.store
+    }
+
+    /// The time that entries of this turn carry.
+    pub(crate) fn begin_turn(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
+
+    /// Offset that the next entry will have.
+    pub(crate) fn next_offset(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether the entry at `offset` is on disk.
+    pub(crate) fn is_durable(&self, offset: u64) -> bool {
+        offset < self.committed
+    }
+
+    /// Whether entries cannot be kept now. Nothing that must last may be promised.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.is_failing
+    }
+
+    /// Whether more waits for the disk than publishers may add to.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.uncommitted_bytes > UNCOMMITTED_BYTES_MAX
+    }
+
+    /// A number for a new session.
+    pub(crate) fn number_session(&mut self) -> u32 {
+        let number = self.next_session;
+        self.next_session += 1;
+        number
+    }
+
+    /// Adds an entry; it is durable with the turn's commit.
+    pub(crate) fn push(&mut self, entry: &Entry<'_>) {
+        debug_assert!(self.receivers.is_empty(), "a message's offset has been given out");
+        self.scratch.clear();
+        entry.put(&mut self.scratch);
+        self.push_scratch();
+    }
+
+    /// Adds an entry that `put` writes.
+    pub(crate) fn push_with(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
+        debug_assert!(self.receivers.is_empty(), "a message's offset has been given out");
+        self.scratch.clear();
+        put(&mut self.scratch);
+        self.push_scratch();
+    }
+
+    fn push_scratch(&mut self) {
+        self.builder.push(self.clock.unix_ms.cast_signed(), None, Some(&self.scratch));
+        self.next += 1;
+        if self.builder.len() >= BATCH_BYTES {
+            self.store_batch();
+        }
+    }
+
+    /// Adds a small thing that need not be on disk before anybody acts on it, or whose commit is waited for.
+    pub(crate) fn mark(&mut self, mark: Mark) {
+        if self.marks.is_empty() {
+            entry::begin_marks(&mut self.marks);
+        }
+        mark.put(&mut self.marks);
+    }
+
+    /// Notes somebody who gets the message that is being given out; it will stand at
+    /// [`Journal::next_offset`].
+    pub(crate) fn add_receiver(
+        &mut self,
+        session: u32,
+        qos: QoS,
+        retain: bool,
+        ids: &[u32],
+        group: Option<(&str, &str)>,
+    ) {
+        entry::put_receiver(&mut self.receivers, session, qos, retain, ids, group);
+    }
+
+    /// Whether somebody gets the message that is being given out.
+    pub(crate) fn has_receivers(&self) -> bool {
+        !self.receivers.is_empty()
+    }
+
+    /// Enters a message for everybody noted since the last one.
+    pub(crate) fn push_message(&mut self, message: &Message, origin: Option<Origin>, walked: Option<&str>) {
+        self.publish.clear();
+        encode_message(message, self.clock, &mut self.publish);
+        if let Some(origin) = origin.filter(|origin| origin.home != self.home) {
+            self.remember_origin(origin);
+        }
+        let receivers =
+            if self.receivers.is_empty() { Receivers::Nobody } else { self.sets.name(&self.receivers) };
+        let entry = Entry::Message(MessageEntry { origin, receivers, walked, publish: &self.publish });
+        self.scratch.clear();
+        entry.put(&mut self.scratch);
+        self.receivers.clear();
+        self.push_scratch();
+    }
+
+    fn remember_origin(&mut self, origin: Origin) {
+        if self.origins.len() == ORIGINS_MAX {
+            self.origins.pop_front();
+        }
+        self.origins.push_back(origin);
+    }
+
+    /// Hands the store what has been gathered.
+    fn store_batch(&mut self) {
+        if self.builder.is_empty() {
+            return;
+        }
+        let (bytes, records) = (self.builder.len() as u64, self.builder.records());
+        if self.is_failing && !self.snapshots.is_healing() {
+            // Without what was lost before it means nothing; a snapshot will make up for all.
+            self.builder.finish();
+            return;
+        }
+        match self.store.append(self.log, self.builder.finish()) {
+            Ok(appended) => {
+                debug_assert_eq!(appended.base_offset + u64::from(records), self.next);
+                self.snapshots.wrote(bytes);
+                self.stored = self.next;
+                self.uncommitted_bytes += bytes;
+                let known = self.in_flight.back_mut().filter(|last| last.ticket == appended.ticket);
+                if let Some(last) = known {
+                    (last.end, last.bytes) = (self.next, last.bytes + bytes);
+                } else {
+                    let ticket = appended.ticket;
+                    self.in_flight.push_back(InFlight { ticket, end: self.next, bytes, commit: 0 });
+                }
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn fail(&mut self, error: &Error) {
+        if !self.is_failing {
+            log::error!(
+                "journal {}: {error}; sessions that should last do not until it is mended",
+                self.home
+            );
+            self.lost_from = self.committed;
+        }
+        self.is_failing = true;
+        self.snapshots.abandon();
+        self.builder = BatchBuilder::default();
+        self.sets.forget();
+    }
+
+    /// Ends the turn: sets everything added in it on its way, as part of the shard's commit `commit`. False if
+    /// there is nothing, or it cannot be kept.
+    pub(crate) fn commit(&mut self, commit: u64) -> bool {
+        if !self.marks.is_empty() {
+            let marks = std::mem::take(&mut self.marks);
+            self.push_with(|into| into.extend_from_slice(&marks));
+            self.marks = marks;
+            self.marks.clear();
+        }
+        self.store_batch();
+        let mut has_news = false;
+        for flight in self.in_flight.iter_mut().rev().take_while(|flight| flight.commit == 0) {
+            flight.commit = commit;
+            has_news = true;
+        }
+        // The store has other logs, too.
+        self.store.commit();
+        has_news
+    }
+
+    /// Whether entries of this turn were lost already.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.is_failing
+    }
+
+    /// Which commits have come to their end, in order. Also completions of other logs in the store.
+    pub(crate) fn poll(&mut self, arrived: &mut Vec<Arrived>, others: &mut Vec<Completion>) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.store.completions(&mut completions);
+        for completion in completions.drain(..) {
+            if completion.log != self.log {
+                others.push(completion);
+                continue;
+            }
+            while let Some(flight) = self.in_flight.pop_front_if(|flight| flight.ticket <= completion.ticket)
+            {
+                self.uncommitted_bytes -= flight.bytes;
+                if completion.outcome.is_ok() {
+                    self.committed = self.committed.max(flight.end);
+                }
+                arrived.push(Arrived { commit: flight.commit, is_durable: completion.outcome.is_ok() });
+            }
+            if let Err(error) = &completion.outcome {
+                self.fail(error);
+            }
+        }
+        self.completions = completions;
+    }
+
+    /// What to call an entry from now on that was lost when the journal failed; its place will be taken by
+    /// another.
+    pub(crate) fn lost_mark(&self, offset: u64) -> Option<u64> {
+        (offset >= self.lost_from && offset & LOST == 0).then_some(offset | LOST)
+    }
+
+    /// Whether an offset is such a name.
+    pub(crate) fn is_lost(offset: u64) -> bool {
+        offset & LOST != 0
+    }
+
+    /// QoS 2 publishes of sessions of other journals that are entered here.
+    pub(crate) fn origins(&self) -> impl Iterator<Item = &Origin> {
+        self.origins.iter()
+    }
+
+    /// Whether the store takes entries again after it did not.
+    pub(crate) fn could_heal(&self) -> bool {
+        self.is_failing && self.in_flight.is_empty() && self.store.status(self.log).state != State::Broken
+    }
+
+    /// Begins anew at the end of the log, with a snapshot that is about to be written: nothing before it
+    /// counts any more.
+    pub(crate) fn resume(&mut self) {
+        let end = self.store.status(self.log).end;
+        self.next = end;
+        self.stored = end;
+        self.committed = end;
+        self.sets.forget();
+        self.recent = Recent::default();
+    }
+
+    /// The snapshot that makes up for what was lost is complete.
+    pub(crate) fn healed(&mut self) {
+        if std::mem::take(&mut self.is_failing) {
+            log::warn!("journal {}: mended, sessions last again", self.home);
+        }
+    }
+
+    /// The message at `offset`, from memory or from disk; nothing if it cannot be read.
+    pub(crate) fn message(&mut self, offset: u64) -> Option<Arc<Message>> {
+        if let Some(known) = self.recent.get(offset) {
+            return Some(known);
+        }
+        if offset >= self.stored {
+            self.store_batch();
+        }
+        let found = self.recent.load(&mut *self.store, self.log, offset, self.clock);
+        if let Err(error) = &found {
+            log::error!("journal {}: the message at {offset} cannot be read: {error}", self.home);
+        }
+        found.ok()
+    }
+}

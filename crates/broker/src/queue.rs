@@ -1,0 +1,247 @@
+//! What waits for one session: the next messages in memory, those behind them, if it lasts, as references into
+//! the journal.
+//!
+//! References to messages that stand one behind the other in the journal are kept as one run, so a session
+//! that is away for a million messages costs memory for as many as differ in kind, not for a million.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mainstem_mqtt::QoS;
+
+use crate::message::Message;
+use crate::session::{Delivery, Extra};
+
+/// Deliveries of messages that follow each other in the journal, alike in everything else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run<E> {
+    /// Sequence number of the first delivery; the others follow.
+    pub(crate) sequence: u64,
+    /// Offset of the first message; the others follow.
+    pub(crate) offset: u64,
+    pub(crate) count: u32,
+    /// Size of all messages together, as limits count it.
+    pub(crate) bytes: u64,
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    pub(crate) extra: Option<Box<E>>,
+}
+
+impl<E: PartialEq> Run<E> {
+    /// Whether `next` goes on where this run ends; if so it is part of it now.
+    pub(crate) fn join(&mut self, next: &Self) -> bool {
+        let follows = self.sequence + u64::from(self.count) == next.sequence
+            && self.offset + u64::from(self.count) == next.offset
+            && self.qos == next.qos
+            && self.retain == next.retain
+            && self.extra == next.extra;
+        if follows {
+            self.count += next.count;
+            self.bytes += next.bytes;
+        }
+        follows
+    }
+}
+
+impl<E> Run<E> {
+    /// Takes the first delivery away, of a message of `bytes`; without that, of the average size.
+    pub(crate) fn shorten(&mut self, bytes: Option<u64>) -> u64 {
+        let left = u64::from(self.count);
+        let bytes = if left == 1 { self.bytes } else { bytes.unwrap_or(self.bytes / left).min(self.bytes) };
+        self.sequence += 1;
+        self.offset += 1;
+        self.count -= 1;
+        self.bytes -= bytes;
+        bytes
+    }
+}
+
+/// Deliveries that wait for a session, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    near: VecDeque<Delivery>,
+    /// Behind all of `near`.
+    far: VecDeque<Run<Extra>>,
+    far_len: usize,
+    bytes: u64,
+}
+
+/// The oldest delivery, as far as it is known without its message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Front {
+    pub(crate) qos: QoS,
+    pub(crate) sequence: u64,
+    pub(crate) offset: u64,
+    /// Its message is in memory.
+    pub(crate) is_near: bool,
+}
+
+impl Queue {
+    pub(crate) fn len(&self) -> usize {
+        self.near.len() + self.far_len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.near.is_empty() && self.far.is_empty()
+    }
+
+    /// Messages in memory.
+    pub(crate) fn near_len(&self) -> usize {
+        self.near.len()
+    }
+
+    /// Whether some messages are only in the journal.
+    pub(crate) fn has_far(&self) -> bool {
+        !self.far.is_empty()
+    }
+
+    /// Size of all messages, as limits count it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn front(&self) -> Option<Front> {
+        if let Some(Delivery { qos, sequence, offset, .. }) = self.near.front() {
+            return Some(Front { qos: *qos, sequence: *sequence, offset: *offset, is_near: true });
+        }
+        let Run { qos, sequence, offset, .. } = self.far.front()?;
+        Some(Front { qos: *qos, sequence: *sequence, offset: *offset, is_near: false })
+    }
+
+    /// Appends a delivery with its message. Nothing may be far.
+    pub(crate) fn push(&mut self, delivery: Delivery) {
+        debug_assert!(self.far.is_empty());
+        self.bytes += delivery.size();
+        self.near.push_back(delivery);
+    }
+
+    /// Appends a reference to a message in the journal.
+    pub(crate) fn push_far(&mut self, run: Run<Extra>) {
+        self.bytes += run.bytes;
+        self.far_len += run.count as usize;
+        if !self.far.back_mut().is_some_and(|last| last.join(&run)) {
+            self.far.push_back(run);
+        }
+    }
+
+    /// Takes the oldest delivery, if its message is in memory.
+    pub(crate) fn pop(&mut self) -> Option<Delivery> {
+        let delivery = self.near.pop_front()?;
+        self.bytes -= delivery.size();
+        Some(delivery)
+    }
+
+    /// Takes the oldest delivery, wherever it is; from the journal it comes without its message.
+    pub(crate) fn drop_oldest(&mut self) -> Option<Delivery> {
+        self.pop().or_else(|| {
+            let (delivery, bytes) = self.pop_far(None)?;
+            self.bytes -= bytes;
+            Some(delivery)
+        })
+    }
+
+    fn pop_far(&mut self, size: Option<u64>) -> Option<(Delivery, u64)> {
+        let run = self.far.front_mut()?;
+        let delivery = Delivery {
+            message: None,
+            sequence: run.sequence,
+            offset: run.offset,
+            qos: run.qos,
+            retain: run.retain,
+            extra: run.extra.clone(),
+        };
+        let bytes = run.shorten(size);
+        self.far_len -= 1;
+        if run.count == 0 {
+            self.far.pop_front();
+        }
+        Some((delivery, bytes))
+    }
+
+    /// Brings the oldest deliveries into memory: `load` finds the message of an offset. Ends after `most`, or
+    /// with the first whose message is not found, which is gone then: its delivery is returned.
+    pub(crate) fn refill(
+        &mut self,
+        most: usize,
+        mut load: impl FnMut(u64) -> Option<Arc<Message>>,
+    ) -> Option<Delivery> {
+        debug_assert!(self.near.is_empty());
+        for _ in 0..most {
+            let message = load(self.far.front()?.offset);
+            let size = message.as_ref().map(|message| message.size() as u64);
+            let (mut delivery, bytes) = self.pop_far(size)?;
+            self.bytes -= bytes;
+            let Some(message) = message else { return Some(delivery) };
+            delivery.message = Some(message);
+            self.bytes += delivery.size();
+            self.near.push_back(delivery);
+        }
+        None
+    }
+
+    /// Takes out the deliveries for which `take` answers true; those from the journal come without message.
+    pub(crate) fn take_if(&mut self, take: impl Fn(QoS, Option<&Extra>) -> bool) -> Vec<Delivery> {
+        let is_taken = |delivery: &Delivery| take(delivery.qos, delivery.extra.as_deref());
+        let (mut taken, kept) = std::mem::take(&mut self.near).into_iter().partition::<Vec<_>, _>(is_taken);
+        self.near = kept.into();
+        self.bytes -= taken.iter().map(Delivery::size).sum::<u64>();
+        let is_taken = |run: &Run<Extra>| take(run.qos, run.extra.as_deref());
+        let (far, kept) = std::mem::take(&mut self.far).into_iter().partition::<Vec<_>, _>(is_taken);
+        self.far = kept.into();
+        if !far.is_empty() {
+            let far_len = far.iter().map(|run| run.count as usize).sum();
+            let mut moved = Self { far: far.into(), far_len, ..Self::default() };
+            while let Some((delivery, bytes)) = moved.pop_far(None) {
+                self.bytes -= bytes;
+                self.far_len -= 1;
+                taken.push(delivery);
+            }
+        }
+        taken
+    }
+
+    /// Gives back memory that an empty queue does not need.
+    pub(crate) fn shrink(&mut self, kept: usize) {
+        if self.near.capacity() > kept {
+            self.near = VecDeque::new();
+        }
+        if self.far.is_empty() {
+            self.far = VecDeque::new();
+        }
+    }
+
+    /// The deliveries in memory, oldest first.
+    pub(crate) fn near(&self) -> impl Iterator<Item = &Delivery> {
+        self.near.iter()
+    }
+
+    /// The runs behind them.
+    pub(crate) fn far(&self) -> impl Iterator<Item = &Run<Extra>> {
+        self.far.iter()
+    }
+
+    /// Every reference into the journal, to be moved to where `moved` says that its message stands now. Runs
+    /// are asked about by their first offset: what is moved is at the beginning.
+    pub(crate) fn relocate(&mut self, mut moved: impl FnMut(u64, Option<&Arc<Message>>) -> Option<u64>) {
+        for delivery in self.near.iter_mut().filter(|delivery| delivery.sequence > 0) {
+            if let Some(offset) = moved(delivery.offset, delivery.message.as_ref()) {
+                delivery.offset = offset;
+            }
+        }
+        let bytes = self.bytes;
+        for mut run in std::mem::take(&mut self.far) {
+            self.far_len -= run.count as usize;
+            while run.count > 0 {
+                let Some(offset) = moved(run.offset, None) else {
+                    self.push_far(run);
+                    break;
+                };
+                let mut one = Run { count: 1, ..run.clone() };
+                one.bytes = run.shorten(None);
+                one.offset = offset;
+                self.push_far(one);
+            }
+        }
+        self.bytes = bytes;
+    }
+}

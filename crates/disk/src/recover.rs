@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mainstem_log::{Durability, LogId, Options, State};
+use mainstem_log::{LogId, Options, State};
 
 use crate::checkpoint::Known;
 use crate::compact;
@@ -15,6 +16,9 @@ use crate::name;
 use crate::scan::{Gaps, Place, Scan, ValidEnd};
 use crate::single::{Disk, Log, Segment};
 use crate::tail::Tail;
+
+/// What recovery writes at once.
+const WRITTEN_AGAIN_BYTES: usize = 256 * 1024;
 
 /// What is known of a log before its files are looked at.
 pub(crate) struct Before {
@@ -47,6 +51,7 @@ impl Log {
             options: options.clone(),
             segments,
             start: known.start.max(first).min(end.offset),
+            has_removed: false,
             committed: end,
             synced: end,
             submitted: end,
@@ -67,17 +72,25 @@ impl Log {
         };
         let file = log.file(&mut disk.files, end.base)?;
         log.allocated = file.len()?;
-        if !before.was_closed {
-            if options.durability == Durability::Fsync {
-                // What a process wrote before it was killed can be read, and need not be on disk.
-                file.sync_data()?;
-                disk.fs.sync_dir(&log.dir)?;
-            } else {
-                log.synced = log.synced.min(known.committed);
-            }
-        }
         Ok(log)
     }
+}
+
+/// Makes durable what can be read. A process that was killed need not have synced it, and after a sync that failed
+/// it may be in memory only, where no later sync looks for it unless it is written again.
+fn write_again(file: &dyn File, bytes: Range<u64>) -> io::Result<()> {
+    let mut part = Vec::new();
+    let mut at = bytes.start;
+    while at < bytes.end {
+        part.clear();
+        file.read_into(&mut part, WRITTEN_AGAIN_BYTES.min((bytes.end - at) as usize), at)?;
+        if part.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        file.write_at(&part, at)?;
+        at += part.len() as u64;
+    }
+    file.sync_data()
 }
 
 /// What a log's directory holds.
@@ -165,13 +178,13 @@ impl Recovery<'_> {
             let found = scan.valid_end(from)?;
             self.tell_damage(&found);
             self.segments[at].bytes = found.place.position;
-            if at == last {
-                self.cut_rest(&*file, &mut scan, found.place)?;
-                return Ok(found.place);
-            }
             let is_complete = found.place.offset == limit || !found.is_cut_short;
-            if !is_complete && !self.has_durable_behind(at, known) {
+            let is_end = at == last || !(is_complete || self.has_durable_behind(at, known));
+            if is_end {
                 self.cut_rest(&*file, &mut scan, found.place)?;
+            }
+            write_again(&*file, from.position..found.place.position)?;
+            if is_end {
                 self.cut_from(at + 1)?;
                 return Ok(found.place);
             }

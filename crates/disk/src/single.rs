@@ -80,6 +80,8 @@ pub(crate) struct Log {
     /// Oldest first; there is always one, which is appended to.
     pub(crate) segments: VecDeque<Segment>,
     pub(crate) start: u64,
+    /// A segment was removed, and the directory was not synced since.
+    pub(crate) has_removed: bool,
     /// How far it is as durable as it is to be.
     pub(crate) committed: Place,
     /// How far it is known to be on disk.

@@ -38,6 +38,9 @@ pub struct SegmentStore {
     /// What was known of logs when the store was opened.
     known: Checkpoint,
     was_closed: bool,
+    /// Whether the last checkpoint may speak of logs that were removed since. A new log of the same name must not
+    /// be taken for one of them.
+    speaks_of_removed: bool,
     /// Logs appended to since the last commit.
     dirty: Vec<LogId>,
     tickets: u64,
@@ -83,7 +86,7 @@ impl SegmentStore {
 
     fn try_open(fs: Arc<dyn Fs>, dir: PathBuf, settings: Settings, committer: Committer) -> io::Result<Self> {
         make_dir(&*fs, &dir)?;
-        let (known, was_closed) = checkpoint::load(&*fs, &dir)?;
+        let (mut known, was_closed) = checkpoint::load(&*fs, &dir)?;
         if !was_closed {
             redo(&*fs, &dir)?;
         }
@@ -97,6 +100,8 @@ impl SegmentStore {
                 remove_dir(&*fs, &dir.join(found))?;
             }
         }
+        let speaks_of_removed = known.keys().any(|name| !names.contains_key(name));
+        known.retain(|name, _| names.contains_key(name));
         let journal = Journal::new(fs.clone(), dir.clone(), settings.journal_bytes);
         let syncer = Syncer::new(fs.clone(), dir.clone(), journal, settings.open_files);
         let queue = Queue::start(syncer, committer)?;
@@ -111,6 +116,7 @@ impl SegmentStore {
             names,
             known,
             was_closed,
+            speaks_of_removed,
             dirty: Vec::new(),
             tickets: 0,
             completed: Vec::new(),
@@ -202,6 +208,7 @@ impl SegmentStore {
         let dir = self.dir.join(name::log_dir(name));
         let is_new = !self.names.contains_key(name);
         if is_new {
+            self.forget_removed()?;
             self.disk.fs.create_dir(&dir)?;
             self.disk.fs.sync_dir(&self.dir)?;
         }
@@ -211,6 +218,17 @@ impl SegmentStore {
         self.logs.push(Some(Box::new(log)));
         self.names.insert(name.to_owned(), Place::Open(id));
         Ok(id)
+    }
+
+    /// Sees to it that the last checkpoint speaks of no log that is not there.
+    fn forget_removed(&mut self) -> io::Result<()> {
+        if self.speaks_of_removed {
+            let committer_rests = self.queue.settled();
+            checkpoint::store(&*self.disk.fs, &self.dir, &self.checkpoint())?;
+            drop(committer_rests);
+            self.speaks_of_removed = false;
+        }
+        Ok(())
     }
 
     fn try_remove(&mut self, log: &Log) -> io::Result<()> {
@@ -343,6 +361,7 @@ impl Store for SegmentStore {
         self.cached.forget(log);
         self.names.remove(&*gone.name);
         self.known.remove(&*gone.name);
+        self.speaks_of_removed = true;
         self.try_remove(&gone).map_err(|error| refused(&error))
     }
 

@@ -16,11 +16,14 @@ impl Log {
         self.start = self.start.max(offset.min(self.head.offset));
         let mut outcome = Ok(());
         // A segment goes only once the next one is known to be on disk: otherwise nothing might be left.
-        while self.segments.len() > 1
-            && self.segments[1].base <= self.start.min(self.synced.base)
-            && let Some(gone) = self.segments.pop_front()
-        {
+        while self.segments.len() > 1 && self.segments[1].base <= self.start.min(self.synced.base) {
+            // And only once the one before it is known to have gone: it must not come back with a hole behind it.
+            if std::mem::take(&mut self.has_removed) {
+                disk.fs.sync_dir(&self.dir)?;
+            }
+            let Some(gone) = self.segments.pop_front() else { break };
             outcome = outcome.and(self.remove_segment(disk, gone.base));
+            self.has_removed = true;
         }
         outcome
     }

@@ -271,16 +271,16 @@ impl Shard {
         what: What,
         completes: bool,
     ) {
+        // Each has a number of its own, by which receipts find it.
+        let number = receipt.unwrap_or_else(|| self.receipt_for(slot)).number;
         let durable = self.commits.durable();
-        let session = self.deliveries.sessions.at(slot);
-        let is_first = session.rare.as_ref().is_none_or(|rare| rare.answers.is_empty());
-        let number = receipt.map_or(self.next_answer, |receipt| receipt.number);
+        let is_first = self.deliveries.sessions.at(slot).rare.as_ref().is_none_or(|rare| rare.answers.is_empty());
         let answer = Answer { number, wait, has_failed: false, completes, what };
         if is_first && wait.is_over(durable) {
             self.give_answer(io, slot, answer);
             return;
         }
-        session.rare().answers.push(answer);
+        self.deliveries.sessions.at(slot).rare().answers.push(answer);
         if wait.commit > durable {
             let key = self.deliveries.sessions.key(self.me, slot);
             self.commits.wake_with(wait.commit, key);

@@ -213,4 +213,13 @@ impl Index {
         file.write_at(&bytes, 0)?;
         file.set_len(bytes.len() as u64)
     }
+
+    /// Removes the one at `path`, if there is one. It must be gone for good before its segment is cut off, or gives
+    /// its name to another: nothing tells whether it speaks of the same batches.
+    pub(crate) fn remove(fs: &dyn Fs, path: &Path) -> io::Result<()> {
+        match fs.remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use mainstem_log::{Batch, BatchHeader, Compression, Error, Found, HEADER_BYTES, Records, batches};
 
 use crate::fs::File;
+use crate::index::Index;
 use crate::scan::{Place, Scan, Step};
 use crate::single::{Disk, Log};
 
@@ -145,9 +146,7 @@ impl Log {
         // The index may be at fault. It is made anew once, from the segment itself.
         self.segments[at].index = None;
         let path = self.dir.join(crate::name::index(base));
-        if let Err(error) = disk.fs.remove_file(&path)
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = Index::remove(&*disk.fs, &path) {
             log::debug!("log {}: {}: {error}", self.name, path.display());
         }
         let from = self.index(disk, at)?.before_offset(offset);

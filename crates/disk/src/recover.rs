@@ -184,6 +184,7 @@ impl Recovery<'_> {
                 self.cut_rest(&*file, &mut scan, found.place)?;
             }
             write_again(&*file, from.position..found.place.position)?;
+            Index::remove(self.fs, &self.dir.join(name::index(base)))?;
             if is_end {
                 self.cut_from(at + 1)?;
                 return Ok(found.place);
@@ -214,11 +215,13 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Removes the segments from number `at` on, the last first, and everything's index.
+    /// Removes the segments from number `at` on, the last first. What else has been removed is durable then, too.
     fn cut_from(&mut self, at: usize) -> io::Result<()> {
         while self.segments.len() > at {
             let Some(gone) = self.segments.pop_back() else { break };
+            Index::remove(self.fs, &self.dir.join(name::index(gone.base)))?;
             self.fs.remove_file(&self.dir.join(name::segment(gone.base)))?;
+            self.fs.sync_dir(self.dir)?;
         }
         self.fs.sync_dir(self.dir)
     }

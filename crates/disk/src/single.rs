@@ -233,6 +233,8 @@ impl Log {
             }
             outcome => outcome,
         };
+        let index = self.dir.join(name::index(base));
+        let begun = begun.and_then(|file| Index::remove(&*disk.fs, &index).map(|()| file));
         let file = begun.map_err(|error| match Failure::from(error) {
             Failure::Full => {
                 self.state = State::Full;
@@ -339,7 +341,9 @@ impl Log {
     fn fail_turn(&mut self, disk: &mut Disk, failure: Failure) -> Error {
         match failure {
             Failure::Full => {
-                self.go_back(disk, self.submitted);
+                if let Err(error) = self.go_back(disk, self.submitted) {
+                    return self.fail_turn(disk, Failure::Broken(error));
+                }
                 self.state = State::Full;
                 self.acknowledge(disk, Err(Error::Full));
                 Error::Full
@@ -361,15 +365,22 @@ impl Log {
     }
 
     /// Ends the log at `place`, in its files too.
-    fn go_back(&mut self, disk: &mut Disk, place: Place) {
+    ///
+    /// # Errors
+    /// If segments that were begun may come back after a crash, with what is no part of the log.
+    fn go_back(&mut self, disk: &mut Disk, place: Place) -> io::Result<()> {
+        let has_rolled = place.base < self.head.base;
         while self.segments.len() > 1 && self.newest().base > place.base {
             let base = self.newest().base;
             self.segments.pop_back();
             disk.files.close(self.key(base));
             disk.group.ranges.remove(&self.key(base));
-            if let Err(error) = disk.fs.remove_file(&self.path(base)) {
-                log::debug!("log {}: segment {base}: {error}", self.name);
-            }
+            disk.fs.remove_file(&self.path(base))?;
+            disk.fs.sync_dir(&self.dir)?;
+        }
+        if has_rolled {
+            Index::remove(&*disk.fs, &self.dir.join(name::index(place.base)))?;
+            disk.fs.sync_dir(&self.dir)?;
         }
         // Half a batch must not stay behind the end; if it does, a recovery cuts it off.
         let cut = self.file(&mut disk.files, place.base).and_then(|file| file.set_len(place.position));
@@ -377,9 +388,9 @@ impl Log {
             log::debug!("log {}: segment {}: {error}", self.name, place.base);
         }
         self.allocated = place.position;
-        let has_rolled = place.base < self.head.base;
         self.covered = if has_rolled { place.position } else { self.covered.min(place.position) };
         self.end_at(place);
+        Ok(())
     }
 
     /// Ends the log at `place`, in memory.

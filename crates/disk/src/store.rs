@@ -38,9 +38,9 @@ pub struct SegmentStore {
     /// What was known of logs when the store was opened.
     known: Checkpoint,
     was_closed: bool,
-    /// Whether the last checkpoint may speak of logs that were removed since. A new log of the same name must not
-    /// be taken for one of them.
-    speaks_of_removed: bool,
+    /// Whether the last checkpoint speaks of what was removed since: logs, of which a new one must not be taken for
+    /// the old, or the end of a log, behind which something else may come to stand.
+    is_checkpoint_wrong: bool,
     /// Logs appended to since the last commit.
     dirty: Vec<LogId>,
     tickets: u64,
@@ -100,7 +100,7 @@ impl SegmentStore {
                 remove_dir(&*fs, &dir.join(found))?;
             }
         }
-        let speaks_of_removed = known.keys().any(|name| !names.contains_key(name));
+        let is_checkpoint_wrong = known.keys().any(|name| !names.contains_key(name));
         known.retain(|name, _| names.contains_key(name));
         let journal = Journal::new(fs.clone(), dir.clone(), settings.journal_bytes);
         let syncer = Syncer::new(fs.clone(), dir.clone(), journal, settings.open_files);
@@ -116,7 +116,7 @@ impl SegmentStore {
             names,
             known,
             was_closed,
-            speaks_of_removed,
+            is_checkpoint_wrong,
             dirty: Vec::new(),
             tickets: 0,
             completed: Vec::new(),
@@ -208,25 +208,27 @@ impl SegmentStore {
         let dir = self.dir.join(name::log_dir(name));
         let is_new = !self.names.contains_key(name);
         if is_new {
-            self.forget_removed()?;
+            self.right_checkpoint()?;
             self.disk.fs.create_dir(&dir)?;
             self.disk.fs.sync_dir(&self.dir)?;
         }
         let before = Before { known: self.known.get(name).copied(), was_closed: self.was_closed };
         let id = LogId(self.logs.len() as u32);
         let log = Log::open(&mut self.disk, id, name, dir, options, &before)?;
+        self.is_checkpoint_wrong |= before.known.is_some_and(|known| log.synced < known.committed);
         self.logs.push(Some(Box::new(log)));
         self.names.insert(name.to_owned(), Place::Open(id));
+        self.right_checkpoint()?;
         Ok(id)
     }
 
-    /// Sees to it that the last checkpoint speaks of no log that is not there.
-    fn forget_removed(&mut self) -> io::Result<()> {
-        if self.speaks_of_removed {
+    /// Sees to it that the last checkpoint speaks of nothing that is not there.
+    fn right_checkpoint(&mut self) -> io::Result<()> {
+        if self.is_checkpoint_wrong {
             let committer_rests = self.queue.settled();
             checkpoint::store(&*self.disk.fs, &self.dir, &self.checkpoint())?;
             drop(committer_rests);
-            self.speaks_of_removed = false;
+            self.is_checkpoint_wrong = false;
         }
         Ok(())
     }
@@ -361,7 +363,7 @@ impl Store for SegmentStore {
         self.cached.forget(log);
         self.names.remove(&*gone.name);
         self.known.remove(&*gone.name);
-        self.speaks_of_removed = true;
+        self.is_checkpoint_wrong = true;
         self.try_remove(&gone).map_err(|error| refused(&error))
     }
 
@@ -475,12 +477,13 @@ impl Store for SegmentStore {
         if to.state == State::Broken {
             return Err(Error::Broken);
         }
-        let mut syncer = queue.settled();
-        let outcome = to.truncate_suffix(disk, &mut syncer.journal, place);
-        if let Err(error) = outcome {
+        let outcome = to.truncate_suffix(disk, &mut queue.settled().journal, place);
+        self.is_checkpoint_wrong = true;
+        if let Err(error) = outcome.and_then(|()| self.right_checkpoint()) {
+            let mut syncer = self.queue.settled();
             syncer.fail(log, &error);
-            queue.note_broken(syncer.newly_broken());
-            to.fail();
+            self.queue.note_broken(syncer.newly_broken());
+            open_log(&mut self.logs, log).fail();
             return Err(Error::Broken);
         }
         Ok(())

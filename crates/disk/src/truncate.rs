@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::index::Index;
 use crate::journal::Journal;
 use crate::name;
 use crate::scan::Place;
@@ -31,12 +32,7 @@ impl Log {
     /// Removes the files of a segment that is not part of the log any more.
     fn remove_segment(&self, disk: &mut Disk, base: u64) -> io::Result<()> {
         disk.files.close(self.key(base));
-        let index = disk.fs.remove_file(&self.dir.join(name::index(base)));
-        if let Err(error) = index
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            log::debug!("log {}: index of segment {base}: {error}", self.name);
-        }
+        Index::remove(&*disk.fs, &self.dir.join(name::index(base)))?;
         disk.fs.remove_file(&self.path(base))
     }
 
@@ -59,16 +55,19 @@ impl Log {
             }
         }
         journal.forget(&self.name)?;
+        // One after the other, the newest first, so that no hole is left whenever this ends.
         while self.newest().base > place.base {
             let base = self.newest().base;
             self.remove_segment(disk, base)?;
+            disk.fs.sync_dir(&self.dir)?;
             journal.synced(self.key(base));
             self.segments.pop_back();
         }
-        disk.fs.sync_dir(&self.dir)?;
         if let Some(compaction) = self.compaction.take() {
             drop(compaction);
         }
+        Index::remove(&*disk.fs, &self.dir.join(name::index(place.base)))?;
+        disk.fs.sync_dir(&self.dir)?;
         let file = self.file(&mut disk.files, place.base)?;
         file.set_len(place.position)?;
         file.sync_data()?;

@@ -12,22 +12,59 @@ use crate::fs::{File, Fs, Mode};
 /// One segment of the store.
 pub(crate) type SegmentKey = (LogId, u64);
 
-/// Open files by segment. Of more than the bound, the half that was asked for longest ago is closed.
+/// Open files by segment, no more of them than the bound.
 pub(crate) struct Files {
     fs: Arc<dyn Fs>,
-    open: BTreeMap<SegmentKey, Held>,
-    bound: usize,
-    clock: u64,
+    open: BTreeMap<SegmentKey, Arc<dyn File>>,
+    recent: Recent,
 }
 
-struct Held {
-    file: Arc<dyn File>,
-    used: u64,
+/// What was used lately. Of more than the bound, the half that was used longest ago has to go.
+pub(crate) struct Recent {
+    used: BTreeMap<SegmentKey, u64>,
+    bound: usize,
+    clock: u64,
+    gone: Vec<SegmentKey>,
+}
+
+impl Recent {
+    pub(crate) fn new(bound: usize) -> Self {
+        Self { used: BTreeMap::new(), bound: bound.max(2), clock: 0, gone: Vec::new() }
+    }
+
+    /// Takes note of a use.
+    pub(crate) fn note(&mut self, key: SegmentKey) {
+        self.clock += 1;
+        if let Some(used) = self.used.get_mut(&key) {
+            *used = self.clock;
+            return;
+        }
+        if self.used.len() >= self.bound {
+            let mut ages: Vec<u64> = self.used.values().copied().collect();
+            let (_, median, _) = ages.select_nth_unstable(self.bound / 2);
+            let median = *median;
+            self.gone.extend(self.used.extract_if(.., |_, used| *used <= median).map(|(key, _)| key));
+        }
+        self.used.insert(key, self.clock);
+    }
+
+    /// Takes what has to go.
+    pub(crate) fn take_gone(&mut self) -> Vec<SegmentKey> {
+        std::mem::take(&mut self.gone)
+    }
+
+    fn forget(&mut self, key: SegmentKey) {
+        self.used.remove(&key);
+    }
+
+    fn forget_log(&mut self, log: LogId) {
+        self.used.retain(|(owner, _), _| *owner != log);
+    }
 }
 
 impl Files {
     pub(crate) fn new(fs: Arc<dyn Fs>, bound: usize) -> Self {
-        Self { fs, open: BTreeMap::new(), bound: bound.max(2), clock: 0 }
+        Self { fs, open: BTreeMap::new(), recent: Recent::new(bound) }
     }
 
     /// The file of segment `key`, which is at `path`.
@@ -36,10 +73,9 @@ impl Files {
         key: SegmentKey,
         path: impl FnOnce() -> PathBuf,
     ) -> io::Result<Arc<dyn File>> {
-        self.clock += 1;
-        if let Some(held) = self.open.get_mut(&key) {
-            held.used = self.clock;
-            return Ok(held.file.clone());
+        if let Some(file) = self.open.get(&key) {
+            self.recent.note(key);
+            return Ok(file.clone());
         }
         let file = self.fs.open(&path(), Mode::Existing)?;
         self.hold(key, file.clone());
@@ -48,33 +84,22 @@ impl Files {
 
     /// Takes in a file that was opened elsewhere.
     pub(crate) fn hold(&mut self, key: SegmentKey, file: Arc<dyn File>) {
-        self.clock += 1;
-        if self.open.len() >= self.bound {
-            let mut ages: Vec<u64> = self.open.values().map(|held| held.used).collect();
-            let (_, median, _) = ages.select_nth_unstable(self.bound / 2);
-            let median = *median;
-            self.open.retain(|_, held| held.used > median);
+        self.recent.note(key);
+        for gone in self.recent.take_gone() {
+            self.open.remove(&gone);
         }
-        self.open.insert(key, Held { file, used: self.clock });
-    }
-
-    /// Counts one more use of whatever it is.
-    pub(crate) fn tick(&mut self) {
-        self.clock += 1;
-    }
-
-    /// Uses counted so far.
-    pub(crate) fn clock(&self) -> u64 {
-        self.clock
+        self.open.insert(key, file);
     }
 
     /// Closes one segment.
     pub(crate) fn close(&mut self, key: SegmentKey) {
         self.open.remove(&key);
+        self.recent.forget(key);
     }
 
     /// Closes all segments of a log.
     pub(crate) fn close_log(&mut self, log: LogId) {
         self.open.retain(|(owner, _), _| *owner != log);
+        self.recent.forget_log(log);
     }
 }

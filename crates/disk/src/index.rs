@@ -64,6 +64,16 @@ impl Index {
         (self.end.position > 0).then_some(self.max_timestamp_ms)
     }
 
+    /// Largest timestamp of the first batch; nothing if there is none.
+    pub(crate) fn first_timestamp_ms(&self) -> Option<i64> {
+        (self.end.position > 0).then_some(self.first_timestamp_ms)
+    }
+
+    /// Lets it reach to `end`: there are no more batches before that.
+    pub(crate) fn reach(&mut self, end: Place) {
+        self.end = end;
+    }
+
     /// Takes in the batch at `place`, which is not before its end.
     pub(crate) fn note(&mut self, place: Place, header: &BatchHeader) {
         let is_due =

@@ -25,7 +25,7 @@
 //!
 //! # Files
 //! `store` all logs of a shard · `single` one log, and the way of an append · `read` · `truncate` · `recover` ·
-//! `compact` · `tail` newest entries in memory · `index` · `scan` walking through a segment · `commit` making
+//! `store::tend` what is due by itself · `compact` key compaction, with `keys` and `filter` · `tail` newest entries in memory · `index` · `scan` walking through a segment · `commit` making
 //! groups durable · `queue` between the shard and that · `journal` many small writes in one · `checkpoint` · `files`
 //! open files · `name` · `settings` · `fs` the seam to the file system, and the real one behind it ·
 //! `fault` the faulty one.
@@ -35,9 +35,11 @@ mod commit;
 mod compact;
 pub mod fault;
 mod files;
+mod filter;
 mod fs;
 mod index;
 mod journal;
+mod keys;
 mod name;
 mod queue;
 mod read;

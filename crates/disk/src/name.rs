@@ -15,6 +15,8 @@ const SEGMENT: &str = ".segment";
 const INDEX: &str = ".index";
 /// Ends that of what compaction is writing in its place.
 const CLEANED: &str = ".cleaned";
+/// Ends that of the same when it is complete.
+const SWAP: &str = ".swap";
 
 /// The positions of the store's logs, as they were lately.
 pub(crate) const CHECKPOINT: &str = "checkpoint";
@@ -65,9 +67,34 @@ pub(crate) fn index(base: u64) -> String {
     format!("{base:020}{INDEX}")
 }
 
+/// What compaction writes in place of the segments from that one on.
+pub(crate) fn cleaned(base: u64) -> String {
+    format!("{base:020}{CLEANED}")
+}
+
+/// The same when it is complete: it stands for all segments from `base` to before `end`.
+pub(crate) fn swap(base: u64, end: u64) -> String {
+    format!("{base:020}-{end:020}{SWAP}")
+}
+
+/// What segments a file stands for that a compaction has completed.
+pub(crate) fn bases_of_swap(file: &str) -> Option<(u64, u64)> {
+    let (base, end) = file.strip_suffix(SWAP)?.split_once('-')?;
+    Some((base.parse().ok()?, end.parse().ok()?))
+}
+
 /// The base offset of the segment that a file is.
 pub(crate) fn base_of_segment(file: &str) -> Option<u64> {
-    file.strip_suffix(SEGMENT).filter(|digits| digits.len() == 20)?.parse().ok()
+    base_before(file, SEGMENT)
+}
+
+/// The base offset of the segment that a file is the index of.
+pub(crate) fn base_of_index(file: &str) -> Option<u64> {
+    base_before(file, INDEX)
+}
+
+fn base_before(file: &str, ending: &str) -> Option<u64> {
+    file.strip_suffix(ending).filter(|digits| digits.len() == 20)?.parse().ok()
 }
 
 /// Whether this is what a compaction left when it was cut short.

@@ -135,13 +135,12 @@ impl Log {
         let base = self.segments[at].base;
         let expected = |place: &&Place| place.base == base && place.offset == offset && place.position > 0;
         let cursor = self.cursors.iter().find(expected).copied();
-        let from = match cursor {
-            Some(place) => place,
-            None => self.index(disk, at)?.before_offset(offset),
-        };
-        let spot = self.walk(disk, at, from, offset)?;
-        if matches!(spot, Spot::Batch(..)) || from.position == 0 {
-            return Ok(spot);
+        if let Some(from) = cursor {
+            return self.walk(disk, at, from, offset);
+        }
+        let from = self.index(disk, at)?.before_offset(offset);
+        if from.position == 0 || self.is_boundary(disk, at, from)? {
+            return self.walk(disk, at, from, offset);
         }
         // The index may be at fault. It is made anew once, from the segment itself.
         self.segments[at].index = None;
@@ -151,6 +150,15 @@ impl Log {
         }
         let from = self.index(disk, at)?.before_offset(offset);
         self.walk(disk, at, from, offset)
+    }
+
+    /// Whether a batch begins at a place, with the offset that it names.
+    fn is_boundary(&self, disk: &mut Disk, at: usize, place: Place) -> io::Result<bool> {
+        let end = self.end_of_segment(at);
+        let file = self.file(&mut disk.files, end.base)?;
+        let mut scan = Scan::new(&*file, end.position, end.offset, self.gaps(end.base));
+        let step = scan.step(place)?;
+        Ok(matches!(step, Step::Batch(header) if header.base_offset == place.offset))
     }
 
     fn walk(&mut self, disk: &mut Disk, at: usize, from: Place, offset: u64) -> io::Result<Spot> {

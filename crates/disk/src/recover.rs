@@ -67,6 +67,8 @@ impl Log {
             cleaned: known.cleaned.min(end.offset),
             sparse: known.sparse.min(end.offset),
             compaction: None,
+            compacted_to: 0,
+            tend_after_ms: 0,
             cursors: [Place::default(); 4],
             next_cursor: 0,
         };
@@ -100,14 +102,14 @@ struct Found {
 
 impl Found {
     fn in_dir(fs: &dyn Fs, dir: &Path) -> io::Result<Self> {
+        compact::finish_cut_short(fs, dir)?;
         let files = fs.list(dir)?;
-        compact::finish_cut_short(fs, dir, &files)?;
         let mut bases: Vec<u64> = files.iter().filter_map(|file| name::base_of_segment(file)).collect();
         bases.sort_unstable();
         let mut segments = VecDeque::with_capacity(bases.len().max(1));
         for base in bases {
             let bytes = fs.open(&dir.join(name::segment(base)), Mode::Existing)?.len()?;
-            segments.push_back(Segment { base, bytes, index: None, used: 0 });
+            segments.push_back(Segment { base, bytes, index: None });
         }
         Ok(Self { segments })
     }
@@ -156,7 +158,7 @@ impl Recovery<'_> {
         self.fs.open(&self.dir.join(name::segment(base)), Mode::New)?;
         self.fs.sync_dir(self.dir)?;
         let index = Some(Box::new(Index::new(base)));
-        self.segments.push_back(Segment { base, bytes: 0, index, used: 0 });
+        self.segments.push_back(Segment { base, bytes: 0, index });
         Ok(Place::beginning(base))
     }
 

@@ -17,7 +17,7 @@ use mainstem_log::{BatchHeader, Durability, Error, LogId, Options, State, Ticket
 
 use crate::commit::{Ack, Group, Range};
 use crate::compact::Compaction;
-use crate::files::{Files, SegmentKey};
+use crate::files::{Files, Recent, SegmentKey};
 use crate::fs::{File, Fs, Mode};
 use crate::index::Index;
 use crate::name;
@@ -35,6 +35,8 @@ pub(crate) struct Disk {
     pub(crate) fs: Arc<dyn Fs>,
     pub(crate) settings: Settings,
     pub(crate) files: Files,
+    /// Indexes in memory of segments that are complete.
+    pub(crate) indexes: Recent,
     /// What this turn has written.
     pub(crate) group: Group,
 }
@@ -48,8 +50,6 @@ pub(crate) struct Segment {
     pub(crate) bytes: u64,
     /// Made when it is first needed.
     pub(crate) index: Option<Box<Index>>,
-    /// When the index was last asked for.
-    pub(crate) used: u64,
 }
 
 /// Why nothing more was written.
@@ -105,6 +105,10 @@ pub(crate) struct Log {
     /// Segments that begin before this offset may have gaps.
     pub(crate) sparse: u64,
     pub(crate) compaction: Option<Box<Compaction>>,
+    /// Where the newest segment began when the last compaction did. The next is begun when there is more.
+    pub(crate) compacted_to: u64,
+    /// Not to be tended before, since that failed; ms since 1970.
+    pub(crate) tend_after_ms: u64,
     /// Where readers are expected next.
     pub(crate) cursors: [Place; 4],
     pub(crate) next_cursor: usize,
@@ -245,11 +249,23 @@ impl Log {
         self.close_newest(disk)?;
         disk.files.hold(self.key(base), file);
         disk.group.dirs.insert(self.id, self.dir.clone());
-        self.segments.push_back(Segment { base, bytes: 0, index: Some(Box::new(Index::new(base))), used: 0 });
+        self.segments.push_back(Segment { base, bytes: 0, index: Some(Box::new(Index::new(base))) });
+        let closed = self.segments.len() - 2;
+        if self.segments[closed].index.is_some() {
+            self.note_index(disk, closed);
+        }
         self.head = Place::beginning(base);
         self.written = self.head;
         self.allocated = 0;
         self.covered = 0;
+        // Nobody waits for it, but what is before this need not be read by a recovery, and may be removed.
+        disk.group.acknowledge(Ack {
+            log: self.id,
+            ticket: None,
+            end: self.head,
+            outcome: Ok(()),
+            earlier: 0,
+        });
         Ok(())
     }
 
@@ -266,16 +282,6 @@ impl Log {
         self.keep_index(disk);
         let (key, name, from) = (self.key(base), self.name.clone(), self.covered);
         disk.group.add(Range { key, name, file, from, to: position, is_closed: true });
-        if self.options.durability == Durability::Os {
-            // Nobody waits, but a recovery need not read it any more.
-            disk.group.acknowledge(Ack {
-                log: self.id,
-                ticket: None,
-                end: self.head,
-                outcome: Ok(()),
-                earlier: 0,
-            });
-        }
         Ok(())
     }
 
@@ -431,14 +437,20 @@ impl Log {
 
     /// The index of a segment, made if it is not there.
     pub(crate) fn index(&mut self, disk: &mut Disk, at: usize) -> io::Result<&Index> {
-        disk.files.tick();
         if self.segments[at].index.is_none() {
             let index = self.make_index(disk, at)?;
             self.segments[at].index = Some(Box::new(index));
         }
+        self.note_index(disk, at);
         let segment = &mut self.segments[at];
-        segment.used = disk.files.clock();
         Ok(segment.index.as_deref().expect("it has just been made"))
+    }
+
+    /// Takes note that the index of a segment is in use, if it is one of those that are bounded.
+    pub(crate) fn note_index(&self, disk: &mut Disk, at: usize) {
+        if at + 1 < self.segments.len() {
+            disk.indexes.note(self.key(self.segments[at].base));
+        }
     }
 
     fn make_index(&self, disk: &mut Disk, at: usize) -> io::Result<Index> {
@@ -447,8 +459,12 @@ impl Log {
         let limit = self.segments.get(at + 1).map_or(self.head.offset, |next| next.base);
         let position = if is_newest { self.written.position } else { self.segments[at].bytes };
         let end = Place { base, position, offset: if is_newest { self.written.offset } else { limit } };
-        let kept = Index::load(&*disk.fs, &self.dir.join(name::index(base)), end);
-        let mut index = kept.unwrap_or_else(|| Index::new(base));
+        let path = self.dir.join(name::index(base));
+        let mut index = match Index::load(&*disk.fs, &path, end) {
+            Some(kept) if kept.end() == end && !is_newest => return Ok(kept),
+            Some(kept) => kept,
+            None => Index::new(base),
+        };
         let file = self.file(&mut disk.files, base)?;
         let mut scan = Scan::new(&*file, position, limit, self.gaps(base));
         index.extend(&mut scan, end)?;
@@ -456,6 +472,8 @@ impl Log {
             for batch in batches(self.tail.unwritten()) {
                 index.note(index.end(), &batch.header);
             }
+        } else if let Err(error) = index.store(&*disk.fs, &path) {
+            log::debug!("log {}: no index for segment {base}: {error}", self.name);
         }
         Ok(index)
     }

@@ -12,7 +12,7 @@ use mainstem_log::{
 
 use crate::checkpoint::{self, Checkpoint, Known};
 use crate::commit::{Group, Syncer};
-use crate::files::Files;
+use crate::files::{Files, Recent};
 use crate::fs::{Fs, Mode};
 use crate::journal::{self, Journal};
 use crate::name;
@@ -21,6 +21,9 @@ use crate::read::FileRange;
 use crate::recover::Before;
 use crate::settings::{Committer, Settings};
 use crate::single::{Disk, Log};
+use tend::Tending;
+
+mod tend;
 
 /// A store that keeps its logs in files below one directory. There must be no other store on it.
 ///
@@ -50,6 +53,7 @@ pub struct SegmentStore {
     checkpoint_bytes: u64,
     /// Logs with something in memory, in the order in which they were written to, and how much that is.
     cached: Cached,
+    tending: Tending,
 }
 
 /// Whether a log is open.
@@ -107,7 +111,8 @@ impl SegmentStore {
         let queue = Queue::start(syncer, committer)?;
         let files = Files::new(fs.clone(), settings.open_files);
         let checkpoint_bytes = settings.checkpoint_bytes;
-        let disk = Disk { fs, settings, files, group: Group::default() };
+        let indexes = Recent::new(settings.indexes);
+        let disk = Disk { fs, settings, files, indexes, group: Group::default() };
         Ok(Self {
             dir,
             disk,
@@ -123,6 +128,7 @@ impl SegmentStore {
             since_checkpoint: 0,
             checkpoint_bytes,
             cached: Cached::default(),
+            tending: Tending::default(),
         })
     }
 
@@ -138,7 +144,9 @@ impl SegmentStore {
         max_bytes: u64,
     ) -> Result<Vec<FileRange>, Error> {
         let Self { logs, disk, .. } = self;
-        open_log(logs, log).ranges(disk, &offsets, max_bytes)
+        let ranges = open_log(logs, log).ranges(disk, &offsets, max_bytes);
+        self.trim_indexes();
+        ranges
     }
 
     fn log(&self, log: LogId) -> &Log {
@@ -173,6 +181,17 @@ impl SegmentStore {
         self.queue.submit(group);
         drop(self.queue.settled());
         self.take_reports();
+    }
+
+    /// Forgets the indexes that were not used lately, beyond the bound.
+    fn trim_indexes(&mut self) {
+        for (log, base) in self.disk.indexes.take_gone() {
+            let Some(log) = &mut self.logs[log.0 as usize] else { continue };
+            let at = log.segment_of(base);
+            if at + 1 < log.segments.len() && log.segments[at].base == base {
+                log.segments[at].index = None;
+            }
+        }
     }
 
     /// What is known of all logs at this moment.
@@ -427,7 +446,9 @@ impl Store for SegmentStore {
         into: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let Self { logs, disk, .. } = self;
-        open_log(logs, log).read(disk, offsets, max_bytes, into)
+        let outcome = open_log(logs, log).read(disk, offsets, max_bytes, into);
+        self.trim_indexes();
+        outcome
     }
 
     fn status(&self, log: LogId) -> Status {
@@ -443,7 +464,9 @@ impl Store for SegmentStore {
 
     fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<Found>, Error> {
         let Self { logs, disk, .. } = self;
-        open_log(logs, log).find_time(disk, timestamp_ms)
+        let found = open_log(logs, log).find_time(disk, timestamp_ms);
+        self.trim_indexes();
+        found
     }
 
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
@@ -489,8 +512,8 @@ impl Store for SegmentStore {
         Ok(())
     }
 
-    fn tend(&mut self, _unix_ms: u64) -> Option<u64> {
-        None
+    fn tend(&mut self, unix_ms: u64) -> Option<u64> {
+        self.tend_some(unix_ms)
     }
 }
 

@@ -16,6 +16,7 @@ impl Log {
     pub(crate) fn truncate_prefix(&mut self, disk: &mut Disk, offset: u64) -> io::Result<()> {
         self.start = self.start.max(offset.min(self.head.offset));
         let mut outcome = Ok(());
+        let before = self.segments.len();
         // A segment goes only once the next one is known to be on disk: otherwise nothing might be left.
         while self.segments.len() > 1 && self.segments[1].base <= self.start.min(self.synced.base) {
             // And only once the one before it is known to have gone: it must not come back with a hole behind it.
@@ -26,11 +27,14 @@ impl Log {
             outcome = outcome.and(self.remove_segment(disk, gone.base));
             self.has_removed = true;
         }
+        if self.segments.len() < before {
+            self.compaction = None;
+        }
         outcome
     }
 
     /// Removes the files of a segment that is not part of the log any more.
-    fn remove_segment(&self, disk: &mut Disk, base: u64) -> io::Result<()> {
+    pub(crate) fn remove_segment(&self, disk: &mut Disk, base: u64) -> io::Result<()> {
         disk.files.close(self.key(base));
         Index::remove(&*disk.fs, &self.dir.join(name::index(base)))?;
         disk.fs.remove_file(&self.path(base))
@@ -46,15 +50,7 @@ impl Log {
         journal: &mut Journal,
         place: Place,
     ) -> io::Result<()> {
-        // Replaying the journal would bring back what is to go. So what stays must not need it.
-        for at in 0..self.segments.len() {
-            let base = self.segments[at].base;
-            if base <= place.base && journal.needs(self.key(base)) {
-                self.file(&mut disk.files, base)?.sync_data()?;
-                journal.synced(self.key(base));
-            }
-        }
-        journal.forget(&self.name)?;
+        self.forget_journal(disk, journal)?;
         // One after the other, the newest first, so that no hole is left whenever this ends.
         while self.newest().base > place.base {
             let base = self.newest().base;
@@ -63,9 +59,7 @@ impl Log {
             journal.synced(self.key(base));
             self.segments.pop_back();
         }
-        if let Some(compaction) = self.compaction.take() {
-            drop(compaction);
-        }
+        self.compaction = None;
         Index::remove(&*disk.fs, &self.dir.join(name::index(place.base)))?;
         disk.fs.sync_dir(&self.dir)?;
         let file = self.file(&mut disk.files, place.base)?;
@@ -76,6 +70,19 @@ impl Log {
         self.cleaned = self.cleaned.min(place.offset);
         self.end_at(place);
         Ok(())
+    }
+
+    /// Lets a replay of the journal leave this log alone: it would bring back what is to go. For that, the
+    /// segments must not need it.
+    pub(crate) fn forget_journal(&self, disk: &mut Disk, journal: &mut Journal) -> io::Result<()> {
+        for segment in &self.segments {
+            let key = self.key(segment.base);
+            if journal.needs(key) {
+                self.file(&mut disk.files, segment.base)?.sync_data()?;
+                journal.synced(key);
+            }
+        }
+        journal.forget(&self.name)
     }
 
     /// Makes a log ready for the next start without recovery. Says whether it is.

@@ -274,7 +274,8 @@ impl Shard {
         // Each has a number of its own, by which receipts find it.
         let number = receipt.unwrap_or_else(|| self.receipt_for(slot)).number;
         let durable = self.commits.durable();
-        let is_first = self.deliveries.sessions.at(slot).rare.as_ref().is_none_or(|rare| rare.answers.is_empty());
+        let is_first =
+            self.deliveries.sessions.at(slot).rare.as_ref().is_none_or(|rare| rare.answers.is_empty());
         let answer = Answer { number, wait, has_failed: false, completes, what };
         if is_first && wait.is_over(durable) {
             self.give_answer(io, slot, answer);

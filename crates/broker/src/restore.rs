@@ -246,10 +246,13 @@ impl Shard {
             if let Some((_, at_ms)) = will.filter(|(delay_s, _)| *delay_s < expiry_s) {
                 io.set_timer(at_ms, Timer::Will(key).token());
             }
-            match expiry_s {
-                0 => self.end_session(io, slot),
-                u32::MAX => {}
-                _ => io.set_timer(ends_at_ms.max(0).cast_unsigned(), Timer::Expiry(key).token()),
+            if expiry_s == u32::MAX {
+                continue;
+            }
+            // A client that comes at once must not find what has expired.
+            match ends_at_ms.try_into() {
+                Ok(at_ms) if at_ms > io.clock.now_ms => io.set_timer(at_ms, Timer::Expiry(key).token()),
+                _ => self.end_session(io, slot),
             }
         }
     }

@@ -113,12 +113,14 @@ impl<S: Service> Driver<S> {
             listener.register(poll.registry(), Token(FIRST_LISTENER + index))?;
         }
         let shards = common.post.shards();
+        // The first turn comes at once: the service may have timers to set.
+        let links = Links { soon: true, ..Links::default() };
         let core = Core {
             shard,
             clock: Clock::default(),
             stats: IoStats::default(),
             others_wait: false,
-            links: Links::default(),
+            links,
             timers: Wheel::new(0),
             common,
             outbox: (0..shards).map(|_| Vec::new()).collect(),
@@ -521,6 +523,8 @@ impl<S: Service> Driver<S> {
                     log::debug!("a connection failed: {error}");
                     let conn = links.id(slot);
                     self.ended(conn);
+                    // The service has heard of it after its turn has ended, and may want to end another.
+                    self.core.links.soon = true;
                 }
             }
         }

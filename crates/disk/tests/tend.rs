@@ -353,7 +353,7 @@ proptest! {
         let options = Options { min_cleanable_dirty_ratio: 0.0, ..compacted() };
         let mut log = store.open("log", &options).unwrap();
         let mut all = Model::new();
-        let mut now = 0;
+        let mut now = 0_u64;
         for step in steps {
             let next = all.len() as u64;
             match step {

@@ -1,0 +1,220 @@
+//! Threads in many orders, as shuttle schedules them:
+//! `RUSTFLAGS="--cfg mainstem_shuttle" cargo test -p mainstem-bus --release --test shuttle`.
+//!
+//! Each model is small on purpose: two or three threads that do one or two things each. What they agree on is what the
+//! crate promises.
+#![cfg(mainstem_shuttle)]
+
+use std::sync::Arc;
+
+use mainstem_bus::{Bus, Mailbox, Overflow, RecvError};
+use shuttle::sync::Mutex;
+use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use shuttle::thread;
+
+/// Runs `model` in many orders: half of them with a switch of threads wherever chance says, half with a few switches
+/// at places that chance picks, which is what most races need.
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    const ORDERS: usize = 5_000;
+    let model = Arc::new(model);
+    let again = Arc::clone(&model);
+    shuttle::check_random(move || model(), ORDERS);
+    shuttle::check_pct(move || again(), ORDERS, 3);
+}
+
+fn small_bus() -> Bus<usize> {
+    Bus::builder().cached_topics(4).build()
+}
+
+fn waiting(mailbox: &Mailbox<usize>) -> Vec<usize> {
+    std::iter::from_fn(|| mailbox.try_recv().ok().flatten()).map(|message| *message.payload()).collect()
+}
+
+#[test]
+fn a_publish_after_a_subscribe_has_returned_is_not_served_by_a_stale_match() {
+    check(|| {
+        let bus = small_bus();
+        let ready = Arc::new(AtomicBool::new(false));
+        let (publisher, is_ready) = (bus.clone(), Arc::clone(&ready));
+        let publishing = thread::spawn(move || {
+            publisher.publish("a", 0).unwrap();
+            let was_ready = is_ready.load(Ordering::Acquire);
+            publisher.publish("a", 1).unwrap();
+            was_ready
+        });
+        let mailbox = bus.subscribe("+").mailbox().unwrap();
+        ready.store(true, Ordering::Release);
+        if publishing.join().unwrap() {
+            assert!(waiting(&mailbox).contains(&1));
+        }
+    });
+}
+
+#[test]
+fn two_publishers_with_two_caches_find_a_third_thread_s_subscription() {
+    check(|| {
+        let bus = small_bus();
+        let other = bus.clone();
+        let publishing = thread::spawn(move || other.publish("a", 1).unwrap().delivered);
+        bus.publish("a", 2).unwrap();
+        let mailbox = bus.subscribe("a").mailbox().unwrap();
+        bus.publish("a", 3).unwrap();
+        let told = publishing.join().unwrap();
+        let mut seen = waiting(&mailbox);
+        seen.sort_unstable();
+        assert_eq!(seen, if told == 1 { vec![1, 3] } else { vec![3] });
+    });
+}
+
+#[test]
+fn an_unsubscribed_callback_is_let_go_of_whoever_was_publishing() {
+    check(|| {
+        let bus = small_bus();
+        let captured = Arc::new(());
+        let held = Arc::clone(&captured);
+        let subscription =
+            bus.subscribe("a").callback(move |_| assert_eq!(Arc::strong_count(&held), 2)).unwrap();
+        let publisher = bus.clone();
+        let publishing = thread::spawn(move || publisher.publish("a", 1).unwrap());
+        drop(subscription);
+        assert_eq!(publishing.join().unwrap().failed, 0);
+        assert_eq!(Arc::strong_count(&captured), 1);
+        assert_eq!(bus.publish("a", 2).unwrap().delivered, 0);
+    });
+}
+
+#[test]
+fn a_full_mailbox_holds_up_its_publisher_and_loses_nothing() {
+    check(|| {
+        let bus = small_bus();
+        let mailbox = bus.subscribe("a").capacity(1).overflow(Overflow::Block).mailbox().unwrap();
+        let publishing =
+            thread::spawn(move || (0..3).for_each(|value| assert!(bus.publish("a", value).is_ok())));
+        let seen: Vec<_> = mailbox.iter().map(|message| *message.payload()).collect();
+        publishing.join().unwrap();
+        assert_eq!(seen, [0, 1, 2]);
+    });
+}
+
+#[test]
+fn a_full_ring_holds_up_its_publisher_and_loses_nothing() {
+    check(|| {
+        let bus = small_bus();
+        let mut cursor = bus.subscribe("a").capacity(1).overflow(Overflow::Block).cursor().unwrap();
+        let publishing =
+            thread::spawn(move || (0..3).for_each(|value| assert!(bus.publish("a", value).is_ok())));
+        let mut seen = Vec::new();
+        while let Ok(batch) = cursor.next_batch(2) {
+            seen.extend(batch.iter().map(|event| *event.payload()));
+        }
+        publishing.join().unwrap();
+        assert_eq!(seen, [0, 1, 2]);
+    });
+}
+
+#[test]
+fn a_cursor_that_lags_reads_in_order_and_counts_what_it_misses() {
+    check(|| {
+        let bus = small_bus();
+        let mut cursor = bus.subscribe("a").capacity(2).cursor().unwrap();
+        let publishing =
+            thread::spawn(move || (0..6).for_each(|value| assert!(bus.publish("a", value).is_ok())));
+        let mut seen = Vec::new();
+        while let Ok(batch) = cursor.next_batch(4) {
+            seen.extend(batch.iter().map(|event| *event.payload()));
+        }
+        publishing.join().unwrap();
+        assert!(seen.is_sorted() && seen.last() == Some(&5), "{seen:?}");
+        assert_eq!(seen.len() as u64 + cursor.stats().dropped, 6);
+    });
+}
+
+#[test]
+fn what_is_counted_as_delivered_while_closing_is_received() {
+    check(|| {
+        let bus = small_bus();
+        let mailbox = bus.subscribe("a").mailbox().unwrap();
+        let mut cursor = bus.subscribe("a").cursor().unwrap();
+        let publisher = bus.clone();
+        let publishing = thread::spawn(move || publisher.publish("a", 1).map_or(0, |told| told.delivered));
+        bus.close();
+        let mut received = mailbox.iter().count();
+        while let Ok(batch) = cursor.next_batch(4) {
+            received += batch.len();
+        }
+        assert_eq!(received, publishing.join().unwrap());
+        assert_eq!(mailbox.recv().map(drop), Err(RecvError::Closed));
+    });
+}
+
+#[test]
+fn a_member_that_leaves_hands_on_what_it_has_and_what_is_on_its_way() {
+    check(|| {
+        let bus = small_bus();
+        let subscribe = || bus.subscribe("$share/g/a").capacity(1).overflow(Overflow::Block);
+        let (leaving, staying) = (subscribe().mailbox().unwrap(), subscribe().capacity(8).mailbox().unwrap());
+        let publisher = bus.clone();
+        let publishing =
+            thread::spawn(move || (0..2).map(|value| publisher.publish("a", value)).all(|told| told.is_ok()));
+        drop(leaving);
+        assert!(publishing.join().unwrap());
+        let mut seen = waiting(&staying);
+        seen.sort_unstable();
+        assert_eq!((seen, bus.stats().abandoned), (vec![0, 1], 0));
+    });
+}
+
+#[test]
+fn a_publisher_that_waits_for_a_member_turns_to_another() {
+    check(|| {
+        let bus = small_bus();
+        let subscribe = || bus.subscribe("$share/g/a").capacity(1).overflow(Overflow::Block);
+        let leaving = subscribe().mailbox().unwrap();
+        bus.publish("a", 0).unwrap();
+        let publisher = bus.clone();
+        let publishing = thread::spawn(move || publisher.publish("a", 1).unwrap().delivered);
+        let staying = subscribe().mailbox().unwrap();
+        drop(leaving);
+        let mut seen: Vec<_> = (0..2).map(|_| *staying.recv().unwrap().payload()).collect();
+        assert_eq!(publishing.join().unwrap(), 1);
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1]);
+    });
+}
+
+#[test]
+fn a_late_callback_sees_the_last_value_and_all_that_follow() {
+    check(|| {
+        let bus = small_bus();
+        bus.message("a", 0).retain().publish().unwrap();
+        let publisher = bus.clone();
+        let publishing = thread::spawn(move || {
+            (1..3).for_each(|value| assert!(publisher.message("a", value).retain().publish().is_ok()));
+        });
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        let _subscription =
+            bus.subscribe("a").replay().callback(move |event| log.lock().unwrap().push(*event.payload()));
+        publishing.join().unwrap();
+        let seen = seen.lock().unwrap().clone();
+        assert!(seen.iter().copied().eq(seen[0]..3), "{seen:?}");
+    });
+}
+
+#[test]
+fn whoever_waits_for_the_end_is_woken_by_the_last_to_see_it() {
+    check(|| {
+        let bus = small_bus();
+        let mailbox = bus.subscribe("a").mailbox().unwrap();
+        let ends = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&ends);
+        let reading = thread::spawn(move || {
+            assert_eq!(mailbox.recv().map(drop), Err(RecvError::Closed));
+            seen.store(1, Ordering::Relaxed);
+            drop(mailbox);
+        });
+        assert!(bus.close_and_wait(std::time::Duration::MAX));
+        reading.join().unwrap();
+        assert_eq!(ends.load(Ordering::Relaxed), 1);
+    });
+}

@@ -440,7 +440,7 @@ impl Deliveries {
                 if let Acked::Done(Some(delivery)) | Acked::Release(Some(delivery)) = ended {
                     session.settle(&delivery);
                     if is_released {
-                        self.note_release(slot, packet_id, delivery);
+                        self.note_release(slot, packet_id, &delivery);
                     } else {
                         self.forget(slot, &delivery);
                     }
@@ -451,7 +451,7 @@ impl Deliveries {
     }
 
     /// PUBREC has come, or counts as come: only the exchange is left, and the journal is told.
-    pub(crate) fn note_release(&mut self, slot: u32, packet_id: u16, delivery: Delivery) {
+    pub(crate) fn note_release(&mut self, slot: u32, packet_id: u16, delivery: &Delivery) {
         let session = self.sessions.at(slot);
         if delivery.sequence == 0 {
             return;
@@ -460,7 +460,10 @@ impl Deliveries {
             self.journals[usize::from(session.journal)]
                 .mark(Mark::Released { session: session.number, sequence: delivery.sequence });
         }
-        session.window.keep(packet_id, Delivery { message: None, extra: None, ..delivery });
+        let Delivery { sequence, offset, qos, retain, .. } = *delivery;
+        session
+            .window
+            .keep(packet_id, Delivery { message: None, sequence, offset, qos, retain, extra: None });
     }
 
     /// Brings messages in from disk that a session's client is to get next.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainstem_mqtt::session::Pending;
-use mainstem_mqtt::{Disconnect, ReasonCode, Version};
+use mainstem_mqtt::{Disconnect, QoS, ReasonCode, Version};
 use mainstem_runtime::{ConnId, Io};
 
 use crate::answers::{Receipt, Wait, What};
@@ -12,7 +12,7 @@ use crate::durable::Due;
 use crate::groups::Group;
 use crate::journal::entry::{Entry, Origin};
 use crate::message::{Content, Message, SessionKey};
-use crate::session::Delivery;
+use crate::session::{Delivery, Extra};
 use crate::shard::{Handled, Next, Refusal, Shard};
 use crate::shared::{DealtMail, Mail};
 use crate::timers::Timer;
@@ -104,14 +104,20 @@ impl Shard {
     fn pass_on(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
         let key = self.deliveries.sessions.key(self.me, slot);
         let session = self.deliveries.sessions.at(slot);
-        if session.rare.as_ref().is_none_or(|rare| rare.load.is_none()) {
+        let stays = self.draining && session.lasts();
+        if stays || session.rare.as_ref().is_none_or(|rare| rare.load.is_none()) {
             return;
         }
-        let moves = |group: Option<&Arc<Group>>| group.is_some_and(|group| group.has_other_online(key));
-        let mut moving = session
-            .window
-            .take_messages(|delivery, pending| pending == Pending::PubAck && moves(delivery.group()));
-        let queued = session.queue.take_if(|_, extra| moves(extra.and_then(|extra| extra.group.as_ref())));
+        // A crash in the middle of a move leaves the message with both. At QoS 1 that is allowed.
+        let lasts = session.lasts();
+        let moves = |qos: QoS, group: Option<&Arc<Group>>| {
+            (!lasts || qos < QoS::ExactlyOnce) && group.is_some_and(|group| group.has_other_online(key))
+        };
+        let mut moving = session.window.take_messages(|delivery, pending| {
+            pending == Pending::PubAck && moves(delivery.qos, delivery.group())
+        });
+        let group_of = |extra: Option<&Extra>| extra.and_then(|extra| extra.group.clone());
+        let queued = session.queue.take_if(|qos, extra| moves(qos, group_of(extra).as_ref()));
         self.deliveries.counters.queued_messages -= queued.len() as u64;
         moving.extend(queued);
         for delivery in moving {

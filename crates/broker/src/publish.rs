@@ -126,12 +126,11 @@ impl Shard {
         if publish.qos == QoS::ExactlyOnce {
             let most = if five { receive_maximum } else { u16::MAX };
             match session.received.publish(id, most) {
-                Ok(true) => {}
                 Ok(false) if !session.is_cut_short(id) => {
                     self.repeat_pubrec(io, slot, id);
                     return Ok(Next::Packet);
                 }
-                Ok(false) => {}
+                Ok(_) => {}
                 Err(_) => {
                     let what = "more publishes in flight than Receive Maximum [MQTT-3.3.4-7]";
                     return Err(Refusal::new(ReasonCode::ReceiveMaximumExceeded, what));
@@ -161,7 +160,8 @@ impl Shard {
                 self.answer_publish(io, slot, publish, ReasonCode::QuotaExceeded);
                 return Ok(Next::Packet);
             }
-            return self.publish_for(io, slot, publish, &content);
+            self.publish_for(io, slot, publish, &content);
+            return Ok(Next::Packet);
         };
         self.answer_publish(io, slot, publish, reason);
         Ok(Next::Packet)
@@ -174,7 +174,7 @@ impl Shard {
         slot: u32,
         publish: &Publish<'_>,
         content: &Content<'_>,
-    ) -> Handled {
+    ) {
         let has_answer = publish.qos > QoS::AtMostOnce;
         let receipt = has_answer.then(|| self.receipt_for(slot));
         let only = self.deliveries.sessions.at(slot).take_cut_short(publish.packet_id, publish.qos);
@@ -200,7 +200,6 @@ impl Shard {
         if has_answer {
             self.answer_when_kept(io, slot, publish, reason, wait, receipt);
         }
-        Ok(Next::Packet)
     }
 
     /// Offset behind the last entry of a session's journal.
@@ -435,7 +434,7 @@ impl Shard {
                     (_, None) => self.commits.latest(false),
                 };
                 let wait = Wait { commit, receipts: 0 };
-                self.deliveries.note_release(slot, packet_id, delivery);
+                self.deliveries.note_release(slot, packet_id, &delivery);
                 self.answer(io, slot, wait, None, pubrel(packet_id, ReasonCode::Success));
             }
             acked @ Acked::Done(_) => settle(self, slot, acked),

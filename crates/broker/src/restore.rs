@@ -64,36 +64,36 @@ impl Shard {
         stores: Vec<StoreAt>,
         clock: Clock,
     ) -> Result<(Self, Restored), Error> {
-        let mut shard = Self::new(me, shared);
+        let mut made = Self::new(me, shared);
         let mut restored = Restored::default();
-        let durability = match shard.config().durability {
+        let durability = match made.config().durability {
             Durability::Fsync => LogDurability::Fsync,
             Durability::Os => LogDurability::Os,
-            Durability::None => return Ok((shard, restored)),
+            Durability::None => return Ok((made, restored)),
         };
-        let segment_bytes = shard.config().segment_bytes;
+        let segment_bytes = made.config().segment_bytes;
         for StoreAt { home, store } in stores {
-            let index = shard.deliveries.journals.len();
+            let index = made.deliveries.journals.len();
             let mut journal = Journal::open(home, store, durability, segment_bytes, clock)?;
             let replayed = journal.replay()?;
             if me == 0 && index == 0 {
                 let log = RetainedLog::open(journal.store(), durability, segment_bytes)?;
-                log.load(journal.store(), clock, &shard.shared.retained)?;
-                shard.retained_log = Some(log);
-                shard.shared.keep_retained();
-                restored.retained = shard.shared.retained.size().messages;
+                log.load(journal.store(), clock, &made.shared.retained)?;
+                made.retained_log = Some(log);
+                made.shared.keep_retained();
+                restored.retained = made.shared.retained.size().messages;
             }
-            shard.deliveries.journals.push(journal);
+            made.deliveries.journals.push(journal);
             restored.entries += replayed.entries;
-            shard.seat_all(index, replayed, clock);
+            made.seat_all(index, replayed, clock);
         }
-        restored.sessions = shard.deliveries.counters.sessions;
-        restored.messages = shard.deliveries.counters.queued_messages;
+        restored.sessions = made.deliveries.counters.sessions;
+        restored.messages = made.deliveries.counters.queued_messages;
         if restored.sessions > 0 {
-            shard.shared.note_lasting(shard.me);
+            made.shared.note_lasting(made.me);
         }
-        shard.shared.counters[me].store(&shard.deliveries.counters);
-        Ok((shard, restored))
+        made.shared.counters[me].store(&made.deliveries.counters);
+        Ok((made, restored))
     }
 
     fn seat_all(&mut self, journal: usize, replayed: Replayed, clock: Clock) {
@@ -131,12 +131,11 @@ impl Shard {
         for (filter, subscription) in &stored.subscriptions {
             let Ok(parsed) = parse_subscription(filter) else { continue };
             let (options, id) = (subscription.options, subscription.id);
-            let is_added = match parsed.group {
-                Some(group) => self.join(key.slot, parsed.filter, group, options, id),
-                None => {
-                    let subscriber = Subscriber { session: key.slot, options, id };
-                    self.add_subscriber(key.slot, parsed.filter, subscriber)
-                }
+            let is_added = if let Some(group) = parsed.group {
+                self.join(key.slot, parsed.filter, group, options, id)
+            } else {
+                let subscriber = Subscriber { session: key.slot, options, id };
+                self.add_subscriber(key.slot, parsed.filter, subscriber)
             };
             if is_added.is_none() {
                 log::warn!("client {client_id:?}: subscription {filter:?} is beyond the limit and goes");

@@ -163,10 +163,8 @@ pub struct Shard {
     pub(crate) work: u32,
     /// What the publish just handled met, if most of its receivers are behind.
     pub(crate) pressed: Option<(Level, Arc<Matched>)>,
-    /// Mail to another shard has nowhere to go.
+    /// Mail to another shard has nowhere to go, or more waits for the disk than may be added to.
     congested: bool,
-    /// More waits for the disk than may be added to.
-    disk_is_behind: bool,
     flushed: crate::counters::Counters,
 }
 
@@ -198,7 +196,6 @@ impl Shard {
             work: 0,
             pressed: None,
             congested: false,
-            disk_is_behind: false,
             flushed: crate::counters::Counters::default(),
             shared,
         }
@@ -297,7 +294,7 @@ impl Shard {
             }
             conn.brake = None;
         }
-        if congested || self.disk_is_behind {
+        if congested {
             return true;
         }
         // What its last publish caused is the best guess of what the next will.
@@ -517,9 +514,8 @@ impl Service for Shard {
     fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
         self.turn += 1;
         self.work = 0;
-        self.congested = io.congested();
         self.poll_commits(io);
-        self.disk_is_behind = self.is_disk_behind();
+        self.congested = io.congested() || self.is_disk_behind();
         if self.turn == 1 {
             self.start_timers(io);
         }
@@ -532,7 +528,7 @@ impl Service for Shard {
     }
 
     fn takes_held(&self, io: &Io<'_, Mail>) -> bool {
-        self.work < DELIVERIES_PER_TURN && !io.congested() && !self.disk_is_behind
+        self.work < DELIVERIES_PER_TURN && !io.congested() && !self.is_disk_behind()
     }
 
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {

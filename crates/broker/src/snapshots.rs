@@ -202,7 +202,7 @@ fn store_deliveries(session: &Session, stored: &mut StoredSession) {
             bytes: run.bytes,
             qos: run.qos,
             retain: run.retain,
-            extra: run.extra.as_deref().map(stored_extra),
+            extra: run.extra.as_deref().map(stored_extra).map(Box::new),
         });
     }
 }
@@ -215,11 +215,11 @@ fn run_of(delivery: &Delivery) -> Run<StoredExtra> {
         bytes: delivery.size(),
         qos: delivery.qos,
         retain: delivery.retain,
-        extra: delivery.extra.as_deref().map(stored_extra),
+        extra: delivery.extra.as_deref().map(stored_extra).map(Box::new),
     }
 }
 
-fn stored_extra(extra: &Extra) -> Box<StoredExtra> {
+fn stored_extra(extra: &Extra) -> StoredExtra {
     let group = extra.group.as_ref().map(|group| format!("$share/{}/{}", group.name, group.filter).into());
-    Box::new(StoredExtra { ids: extra.ids.clone(), group })
+    StoredExtra { ids: extra.ids.clone(), group }
 }

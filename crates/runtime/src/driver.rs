@@ -114,7 +114,8 @@ impl<S: Service> Driver<S> {
         }
         let shards = common.post.shards();
         // The first turn comes at once: the service may have timers to set.
-        let links = Links { soon: true, ..Links::default() };
+        let mut links = Links::default();
+        links.soon = true;
         let core = Core {
             shard,
             clock: Clock::default(),

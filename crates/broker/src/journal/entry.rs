@@ -511,7 +511,8 @@ mod tests {
             if let Ok(Entry::Marks(mut marks)) = Entry::take(&bytes) {
                 while !marks.is_empty() && Mark::take(&mut marks).is_ok() {}
             }
-            let _ = take_receiver(&mut Reader(&bytes));
+            let mut list = Reader(&bytes);
+            while !list.is_empty() && take_receiver(&mut list).is_ok() {}
         }
     }
 

@@ -97,8 +97,8 @@ impl Received {
         };
         let is_set =
             |id: &u16| bits.get(usize::from(*id) / 64).is_some_and(|word| word & (1 << (id % 64)) != 0);
-        let last = if bits.is_empty() { 0 } else { u16::MAX };
-        list.iter().copied().chain((1..=last).filter(is_set).collect::<Vec<_>>())
+        let highest = if bits.is_empty() { 0 } else { u16::MAX };
+        list.iter().copied().chain((1..=highest).filter(is_set).collect::<Vec<_>>())
     }
 
     fn contains(&self, packet_id: u16) -> bool {

@@ -35,8 +35,8 @@ pub struct Plan {
     pub crash_at: Option<u64>,
     /// The call to [`File::write_at`], [`File::set_len`] or [`File::allocate`] that meets an IO error.
     pub failing_write: Option<u64>,
-    /// The call to [`File::sync_data`] or [`Fs::sync_dir`] that does. What it should have synced may be lost, and
-    /// no later sync cares, as on Linux.
+    /// The call to [`File::sync_data`] or [`Fs::sync_dir`] that does. What should have been synced of a file may be
+    /// lost, and no later sync cares, as on Linux.
     pub failing_sync: Option<u64>,
     /// The call to [`File::read_at`] that does.
     pub failing_read: Option<u64>,
@@ -407,13 +407,9 @@ impl Fs for FaultFs {
         let mut disk = self.disk();
         let fate = disk.fate(Kind::Sync, &|| format!("sync_dir {}", dir.display()))?;
         let node = disk.find(dir)?;
-        let mut dice = disk.dice.fork();
-        let has_crashed = disk.has_crashed;
-        let names = disk.names_mut(node)?;
-        match &fate {
-            Fate::Succeeds => names.sync(),
-            Fate::Fails(_) if !has_crashed => names.fail_to_sync(&mut dice),
-            Fate::Fails(_) => {}
+        // What is not synced stays so: a file system that cannot write its names gives up altogether, and forgets none.
+        if let Fate::Succeeds = fate {
+            disk.names_mut(node)?.sync();
         }
         settle(fate)
     }

@@ -421,7 +421,9 @@ impl Log {
     /// Takes note of a report that the log is as durable up to its end as was asked for.
     pub(crate) fn advance(&mut self, ack: &Ack) {
         let end = ack.end.min(self.written);
-        self.committed = self.committed.max(end);
+        if ack.ticket.is_some() {
+            self.committed = self.committed.max(end);
+        }
         if ack.ticket.is_none() || self.options.durability == Durability::Fsync {
             self.synced = self.synced.max(end);
         }

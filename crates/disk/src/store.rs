@@ -199,11 +199,13 @@ impl SegmentStore {
         let known = |(name, place): (&String, &Place)| match place {
             Place::Open(log) => {
                 let log = self.log(*log);
+                // What was not submitted may yet be taken back.
+                let synced = log.synced.min(log.submitted);
                 Some(Known {
-                    start: log.start.min(log.synced.offset),
-                    cleaned: log.cleaned.min(log.synced.offset),
-                    sparse: log.sparse.min(log.synced.offset),
-                    committed: log.synced,
+                    start: log.start.min(synced.offset),
+                    cleaned: log.cleaned.min(synced.offset),
+                    sparse: log.sparse.min(synced.offset),
+                    committed: synced,
                 })
             }
             Place::Closed => self.known.get(name).copied(),

@@ -15,22 +15,18 @@ impl Log {
     /// What the system says; the log starts there all the same.
     pub(crate) fn truncate_prefix(&mut self, disk: &mut Disk, offset: u64) -> io::Result<()> {
         self.start = self.start.max(offset.min(self.head.offset));
-        let mut outcome = Ok(());
-        let before = self.segments.len();
         // A segment goes only once the next one is known to be on disk: otherwise nothing might be left.
         while self.segments.len() > 1 && self.segments[1].base <= self.start.min(self.synced.base) {
             // And only once the one before it is known to have gone: it must not come back with a hole behind it.
             if std::mem::take(&mut self.has_removed) {
                 disk.fs.sync_dir(&self.dir)?;
             }
-            let Some(gone) = self.segments.pop_front() else { break };
-            outcome = outcome.and(self.remove_segment(disk, gone.base));
             self.has_removed = true;
-        }
-        if self.segments.len() < before {
+            self.remove_segment(disk, self.segments[0].base)?;
+            self.segments.pop_front();
             self.compaction = None;
         }
-        outcome
+        Ok(())
     }
 
     /// Removes the files of a segment that is not part of the log any more.

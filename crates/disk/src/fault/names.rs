@@ -54,12 +54,6 @@ impl Names {
         }
     }
 
-    /// Part of the changes reached the disk; none is waiting any more.
-    pub(super) fn fail_to_sync(&mut self, dice: &mut Dice) {
-        self.synced = self.left(dice);
-        self.changes.clear();
-    }
-
     pub(super) fn survivor(&self, dice: &mut Dice) -> Self {
         let left = self.left(dice);
         Self { cached: left.clone(), synced: left, changes: Vec::new() }

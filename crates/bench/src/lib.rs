@@ -24,7 +24,7 @@
 //! | `opening` | CONNECT to SUBACK |
 //! | `publisher`, `traffic`, `tally` | the two ends of the load, and what they count |
 //! | `worker`, `coordinator`, `run` | one thread, the phases of all of them, and how they are set up |
-//! | `retained` | the storing and fetching of retained messages |
+//! | `stored` | retained messages, and those that wait for sessions: storing and fetching them |
 //! | `process`, `report` | /proc, and what the caller gets |
 
 mod account;
@@ -38,10 +38,10 @@ mod plan;
 mod process;
 mod publisher;
 mod report;
-mod retained;
 mod run;
 mod schedule;
 mod sockets;
+mod stored;
 mod tally;
 mod traffic;
 mod wire;
@@ -49,6 +49,6 @@ mod worker;
 
 pub use coordinator::Progress;
 pub use error::BenchError;
-pub use options::{Load, Options, Scenario};
-pub use report::{BrokerCost, IdleReport, Latency, Report, RetainedReport, TrafficReport};
+pub use options::{Load, Options, Part, Scenario};
+pub use report::{BrokerCost, IdleReport, Latency, Report, StoredReport, TrafficReport};
 pub use run::run;

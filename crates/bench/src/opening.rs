@@ -15,6 +15,13 @@ use crate::sockets;
 /// Filters per SUBSCRIBE, which keeps every packet small.
 const FILTERS_PER_SUBSCRIBE: usize = 100;
 
+/// Seconds that a session outlives its connection, if it does.
+const EXPIRY_S: u32 = 3600;
+/// The kind of connections that receive while there is traffic.
+pub(crate) const SUBSCRIBER: char = 's';
+/// The kind of connections that come for what was stored for them.
+pub(crate) const QUEUED: char = 'q';
+
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -79,10 +86,13 @@ impl<'a> Opener<'a> {
         // At most 23 characters, all letters and digits [MQTT-3.1.3-5].
         let client_id = format!("b{}{kind}{number}", self.run_id);
         let credentials = self.options.credentials.as_ref();
+        let is_kept = kind == QUEUED || self.options.durable && kind == SUBSCRIBER;
         let connect = Connect {
             username: credentials.map(|(name, _)| name.as_str()),
             password: credentials.map(|(_, password)| password.as_bytes()),
             receive_maximum,
+            clean_start: !is_kept,
+            session_expiry: (is_kept && version == Version::V5).then_some(EXPIRY_S),
             // The longest there is, so that no ping is due in a run; some brokers refuse 0, which turns it off.
             keep_alive: u16::MAX,
             ..Connect::new(version, &client_id)

@@ -13,7 +13,7 @@ pub struct Options {
     pub port: u16,
     /// Protocol version of every connection.
     pub version: Version,
-    /// Who talks to whom; `None` for idle connections or retained messages alone.
+    /// Who talks to whom; `None` for idle connections or stored messages alone.
     pub scenario: Option<Scenario>,
     /// Publishing connections; the default depends on the scenario.
     pub publishers: Option<u32>,
@@ -41,6 +41,13 @@ pub struct Options {
     pub idle: u32,
     /// Retained messages to store and fetch.
     pub retained: u32,
+    /// Messages to store for sessions that are away, and to fetch; one for each of `subscribers` sessions in turn, or,
+    /// with one topic, each for all of them.
+    pub queued: u32,
+    /// Which part of that is done.
+    pub part: Part,
+    /// Whether the sessions of subscribers outlive their connections.
+    pub durable: bool,
     /// Under [`Load::Rate`], the shortest sleep until the next message is due; arrivals end it early. Longer costs
     /// the generator less, and adds to the latency.
     pub tick: Duration,
@@ -81,6 +88,9 @@ impl Options {
             connect_rate: None,
             idle: 0,
             retained: 0,
+            queued: 0,
+            part: Part::Both,
+            durable: false,
             tick: Duration::ZERO,
             max_inflight: u16::MAX,
             receive_maximum: u16::MAX,
@@ -114,6 +124,17 @@ impl Scenario {
             Self::Shared => "shared",
         }
     }
+}
+
+/// What is done of storing messages and fetching them. Between two runs the broker may be started anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Storing, then fetching.
+    Both,
+    /// Storing only.
+    Store,
+    /// Fetching only what another run stored.
+    Fetch,
 }
 
 /// How publishers decide when to publish.

@@ -24,7 +24,9 @@ pub struct Report {
     /// The load, if a scenario was asked for.
     pub traffic: Option<TrafficReport>,
     /// The retained messages, if any were asked for.
-    pub retained: Option<RetainedReport>,
+    pub retained: Option<StoredReport>,
+    /// Messages that waited for sessions.
+    pub queued: Option<StoredReport>,
     /// Connections that broke before the end.
     pub connections_broken: u64,
     /// Why the first of them did.
@@ -138,27 +140,35 @@ pub struct BrokerCost {
     pub rss_life_peak_mib: f64,
 }
 
-/// What storing and fetching retained messages came to.
+/// What storing messages and fetching them came to. What was not done is absent.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct RetainedReport {
-    /// Messages stored.
+pub struct StoredReport {
+    /// Messages stored; one that waits for several sessions counts for each.
     pub messages: u32,
+    /// Sessions that fetch them.
+    pub sessions: u32,
     /// Rate of storing them, until the broker had taken the last.
-    pub stored_per_s: f64,
-    /// From SUBSCRIBE to the last message.
-    pub fetch_s: f64,
+    pub stored_per_s: Option<f64>,
+    /// From SUBSCRIBE, or from the first CONNECT, to the last message.
+    pub fetch_s: Option<f64>,
     /// Rate of fetching them.
-    pub fetched_per_s: f64,
+    pub fetched_per_s: Option<f64>,
     /// Messages that never came.
     pub lost: u64,
     /// Messages that came more than once.
     pub duplicates: u64,
+    /// Messages that came after later ones. Counted for waiting messages of a single publisher.
+    pub out_of_order: u64,
     /// CPU seconds of the broker per million messages stored.
     pub broker_store_cpu_s_per_million: Option<f64>,
     /// CPU seconds of the broker per million messages fetched.
     pub broker_fetch_cpu_s_per_million: Option<f64>,
     /// Growth of the broker's resident memory from before the first message to after the last, per message.
     pub rss_bytes_per_message: Option<f64>,
+    /// Resident memory of the broker when all were stored.
+    pub rss_stored_mib: Option<f64>,
+    /// Most resident memory in the life of the broker, when all were fetched.
+    pub rss_peak_mib: Option<f64>,
 }
 
 impl Latency {
@@ -216,7 +226,10 @@ impl fmt::Display for Report {
             traffic.fmt(f)?;
         }
         if let Some(retained) = &self.retained {
-            retained.fmt(f)?;
+            retained.write(f, "retained messages")?;
+        }
+        if let Some(queued) = &self.queued {
+            queued.write(f, "waiting messages")?;
         }
         if let Some(fault) = &self.first_fault {
             let text = format!("{} (first: {fault})", self.connections_broken);
@@ -331,24 +344,32 @@ impl fmt::Display for BrokerCost {
     }
 }
 
-impl fmt::Display for RetainedReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        row(f, "retained messages", &grouped(u64::from(self.messages)))?;
-        row(f, "  stored", &format!("{}/s", number(self.stored_per_s)))?;
-        row(f, "  fetched", &format!("in {:.3} s ({}/s)", self.fetch_s, number(self.fetched_per_s)))?;
-        row(f, "  lost", &grouped(self.lost))?;
-        row(f, "  duplicates", &grouped(self.duplicates))?;
-        if let (Some(store), Some(fetch)) =
-            (self.broker_store_cpu_s_per_million, self.broker_fetch_cpu_s_per_million)
-        {
-            row(
-                f,
-                "  broker CPU",
-                &format!("{store:.3} s per million stored, {fetch:.3} per million fetched"),
-            )?;
+impl StoredReport {
+    fn write(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        row(f, name, &format!("{}, {} receivers", grouped(u64::from(self.messages)), self.sessions))?;
+        if let Some(rate) = self.stored_per_s {
+            row(f, "  stored", &format!("{}/s", number(rate)))?;
         }
-        if let Some(bytes) = self.rss_bytes_per_message {
-            row(f, "  broker memory", &format!("{bytes:.0} bytes per message"))?;
+        if let Some((seconds, rate)) = self.fetch_s.zip(self.fetched_per_s) {
+            row(f, "  fetched", &format!("in {seconds:.3} s ({}/s)", number(rate)))?;
+            row(f, "  lost", &grouped(self.lost))?;
+            row(f, "  duplicates", &grouped(self.duplicates))?;
+            row(f, "  out of order", &grouped(self.out_of_order))?;
+        }
+        let costs = [
+            ("  CPU to store", self.broker_store_cpu_s_per_million),
+            ("  CPU to fetch", self.broker_fetch_cpu_s_per_million),
+        ];
+        for (name, cost) in costs {
+            if let Some(cost) = cost {
+                row(f, name, &format!("{cost:.3} s per million"))?;
+            }
+        }
+        if let Some((bytes, mib)) = self.rss_bytes_per_message.zip(self.rss_stored_mib) {
+            row(f, "  broker memory", &format!("{mib:.1} MiB, {bytes:.0} bytes per message"))?;
+        }
+        if let Some(mib) = self.rss_peak_mib {
+            row(f, "  at most", &format!("{mib:.1} MiB"))?;
         }
         Ok(())
     }
@@ -421,6 +442,7 @@ mod tests {
             idle: None,
             traffic: Some(traffic),
             retained: None,
+            queued: None,
             connections_broken: 0,
             first_fault: None,
         };

@@ -18,8 +18,8 @@ use crate::options::{Load, Options, Scenario};
 use crate::plan::{Plan, Routing};
 use crate::publisher::{Gate, Publisher};
 use crate::report::Report;
-use crate::retained;
 use crate::sockets;
+use crate::stored::{self, Shelf};
 use crate::tally::Tally;
 use crate::traffic::{Setup, Traffic, slots};
 use crate::wire;
@@ -41,6 +41,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Rep
         idle: None,
         traffic: None,
         retained: None,
+        queued: None,
         connections_broken: 0,
         first_fault: None,
     };
@@ -49,21 +50,30 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Rep
         load(options, broker, &run_id, progress, &mut report)?;
     }
     if options.retained > 0 {
-        report.retained = Some(retained::run(options, broker, &run_id)?);
+        report.retained = Some(stored::run(options, broker, Shelf::Retained, options.retained)?);
+    }
+    if options.queued > 0 {
+        let sessions = options.subscribers.unwrap_or(1);
+        let shelf =
+            if options.topics == Some(1) { Shelf::Everyone(sessions) } else { Shelf::Sessions(sessions) };
+        report.queued = Some(stored::run(options, broker, shelf, options.queued)?);
     }
     Ok(report)
 }
 
 fn check(options: &Options) -> Result<(), BenchError> {
     let refuse = |why: &str| Err(BenchError::Options(why.into()));
-    if options.scenario.is_none() && options.idle == 0 && options.retained == 0 {
-        return refuse("nothing to do: name a scenario, idle connections or retained messages");
+    if options.scenario.is_none() && options.idle == 0 && options.retained == 0 && options.queued == 0 {
+        return refuse("nothing to do: name a scenario, idle connections, or messages to be stored");
     }
     if options.payload_bytes < Options::PAYLOAD_BYTES_MIN {
         return refuse("the payload must have room for its stamp of 16 bytes");
     }
     if options.scenario.is_some() && options.duration.is_zero() {
         return refuse("the measured part must last longer than nothing");
+    }
+    if options.queued > 0 && options.qos == QoS::AtMostOnce {
+        return refuse("messages of QoS 0 do not wait for anybody");
     }
     if options.threads == 0 || options.load == Load::Window(0) {
         return refuse("threads and window must be at least 1");

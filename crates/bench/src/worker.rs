@@ -9,7 +9,7 @@ use mio::Waker;
 
 use crate::error::BenchError;
 use crate::net::{Clock, Fault, Net};
-use crate::opening::Opener;
+use crate::opening::{Opener, SUBSCRIBER};
 use crate::options::{Load, Options};
 use crate::schedule::{Cursor, Schedule};
 use crate::tally::Tally;
@@ -147,7 +147,7 @@ impl Worker<'_> {
         self.open('i', &share.idle, |traffic, _| traffic.add_peer(Role::Idle))?;
         self.tell(Ok(Event::Idle));
         if self.wait_for(PHASE_OPEN)? {
-            self.open('s', &share.subscribers, |traffic, (number, _)| traffic.add_subscriber(number))?;
+            self.open(SUBSCRIBER, &share.subscribers, |traffic, (number, _)| traffic.add_subscriber(number))?;
             self.open('p', &share.publishers, |traffic, (_, position)| {
                 traffic.add_peer(Role::Publisher(position));
             })?;

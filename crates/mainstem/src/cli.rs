@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 
-pub(crate) use bench::{BenchCommand, BenchMqttArgs, ScenarioArg};
+pub(crate) use bench::{BenchCommand, BenchMqttArgs, PartArg, ScenarioArg};
 pub(crate) use connect::{ConnectArgs, PacketKind, PropertyArg};
 pub(crate) use publish::PubArgs;
 pub(crate) use subscribe::SubArgs;

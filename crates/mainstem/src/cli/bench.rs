@@ -26,6 +26,17 @@ pub(crate) enum ScenarioArg {
     Shared,
 }
 
+/// What is done of storing messages and fetching them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PartArg {
+    /// Store, then fetch
+    Both,
+    /// Store only
+    Store,
+    /// Fetch only
+    Fetch,
+}
+
 /// Load an MQTT broker and report what it delivered, how late, and at what cost.
 ///
 /// Every payload carries the moment its message was due and a sequence number, so that late, lost, repeated and
@@ -34,6 +45,7 @@ pub(crate) enum ScenarioArg {
 /// number of messages in flight (closed loop), which finds the highest throughput.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct BenchMqttArgs {
     /// Broker's host name or address
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
@@ -44,7 +56,7 @@ pub(crate) struct BenchMqttArgs {
     /// Protocol version: 5, or 4 for 3.1.1
     #[arg(long, value_name = "4|5", default_value_t = 5, value_parser = clap::value_parser!(u8).range(4..=5))]
     pub(crate) version: u8,
-    /// Who talks to whom [default: fan-out, or none with --idle or --retained]
+    /// Who talks to whom [default: fan-out, or none with --idle, --retained or --queued]
     #[arg(long, value_enum)]
     pub(crate) scenario: Option<ScenarioArg>,
     /// Publishing connections [default: 1; pairs: as many as subscribers]
@@ -91,6 +103,16 @@ pub(crate) struct BenchMqttArgs {
     /// Store N retained messages ret/0, ret/1, ..., then let one new subscriber fetch them all
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) retained: u32,
+    /// Store N messages for sessions that are away, one for each of --subscribers sessions in turn or, with --topics 1,
+    /// each for all; then let them come back for them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) queued: u32,
+    /// With --retained or --queued: only store, or only fetch what another run stored
+    #[arg(long, value_enum, value_name = "PART", default_value_t = PartArg::Both)]
+    pub(crate) part: PartArg,
+    /// Subscribers have sessions that outlive their connections
+    #[arg(long)]
+    pub(crate) durable: bool,
     /// Above QoS 0 with --rate: most unacknowledged messages per publisher
     #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) max_inflight: u16,
@@ -129,6 +151,7 @@ Examples:
   mainstem bench mqtt --scenario shared --publishers 4 --subscribers 16 --qos 1 --rate 20000
   mainstem bench mqtt --idle 10000 --duration 5 --broker-pid $(pidof mainstem)
   mainstem bench mqtt --retained 100000 --qos 1
+  mainstem bench mqtt --queued 1000000 --subscribers 1000 --qos 1 --version 4
 
 Exit status: 0 when the run completed; 1 when it could not start or a connection broke.";
 

@@ -3,11 +3,11 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use mainstem_bench::{BenchError, Load, Options, Progress, Report, Scenario};
+use mainstem_bench::{BenchError, Load, Options, Part, Progress, Report, Scenario};
 use mainstem_mqtt::packet::{QoS, Version};
 
 use super::failure::{Failure, io_words};
-use crate::cli::{BenchMqttArgs, ScenarioArg};
+use crate::cli::{BenchMqttArgs, PartArg, ScenarioArg};
 
 /// In flight per publisher, where neither --rate nor --window says otherwise.
 const WINDOW: u32 = 100;
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &BenchMqttArgs) -> Result<(), Failure> {
 }
 
 fn options(args: &BenchMqttArgs) -> Options {
-    let alone = args.idle > 0 || args.retained > 0;
+    let alone = args.idle > 0 || args.retained > 0 || args.queued > 0;
     let scenario = args.scenario.or((!alone).then_some(ScenarioArg::FanOut)).map(|scenario| match scenario {
         ScenarioArg::FanOut => Scenario::FanOut,
         ScenarioArg::FanIn => Scenario::FanIn,
@@ -65,6 +65,13 @@ fn options(args: &BenchMqttArgs) -> Options {
         connect_rate: args.connect_rate,
         idle: args.idle,
         retained: args.retained,
+        queued: args.queued,
+        part: match args.part {
+            PartArg::Both => Part::Both,
+            PartArg::Store => Part::Store,
+            PartArg::Fetch => Part::Fetch,
+        },
+        durable: args.durable,
         tick: Duration::from_micros(args.tick.into()),
         max_inflight: args.max_inflight,
         receive_maximum: args.receive_maximum,

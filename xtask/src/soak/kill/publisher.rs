@@ -91,7 +91,9 @@ impl<'a> Publisher<'a> {
         }
         if !self.in_flight.is_empty() {
             let (count, name) = (self.in_flight.len() as u64, &self.plan.name);
-            self.world.faults.add_many("never acknowledged", count, format_args!("{count} of {name}"));
+            let received = self.in_flight.iter().filter(|sent| sent.is_received).count();
+            let sentence = format_args!("{count} of {name}, {received} of them received and not completed");
+            self.world.faults.add_many("never acknowledged", count, sentence);
         }
     }
 

@@ -497,18 +497,21 @@ impl Store for SegmentStore {
             return Ok(());
         }
         self.settle();
-        let Self { logs, disk, queue, .. } = self;
-        let to = open_log(logs, log);
+        let to = open_log(&mut self.logs, log);
         if to.state == State::Broken {
             return Err(Error::Broken);
         }
-        let outcome = to.truncate_suffix(disk, &mut queue.settled().journal, place);
+        // Recovery must not count on what may be half gone.
+        to.synced = to.synced.min(place);
         self.is_checkpoint_wrong = true;
-        if let Err(error) = outcome.and_then(|()| self.right_checkpoint()) {
-            let mut syncer = self.queue.settled();
+        self.right_checkpoint().map_err(|error| refused(&error))?;
+        let Self { logs, disk, queue, .. } = self;
+        let mut syncer = queue.settled();
+        let to = open_log(logs, log);
+        if let Err(error) = to.truncate_suffix(disk, &mut syncer.journal, place) {
             syncer.fail(log, &error);
-            self.queue.note_broken(syncer.newly_broken());
-            open_log(&mut self.logs, log).fail();
+            queue.note_broken(syncer.newly_broken());
+            to.fail();
             return Err(Error::Broken);
         }
         Ok(())

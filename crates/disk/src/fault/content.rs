@@ -131,16 +131,16 @@ impl Content {
         }
     }
 
-    /// What was to be synced reached the disk in part, and is forgotten as something to sync. Memory may have let
-    /// go of it as well: it shows then what is on disk.
+    /// What was to be synced reached the disk in part, and is forgotten as something to sync, but for the length.
+    /// Memory may have let go of it as well: it shows then what is on disk.
     pub(super) fn fail_to_sync(&mut self, dice: &mut Dice) {
+        let len = self.cached.len;
         self.synced = self.left(dice);
         self.changes.clear();
         if dice.chance(50) {
-            let len = self.cached.len;
             self.cached = self.synced.clone();
-            self.cached.set_len(len);
         }
+        self.set_len(len);
     }
 
     pub(super) fn survivor(&self, dice: &mut Dice) -> Self {

@@ -699,6 +699,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
         #[test]
         fn it_does_what_the_real_one_does(calls: Vec<Call>) {
             let root = std::env::temp_dir().join(format!("mainstem-disk-fault-{}", std::process::id()));

@@ -1,0 +1,533 @@
+//! Random lives of a store: what is done with it, how it ends, and whether the next one finds what it must.
+
+use std::collections::BTreeMap;
+
+use mainstem_disk::Settings;
+use mainstem_disk::fault::{Dice, FaultFs, Plan};
+use mainstem_log::contract::batch;
+use mainstem_log::{Completion, Durability, Error, LogId, Options, State, Store};
+
+use crate::model::{End, Log};
+
+/// Opens the store that is tested.
+pub(crate) type Make = fn(&FaultFs, &Settings) -> Result<Box<dyn Store>, Error>;
+
+/// Logs there are: the last of them asks for no more than the operating system's word.
+const NAMES: [&str; 4] = ["alpha", "beta", "gamma", "os"];
+/// Most lives of one run.
+const LIVES_MAX: u64 = 7;
+const STEPS_MAX: u64 = 60;
+
+/// What runs have come to, all together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) lives: u64,
+    /// Lives that ended in the middle of a change to the file system.
+    pub(crate) crashes: u64,
+    pub(crate) power_losses: u64,
+    /// Lives in which a call failed or space ran out.
+    pub(crate) faults: u64,
+    /// Batches whose append completed.
+    pub(crate) completed: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.lives += other.lives;
+        self.crashes += other.crashes;
+        self.power_losses += other.power_losses;
+        self.faults += other.faults;
+        self.completed += other.completed;
+    }
+}
+
+/// What is amiss in a life, besides its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    None,
+    /// One call fails.
+    Failing,
+    /// There is little space.
+    Narrow,
+}
+
+/// The store has ended in the middle of something.
+struct Crashed;
+
+struct Run {
+    fs: FaultFs,
+    make: Make,
+    dice: Dice,
+    logs: BTreeMap<&'static str, Log>,
+    settings: Settings,
+    /// Batches made so far.
+    salt: u64,
+    tally: Tally,
+}
+
+/// One life of the store.
+struct Life<'a> {
+    run: &'a mut Run,
+    store: Box<dyn Store>,
+    ids: BTreeMap<&'static str, LogId>,
+    trouble: Trouble,
+}
+
+/// Lives several lives, all decided by `seed`. Their calls are noted by `fs`, if it notes any.
+///
+/// # Panics
+/// If the store breaks a promise.
+pub(crate) fn run(seed: u64, fs: &FaultFs, make: Make) -> Tally {
+    let mut dice = Dice::new(seed);
+    let settings = settings(&mut dice);
+    fs.note(|| format!("seed {seed}: {settings:?}"));
+    let fs = fs.clone();
+    let mut run = Run { fs, make, dice, logs: BTreeMap::new(), settings, salt: 0, tally: Tally::default() };
+    for _ in 0..=run.dice.below(LIVES_MAX) {
+        run.live();
+    }
+    // In the end nothing fails, and everything is looked at.
+    let life = run.begin(Trouble::None).unwrap_or_else(|_| panic!("nothing has ended"));
+    drop(life);
+    run.tally
+}
+
+fn settings(dice: &mut Dice) -> Settings {
+    let one_of = |dice: &mut Dice, sizes: &[u64]| sizes[dice.below(sizes.len() as u64) as usize];
+    Settings {
+        open_files: one_of(dice, &[2, 4, 100]) as usize,
+        cache_bytes: one_of(dice, &[0, 4096, 1 << 20]) as usize,
+        tail_bytes: one_of(dice, &[0, 1024, 1 << 20]) as usize,
+        journal_bytes: one_of(dice, &[0, 8192, 65536, 1 << 20]),
+        checkpoint_bytes: one_of(dice, &[2048, 32768, 1 << 20]),
+        indexes: one_of(dice, &[1, 3, 100]) as usize,
+        ..Settings::default()
+    }
+}
+
+fn options(name: &str, dice: &mut Dice) -> Options {
+    let segment_bytes = [512, 2000, 10_000, 1 << 20][dice.below(4) as usize];
+    Options { durability: durability(name), segment_bytes, ..Options::default() }
+}
+
+fn durability(name: &str) -> Durability {
+    if name == "os" { Durability::Os } else { Durability::Fsync }
+}
+
+impl Run {
+    /// Begins a life, does things, and ends it.
+    fn live(&mut self) {
+        self.tally.lives += 1;
+        let trouble = match self.dice.below(10) {
+            0..=6 => Trouble::None,
+            7 | 8 => Trouble::Failing,
+            _ => Trouble::Narrow,
+        };
+        self.tally.faults += u64::from(trouble != Trouble::None);
+        let plan = self.plan(trouble);
+        let begins_safely = self.dice.chance(70);
+        if !begins_safely {
+            self.fs.set(plan);
+        }
+        let store = match self.begin(trouble) {
+            Ok(mut life) => {
+                if begins_safely {
+                    life.run.fs.set(plan);
+                }
+                for _ in 0..life.run.dice.below(STEPS_MAX) {
+                    if life.step().is_err() {
+                        break;
+                    }
+                }
+                Some(life.store)
+            }
+            Err(Crashed) => None,
+        };
+        if trouble == Trouble::Failing {
+            self.logs.values_mut().for_each(Log::may_lose_unsynced);
+        }
+        self.end(store);
+    }
+
+    fn plan(&mut self, trouble: Trouble) -> Plan {
+        let mut plan = Plan::default();
+        if self.dice.chance(75) {
+            plan.crash_at = Some(1 + self.dice.below(100));
+        }
+        let nth = Some(1 + self.dice.below(40));
+        match trouble {
+            Trouble::None => {}
+            Trouble::Narrow => {
+                let used: u64 = self.fs.files().iter().map(|(_, len)| len).sum();
+                plan.space_bytes = Some(used + self.dice.below(40_000));
+            }
+            Trouble::Failing => match self.dice.below(4) {
+                0 => plan.failing_write = nth,
+                1 => plan.failing_sync = nth,
+                2 => plan.failing_read = nth,
+                _ => plan.failing_name = nth,
+            },
+        }
+        plan
+    }
+
+    /// Opens the store and every log it must have, and looks at what they hold.
+    fn begin(&mut self, trouble: Trouble) -> Result<Life<'_>, Crashed> {
+        let opened = (self.make)(&self.fs, &self.settings);
+        let store = match opened {
+            Ok(store) => store,
+            Err(_) if self.fs.has_crashed() => return Err(Crashed),
+            Err(error) => {
+                assert_ne!(trouble, Trouble::None, "the store does not open: {error:?}");
+                self.fs = self.fs.killed(self.dice.roll());
+                self.fs.note(|| "the store has not opened, once more".to_owned());
+                (self.make)(&self.fs, &self.settings).expect("nothing fails any more")
+            }
+        };
+        let mut life = Life { run: self, store, ids: BTreeMap::new(), trouble };
+        let found = life.store.names();
+        for name in &found {
+            assert!(life.run.logs.contains_key(name.as_str()), "{name} was removed, or never made");
+        }
+        for (name, log) in &life.run.logs {
+            let is_there = found.iter().any(|found| found == name);
+            assert!(is_there || !log.must_be_there(), "{name} is gone: {log:?}");
+        }
+        for name in NAMES {
+            if life.run.logs.contains_key(name) {
+                life.open(name)?;
+            }
+        }
+        Ok(life)
+    }
+
+    /// Ends what is left of a life, one way or the other.
+    fn end(&mut self, store: Option<Box<dyn Store>>) {
+        self.tally.crashes += u64::from(self.fs.has_crashed());
+        let how = if self.dice.chance(60) { End::PowerLost } else { End::Killed };
+        let in_order = self.dice.chance(30);
+        if in_order {
+            // Nothing goes wrong while it closes.
+            if !self.fs.has_crashed() {
+                self.fs.set(Plan::default());
+            }
+            drop(store);
+        }
+        let seed = self.dice.roll();
+        self.fs.note(|| format!("-- {how:?}, in order: {in_order}, seed {seed}"));
+        self.fs = match how {
+            End::Killed => self.fs.killed(seed),
+            End::PowerLost => self.fs.survivor(seed),
+        };
+        self.tally.power_losses += u64::from(how == End::PowerLost);
+        for log in self.logs.values_mut() {
+            log.hurt(how);
+        }
+    }
+}
+
+impl Life<'_> {
+    /// Ends the life if the file system has.
+    fn going_on(&self) -> Result<(), Crashed> {
+        if self.run.fs.has_crashed() { Err(Crashed) } else { Ok(()) }
+    }
+
+    /// Whether something may fail, and for good reason.
+    fn may_fail(&self, error: &Error) -> bool {
+        match self.trouble {
+            Trouble::None => false,
+            Trouble::Failing => true,
+            Trouble::Narrow => *error == Error::Full,
+        }
+    }
+
+    fn step(&mut self) -> Result<(), Crashed> {
+        let name = NAMES[self.run.dice.below(NAMES.len() as u64) as usize];
+        let Some(log) = self.ids.get(name).copied() else { return self.open(name) };
+        self.notice(name, log);
+        match self.run.dice.below(100) {
+            0..45 => self.append(name, log)?,
+            45..65 => self.commit()?,
+            65..72 => self.read(name, log)?,
+            72..76 => self.find_time(name, log)?,
+            76..82 => self.truncate_prefix(name, log)?,
+            82..88 => self.truncate_suffix(name, log)?,
+            88..90 => self.remove(name, log)?,
+            90..93 => self.open(name)?,
+            93..97 => {
+                let next = self.store.tend(self.run.salt);
+                self.run.fs.note(|| format!("tend, again at {next:?}"));
+                self.complete();
+                self.going_on()?;
+            }
+            _ => self.relieve()?,
+        }
+        self.compare(name);
+        Ok(())
+    }
+
+    fn open(&mut self, name: &'static str) -> Result<(), Crashed> {
+        let options = options(name, &mut self.run.dice);
+        self.run.logs.entry(name).or_insert_with(|| Log::new(durability(name)));
+        let outcome = self.store.open(name, &options);
+        self.run.fs.note(|| format!("open {name}: {outcome:?}"));
+        self.going_on()?;
+        match outcome {
+            Ok(log) => match self.ids.insert(name, log) {
+                Some(before) => assert_eq!(before, log, "opened twice is opened once"),
+                None => self.look(name, log)?,
+            },
+            Err(error) => assert!(self.may_fail(&error), "{name} does not open: {error:?}"),
+        }
+        Ok(())
+    }
+
+    /// Compares all of a log that has just been recovered.
+    fn look(&mut self, name: &'static str, log: LogId) -> Result<(), Crashed> {
+        let status = self.store.status(log);
+        let mut found = Vec::new();
+        if let Err(error) = read_all(&mut *self.store, log, &mut found) {
+            self.going_on()?;
+            assert!(self.may_not_read(&error), "{name} cannot be read: {error:?} {:?}", self.run.logs[name]);
+            // Another look, now that nothing fails.
+            found.clear();
+            let again = read_all(&mut *self.store, log, &mut found);
+            self.going_on()?;
+            again.expect("it fails once");
+        }
+        let known = self.run.logs.get_mut(name).expect("what is open is known");
+        known.recovered(status, &found);
+        known.opened();
+        Ok(())
+    }
+
+    fn append(&mut self, name: &'static str, log: LogId) -> Result<(), Crashed> {
+        for _ in 0..=self.run.dice.below(4) {
+            let run = &mut *self.run;
+            run.salt += 1;
+            let value_bytes = match run.dice.below(20) {
+                0 => run.dice.below(40_000),
+                1..=5 => run.dice.below(3000),
+                _ => run.dice.below(200),
+            };
+            let records = 1 + run.dice.below(4) as u32;
+            let time = (run.salt * 10 + run.dice.below(50)).cast_signed();
+            let bytes = batch(run.salt, records, value_bytes as usize, time);
+            let outcome = self.store.append(log, &bytes);
+            run.fs.note(|| format!("append to {name} {} bytes: {outcome:?}", bytes.len()));
+            let known = run.logs.get_mut(name).expect("what is open is known");
+            known.append(&bytes, outcome.as_ref().ok().copied());
+            self.going_on()?;
+            if let Err(error) = outcome {
+                assert!(self.may_fail(&error), "{name}: {error:?}");
+                self.complete();
+                self.notice(name, log);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), Crashed> {
+        self.store.commit();
+        self.run.fs.note(|| "commit".to_owned());
+        self.complete();
+        self.going_on()?;
+        for (name, log) in &self.run.logs {
+            assert!(!log.is_due(), "{name}: a commit completes everything: {log:?}");
+        }
+        Ok(())
+    }
+
+    /// Takes completions: also after a crash, since what was said before it holds.
+    fn complete(&mut self) {
+        let mut completions = Vec::new();
+        self.store.completions(&mut completions);
+        self.run.fs.note(|| format!("{completions:?}"));
+        for completion in &completions {
+            let Completion { log, outcome, .. } = completion;
+            let name = self.ids.iter().find(|(_, known)| *known == log).map(|(name, _)| *name);
+            let Some(name) = name else { continue };
+            if let Err(error) = outcome
+                && !self.run.fs.has_crashed()
+            {
+                assert!(self.may_fail(error), "{name}: {error:?}");
+            }
+            let known = self.run.logs.get_mut(name).expect("what is open is known");
+            known.complete(completion);
+            self.run.tally.completed += u64::from(outcome.is_ok());
+        }
+    }
+
+    fn read(&mut self, name: &'static str, log: LogId) -> Result<(), Crashed> {
+        let plain = self.run.logs[name].plain();
+        let start = plain.start + self.run.dice.below(plain.end - plain.start + 1);
+        let end = start + self.run.dice.below(40);
+        let max_bytes = self.run.dice.below(20_000) as usize;
+        let mut read = Vec::new();
+        let outcome = self.store.read(log, start..end, max_bytes, &mut read);
+        self.going_on()?;
+        if self.run.logs[name].is_unsure() {
+            return Ok(());
+        }
+        match outcome {
+            Ok(()) => {
+                let expected = plain.read(start..end, max_bytes).expect("it is in range");
+                // What comes before a read error is given.
+                let is_part =
+                    self.trouble == Trouble::Failing && !read.is_empty() && expected.starts_with(&read);
+                assert!(read == expected || is_part, "{name}: {start}..{end}, {max_bytes} bytes");
+            }
+            Err(error) => assert!(self.may_not_read(&error), "{name}: {start}..{end}: {error:?}"),
+        }
+        Ok(())
+    }
+
+    fn may_not_read(&self, error: &Error) -> bool {
+        self.trouble == Trouble::Failing && matches!(error, Error::Corrupt { .. })
+    }
+
+    fn find_time(&mut self, name: &'static str, log: LogId) -> Result<(), Crashed> {
+        let time = self.run.dice.below(self.run.salt * 10 + 100).cast_signed();
+        let found = self.store.find_time(log, time);
+        self.going_on()?;
+        let known = &self.run.logs[name];
+        match found {
+            _ if known.is_unsure() => {}
+            Ok(found) => assert_eq!(found, known.plain().find_time(time), "{name} at {time}"),
+            Err(error) => assert!(self.may_not_read(&error), "{name} at {time}: {error:?}"),
+        }
+        Ok(())
+    }
+
+    fn truncate_prefix(&mut self, name: &'static str, log: LogId) -> Result<(), Crashed> {
+        let run = &mut *self.run;
+        let known = run.logs.get_mut(name).expect("what is open is known");
+        let offset = known.start() + run.dice.below(known.end() - known.start() + 2);
+        let outcome = self.store.truncate_prefix(log, offset);
+        run.fs.note(|| format!("truncate_prefix of {name} to {offset}: {outcome:?}"));
+        // It starts there, whatever the store says.
+        let before = known.start();
+        known.truncate_prefix(offset);
+        self.complete();
+        self.going_on()?;
+        let status = self.store.status(log);
+        if status.state != State::Ready {
+            self.run.logs.get_mut(name).expect("what is open is known").failed(before, status);
+        }
+        if let Err(error) = outcome {
+            assert_ne!(self.trouble, Trouble::None, "{name}: {error:?}");
+        }
+        Ok(())
+    }
+
+    fn truncate_suffix(&mut self, name: &'static str, log: LogId) -> Result<(), Crashed> {
+        let run = &mut *self.run;
+        let known = run.logs.get_mut(name).expect("what is open is known");
+        let bounds: Vec<u64> = known.plain().bounds().collect();
+        let offset = match bounds.len() {
+            0 => known.end(),
+            // Rarely much.
+            len if run.dice.chance(80) => bounds[len - 1 - run.dice.below(len.min(4) as u64) as usize],
+            len => bounds[run.dice.below(len as u64) as usize] + run.dice.below(2),
+        };
+        let can_be = known.can_end_at(offset);
+        let outcome = self.store.truncate_suffix(log, offset);
+        run.fs.note(|| format!("truncate_suffix of {name} to {offset}: {outcome:?}"));
+        match &outcome {
+            Ok(()) => known.truncate_suffix(offset),
+            Err(Error::OutOfRange) if !can_be => return Ok(()),
+            Err(_) => known.half_truncated(offset),
+        }
+        assert!(outcome.is_err() || can_be || known.is_unsure(), "{name} cannot end at {offset}: {known:?}");
+        self.complete();
+        self.going_on()?;
+        if let Err(error) = outcome {
+            assert_ne!(self.trouble, Trouble::None, "{name}: {error:?}");
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &'static str, log: LogId) -> Result<(), Crashed> {
+        let outcome = self.store.remove(log);
+        self.run.fs.note(|| format!("remove {name}: {outcome:?}"));
+        self.ids.remove(name);
+        if outcome.is_ok() {
+            self.run.logs.remove(name);
+        } else if let Some(known) = self.run.logs.get_mut(name) {
+            known.half_removed();
+        }
+        self.going_on()?;
+        if let Err(error) = outcome {
+            assert_ne!(self.trouble, Trouble::None, "{name}: {error:?}");
+            // The log is gone in any case, until the store begins anew.
+            assert!(!self.store.names().contains(&name.to_owned()));
+            return Err(Crashed);
+        }
+        Ok(())
+    }
+
+    /// There is space again, and no call fails: a log that was only full takes appends.
+    fn relieve(&mut self) -> Result<(), Crashed> {
+        if self.trouble != Trouble::Narrow {
+            return Ok(());
+        }
+        self.commit()?;
+        self.run.fs.set(Plan::default());
+        self.run.fs.note(|| "there is space again".to_owned());
+        for (name, log) in self.ids.clone() {
+            if self.run.logs[name].is_unsure() {
+                continue;
+            }
+            let bytes = batch(0, 1, 10, 7);
+            let appended = self.store.append(log, &bytes).expect("there is space");
+            let known = self.run.logs.get_mut(name).expect("what is open is known");
+            known.append(&bytes, Some(appended));
+        }
+        self.commit()?;
+        for (name, log) in &self.ids {
+            if !self.run.logs[name].is_unsure() {
+                assert_eq!(self.store.status(*log).state, State::Ready, "{name}");
+            }
+        }
+        if !self.ids.keys().any(|name| self.run.logs[name].is_unsure()) {
+            self.trouble = Trouble::None;
+        }
+        Ok(())
+    }
+
+    /// Takes note that a log has failed, which it may with whatever is synced.
+    fn notice(&mut self, name: &'static str, log: LogId) {
+        let status = self.store.status(log);
+        if status.state != State::Ready {
+            assert_ne!(self.trouble, Trouble::None, "{name}: {status:?}");
+            let known = self.run.logs.get_mut(name).expect("what is open is known");
+            if !known.is_unsure() {
+                known.take_back(status);
+            }
+        }
+    }
+
+    fn compare(&mut self, name: &'static str) {
+        let Some(log) = self.ids.get(name).copied() else { return };
+        self.notice(name, log);
+        let status = self.store.status(log);
+        let known = &self.run.logs[name];
+        if !known.is_unsure() {
+            assert_eq!((status.start, status.end), (known.start(), known.end()), "{name}: {known:?}");
+            assert!(status.committed <= status.end && status.committed >= status.start, "{name}: {status:?}");
+        }
+    }
+}
+
+fn read_all(store: &mut dyn Store, log: LogId, into: &mut Vec<u8>) -> Result<(), Error> {
+    let mut at = store.status(log).start;
+    let end = store.status(log).end;
+    while at < end {
+        let before = into.len();
+        store.read(log, at..end, 5000, into)?;
+        let last = mainstem_log::batches(&into[before..]).last();
+        at = last.expect("below the end there is something").header.end_offset();
+    }
+    Ok(())
+}

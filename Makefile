@@ -7,11 +7,13 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 FUZZ_SECONDS ?= 300
 # Seconds that `make soak` takes.
 SOAK_SECONDS ?= 3600
+# Seconds that `make sim` takes.
+SIM_SECONDS ?= 300
 # What `make run` hands to the broker, such as ARGS="--listen 0.0.0.0:1883"; or `make bench` to the measurement, such as
 # ARGS="fan-out-qos2 --rounds 5".
 ARGS ?=
 
-.PHONY: help run test fuzz bench bench-peers soak
+.PHONY: help run test fuzz sim bench bench-peers soak
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -29,6 +31,10 @@ test: ## Run every check and every test
 fuzz: ## Fuzz each target for FUZZ_SECONDS (300) seconds
 	@xtask/setup cc c++
 	cargo xtask fuzz --seconds $(FUZZ_SECONDS)
+
+sim: ## Crash the log at random for SIM_SECONDS (300) seconds, each time with another seed
+	@xtask/setup cc
+	cargo xtask sim --seconds $(SIM_SECONDS)
 
 bench: ## Measure the broker beside its peers (docs/benchmarks.md)
 	@xtask/setup cc

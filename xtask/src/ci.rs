@@ -3,7 +3,7 @@
 mod tally;
 
 use crate::repo::Repo;
-use crate::{Outcome, config_reference, conformance, fuzz, soak, tidy};
+use crate::{Outcome, config_reference, conformance, fuzz, sim, soak, tidy};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -30,7 +30,7 @@ const fn step(name: &'static str, run: fn(&Path, &mut Tally) -> Outcome<Done>) -
     Step { name, run }
 }
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     step("format", format),
     step("tidy", |root, _| passed(tidy::run(root))),
     step("conformance tables", |root, _| passed(conformance::check(root))),
@@ -41,6 +41,7 @@ const STEPS: [Step; 13] = [
     step("configuration page", |root, _| passed(config_reference::check(root))),
     step("release build", release_build),
     step("tests", tests),
+    step("simulation smoke", |root, _| passed(sim::smoke(root))),
     step("real clients", clients),
     step("soak smoke", soak_smoke),
     step("fuzz smoke", fuzz_smoke),

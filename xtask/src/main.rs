@@ -7,6 +7,7 @@
 //! - `fuzz`: each fuzz target for so many seconds.
 //! - `bench`, `bench-peers`: the broker and its peers side by side; installing the peers.
 //! - `soak`: many loads at once for a long time, watching for loss, growth and panics; and a broker that is killed.
+//! - `sim`: tests that take seeds, with as many seeds as there is time for.
 //!
 //! Checks read the repository once, as text in memory ([`repo::Repo`]), and never touch the disk themselves: that
 //! is how their own tests plant faults.
@@ -17,6 +18,7 @@ mod config_reference;
 mod conformance;
 mod fuzz;
 mod repo;
+mod sim;
 mod soak;
 mod tidy;
 
@@ -43,7 +45,9 @@ usage: cargo xtask <chore>
   soak [--seconds N]      both of the following, each for half of N seconds (3600)
   soak many [--seconds N] many loads at once
   soak kill [--seconds N] [--seed N] [--rate N] [--shards N] [--end kill|term|never] [--broker mosquitto] [--forget]
-                          kill the broker under load, again and again (docs/benchmarks.md)";
+                          kill the broker under load, again and again (docs/benchmarks.md)
+  sim [--seconds N] [--seed N]
+                          crash the log as often as N seconds (300) allow, from seed N on, or from a new one";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         ["bench", ref rest @ ..] => bench::run(root, rest),
         ["bench-peers"] => bench::install(root),
         ["soak", ref rest @ ..] => soak::run(root, rest),
+        ["sim", ref rest @ ..] => sim::run(root, rest),
         _ => Err(USAGE.to_owned()),
     };
     match outcome {

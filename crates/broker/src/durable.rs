@@ -11,6 +11,7 @@ use crate::journal::Arrived;
 use crate::journal::entry::{Entry, Mark, Origin, SessionEntry, WillEntry};
 use crate::journal::{Journal, encode_message};
 use crate::message::{Message, SessionKey};
+use crate::retained_log::RetainedLog;
 use crate::shard::Shard;
 use crate::shared::{Mail, ReceiptMail, RetainMail};
 use crate::timers::Timer;
@@ -399,7 +400,8 @@ impl Shard {
                 self.on_commit(io, key, over.commit, over.has_failed);
             }
         }
-        let is_failing = self.deliveries.journals.iter().any(Journal::is_failing);
+        let is_failing = self.deliveries.journals.iter().any(Journal::is_failing)
+            || self.retained_log.as_ref().is_some_and(RetainedLog::is_failing);
         self.shared.set_failing(self.me, is_failing);
         self.deliveries.queued_elsewhere = self.shared.queued_elsewhere(self.me);
     }
@@ -428,8 +430,7 @@ impl Shard {
             log.store_batch(journal.store(), commit);
             parts += log.parts(commit);
         }
-        let mut has_failed =
-            self.retained_log.as_ref().is_some_and(crate::retained_log::RetainedLog::is_failing);
+        let mut has_failed = self.retained_log.as_ref().is_some_and(RetainedLog::is_failing);
         for journal in &mut self.deliveries.journals {
             parts += u32::from(journal.commit(commit));
             has_failed |= journal.has_lost();
@@ -439,10 +440,18 @@ impl Shard {
         if parts > 0 || has_entered || std::mem::take(&mut self.commit_is_due) {
             self.commit_is_due = false;
             self.commits.begin(parts, has_failed);
-            if parts == 0 {
-                // Nothing will arrive to wake us for those who wait.
-                io.again_soon();
-            }
+            // Some stores are done at once, and what was lost at once need not be waited for.
+            self.poll_commits(io);
+        }
+        self.arm_marks(io);
+    }
+
+    /// Sees to it that marks leave in time although nothing else happens.
+    fn arm_marks(&mut self, io: &mut Io<'_, Mail>) {
+        let due = self.deliveries.journals.iter().filter_map(Journal::marks_due_ms).min();
+        if let Some(due_ms) = due.filter(|due_ms| *due_ms > self.marks_armed_ms) {
+            self.marks_armed_ms = due_ms;
+            io.set_timer(due_ms, Timer::Marks.token());
         }
     }
 
@@ -450,6 +459,10 @@ impl Shard {
     pub(crate) fn tend_stores(&mut self, io: &mut Io<'_, Mail>) {
         for journal in &mut self.deliveries.journals {
             journal.store().tend(io.clock.unix_ms);
+        }
+        let commit = self.commits.current();
+        if let (Some(log), Some(journal)) = (&mut self.retained_log, self.deliveries.journals.first_mut()) {
+            log.make_up(journal.store(), io.clock, &self.shared.retained, commit);
         }
         io.set_timer(io.clock.now_ms + TEND_MS, Timer::Tend.token());
     }

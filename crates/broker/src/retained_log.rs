@@ -1,9 +1,10 @@
 //! Retained messages on disk: one compacted log, keyed by topic, kept by the first shard.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use mainstem_log::{
-    BatchBuilder, Cleanup, Completion, Durability, Error, LogId, Options, Store, Ticket, batches,
+    Appended, BatchBuilder, Cleanup, Completion, Durability, Error, LogId, Options, State, Store, Ticket,
+    batches,
 };
 use mainstem_runtime::Clock;
 
@@ -26,10 +27,21 @@ pub(crate) struct RetainedLog {
     log: LogId,
     builder: BatchBuilder,
     publish: Vec<u8>,
-    in_flight: VecDeque<(Ticket, u64)>,
+    /// Topics whose records the builder has.
+    gathered: Vec<Box<str>>,
+    in_flight: VecDeque<InFlight>,
     /// Records since the start.
     pub(crate) records: u64,
-    is_failing: bool,
+    /// Topics whose last change is not on disk, since it could not be kept.
+    missed: BTreeSet<Box<str>>,
+}
+
+/// A batch on its way to the disk.
+#[derive(Debug)]
+struct InFlight {
+    ticket: Ticket,
+    commit: u64,
+    topics: Vec<Box<str>>,
 }
 
 impl RetainedLog {
@@ -54,9 +66,10 @@ impl RetainedLog {
             log,
             builder: BatchBuilder::default(),
             publish: Vec::new(),
+            gathered: Vec::new(),
             in_flight: VecDeque::new(),
             records: 0,
-            is_failing: false,
+            missed: BTreeSet::new(),
         })
     }
 
@@ -116,16 +129,43 @@ impl RetainedLog {
         commit: u64,
     ) {
         self.records += 1;
-        let unix_ms = clock.unix_ms.cast_signed();
-        if let Some(message) = message {
-            self.publish.clear();
-            encode_message(message, clock, &mut self.publish);
-            self.builder.push(unix_ms, Some(topic.as_bytes()), Some(&self.publish));
-        } else {
-            self.builder.push(unix_ms, Some(topic.as_bytes()), None);
+        if !self.missed.is_empty() {
+            self.missed.insert(topic.into());
+            return;
         }
+        self.gather(clock, topic, message);
         if self.builder.len() >= BATCH_BYTES {
             self.store_batch(store, commit);
+        }
+    }
+
+    fn gather(&mut self, clock: Clock, topic: &str, message: Option<&Message>) {
+        let unix_ms = clock.unix_ms.cast_signed();
+        self.gathered.push(topic.into());
+        let Some(message) = message else {
+            self.builder.push(unix_ms, Some(topic.as_bytes()), None);
+            return;
+        };
+        self.publish.clear();
+        encode_message(message, clock, &mut self.publish);
+        self.builder.push(unix_ms, Some(topic.as_bytes()), Some(&self.publish));
+    }
+
+    /// Tries again to keep what could not be kept, a piece at a time.
+    pub(crate) fn make_up(&mut self, store: &mut dyn Store, clock: Clock, retained: &Retained, commit: u64) {
+        if self.missed.is_empty() || store.status(self.log).state == State::Broken {
+            return;
+        }
+        while let Some(topic) = self.missed.pop_first() {
+            self.records += 1;
+            self.gather(clock, &topic, retained.get(&topic).as_deref());
+            if self.builder.len() >= BATCH_BYTES {
+                break;
+            }
+        }
+        self.store_batch(store, commit);
+        if self.missed.is_empty() {
+            log::warn!("retained messages are kept on disk again");
         }
     }
 
@@ -134,31 +174,28 @@ impl RetainedLog {
         if self.builder.is_empty() {
             return;
         }
+        let topics = std::mem::take(&mut self.gathered);
         match store.append(self.log, self.builder.finish()) {
-            Ok(appended) => {
-                if self.in_flight.back() != Some(&(appended.ticket, commit)) {
-                    self.in_flight.push_back((appended.ticket, commit));
-                }
-                self.is_failing = false;
-            }
-            Err(error) => self.fail(&error),
+            Ok(Appended { ticket, .. }) => self.in_flight.push_back(InFlight { ticket, commit, topics }),
+            Err(error) => self.miss(topics, &error),
         }
     }
 
-    /// How many parts of commit `commit` are on their way; and whether some of it was lost.
-    pub(crate) fn parts(&self, commit: u64) -> u32 {
-        self.in_flight.iter().rev().take_while(|(_, known)| *known == commit).count() as u32
-    }
-
-    fn fail(&mut self, error: &Error) {
-        if !std::mem::replace(&mut self.is_failing, true) {
+    fn miss(&mut self, topics: Vec<Box<str>>, error: &Error) {
+        if self.missed.is_empty() {
             log::error!("retained messages cannot be kept on disk: {error}");
         }
+        self.missed.extend(topics);
     }
 
-    /// Whether the last append failed: what is retained in memory is not all on disk.
+    /// How many parts of commit `commit` are on their way.
+    pub(crate) fn parts(&self, commit: u64) -> u32 {
+        self.in_flight.iter().rev().take_while(|known| known.commit == commit).count() as u32
+    }
+
+    /// Whether something that is retained in memory is not on disk, nor on its way there.
     pub(crate) fn is_failing(&self) -> bool {
-        self.is_failing
+        !self.missed.is_empty()
     }
 
     /// Takes in a completion, if it is of this log.
@@ -166,12 +203,13 @@ impl RetainedLog {
         if completion.log != self.log {
             return;
         }
-        while let Some((_, commit)) = self.in_flight.pop_front_if(|(ticket, _)| *ticket <= completion.ticket)
+        while let Some(InFlight { commit, topics, .. }) =
+            self.in_flight.pop_front_if(|known| known.ticket <= completion.ticket)
         {
             arrived.push(Arrived { commit, is_durable: completion.outcome.is_ok() });
-        }
-        if let Err(error) = &completion.outcome {
-            self.fail(error);
+            if let Err(error) = &completion.outcome {
+                self.miss(topics, error);
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use mainstem_topic::FilterId;
 use crate::answers::Commits;
 use crate::config::MqttConfig;
 use crate::delivery::Deliveries;
-use crate::journal::Arrived;
+use crate::journal::{Arrived, Journal};
 use crate::lifecycle::Ending;
 use crate::message::{MessagePool, SessionKey};
 use crate::pressure::Level;
@@ -156,6 +156,8 @@ pub struct Shard {
     /// What had been entered when the last turn ended.
     pub(crate) entered_before: u64,
     pub(crate) arrived: Vec<Arrived>,
+    /// The latest time that a timer for marks is set for, ms.
+    pub(crate) marks_armed_ms: u64,
     /// See [`crate::settle_origins`].
     pub(crate) unsure: Vec<Unsure>,
     turn: u64,
@@ -191,6 +193,7 @@ impl Shard {
             commit_is_due: false,
             entered_before: 0,
             arrived: Vec::new(),
+            marks_armed_ms: 0,
             unsure: Vec::new(),
             turn: 0,
             work: 0,
@@ -555,6 +558,7 @@ impl Service for Shard {
 
     fn drain(&mut self, io: &mut Io<'_, Mail>) {
         self.draining = true;
+        self.deliveries.journals.iter_mut().for_each(Journal::hurry_marks);
         for slot in 0..self.conns.len() {
             let Conn { generation, state, .. } = self.conns[slot];
             let conn = ConnId::from_parts(slot as u32, generation);

@@ -31,6 +31,8 @@ pub(crate) enum Timer {
     Sweep,
     /// Stores are to do what is due by itself.
     Tend,
+    /// Marks have waited for company long enough; the turn's end sees to them.
+    Marks,
 }
 
 impl Timer {
@@ -46,6 +48,7 @@ impl Timer {
             Self::Sys => pack(4, 0, 0),
             Self::Sweep => pack(5, 0, 0),
             Self::Tend => pack(6, 0, 0),
+            Self::Marks => pack(7, 0, 0),
         }
     }
 
@@ -61,7 +64,8 @@ impl Timer {
             3 => Self::Will(key),
             4 => Self::Sys,
             5 => Self::Sweep,
-            _ => Self::Tend,
+            6 => Self::Tend,
+            _ => Self::Marks,
         }
     }
 }
@@ -87,6 +91,7 @@ impl Shard {
             Timer::Sys => self.publish_sys(io),
             Timer::Sweep => self.sweep(io),
             Timer::Tend => self.tend_stores(io),
+            Timer::Marks => {}
         }
     }
 
@@ -153,6 +158,7 @@ mod tests {
             Timer::Sys,
             Timer::Sweep,
             Timer::Tend,
+            Timer::Marks,
         ] {
             assert_eq!(Timer::from_token(timer.token()), timer);
         }

@@ -11,8 +11,8 @@ use super::entry::Entry;
 use super::wire::Damaged;
 use crate::message::{Content, Message};
 
-/// Batches whose messages are kept in memory after one of them was asked for.
-const RECENT_BATCHES: usize = 16;
+/// Bytes of batches whose messages are kept in memory after one of them was asked for.
+const RECENT_BYTES: usize = 4 * 1024 * 1024;
 
 /// Writes a message as a PUBLISH packet of MQTT 5, its expiry counted from now.
 pub(crate) fn encode_message(message: &Message, clock: Clock, into: &mut Vec<u8>) {
@@ -56,6 +56,8 @@ pub(crate) fn decode_message(bytes: &[u8], unix_ms: u64, clock: Clock) -> Result
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     batches: VecDeque<Batch>,
+    /// Size of all of them on disk.
+    kept_bytes: usize,
     bytes: Vec<u8>,
 }
 
@@ -63,6 +65,7 @@ pub(super) struct Recent {
 struct Batch {
     /// Sorted by offset; entries that are no messages are left out.
     messages: Vec<(u64, Arc<Message>)>,
+    bytes: usize,
 }
 
 impl Recent {
@@ -99,10 +102,15 @@ impl Recent {
             .binary_search_by_key(&offset, |(known, _)| *known)
             .map_err(|_| Error::Malformed(Malformed::Inconsistent))?;
         let found = Arc::clone(&messages[index].1);
-        if self.batches.len() == RECENT_BATCHES {
-            self.batches.pop_front();
+        let bytes = self.bytes.len();
+        self.kept_bytes += bytes;
+        self.batches.push_back(Batch { messages, bytes });
+        // One stays, however large.
+        while self.kept_bytes > RECENT_BYTES
+            && let Some(oldest) = self.batches.pop_front_if(|_| self.kept_bytes > bytes)
+        {
+            self.kept_bytes -= oldest.bytes;
         }
-        self.batches.push_back(Batch { messages });
         Ok(found)
     }
 }

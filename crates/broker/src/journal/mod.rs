@@ -30,6 +30,11 @@ pub(crate) use load::{decode_message, encode_message};
 const LOG: &str = "mqtt";
 /// Size from which on a batch of entries is closed, so that one message can be read without many others.
 const BATCH_BYTES: usize = 64 * 1024;
+/// How long marks wait for company, ms, and how many at most, bytes.
+const MARKS_WAIT_MS: u64 = 50;
+const MARKS_BYTES_MAX: usize = 32 * 1024;
+/// Time until a journal that failed is tried again, ms.
+const RETRY_MS: u64 = 1_000;
 /// Marks offsets of entries that are no more.
 const LOST: u64 = 1 << 62;
 /// Foreign origins that are remembered, see [`Journal::origins`].
@@ -64,6 +69,10 @@ pub(crate) struct Journal {
     receivers: Vec<u8>,
     sets: Sets,
     marks: Vec<u8>,
+    /// Somebody waits for a mark to be on disk.
+    marks_are_urgent: bool,
+    /// When the oldest mark was made, ms.
+    marks_since_ms: u64,
     /// Number of the next session.
     next_session: u32,
     in_flight: VecDeque<InFlight>,
@@ -75,6 +84,8 @@ pub(crate) struct Journal {
     is_failing: bool,
     /// Where those begin.
     lost_from: u64,
+    /// When it may be tried to make up for them, ms.
+    retry_at_ms: u64,
     completions: Vec<Completion>,
     clock: Clock,
     pub(crate) snapshots: snapshot::Schedule,
@@ -123,6 +134,8 @@ impl Journal {
             receivers: Vec::new(),
             sets: Sets::default(),
             marks: Vec::new(),
+            marks_are_urgent: false,
+            marks_since_ms: 0,
             next_session: 1,
             in_flight: VecDeque::new(),
             uncommitted_bytes: 0,
@@ -130,6 +143,7 @@ impl Journal {
             origins: VecDeque::new(),
             is_failing: false,
             lost_from: 0,
+            retry_at_ms: 0,
             completions: Vec::new(),
             clock,
             snapshots: snapshot::Schedule::default(),
@@ -197,12 +211,34 @@ impl Journal {
         }
     }
 
-    /// Adds a small thing that need not be on disk before anybody acts on it, or whose commit is waited for.
+    /// Adds a small thing. If it is lost in a crash, something is done twice that may be; so it waits a little
+    /// for company.
     pub(crate) fn mark(&mut self, mark: Mark) {
         if self.marks.is_empty() {
             entry::begin_marks(&mut self.marks);
+            self.marks_since_ms = self.clock.now_ms;
         }
+        self.marks_are_urgent |= matches!(mark, Mark::Released { .. });
         mark.put(&mut self.marks);
+    }
+
+    /// Lets all marks leave with the next commit.
+    pub(crate) fn hurry_marks(&mut self) {
+        self.marks_are_urgent = true;
+    }
+
+    /// When marks that wait for company are to leave without.
+    pub(crate) fn marks_due_ms(&self) -> Option<u64> {
+        (!self.marks.is_empty()).then_some(self.marks_since_ms + MARKS_WAIT_MS)
+    }
+
+    /// Whether marks are to leave now.
+    fn marks_leave(&self) -> bool {
+        let is_due = self.marks_due_ms().is_some_and(|due_ms| due_ms <= self.clock.now_ms);
+        let has_company = !self.builder.is_empty();
+        is_due
+            || (!self.marks.is_empty() && (has_company || self.marks_are_urgent))
+            || self.marks.len() >= MARKS_BYTES_MAX
     }
 
     /// Notes somebody who gets the message that is being given out; it will stand at
@@ -284,6 +320,7 @@ impl Journal {
             self.lost_from = self.committed;
         }
         self.is_failing = true;
+        self.retry_at_ms = self.clock.now_ms + RETRY_MS;
         self.snapshots.abandon();
         self.builder = BatchBuilder::default();
         self.sets.forget();
@@ -292,11 +329,12 @@ impl Journal {
     /// Ends the turn: sets everything added in it on its way, as part of the shard's commit `commit`. False if
     /// there is nothing, or it cannot be kept.
     pub(crate) fn commit(&mut self, commit: u64) -> bool {
-        if !self.marks.is_empty() {
+        if self.marks_leave() {
             let marks = std::mem::take(&mut self.marks);
             self.push_with(|into| into.extend_from_slice(&marks));
             self.marks = marks;
             self.marks.clear();
+            self.marks_are_urgent = false;
         }
         self.store_batch();
         let mut has_news = false;

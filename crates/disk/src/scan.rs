@@ -161,23 +161,33 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Whether a sector of the bytes between two positions has never been written, as a loss of power leaves it.
+    /// Whether a sector of the bytes between two places has never been written, as a loss of power leaves it.
     ///
     /// Segments are written once, from front to back, into zeros. So in a lost sector everything from where the
     /// damage begins is zero. In bytes that have changed at rest it is not, unless they were zeros by themselves.
-    fn lost_sector(&mut self, from: u64, to: u64) -> io::Result<bool> {
-        let mut at = from;
+    fn lost_sector(&mut self, from: Place, to: u64) -> io::Result<bool> {
+        let mut at = from.position;
         while at < to {
             let end = (at / SECTOR_BYTES + 1) * SECTOR_BYTES;
             let bytes = self.peek(at, (end - at) as usize)?;
-            // A batch begins with zeros; the length behind them is none.
-            let is_telling = end - at >= 12;
+            // A batch begins with zeros, as far as its offset has them; the length behind it is none.
+            let offset = from.offset.to_be_bytes();
+            let begins = &offset[..offset.len().min((end - at) as usize)];
+            let is_telling = end - at >= 12 || begins.iter().any(|byte| *byte != 0);
             if is_telling && bytes.iter().all(|byte| *byte == 0) {
                 return Ok(true);
             }
             at = end;
         }
         Ok(false)
+    }
+
+    /// Whether what begins at `position` is longer than the file.
+    fn reaches_beyond(&mut self, position: u64) -> io::Result<bool> {
+        let left = self.bytes.saturating_sub(position);
+        let bytes = self.peek(position, HEADER_BYTES)?;
+        let reaches = |header: BatchHeader| header.total_bytes as u64 > left;
+        Ok(bytes.len() < HEADER_BYTES || BatchHeader::parse(bytes).is_ok_and(reaches))
     }
 
     /// Whether anything but zeros stands behind `position`.
@@ -209,7 +219,8 @@ impl<'a> Scan<'a> {
                 Step::Damaged => {
                     let next = self.resume(place)?;
                     let to = next.map_or(self.bytes, |next| next.position);
-                    let is_cut_short = self.lost_sector(place.position, to)?;
+                    let is_cut_short = self.lost_sector(place, to)?
+                        || next.is_none() && self.reaches_beyond(place.position)?;
                     match next {
                         Some(next) if !is_cut_short => {
                             damaged.get_or_insert(place.offset);

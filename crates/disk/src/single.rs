@@ -373,7 +373,7 @@ impl Log {
     /// Ends the log at `place`, in its files too.
     ///
     /// # Errors
-    /// If segments that were begun may come back after a crash, with what is no part of the log.
+    /// If what is no part of the log may come back after a crash.
     fn go_back(&mut self, disk: &mut Disk, place: Place) -> io::Result<()> {
         let has_rolled = place.base < self.head.base;
         while self.segments.len() > 1 && self.newest().base > place.base {
@@ -388,11 +388,10 @@ impl Log {
             Index::remove(&*disk.fs, &self.dir.join(name::index(place.base)))?;
             disk.fs.sync_dir(&self.dir)?;
         }
-        // Half a batch must not stay behind the end; if it does, a recovery cuts it off.
-        let cut = self.file(&mut disk.files, place.base).and_then(|file| file.set_len(place.position));
-        if let Err(error) = cut {
-            log::debug!("log {}: segment {}: {error}", self.name, place.base);
-        }
+        // Nor may anything come back behind the end, half a batch or a whole one.
+        let file = self.file(&mut disk.files, place.base)?;
+        file.set_len(place.position)?;
+        file.sync_data()?;
         self.allocated = place.position;
         self.covered = if has_rolled { place.position } else { self.covered.min(place.position) };
         self.end_at(place);

@@ -230,6 +230,11 @@ impl SegmentStore {
         let is_new = !self.names.contains_key(name);
         if is_new {
             self.right_checkpoint()?;
+            if self.disk.fs.list(&dir).is_ok_and(|files| !files.is_empty()) {
+                // Left by a removal that failed.
+                self.queue.settled().journal.forget(name)?;
+                self.discard(name)?;
+            }
             self.disk.fs.create_dir(&dir)?;
             self.disk.fs.sync_dir(&self.dir)?;
         }
@@ -255,13 +260,19 @@ impl SegmentStore {
     }
 
     fn try_remove(&mut self, log: &Log) -> io::Result<()> {
-        self.queue.settled().journal.forget(&log.name)?;
+        // Should everything end now, the log is still whole.
+        log.forget_journal(&mut self.disk, &mut self.queue.settled().journal)?;
+        self.discard(&log.name)
+    }
+
+    /// Removes what there is of a log, of which the journal has nothing.
+    fn discard(&self, name: &str) -> io::Result<()> {
         let fs = &*self.disk.fs;
-        let gone = self.dir.join(name::gone_dir(&log.name));
+        let gone = self.dir.join(name::gone_dir(name));
         if fs.list(&gone).is_ok() {
             remove_dir(fs, &gone)?;
         }
-        fs.rename(&log.dir, &gone)?;
+        fs.rename(&self.dir.join(name::log_dir(name)), &gone)?;
         fs.sync_dir(&self.dir)?;
         remove_dir(fs, &gone)
     }
@@ -380,12 +391,13 @@ impl Store for SegmentStore {
         let Some(gone) = self.logs[log.0 as usize].take() else { return Ok(()) };
         self.dirty.retain(|dirty| *dirty != log);
         self.completed.retain(|completion| completion.log != log);
-        self.disk.files.close_log(log);
         self.cached.forget(log);
         self.names.remove(&*gone.name);
         self.known.remove(&*gone.name);
         self.is_checkpoint_wrong = true;
-        self.try_remove(&gone).map_err(|error| refused(&error))
+        let outcome = self.try_remove(&gone);
+        self.disk.files.close_log(log);
+        outcome.map_err(|error| refused(&error))
     }
 
     #[inline]

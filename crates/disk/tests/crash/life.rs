@@ -285,6 +285,11 @@ impl Life<'_> {
     /// Compares all of a log that has just been recovered.
     fn look(&mut self, name: &'static str, log: LogId) -> Result<(), Crashed> {
         let status = self.store.status(log);
+        let known = self.run.logs.get_mut(name).expect("what is open is known");
+        if known.is_half_removed() {
+            assert_eq!((status.start, status.end), (0, 0), "{name} was removed: {known:?}");
+            *known = Log::new(known.durability);
+        }
         let mut found = Vec::new();
         if let Err(error) = read_all(&mut *self.store, log, &mut found) {
             self.going_on()?;
@@ -462,7 +467,6 @@ impl Life<'_> {
             assert_ne!(self.trouble, Trouble::None, "{name}: {error:?}");
             // The log is gone in any case, until the store begins anew.
             assert!(!self.store.names().contains(&name.to_owned()));
-            return Err(Crashed);
         }
         Ok(())
     }

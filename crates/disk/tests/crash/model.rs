@@ -115,6 +115,13 @@ impl Log {
         self.may_be_gone = true;
         self.unsure_from(0);
         self.start_again = 0;
+        self.pending.clear();
+        (self.due, self.taken_back) = (None, None);
+    }
+
+    /// Whether the store that it was removed from goes on.
+    pub(crate) fn is_half_removed(&self) -> bool {
+        self.may_be_gone && self.is_unsure && self.hurt.is_none()
     }
 
     /// A sync may have failed, with all that is not on disk.

@@ -41,6 +41,7 @@ usage: cargo xtask <chore>
   fuzz [--seconds N]      run each fuzz target for N seconds (300)
   bench [ROW...] [--rounds N] [--seconds N] [--peers A,B]
                           measure the broker beside its peers (3 rounds of 8 seconds)
+  bench log [ROW...]      measure the segment log beside bare system calls
   bench-peers             install peers that are missing into target/peers
   soak [--seconds N]      both of the following, each for half of N seconds (3600)
   soak many [--seconds N] many loads at once
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
             .parse()
             .map_err(|_| format!("--seconds takes a number, not `{seconds}`"))
             .and_then(|seconds| fuzz::run(root, seconds)),
+        ["bench", "log", ref rows @ ..] => bench_log(root, rows),
         ["bench", ref rest @ ..] => bench::run(root, rest),
         ["bench-peers"] => bench::install(root),
         ["soak", ref rest @ ..] => soak::run(root, rest),
@@ -78,4 +80,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `cargo xtask bench log`: the segment log beside bare system calls (`crates/disk/benches/log.rs`).
+fn bench_log(root: &Path, rows: &[&str]) -> Outcome {
+    let measure = ["bench", "--quiet", "--package", "mainstem-disk", "--bench", "log", "--"];
+    ci::run_command(root, "cargo", &[&measure, rows].concat(), &[])
 }

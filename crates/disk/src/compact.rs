@@ -309,7 +309,7 @@ impl Log {
         let at = self.segment_of(base);
         self.segments.drain(at..at + bases.len());
         index.reach(Place { base, position: bytes, offset: end });
-        let segment = Segment { base, bytes, index: Some(Box::new(index)) };
+        let segment = Segment { base, bytes, index: Some(Box::new(index)), checked: 0 };
         self.segments.insert(at, segment);
         disk.files.hold(self.key(base), file);
         self.note_index(disk, at);

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::FallocateFlags;
 
 /// A file system, as far as a store needs one. Paths are absolute, or relative to wherever the owner stands.
@@ -179,6 +180,32 @@ impl File for RealFile {
         Ok(read)
     }
 
+    fn read_into(&self, into: &mut Vec<u8>, len: usize, at: u64) -> io::Result<()> {
+        let before = into.len();
+        into.reserve_exact(len);
+        // Reading into what is reserved spares filling it with zeros, as long as that is not far too much.
+        let is_close = into.capacity() - before <= len + len / 4;
+        while is_close && into.len() < before + len {
+            let from = at + (into.len() - before) as u64;
+            match rustix::io::pread(&self.0, spare_capacity(into), from) {
+                Ok(0) => break,
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    into.truncate(before);
+                    return Err(error.into());
+                }
+            }
+        }
+        if is_close {
+            into.truncate(before + len);
+            return Ok(());
+        }
+        into.resize(before + len, 0);
+        let read = self.read_at(&mut into[before..], at);
+        into.truncate(before + *read.as_ref().unwrap_or(&0));
+        read.map(|_| ())
+    }
+
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.0.write_all_at(bytes, at)
     }
@@ -232,6 +259,13 @@ mod tests {
         let mut read = [9; 8];
         assert_eq!(file.read_at(&mut read, 0).unwrap(), 8);
         assert_eq!(&read, b"\0\0\0stem\0");
+        for (room, len) in [(0, 4), (100, 4), (0, 5000)] {
+            let mut into = Vec::with_capacity(room);
+            into.push(b'>');
+            file.read_into(&mut into, len, 3).unwrap();
+            assert_eq!(into.len(), 1 + len.min(4096 - 3));
+            assert!(into.starts_with(b">stem"));
+        }
         file.set_len(5).unwrap();
         assert_eq!(file.read_at(&mut read, 2).unwrap(), 3);
 

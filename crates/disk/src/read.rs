@@ -9,7 +9,7 @@ use mainstem_log::{Batch, BatchHeader, Compression, Error, Found, HEADER_BYTES, 
 
 use crate::fs::File;
 use crate::index::Index;
-use crate::scan::{Place, Scan, Step};
+use crate::scan::{Gaps, Place, Scan, Step};
 use crate::single::{Disk, Log};
 
 /// Batches as they lie in a file.
@@ -36,6 +36,26 @@ enum Spot {
     /// Nothing in this segment.
     End,
     /// Bytes that are no batch.
+    Damaged,
+}
+
+/// How much a reader wants.
+struct Wanted {
+    /// No batch that begins at or behind this offset.
+    end: u64,
+    /// Of all batches together.
+    max_bytes: usize,
+    /// Whether the first batch is to come whatever its size.
+    first: bool,
+}
+
+/// What became of it.
+enum Taken {
+    /// There were batches, up to this offset.
+    Upto(u64),
+    /// There is none that is wanted.
+    Nothing,
+    /// What stands there is damaged.
     Damaged,
 }
 
@@ -91,31 +111,65 @@ impl Log {
     ) -> Result<Option<u64>, Error> {
         let corrupt = |_: io::Error| Error::Corrupt { offset: offsets.start };
         let at = self.segment_of(offsets.start);
-        let behind = self.end_of_segment(at);
-        let place = match self.locate(disk, at, offsets.start).map_err(corrupt)? {
+        let wanted = Wanted { end: offsets.end, max_bytes, first };
+        // Whoever reads on needs no search; if that does not do, a search tells why.
+        if let Some(place) = self.cursor(at, offsets.start)
+            && let Taken::Upto(next) = self.take_batches(disk, at, place, max_bytes, &wanted, into)?
+        {
+            return Ok(Some(next));
+        }
+        let (place, len) = match self.locate(disk, at, offsets.start).map_err(corrupt)? {
             Spot::Batch(_, header) if header.base_offset >= offsets.end => return Ok(None),
             Spot::Batch(_, header) if header.total_bytes > max_bytes && !first => return Ok(None),
-            Spot::Batch(place, header) => {
-                let wanted = header.total_bytes.max(max_bytes);
-                (place, wanted)
-            }
-            Spot::End => return Ok(Some(behind.offset)),
+            Spot::Batch(place, header) => (place, header.total_bytes.max(max_bytes)),
+            Spot::End => return Ok(Some(self.end_of_segment(at).offset)),
             Spot::Damaged => return Err(Error::Corrupt { offset: offsets.start }),
         };
-        let (place, wanted) = place;
+        match self.take_batches(disk, at, place, len, &wanted, into)? {
+            Taken::Upto(next) => Ok(Some(next)),
+            Taken::Nothing => Ok(None),
+            Taken::Damaged => Err(Error::Corrupt { offset: place.offset }),
+        }
+    }
+
+    /// Where a reader of segment number `at` who wants to go on with `offset` has stopped.
+    fn cursor(&self, at: usize, offset: u64) -> Option<Place> {
+        let base = self.segments[at].base;
+        let is_there = |place: &&Place| place.base == base && place.offset == offset && place.position > 0;
+        self.cursors.iter().find(is_there).copied()
+    }
+
+    /// Reads `len` bytes from `place` on, and gives out what is wanted of them.
+    fn take_batches(
+        &mut self,
+        disk: &mut Disk,
+        at: usize,
+        place: Place,
+        len: usize,
+        wanted: &Wanted,
+        into: &mut Vec<u8>,
+    ) -> Result<Taken, Error> {
+        let corrupt = |_: io::Error| Error::Corrupt { offset: place.offset };
+        let behind = self.end_of_segment(at);
         let file = self.file(&mut disk.files, place.base).map_err(corrupt)?;
-        let len = wanted.min((behind.position - place.position) as usize);
+        let len = len.min((behind.position - place.position) as usize);
         let from = into.len();
         file.read_into(into, len, place.position).map_err(corrupt)?;
-        let (kept, end, is_sound) = sound(&into[from..], place.offset, offsets.end, max_bytes, first);
+        let checked = self.segments[at].checked;
+        let unchecked_from = checked.saturating_sub(place.position) as usize;
+        let gaps = self.gaps(place.base);
+        let (kept, end, taken) = wanted.of(&into[from..], place.offset, gaps, unchecked_from);
         into.truncate(from + kept);
         if kept == 0 {
-            return if is_sound { Ok(None) } else { Err(Error::Corrupt { offset: place.offset }) };
+            return Ok(taken);
         }
         let next = Place { base: place.base, position: place.position + kept as u64, offset: end };
+        if place.position <= checked {
+            self.segments[at].checked = checked.max(next.position);
+        }
         self.cursors[self.next_cursor] = next;
         self.next_cursor = (self.next_cursor + 1) % self.cursors.len();
-        Ok(Some(if next.position == behind.position { behind.offset } else { end }))
+        Ok(Taken::Upto(if next.position == behind.position { behind.offset } else { end }))
     }
 
     /// The number of the segment that holds or follows `offset`.
@@ -133,11 +187,6 @@ impl Log {
     /// The batch of segment number `at` that holds or follows `offset`.
     fn locate(&mut self, disk: &mut Disk, at: usize, offset: u64) -> io::Result<Spot> {
         let base = self.segments[at].base;
-        let expected = |place: &&Place| place.base == base && place.offset == offset && place.position > 0;
-        let cursor = self.cursors.iter().find(expected).copied();
-        if let Some(from) = cursor {
-            return self.walk(disk, at, from, offset);
-        }
         let from = self.index(disk, at)?.before_offset(offset);
         if from.position == 0 || self.is_boundary(disk, at, from)? {
             return self.walk(disk, at, from, offset);
@@ -385,23 +434,29 @@ fn take(
     next
 }
 
-/// How many bytes of `bytes` are whole, sound batches that may be given out, the offset behind them, and whether
-/// what follows them is sound as far as it was looked at.
-fn sound(bytes: &[u8], from: u64, end: u64, max_bytes: usize, first: bool) -> (usize, u64, bool) {
-    let mut len = 0;
-    let mut next = from;
-    loop {
-        let rest = &bytes[len..];
-        let Ok(header) = BatchHeader::parse(rest) else { return (len, next, rest.len() < HEADER_BYTES) };
-        let size = header.total_bytes;
-        let is_first = first && len == 0;
-        if header.base_offset >= end || !is_first && len + size > max_bytes || size > rest.len() {
-            return (len, next, true);
+impl Wanted {
+    /// How many bytes of `bytes` are whole, sound batches that are wanted, the offset behind them, and what follows
+    /// them. The first is due at offset `next`. Checksums are compared from byte `unchecked_from` on.
+    fn of(&self, bytes: &[u8], mut next: u64, gaps: Gaps, unchecked_from: usize) -> (usize, u64, Taken) {
+        let mut len = 0;
+        loop {
+            let rest = &bytes[len..];
+            if rest.len() < HEADER_BYTES {
+                return (len, next, Taken::Nothing);
+            }
+            let Ok(header) = BatchHeader::parse(rest) else { return (len, next, Taken::Damaged) };
+            let size = header.total_bytes;
+            let is_first = self.first && len == 0;
+            if header.base_offset >= self.end || !is_first && len + size > self.max_bytes || size > rest.len()
+            {
+                return (len, next, Taken::Nothing);
+            }
+            let is_due = header.base_offset == next || gaps == Gaps::Allowed && header.base_offset > next;
+            if !is_due || len >= unchecked_from && Batch::parse(rest).is_err() {
+                return (len, next, Taken::Damaged);
+            }
+            len += size;
+            next = header.end_offset();
         }
-        if header.base_offset < next || Batch::parse(rest).is_err() {
-            return (len, next, false);
-        }
-        len += size;
-        next = header.end_offset();
     }
 }

@@ -109,7 +109,7 @@ impl Found {
         let mut segments = VecDeque::with_capacity(bases.len().max(1));
         for base in bases {
             let bytes = fs.open(&dir.join(name::segment(base)), Mode::Existing)?.len()?;
-            segments.push_back(Segment { base, bytes, index: None });
+            segments.push_back(Segment { base, bytes, index: None, checked: 0 });
         }
         Ok(Self { segments })
     }
@@ -158,7 +158,7 @@ impl Recovery<'_> {
         self.fs.open(&self.dir.join(name::segment(base)), Mode::New)?;
         self.fs.sync_dir(self.dir)?;
         let index = Some(Box::new(Index::new(base)));
-        self.segments.push_back(Segment { base, bytes: 0, index });
+        self.segments.push_back(Segment { base, bytes: 0, index, checked: 0 });
         Ok(Place::beginning(base))
     }
 

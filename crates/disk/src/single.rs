@@ -50,6 +50,8 @@ pub(crate) struct Segment {
     pub(crate) bytes: u64,
     /// Made when it is first needed.
     pub(crate) index: Option<Box<Index>>,
+    /// The checksums of so many bytes have been compared since the store was opened.
+    pub(crate) checked: u64,
 }
 
 /// Why nothing more was written.
@@ -249,7 +251,12 @@ impl Log {
         self.close_newest(disk)?;
         disk.files.hold(self.key(base), file);
         disk.group.dirs.insert(self.id, self.dir.clone());
-        self.segments.push_back(Segment { base, bytes: 0, index: Some(Box::new(Index::new(base))) });
+        self.segments.push_back(Segment {
+            base,
+            bytes: 0,
+            index: Some(Box::new(Index::new(base))),
+            checked: 0,
+        });
         let closed = self.segments.len() - 2;
         if self.segments[closed].index.is_some() {
             self.note_index(disk, closed);
@@ -405,6 +412,7 @@ impl Log {
         }
         let newest = self.newest();
         newest.bytes = place.position;
+        newest.checked = newest.checked.min(place.position);
         if let Some(index) = &mut newest.index {
             index.cut(place);
         }

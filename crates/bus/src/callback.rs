@@ -55,7 +55,7 @@ pub struct Fault<'a> {
 #[derive(Debug)]
 pub enum Cause<'a> {
     /// It returned this error.
-    Error(&'a (dyn Error + Send + Sync)),
+    Error(&'a (dyn Error + Send + Sync + 'static)),
     /// It panicked, with this message if the panic had one.
     Panic(&'a str),
 }

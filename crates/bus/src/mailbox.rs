@@ -67,6 +67,14 @@ impl<T: Send + Sync + 'static> Mailbox<T> {
         self.noting_end(self.queue.drain(max, into))
     }
 
+    /// The next message; where none waits, the task is woken once one does, or at the end. One task may wait at a time.
+    ///
+    /// # Errors
+    /// Nothing waits, and nothing will come any more.
+    pub fn poll_recv(&self, context: &mut Context<'_>) -> Poll<Result<Message<T>, RecvError>> {
+        self.queue.poll(context).map(|received| self.noting_end(received))
+    }
+
     /// Waits for one message after the other, until the end.
     pub fn iter(&self) -> impl Iterator<Item = Message<T>> + '_ {
         std::iter::from_fn(|| self.recv().ok())
@@ -90,11 +98,9 @@ impl<T: Send + Sync + 'static> Stream for Mailbox<T> {
     type Item = Message<T>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Message<T>>> {
-        let polled = self.queue.poll(context);
-        polled.map(|received| {
-            let message = self.noting_end(received).ok();
-            self.has_ended = message.is_none();
-            message
+        self.poll_recv(context).map(|received| {
+            self.has_ended = received.is_err();
+            received.ok()
         })
     }
 }

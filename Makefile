@@ -13,7 +13,7 @@ SIM_SECONDS ?= 300
 # ARGS="fan-out-qos2 --rounds 5".
 ARGS ?=
 
-.PHONY: help run test fuzz sim bench bench-peers soak
+.PHONY: help run test fuzz sim bench bench-peers bench-bus soak
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -43,6 +43,10 @@ bench: ## Measure the broker beside its peers (docs/benchmarks.md)
 bench-peers: ## Install the peers that a package registry has, into target/peers
 	@xtask/setup cc
 	cargo xtask bench-peers
+
+bench-bus: ## Measure the bus beside its peers (docs/benchmarks.md)
+	@xtask/setup cc
+	cargo xtask bench-bus $(ARGS)
 
 soak: ## Put many loads on the broker for SOAK_SECONDS (3600) seconds, and watch it
 	@xtask/setup cc

@@ -14,7 +14,7 @@
 //! | `machine` | what it ran on |
 
 mod brokers;
-mod machine;
+pub(crate) mod machine;
 mod metric;
 mod rows;
 pub(crate) mod server;

@@ -14,6 +14,9 @@ use tally::Tally;
 const FUZZ_SECONDS: u32 = 30;
 const WASM: &str = "wasm32-unknown-unknown";
 
+/// The manifests of the crates that are no part of the workspace.
+const APART: [&str; 3] = ["fuzz/Cargo.toml", "bench/bus/Cargo.toml", "bindings/python/Cargo.toml"];
+
 /// How a step ended, if not with an error.
 enum Done {
     Passed,
@@ -30,7 +33,7 @@ const fn step(name: &'static str, run: fn(&Path, &mut Tally) -> Outcome<Done>) -
     Step { name, run }
 }
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     step("format", format),
     step("tidy", |root, _| passed(tidy::run(root))),
     step("conformance tables", |root, _| passed(conformance::check(root))),
@@ -41,6 +44,7 @@ const STEPS: [Step; 14] = [
     step("configuration page", |root, _| passed(config_reference::check(root))),
     step("release build", release_build),
     step("tests", tests),
+    step("schedules of the bus", schedules),
     step("simulation smoke", |root, _| passed(sim::smoke(root))),
     step("real clients", clients),
     step("soak smoke", soak_smoke),
@@ -98,8 +102,10 @@ fn format(root: &Path, _: &mut Tally) -> Outcome<Done> {
         run_command(root, "rustup", &["component", "add", "rustfmt", "clippy"], &[])?;
     }
     run_command(root, "cargo", &["fmt", "--all", "--check"], &[])?;
-    // The fuzz targets are no part of the workspace.
-    cargo(root, &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])
+    for manifest in APART {
+        run_command(root, "cargo", &["fmt", "--manifest-path", manifest, "--check"], &[])?;
+    }
+    Ok(Done::Passed)
 }
 
 fn clippy(root: &Path, _: &mut Tally) -> Outcome<Done> {
@@ -153,6 +159,15 @@ fn release_build(root: &Path, _: &mut Tally) -> Outcome<Done> {
 fn tests(root: &Path, tally: &mut Tally) -> Outcome<Done> {
     let mut command = Command::new("cargo");
     command.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
+    passed(run_counted(root, command, tally))
+}
+
+/// What threads do to each other in the bus, in thousands of orders that shuttle chooses. Built apart, since with this
+/// flag the crate takes its locks from shuttle.
+fn schedules(root: &Path, tally: &mut Tally) -> Outcome<Done> {
+    let mut command = Command::new("cargo");
+    command.args(["test", "--release", "--locked", "-p", "mainstem-bus", "--test", "shuttle"]);
+    command.env("RUSTFLAGS", "--cfg mainstem_shuttle").env("CARGO_TARGET_DIR", root.join("target/shuttle"));
     passed(run_counted(root, command, tally))
 }
 

@@ -6,6 +6,7 @@
 //! - `conformance`: the tables that lead from a statement of the specification to the tests that show it.
 //! - `fuzz`: each fuzz target for so many seconds.
 //! - `bench`, `bench-peers`: the broker and its peers side by side; installing the peers.
+//! - `bench-bus`: the bus beside other buses and channels.
 //! - `soak`: many loads at once for a long time, watching for loss, growth and panics; and a broker that is killed.
 //! - `sim`: tests that take seeds, with as many seeds as there is time for.
 //!
@@ -13,6 +14,7 @@
 //! is how their own tests plant faults.
 
 mod bench;
+mod bench_bus;
 mod ci;
 mod config_reference;
 mod conformance;
@@ -43,6 +45,7 @@ usage: cargo xtask <chore>
                           measure the broker beside its peers (3 rounds of 8 seconds)
   bench log [ROW...]      measure the segment log beside bare system calls
   bench-peers             install peers that are missing into target/peers
+  bench-bus [--rounds N]  measure the bus beside its peers (3 rounds)
   soak [--seconds N]      both of the following, each for half of N seconds (3600)
   soak many [--seconds N] many loads at once
   soak kill [--seconds N] [--seed N] [--rate N] [--shards N] [--end kill|term|never] [--broker mosquitto] [--forget]
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         ["bench", "log", ref rows @ ..] => bench_log(root, rows),
         ["bench", ref rest @ ..] => bench::run(root, rest),
         ["bench-peers"] => bench::install(root),
+        ["bench-bus", ref rest @ ..] => bench_bus::run(root, rest),
         ["soak", ref rest @ ..] => soak::run(root, rest),
         ["sim", ref rest @ ..] => sim::run(root, rest),
         _ => Err(USAGE.to_owned()),

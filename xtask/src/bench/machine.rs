@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Processor, cores, memory and kernel in a line.
-pub(super) fn describe() -> String {
+pub(crate) fn describe() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = field(&cpuinfo, "model name").unwrap_or("unknown processor").to_owned();
@@ -24,7 +24,7 @@ pub(super) fn cores() -> usize {
 }
 
 /// The commit that is checked out, marked if files differ from it.
-pub(super) fn commit(root: &Path) -> String {
+pub(crate) fn commit(root: &Path) -> String {
     let mut command = Command::new("git");
     command.args(["describe", "--always", "--dirty", "--exclude", "*"]).current_dir(root);
     match command.output() {

@@ -4,8 +4,9 @@ use super::Fault;
 use super::lexer::split;
 use crate::repo::{File, Repo, numbered};
 
-/// Files, by their names, that hold such names for reasons of their own: a licence's text, and what cargo writes.
-const EXEMPT_FILES: [&str; 2] = ["LICENSE", "Cargo.lock"];
+/// Files, by their names, that hold such names for reasons of their own: a licence's text, what cargo writes, and the
+/// modules of a Go program, whose names begin with hosts.
+const EXEMPT_FILES: [&str; 4] = ["LICENSE", "Cargo.lock", "go.mod", "go.sum"];
 
 /// Hosts that may be named: this machine, and those set aside for examples.
 const ALLOWED_HOSTS: [&str; 8] =
@@ -40,7 +41,9 @@ fn hosts(file: &File) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in numbered(prose.as_deref().unwrap_or(&file.text)) {
         let after_scheme = line.match_indices("://").map(|(at, _)| host_at(&line[at + 3..]));
-        let bare = line.split(|character| !is_host(character)).filter(|word| has_ending(word));
+        // In Go, such a word is the name of a module.
+        let bare =
+            line.split(|character| !is_host(character)).filter(|word| has_ending(word) && !file.is("go"));
         let mut hosts: Vec<&str> = after_scheme.chain(bare).filter(|host| !is_allowed(host)).collect();
         hosts.dedup();
         found.extend(hosts.into_iter().map(|host| (number, host.to_owned())));
@@ -114,6 +117,12 @@ mod tests {
         let fields = ["let a = self", "io; let b = a", "net;"].join(".");
         assert!(faults_in(check, &[("a.rs", &fields)]).is_empty());
         assert_eq!(faults_in(check, &[("a.rs", &outside("// ask HOST\n"))]), ["a.rs:1"]);
+    }
+
+    #[test]
+    fn the_modules_of_a_go_program_are_no_hosts() {
+        assert!(faults_in(check, &[("a.go", &outside("import \"HOST/module\""))]).is_empty());
+        assert_eq!(faults_in(check, &[("a.go", &outside("// see https://HOST/"))]), ["a.go:1"]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ const fn layer(name: &'static str, imports: &'static [&'static str]) -> Layer {
 }
 
 /// The table of the workspace in ARCHITECTURE.md, lowest first.
-const LAYERS: [Layer; 16] = [
+const LAYERS: [Layer; 18] = [
     pure("topic", &[], &["foldhash", "hashbrown"]),
     pure("mqtt", &["topic"], &[]),
     pure("log", &[], &["crc32c"]),
@@ -39,6 +39,8 @@ const LAYERS: [Layer; 16] = [
     layer("broker", &["topic", "mqtt", "kafka", "log", "queue", "bus", "runtime"]),
     layer("admin", &["broker"]),
     layer("bench", ANY),
+    layer("bench-bus", &["bus", "topic"]),
+    layer("bus-python", &["bus"]),
     layer("sim", ANY),
     layer("conformance", ANY),
     layer("mainstem", ANY),

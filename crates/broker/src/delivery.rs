@@ -46,6 +46,11 @@ impl Offer<'_> {
         }
     }
 
+    fn deferred(&self, slot: u32) -> Deferred {
+        let (ids, group) = (self.ids.to_vec(), self.group.cloned());
+        Deferred { slot, qos: self.qos, retain: self.retain, ids, group }
+    }
+
     fn extra(&self) -> Option<Box<Extra>> {
         let plain = self.ids.is_empty() && self.group.is_none();
         let extra = || Box::new(Extra { ids: self.ids.to_vec(), group: self.group.cloned() });
@@ -77,6 +82,8 @@ pub(crate) struct Deliveries {
     pub(crate) counters: Counters,
     /// The journals of the sessions that last; the first is for new ones.
     pub(crate) journals: Vec<Journal>,
+    /// Journals that lack the message that is being given out, if others have it from before a crash.
+    pub(crate) only: Option<u64>,
     /// See [`Deferred`].
     pub(crate) deferred: Vec<Deferred>,
     /// Sessions that got something which leaves when this turn is on disk.
@@ -119,6 +126,7 @@ impl Deliveries {
             sessions: Sessions::default(),
             counters: Counters::default(),
             journals: Vec::new(),
+            only: None,
             deferred: Vec::new(),
             committing: Vec::new(),
             templates: Templates::default(),
@@ -142,6 +150,9 @@ impl Deliveries {
     #[inline]
     pub(crate) fn offer<M>(&mut self, io: &mut Io<'_, M>, slot: u32, offer: &Offer<'_>) {
         let now_ms = io.clock.now_ms;
+        if self.only.is_some() && self.has_it_already(slot) {
+            return;
+        }
         let session = self.sessions.at(slot);
         if !session.connected {
             self.keep_for_later(slot, offer);
@@ -150,13 +161,7 @@ impl Deliveries {
         let (conn, qos0) = (session.conn, offer.qos == QoS::AtMostOnce);
         let topic = offer.message.topic();
         if session.lasts() && !qos0 && !offer.walked && session.is_walked_later(topic) {
-            self.deferred.push(Deferred {
-                slot,
-                qos: offer.qos,
-                retain: offer.retain,
-                ids: offer.ids.to_vec(),
-                group: offer.group.cloned(),
-            });
+            self.deferred.push(offer.deferred(slot));
             return;
         }
         let is_clear = session.queue.is_empty();
@@ -242,6 +247,14 @@ impl Deliveries {
         if qos0 && offer.group.is_some() {
             self.settle_offer(slot);
         }
+    }
+
+    /// Whether a session got the message before a crash: its journal has it.
+    #[cold]
+    fn has_it_already(&mut self, slot: u32) -> bool {
+        let session = self.sessions.at(slot);
+        let is_lacking = |only: u64| only & (1 << self.journals[usize::from(session.journal)].home) != 0;
+        session.lasts() && !self.only.is_none_or(is_lacking)
     }
 
     /// The session's window is full: notes how far behind its client is, unless it has stalled.

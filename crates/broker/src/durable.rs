@@ -12,6 +12,7 @@ use crate::journal::entry::{Entry, Mark, Origin, SessionEntry, WillEntry};
 use crate::journal::{Journal, encode_message};
 use crate::message::{Message, SessionKey};
 use crate::retained_log::RetainedLog;
+use crate::session::CutShort;
 use crate::shard::Shard;
 use crate::shared::{Mail, ReceiptMail, RetainMail};
 use crate::timers::Timer;
@@ -20,14 +21,14 @@ use crate::timers::Timer;
 const TEND_MS: u64 = 1_000;
 
 /// What the answer to a publish waits for, and who is told that it does.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Due {
     /// Other shards are to tell this answer.
     pub(crate) receipt: Option<Receipt>,
     /// It is a QoS 2 publish of a session that lasts.
     pub(crate) origin: Option<Origin>,
-    /// Shards that have not got it, if it was cut short by a crash; all of them otherwise.
-    pub(crate) only: Option<u64>,
+    /// It has come to some already, before a crash.
+    pub(crate) cut_short: Option<CutShort>,
 }
 
 impl Shard {
@@ -478,7 +479,8 @@ impl Shard {
     }
 
     /// A QoS 2 publish of a session that lasts, as other journals are to remember it.
-    pub(crate) fn origin_of(&mut self, slot: u32, packet_id: u16, reach: u64) -> Option<Origin> {
+    pub(crate) fn origin_of(&mut self, slot: u32, packet_id: u16) -> Option<Origin> {
+        let homes = self.shared.homes();
         let session = self.deliveries.sessions.at(slot);
         if !session.lasts() {
             return None;
@@ -488,6 +490,7 @@ impl Shard {
         rare.received_sequence += 1;
         let sequence = rare.received_sequence;
         let home = self.deliveries.journals[journal].home;
+        let reach = homes & !(1 << home);
         Some(Origin { home, session: number, packet_id, sequence, reach })
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use mainstem_mqtt::SubscribeOptions;
+use mainstem_topic::parse_subscription;
 
 use crate::message::SessionKey;
 use crate::pressure::Pressure;
@@ -64,6 +65,12 @@ impl Group {
             turn: AtomicUsize::new(0),
             pressure: Pressure::default(),
         }
+    }
+
+    /// Whether `full` is its name and filter: `$share/<name>/<filter>`.
+    pub(crate) fn is_called(&self, full: &str) -> bool {
+        parse_subscription(full)
+            .is_ok_and(|parsed| parsed.group == Some(&*self.name) && parsed.filter == &*self.filter)
     }
 
     pub(crate) fn join(&self, member: Member) {

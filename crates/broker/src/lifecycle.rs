@@ -244,11 +244,14 @@ impl Shard {
             self.deliveries.counters.publish_dropped += 1;
             return 0;
         };
-        self.deal(io, &message, group, Some(from), &Dealing { tried: 0, receipt, origin: None })
+        let receipts =
+            self.deal(io, &message, group, Some(from), &Dealing { tried: 0, receipt, origin: None });
+        self.enter_message(io, &message, None);
+        receipts
     }
 
-    /// Gives a message to a member of a shared subscription, wherever it lives. Returns how many other shards
-    /// will tell that they have it.
+    /// Gives a message to a member of a shared subscription, wherever it lives; entering it, if that is here,
+    /// is left to the caller. Returns how many other shards will tell that they have it.
     pub(crate) fn deal(
         &mut self,
         io: &mut Io<'_, Mail>,
@@ -276,13 +279,18 @@ impl Shard {
 
     /// A message from another shard, for a member that should live here.
     pub(crate) fn on_dealt(&mut self, io: &mut Io<'_, Mail>, mail: &DealtMail) {
-        let (passed_on, wait) = self.entering(|shard| shard.take_dealt(io, mail));
+        let (passed_on, wait) = self.entering(|shard| {
+            let passed_on = shard.take_dealt(io, mail);
+            shard.enter_message(io, &mail.message, mail.origin);
+            passed_on
+        });
         if passed_on == 0 {
             self.owe(io, wait, mail.receipt);
         }
     }
 
-    /// Gives a message to its member, or to another if that one has gone. Returns how many other shards will
+    /// Gives a message to its member, or to another if that one has gone; entering it is left to the caller,
+    /// who may have more receivers for the same entry. Returns how many other shards will
     /// tell that they have it.
     fn take_dealt(&mut self, io: &mut Io<'_, Mail>, mail: &DealtMail) -> u32 {
         let member = &mail.member;
@@ -314,7 +322,6 @@ impl Shard {
                 walked: false,
             },
         );
-        self.enter_message(io, &mail.message, mail.origin);
         let level = self.deliveries.take_tally().majority(1);
         mail.group.pressure.note(level, self.me, io.clock.now_ms);
         0

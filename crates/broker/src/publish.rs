@@ -14,7 +14,7 @@ use crate::lifecycle::Dealing;
 use crate::message::{Content, Message};
 use crate::pressure::Level;
 use crate::routes::Matched;
-use crate::session::{Delivery, Sessions};
+use crate::session::{CutShort, Delivery, Sessions};
 use crate::shard::{Handled, Next, Refusal, Shard, Subscriber};
 use crate::shared::{Mail, PublishMail, ReceiptMail};
 
@@ -177,11 +177,10 @@ impl Shard {
     ) {
         let has_answer = publish.qos > QoS::AtMostOnce;
         let receipt = has_answer.then(|| self.receipt_for(slot));
-        let only = self.deliveries.sessions.at(slot).take_cut_short(publish.packet_id, publish.qos);
+        let cut_short = self.deliveries.sessions.at(slot).take_cut_short(publish.packet_id, publish.qos);
         let is_once = publish.qos == QoS::ExactlyOnce;
-        let origin =
-            if is_once { self.origin_of(slot, publish.packet_id, self.shared.lasting()) } else { None };
-        let due = Due { receipt, origin, only };
+        let origin = if is_once { self.origin_of(slot, publish.packet_id) } else { None };
+        let due = Due { receipt, origin, cut_short };
         let ((published, receipts), mut wait) = self.entering(|shard| {
             let before = shard.home_end(slot);
             let published = shard.publish(io, content, &due);
@@ -247,7 +246,7 @@ impl Shard {
             // The exchange is over, the identifier free again [MQTT-4.3.3-9].
             session.received.release(publish.packet_id);
         }
-        let completes = is_once && session.lasts() && wait.receipts > 0;
+        let completes = is_once && session.lasts() && self.shared.homes().count_ones() > 1;
         let first = if is_once { PUBREC } else { PUBACK };
         let what = What::Ack { first, packet_id: publish.packet_id, reason };
         self.answer_with(io, slot, wait, receipt, what, completes);
@@ -277,7 +276,8 @@ impl Shard {
         let message = self.pool.make(content, io.clock.now_ms);
         let mut retained = true;
         let mut receipts = 0;
-        let Due { receipt, origin, only } = *due;
+        let Due { receipt, origin, ref cut_short } = *due;
+        let only = cut_short.as_ref().map(|cut_short| cut_short.lacking);
         if content.retain {
             if content.payload.is_empty() {
                 self.shared.retained.clear(content.topic);
@@ -291,25 +291,22 @@ impl Shard {
         }
         let matched = self.shared.routes.matched(&mut self.cache, content.topic);
         self.work += 1;
-        let reaches = |shard: u16| only.is_none_or(|only| only & (1 << shard) != 0);
-        if reaches(self.me) {
-            self.fan_out(io, &message, &matched);
-            self.enter_message(io, &message, origin);
-        }
+        self.fan_out(io, &message, &matched, only);
         for group in &matched.groups {
-            receipts += self.deal(io, &message, group, None, &Dealing { tried: 0, receipt, origin });
+            let has_it = |cut_short: &CutShort| cut_short.groups.iter().any(|known| group.is_called(known));
+            if !cut_short.as_ref().is_some_and(has_it) {
+                receipts += self.deal(io, &message, group, None, &Dealing { tried: 0, receipt, origin });
+            }
         }
+        self.enter_message(io, &message, origin);
         let mut others = matched.shards & !(1 << self.me);
         while others != 0 {
-            let other = others.trailing_zeros() as u16;
+            let other = others.trailing_zeros() as usize;
             others &= others - 1;
-            if !reaches(other) {
-                continue;
-            }
             let receipt = receipt.filter(|_| self.shared.lasting() & (1 << other) != 0);
             receipts += u32::from(receipt.is_some());
             let (message, matched) = (Arc::clone(&message), Arc::clone(&matched));
-            io.send(usize::from(other), Mail::Publish(PublishMail { message, matched, receipt, origin }));
+            io.send(other, Mail::Publish(PublishMail { message, matched, receipt, origin, only }));
         }
         let level = matched.level(io.clock.now_ms);
         if level > Level::None {
@@ -325,9 +322,9 @@ impl Shard {
 
     pub(crate) fn on_mail(&mut self, io: &mut Io<'_, Mail>, mail: Mail) {
         match mail {
-            Mail::Publish(PublishMail { message, matched, receipt, origin }) => {
+            Mail::Publish(PublishMail { message, matched, receipt, origin, only }) => {
                 let ((), wait) = self.entering(|shard| {
-                    shard.fan_out(io, &message, &matched);
+                    shard.fan_out(io, &message, &matched, only);
                     shard.enter_message(io, &message, origin);
                 });
                 self.owe(io, wait, receipt);
@@ -340,8 +337,16 @@ impl Shard {
     }
 
     /// Offers a message to every subscriber on this shard, and notes if most of them are behind.
-    fn fan_out(&mut self, io: &mut Io<'_, Mail>, message: &Arc<Message>, matched: &Matched) {
+    fn fan_out(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        message: &Arc<Message>,
+        matched: &Matched,
+        only: Option<u64>,
+    ) {
+        self.deliveries.only = only;
         let receivers = self.offer_to_all(io, message, matched);
+        self.deliveries.only = None;
         self.work += receivers * cost(message);
         let level = self.deliveries.take_tally().majority(receivers);
         matched.pressure.note(level, self.me, io.clock.now_ms);

@@ -13,12 +13,12 @@ use mainstem_topic::parse_subscription;
 use crate::config::Durability;
 use crate::groups::Group;
 use crate::journal::entry::Origin;
-use crate::journal::replay::{Replayed, StoredExtra, StoredSession, StoredWill};
+use crate::journal::replay::{Arrival, Replayed, StoredExtra, StoredReceived, StoredSession, StoredWill};
 use crate::journal::{Journal, decode_message};
 use crate::queue::Run;
 use crate::retained::Cursor;
 use crate::retained_log::RetainedLog;
-use crate::session::{Delivery, Extra, RetainedWalk, Will, packet_id_of};
+use crate::session::{CutShort, Delivery, Extra, RetainedWalk, Will, packet_id_of};
 use crate::shard::{Shard, Subscriber};
 use crate::shared::{Mail, Shared};
 use crate::timers::Timer;
@@ -48,8 +48,7 @@ pub struct Restored {
 #[derive(Debug)]
 pub(crate) struct Unsure {
     slot: u32,
-    /// Packet identifier, sequence number, shards that the publish was to go to.
-    received: Vec<(u16, u64, u64)>,
+    received: Vec<(u16, StoredReceived)>,
 }
 
 impl Shard {
@@ -74,6 +73,7 @@ impl Shard {
         let segment_bytes = made.config().segment_bytes;
         for StoreAt { home, store } in stores {
             let index = made.deliveries.journals.len();
+            made.shared.note_home(home);
             let mut journal = Journal::open(home, store, durability, segment_bytes, clock)?;
             let replayed = journal.replay()?;
             if me == 0 && index == 0 {
@@ -153,7 +153,7 @@ impl Shard {
         let mut received = Vec::new();
         for (packet_id, known) in stored.received {
             if session.received.publish(packet_id, u16::MAX).is_ok() && known.reach != 0 {
-                received.push((packet_id, known.sequence, known.reach));
+                received.push((packet_id, known));
             }
         }
         self.unsure.push(Unsure { slot: key.slot, received });
@@ -255,11 +255,6 @@ impl Shard {
             }
         }
     }
-
-    /// Shards that this one keeps the journals of: bits of its own number and of those that are no more.
-    fn homes(&self) -> u64 {
-        self.deliveries.journals.iter().fold(0, |homes, journal| homes | 1 << journal.home)
-    }
 }
 
 impl Shared {
@@ -272,52 +267,55 @@ impl Shared {
 /// A QoS 2 publish: home of the journal that has the session, session, packet identifier, sequence number.
 type PublishKey = (u16, u32, u16, u64);
 
-/// Finds out which QoS 2 publishes had reached only some of the shards when the process ended: when their
-/// client sends them again, as it must, the others get them.
+/// What is known of a QoS 2 publish in other journals than its session's.
+#[derive(Default)]
+struct Arrived {
+    journals: u64,
+    groups: Vec<Box<str>>,
+}
+
+/// Finds out which QoS 2 publishes may have reached only some of the journals when the process ended: when
+/// their client sends them again, as it must, the others get them.
 pub fn settle_origins(shards: &mut [Shard]) {
-    let mut arrived: BTreeMap<PublishKey, u64> = BTreeMap::new();
-    let homes: Vec<u64> = shards.iter().map(Shard::homes).collect();
-    for shard in shards.iter() {
-        for journal in &shard.deliveries.journals {
-            for Origin { home, session, packet_id, sequence, .. } in journal.origins() {
-                *arrived.entry((*home, *session, *packet_id, *sequence)).or_default() |= 1 << shard.me;
-            }
+    let mut arrived: BTreeMap<PublishKey, Arrived> = BTreeMap::new();
+    for journal in shards.iter().flat_map(|shard| &shard.deliveries.journals) {
+        for Arrival { origin, groups } in journal.origins() {
+            let Origin { home, session, packet_id, sequence, .. } = *origin;
+            let known = arrived.entry((home, session, packet_id, sequence)).or_default();
+            known.journals |= 1 << journal.home;
+            known.groups.extend(groups.iter().cloned());
         }
     }
-    // Bits of journals to bits of the shards that have them now.
-    let shards_of = |journals: u64| {
-        homes.iter().enumerate().fold(
-            0_u64,
-            |set, (shard, homes)| {
-                if homes & journals == 0 { set } else { set | 1 << shard }
-            },
-        )
-    };
     for shard in shards {
-        let (me, mut slots) = (1_u64 << shard.me, BTreeMap::new());
+        let mut slots = BTreeMap::new();
         for Unsure { slot, received } in std::mem::take(&mut shard.unsure) {
             let session = shard.deliveries.sessions.at(slot);
             let home = shard.deliveries.journals[usize::from(session.journal)].home;
             let number = session.number;
             slots.insert((home, number), slot);
-            for (packet_id, sequence, reach) in received {
-                let there = arrived.get(&(home, number, packet_id, sequence)).copied().unwrap_or(0);
-                let lacking = shards_of(reach) & !there & !me;
-                if lacking != 0 {
-                    session.rare().cut_short.push((packet_id, lacking));
-                }
+            for (packet_id, known) in received {
+                let there = arrived.get(&(home, number, packet_id, known.sequence));
+                let mut groups = known.groups;
+                groups.extend(there.iter().flat_map(|there| there.groups.iter().cloned()));
+                let lacking = known.reach & !there.map_or(0, |there| there.journals);
+                session.rare().cut_short.push((packet_id, CutShort { lacking, groups: groups.into() }));
             }
         }
+        let mut latest: BTreeMap<u32, u64> = BTreeMap::new();
         for ((home, number, packet_id, sequence), there) in &arrived {
             let Some(slot) = slots.get(&(*home, *number)) else { continue };
-            let session = shard.deliveries.sessions.at(*slot);
-            let rare = session.rare();
+            let rare = shard.deliveries.sessions.at(*slot).rare();
             if *sequence > rare.received_sequence {
-                // Its own shard had not noted it yet.
-                rare.received_sequence = rare.received_sequence.max(*sequence);
+                // Its own journal had not noted it yet.
+                let last = latest.entry(*slot).or_default();
+                *last = (*last).max(*sequence);
+                let (lacking, groups) = (!there.journals, there.groups.clone().into());
                 rare.cut_short.retain(|(known, _)| known != packet_id);
-                rare.cut_short.push((*packet_id, !there));
+                rare.cut_short.push((*packet_id, CutShort { lacking, groups }));
             }
+        }
+        for (slot, sequence) in latest {
+            shard.deliveries.sessions.at(slot).rare().received_sequence = sequence;
         }
     }
 }

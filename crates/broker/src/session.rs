@@ -93,6 +93,15 @@ pub(crate) struct Will {
     pub(crate) delay_s: u32,
 }
 
+/// How far a QoS 2 publish had come when the process ended.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CutShort {
+    /// Journals that lack it; one bit each.
+    pub(crate) lacking: u64,
+    /// Shared subscriptions that have it.
+    pub(crate) groups: Arc<[Box<str>]>,
+}
+
 /// What few sessions have, or only for a while.
 #[derive(Debug, Default)]
 pub(crate) struct Rare {
@@ -111,8 +120,8 @@ pub(crate) struct Rare {
     pub(crate) answers: Answers,
     /// QoS 2 publishes taken in from a client whose session lasts.
     pub(crate) received_sequence: u64,
-    /// QoS 2 publishes that were cut short by a crash: the packet identifier, and the journals that lack it.
-    pub(crate) cut_short: Vec<(u16, u64)>,
+    /// QoS 2 publishes that may have been cut short by a crash, by their packet identifiers.
+    pub(crate) cut_short: Vec<(u16, CutShort)>,
     /// Topics whose retained message was given out before the walk came by.
     pub(crate) early: HashSet<Box<str>, foldhash::fast::RandomState>,
 }
@@ -220,8 +229,8 @@ impl Session {
         self.rare.as_ref().is_some_and(|rare| rare.cut_short.iter().any(|(known, _)| *known == packet_id))
     }
 
-    /// The shards that lack such a publish, which is now to be given to them.
-    pub(crate) fn take_cut_short(&mut self, packet_id: u16, qos: QoS) -> Option<u64> {
+    /// Who lacks such a publish, which is now to be given to them.
+    pub(crate) fn take_cut_short(&mut self, packet_id: u16, qos: QoS) -> Option<CutShort> {
         let cut_short = &mut self.rare.as_mut()?.cut_short;
         let index = cut_short.iter().position(|(known, _)| *known == packet_id)?;
         (qos == QoS::ExactlyOnce).then(|| cut_short.swap_remove(index).1)

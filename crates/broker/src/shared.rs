@@ -40,6 +40,8 @@ pub struct PublishMail {
     /// Who waits for it to be on disk.
     pub(crate) receipt: Option<Receipt>,
     pub(crate) origin: Option<Origin>,
+    /// Journals that lack it, if others have it from before a crash.
+    pub(crate) only: Option<u64>,
 }
 
 /// See [`Mail::Retain`].
@@ -77,6 +79,8 @@ pub struct Shared {
     overloaded: AtomicU64,
     /// Shards that have sessions which last.
     lasting: AtomicU64,
+    /// Journals there are; one bit each.
+    homes: AtomicU64,
     keeps_retained: AtomicBool,
     /// Shards whose journals cannot keep anything now.
     failing: AtomicU64,
@@ -97,6 +101,7 @@ impl Shared {
             counters: (0..shards).map(|_| Published::default()).collect(),
             overloaded: AtomicU64::new(0),
             lasting: AtomicU64::new(0),
+            homes: AtomicU64::new(0),
             keeps_retained: AtomicBool::new(false),
             failing: AtomicU64::new(0),
             connections: AtomicU32::new(0),
@@ -132,6 +137,16 @@ impl Shared {
     /// Whether any of these shards has a backlog.
     pub(crate) fn any_overloaded(&self, shards: ShardSet) -> bool {
         self.overloaded.load(Ordering::Relaxed) & shards != 0
+    }
+
+    /// There is a journal of this number.
+    pub(crate) fn note_home(&self, home: u16) {
+        self.homes.fetch_or(1 << home, Ordering::Release);
+    }
+
+    /// The journals there are; one bit each.
+    pub(crate) fn homes(&self) -> u64 {
+        self.homes.load(Ordering::Acquire)
     }
 
     /// Retained messages outlive the process.

@@ -10,7 +10,7 @@ use crate::journal::replay::{StoredExtra, StoredReceived, StoredSession, StoredS
 use crate::journal::{Journal, encode_message};
 use crate::message::Message;
 use crate::queue::Run;
-use crate::session::{Delivery, Extra, Session};
+use crate::session::{CutShort, Delivery, Extra, Session};
 use crate::shard::Shard;
 use crate::shared::Mail;
 
@@ -127,14 +127,13 @@ impl Shard {
         };
         store_deliveries(session, &mut stored);
         for packet_id in session.received.iter() {
-            stored
-                .received
-                .insert(packet_id, StoredReceived { sequence: stored.received_sequence, reach: 0 });
+            let sequence = stored.received_sequence;
+            stored.received.insert(packet_id, StoredReceived { sequence, reach: 0, groups: Vec::new() });
         }
         if let Some(rare) = &session.rare {
-            for (packet_id, lacking) in &rare.cut_short {
-                let received = StoredReceived { sequence: stored.received_sequence, reach: *lacking };
-                stored.received.insert(*packet_id, received);
+            for (packet_id, CutShort { lacking, .. }) in &rare.cut_short {
+                let (sequence, reach) = (stored.received_sequence, *lacking);
+                stored.received.insert(*packet_id, StoredReceived { sequence, reach, groups: Vec::new() });
             }
             stored.will = rare.will.as_ref().map(|will| {
                 let mut publish = Vec::new();

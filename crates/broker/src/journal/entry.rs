@@ -57,7 +57,7 @@ pub(crate) struct Origin {
     pub(crate) packet_id: u16,
     /// The session's QoS 2 publishes up to this one.
     pub(crate) sequence: u64,
-    /// Journals that the message is to go to; one bit each.
+    /// Other journals that the message may go to; one bit each.
     pub(crate) reach: u64,
 }
 

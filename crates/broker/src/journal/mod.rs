@@ -22,6 +22,7 @@ use mainstem_runtime::Clock;
 use crate::message::Message;
 use entry::{Entry, Mark, MessageEntry, Origin, Receivers};
 use load::Recent;
+use replay::Arrival;
 use sets::Sets;
 
 pub(crate) use load::{decode_message, encode_message};
@@ -79,7 +80,7 @@ pub(crate) struct Journal {
     uncommitted_bytes: u64,
     recent: Recent,
     /// QoS 2 publishes of sessions of other journals that were entered here last, oldest first.
-    origins: VecDeque<Origin>,
+    origins: VecDeque<Arrival>,
     /// Entries are lost since an append or a commit failed, until a snapshot has made up for them.
     is_failing: bool,
     /// Where those begin.
@@ -279,7 +280,7 @@ impl Journal {
         if self.origins.len() == ORIGINS_MAX {
             self.origins.pop_front();
         }
-        self.origins.push_back(origin);
+        self.origins.push_back(Arrival { origin, groups: Vec::new() });
     }
 
     /// Hands the store what has been gathered.
@@ -388,7 +389,7 @@ impl Journal {
     }
 
     /// QoS 2 publishes of sessions of other journals that are entered here.
-    pub(crate) fn origins(&self) -> impl Iterator<Item = &Origin> {
+    pub(crate) fn origins(&self) -> impl Iterator<Item = &Arrival> {
         self.origins.iter()
     }
 

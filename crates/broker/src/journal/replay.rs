@@ -40,12 +40,22 @@ pub(crate) struct StoredSubscription {
 }
 
 /// A QoS 2 publish that was received and is not released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredReceived {
     /// See [`Origin::sequence`].
     pub(crate) sequence: u64,
-    /// Journals that it was to go to, unless it is known that they all have it.
+    /// Other journals that it was to go to, unless it is known that they all have it.
     pub(crate) reach: u64,
+    /// Shared subscriptions that it has been dealt out to here. Only what was read back knows.
+    pub(crate) groups: Vec<Box<str>>,
+}
+
+/// A QoS 2 publish of a session of another journal that has arrived in this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) origin: Origin,
+    /// As for [`StoredReceived`].
+    pub(crate) groups: Vec<Box<str>>,
 }
 
 /// A session as a journal tells of it.
@@ -75,7 +85,7 @@ pub(crate) struct StoredSession {
 pub(crate) struct Replayed {
     pub(crate) sessions: HashMap<u32, StoredSession, foldhash::fast::RandomState>,
     /// QoS 2 publishes of sessions of other journals.
-    pub(crate) origins: VecDeque<Origin>,
+    pub(crate) origins: VecDeque<Arrival>,
     pub(crate) last_session: u32,
     /// Where the last complete snapshot begins.
     pub(crate) snapshot: Option<u64>,
@@ -182,7 +192,7 @@ impl Replayed {
             }
             super::snapshot::Piece::Origins(origins) => {
                 for origin in origins.into_iter().rev() {
-                    self.origins.push_front(origin);
+                    self.origins.push_front(Arrival { origin, groups: Vec::new() });
                 }
             }
             super::snapshot::Piece::LastSession(number) => {
@@ -193,25 +203,9 @@ impl Replayed {
     }
 
     fn message(&mut self, offset: u64, entry: &MessageEntry<'_>, home: u16) -> Result<(), Damaged> {
-        if let Some(origin) = entry.origin {
-            if origin.home == home {
-                if let Some(session) = self.sessions.get_mut(&origin.session) {
-                    session.receive(origin.packet_id, Some((origin.sequence, origin.reach)));
-                }
-            } else {
-                if self.origins.len() == super::ORIGINS_MAX {
-                    self.origins.pop_front();
-                }
-                self.origins.push_back(origin);
-            }
-        }
         let list: &[u8] = match entry.receivers {
-            Receivers::Nobody => return Ok(()),
-            // A list that a snapshot's beginning cut off is of messages that the snapshot speaks of.
-            Receivers::Known(number) => match self.sets.get(number as usize) {
-                Some(list) => list,
-                None => return Ok(()),
-            },
+            Receivers::Nobody => &[],
+            Receivers::Known(number) => self.sets.get(number as usize).ok_or(Damaged)?,
             Receivers::New { reset, list } => {
                 if reset {
                     self.sets.clear();
@@ -222,8 +216,10 @@ impl Replayed {
         };
         let bytes = size_of(entry.publish)?;
         let mut reader = Reader(list);
+        let mut groups = Vec::new();
         while !reader.is_empty() {
             let receiver = take_receiver(&mut reader)?;
+            groups.extend(receiver.group.map(Box::<str>::from));
             let Some(session) = self.sessions.get_mut(&receiver.session) else { continue };
             session.deliver(offset, bytes, receiver);
             if let Some(filter) = entry.walked
@@ -233,7 +229,24 @@ impl Replayed {
                 subscription.walk = Some(topic_of(entry.publish)?.into());
             }
         }
+        if let Some(origin) = entry.origin {
+            self.arrive(origin, groups, home);
+        }
         Ok(())
+    }
+
+    fn arrive(&mut self, origin: Origin, groups: Vec<Box<str>>, home: u16) {
+        if origin.home != home {
+            if self.origins.len() == super::ORIGINS_MAX {
+                self.origins.pop_front();
+            }
+            self.origins.push_back(Arrival { origin, groups });
+        } else if let Some(session) = self.sessions.get_mut(&origin.session) {
+            session.receive(origin.packet_id, Some((origin.sequence, origin.reach)));
+            if let Some(received) = session.received.get_mut(&origin.packet_id) {
+                received.groups = groups;
+            }
+        }
     }
 
     fn mark(&mut self, mark: Mark) {
@@ -281,7 +294,7 @@ impl StoredSession {
         match taken {
             Some((sequence, reach)) => {
                 self.received_sequence = self.received_sequence.max(sequence);
-                self.received.insert(packet_id, StoredReceived { sequence, reach });
+                self.received.insert(packet_id, StoredReceived { sequence, reach, groups: Vec::new() });
             }
             None => {
                 self.received.remove(&packet_id);

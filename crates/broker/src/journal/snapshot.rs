@@ -175,7 +175,7 @@ impl Journal {
     /// All sessions have been written.
     pub(crate) fn end_snapshot(&mut self) {
         let Stage::Writing { begins, .. } = self.snapshots.state else { return };
-        let origins: Vec<Origin> = self.origins.iter().copied().collect();
+        let origins: Vec<Origin> = self.origins.iter().map(|arrival| arrival.origin).collect();
         self.push_with(|into| put_origins(into, &origins));
         let last = self.next_session - 1;
         self.push_with(|into| {
@@ -355,7 +355,8 @@ fn take_session(reader: &mut Reader<'_>) -> Result<(u32, StoredSession), Damaged
     }
     for _ in 0..reader.number()? {
         let packet_id = reader.small()?;
-        let received = StoredReceived { sequence: reader.number()?, reach: reader.number()? };
+        let (sequence, reach) = (reader.number()?, reader.number()?);
+        let received = StoredReceived { sequence, reach, groups: Vec::new() };
         session.received.insert(packet_id, received);
     }
     let mut unsettled = VecDeque::new();

@@ -3,7 +3,7 @@
 //!
 //! Two files take turns. When one is full the other begins anew, which it may as soon as every segment it speaks
 //! of has been synced; that is done little by little while the first one fills. Both are written full of zeros
-//! once: syncing what has its place on disk is quicker than syncing what grows.
+//! before: syncing what has its place on disk is quicker than syncing what grows.
 //!
 //! After a crash its writes are done again, before anything else is read ([`replay`]).
 
@@ -24,6 +24,8 @@ const MAGIC: [u8; 4] = *b"MSJ1";
 const HEAD_BYTES: usize = 28;
 /// Records begin at multiples of this, so that no write touches what an earlier one has written.
 const ALIGN_BYTES: usize = 512;
+/// What is written full of zeros at once.
+const FILL_BYTES: u64 = 1 << 20;
 const WRITE: u8 = 1;
 const FORGET: u8 = 2;
 
@@ -65,6 +67,8 @@ pub(crate) struct Journal {
 struct Half {
     file: Option<Arc<dyn File>>,
     used: u64,
+    /// So far it has been written full of zeros.
+    filled: u64,
     /// Records since it began anew.
     records: u64,
     generation: u64,
@@ -149,7 +153,7 @@ impl Journal {
     }
 
     /// Syncs some of the segments that the resting file speaks of: as many as it takes to be done when the active
-    /// one is half full.
+    /// one is three quarters full.
     ///
     /// # Errors
     /// The segment that could not be synced. The journal is not used any more then, and stays as it is.
@@ -157,7 +161,7 @@ impl Journal {
         let used = self.halves[self.active].used;
         let resting = &self.halves[1 - self.active];
         let at_turn = resting.unsynced_at_turn as u64;
-        let done_by_now = (at_turn * used * 2).div_ceil(self.bytes.max(1)).min(at_turn);
+        let done_by_now = (at_turn * used * 4).div_ceil(self.bytes.max(1) * 3).min(at_turn);
         self.settle((at_turn - done_by_now) as usize, 1 - self.active)
     }
 
@@ -223,10 +227,12 @@ impl Journal {
             Some(file) => file.clone(),
             None => self.make().map_err(Refused::Failed)?,
         };
+        let bytes = self.bytes;
         let half = &mut self.halves[self.active];
         finish(record, half.generation, half.records);
         record.resize(padded, 0);
-        let written = file.write_at(record, half.used).and_then(|()| file.sync_data());
+        let filled = half.fill(&*file, padded as u64, bytes);
+        let written = filled.and_then(|()| file.write_at(record, half.used)).and_then(|()| file.sync_data());
         written.map_err(Refused::Failed)?;
         half.used += padded as u64;
         half.records += 1;
@@ -256,23 +262,29 @@ impl Journal {
     fn make(&mut self) -> io::Result<Arc<dyn File>> {
         let path = self.dir.join(name::JOURNAL[self.active]);
         let file = match self.fs.open(&path, Mode::New) {
-            // Left by an attempt for which there was no space.
+            // Left by an attempt that failed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 self.fs.open(&path, Mode::Existing)?
             }
             outcome => outcome?,
         };
-        let zeros = vec![0; self.bytes.min(1 << 20) as usize];
-        let mut at = 0;
-        while at < self.bytes {
-            let some = (self.bytes - at).min(zeros.len() as u64);
-            file.write_at(&zeros[..some as usize], at)?;
-            at += some;
-        }
-        file.sync_data()?;
         self.fs.sync_dir(&self.dir)?;
-        self.halves[self.active].file = Some(file.clone());
+        let half = &mut self.halves[self.active];
+        half.file = Some(file.clone());
+        half.filled = 0;
         Ok(file)
+    }
+}
+
+impl Half {
+    /// Writes zeros to where a record of `len` bytes is to come, and some more.
+    fn fill(&mut self, file: &dyn File, len: u64, bytes: u64) -> io::Result<()> {
+        while self.filled < self.used + len {
+            let zeros = vec![0; (bytes - self.filled).min(FILL_BYTES) as usize];
+            file.write_at(&zeros, self.filled)?;
+            self.filled += zeros.len() as u64;
+        }
+        Ok(())
     }
 }
 

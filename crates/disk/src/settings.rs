@@ -34,7 +34,7 @@ impl Default for Settings {
             open_files: 1024,
             cache_bytes: 64 << 20,
             tail_bytes: 1 << 20,
-            journal_bytes: 8 << 20,
+            journal_bytes: 32 << 20,
             checkpoint_bytes: 16 << 20,
             indexes: 256,
             decompress: None,

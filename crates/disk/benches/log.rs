@@ -20,7 +20,7 @@ const ROUNDS: usize = 5;
 type Row = fn(&Path);
 
 fn main() {
-    let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("bench-log");
+    let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-log-{}", std::process::id()));
     println!("segment log, {} rounds, in {}", ROUNDS, root.display());
     println!("records of 100 bytes, one to a batch of 170, unless said otherwise\n");
     let wanted: Vec<String> =

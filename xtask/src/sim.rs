@@ -18,12 +18,20 @@ struct Program {
     test: &'static str,
 }
 
-const PROGRAMS: [Program; 1] = [Program {
-    name: "crashes of the log",
-    package: "mainstem-disk",
-    target: "crash",
-    test: "nothing_acknowledged_is_lost",
-}];
+const PROGRAMS: [Program; 2] = [
+    Program {
+        name: "crashes of the log",
+        package: "mainstem-disk",
+        target: "crash",
+        test: "nothing_acknowledged_is_lost",
+    },
+    Program {
+        name: "bits that rot",
+        package: "mainstem-disk",
+        target: "crash",
+        test: "a_bit_that_flips_costs_one_batch_at_most",
+    },
+];
 
 /// Seeds that a program is given at once.
 const CHUNK: u64 = 200;

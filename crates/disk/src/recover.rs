@@ -13,7 +13,7 @@ use crate::compact;
 use crate::fs::{File, Fs, Mode};
 use crate::index::Index;
 use crate::name;
-use crate::scan::{Gaps, Place, Scan, ValidEnd};
+use crate::scan::{Gaps, Place, Scan};
 use crate::single::{Disk, Log, Segment};
 use crate::tail::Tail;
 
@@ -178,12 +178,18 @@ impl Recovery<'_> {
             let from = if is_known { known } else { Place::beginning(base) };
             let mut scan = Scan::new(&*file, bytes, limit, gaps);
             let found = scan.valid_end(from)?;
-            self.tell_damage(&found);
+            if let Some(offset) = found.damaged {
+                self.tell_damage(offset);
+            }
             self.segments[at].bytes = found.place.position;
             let is_complete = found.place.offset == limit || !found.is_cut_short;
             let is_end = at == last || !(is_complete || self.has_durable_behind(at, known));
             if is_end {
                 self.cut_rest(&*file, &mut scan, found.place)?;
+            } else if found.place.offset < limit {
+                // Damaged up to its end. It is not to look as if there had been nothing.
+                self.tell_damage(found.place.offset);
+                self.segments[at].bytes = bytes;
             }
             write_again(&*file, from.position..found.place.position)?;
             Index::remove(self.fs, &self.dir.join(name::index(base)))?;
@@ -195,10 +201,8 @@ impl Recovery<'_> {
         }
     }
 
-    fn tell_damage(&self, found: &ValidEnd) {
-        if let Some(offset) = found.damaged {
-            log::error!("log {}: damaged at offset {offset}; what follows is kept", self.name);
-        }
+    fn tell_damage(&self, offset: u64) {
+        log::error!("log {}: damaged at offset {offset}; what follows is kept", self.name);
     }
 
     /// Whether the checkpoint calls a segment behind `at` durable: then what is missing here was lost later, and

@@ -114,6 +114,10 @@ impl<'a> Scan<'a> {
     }
 
     /// The same, its checksum compared.
+    pub(crate) fn step_sound(&mut self, place: Place) -> io::Result<Step> {
+        self.step_checked(place, self.gaps)
+    }
+
     fn step_checked(&mut self, place: Place, gaps: Gaps) -> io::Result<Step> {
         let step = self.step_with(place, gaps)?;
         if let Step::Batch(header) = step {
@@ -161,19 +165,27 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Whether a sector of the bytes between two places has never been written, as a loss of power leaves it.
+    /// Whether a sector of the bytes from one place on, up to the next sound batch or the end, has never been
+    /// written, as a loss of power leaves it.
     ///
     /// Segments are written once, from front to back, into zeros. So in a lost sector everything from where the
     /// damage begins is zero. In bytes that have changed at rest it is not, unless they were zeros by themselves.
-    fn lost_sector(&mut self, from: Place, to: u64) -> io::Result<bool> {
+    fn lost_sector(&mut self, from: Place, next: Option<Place>) -> io::Result<bool> {
+        // The sector in which the next one begins is there.
+        let to = next.map_or(self.bytes, |next| next.position / SECTOR_BYTES * SECTOR_BYTES);
         let mut at = from.position;
         while at < to {
-            let end = (at / SECTOR_BYTES + 1) * SECTOR_BYTES;
-            let bytes = self.peek(at, (end - at) as usize)?;
-            // A batch begins with zeros, as far as its offset has them; the length behind it is none.
-            let offset = from.offset.to_be_bytes();
-            let begins = &offset[..offset.len().min((end - at) as usize)];
-            let is_telling = end - at >= 12 || begins.iter().any(|byte| *byte != 0);
+            let end = ((at / SECTOR_BYTES + 1) * SECTOR_BYTES).min(to);
+            let len = (end - at) as usize;
+            let is_telling = if at == from.position {
+                // A batch begins with zeros, as far as its offset has them; the length behind it is none.
+                let offset = from.offset.to_be_bytes();
+                len >= 12 || offset[..len.min(8)].iter().any(|byte| *byte != 0)
+            } else {
+                // A batch without headers ends with a zero.
+                len > 1
+            };
+            let bytes = self.peek(at, len)?;
             if is_telling && bytes.iter().all(|byte| *byte == 0) {
                 return Ok(true);
             }
@@ -182,12 +194,19 @@ impl<'a> Scan<'a> {
         Ok(false)
     }
 
-    /// Whether what begins at `position` is longer than the file.
+    /// Whether the batch that begins at `position` is longer than the file, and not only says so: with the length
+    /// that it has there, its checksum is wrong too.
     fn reaches_beyond(&mut self, position: u64) -> io::Result<bool> {
-        let left = self.bytes.saturating_sub(position);
-        let bytes = self.peek(position, HEADER_BYTES)?;
-        let reaches = |header: BatchHeader| header.total_bytes as u64 > left;
-        Ok(bytes.len() < HEADER_BYTES || BatchHeader::parse(bytes).is_ok_and(reaches))
+        let left = self.bytes.saturating_sub(position) as usize;
+        let bytes = self.peek(position, left)?;
+        let Some((head, records)) = bytes.split_at_checked(HEADER_BYTES) else { return Ok(true) };
+        if !BatchHeader::parse(head).is_ok_and(|header| header.total_bytes > left) {
+            return Ok(false);
+        }
+        let mut whole = head.to_vec();
+        whole[8..12].copy_from_slice(&(left as u32 - 12).to_be_bytes());
+        whole.extend_from_slice(records);
+        Ok(Batch::parse(&whole).is_err())
     }
 
     /// Whether anything but zeros stands behind `position`.
@@ -213,13 +232,12 @@ impl<'a> Scan<'a> {
     pub(crate) fn valid_end(&mut self, mut place: Place) -> io::Result<ValidEnd> {
         let mut damaged = None;
         loop {
-            match self.step_checked(place, self.gaps)? {
+            match self.step_sound(place)? {
                 Step::Batch(header) => place = place.behind(&header),
                 Step::End => return Ok(ValidEnd { place, damaged, is_cut_short: true }),
                 Step::Damaged => {
                     let next = self.resume(place)?;
-                    let to = next.map_or(self.bytes, |next| next.position);
-                    let is_cut_short = self.lost_sector(place, to)?
+                    let is_cut_short = self.lost_sector(place, next)?
                         || next.is_none() && self.reaches_beyond(place.position)?;
                     match next {
                         Some(next) if !is_cut_short => {

@@ -27,10 +27,7 @@ pub(crate) const ALL: &[(&str, Make)] = &[
     ("recovery stops one batch early", |fs, settings| {
         Ok(Box::new(Short { store: crate::open(fs, settings)?, opened: Vec::new() }))
     }),
-    ("recovery ignores checksums", |fs, settings| {
-        forgive(fs).map_err(|error| Error::System(error.to_string()))?;
-        crate::open(fs, settings)
-    }),
+    ("recovery ignores checksums", forgiving),
 ];
 
 fn on(fs: impl Fs + 'static, settings: &Settings) -> Result<Box<dyn Store>, Error> {
@@ -120,6 +117,12 @@ impl File for CarelessFile {
     fn as_std(&self) -> Option<&fs::File> {
         self.file.as_std()
     }
+}
+
+/// Opens the store on segments in which every batch looks sound.
+pub(crate) fn forgiving(fs: &FaultFs, settings: &Settings) -> Result<Box<dyn Store>, Error> {
+    forgive(fs).map_err(|error| Error::System(error.to_string()))?;
+    crate::open(fs, settings)
 }
 
 /// Makes the checksum of every batch in a segment right, whatever has become of it.

@@ -92,7 +92,7 @@ pub(crate) fn run(seed: u64, fs: &FaultFs, make: Make) -> Tally {
     run.tally
 }
 
-fn settings(dice: &mut Dice) -> Settings {
+pub(crate) fn settings(dice: &mut Dice) -> Settings {
     let one_of = |dice: &mut Dice, sizes: &[u64]| sizes[dice.below(sizes.len() as u64) as usize];
     Settings {
         open_files: one_of(dice, &[2, 4, 100]) as usize,

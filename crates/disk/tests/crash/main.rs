@@ -8,6 +8,7 @@
 mod flaws;
 mod life;
 mod model;
+mod rot;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -80,6 +81,14 @@ fn nothing_acknowledged_is_lost() {
 }
 
 #[test]
+fn a_bit_that_flips_costs_one_batch_at_most() {
+    for seed in seeds() {
+        println!("again: SIM_SEEDS={seed}..{} cargo test -p mainstem-disk --test crash flips", seed + 1);
+        rot::run(seed, open);
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace() {
     for seed in 0..20 {
         let (one, two) = (trace(seed, open), trace(seed, open));
@@ -96,4 +105,10 @@ fn every_planted_bug_is_found() {
         let (seed, what) = found.unwrap_or_else(|| panic!("{name}: not found within {PLANTED_WITHIN} seeds"));
         println!("{name}: seed {seed}: {what}");
     }
+}
+
+#[test]
+fn checksums_that_are_forgiven_are_found_by_rot() {
+    let is_found = |seed| catch_unwind(|| rot::run(seed, flaws::forgiving)).is_err();
+    assert!((0..PLANTED_WITHIN).any(is_found));
 }

@@ -181,7 +181,7 @@ impl Run {
 
     /// The brokers that take part in a row.
     fn names(&self, row: &Row) -> Vec<&'static str> {
-        self.brokers.iter().map(|broker| broker.name).filter(|name| row.excuse(name).is_none()).collect()
+        self.brokers.iter().map(|broker| broker.name).filter(|name| row.takes(name)).collect()
     }
 
     /// All rounds of one row, the brokers taking turns within each.
@@ -191,7 +191,7 @@ impl Run {
         for round in 1..=plan.rounds {
             for index in 0..self.brokers.len() {
                 let name = self.brokers[index].name;
-                if row.excuse(name).is_some() {
+                if !row.takes(name) {
                     continue;
                 }
                 match self.measure(row, &self.brokers[index], plan.seconds) {
@@ -210,21 +210,34 @@ impl Run {
         Ok(samples)
     }
 
-    /// Starts the broker, puts the load on it, stops it.
+    /// Starts the broker, puts the load on it, stops it; in between it may be started anew.
     fn measure(&self, row: &Row, broker: &Broker, seconds: u32) -> Outcome<Value> {
-        let server = broker.start(&self.root, &self.scratch)?;
-        let report = self.load(row, &server, seconds);
+        let mut server = broker.start(&self.root, &self.scratch, row.ground)?;
+        let mut report = self.load(row.load, &server, seconds)?;
+        if let Some(then) = &row.then {
+            let port = server.port;
+            server.end(then.end)?;
+            let data = bytes_below(&broker.directory(&self.scratch));
+            let (again, took) = broker.start_again(&self.root, &self.scratch, row.ground, port)?;
+            server = again;
+            report["restart"] = json!({
+                "seconds": took.as_secs_f64(),
+                "rss_mib": server.resident_mib()?,
+                "data_mib": data >> 20,
+            });
+            merge(&mut report, self.load(then.load, &server, seconds)?);
+        }
         server.stop()?;
-        report
+        Ok(report)
     }
 
-    fn load(&self, row: &Row, server: &Server, seconds: u32) -> Outcome<Value> {
+    fn load(&self, load: &[&str], server: &Server, seconds: u32) -> Outcome<Value> {
         let mut command = Command::new(&self.generator);
         command
             .args(["bench", "mqtt", "--json", "--version", "4"])
             .args(["--port", &server.port.to_string(), "--broker-pid", &server.pid().to_string()])
             .args(["--duration", &seconds.to_string(), "--warmup", &WARMUP_S.to_string()])
-            .args(row.load)
+            .args(load)
             .stdin(Stdio::null());
         let output = command.output().map_err(|error| at(&self.generator, &error))?;
         if !output.status.success() {
@@ -257,6 +270,30 @@ impl Drop for Run {
     }
 }
 
+/// Lays a second report over the first: what it does not know stays as it was.
+fn merge(report: &mut Value, second: Value) {
+    match (report, second) {
+        (Value::Object(report), Value::Object(second)) => {
+            for (name, value) in second {
+                merge(report.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (_, Value::Null) => {}
+        (report, second) => *report = second,
+    }
+}
+
+/// Bytes of all files below a directory. One may go while it is looked at.
+pub(crate) fn bytes_below(directory: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(directory) else { return 0 };
+    let size = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    };
+    entries.flatten().map(size).sum()
+}
+
 /// The broker's binary: `MAINSTEM_BIN`, or else a release build of what is here.
 ///
 /// # Errors
@@ -285,6 +322,17 @@ mod tests {
         assert_eq!((names, plan.rounds, plan.seconds), (vec!["idle", "retained"], 5, 8));
         assert_eq!(plan.peers, ["flashmq", "mochi"]);
         assert_eq!(Plan::parse(&[]).unwrap().rows.len(), ROWS.len());
+    }
+
+    #[test]
+    fn a_second_report_adds_to_the_first() {
+        let mut report = json!({"retained": {"stored_per_s": 7, "lost": 0}, "queued": null});
+        merge(
+            &mut report,
+            json!({"retained": {"stored_per_s": null, "lost": 3, "fetch_s": 1}, "queued": null}),
+        );
+        let expected = json!({"retained": {"stored_per_s": 7, "lost": 3, "fetch_s": 1}, "queued": null});
+        assert_eq!(report, expected);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The brokers that are measured: where their binaries are, and how each is started.
 //!
 //! Mainstem runs with its defaults. The peers' configurations lie in `bench/` and say what they change: limits are
-//! raised so that none drops anything because of a setting; nothing is logged or persisted.
+//! raised so that none drops anything because of a setting; nothing is logged. Where what is kept on disk is measured,
+//! those take part that keep something, and Mainstem once more with each weaker durability.
 
 use super::{Server, at, machine};
 use crate::Outcome;
@@ -10,9 +11,34 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-/// The peers, in the order in which they take their turns.
-pub(super) const PEERS: [&str; 4] = ["flashmq", "rumqttd", "mosquitto", "mochi"];
+/// The peers in memory, in the order in which they take their turns.
+pub(super) const IN_MEMORY: [&str; 4] = ["flashmq", "rumqttd", "mosquitto", "mochi"];
+/// The peers that keep what they were given, or part of it.
+pub(super) const ON_DISK: [&str; 4] = ["mainstem-os", "mainstem-none", "mosquitto", "nats"];
+/// All of them.
+pub(super) const PEERS: [&str; 7] =
+    ["flashmq", "rumqttd", "mosquitto", "mochi", "mainstem-os", "mainstem-none", "nats"];
+
+/// What a row is about, which decides who takes part and how it is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ground {
+    /// Routing: the peers persist nothing.
+    Memory,
+    /// Keeping: the peers persist what they can.
+    Disk,
+}
+
+impl Ground {
+    /// The peers that take part.
+    pub(super) fn peers(self) -> &'static [&'static str] {
+        match self {
+            Self::Memory => &IN_MEMORY,
+            Self::Disk => &ON_DISK,
+        }
+    }
+}
 
 /// A broker that is there.
 #[derive(Debug)]
@@ -34,7 +60,9 @@ pub(super) fn find(root: &Path, mainstem: &Path, named: &[String]) -> Outcome<Ve
         if !named.is_empty() && !is_named {
             continue;
         }
-        match binary_of(root, peer)? {
+        let found =
+            if peer.starts_with("mainstem-") { Some(mainstem.to_owned()) } else { binary_of(root, peer)? };
+        match found {
             Some(binary) => brokers.push(Broker::new(peer, binary)),
             None if is_named => return Err(format!("{peer} is not here: {}", how_to_get(peer))),
             None => {}
@@ -49,6 +77,7 @@ pub(super) fn how_to_get(peer: &str) -> &'static str {
         "flashmq" => "FLASHMQ has to name its binary",
         "rumqttd" => "`make bench-peers` installs it, or RUMQTTD names its binary",
         "mosquitto" => "install the package of that name",
+        "nats" => "NATS has to name the binary nats-server, or it is on PATH",
         _ => "MOCHI has to name a program that runs it on the port it gets as its argument",
     }
 }
@@ -59,14 +88,16 @@ fn binary_of(root: &Path, peer: &str) -> Outcome<Option<PathBuf>> {
         let path = fs::canonicalize(&named).map_err(|error| at(Path::new(&named), &error))?;
         return Ok(Some(path));
     }
-    if peer == "flashmq" || peer == "mochi" {
-        return Ok(None);
-    }
+    let file = match peer {
+        "flashmq" | "mochi" => return Ok(None),
+        "nats" => "nats-server",
+        peer => peer,
+    };
     let path = env::var_os("PATH").unwrap_or_default();
     let mut directories: Vec<PathBuf> = env::split_paths(&path).collect();
     // Debian puts servers where the PATH of a user does not lead.
     directories.extend([PathBuf::from("/usr/sbin"), root.join("target/peers/bin")]);
-    Ok(directories.into_iter().map(|directory| directory.join(peer)).find(|path| path.is_file()))
+    Ok(directories.into_iter().map(|directory| directory.join(file)).find(|path| path.is_file()))
 }
 
 /// Installs the peers that a package registry has and that are not here yet, into `target/peers`.
@@ -93,25 +124,55 @@ impl Broker {
     ///
     /// # Errors
     /// If it does not start.
-    pub(super) fn start(&self, root: &Path, scratch: &Path) -> Outcome<Server> {
-        let directory = scratch.join(format!("{}.files", self.name));
+    pub(super) fn start(&self, root: &Path, scratch: &Path, ground: Ground) -> Outcome<Server> {
+        let directory = self.directory(scratch);
         if directory.exists() {
             fs::remove_dir_all(&directory).map_err(|error| at(&directory, &error))?;
         }
         fs::create_dir(&directory).map_err(|error| at(&directory, &error))?;
-        Server::start(&directory.join("stderr"), |port| self.command(root, &directory, port))
+        Server::start(&directory.join("stderr"), |port| self.command(root, &directory, port, ground))
     }
 
-    fn command(&self, root: &Path, directory: &Path, port: u16) -> Outcome<Command> {
+    /// Starts it again, on the port and the files that it had. How long it took to accept connections.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub(super) fn start_again(
+        &self,
+        root: &Path,
+        scratch: &Path,
+        ground: Ground,
+        port: u16,
+    ) -> Outcome<(Server, Duration)> {
+        let directory = self.directory(scratch);
+        let began = Instant::now();
+        let command = |port| self.command(root, &directory, port, ground);
+        let server = Server::start_on(port, &directory.join("stderr"), &command)?;
+        Ok((server, began.elapsed()))
+    }
+
+    /// Where its files are.
+    pub(super) fn directory(&self, scratch: &Path) -> PathBuf {
+        scratch.join(format!("{}.files", self.name))
+    }
+
+    fn command(&self, root: &Path, directory: &Path, port: u16, ground: Ground) -> Outcome<Command> {
         let mut command = Command::new(&self.binary);
         command.current_dir(directory);
         let configured = |file: &str| configure(root, directory, file, port);
-        match self.name {
-            "mainstem" => command.args(["--listen", &format!("127.0.0.1:{port}"), "--data", "data"]),
-            "flashmq" => command.arg("--config-file").arg(configured("flashmq.conf")?),
-            "rumqttd" => command.arg("--quiet").arg("--config").arg(configured("rumqttd.toml")?),
-            "mosquitto" => command.arg("-c").arg(configured("mosquitto.conf")?),
-            _ => command.arg(port.to_string()),
+        match (self.name, ground) {
+            ("flashmq", _) => command.arg("--config-file").arg(configured("flashmq.conf")?),
+            ("rumqttd", _) => command.arg("--quiet").arg("--config").arg(configured("rumqttd.toml")?),
+            ("mosquitto", Ground::Memory) => command.arg("-c").arg(configured("mosquitto.conf")?),
+            ("mosquitto", Ground::Disk) => command.arg("-c").arg(configured("mosquitto-durable.conf")?),
+            ("nats", _) => command.arg("--config").arg(configured("nats.conf")?),
+            ("mochi", _) => command.arg(port.to_string()),
+            (mainstem, _) => {
+                if let Some(durability) = mainstem.strip_prefix("mainstem-") {
+                    command.args(["--set", &format!("mqtt.durability={durability}")]);
+                }
+                command.args(["--listen", &format!("127.0.0.1:{port}"), "--data", "data"])
+            }
         };
         Ok(command)
     }

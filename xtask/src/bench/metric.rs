@@ -20,9 +20,22 @@ pub(super) enum Metric {
     IdleCpuPercent,
     StoredPerS,
     FetchS,
+    FetchedPerS,
     NotFetched,
     StoreCpuPerMillion,
     FetchCpuPerMillion,
+    /// Growth of memory for each message stored.
+    BytesPerMessage,
+    /// Memory when all messages were stored.
+    RssStoredMib,
+    /// Most memory in the life of the process.
+    LifePeakMib,
+    /// From the start of the process to its first connection.
+    RestartS,
+    /// Memory after that.
+    RestartRssMib,
+    /// What it has on disk then.
+    DataMib,
 }
 
 /// What a load row prints of each broker.
@@ -50,6 +63,33 @@ pub(super) const OF_RETAINED: &[Metric] = &[
     Metric::FetchCpuPerMillion,
 ];
 
+/// What a row of messages that wait for sessions prints of each broker.
+pub(super) const OF_QUEUED: &[Metric] = &[
+    Metric::StoredPerS,
+    Metric::FetchedPerS,
+    Metric::NotFetched,
+    Metric::StoreCpuPerMillion,
+    Metric::FetchCpuPerMillion,
+    Metric::RssStoredMib,
+    Metric::BytesPerMessage,
+    Metric::LifePeakMib,
+];
+
+/// What a row with a restart in it prints of each broker.
+pub(super) const OF_RESTART: &[Metric] = &[
+    Metric::StoredPerS,
+    Metric::RssStoredMib,
+    Metric::BytesPerMessage,
+    Metric::DataMib,
+    Metric::RestartS,
+    Metric::RestartRssMib,
+    Metric::FetchedPerS,
+    Metric::NotFetched,
+    Metric::StoreCpuPerMillion,
+    Metric::FetchCpuPerMillion,
+    Metric::LifePeakMib,
+];
+
 impl Metric {
     /// Heads its column.
     pub(super) fn name(self) -> &'static str {
@@ -70,6 +110,13 @@ impl Metric {
             Self::NotFetched => "not fetched",
             Self::StoreCpuPerMillion => "CPU s/M stored",
             Self::FetchCpuPerMillion => "CPU s/M fetched",
+            Self::FetchedPerS => "fetched/s",
+            Self::BytesPerMessage => "bytes/message",
+            Self::RssStoredMib => "stored MiB",
+            Self::LifePeakMib => "at most MiB",
+            Self::RestartS => "restart s",
+            Self::RestartRssMib => "then MiB",
+            Self::DataMib => "disk MiB",
         }
     }
 
@@ -88,6 +135,7 @@ impl Metric {
     /// The number, if the report has it.
     pub(super) fn of(self, report: &Value) -> Option<f64> {
         let at = |pointer: &str| report.pointer(pointer)?.as_f64();
+        let stored = |name: &str| at(&format!("/retained/{name}")).or_else(|| at(&format!("/queued/{name}")));
         match self {
             Self::DeliveredPercent => {
                 let (published, unsent) = (at("/traffic/published")?, at("/traffic/unsent")?);
@@ -106,22 +154,34 @@ impl Metric {
             Self::GeneratorPercent => at("/traffic/generator_cpu_percent"),
             Self::IdleKib => at("/idle/rss_kib_per_connection"),
             Self::IdleCpuPercent => at("/idle/cpu_percent"),
-            Self::StoredPerS => at("/retained/stored_per_s"),
-            Self::FetchS => at("/retained/fetch_s"),
-            Self::NotFetched => at("/retained/lost"),
-            Self::StoreCpuPerMillion => at("/retained/broker_store_cpu_s_per_million"),
-            Self::FetchCpuPerMillion => at("/retained/broker_fetch_cpu_s_per_million"),
+            Self::StoredPerS => stored("stored_per_s"),
+            Self::FetchS => stored("fetch_s"),
+            Self::FetchedPerS => stored("fetched_per_s"),
+            Self::NotFetched => stored("lost"),
+            Self::StoreCpuPerMillion => stored("broker_store_cpu_s_per_million"),
+            Self::FetchCpuPerMillion => stored("broker_fetch_cpu_s_per_million"),
+            Self::BytesPerMessage => stored("rss_bytes_per_message"),
+            Self::RssStoredMib => stored("rss_stored_mib"),
+            Self::LifePeakMib => stored("rss_peak_mib"),
+            Self::RestartS => at("/restart/seconds"),
+            Self::RestartRssMib => at("/restart/rss_mib"),
+            Self::DataMib => at("/restart/data_mib"),
         }
     }
 
     /// As it is printed: with as many decimals as it deserves.
     pub(super) fn show(self, value: f64) -> String {
         match self {
-            Self::FetchS | Self::P50Ms | Self::P99Ms if value < 10.0 => format!("{value:.3}"),
-            Self::DeliveriesPerS | Self::ConnectionsPerS | Self::StoredPerS | Self::NotFetched => {
-                format!("{value:.0}")
+            Self::FetchS | Self::P50Ms | Self::P99Ms | Self::RestartS if value < 10.0 => {
+                format!("{value:.3}")
             }
-            Self::GeneratorPercent => format!("{value:.0}"),
+            Self::DeliveriesPerS
+            | Self::ConnectionsPerS
+            | Self::StoredPerS
+            | Self::FetchedPerS
+            | Self::BytesPerMessage
+            | Self::GeneratorPercent
+            | Self::NotFetched => format!("{value:.0}"),
             // Short of all by one in 100,000 is short of all.
             Self::DeliveredPercent => format!("{value:.3}"),
             Self::CpuPerMillion | Self::IdleKib | Self::StoreCpuPerMillion | Self::FetchCpuPerMillion => {

@@ -1,14 +1,19 @@
 //! What is measured, and what is aimed at. `docs/benchmarks.md` says why each row is there.
 
+use super::brokers::Ground;
 use super::metric::{self, Metric};
+use super::server::End;
 
 /// One load, put on every broker.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
+    pub(super) ground: Ground,
     /// What `mainstem bench mqtt` is told.
     pub(super) load: &'static [&'static str],
+    /// What comes after that.
+    pub(super) then: Option<Then>,
     /// The columns of its table.
     pub(super) metrics: &'static [Metric],
     pub(super) targets: &'static [Target],
@@ -17,8 +22,14 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Why the broker takes no part, if so.
-    pub(super) fn excuse(&self, broker: &str) -> Option<&'static str> {
+    /// Whether the broker is measured.
+    pub(super) fn takes(&self, broker: &str) -> bool {
+        let is_there = broker == "mainstem" || self.ground.peers().contains(&broker);
+        is_there && self.excuse(broker).is_none()
+    }
+
+    /// Why the broker takes no part where others like it do, if so.
+    fn excuse(&self, broker: &str) -> Option<&'static str> {
         self.excused.iter().find(|(name, _)| *name == broker).map(|(_, why)| *why)
     }
 
@@ -26,6 +37,13 @@ impl Row {
     pub(super) fn excuses(&self) -> impl Iterator<Item = &(&'static str, &'static str)> {
         self.excused.iter()
     }
+}
+
+/// The broker is ended and started again on its files, and gets a second load.
+#[derive(Debug)]
+pub(super) struct Then {
+    pub(super) end: End,
+    pub(super) load: &'static [&'static str],
 }
 
 /// What Mainstem's median is to be.
@@ -48,7 +66,7 @@ pub(super) enum Bound {
 
 use Bound::{Max, Min, TimesMax, TimesMin};
 use Metric::{ConnectionsPerS, CpuPerMillion, DeliveredPercent, DeliveriesPerS, FetchS, IdleKib, NotFetched};
-use Metric::{P50Ms, P99Ms, RssPeakMib};
+use Metric::{LifePeakMib, P50Ms, P99Ms, RestartS, RssPeakMib, RssStoredMib};
 
 const fn target(metric: Metric, bound: Bound) -> Target {
     Target { metric, bound }
@@ -60,11 +78,20 @@ const fn traffic(
     load: &'static [&'static str],
     targets: &'static [Target],
 ) -> Row {
-    Row { name, about, load, metrics: metric::OF_LOAD, targets, excused: &[] }
+    Row {
+        name,
+        about,
+        ground: Ground::Memory,
+        load,
+        then: None,
+        metrics: metric::OF_LOAD,
+        targets,
+        excused: &[],
+    }
 }
 
 /// All rows, in the order in which they run.
-pub(super) const ROWS: [Row; 10] = [
+pub(super) const ROWS: [Row; 15] = [
     traffic(
         "fan-out-qos2",
         "100 publishers to 2,000 subscribers, QoS 2, 64 bytes, 10 in flight per publisher",
@@ -119,6 +146,8 @@ pub(super) const ROWS: [Row; 10] = [
     Row {
         name: "idle",
         about: "10,000 connections that say nothing",
+        ground: Ground::Memory,
+        then: None,
         load: &["--idle", "10000"],
         metrics: metric::OF_IDLE,
         targets: &[target(IdleKib, Max(0.7)), target(ConnectionsPerS, TimesMin(1.0, "mosquitto"))],
@@ -133,12 +162,78 @@ pub(super) const ROWS: [Row; 10] = [
     Row {
         name: "retained",
         about: "100,000 retained messages of 64 bytes, QoS 0, then one new subscriber to all of them",
+        ground: Ground::Memory,
+        then: None,
         load: &["--retained", "100000", "--qos", "0", "--payload", "64"],
         metrics: metric::OF_RETAINED,
         targets: &[target(FetchS, TimesMax(1.0, "flashmq")), target(NotFetched, Max(0.0))],
         excused: &[("rumqttd", "it does not get through 100,000 retained messages")],
     },
+    Row {
+        name: "durable-qos1",
+        about: "16 publishers to 16 subscribers with durable sessions, QoS 1, 64 bytes, 512 in flight in all",
+        ground: Ground::Disk,
+        load: &DURABLE_QOS1,
+        then: None,
+        metrics: metric::OF_LOAD,
+        targets: &[
+            target(DeliveriesPerS, Min(65_000.0)),
+            target(CpuPerMillion, TimesMax(1.3, "mainstem-none")),
+        ],
+        excused: &[],
+    },
+    Row {
+        name: "queued",
+        about: "1,000 sessions are away; 1,000 messages of 64 bytes for each; then all come back",
+        ground: Ground::Disk,
+        load: &QUEUED,
+        then: None,
+        metrics: metric::OF_QUEUED,
+        targets: &[
+            target(NotFetched, Max(0.0)),
+            target(RssStoredMib, Max(256.0)),
+            target(LifePeakMib, Max(256.0)),
+        ],
+        excused: &[("nats", TOO_SLOW)],
+    },
+    Row {
+        name: "queued-restart",
+        about: "the same with 1,000 messages for all of them, and the broker started anew before they come",
+        ground: Ground::Disk,
+        load: &QUEUED_FOR_ALL,
+        then: Some(Then { end: End::Term, load: &QUEUED_FETCH }),
+        metrics: metric::OF_RESTART,
+        targets: &[target(NotFetched, Max(0.0)), target(RestartS, Max(5.0))],
+        excused: &[("mainstem-none", KEEPS_NOTHING), ("nats", TOO_SLOW)],
+    },
+    Row {
+        name: "retained-restart",
+        about: "a million retained messages of 64 bytes, the broker started anew, then one subscriber to all of them",
+        ground: Ground::Disk,
+        load: &RETAINED_STORE,
+        then: Some(Then { end: End::Term, load: &RETAINED_FETCH }),
+        metrics: metric::OF_RESTART,
+        targets: &[target(NotFetched, Max(0.0)), target(RestartS, Max(5.0))],
+        excused: &[("mainstem-none", KEEPS_NOTHING), ("nats", TOO_SLOW)],
+    },
+    Row {
+        name: "retained-kill",
+        about: "the same, the broker killed instead of asked to end",
+        ground: Ground::Disk,
+        load: &RETAINED_STORE,
+        then: Some(Then { end: End::Kill, load: &RETAINED_FETCH }),
+        metrics: metric::OF_RESTART,
+        targets: &[target(NotFetched, Max(0.0)), target(RestartS, Max(5.0))],
+        excused: &[
+            ("mainstem-none", KEEPS_NOTHING),
+            ("mosquitto", "it writes when it ends, and every half an hour"),
+            ("nats", TOO_SLOW),
+        ],
+    },
 ];
+
+const KEEPS_NOTHING: &str = "it keeps nothing";
+const TOO_SLOW: &str = "with a sync for each message a million would take it too long";
 
 const FAN_OUT_QOS2: [&str; 14] = fan_out("2", "--window", "10");
 const FAN_OUT_OPEN: [&str; 14] = fan_out("2", "--rate", "95");
@@ -148,6 +243,46 @@ const FAN_IN_QOS0: [&str; 14] = load("fan-in", "2000", "100", "0", "64", "--wind
 const FAN_IN_QOS2: [&str; 14] = load("fan-in", "2000", "100", "2", "64", "--window", "10");
 const LARGE: [&str; 14] = load("fan-out", "1", "200", "0", "65536", "--window", "10");
 const ONE_TO_ONE: [&str; 14] = load("pairs", "1", "1", "1", "64", "--rate", "200");
+
+const DURABLE_QOS1: [&str; 15] = with_durable(load("pairs", "16", "16", "1", "64", "--window", "32"));
+const QUEUED: [&str; 12] = queued("1000", "both");
+const QUEUED_FOR_ALL: [&str; 12] = queued("1", "store");
+const QUEUED_FETCH: [&str; 12] = queued("1", "fetch");
+const RETAINED_STORE: [&str; 12] = million_retained("store");
+const RETAINED_FETCH: [&str; 12] = million_retained("fetch");
+
+const fn with_durable(load: [&'static str; 14]) -> [&'static str; 15] {
+    let mut durable = ["--durable"; 15];
+    let mut at = 0;
+    while at < load.len() {
+        durable[at] = load[at];
+        at += 1;
+    }
+    durable
+}
+
+const fn queued(topics: &'static str, part: &'static str) -> [&'static str; 12] {
+    let count = "1000000";
+    [
+        "--queued",
+        count,
+        "--subscribers",
+        "1000",
+        "--topics",
+        topics,
+        "--qos",
+        "1",
+        "--payload",
+        "64",
+        "--part",
+        part,
+    ]
+}
+
+const fn million_retained(part: &'static str) -> [&'static str; 12] {
+    let count = "1000000";
+    ["--retained", count, "--qos", "1", "--payload", "64", "--window", "512", "--drain", "30", "--part", part]
+}
 
 const fn fan_out(qos: &'static str, pace: &'static str, value: &'static str) -> [&'static str; 14] {
     load("fan-out", "100", "2000", qos, "64", pace, value)
@@ -196,7 +331,7 @@ mod tests {
             for Target { metric, bound } in row.targets {
                 assert!(row.metrics.contains(metric), "{}: {metric:?}", row.name);
                 if let TimesMax(_, peer) | TimesMin(_, peer) = bound {
-                    assert!(brokers::PEERS.contains(peer) && row.excuse(peer).is_none(), "{}", row.name);
+                    assert!(row.takes(peer), "{}", row.name);
                 }
             }
             assert!(row.excuses().all(|(peer, _)| brokers::PEERS.contains(peer)), "{}", row.name);

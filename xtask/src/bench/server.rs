@@ -12,16 +12,25 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longest time until it accepts connections.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 /// Longest time from SIGTERM to its end.
-const STOP_TIMEOUT: Duration = Duration::from_secs(20);
-const POLL: Duration = Duration::from_millis(20);
+const STOP_TIMEOUT: Duration = Duration::from_mins(1);
+const POLL: Duration = Duration::from_millis(5);
 /// Ports are taken from here up to [`PORT_MAX`], below those that the kernel gives to clients: a client's port may
 /// linger after its connection, and not every broker can bind it then.
 const PORT_MIN: u16 = 10_000;
 const PORT_MAX: u16 = 30_000;
 /// Steps between two candidates: coprime to the number of ports, and far enough that neighbours in time do not meet.
 const PORT_STEP: u16 = 7;
+
+/// How a broker ends that is to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By SIGKILL.
+    Kill,
+    /// By SIGTERM.
+    Term,
+}
 
 /// A broker that accepts connections on 127.0.0.1. It is killed if it is dropped while it runs.
 #[derive(Debug)]
@@ -125,6 +134,29 @@ impl Server {
         }
         let killed = self.child.kill().and_then(|()| self.child.wait());
         killed.map(drop).map_err(|error| format!("process {} could not be killed: {error}", self.pid()))
+    }
+
+    /// Ends it either way. How it ended is not an error.
+    ///
+    /// # Errors
+    /// If it had ended before, or does not end.
+    pub(crate) fn end(self, end: End) -> Outcome {
+        match end {
+            End::Kill => self.kill(),
+            End::Term => self.stop().map(drop),
+        }
+    }
+
+    /// Its resident memory, in MiB.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub(crate) fn resident_mib(&self) -> Outcome<f64> {
+        let status = PathBuf::from(format!("/proc/{}/status", self.pid()));
+        let text = std::fs::read_to_string(&status).map_err(|error| at(&status, &error))?;
+        let kib = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = kib.and_then(|value| value.split_whitespace().next()?.parse::<f64>().ok());
+        kib.map(|kib| kib / 1024.0).ok_or_else(|| format!("{}: no VmRSS", status.display()))
     }
 
     fn last_words(&self) -> String {

@@ -121,6 +121,9 @@ fn amiss(broker: &str, samples: &[Sample]) -> String {
         ("refused", total("/traffic/refused")),
         ("lost", total("/retained/lost")),
         ("repeated", total("/retained/duplicates")),
+        ("lost", total("/queued/lost")),
+        ("repeated", total("/queued/duplicates")),
+        ("out of order", total("/queued/out_of_order")),
     ];
     let words: Vec<String> = counts
         .iter()

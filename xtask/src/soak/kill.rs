@@ -27,9 +27,10 @@ mod will;
 mod world;
 
 use crate::Outcome;
+use crate::bench::server::End;
 use crate::bench::{at, binary, median, positive};
 use clients::Receivers;
-use life::{End, Kind, Life};
+use life::{Kind, Life};
 use random::Random;
 use std::fs;
 use std::ops::Range;
@@ -57,6 +58,16 @@ const DRAIN: Duration = Duration::from_secs(10);
 const AFTER: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
 
+/// How lives end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    /// Most are killed, some asked to end.
+    Either,
+    Always(End),
+    /// They do not: only the clients come and go. A broker without a disk passes.
+    Never,
+}
+
 /// What to do, and for how long.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
@@ -65,8 +76,7 @@ pub(super) struct Options {
     seed: u64,
     /// Messages per second, of all publishers together.
     rate: u32,
-    /// How lives end; either way, if not said.
-    end: Option<End>,
+    ends: Ends,
     kind: Kind,
     /// The shards of each life; from the seed, if not said.
     shards: Option<u32>,
@@ -77,8 +87,8 @@ impl Default for Options {
     fn default() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seed = now.as_secs();
-        let (end, kind) = (None, Kind::Mainstem);
-        Self { seconds: 600, seed, rate: 2000, end, kind, shards: None, is_forgetful: false }
+        let (ends, kind) = (Ends::Either, Kind::Mainstem);
+        Self { seconds: 600, seed, rate: 2000, ends, kind, shards: None, is_forgetful: false }
     }
 }
 
@@ -102,7 +112,7 @@ impl Options {
                 "--seed" => options.seed = positive(argument, value()?)?.into(),
                 "--rate" => options.rate = positive(argument, value()?)?,
                 "--shards" => options.shards = Some(positive(argument, value()?)?),
-                "--end" => options.end = Some(end_named(value()?)?),
+                "--end" => options.ends = ends_named(value()?)?,
                 "--broker" => options.kind = kind_named(value()?)?,
                 "--forget" => options.is_forgetful = true,
                 _ => return Err(format!("soak kill does not know `{argument}`")),
@@ -112,11 +122,11 @@ impl Options {
     }
 }
 
-fn end_named(name: &str) -> Outcome<End> {
+fn ends_named(name: &str) -> Outcome<Ends> {
     match name {
-        "kill" => Ok(End::Kill),
-        "term" => Ok(End::Term),
-        "never" => Ok(End::Never),
+        "kill" => Ok(Ends::Always(End::Kill)),
+        "term" => Ok(Ends::Always(End::Term)),
+        "never" => Ok(Ends::Never),
         _ => Err(format!("--end takes `kill`, `term` or `never`, not `{name}`")),
     }
 }
@@ -201,12 +211,14 @@ impl Run<'_> {
         while Instant::now() < over {
             let life = if random.once_in(SHORT_LIVES) { SHORT_LIFE } else { LIFE };
             thread::sleep(random.time(&life));
-            let polite = random.once_in(POLITE_ENDS);
-            let end = self.options.end.unwrap_or(if polite { End::Term } else { End::Kill });
+            let is_polite = random.once_in(POLITE_ENDS);
             let shards = 1 + random.below(SHARDS_MAX);
-            if end == End::Never {
-                continue;
-            }
+            let end = match self.options.ends {
+                Ends::Never => continue,
+                Ends::Always(end) => end,
+                Ends::Either if is_polite => End::Term,
+                Ends::Either => End::Kill,
+            };
             self.life.end(end)?;
             self.ends.push(end);
             let took = self.life.resume(self.options.shards.map_or(shards, u64::from))?;
@@ -275,7 +287,8 @@ mod tests {
     #[test]
     fn options_come_in_any_order_and_what_is_not_known_is_refused() {
         let options = Options::parse(&["--end", "term", "--seed", "7", "--broker", "mosquitto"]).unwrap();
-        assert_eq!((options.end, options.seed, options.kind), (Some(End::Term), 7, Kind::Mosquitto));
+        assert_eq!((options.ends, options.seed), (Ends::Always(End::Term), 7));
+        assert_eq!(options.kind, Kind::Mosquitto);
         for wrong in [["--end", "well"].as_slice(), &["--seed"], &["--rate", "0"], &["--kills", "3"]] {
             assert!(Options::parse(wrong).unwrap_err().contains(wrong[0]));
         }

@@ -144,15 +144,14 @@ impl Receivers {
             if tracks.is_empty() {
                 world.faults.add("never subscribed", name);
             }
-            for (stream, track) in
-                world.streams.iter().zip(tracks.iter()).filter(|(stream, _)| !stream.retain)
-            {
-                let lost = track.lost_before(stream.acked());
-                if let (Some(first), Some(last)) = (lost.first(), lost.last()) {
-                    let count = lost.len() as u64;
-                    let sentence = format_args!("{name}: {count} of {}, {first} to {last}", stream.topic);
-                    world.faults.add_many(LOST, count, sentence);
-                }
+            let live = world.streams.iter().zip(tracks.iter()).filter(|(stream, _)| !stream.retain);
+            let lost = live.map(|(stream, track)| (&stream.topic, track.lost_before(stream.acked())));
+            let lost: Vec<_> = lost.filter(|(_, lost)| !lost.is_empty()).collect();
+            if let Some((topic, first)) = lost.first() {
+                let (topics, first) = (lost.len(), &first[..first.len().min(4)]);
+                let count = lost.iter().map(|(_, lost)| lost.len() as u64).sum();
+                let sentence = format_args!("{name}: {count} on {topics} topics, as {first:?} on {topic}");
+                world.faults.add_many(LOST, count, sentence);
             }
         }
     }

@@ -1,10 +1,10 @@
 //! The broker's process, from one life to the next.
 
 use crate::Outcome;
-use crate::bench::at;
-use crate::bench::server::Server;
+use crate::bench::server::{End, Server};
+use crate::bench::{at, bytes_below};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -14,17 +14,6 @@ pub(super) enum Kind {
     Mainstem,
     /// It saves what it has when it is asked to end, and never before: it passes with SIGTERM, and only then.
     Mosquitto,
-}
-
-/// How a life ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// SIGKILL.
-    Kill,
-    /// SIGTERM.
-    Term,
-    /// It does not: only the clients come and go. A broker without a disk passes.
-    Never,
 }
 
 /// A broker that comes back on the same port, with the same data.
@@ -90,7 +79,6 @@ impl Life {
     pub(super) fn end(&mut self, end: End) -> Outcome {
         let server = self.server.take().ok_or("the broker does not run")?;
         match end {
-            End::Never => self.server = Some(server),
             End::Kill => server.kill()?,
             End::Term => {
                 let status = server.stop()?;
@@ -136,17 +124,6 @@ impl Life {
     pub(super) fn data_bytes(&self) -> u64 {
         bytes_below(&self.data())
     }
-}
-
-/// A file may go while it is looked at.
-fn bytes_below(directory: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(directory) else { return 0 };
-    let size = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
-        Ok(metadata) => metadata.len(),
-        Err(_) => 0,
-    };
-    entries.flatten().map(size).sum()
 }
 
 const MOSQUITTO: &str = "\

@@ -12,7 +12,7 @@ pub(super) const RETAINED: &str = "kill/retained";
 /// Every so manieth message of a retained topic clears it.
 const CLEARING: u64 = 8;
 /// Sentences that are kept of each kind of fault.
-const SENTENCES_MAX: usize = 5;
+const SENTENCES_MAX: usize = 12;
 
 /// One publisher's messages on one topic, at one quality of service.
 pub(super) struct Stream {
@@ -230,8 +230,8 @@ mod tests {
     #[test]
     fn faults_are_counted_by_kind() {
         let faults = Faults::default();
-        (0..9).for_each(|n| faults.add(LOST, n));
-        assert_eq!(faults.count(LOST), 9);
-        assert_eq!(faults.lines(), ["lost: 9 (0; 1; 2; 3; 4; ...)"]);
+        (0..20).for_each(|n| faults.add(LOST, n));
+        assert_eq!(faults.count(LOST), 20);
+        assert_eq!(faults.lines(), ["lost: 20 (0; 1; 2; 3; 4; 5; 6; 7; 8; 9; 10; 11; ...)"]);
     }
 }

@@ -171,7 +171,10 @@ impl<T: Send + Sync + 'static> Core<T> {
     pub(crate) fn close(&self) {
         let index = write(&self.index);
         self.epoch.store(CLOSED, Ordering::SeqCst);
-        for (_, _, receivers) in index.iter() {
+        let all: Vec<_> = index.iter().map(|(_, _, receivers)| Arc::clone(receivers)).collect();
+        drop(index);
+        // Nobody joins them any more, and what closing wakes is not ours.
+        for receivers in all {
             receivers.close();
         }
     }

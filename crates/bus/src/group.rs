@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::callback::{OnFault, Worker, run_all};
 use crate::event::{Event, Shared, View};
-use crate::queue::{Offer, Queue};
+use crate::queue::{Offer, Queue, Spoils};
 use crate::ring::{Reader, Ring};
 use crate::stats::{Delivered, Kind, Profile, SubscriptionStats, Waiting};
 use crate::sync::{Mutex, Ordering, lock};
@@ -66,14 +66,14 @@ impl<T> Member<T> {
     }
 
     /// Gives it the message, unless it takes none any more.
-    fn try_give(&self, message: &Arc<Shared<T>>) -> Option<Pick<T>> {
+    fn try_give(&self, message: &Arc<Shared<T>>, spoils: &mut Spoils<T>) -> Option<Pick<T>> {
         let offer = match self {
             Self::Worker(worker) => {
                 worker.running.fetch_add(1, Ordering::Relaxed);
                 return Some(Pick::Run(Arc::clone(worker)));
             }
-            Self::Mailbox(queue) => queue.offer(message),
-            Self::Cursor(ring, _) => ring.offer(message),
+            Self::Mailbox(queue) => queue.offer(message, spoils),
+            Self::Cursor(ring, _) => ring.offer(message, spoils),
         };
         match offer {
             Offer::Settled(tally) => Some(Pick::Settled(tally)),
@@ -131,7 +131,8 @@ impl<T> Group<T> {
     /// Gives one message to one member.
     pub(crate) fn deal(&self, message: &Arc<Shared<T>>, on_fault: &OnFault) -> Delivered {
         loop {
-            let tally = match self.pick(message) {
+            let mut spoils = Spoils::new();
+            let tally = match self.pick(message, &mut spoils) {
                 Pick::Settled(tally) => return tally,
                 Pick::Nobody => return Delivered::default(),
                 Pick::Run(worker) => return worker.run(message, on_fault),
@@ -146,7 +147,7 @@ impl<T> Group<T> {
         }
     }
 
-    fn pick(&self, message: &Arc<Shared<T>>) -> Pick<T> {
+    fn pick(&self, message: &Arc<Shared<T>>, spoils: &mut Spoils<T>) -> Pick<T> {
         let mut dealing = lock(&self.dealing);
         let members = dealing.members.len();
         let turn = dealing.turn;
@@ -157,7 +158,7 @@ impl<T> Group<T> {
         };
         let others = (0..members).map(in_turn).filter(|&at| at != best);
         let mut choices = std::iter::once(best).chain(others).map(|at| &dealing.members[at]);
-        choices.find_map(|member| member.try_give(message)).unwrap_or(Pick::Nobody)
+        choices.find_map(|member| member.try_give(message, spoils)).unwrap_or(Pick::Nobody)
     }
 
     /// Takes a member out, and returns what waited for it.
@@ -190,7 +191,7 @@ impl<T> Group<T> {
                 true
             }
             Member::Mailbox(queue) => queue.inherit(message),
-            Member::Cursor(ring, _) => match ring.offer(message) {
+            Member::Cursor(ring, _) => match ring.offer(message, &mut Spoils::new()) {
                 Offer::Settled(tally) => tally.delivered > 0,
                 Offer::Full | Offer::Gone => false,
             },

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use crate::error::RecvError;
 use crate::event::{Message, Shared, View};
 use crate::options::Overflow;
+use crate::ring::Chunk;
 use crate::stats::{Delivered, Profile, Waiting};
 use crate::sync::{Condvar, Mutex, MutexGuard, Patience, lock};
 
@@ -42,6 +43,19 @@ enum Phase {
     Over,
 }
 
+/// What a full subscription lets go of. Dropping a payload runs code of the user's, so it is kept until all locks are
+/// given back.
+pub(crate) struct Spoils<T> {
+    messages: Vec<Arc<Shared<T>>>,
+    pub(crate) chunks: Vec<Arc<Chunk<T>>>,
+}
+
+impl<T> Spoils<T> {
+    pub(crate) const fn new() -> Self {
+        Self { messages: Vec::new(), chunks: Vec::new() }
+    }
+}
+
 /// What became of one message that was offered.
 pub(crate) enum Offer {
     Settled(Delivered),
@@ -73,12 +87,11 @@ impl<T> Queue<T> {
     /// Puts all `messages` in, in their order, as far as the overflow policy lets them; waits where it says so.
     pub(crate) fn push(&self, messages: &[Arc<Shared<T>>]) -> Delivered {
         let mut tally = Delivered::default();
-        // Dropped behind the lock: dropping a payload runs code of the user's.
-        let mut evicted = Vec::new();
+        let mut spoils = Spoils::new();
         let mut state = lock(&self.state);
         let mut rest = messages;
         while let [message, behind @ ..] = rest {
-            match self.admit(&mut state, message, &mut tally, &mut evicted) {
+            match self.admit(&mut state, message, &mut tally, &mut spoils) {
                 Admission::Taken => rest = behind,
                 Admission::Gone => break,
                 Admission::Full => state = self.wait_for_room(state),
@@ -89,11 +102,11 @@ impl<T> Queue<T> {
         tally
     }
 
-    /// Puts one message in, unless it would have to wait.
-    pub(crate) fn offer(&self, message: &Arc<Shared<T>>) -> Offer {
-        let (mut tally, mut evicted) = (Delivered::default(), Vec::new());
+    /// Puts one message in, unless it would have to wait. What goes in its place goes to `spoils`.
+    pub(crate) fn offer(&self, message: &Arc<Shared<T>>, spoils: &mut Spoils<T>) -> Offer {
+        let mut tally = Delivered::default();
         let mut state = lock(&self.state);
-        let offer = match self.admit(&mut state, message, &mut tally, &mut evicted) {
+        let offer = match self.admit(&mut state, message, &mut tally, spoils) {
             Admission::Taken => Offer::Settled(tally),
             Admission::Full => Offer::Full,
             Admission::Gone => Offer::Gone,
@@ -120,7 +133,7 @@ impl<T> Queue<T> {
         state: &mut State<T>,
         message: &Arc<Shared<T>>,
         tally: &mut Delivered,
-        evicted: &mut Vec<Arc<Shared<T>>>,
+        spoils: &mut Spoils<T>,
     ) -> Admission {
         if matches!(state.phase, Phase::Disconnected | Phase::Over) {
             return Admission::Gone;
@@ -128,7 +141,7 @@ impl<T> Queue<T> {
         if state.waiting.len() >= self.profile.options.capacity {
             match self.profile.options.overflow {
                 Overflow::Block => return Admission::Full,
-                Overflow::DropOldest => evicted.extend(state.waiting.pop_front()),
+                Overflow::DropOldest => spoils.messages.extend(state.waiting.pop_front()),
                 Overflow::DropNewest => {
                     tally.dropped += 1;
                     return Admission::Taken;

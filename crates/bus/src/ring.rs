@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use crate::error::RecvError;
 use crate::event::Shared;
 use crate::options::{Options, Overflow};
-use crate::queue::Offer;
+use crate::queue::{Offer, Spoils};
 use crate::stats::{Delivered, Profile, Waiting};
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Patience, lock};
 
@@ -193,7 +193,7 @@ impl<T> Ring<T> {
     /// Appends all `messages`; waits for the slowest reader where the overflow policy says so.
     pub(crate) fn push(&self, messages: &[Arc<Shared<T>>]) -> Delivered {
         let mut tally = Delivered::default();
-        let mut retired = Vec::new();
+        let mut spoils = Spoils::new();
         let mut state = lock(&self.state);
         for message in messages {
             while self.overflow == Overflow::Block
@@ -201,15 +201,14 @@ impl<T> Ring<T> {
             {
                 state = self.wait_for_room(state);
             }
-            tally += self.admit(&mut state, message, &mut retired);
+            tally += self.admit(&mut state, message, &mut spoils);
         }
         self.wake_readers(&state);
         tally
     }
 
-    /// Appends a message, unless it would have to wait.
-    pub(crate) fn offer(&self, message: &Arc<Shared<T>>) -> Offer {
-        let mut retired = Vec::new();
+    /// Appends a message, unless it would have to wait. What leaves the ring goes to `spoils`.
+    pub(crate) fn offer(&self, message: &Arc<Shared<T>>, spoils: &mut Spoils<T>) -> Offer {
         let mut state = lock(&self.state);
         if state.readers.iter().all(|reader| reader.is_disconnected.load(Ordering::Relaxed)) {
             return Offer::Gone;
@@ -219,17 +218,12 @@ impl<T> Ring<T> {
         {
             return Offer::Full;
         }
-        let tally = self.admit(&mut state, message, &mut retired);
+        let tally = self.admit(&mut state, message, spoils);
         self.wake_readers(&state);
         Offer::Settled(tally)
     }
 
-    fn admit(
-        &self,
-        state: &mut State<T>,
-        message: &Arc<Shared<T>>,
-        retired: &mut Vec<Arc<Chunk<T>>>,
-    ) -> Delivered {
+    fn admit(&self, state: &mut State<T>, message: &Arc<Shared<T>>, spoils: &mut Spoils<T>) -> Delivered {
         // Only rings of a single reader drop the newest or disconnect, so the first one stands for all.
         let is_over = |reader: &Arc<Reader>| reader.is_disconnected.load(Ordering::Relaxed);
         if state.readers.first().is_none_or(is_over) {
@@ -243,18 +237,18 @@ impl<T> Ring<T> {
             }
             return Delivered { dropped: 1, ..Delivered::default() };
         }
-        self.append(state, message, retired);
+        self.append(state, message, spoils);
         Delivered { delivered: state.readers.len(), ..Delivered::default() }
     }
 
-    fn append(&self, state: &mut State<T>, message: &Arc<Shared<T>>, retired: &mut Vec<Arc<Chunk<T>>>) {
+    fn append(&self, state: &mut State<T>, message: &Arc<Shared<T>>, spoils: &mut Spoils<T>) {
         let tail = self.tail.load(Ordering::Relaxed);
         if state.chunks.back().is_none_or(|chunk| chunk.end() == tail) {
             let slots = (0..self.chunk_slots).map(|_| OnceLock::new()).collect();
             state.chunks.push_back(Arc::new(Chunk { first: tail, slots }));
             let oldest_kept = (tail + 1).saturating_sub(self.capacity);
             while state.chunks.front().is_some_and(|chunk| chunk.end() <= oldest_kept) {
-                retired.extend(state.chunks.pop_front());
+                spoils.chunks.extend(state.chunks.pop_front());
             }
         }
         if let Some(chunk) = state.chunks.back() {

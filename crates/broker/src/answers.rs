@@ -29,6 +29,8 @@ pub(crate) enum What {
     Ack { first: u8, packet_id: u16, reason: ReasonCode },
     /// Nobody, but the journal: a delivery of this session is over, since somebody else has the message.
     Settled { sequence: u64 },
+    /// Nobody, but the journal: the session's will has been published and is safe.
+    WillSent,
     /// SUBACK or UNSUBACK: its packet identifier and reason codes.
     List { is_subscribe: bool, packet_id: u16, reasons: Box<[u8]> },
 }

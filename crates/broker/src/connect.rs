@@ -261,6 +261,7 @@ impl Shard {
         let session = self.deliveries.sessions.at(seat.slot);
         if let Some(rare) = &mut session.rare {
             rare.will = None;
+            rare.will_leaving = None;
             rare.will_at_ms = None;
         }
         if let Some(will) = &connect.will {

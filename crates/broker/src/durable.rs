@@ -12,7 +12,7 @@ use crate::journal::entry::{Entry, Mark, Origin, SessionEntry, WillEntry};
 use crate::journal::{Journal, encode_message};
 use crate::message::{Message, SessionKey};
 use crate::retained_log::RetainedLog;
-use crate::session::CutShort;
+use crate::session::{CutShort, UnderWay};
 use crate::shard::Shard;
 use crate::shared::{Mail, ReceiptMail, RetainMail};
 use crate::timers::Timer;
@@ -86,7 +86,7 @@ impl Shard {
         }
         let gone_unix_ms = session.gone_unix_ms(clock);
         let mut publish = Vec::new();
-        let will = session.rare.as_ref().and_then(|rare| rare.will.as_ref());
+        let will = session.rare.as_ref().and_then(|rare| rare.will.as_ref().or(rare.will_leaving.as_ref()));
         if let Some(will) = will {
             encode_message(&will.message, clock, &mut publish);
         }
@@ -312,12 +312,14 @@ impl Shard {
         }
         match answer.what {
             What::Ack { first, packet_id, reason } => {
-                if answer.completes
-                    && let Some((journal, session)) = self.journal(slot)
-                {
-                    journal.mark(Mark::Complete { session, packet_id });
+                if answer.completes {
+                    self.note_complete(slot, packet_id);
                 }
                 self.acknowledge(io, slot, first, packet_id, reason);
+            }
+            What::WillSent => {
+                self.deliveries.sessions.at(slot).rare().will_leaving = None;
+                self.enter_session(io, slot);
             }
             What::Settled { sequence } => {
                 if let Some((journal, session)) = self.journal(slot) {
@@ -343,7 +345,7 @@ impl Shard {
                 self.acknowledge(io, slot, *first, *packet_id, ReasonCode::QuotaExceeded);
             }
             // It stays with this session as well, and may be delivered twice.
-            What::Settled { .. } => {}
+            What::Settled { .. } | What::WillSent => {}
             _ if !session.connected => {}
             _ => {
                 let what = "what it asked for cannot be kept on disk";
@@ -505,10 +507,35 @@ impl Shard {
         }
     }
 
+    /// A QoS 2 publish may have to reach other journals: until it is known that it has, a crash may cut it short.
+    pub(crate) fn note_under_way(&mut self, slot: u32, origin: Origin) {
+        let Some((journal, _)) = self.journal(slot) else { return };
+        let groups = journal.take_dealt();
+        let Origin { packet_id, sequence, reach, .. } = origin;
+        if reach != 0 {
+            let rare = self.deliveries.sessions.at(slot).rare();
+            rare.under_way.retain(|known| known.packet_id != packet_id);
+            rare.under_way.push(UnderWay { packet_id, sequence, reach, groups });
+        }
+    }
+
+    /// It has reached them all.
+    fn note_complete(&mut self, slot: u32, packet_id: u16) {
+        let Some(rare) = &mut self.deliveries.sessions.at(slot).rare else { return };
+        let before = rare.under_way.len();
+        rare.under_way.retain(|known| known.packet_id != packet_id);
+        if rare.under_way.len() < before
+            && let Some((journal, session)) = self.journal(slot)
+        {
+            journal.mark(Mark::Complete { session, packet_id });
+        }
+    }
+
     /// PUBREL: the identifier is free again, and stays so.
     pub(crate) fn enter_release(&mut self, slot: u32, packet_id: u16) {
         if let Some(rare) = &mut self.deliveries.sessions.at(slot).rare {
             rare.cut_short.retain(|(known, _)| *known != packet_id);
+            rare.under_way.retain(|known| known.packet_id != packet_id);
         }
         if let Some((journal, session)) = self.journal(slot) {
             journal.push(&Entry::Received { session, packet_id, taken: None });

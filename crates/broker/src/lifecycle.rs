@@ -12,7 +12,7 @@ use crate::durable::Due;
 use crate::groups::Group;
 use crate::journal::entry::{Entry, Origin};
 use crate::message::{Content, Message, SessionKey};
-use crate::session::{Delivery, Extra};
+use crate::session::{Delivery, Extra, Will};
 use crate::shard::{Handled, Next, Refusal, Shard};
 use crate::shared::{DealtMail, Mail};
 use crate::timers::Timer;
@@ -80,7 +80,7 @@ impl Shard {
         self.deliveries.forget_qos0(slot);
         self.pass_on(io, slot);
         match will_delay_s {
-            Some(0) if expiry_s > 0 => self.publish_will(io, slot),
+            Some(0) if expiry_s > 0 => self.give_will(io, slot),
             Some(delay_s) if delay_s < expiry_s => {
                 io.set_timer(now_ms + u64::from(delay_s) * 1000, Timer::Will(key).token());
             }
@@ -132,14 +132,14 @@ impl Shard {
         }
     }
 
-    fn publish_will(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
+    /// Publishes a session's will, if it has one. Returns it, and how many other shards will tell that they have
+    /// the message.
+    fn publish_will(&mut self, io: &mut Io<'_, Mail>, slot: u32, receipt: Receipt) -> Option<(Will, u32)> {
         let session = self.deliveries.sessions.at(slot);
-        let Some(will) = session.rare.as_mut().and_then(|rare| {
+        let will = session.rare.as_mut().and_then(|rare| {
             rare.will_at_ms = None;
             rare.will.take()
-        }) else {
-            return;
-        };
+        })?;
         let mut properties = will.message.properties(0);
         properties.message_expiry = will.expiry_s;
         let content = Content {
@@ -150,7 +150,17 @@ impl Shard {
             payload: will.message.payload(),
             properties,
         };
-        self.publish(io, &content, &Due::default());
+        let (_, receipts) = self.publish(io, &content, &Due { receipt: Some(receipt), ..Due::default() });
+        Some((will, receipts))
+    }
+
+    /// Publishes the will of a session that goes on. Its journal forgets the will when it is safe: a crash may
+    /// publish it twice, but not lose it.
+    fn give_will(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
+        let receipt = self.receipt_for(slot);
+        let Some((will, receipts)) = self.publish_will(io, slot, receipt) else { return };
+        self.deliveries.sessions.at(slot).rare().will_leaving = Some(will);
+        self.answer(io, slot, Wait { commit: 0, receipts }, Some(receipt), What::WillSent);
     }
 
     pub(crate) fn check_will(&mut self, io: &mut Io<'_, Mail>, key: SessionKey) {
@@ -159,8 +169,7 @@ impl Shard {
             !session.connected && will_at_ms.is_some_and(|at_ms| at_ms <= io.clock.now_ms)
         });
         if due {
-            self.publish_will(io, key.slot);
-            self.enter_session(io, key.slot);
+            self.give_will(io, key.slot);
         }
     }
 
@@ -191,8 +200,9 @@ impl Shard {
             self.remove_subscriber(subscription);
             self.deliveries.counters.subscriptions -= 1;
         }
+        let receipt = self.receipt_for(slot);
         // Only now, or a group that it was in might give the will to this very session.
-        self.publish_will(io, slot);
+        let mut receipts = self.publish_will(io, slot, receipt).map_or(0, |(_, receipts)| receipts);
         let session = self.deliveries.sessions.at(slot);
         let (home, number) = (session.journal, session.number);
         // A QoS 1 message of a shared subscription may still find somebody; QoS 2 must not
@@ -201,17 +211,15 @@ impl Shard {
         self.deliveries.counters.queued_messages -= unsent.len() as u64;
         let session = self.deliveries.sessions.at(slot);
         let unacknowledged = session.window.take_messages(|_, pending| pending == Pending::PubAck);
-        let receipt = (number > 0).then(|| self.receipt_for(slot));
-        let mut receipts = 0;
         for delivery in unacknowledged.into_iter().chain(unsent) {
             self.deliveries.sessions.at(slot).settle(&delivery);
-            receipts += self.deal_again(io, slot, &delivery, key, receipt);
+            receipts += self.deal_again(io, slot, &delivery, key, Some(receipt));
         }
         let session = self.deliveries.sessions.remove(slot);
         self.shared.registry.release(&session.client_id, key);
         self.shared.close_session();
         self.deliveries.counters.sessions -= 1;
-        if let Some(receipt) = receipt {
+        if number > 0 {
             self.ending.push(Ending { receipt: receipt.number, receipts, journal: home, session: number });
             self.enter_ends();
         }

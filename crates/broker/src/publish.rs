@@ -187,6 +187,7 @@ impl Shard {
             if let Some(origin) = origin {
                 let has_entry = shard.home_end(slot) != before;
                 shard.enter_received(slot, origin, has_entry);
+                shard.note_under_way(slot, origin);
             }
             published
         });
@@ -212,7 +213,7 @@ impl Shard {
         if self.deliveries.sessions.at(slot).lasts() || self.shared.lasting() != 0 {
             let receipt = self.receipt_for(slot);
             let wait = self.fence(io, receipt);
-            self.answer(io, slot, wait, Some(receipt), what);
+            self.answer_with(io, slot, wait, Some(receipt), what, true);
         } else {
             self.answer(io, slot, Wait::default(), None, what);
         }

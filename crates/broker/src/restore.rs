@@ -298,7 +298,8 @@ pub fn settle_origins(shards: &mut [Shard]) {
                 let mut groups = known.groups;
                 groups.extend(there.iter().flat_map(|there| there.groups.iter().cloned()));
                 let lacking = known.reach & !there.map_or(0, |there| there.journals);
-                session.rare().cut_short.push((packet_id, CutShort { lacking, groups: groups.into() }));
+                let (sequence, groups) = (known.sequence, groups.into());
+                session.rare().cut_short.push((packet_id, CutShort { sequence, lacking, groups }));
             }
         }
         let mut latest: BTreeMap<u32, u64> = BTreeMap::new();
@@ -311,7 +312,8 @@ pub fn settle_origins(shards: &mut [Shard]) {
                 *last = (*last).max(*sequence);
                 let (lacking, groups) = (!there.journals, there.groups.clone().into());
                 rare.cut_short.retain(|(known, _)| known != packet_id);
-                rare.cut_short.push((*packet_id, CutShort { lacking, groups }));
+                let sequence = *sequence;
+                rare.cut_short.push((*packet_id, CutShort { sequence, lacking, groups }));
             }
         }
         for (slot, sequence) in latest {

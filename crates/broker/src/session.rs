@@ -96,16 +96,31 @@ pub(crate) struct Will {
 /// How far a QoS 2 publish had come when the process ended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CutShort {
+    /// See [`crate::journal::entry::Origin::sequence`].
+    pub(crate) sequence: u64,
     /// Journals that lack it; one bit each.
     pub(crate) lacking: u64,
     /// Shared subscriptions that have it.
     pub(crate) groups: Arc<[Box<str>]>,
 }
 
+/// A QoS 2 publish of the session of which it is not known yet that it is on disk everywhere.
+#[derive(Clone, Debug)]
+pub(crate) struct UnderWay {
+    pub(crate) packet_id: u16,
+    pub(crate) sequence: u64,
+    /// Other journals that it may have to reach; one bit each.
+    pub(crate) reach: u64,
+    /// Shared subscriptions that have dealt it out on this shard.
+    pub(crate) groups: Vec<Box<str>>,
+}
+
 /// What few sessions have, or only for a while.
 #[derive(Debug, Default)]
 pub(crate) struct Rare {
     pub(crate) will: Option<Will>,
+    /// A will that has been published and is not known to be on disk everywhere.
+    pub(crate) will_leaving: Option<Will>,
     /// The connection has gone and the will is due at this time.
     pub(crate) will_at_ms: Option<u64>,
     /// By filter.
@@ -122,6 +137,7 @@ pub(crate) struct Rare {
     pub(crate) received_sequence: u64,
     /// QoS 2 publishes that may have been cut short by a crash, by their packet identifiers.
     pub(crate) cut_short: Vec<(u16, CutShort)>,
+    pub(crate) under_way: Vec<UnderWay>,
     /// Topics whose retained message was given out before the walk came by.
     pub(crate) early: HashSet<Box<str>, foldhash::fast::RandomState>,
 }

@@ -10,7 +10,7 @@ use crate::journal::replay::{StoredExtra, StoredReceived, StoredSession, StoredS
 use crate::journal::{Journal, encode_message};
 use crate::message::Message;
 use crate::queue::Run;
-use crate::session::{CutShort, Delivery, Extra, Session};
+use crate::session::{CutShort, Delivery, Extra, Session, UnderWay};
 use crate::shard::Shard;
 use crate::shared::Mail;
 
@@ -131,11 +131,15 @@ impl Shard {
             stored.received.insert(packet_id, StoredReceived { sequence, reach: 0, groups: Vec::new() });
         }
         if let Some(rare) = &session.rare {
-            for (packet_id, CutShort { lacking, .. }) in &rare.cut_short {
-                let (sequence, reach) = (stored.received_sequence, *lacking);
-                stored.received.insert(*packet_id, StoredReceived { sequence, reach, groups: Vec::new() });
+            for UnderWay { packet_id, sequence, reach, groups } in &rare.under_way {
+                let (sequence, reach, groups) = (*sequence, *reach, groups.clone());
+                stored.received.insert(*packet_id, StoredReceived { sequence, reach, groups });
             }
-            stored.will = rare.will.as_ref().map(|will| {
+            for (packet_id, CutShort { sequence, lacking, groups }) in &rare.cut_short {
+                let (sequence, reach, groups) = (*sequence, *lacking, groups.to_vec());
+                stored.received.insert(*packet_id, StoredReceived { sequence, reach, groups });
+            }
+            stored.will = rare.will.as_ref().or(rare.will_leaving.as_ref()).map(|will| {
                 let mut publish = Vec::new();
                 encode_message(&will.message, clock, &mut publish);
                 StoredWill { delay_s: will.delay_s, expiry_s: will.expiry_s, publish: publish.into() }

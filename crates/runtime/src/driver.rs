@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mio::event::Event;
@@ -31,6 +31,8 @@ const BUSY_EVENTS: usize = 4;
 const LINGER_MS: u64 = 2_000;
 /// How long a drain may take before the shard ends with connections open.
 const DRAIN_MS: u64 = 5_000;
+/// Turns without mail after which a shard that drains believes that none will come.
+const QUIET_TURNS: u32 = 2;
 /// Longest pause between two offers that no held connection gets on with, ms.
 const VAIN_WAIT_MS_MAX: u64 = 8;
 /// Longest sleep when the only thing to wait for cannot wake the shard.
@@ -41,6 +43,8 @@ pub(crate) struct Common<M> {
     pub(crate) post: Post<M>,
     pub(crate) arrivals: Arrivals,
     pub(crate) draining: AtomicBool,
+    /// Shards that have no connections left, while draining.
+    pub(crate) empty: AtomicUsize,
     pub(crate) started: Instant,
 }
 
@@ -98,6 +102,10 @@ pub(crate) struct Driver<S: Service> {
     /// Shortest time from the beginning of a busy turn to the next.
     coalesce: Duration,
     drain_until_ms: Option<u64>,
+    /// This shard is counted among the empty ones.
+    is_empty: bool,
+    /// Turns without mail since all of them are.
+    quiet_turns: u32,
 }
 
 impl<S: Service> Driver<S> {
@@ -145,6 +153,8 @@ impl<S: Service> Driver<S> {
             adopted: false,
             coalesce: Duration::ZERO,
             drain_until_ms: None,
+            is_empty: false,
+            quiet_turns: 0,
         })
     }
 
@@ -250,7 +260,8 @@ impl<S: Service> Driver<S> {
             at_most(until_ms.saturating_sub(now_ms));
         }
         if let Some(until_ms) = self.drain_until_ms {
-            at_most(until_ms.saturating_sub(now_ms).min(RETRY_MS));
+            let pause_ms = if self.is_empty { 1 } else { RETRY_MS };
+            at_most(until_ms.saturating_sub(now_ms).min(pause_ms));
         }
         wait.map(Duration::from_millis)
     }
@@ -259,9 +270,11 @@ impl<S: Service> Driver<S> {
     fn take_mail(&mut self) -> bool {
         let common = Arc::clone(&self.core.common);
         let me = self.core.shard;
+        let mut has_mail = false;
         for from in 0..common.post.shards() {
             common.post.collect(from, me, &mut self.mails);
             let mut mails = std::mem::take(&mut self.mails);
+            has_mail |= !mails.is_empty();
             for mail in mails.drain(..) {
                 self.service.mail(&mut self.core.io(), from, mail);
             }
@@ -275,7 +288,7 @@ impl<S: Service> Driver<S> {
         }
         let now_ms = self.core.clock.now_ms;
         if let Some(until_ms) = self.drain_until_ms {
-            return self.core.links.open_count() == 0 || now_ms >= until_ms;
+            return self.has_drained(has_mail) || now_ms >= until_ms;
         }
         self.drain_until_ms = Some(now_ms + DRAIN_MS);
         for listener in &mut self.listeners {
@@ -286,6 +299,21 @@ impl<S: Service> Driver<S> {
         self.listeners.clear();
         self.service.drain(&mut self.core.io());
         false
+    }
+
+    /// Whether this shard may end: nobody is connected anywhere, and mail has stopped coming. Until then others
+    /// may still have something to say that is to be kept.
+    fn has_drained(&mut self, has_mail: bool) -> bool {
+        if self.core.links.open_count() > 0 {
+            return false;
+        }
+        let common = &self.core.common;
+        if !std::mem::replace(&mut self.is_empty, true) {
+            common.empty.fetch_add(1, Ordering::AcqRel);
+        }
+        let all_are_empty = common.empty.load(Ordering::Acquire) == common.post.shards();
+        self.quiet_turns = if has_mail || !all_are_empty { 0 } else { self.quiet_turns + 1 };
+        self.quiet_turns > QUIET_TURNS
     }
 
     fn event(&mut self, event: &Event) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -111,6 +111,7 @@ where
         post: Post::new(wakers),
         arrivals: Arrivals::new(shards),
         draining: AtomicBool::new(false),
+        empty: AtomicUsize::new(0),
         started: Instant::now(),
     });
     let span = Duration::from_micros(u64::from(options.coalesce_us));

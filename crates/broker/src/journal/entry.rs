@@ -411,14 +411,14 @@ const RECEIVER_RETAIN: u8 = 4;
 const RECEIVER_HAS_IDS: u8 = 8;
 const RECEIVER_HAS_GROUP: u8 = 16;
 
-/// Appends a receiver to a list.
+/// Appends a receiver to a list; see [`Receiver`].
 pub(crate) fn put_receiver(
     into: &mut Vec<u8>,
     session: u32,
     qos: QoS,
     retain: bool,
     ids: &[u32],
-    group: Option<(&str, &str)>,
+    group: Option<&str>,
 ) {
     put(into, u64::from(session));
     let flags = |set: bool, flag: u8| if set { flag } else { 0 };
@@ -434,8 +434,8 @@ pub(crate) fn put_receiver(
             put(into, u64::from(*id));
         }
     }
-    if let Some((name, filter)) = group {
-        put_bytes(into, format!("$share/{name}/{filter}").as_bytes());
+    if let Some(group) = group {
+        put_bytes(into, group.as_bytes());
     }
 }
 
@@ -554,7 +554,7 @@ mod tests {
         }
         assert!(reader.is_empty());
         let mut list = Vec::new();
-        put_receiver(&mut list, 5, QoS::AtLeastOnce, true, &[1, 900], Some(("g", "a/+")));
+        put_receiver(&mut list, 5, QoS::AtLeastOnce, true, &[1, 900], Some("$share/g/a/+"));
         let receiver = Receiver {
             session: 5,
             qos: QoS::AtLeastOnce,

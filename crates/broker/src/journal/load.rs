@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mainstem_log::{Error, LogId, Malformed, Store, batches};
+use mainstem_log::{Error, LogId, Store};
 use mainstem_mqtt::{Packet, Publish, QoS, Version, decode};
 use mainstem_runtime::Clock;
 
@@ -11,8 +11,8 @@ use super::entry::Entry;
 use super::wire::Damaged;
 use crate::message::{Content, Message};
 
-/// Bytes of batches whose messages are kept in memory after one of them was asked for.
-const RECENT_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes of batches that are kept in memory after a message of theirs was asked for.
+const RECENT_BYTES: usize = 8 * 1024 * 1024;
 
 /// Writes a message as a PUBLISH packet of MQTT 5, its expiry counted from now.
 pub(crate) fn encode_message(message: &Message, clock: Clock, into: &mut Vec<u8>) {
@@ -52,65 +52,81 @@ pub(crate) fn decode_message(bytes: &[u8], unix_ms: u64, clock: Clock) -> Result
     Ok(message)
 }
 
-/// Messages of the batches that were read last.
+/// The batches that were read last, as they stand in the log: messages are made of them one by one, since those
+/// of one batch are mostly for others.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     batches: VecDeque<Batch>,
-    /// Size of all of them on disk.
-    kept_bytes: usize,
-    bytes: Vec<u8>,
+    /// Size of all of them.
+    bytes: usize,
 }
 
 #[derive(Debug)]
 struct Batch {
-    /// Sorted by offset; entries that are no messages are left out.
-    messages: Vec<(u64, Arc<Message>)>,
-    bytes: usize,
+    base_offset: u64,
+    bytes: Vec<u8>,
+    /// Where each entry begins and ends, by its place in the batch, and when it was written.
+    entries: Vec<(u32, u32, u64)>,
+}
+
+impl Batch {
+    fn parse(bytes: Vec<u8>) -> Result<Self, Error> {
+        let batch = mainstem_log::Batch::parse_unchecked(&bytes).map_err(Error::Malformed)?;
+        let start = bytes.as_ptr().addr();
+        let mut entries = Vec::with_capacity(batch.header.records as usize);
+        for record in batch.records() {
+            let record = record.map_err(Error::Malformed)?;
+            let value = record.value.unwrap_or_default();
+            let from = value.as_ptr().addr().saturating_sub(start) as u32;
+            entries.push((from, from + value.len() as u32, record.timestamp_ms.cast_unsigned()));
+        }
+        Ok(Self { base_offset: batch.header.base_offset, entries, bytes })
+    }
+
+    fn message(&self, offset: u64, clock: Clock) -> Option<Arc<Message>> {
+        let index = usize::try_from(offset.checked_sub(self.base_offset)?).ok()?;
+        let (from, to, unix_ms) = *self.entries.get(index)?;
+        let Ok(Entry::Message(entry)) = Entry::take(&self.bytes[from as usize..to as usize]) else {
+            return None;
+        };
+        decode_message(entry.publish, unix_ms, clock).ok().map(Arc::new)
+    }
+
+    fn holds(&self, offset: u64) -> bool {
+        (self.base_offset..self.base_offset + self.entries.len() as u64).contains(&offset)
+    }
 }
 
 impl Recent {
-    pub(super) fn get(&self, offset: u64) -> Option<Arc<Message>> {
-        self.batches.iter().find_map(|batch| {
-            let index = batch.messages.binary_search_by_key(&offset, |(known, _)| *known).ok()?;
-            Some(Arc::clone(&batch.messages[index].1))
-        })
-    }
-
-    pub(super) fn load(
+    /// The message at `offset`, read from the store if it has to be.
+    ///
+    /// # Errors
+    /// What the store says; [`Error::Corrupt`] if there is no message there.
+    pub(super) fn message(
         &mut self,
         store: &mut dyn Store,
         log: LogId,
         offset: u64,
         clock: Clock,
     ) -> Result<Arc<Message>, Error> {
-        self.bytes.clear();
-        store.read(log, offset..offset + 1, 0, &mut self.bytes)?;
-        let mut messages = Vec::new();
-        for batch in batches(&self.bytes) {
-            for record in batch.records() {
-                let record = record.map_err(Error::Malformed)?;
-                if let Some(value) = record.value
-                    && let Ok(Entry::Message(entry)) = Entry::take(value)
-                    && let Ok(message) =
-                        decode_message(entry.publish, record.timestamp_ms.cast_unsigned(), clock)
-                {
-                    messages.push((record.offset, Arc::new(message)));
-                }
-            }
+        let missing = Error::Corrupt { offset };
+        if let Some(batch) = self.batches.iter().find(|batch| batch.holds(offset)) {
+            return batch.message(offset, clock).ok_or(missing);
         }
-        let index = messages
-            .binary_search_by_key(&offset, |(known, _)| *known)
-            .map_err(|_| Error::Malformed(Malformed::Inconsistent))?;
-        let found = Arc::clone(&messages[index].1);
-        let bytes = self.bytes.len();
-        self.kept_bytes += bytes;
-        self.batches.push_back(Batch { messages, bytes });
-        // One stays, however large.
-        while self.kept_bytes > RECENT_BYTES
-            && let Some(oldest) = self.batches.pop_front_if(|_| self.kept_bytes > bytes)
+        // The memory of the oldest is used again.
+        let mut bytes = Vec::new();
+        while self.bytes > RECENT_BYTES
+            && let Some(oldest) = self.batches.pop_front()
         {
-            self.kept_bytes -= oldest.bytes;
+            self.bytes -= oldest.bytes.len();
+            bytes = oldest.bytes;
         }
-        Ok(found)
+        bytes.clear();
+        store.read(log, offset..offset + 1, 0, &mut bytes)?;
+        let batch = Batch::parse(bytes)?;
+        let found = batch.message(offset, clock).filter(|_| batch.holds(offset)).ok_or(missing);
+        self.bytes += batch.bytes.len();
+        self.batches.push_back(batch);
+        found
     }
 }

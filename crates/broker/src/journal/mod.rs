@@ -30,7 +30,7 @@ pub(crate) use load::{decode_message, encode_message};
 /// Name of the journal's log in its store.
 const LOG: &str = "mqtt";
 /// Size from which on a batch of entries is closed, so that one message can be read without many others.
-const BATCH_BYTES: usize = 64 * 1024;
+const BATCH_BYTES: usize = 16 * 1024;
 /// How long marks wait for company, ms, and how many at most, bytes.
 const MARKS_WAIT_MS: u64 = 50;
 const MARKS_BYTES_MAX: usize = 32 * 1024;
@@ -68,6 +68,8 @@ pub(crate) struct Journal {
     committed: u64,
     /// Receivers of the message that is being given out.
     receivers: Vec<u8>,
+    /// Shared subscriptions that deal it out to some of them.
+    groups: Vec<Box<str>>,
     sets: Sets,
     marks: Vec<u8>,
     /// Somebody waits for a mark to be on disk.
@@ -81,6 +83,8 @@ pub(crate) struct Journal {
     recent: Recent,
     /// QoS 2 publishes of sessions of other journals that were entered here last, oldest first.
     origins: VecDeque<Arrival>,
+    /// See [`Journal::take_dealt`].
+    dealt: Vec<Box<str>>,
     /// Entries are lost since an append or a commit failed, until a snapshot has made up for them.
     is_failing: bool,
     /// Where those begin.
@@ -133,6 +137,7 @@ impl Journal {
             stored: end,
             committed: end,
             receivers: Vec::new(),
+            groups: Vec::new(),
             sets: Sets::default(),
             marks: Vec::new(),
             marks_are_urgent: false,
@@ -142,6 +147,7 @@ impl Journal {
             uncommitted_bytes: 0,
             recent: Recent::default(),
             origins: VecDeque::new(),
+            dealt: Vec::new(),
             is_failing: false,
             lost_from: 0,
             retry_at_ms: 0,
@@ -252,7 +258,9 @@ impl Journal {
         ids: &[u32],
         group: Option<(&str, &str)>,
     ) {
-        entry::put_receiver(&mut self.receivers, session, qos, retain, ids, group);
+        let group = group.map(|(name, filter)| format!("$share/{name}/{filter}"));
+        entry::put_receiver(&mut self.receivers, session, qos, retain, ids, group.as_deref());
+        self.groups.extend(group.map(String::into_boxed_str));
     }
 
     /// Whether somebody gets the message that is being given out.
@@ -264,8 +272,11 @@ impl Journal {
     pub(crate) fn push_message(&mut self, message: &Message, origin: Option<Origin>, walked: Option<&str>) {
         self.publish.clear();
         encode_message(message, self.clock, &mut self.publish);
-        if let Some(origin) = origin.filter(|origin| origin.home != self.home) {
-            self.remember_origin(origin);
+        let groups = std::mem::take(&mut self.groups);
+        match origin {
+            Some(origin) if origin.home != self.home => self.remember_origin(Arrival { origin, groups }),
+            Some(_) => self.dealt = groups,
+            None => {}
         }
         let receivers =
             if self.receivers.is_empty() { Receivers::Nobody } else { self.sets.name(&self.receivers) };
@@ -276,11 +287,16 @@ impl Journal {
         self.push_scratch();
     }
 
-    fn remember_origin(&mut self, origin: Origin) {
+    fn remember_origin(&mut self, arrival: Arrival) {
         if self.origins.len() == ORIGINS_MAX {
             self.origins.pop_front();
         }
-        self.origins.push_back(Arrival { origin, groups: Vec::new() });
+        self.origins.push_back(arrival);
+    }
+
+    /// Shared subscriptions that dealt out the last message from a session of this journal.
+    pub(crate) fn take_dealt(&mut self) -> Vec<Box<str>> {
+        std::mem::take(&mut self.dealt)
     }
 
     /// Hands the store what has been gathered.
@@ -418,13 +434,10 @@ impl Journal {
 
     /// The message at `offset`, from memory or from disk; nothing if it cannot be read.
     pub(crate) fn message(&mut self, offset: u64) -> Option<Arc<Message>> {
-        if let Some(known) = self.recent.get(offset) {
-            return Some(known);
-        }
         if offset >= self.stored {
             self.store_batch();
         }
-        let found = self.recent.load(&mut *self.store, self.log, offset, self.clock);
+        let found = self.recent.message(&mut *self.store, self.log, offset, self.clock);
         if let Err(error) = &found {
             log::error!("journal {}: the message at {offset} cannot be read: {error}", self.home);
         }

@@ -46,7 +46,7 @@ pub(crate) struct StoredReceived {
     pub(crate) sequence: u64,
     /// Other journals that it was to go to, unless it is known that they all have it.
     pub(crate) reach: u64,
-    /// Shared subscriptions that it has been dealt out to here. Only what was read back knows.
+    /// Shared subscriptions that have dealt it out here.
     pub(crate) groups: Vec<Box<str>>,
 }
 
@@ -191,8 +191,8 @@ impl Replayed {
                 self.sessions.insert(number, *session);
             }
             super::snapshot::Piece::Origins(origins) => {
-                for origin in origins.into_iter().rev() {
-                    self.origins.push_front(Arrival { origin, groups: Vec::new() });
+                for arrival in origins.into_iter().rev() {
+                    self.origins.push_front(arrival);
                 }
             }
             super::snapshot::Piece::LastSession(number) => {

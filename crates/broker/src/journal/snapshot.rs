@@ -12,7 +12,7 @@ use mainstem_mqtt::QoS;
 
 use super::Journal;
 use super::entry::{Entry, Origin, SessionEntry, WillEntry, begin_snapshot, options_byte, options_of};
-use super::replay::{StoredExtra, StoredReceived, StoredSession, StoredSubscription, StoredWill};
+use super::replay::{Arrival, StoredExtra, StoredReceived, StoredSession, StoredSubscription, StoredWill};
 use super::wire::{Damaged, Reader, put, put_bytes};
 use crate::queue::Run;
 
@@ -33,7 +33,7 @@ mod piece {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     Session(u32, Box<StoredSession>),
-    Origins(Vec<Origin>),
+    Origins(Vec<Arrival>),
     LastSession(u32),
 }
 
@@ -175,7 +175,7 @@ impl Journal {
     /// All sessions have been written.
     pub(crate) fn end_snapshot(&mut self) {
         let Stage::Writing { begins, .. } = self.snapshots.state else { return };
-        let origins: Vec<Origin> = self.origins.iter().map(|arrival| arrival.origin).collect();
+        let origins: Vec<Arrival> = self.origins.iter().cloned().collect();
         self.push_with(|into| put_origins(into, &origins));
         let last = self.next_session - 1;
         self.push_with(|into| {
@@ -288,6 +288,7 @@ fn put_session(into: &mut Vec<u8>, number: u32, session: &StoredSession) {
         put(into, u64::from(*packet_id));
         put(into, received.sequence);
         put(into, received.reach);
+        put_groups(into, &received.groups);
     }
     put(into, session.unsettled.len() as u64);
     for run in &session.unsettled {
@@ -314,13 +315,26 @@ fn put_run(into: &mut Vec<u8>, run: &Run<StoredExtra>) {
     }
 }
 
-fn put_origins(into: &mut Vec<u8>, origins: &[Origin]) {
+fn put_origins(into: &mut Vec<u8>, origins: &[Arrival]) {
     begin_snapshot(into);
     into.push(piece::ORIGINS);
     put(into, origins.len() as u64);
-    for origin in origins {
+    for Arrival { origin, groups } in origins {
         origin.put(into);
+        put_groups(into, groups);
     }
+}
+
+fn put_groups(into: &mut Vec<u8>, groups: &[Box<str>]) {
+    put(into, groups.len() as u64);
+    for group in groups {
+        put_bytes(into, group.as_bytes());
+    }
+}
+
+fn take_groups(reader: &mut Reader<'_>) -> Result<Vec<Box<str>>, Damaged> {
+    let count = reader.number()?;
+    (0..count).map(|_| Ok(reader.text()?.into())).collect()
 }
 
 /// Reads one entry of a snapshot.
@@ -332,7 +346,8 @@ pub(super) fn take(reader: &mut Reader<'_>) -> Result<Piece, Damaged> {
         }
         piece::ORIGINS => {
             let count = reader.number()?;
-            Piece::Origins((0..count).map(|_| Origin::take(reader)).collect::<Result<_, _>>()?)
+            let mut arrival = || Ok(Arrival { origin: Origin::take(reader)?, groups: take_groups(reader)? });
+            Piece::Origins((0..count).map(|_| arrival()).collect::<Result<_, _>>()?)
         }
         piece::LAST_SESSION => Piece::LastSession(reader.small()?),
         _ => return Err(Damaged),
@@ -356,7 +371,7 @@ fn take_session(reader: &mut Reader<'_>) -> Result<(u32, StoredSession), Damaged
     for _ in 0..reader.number()? {
         let packet_id = reader.small()?;
         let (sequence, reach) = (reader.number()?, reader.number()?);
-        let received = StoredReceived { sequence, reach, groups: Vec::new() };
+        let received = StoredReceived { sequence, reach, groups: take_groups(reader)? };
         session.received.insert(packet_id, received);
     }
     let mut unsettled = VecDeque::new();

@@ -233,3 +233,72 @@ impl Index {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mainstem_log::{Batch, BatchBuilder};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn header(base_offset: u64, time_ms: i64, value_bytes: usize) -> BatchHeader {
+        let mut builder = BatchBuilder::default();
+        builder.push(time_ms, None, Some(&vec![0; value_bytes]));
+        let header = Batch::parse(builder.finish()).unwrap().header;
+        BatchHeader { base_offset, ..header }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+        #[test]
+        fn it_leads_to_a_batch_at_or_before(
+            sizes in prop::collection::vec((1_usize..10_000, 0_i64..1000, 0_u64..3), 1..6000),
+            cut in any::<prop::sample::Index>(),
+            asked in prop::collection::vec((any::<prop::sample::Index>(), 0_i64..1100), 50),
+        ) {
+            let mut index = Index::new(7);
+            let mut all = Vec::new();
+            let mut place = Place::beginning(7);
+            for (value_bytes, time_ms, gap) in sizes {
+                place.offset += gap;
+                let header = header(place.offset, time_ms, value_bytes);
+                index.note(place, &header);
+                all.push((place, time_ms));
+                place = place.behind(&header);
+            }
+            prop_assert_eq!(index.end(), place);
+            prop_assert_eq!(index.max_timestamp_ms(), all.iter().map(|(_, time_ms)| *time_ms).max());
+            prop_assert_eq!(index.first_timestamp_ms(), Some(all[0].1));
+            prop_assert_eq!(Index::decode(7, &index.encode()), Some(index.clone()));
+            // Nothing of what was cut off is found.
+            all.truncate(cut.index(all.len()) + 1);
+            if let Some((last, _)) = all.pop() {
+                index.cut(last);
+                prop_assert_eq!(index.end(), last);
+            }
+            prop_assert!(index.entries.len() <= ENTRIES_MAX);
+            for (at, time_ms) in asked {
+                let Some((place, _)) = all.get(at.index(all.len().max(1))) else { continue };
+                for found in [index.before_offset(place.offset), index.before_position(place.position)] {
+                    prop_assert!(found <= *place);
+                    prop_assert!(found.position == 0 || all.iter().any(|(place, _)| *place == found));
+                    prop_assert!(place.position - found.position < index.every_bytes + 10_100 * 2);
+                }
+                let first = all.iter().find(|(_, found_ms)| *found_ms >= time_ms);
+                let found = index.before_time(time_ms);
+                prop_assert!(first.is_none_or(|(first, _)| found <= *first));
+            }
+        }
+
+        #[test]
+        fn what_is_damaged_is_no_index(at in any::<prop::sample::Index>(), bit in 0_u8..8) {
+            let mut index = Index::new(0);
+            index.note(Place::beginning(0), &header(0, 5, 100));
+            let mut bytes = index.encode();
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            prop_assert_eq!(Index::decode(0, &bytes), None);
+        }
+    }
+}

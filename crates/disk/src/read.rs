@@ -30,6 +30,7 @@ impl fmt::Debug for FileRange {
 }
 
 /// What stands where a reader wants to go on.
+#[derive(Clone, Copy, Debug)]
 enum Spot {
     /// A batch, at this place.
     Batch(Place, BatchHeader),
@@ -49,14 +50,21 @@ struct Wanted {
     first: bool,
 }
 
-/// What became of it.
-enum Taken {
-    /// There were batches, up to this offset.
-    Upto(u64),
-    /// There is none that is wanted.
-    Nothing,
+/// How far it got.
+enum Reached {
+    /// Up to this offset.
+    Offset(u64),
+    /// No more is wanted.
+    Enough,
     /// What stands there is damaged.
-    Damaged,
+    Damage,
+}
+
+/// What a search for a batch looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compare {
+    Headers,
+    Checksums,
 }
 
 /// Timestamps of a batch's records are the one in its header, set when it was appended (Kafka's
@@ -114,21 +122,47 @@ impl Log {
         let wanted = Wanted { end: offsets.end, max_bytes, first };
         // Whoever reads on needs no search; if that does not do, a search tells why.
         if let Some(place) = self.cursor(at, offsets.start)
-            && let Taken::Upto(next) = self.take_batches(disk, at, place, max_bytes, &wanted, into)?
+            && let Reached::Offset(next) = self.take_batches(disk, at, place, max_bytes, &wanted, into)?
         {
             return Ok(Some(next));
         }
-        let (place, len) = match self.locate(disk, at, offsets.start).map_err(corrupt)? {
-            Spot::Batch(_, header) if header.base_offset >= offsets.end => return Ok(None),
-            Spot::Batch(_, header) if header.total_bytes > max_bytes && !first => return Ok(None),
-            Spot::Batch(place, header) => (place, header.total_bytes.max(max_bytes)),
-            Spot::End => return Ok(Some(self.end_of_segment(at).offset)),
-            Spot::Damaged => return Err(Error::Corrupt { offset: offsets.start }),
-        };
-        match self.take_batches(disk, at, place, len, &wanted, into)? {
-            Taken::Upto(next) => Ok(Some(next)),
-            Taken::Nothing => Ok(None),
-            Taken::Damaged => Err(Error::Corrupt { offset: place.offset }),
+        let spot = self.locate(disk, at, offsets.start).map_err(corrupt)?;
+        match self.take_spot(disk, at, spot, &wanted, into)? {
+            Reached::Damage => {
+                // Where a length is damaged, or an offset, the search was led astray.
+                let from = self.index(disk, at).map_err(corrupt)?.before_offset(offsets.start);
+                let spot = self.walk(disk, at, from, offsets.start, Compare::Checksums).map_err(corrupt)?;
+                match self.take_spot(disk, at, spot, &wanted, into)? {
+                    Reached::Damage => Err(Error::Corrupt { offset: offsets.start }),
+                    Reached::Offset(next) => Ok(Some(next)),
+                    Reached::Enough => Ok(None),
+                }
+            }
+            Reached::Offset(next) => Ok(Some(next)),
+            Reached::Enough => Ok(None),
+        }
+    }
+
+    /// Gives out what is wanted from a spot on.
+    fn take_spot(
+        &mut self,
+        disk: &mut Disk,
+        at: usize,
+        spot: Spot,
+        wanted: &Wanted,
+        into: &mut Vec<u8>,
+    ) -> Result<Reached, Error> {
+        match spot {
+            Spot::Batch(_, header) if header.base_offset >= wanted.end => Ok(Reached::Enough),
+            Spot::Batch(_, header) if header.total_bytes > wanted.max_bytes && !wanted.first => {
+                Ok(Reached::Enough)
+            }
+            Spot::Batch(place, header) => {
+                let len = header.total_bytes.max(wanted.max_bytes);
+                self.take_batches(disk, at, place, len, wanted, into)
+            }
+            Spot::End => Ok(Reached::Offset(self.end_of_segment(at).offset)),
+            Spot::Damaged => Ok(Reached::Damage),
         }
     }
 
@@ -148,7 +182,7 @@ impl Log {
         len: usize,
         wanted: &Wanted,
         into: &mut Vec<u8>,
-    ) -> Result<Taken, Error> {
+    ) -> Result<Reached, Error> {
         let corrupt = |_: io::Error| Error::Corrupt { offset: place.offset };
         let behind = self.end_of_segment(at);
         let file = self.file(&mut disk.files, place.base).map_err(corrupt)?;
@@ -169,7 +203,7 @@ impl Log {
         }
         self.cursors[self.next_cursor] = next;
         self.next_cursor = (self.next_cursor + 1) % self.cursors.len();
-        Ok(Taken::Upto(if next.position == behind.position { behind.offset } else { end }))
+        Ok(Reached::Offset(if next.position == behind.position { behind.offset } else { end }))
     }
 
     /// The number of the segment that holds or follows `offset`.
@@ -189,7 +223,7 @@ impl Log {
         let base = self.segments[at].base;
         let from = self.index(disk, at)?.before_offset(offset);
         if from.position == 0 || self.is_boundary(disk, at, from)? {
-            return self.walk(disk, at, from, offset);
+            return self.walk(disk, at, from, offset, Compare::Headers);
         }
         // The index may be at fault. It is made anew once, from the segment itself.
         self.segments[at].index = None;
@@ -198,7 +232,7 @@ impl Log {
             log::debug!("log {}: {}: {error}", self.name, path.display());
         }
         let from = self.index(disk, at)?.before_offset(offset);
-        self.walk(disk, at, from, offset)
+        self.walk(disk, at, from, offset, Compare::Headers)
     }
 
     /// Whether a batch begins at a place, with the offset that it names.
@@ -211,11 +245,21 @@ impl Log {
     }
 
     /// Goes forward from `from` to the batch that holds or follows `offset`.
-    fn walk(&mut self, disk: &mut Disk, at: usize, from: Place, offset: u64) -> io::Result<Spot> {
+    fn walk(
+        &self,
+        disk: &mut Disk,
+        at: usize,
+        from: Place,
+        offset: u64,
+        compare: Compare,
+    ) -> io::Result<Spot> {
         let end = self.end_of_segment(at);
         let gaps = self.gaps(end.base);
         let file = self.file(&mut disk.files, end.base)?;
         let mut scan = Scan::new(&*file, end.position, end.offset, gaps);
+        if compare == Compare::Checksums {
+            return go_forward(from, offset, &mut scan, Scan::step_sound);
+        }
         let spot = go_forward(from, offset, &mut scan, Scan::step)?;
         // A batch whose length has changed at rest hides those behind it, until its checksum is compared.
         match spot {
@@ -454,23 +498,23 @@ fn take(
 impl Wanted {
     /// How many bytes of `bytes` are whole, sound batches that are wanted, the offset behind them, and what follows
     /// them. The first is due at offset `next`. Checksums are compared from byte `unchecked_from` on.
-    fn of(&self, bytes: &[u8], mut next: u64, gaps: Gaps, unchecked_from: usize) -> (usize, u64, Taken) {
+    fn of(&self, bytes: &[u8], mut next: u64, gaps: Gaps, unchecked_from: usize) -> (usize, u64, Reached) {
         let mut len = 0;
         loop {
             let rest = &bytes[len..];
             if rest.len() < HEADER_BYTES {
-                return (len, next, Taken::Nothing);
+                return (len, next, Reached::Enough);
             }
-            let Ok(header) = BatchHeader::parse(rest) else { return (len, next, Taken::Damaged) };
+            let Ok(header) = BatchHeader::parse(rest) else { return (len, next, Reached::Damage) };
             let size = header.total_bytes;
             let is_first = self.first && len == 0;
             if header.base_offset >= self.end || !is_first && len + size > self.max_bytes || size > rest.len()
             {
-                return (len, next, Taken::Nothing);
+                return (len, next, Reached::Enough);
             }
             let is_due = header.base_offset == next || gaps == Gaps::Allowed && header.base_offset > next;
             if !is_due || len >= unchecked_from && Batch::parse(rest).is_err() {
-                return (len, next, Taken::Damaged);
+                return (len, next, Reached::Damage);
             }
             len += size;
             next = header.end_offset();

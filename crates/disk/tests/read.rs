@@ -1,0 +1,178 @@
+//! Reading without copying, reading past damage, and reading while writing fails.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mainstem_disk::fault::{FaultFs, Plan};
+use mainstem_disk::{Committer, Fs, SegmentStore, Settings};
+use mainstem_log::{BatchBuilder, Completion, Error, LogId, Options, State, Store, batches};
+use proptest::prelude::*;
+
+fn open(fs: &Arc<FaultFs>, settings: Settings) -> SegmentStore {
+    let fs: Arc<dyn Fs> = fs.clone();
+    SegmentStore::open(fs, PathBuf::from("/log"), settings, Committer::Inline).unwrap()
+}
+
+/// Nothing is read from memory.
+fn without_cache() -> Settings {
+    Settings { tail_bytes: 0, indexes: 2, open_files: 3, journal_bytes: 0, ..Settings::default() }
+}
+
+fn append(store: &mut SegmentStore, log: LogId, records: u32, value_bytes: usize) -> Result<u64, Error> {
+    let mut builder = BatchBuilder::default();
+    for record in 0..records {
+        builder.push(i64::from(record), None, Some(&vec![7; value_bytes]));
+    }
+    store.append(log, builder.finish()).map(|appended| appended.base_offset)
+}
+
+fn commit(store: &mut SegmentStore) -> Vec<Completion> {
+    let mut completions = Vec::new();
+    store.commit();
+    store.completions(&mut completions);
+    completions
+}
+
+fn offsets(bytes: &[u8]) -> Vec<u64> {
+    batches(bytes).map(|batch| batch.header.base_offset).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn ranges_of_files_hold_what_is_read(
+        appends in prop::collection::vec((1_u32..4, 1_usize..400, any::<bool>()), 1..60),
+        segment_bytes in 200_u64..5000,
+        reads in prop::collection::vec((any::<prop::sample::Index>(), 0_u64..60, 0_usize..4000), 1..20),
+    ) {
+        let mut store = open(&Arc::new(FaultFs::new(1)), without_cache());
+        let log = store.open("log", &Options { segment_bytes, ..Options::default() }).unwrap();
+        for (records, value_bytes, ends_turn) in appends {
+            append(&mut store, log, records, value_bytes).unwrap();
+            if ends_turn {
+                store.commit();
+            }
+        }
+        let end = store.status(log).end;
+        for (start, len, max_bytes) in reads {
+            let start = start.index(end as usize + 1) as u64;
+            let mut read = Vec::new();
+            store.read(log, start..start + len, max_bytes, &mut read).unwrap();
+            let mut sent = Vec::new();
+            for range in store.ranges(log, start..start + len, max_bytes as u64).unwrap() {
+                range.file.read_into(&mut sent, range.len as usize, range.position).unwrap();
+            }
+            prop_assert_eq!(offsets(&sent), offsets(&read), "{}..{} {}", start, start + len, max_bytes);
+            prop_assert!(sent == read);
+        }
+        prop_assert_eq!(store.ranges(log, end + 1..end + 2, 1).unwrap_err(), Error::OutOfRange);
+    }
+
+    #[test]
+    fn damage_is_told_and_what_follows_is_read(
+        at in any::<prop::sample::Index>(),
+        bit in 0_u8..8,
+        was_closed in any::<bool>(),
+    ) {
+        let fs = Arc::new(FaultFs::new(1));
+        let mut store = open(&fs, without_cache());
+        let options = Options { segment_bytes: 4000, ..Options::default() };
+        let log = store.open("log", &options).unwrap();
+        for _ in 0..100 {
+            append(&mut store, log, 2, 60).unwrap();
+            commit(&mut store);
+        }
+        let mut all = Vec::new();
+        store.read(log, 0..200, usize::MAX >> 1, &mut all).unwrap();
+        let fs = if was_closed {
+            drop(store);
+            fs
+        } else {
+            let killed = Arc::new(fs.killed(1));
+            drop(store);
+            killed
+        };
+        // The last few are left alone: damage to what ends a log is cut off.
+        let size = all.len() / 100;
+        let batch = at.index(95);
+        let in_segment = 4000 / size;
+        let (segment, place) = (batch / in_segment, batch % in_segment);
+        let byte = at.index(size * 8) % size;
+        let path = format!("/log/log.log/{:020}.segment", segment * in_segment * 2);
+        // The leader epoch says nothing.
+        prop_assume!(!(12..16).contains(&byte));
+        fs.rot(Path::new(&path), (place * size + byte) as u64, bit).unwrap();
+
+        let mut store = open(&fs, without_cache());
+        let log = store.open("log", &options).unwrap();
+        prop_assert_eq!(store.status(log).end, 200);
+        let damaged = batch as u64 * 2;
+        for offset in 0..200 {
+            let mut read = Vec::new();
+            let outcome = store.read(log, offset..offset + 1, 1, &mut read);
+            if (damaged..damaged + 2).contains(&offset) {
+                prop_assert!(matches!(outcome, Err(Error::Corrupt { .. })), "{} {:?}", offset, outcome);
+            } else {
+                prop_assert_eq!(outcome, Ok(()), "{} with damage at {}", offset, damaged);
+                prop_assert_eq!(offsets(&read), [offset / 2 * 2]);
+                prop_assert!(read == all[offset as usize / 2 * size..][..size]);
+            }
+        }
+        prop_assert_eq!(append(&mut store, log, 1, 1), Ok(200));
+    }
+}
+
+#[test]
+fn a_full_disk_takes_back_the_turn_and_recovers() {
+    let fs = Arc::new(FaultFs::new(1));
+    let mut store = open(&fs, Settings::default());
+    let log = store.open("log", &Options::default()).unwrap();
+    append(&mut store, log, 3, 100).unwrap();
+    assert_eq!(commit(&mut store)[0].outcome, Ok(()));
+    fs.set(Plan { space_bytes: Some(70_000), ..Plan::default() });
+    for _ in 0..3 {
+        append(&mut store, log, 1, 100_000).unwrap();
+        append(&mut store, log, 1, 10).unwrap();
+        let completions = commit(&mut store);
+        assert_eq!(completions.len(), 1);
+        assert_eq!(completions[0].outcome, Err(Error::Full));
+        let status = store.status(log);
+        assert_eq!((status.committed, status.end, status.state), (3, 3, State::Full));
+        let mut read = Vec::new();
+        store.read(log, 0..10, 1000, &mut read).unwrap();
+        assert_eq!(offsets(&read), [0]);
+    }
+    assert_eq!(append(&mut store, log, 1, 10), Ok(3), "what fits is taken");
+    assert_eq!(commit(&mut store)[0].outcome, Ok(()));
+    fs.set(Plan::default());
+    assert_eq!(append(&mut store, log, 1, 100_000), Ok(4));
+    assert_eq!(commit(&mut store)[0].outcome, Ok(()));
+    assert_eq!(store.status(log).state, State::Ready);
+}
+
+#[test]
+fn a_failed_sync_leaves_a_log_that_is_read_only() {
+    let fs = Arc::new(FaultFs::new(1));
+    let mut store = open(&fs, Settings::default());
+    let log = store.open("log", &Options::default()).unwrap();
+    let other = store.open("other", &Options::default()).unwrap();
+    append(&mut store, log, 3, 100).unwrap();
+    commit(&mut store);
+    fs.set(Plan { failing_sync: Some(1), ..Plan::default() });
+    append(&mut store, log, 1, 100).unwrap();
+    assert_eq!(commit(&mut store)[0].outcome, Err(Error::Broken));
+    let status = store.status(log);
+    assert_eq!((status.committed, status.end, status.state), (3, 3, State::Broken));
+    assert_eq!(append(&mut store, log, 1, 100), Err(Error::Broken));
+    let mut read = Vec::new();
+    store.read(log, 0..10, 1000, &mut read).unwrap();
+    assert_eq!(offsets(&read), [0]);
+    append(&mut store, other, 1, 100).unwrap();
+    assert_eq!(commit(&mut store)[0].outcome, Ok(()), "others go on");
+    drop(store);
+    let mut store = open(&fs, Settings::default());
+    let log = store.open("log", &Options::default()).unwrap();
+    assert_eq!(store.status(log).state, State::Ready);
+    assert!(store.status(log).end >= 3);
+}

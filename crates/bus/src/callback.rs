@@ -87,7 +87,7 @@ impl<T: Send + Sync + 'static> Callback<T> {
         Self { handler, profile, wants_metadata }
     }
 
-    /// The same behind a gate, through which nothing passes before [`Gate::open`].
+    /// The same behind a gate, through which nothing passes before it is open.
     pub(crate) fn gated(self) -> (Self, Arc<Gate<T>>) {
         let gate =
             Arc::new(Gate { is_open: AtomicBool::new(false), parked: Mutex::new(Some(VecDeque::new())) });

@@ -421,6 +421,8 @@ impl Journal {
         self.next = end;
         self.stored = end;
         self.committed = end;
+        // What this turn has gathered counts from where the lost entries would have ended.
+        self.builder = BatchBuilder::default();
         self.sets.forget();
         self.recent = Recent::default();
     }

@@ -147,6 +147,8 @@ settings! {
         durability: Durability = Durability::Fsync, one of "\"fsync\", \"os\", \"none\"";
         /// Size of the files that sessions and retained messages are kept in, in bytes.
         segment_bytes: u64 = 67_108_864_u64, in 65_536 ..= 1_073_741_824;
+        /// Bytes kept about sessions after which they are written out whole at the earliest, so that a start need not read all that came before.
+        snapshot_bytes: u64 = 16_777_216_u64, in 4_096 ..= 1_073_741_824;
         /// Longest time a session outlives its connection, in seconds; also the expiry of MQTT 3.x sessions that are not clean. 4294967295 means for ever.
         session_expiry_s_max: u32 = 4_294_967_295_u32, in 0 ..= 4_294_967_295;
         /// Sessions, connected or not; a client that would need one more is answered with 0x97.

@@ -10,7 +10,7 @@ use mainstem_mqtt::session::Pending;
 use mainstem_runtime::{Clock, ConnId, Io};
 use mainstem_topic::parse_subscription;
 
-use crate::config::Durability;
+use crate::config::{Durability, MqttConfig};
 use crate::groups::Group;
 use crate::journal::entry::Origin;
 use crate::journal::replay::{Arrival, Replayed, StoredExtra, StoredReceived, StoredSession, StoredWill};
@@ -70,11 +70,11 @@ impl Shard {
             Durability::Os => LogDurability::Os,
             Durability::None => return Ok((made, restored)),
         };
-        let segment_bytes = made.config().segment_bytes;
+        let MqttConfig { segment_bytes, snapshot_bytes, .. } = *made.config();
         for StoreAt { home, store } in stores {
             let index = made.deliveries.journals.len();
             made.shared.note_home(home);
-            let mut journal = Journal::open(home, store, durability, segment_bytes, clock)?;
+            let mut journal = Journal::open(home, store, durability, segment_bytes, snapshot_bytes, clock)?;
             let replayed = journal.replay()?;
             if me == 0 && index == 0 {
                 let log = RetainedLog::open(journal.store(), durability, segment_bytes)?;

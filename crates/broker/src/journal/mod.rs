@@ -121,6 +121,7 @@ impl Journal {
         mut store: Box<dyn Store>,
         durability: Durability,
         segment_bytes: u64,
+        snapshot_bytes: u64,
         clock: Clock,
     ) -> Result<Self, Error> {
         let options = Options { durability, segment_bytes, ..Options::default() };
@@ -153,7 +154,7 @@ impl Journal {
             retry_at_ms: 0,
             completions: Vec::new(),
             clock,
-            snapshots: snapshot::Schedule::default(),
+            snapshots: snapshot::Schedule::new(snapshot_bytes),
         })
     }
 

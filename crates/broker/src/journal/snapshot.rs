@@ -18,8 +18,6 @@ use crate::queue::Run;
 
 /// Name of the log that says where the last snapshot begins.
 const HINT_LOG: &str = "mqtt-snapshot";
-/// Bytes of entries after which a snapshot is due at the earliest.
-const INTERVAL_BYTES_MIN: u64 = 16 * 1024 * 1024;
 /// Moved messages that are remembered, so that sessions that share one move it once.
 const MOVED_MAX: usize = 256 * 1024;
 
@@ -40,6 +38,8 @@ pub(super) enum Piece {
 /// When snapshots are written, and how far the one under way has come.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
+    /// Bytes of entries after which the next is due at the earliest.
+    interval_bytes_min: u64,
     /// Bytes of entries so far.
     written: u64,
     written_at_begin: u64,
@@ -70,6 +70,10 @@ enum Stage {
 }
 
 impl Schedule {
+    pub(super) fn new(interval_bytes_min: u64) -> Self {
+        Self { interval_bytes_min, ..Self::default() }
+    }
+
     /// The log has been read: it has `bytes`, and this snapshot.
     pub(super) fn found(&mut self, snapshot: Option<u64>, bytes: u64) {
         self.last = snapshot;
@@ -124,8 +128,8 @@ impl Journal {
             return false;
         }
         let heals = self.could_heal();
-        let Schedule { written, written_at_end, cost, .. } = self.snapshots;
-        let is_due = written - written_at_end >= INTERVAL_BYTES_MIN.max(2 * cost);
+        let Schedule { interval_bytes_min, written, written_at_end, cost, .. } = self.snapshots;
+        let is_due = written - written_at_end >= interval_bytes_min.max(2 * cost);
         if !heals && (self.is_failing() || !is_due) {
             return false;
         }

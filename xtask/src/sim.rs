@@ -18,7 +18,7 @@ struct Program {
     test: &'static str,
 }
 
-const PROGRAMS: [Program; 2] = [
+const PROGRAMS: [Program; 3] = [
     Program {
         name: "crashes of the log",
         package: "mainstem-disk",
@@ -30,6 +30,12 @@ const PROGRAMS: [Program; 2] = [
         package: "mainstem-disk",
         target: "crash",
         test: "a_bit_that_flips_costs_one_batch_at_most",
+    },
+    Program {
+        name: "crashes of the log, with a thread",
+        package: "mainstem-disk",
+        target: "crash",
+        test: "nothing_is_lost_with_a_thread_either",
     },
 ];
 

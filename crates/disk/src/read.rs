@@ -390,8 +390,8 @@ impl Log {
         loop {
             let header = match scan.step(place).map_err(|_| corrupt_at(place))? {
                 Step::Batch(header) => header,
-                Step::End => break,
-                Step::Damaged => return Err(corrupt_at(place)),
+                Step::End if scan.is_over(place) => break,
+                Step::End | Step::Damaged => return Err(corrupt_at(place)),
             };
             if header.max_timestamp_ms >= timestamp_ms && header.end_offset() > self.start {
                 let bytes = scan.batch(place, &header).map_err(|_| corrupt_at(place))?;
@@ -423,8 +423,9 @@ fn go_forward<'a>(
                 return Ok(Spot::Batch(Place { offset: header.base_offset, ..place }, header));
             }
             Step::Batch(header) => place = place.behind(&header),
-            Step::End => return Ok(Spot::End),
-            Step::Damaged => match scan.resume(place)? {
+            Step::End if scan.is_over(place) => return Ok(Spot::End),
+            // Zeros where there should be a batch are damage too.
+            Step::End | Step::Damaged => match scan.resume(place)? {
                 Some(next) if next.offset <= offset => place = next,
                 _ => return Ok(Spot::Damaged),
             },

@@ -90,6 +90,11 @@ impl<'a> Scan<'a> {
         Ok(&self.window[from.min(to)..to])
     }
 
+    /// Whether all bytes lie before `place`.
+    pub(crate) fn is_over(&self, place: Place) -> bool {
+        place.position >= self.bytes
+    }
+
     /// What stands at `place`. Its checksum is not compared.
     pub(crate) fn step(&mut self, place: Place) -> io::Result<Step> {
         self.step_with(place, self.gaps)

@@ -363,7 +363,8 @@ impl Log {
             }
             Failure::Broken(error) => {
                 log::error!("log {}: {error}; it is read only now", self.name);
-                self.fail();
+                // What was submitted may yet become durable, and whoever waits for it is told so.
+                self.fail_at(self.submitted);
                 self.acknowledge(disk, Err(Error::Broken));
                 Error::Broken
             }
@@ -372,9 +373,13 @@ impl Log {
 
     /// Ends the log where it was committed last, for reading only. The files are left as they are.
     pub(crate) fn fail(&mut self) {
+        self.fail_at(self.committed);
+    }
+
+    fn fail_at(&mut self, end: Place) {
         self.state = State::Broken;
         self.compaction = None;
-        self.end_at(self.committed);
+        self.end_at(end);
     }
 
     /// Ends the log at `place`, in its files too.

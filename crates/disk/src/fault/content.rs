@@ -254,6 +254,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
         #[test]
         fn it_is_a_file_and_what_is_left_was_there_once(steps in prop::collection::vec(step(), 0..25), seed: u64) {
             let mut content = Content::default();

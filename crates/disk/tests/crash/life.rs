@@ -1,6 +1,7 @@
 //! Random lives of a store: what is done with it, how it ends, and whether the next one finds what it must.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use mainstem_disk::Settings;
 use mainstem_disk::fault::{Dice, FaultFs, Plan};
@@ -17,6 +18,8 @@ const NAMES: [&str; 4] = ["alpha", "beta", "gamma", "os"];
 /// Most lives of one run.
 const LIVES_MAX: u64 = 7;
 const STEPS_MAX: u64 = 60;
+/// Longest time for a commit.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What runs have come to, all together.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,12 +54,22 @@ enum Trouble {
     Narrow,
 }
 
+/// When a commit completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Commits {
+    /// Before it returns.
+    AtOnce,
+    /// Later, by a thread. What happens is not decided by the seed alone then.
+    InTheirTime,
+}
+
 /// The store has ended in the middle of something.
 struct Crashed;
 
 struct Run {
     fs: FaultFs,
     make: Make,
+    commits: Commits,
     dice: Dice,
     logs: BTreeMap<&'static str, Log>,
     settings: Settings,
@@ -77,12 +90,13 @@ struct Life<'a> {
 ///
 /// # Panics
 /// If the store breaks a promise.
-pub(crate) fn run(seed: u64, fs: &FaultFs, make: Make) -> Tally {
+pub(crate) fn run(seed: u64, fs: &FaultFs, make: Make, commits: Commits) -> Tally {
     let mut dice = Dice::new(seed);
     let settings = settings(&mut dice);
     fs.note(|| format!("seed {seed}: {settings:?}"));
     let fs = fs.clone();
-    let mut run = Run { fs, make, dice, logs: BTreeMap::new(), settings, salt: 0, tally: Tally::default() };
+    let (logs, tally) = (BTreeMap::new(), Tally::default());
+    let mut run = Run { fs, make, commits, dice, logs, settings, salt: 0, tally };
     for _ in 0..=run.dice.below(LIVES_MAX) {
         run.live();
     }
@@ -337,11 +351,24 @@ impl Life<'_> {
         self.store.commit();
         self.run.fs.note(|| "commit".to_owned());
         self.complete();
-        self.going_on()?;
-        for (name, log) in &self.run.logs {
-            assert!(!log.is_due(), "{name}: a commit completes everything: {log:?}");
+        if self.run.commits == Commits::AtOnce || self.run.dice.chance(50) {
+            self.settle()?;
         }
-        Ok(())
+        self.going_on()
+    }
+
+    /// Waits until everything committed is completed.
+    fn settle(&mut self) -> Result<(), Crashed> {
+        let since = Instant::now();
+        loop {
+            self.complete();
+            self.going_on()?;
+            let due = self.run.logs.iter().find(|(_, log)| log.is_due());
+            let Some((name, log)) = due else { return Ok(()) };
+            let may_wait = self.run.commits == Commits::InTheirTime && since.elapsed() < PATIENCE;
+            assert!(may_wait, "{name}: a commit completes everything: {log:?}");
+            std::thread::yield_now();
+        }
     }
 
     /// Takes completions: also after a crash, since what was said before it holds.
@@ -439,13 +466,15 @@ impl Life<'_> {
         let can_be = known.can_end_at(offset);
         let outcome = self.store.truncate_suffix(log, offset);
         run.fs.note(|| format!("truncate_suffix of {name} to {offset}: {outcome:?}"));
+        // What has completed did so before.
+        self.complete();
+        let known = self.run.logs.get_mut(name).expect("what is open is known");
         match &outcome {
             Ok(()) => known.truncate_suffix(offset),
             Err(Error::OutOfRange) if !can_be => return Ok(()),
             Err(_) => known.half_truncated(offset),
         }
         assert!(outcome.is_err() || can_be || known.is_unsure(), "{name} cannot end at {offset}: {known:?}");
-        self.complete();
         self.going_on()?;
         if let Err(error) = outcome {
             assert_ne!(self.trouble, Trouble::None, "{name}: {error:?}");
@@ -476,7 +505,8 @@ impl Life<'_> {
         if self.trouble != Trouble::Narrow {
             return Ok(());
         }
-        self.commit()?;
+        self.store.commit();
+        self.settle()?;
         self.run.fs.set(Plan::default());
         self.run.fs.note(|| "there is space again".to_owned());
         for (name, log) in self.ids.clone() {
@@ -488,7 +518,8 @@ impl Life<'_> {
             let known = self.run.logs.get_mut(name).expect("what is open is known");
             known.append(&bytes, Some(appended));
         }
-        self.commit()?;
+        self.store.commit();
+        self.settle()?;
         for (name, log) in &self.ids {
             if !self.run.logs[name].is_unsure() {
                 assert_eq!(self.store.status(*log).state, State::Ready, "{name}");
@@ -502,7 +533,11 @@ impl Life<'_> {
 
     /// Takes note that a log has failed, which it may with whatever is synced.
     fn notice(&mut self, name: &'static str, log: LogId) {
+        self.complete();
         let status = self.store.status(log);
+        if self.run.fs.has_crashed() {
+            return;
+        }
         if status.state != State::Ready {
             assert_ne!(self.trouble, Trouble::None, "{name}: {status:?}");
             let known = self.run.logs.get_mut(name).expect("what is open is known");
@@ -516,6 +551,9 @@ impl Life<'_> {
         let Some(log) = self.ids.get(name).copied() else { return };
         self.notice(name, log);
         let status = self.store.status(log);
+        if self.run.fs.has_crashed() {
+            return;
+        }
         let known = &self.run.logs[name];
         if !known.is_unsure() {
             assert_eq!((status.start, status.end), (known.start(), known.end()), "{name}: {known:?}");

@@ -15,13 +15,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use life::{Make, Tally};
+use life::{Commits, Make, Tally};
 use mainstem_disk::fault::FaultFs;
 use mainstem_disk::{Committer, SegmentStore, Settings};
 use mainstem_log::{Error, Store};
 
 /// What the smoke run takes.
-const SMOKE: Range<u64> = 0..200;
+const SMOKE: Range<u64> = 0..100;
 /// Seeds within which a planted bug must be found.
 const PLANTED_WITHIN: u64 = 200;
 /// Lines of the trace that are shown of a run that fails.
@@ -33,6 +33,12 @@ fn open(fs: &FaultFs, settings: &Settings) -> Result<Box<dyn Store>, Error> {
     Ok(Box::new(store))
 }
 
+fn open_with_thread(fs: &FaultFs, settings: &Settings) -> Result<Box<dyn Store>, Error> {
+    let fs = Arc::new(fs.clone());
+    let committer = Committer::Thread { wake: Arc::new(|| {}) };
+    Ok(Box::new(SegmentStore::open(fs, PathBuf::from("/"), settings.clone(), committer)?))
+}
+
 fn seeds() -> Range<u64> {
     let Ok(seeds) = std::env::var("SIM_SEEDS") else { return SMOKE };
     let (from, to) = seeds.split_once("..").expect("SIM_SEEDS is from..to");
@@ -41,7 +47,8 @@ fn seeds() -> Range<u64> {
 
 /// What the store broke with this seed, if anything.
 fn try_seed(seed: u64, make: Make) -> Result<Tally, String> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| life::run(seed, &FaultFs::new(seed), make)));
+    let outcome =
+        catch_unwind(AssertUnwindSafe(|| life::run(seed, &FaultFs::new(seed), make, Commits::AtOnce)));
     outcome.map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
@@ -52,7 +59,7 @@ fn try_seed(seed: u64, make: Make) -> Result<Tally, String> {
 fn trace(seed: u64, make: Make) -> Vec<String> {
     let fs = FaultFs::new(seed);
     fs.trace();
-    let outcome = catch_unwind(AssertUnwindSafe(|| life::run(seed, &fs, make)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| life::run(seed, &fs, make, Commits::AtOnce)));
     let mut trace = fs.take_trace();
     trace.push(format!("failed: {}", outcome.is_err()));
     trace
@@ -78,6 +85,23 @@ fn nothing_acknowledged_is_lost() {
         }
     }
     println!("seeds {:?}: {all:?}", seeds());
+}
+
+/// Here a seed that fails need not fail again: the thread has a will of its own.
+#[test]
+fn nothing_is_lost_with_a_thread_either() {
+    for seed in seeds() {
+        let fs = FaultFs::new(seed);
+        fs.trace();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            life::run(seed, &fs, open_with_thread, Commits::InTheirTime);
+        }));
+        let trace = fs.take_trace();
+        if outcome.is_err() {
+            println!("{}", trace.join("\n"));
+            panic!("seed {seed} fails, this time");
+        }
+    }
 }
 
 #[test]

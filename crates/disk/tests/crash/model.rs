@@ -41,8 +41,8 @@ pub(crate) struct Log {
     pending: Vec<Pending>,
     /// The newest ticket, if it has not completed.
     due: Option<Ticket>,
-    /// Up to this ticket nothing can succeed any more.
-    taken_back: Option<Ticket>,
+    /// From the one ticket to the other nothing can succeed any more.
+    taken_back: Option<(Ticket, Ticket)>,
     /// What else may be found: appends that never completed or failed, by base offset.
     possible: BTreeMap<u64, Vec<Vec<u8>>>,
     /// It need not be found at all.
@@ -158,13 +158,15 @@ impl Log {
         }
     }
 
-    /// An append has failed, and all that was not committed with it.
+    /// An append or a sync has failed, and all that was not committed with it.
     pub(crate) fn take_back(&mut self, status: Status) {
         if status.end != self.end {
-            assert_eq!(status.end, self.completed_to.max(self.start()), "it ends where it was committed");
+            let kept = self.pending.iter().take_while(|pending| pending.base < status.end).count();
+            let behind = self.pending[..kept].last().map_or(self.completed_to, |last| end_of(&last.bytes));
+            assert_eq!(status.end, behind.max(self.start), "it ends where it was committed: {self:?}");
+            self.taken_back = self.pending.get(kept).map(|pending| pending.ticket).zip(self.due);
+            self.pending.truncate(kept);
             self.end = status.end;
-            self.pending.clear();
-            self.taken_back = self.due;
         }
     }
 
@@ -176,7 +178,8 @@ impl Log {
         let (done, left) = self.pending.drain(..).partition(|pending| pending.ticket <= completion.ticket);
         self.pending = left;
         let done: Vec<Pending> = done;
-        if self.taken_back.is_some_and(|ticket| completion.ticket <= ticket) {
+        let is_within = |(first, last)| (first..=last).contains(&completion.ticket);
+        if self.taken_back.is_some_and(is_within) {
             assert!(completion.outcome.is_err(), "what is no part of the log cannot complete: {self:?}");
         }
         if completion.outcome.is_err() {

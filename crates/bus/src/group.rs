@@ -7,12 +7,13 @@ use crate::event::{Event, Shared, View};
 use crate::queue::{Offer, Queue, Spoils};
 use crate::ring::{Reader, Ring};
 use crate::stats::{Delivered, Kind, Profile, SubscriptionStats, Waiting};
-use crate::sync::{Mutex, Ordering, lock};
+use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, Patience, lock};
 
 /// All that subscribed to one filter as `$share/<name>/<filter>`.
 pub(crate) struct Group<T> {
     pub(crate) name: Box<str>,
     dealing: Mutex<Dealing<T>>,
+    bell: Arc<Bell>,
 }
 
 struct Dealing<T> {
@@ -77,7 +78,7 @@ impl<T> Member<T> {
         };
         match offer {
             Offer::Settled(tally) => Some(Pick::Settled(tally)),
-            Offer::Full => Some(Pick::Wait(self.clone())),
+            Offer::Full => Some(Pick::Full),
             Offer::Gone => None,
         }
     }
@@ -95,18 +96,25 @@ enum Pick<T> {
     Settled(Delivered),
     /// To be run by the publisher.
     Run(Arc<Worker<T>>),
-    /// All are full, and this one has publishers wait.
-    Wait(Member<T>),
+    /// All are full, and the one whose turn it is has publishers wait.
+    Full,
     Nobody,
 }
 
 impl<T> Group<T> {
     pub(crate) fn new(name: &str) -> Self {
-        Self { name: name.into(), dealing: Mutex::new(Dealing { members: Vec::new(), turn: 0 }) }
+        let dealing = Dealing { members: Vec::new(), turn: 0 };
+        Self { name: name.into(), dealing: Mutex::new(dealing), bell: Arc::new(Bell::new()) }
     }
 
     pub(crate) fn join(&self, member: Member<T>) {
         lock(&self.dealing).members.push(member);
+        self.bell.ring();
+    }
+
+    /// What members ring when they make room.
+    pub(crate) fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -128,22 +136,22 @@ impl<T> Group<T> {
         lock(&self.dealing).members.clone()
     }
 
-    /// Gives one message to one member.
+    /// Gives one message to one member; waits for whichever has room first, if all are full and that is their wish.
     pub(crate) fn deal(&self, message: &Arc<Shared<T>>, on_fault: &OnFault) -> Delivered {
-        loop {
-            let mut spoils = Spoils::new();
-            let tally = match self.pick(message, &mut spoils) {
-                Pick::Settled(tally) => return tally,
-                Pick::Nobody => return Delivered::default(),
-                Pick::Run(worker) => return worker.run(message, on_fault),
-                Pick::Wait(Member::Mailbox(queue)) => queue.push(std::slice::from_ref(message)),
-                Pick::Wait(Member::Cursor(ring, _)) => ring.push(std::slice::from_ref(message)),
-                Pick::Wait(Member::Worker(_)) => Delivered::default(),
-            };
-            // Otherwise the member has left while we waited for it, and the message goes to another.
-            if tally != Delivered::default() {
-                return tally;
+        let mut spoils = Spoils::new();
+        let mut pick = self.pick(message, &mut spoils);
+        if matches!(pick, Pick::Full) {
+            let mut watch = self.bell.watch();
+            pick = self.pick(message, &mut spoils);
+            while matches!(pick, Pick::Full) {
+                watch.wait();
+                pick = self.pick(message, &mut spoils);
             }
+        }
+        match pick {
+            Pick::Settled(tally) => tally,
+            Pick::Run(worker) => worker.run(message, on_fault),
+            Pick::Full | Pick::Nobody => Delivered::default(),
         }
     }
 
@@ -167,8 +175,10 @@ impl<T> Group<T> {
         let Some(at) = dealing.members.iter().position(|member| member.profile().id == id) else {
             return Vec::new();
         };
-        // Out of the group first: a publisher that waits for this member then turns to the others.
-        match dealing.members.remove(at) {
+        // Out of the group first: a publisher that waits then turns to the others.
+        let member = dealing.members.remove(at);
+        self.bell.ring();
+        match member {
             Member::Worker(_) => Vec::new(),
             Member::Mailbox(queue) => queue.abandon().into(),
             Member::Cursor(ring, reader) => ring.leave(&reader).iter().cloned().collect(),
@@ -206,5 +216,58 @@ impl<T> Worker<T> {
         let failed = run_all(std::slice::from_ref(&self.callback), &event, on_fault);
         self.running.fetch_sub(1, Ordering::Relaxed);
         Delivered { delivered: 1 - failed, dropped: 0, failed }
+    }
+}
+
+/// Tells publishers that wait for a full group that something has changed. Costs members one look while nobody waits.
+pub(crate) struct Bell {
+    watching: AtomicUsize,
+    rung: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Bell {
+    fn new() -> Self {
+        Self { watching: AtomicUsize::new(0), rung: Mutex::new(0), changed: Condvar::new() }
+    }
+
+    /// A member may take a message that it would not have taken before.
+    pub(crate) fn ring(&self) {
+        if self.watching.load(Ordering::SeqCst) > 0 {
+            *lock(&self.rung) += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Who looks at the members after this misses no change: it is seen, or it rings.
+    fn watch(&self) -> Watch<'_> {
+        self.watching.fetch_add(1, Ordering::SeqCst);
+        Watch { bell: self, heard: *lock(&self.rung) }
+    }
+}
+
+/// A publisher that waits for a bell.
+struct Watch<'a> {
+    bell: &'a Bell,
+    /// How often it had rung when the publisher last looked.
+    heard: u64,
+}
+
+impl Watch<'_> {
+    /// Waits until the bell has rung since the last time.
+    fn wait(&mut self) {
+        let mut rung = lock(&self.bell.rung);
+        while *rung == self.heard {
+            rung = match Patience::Endless.wait(&self.bell.changed, rung) {
+                Ok(rung) | Err(rung) => rung,
+            };
+        }
+        self.heard = *rung;
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.bell.watching.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::error::RecvError;
 use crate::event::{Message, Shared, View};
+use crate::group::Bell;
 use crate::options::Overflow;
 use crate::ring::Chunk;
 use crate::stats::{Delivered, Profile, Waiting};
@@ -14,6 +15,8 @@ use crate::sync::{Condvar, Mutex, MutexGuard, Patience, lock};
 /// One mailbox's queue.
 pub(crate) struct Queue<T> {
     pub(crate) profile: Arc<Profile>,
+    /// That of its group.
+    bell: Option<Arc<Bell>>,
     state: Mutex<State<T>>,
     /// Receivers wait here for messages, or for the end.
     arrived: Condvar,
@@ -72,7 +75,11 @@ enum Admission {
 }
 
 impl<T> Queue<T> {
-    pub(crate) fn new(profile: Arc<Profile>, replay: VecDeque<Arc<Shared<T>>>) -> Self {
+    pub(crate) fn new(
+        profile: Arc<Profile>,
+        replay: VecDeque<Arc<Shared<T>>>,
+        bell: Option<Arc<Bell>>,
+    ) -> Self {
         let state = State {
             replay,
             waiting: VecDeque::new(),
@@ -81,7 +88,7 @@ impl<T> Queue<T> {
             sleeping_publishers: 0,
             waker: None,
         };
-        Self { profile, state: Mutex::new(state), arrived: Condvar::new(), room: Condvar::new() }
+        Self { profile, bell, state: Mutex::new(state), arrived: Condvar::new(), room: Condvar::new() }
     }
 
     /// Puts all `messages` in, in their order, as far as the overflow policy lets them; waits where it says so.
@@ -247,6 +254,9 @@ impl<T> Queue<T> {
         let shared = state.waiting.pop_front()?;
         if state.sleeping_publishers > 0 {
             self.room.notify_one();
+        }
+        if let Some(bell) = &self.bell {
+            bell.ring();
         }
         Some(Message::new(shared, View { metadata, is_replay: false }))
     }

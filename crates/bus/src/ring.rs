@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::RecvError;
 use crate::event::Shared;
+use crate::group::Bell;
 use crate::options::{Options, Overflow};
 use crate::queue::{Offer, Spoils};
 use crate::stats::{Delivered, Profile, Waiting};
@@ -24,6 +25,8 @@ pub(crate) struct Ring<T> {
     capacity: u64,
     overflow: Overflow,
     chunk_slots: usize,
+    /// That of the group of its only reader.
+    bell: Option<Arc<Bell>>,
     /// The number that the next message gets. Changed under the lock only.
     tail: AtomicU64,
     state: Mutex<State<T>>,
@@ -102,7 +105,7 @@ impl<T> Unread<T> {
 }
 
 impl<T> Ring<T> {
-    pub(crate) fn new(options: Options) -> Self {
+    pub(crate) fn new(options: Options, bell: Option<Arc<Bell>>) -> Self {
         let chunk_slots = options.capacity.next_power_of_two().clamp(CHUNK_SLOTS.start, CHUNK_SLOTS.end);
         let state = State {
             chunks: VecDeque::new(),
@@ -116,6 +119,7 @@ impl<T> Ring<T> {
             capacity: options.capacity as u64,
             overflow: options.overflow,
             chunk_slots,
+            bell,
             tail: AtomicU64::new(0),
             state: Mutex::new(state),
             arrived: Condvar::new(),
@@ -353,6 +357,9 @@ impl<T> Ring<T> {
         reader.position.store(to, Ordering::Release);
         if self.overflow == Overflow::Block && lock(&self.state).sleeping_publishers > 0 {
             self.room.notify_all();
+        }
+        if let Some(bell) = &self.bell {
+            bell.ring();
         }
     }
 

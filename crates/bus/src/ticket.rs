@@ -9,7 +9,7 @@ use crate::callback::{Callback, Gate, Worker, run_all};
 use crate::core::Core;
 use crate::error::SubscribeError;
 use crate::event::{Event, Shared, View};
-use crate::group::{Group, Member};
+use crate::group::{Bell, Group, Member};
 use crate::options::{MAX_CAPACITY, Options};
 use crate::queue::Queue;
 use crate::receivers::Receivers;
@@ -104,7 +104,7 @@ impl<T: Send + Sync + 'static> Core<T> {
     ) -> Result<(Ticket<T>, Arc<Queue<T>>), SubscribeError> {
         self.subscribe(text, options, Kind::Mailbox, |mut entrance| {
             let owed = std::mem::take(&mut entrance.owed);
-            let queue = Arc::new(Queue::new(Arc::clone(entrance.profile), owed));
+            let queue = Arc::new(Queue::new(Arc::clone(entrance.profile), owed, entrance.bell()));
             let place = if let Some(name) = entrance.group {
                 entrance.join_group(name, Member::Mailbox(Arc::clone(&queue)))
             } else {
@@ -122,10 +122,11 @@ impl<T: Send + Sync + 'static> Core<T> {
     ) -> Result<(Ticket<T>, Start<T>), SubscribeError> {
         self.subscribe(text, options, Kind::Cursor, |mut entrance| {
             let owed = std::mem::take(&mut entrance.owed);
+            let bell = entrance.bell();
             let rings = &mut entrance.receivers.rings;
             let known = rings.iter().find(|ring| entrance.group.is_none() && ring.suits(options)).cloned();
             let is_known = known.is_some();
-            let ring = known.unwrap_or_else(|| Arc::new(Ring::new(options)));
+            let ring = known.unwrap_or_else(|| Arc::new(Ring::new(options, bell)));
             let reader = ring.join(Arc::clone(entrance.profile));
             let start = Start { ring: Arc::clone(&ring), reader: Arc::clone(&reader), owed };
             if let Some(name) = entrance.group {
@@ -252,6 +253,10 @@ impl<T: Send + Sync + 'static> Drop for Ticket<T> {
 }
 
 impl<T> Entrance<'_, T> {
+    fn bell(&mut self) -> Option<Arc<Bell>> {
+        self.group.map(|name| self.receivers.group(name).bell())
+    }
+
     fn join_group(&mut self, name: &str, member: Member<T>) -> Place<T> {
         self.receivers.group(name).join(member.clone());
         Place::Group(name.into(), member)

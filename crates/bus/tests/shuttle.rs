@@ -183,6 +183,24 @@ fn a_publisher_that_waits_for_a_member_turns_to_another() {
 }
 
 #[test]
+fn a_publisher_that_finds_all_members_full_takes_whichever_has_room_first() {
+    check(|| {
+        let bus = small_bus();
+        let subscribe = || bus.subscribe("$share/g/a").capacity(1).overflow(Overflow::Block);
+        let (idle, mut busy) = (subscribe().mailbox().unwrap(), subscribe().cursor().unwrap());
+        bus.publish_batch("a", [0, 1]).unwrap();
+        let publisher = bus.clone();
+        let publishing = thread::spawn(move || publisher.publish_batch("a", [2, 3]).unwrap().delivered);
+        let mut seen = Vec::new();
+        while seen.len() < 3 {
+            seen.extend(busy.next_batch(1).unwrap().iter().map(|event| *event.payload()));
+        }
+        assert_eq!(publishing.join().unwrap(), 2);
+        assert_eq!((seen.len(), waiting(&idle).len()), (3, 1));
+    });
+}
+
+#[test]
 fn a_late_callback_sees_the_last_value_and_all_that_follow() {
     check(|| {
         let bus = small_bus();

@@ -176,11 +176,11 @@ impl<'a> Scan<'a> {
     /// Segments are written once, from front to back, into zeros. So in a lost sector everything from where the
     /// damage begins is zero. In bytes that have changed at rest it is not, unless they were zeros by themselves.
     fn lost_sector(&mut self, from: Place, next: Option<Place>) -> io::Result<bool> {
-        // The sector in which the next one begins is there.
-        let to = next.map_or(self.bytes, |next| next.position / SECTOR_BYTES * SECTOR_BYTES);
+        let to = next.map_or(self.bytes, |next| next.position);
         let mut at = from.position;
         while at < to {
-            let end = ((at / SECTOR_BYTES + 1) * SECTOR_BYTES).min(to);
+            // Of the sector in which the next one begins, too: it may have lost no more of it than zeros.
+            let end = ((at / SECTOR_BYTES + 1) * SECTOR_BYTES).min(self.bytes);
             let len = (end - at) as usize;
             let is_telling = if at == from.position {
                 // A batch begins with zeros, as far as its offset has them; the length behind it is none.

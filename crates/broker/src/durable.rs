@@ -481,7 +481,9 @@ impl Shard {
     }
 
     /// A QoS 2 publish of a session that lasts, as other journals are to remember it.
-    pub(crate) fn origin_of(&mut self, slot: u32, packet_id: u16) -> Option<Origin> {
+    /// One that goes on after a crash keeps the sequence number that it had, or a second crash would make it
+    /// unknown to those that have it.
+    pub(crate) fn origin_of(&mut self, slot: u32, packet_id: u16, again: Option<u64>) -> Option<Origin> {
         let homes = self.shared.homes();
         let session = self.deliveries.sessions.at(slot);
         if !session.lasts() {
@@ -489,8 +491,10 @@ impl Shard {
         }
         let (number, journal) = (session.number, usize::from(session.journal));
         let rare = session.rare();
-        rare.received_sequence += 1;
-        let sequence = rare.received_sequence;
+        let sequence = again.unwrap_or_else(|| {
+            rare.received_sequence += 1;
+            rare.received_sequence
+        });
         let home = self.deliveries.journals[journal].home;
         let reach = homes & !(1 << home);
         Some(Origin { home, session: number, packet_id, sequence, reach })

@@ -179,7 +179,8 @@ impl Shard {
         let receipt = has_answer.then(|| self.receipt_for(slot));
         let cut_short = self.deliveries.sessions.at(slot).take_cut_short(publish.packet_id, publish.qos);
         let is_once = publish.qos == QoS::ExactlyOnce;
-        let origin = if is_once { self.origin_of(slot, publish.packet_id) } else { None };
+        let again = cut_short.as_ref().map(|cut_short| cut_short.sequence);
+        let origin = if is_once { self.origin_of(slot, publish.packet_id, again) } else { None };
         let due = Due { receipt, origin, cut_short };
         let ((published, receipts), mut wait) = self.entering(|shard| {
             let before = shard.home_end(slot);

@@ -53,6 +53,20 @@ impl Ord for ByTopic {
 struct Store {
     messages: BTreeSet<ByTopic>,
     bytes: u64,
+    /// Messages that the broker has published about itself.
+    own: u64,
+}
+
+impl Store {
+    /// Messages of clients.
+    fn count(&self) -> u64 {
+        self.messages.len() as u64 - self.own
+    }
+}
+
+/// Whether the broker itself publishes to `topic`, and nobody else.
+fn is_own(topic: &str) -> bool {
+    topic.starts_with("$SYS/")
 }
 
 /// Count and size of what is retained.
@@ -151,8 +165,8 @@ impl Retained {
         let replaced = store.messages.get(message.topic()).map(|known| known.0.size() as u64);
         let bytes = store.bytes - replaced.unwrap_or(0) + size;
         // What the broker says of itself is little and must not depend on what clients retain.
-        let is_own = message.topic().starts_with("$SYS/");
-        let is_one_more = replaced.is_none() && store.messages.len() as u64 >= self.messages_max;
+        let is_own = is_own(message.topic());
+        let is_one_more = replaced.is_none() && store.count() >= self.messages_max;
         if !is_own && (bytes > self.bytes_max || is_one_more) {
             if !self.full.swap(true, Ordering::Relaxed) {
                 log::warn!(
@@ -164,6 +178,7 @@ impl Retained {
             return Err(Full);
         }
         store.messages.replace(kept);
+        store.own += u64::from(is_own && replaced.is_none());
         store.bytes = bytes;
         Ok(())
     }
@@ -173,7 +188,7 @@ impl Retained {
         let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
         let replaced = store.messages.get(topic).map(|known| known.0.size() as u64);
         store.bytes - replaced.unwrap_or(0) + size as u64 <= self.bytes_max
-            && (replaced.is_some() || (store.messages.len() as u64) < self.messages_max)
+            && (replaced.is_some() || store.count() < self.messages_max)
     }
 
     /// The retained message of a topic.
@@ -186,6 +201,7 @@ impl Retained {
     pub(crate) fn clear(&self, topic: &str) {
         let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(gone) = store.messages.take(topic) {
+            store.own -= u64::from(is_own(topic));
             store.bytes -= gone.0.size() as u64;
             self.full.store(false, Ordering::Relaxed);
         }
@@ -255,6 +271,7 @@ impl Retained {
             let is_expired =
                 store.messages.get(topic.as_str()).is_some_and(|known| known.0.is_expired(now_ms));
             if is_expired && let Some(gone) = store.messages.take(topic.as_str()) {
+                store.own -= u64::from(is_own(topic));
                 store.bytes -= gone.0.size() as u64;
             }
             is_expired

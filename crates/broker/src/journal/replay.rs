@@ -244,7 +244,7 @@ impl Replayed {
         } else if let Some(session) = self.sessions.get_mut(&origin.session) {
             session.receive(origin.packet_id, Some((origin.sequence, origin.reach)));
             if let Some(received) = session.received.get_mut(&origin.packet_id) {
-                received.groups = groups;
+                received.groups.extend(groups);
             }
         }
     }
@@ -294,7 +294,9 @@ impl StoredSession {
         match taken {
             Some((sequence, reach)) => {
                 self.received_sequence = self.received_sequence.max(sequence);
-                self.received.insert(packet_id, StoredReceived { sequence, reach, groups: Vec::new() });
+                let before = self.received.remove(&packet_id).filter(|known| known.sequence == sequence);
+                let groups = before.map(|known| known.groups).unwrap_or_default();
+                self.received.insert(packet_id, StoredReceived { sequence, reach, groups });
             }
             None => {
                 self.received.remove(&packet_id);

@@ -243,9 +243,9 @@ mod tests {
 
     fn header(base_offset: u64, time_ms: i64, value_bytes: usize) -> BatchHeader {
         let mut builder = BatchBuilder::default();
-        builder.push(time_ms, None, Some(&vec![0; value_bytes]));
+        builder.push(time_ms, None, None);
         let header = Batch::parse(builder.finish()).unwrap().header;
-        BatchHeader { base_offset, ..header }
+        BatchHeader { base_offset, total_bytes: header.total_bytes + value_bytes, ..header }
     }
 
     proptest! {

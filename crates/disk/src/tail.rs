@@ -130,6 +130,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
         #[test]
         fn what_is_held_is_what_was_pushed(
             sizes in prop::collection::vec((1_usize..3000, 0_u8..6), 1..60),

@@ -1,0 +1,335 @@
+//! A broker without sockets, threads or a clock over stores that are kept, and its clients.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use mainstem_broker::{Mail, MqttConfig, Restored, Shard, Shared, StoreAt, settle_origins};
+use mainstem_log::{Appended, Completion, Error, Found, LogId, Memory, Options, Status, Store, batches};
+use mainstem_mqtt::{
+    Ack, Connect, Disconnect, Header, Packet, Publish, QoS, ReasonCode, Subscribe, SubscribeFilter,
+    SubscribeFilters, SubscribeOptions, Unsubscribe, UnsubscribeFilters, UserProperties, Version, Will,
+    decode,
+};
+use mainstem_runtime::{Clock, ConnId, Detached, Io};
+
+/// When the story begins, ms since 1970.
+const BEGIN_MS: u64 = 1_700_000_000_000;
+/// Turns after which everything has come to rest, a millisecond each: marks wait for 50.
+const TURNS: usize = 70;
+
+/// A store that outlives its broker and forgets nothing, so that its logs begin at offset 0.
+#[derive(Clone, Default)]
+pub(crate) struct Kept(Arc<Mutex<Memory>>);
+
+impl Kept {
+    /// The store with what `log` has of each log, batch by batch.
+    pub(crate) fn of(log: impl Fn(&str) -> Option<Vec<u8>>) -> Self {
+        let mut store = Self::default();
+        for name in ["mqtt", "mqtt-retained", "mqtt-snapshot"] {
+            let Some(bytes) = log(name) else { continue };
+            let opened = store.open(name, &Options::default()).unwrap();
+            for batch in batches(&bytes) {
+                let appended = store.append(opened, batch.bytes()).unwrap();
+                assert_eq!(appended.base_offset, batch.header.base_offset);
+            }
+            store.commit();
+        }
+        store.completions(&mut Vec::new());
+        store
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.0.lock().unwrap().names()
+    }
+
+    /// All batches of a log.
+    pub(crate) fn bytes(&self, name: &str) -> Vec<u8> {
+        let mut memory = self.0.lock().unwrap();
+        let log = memory.open(name, &Options::default()).unwrap();
+        let mut bytes = Vec::new();
+        let end = memory.status(log).end;
+        memory.read(log, 0..end, usize::MAX, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// A copy, with the logs that `is_kept` says.
+    pub(crate) fn copy(&self, is_kept: impl Fn(&str) -> bool) -> Self {
+        let names = self.names();
+        Self::of(|name| (is_kept(name) && names.iter().any(|known| known == name)).then(|| self.bytes(name)))
+    }
+}
+
+impl Store for Kept {
+    fn names(&self) -> Vec<String> {
+        Self::names(self)
+    }
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        self.0.lock().unwrap().open(name, options)
+    }
+
+    fn remove(&mut self, log: LogId) -> Result<(), Error> {
+        self.0.lock().unwrap().remove(log)
+    }
+
+    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
+        self.0.lock().unwrap().append(log, batch)
+    }
+
+    fn commit(&mut self) {
+        self.0.lock().unwrap().commit();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        self.0.lock().unwrap().completions(into);
+    }
+
+    fn read(
+        &mut self,
+        log: LogId,
+        offsets: Range<u64>,
+        most: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        self.0.lock().unwrap().read(log, offsets, most, into)
+    }
+
+    fn status(&self, log: LogId) -> Status {
+        self.0.lock().unwrap().status(log)
+    }
+
+    fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<Found>, Error> {
+        self.0.lock().unwrap().find_time(log, timestamp_ms)
+    }
+
+    fn truncate_prefix(&mut self, _log: LogId, _offset: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn truncate_suffix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
+        self.0.lock().unwrap().truncate_suffix(log, offset)
+    }
+
+    fn tend(&mut self, _unix_ms: u64) -> Option<u64> {
+        None
+    }
+}
+
+/// How a client connects.
+#[derive(Clone)]
+pub(crate) struct Link {
+    pub(crate) version: Version,
+    pub(crate) client_id: &'static str,
+    pub(crate) lasts: bool,
+    pub(crate) receive_maximum: Option<u16>,
+    pub(crate) will: Option<Will<'static>>,
+}
+
+impl Link {
+    pub(crate) fn five(client_id: &'static str) -> Self {
+        Self { version: Version::V5, client_id, lasts: true, receive_maximum: None, will: None }
+    }
+
+    pub(crate) fn four(client_id: &'static str) -> Self {
+        Self { version: Version::V4, ..Self::five(client_id) }
+    }
+}
+
+struct Client {
+    shard: usize,
+    conn: ConnId,
+    version: Version,
+    received: Vec<String>,
+}
+
+pub(crate) struct Broker {
+    pub(crate) restored: Restored,
+    shards: Vec<Shard>,
+    detached: Vec<Detached<Mail>>,
+    clients: Vec<Client>,
+    by_conn: HashMap<(usize, ConnId), usize>,
+    /// Time since the story began that this broker does not know of, ms.
+    before_ms: u64,
+    now_ms: u64,
+}
+
+impl Broker {
+    /// A broker of `shards` shards that begins `before_ms` after the story did. Each shard has the stores whose
+    /// numbers, modulo the number of shards, are its own.
+    pub(crate) fn new(config: &MqttConfig, stores: &[Kept], shards: usize, before_ms: u64) -> Self {
+        let shared = Shared::new(config.clone(), shards, 1);
+        let mut restored = Restored::default();
+        let clock = Clock { now_ms: 0, unix_ms: BEGIN_MS + before_ms };
+        let mut made = Vec::new();
+        for me in 0..shards {
+            let mine = stores.iter().enumerate().filter(|(home, _)| home % shards == me);
+            let mine = mine.map(|(home, kept)| StoreAt { home: home as u16, store: Box::new(kept.clone()) });
+            let (one, here) = Shard::restore(me, Arc::clone(&shared), mine.collect(), clock).unwrap();
+            restored.sessions += here.sessions;
+            restored.retained += here.retained;
+            made.push(one);
+        }
+        settle_origins(&mut made);
+        let mut broker = Self {
+            restored,
+            shards: made,
+            detached: Io::<Mail>::detached(shards, 1),
+            clients: Vec::new(),
+            by_conn: HashMap::new(),
+            before_ms,
+            now_ms: 0,
+        };
+        (0..shards).for_each(|shard| broker.begin_turn(shard));
+        broker
+    }
+
+    fn begin_turn(&mut self, shard: usize) {
+        let clock = Clock { now_ms: self.now_ms, unix_ms: BEGIN_MS + self.before_ms + self.now_ms };
+        self.detached[shard].begin_turn(&mut self.shards[shard], clock);
+    }
+
+    /// One turn of one shard.
+    pub(crate) fn turn(&mut self, shard: usize) {
+        let Self { detached, shards, clients, by_conn, .. } = self;
+        detached[shard].end_turn(&mut shards[shard], |conn, bytes| {
+            let client = &mut clients[by_conn[&(shard, conn)]];
+            packets(client.version, bytes, &mut client.received);
+        });
+        self.begin_turn(shard);
+    }
+
+    /// Turns of all shards until nothing happens any more.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..TURNS {
+            self.now_ms += 1;
+            (0..self.shards.len()).for_each(|shard| self.turn(shard));
+        }
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.settle();
+    }
+
+    pub(crate) fn connect(&mut self, shard: usize, link: Link) -> usize {
+        let conn = self.detached[shard].connect(&mut self.shards[shard]);
+        let client = self.clients.len();
+        self.clients.push(Client { shard, conn, version: link.version, received: Vec::new() });
+        self.by_conn.insert((shard, conn), client);
+        let connect = Connect {
+            clean_start: !link.lasts,
+            session_expiry: (link.lasts && link.version == Version::V5).then_some(u32::MAX),
+            receive_maximum: link.receive_maximum,
+            will: link.will,
+            ..Connect::new(link.version, link.client_id)
+        };
+        self.send(client, &connect.into());
+        client
+    }
+
+    fn send(&mut self, client: usize, packet: &Packet<'_>) {
+        let Client { shard, conn, version, .. } = self.clients[client];
+        let mut frame = Vec::new();
+        packet.encode(version, &mut frame).unwrap();
+        self.detached[shard].feed(&mut self.shards[shard], conn, &frame);
+    }
+
+    pub(crate) fn subscribe(&mut self, client: usize, filter: &str, qos: QoS, id: Option<u32>) {
+        let options = SubscribeOptions::qos(qos);
+        let subscribe = Subscribe {
+            packet_id: 1,
+            subscription_id: id,
+            user_properties: UserProperties::default(),
+            filters: SubscribeFilters::List(&[SubscribeFilter { filter, options }]),
+        };
+        self.send(client, &Packet::Subscribe(subscribe));
+    }
+
+    pub(crate) fn unsubscribe(&mut self, client: usize, filter: &str) {
+        let unsubscribe = Unsubscribe {
+            packet_id: 1,
+            user_properties: UserProperties::default(),
+            filters: UnsubscribeFilters::List(&[filter]),
+        };
+        self.send(client, &Packet::Unsubscribe(unsubscribe));
+    }
+
+    pub(crate) fn publish(&mut self, client: usize, publish: Publish<'_>) {
+        self.send(client, &Packet::Publish(publish));
+    }
+
+    /// PUBACK.
+    pub(crate) fn acknowledge(&mut self, client: usize, packet_id: u16) {
+        self.send(client, &Packet::PubAck(Ack { packet_id, ..Ack::default() }));
+    }
+
+    /// PUBREC.
+    pub(crate) fn receive(&mut self, client: usize, packet_id: u16) {
+        self.send(client, &Packet::PubRec(Ack { packet_id, ..Ack::default() }));
+    }
+
+    /// PUBREL.
+    pub(crate) fn release(&mut self, client: usize, packet_id: u16) {
+        self.send(client, &Packet::PubRel(Ack { packet_id, ..Ack::default() }));
+    }
+
+    /// DISCONNECT; without `stays` the session ends.
+    pub(crate) fn disconnect(&mut self, client: usize, stays: bool) {
+        let session_expiry = if stays { None } else { Some(0) };
+        self.send(client, &Packet::Disconnect(Disconnect { session_expiry, ..Disconnect::default() }));
+    }
+
+    /// The connection is lost.
+    pub(crate) fn hang_up(&mut self, client: usize) {
+        let Client { shard, conn, .. } = self.clients[client];
+        self.detached[shard].hang_up(&mut self.shards[shard], conn);
+    }
+
+    /// What a client has been sent since this was last asked.
+    pub(crate) fn take(&mut self, client: usize) -> Vec<String> {
+        std::mem::take(&mut self.clients[client].received)
+    }
+}
+
+/// Packets as text.
+fn packets(version: Version, mut bytes: &[u8], into: &mut Vec<String>) {
+    while let Some(header) = Header::parse(bytes).unwrap() {
+        let (frame, rest) = bytes.split_at(header.packet_len());
+        into.push(text(&decode(version, frame).unwrap()));
+        bytes = rest;
+    }
+}
+
+fn text(packet: &Packet<'_>) -> String {
+    let ack = |name: &str, ack: &Ack<'_>| match ack.reason {
+        ReasonCode::Success => format!("{name} {}", ack.packet_id),
+        reason => format!("{name} {} {:#04x}", ack.packet_id, reason as u8),
+    };
+    match packet {
+        Packet::ConnAck(connack) if connack.session_present => "connack present".to_owned(),
+        Packet::Publish(publish) => text_of_publish(publish),
+        Packet::PubAck(known) => ack("puback", known),
+        Packet::PubRec(known) => ack("pubrec", known),
+        Packet::PubRel(known) => ack("pubrel", known),
+        Packet::PubComp(known) => ack("pubcomp", known),
+        Packet::SubAck(list) => format!("suback {:?}", list.reasons),
+        Packet::ConnAck(_) => "connack".to_owned(),
+        Packet::UnsubAck(_) => "unsuback".to_owned(),
+        other => panic!("{other:?} does not come here"),
+    }
+}
+
+fn text_of_publish(publish: &Publish<'_>) -> String {
+    let Publish { dup, qos, retain, topic, packet_id, subscription_ids, properties, payload, .. } = publish;
+    let dup = if *dup { "dup " } else { "" };
+    let payload = String::from_utf8_lossy(payload);
+    let ids: Vec<u32> = subscription_ids.iter().collect();
+    let ids = if ids.is_empty() { String::new() } else { format!(" ids {ids:?}") };
+    let retain = if *retain { " retain" } else { "" };
+    let kind = properties.content_type.map(|kind| format!(" {kind}")).unwrap_or_default();
+    let expiry = properties.message_expiry.map(|expiry_s| format!(" expiry {expiry_s}")).unwrap_or_default();
+    let qos = *qos as u8;
+    format!("publish {dup}q{qos} {packet_id} {topic} {payload}{ids}{retain}{kind}{expiry}")
+}

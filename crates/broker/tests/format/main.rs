@@ -1,0 +1,191 @@
+//! The format of the MQTT logs as `docs/formats/mqtt-journal.md` describes it: the logs of two shards, kept from a
+//! broker that was killed, are read back, and the sessions in them are asked for what they should have.
+//!
+//! `MAINSTEM_WRITE_FIXTURE=1` writes the fixture of the current version. A change of the format needs a new one
+//! beside it.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `broker` | a broker without sockets over stores that are kept, and its clients |
+//! | `coverage` | which entries there are, read apart from the broker's own code |
+//! | `story` | what happened before the broker was killed |
+
+mod broker;
+mod coverage;
+mod story;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use broker::{Broker, Kept, Link};
+use coverage::Coverage;
+use mainstem_mqtt::{Publish, QoS};
+use story::{config, story};
+
+/// Time between the beginning of the story and the next life, ms.
+const AWAY_MS: u64 = 1_000_000;
+
+fn fixture(shard: usize) -> PathBuf {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/mqtt-journal-1");
+    directory.join(shard.to_string())
+}
+
+fn load() -> Vec<Kept> {
+    let log = |directory: &Path, name: &str| fs::read(directory.join(name)).ok();
+    let stores = (0..2).map(|shard| Kept::of(|name| log(&fixture(shard), name)));
+    stores.collect()
+}
+
+/// A broker in its second life, and its clients.
+struct Second {
+    broker: Broker,
+    /// Shard that has the sessions of each of the first life's.
+    homes: [usize; 2],
+}
+
+impl Second {
+    fn new(stores: &[Kept], shards: usize) -> Self {
+        let stores: Vec<Kept> = stores.iter().map(|store| store.copy(|_| true)).collect();
+        let broker = Broker::new(&config(), &stores, shards, AWAY_MS);
+        Self { broker, homes: [0, shards - 1] }
+    }
+
+    /// Connects a client to the shard where its session was made; returns what it gets first.
+    fn resume(&mut self, home: usize, link: Link) -> (usize, Vec<String>) {
+        let client = self.broker.connect(self.homes[home], link);
+        self.broker.settle();
+        (client, self.broker.take(client))
+    }
+}
+
+/// All that the two logs say, told by the sessions themselves.
+fn check(stores: &[Kept], shards: usize) {
+    let mut second = Second::new(stores, shards);
+    let restored = second.broker.restored;
+    assert_eq!((restored.sessions, restored.retained), (7, 2));
+
+    // Sent, acknowledged in part; dealt out; queued. Packet identifiers are those of the first life.
+    let (panel, got) = second.resume(0, Link::five("panel"));
+    let expected = [
+        "connack present",
+        "pubrel 3",
+        "publish dup q2 4 alarms/2 a2",
+        "publish dup q1 5 jobs j1",
+        "publish q1 6 plant/1/temp 22 ids [7]",
+        "publish q2 7 alarms/3 a3",
+        "publish q1 8 jobs j2",
+        "publish q2 9 alarms/4 a4",
+        "publish q2 10 alarms/5 a5",
+        "publish q2 11 alarms/6 a6",
+    ];
+    assert_eq!(got, expected);
+
+    let (hall, got) = second.resume(1, Link::four("hall"));
+    let expected = [
+        "connack present",
+        "publish dup q1 2 alarms/2 a2",
+        "publish dup q1 3 alarms/3 a3",
+        "publish dup q1 4 alarms/4 a4",
+        "publish dup q1 5 alarms/5 a5",
+    ];
+    assert_eq!(got, expected, "and nothing of the publish that was cut short");
+
+    check_publisher(&mut second, panel, hall);
+    check_walk(&mut second);
+    check_retained(&mut second);
+    check_will(&mut second, panel);
+}
+
+/// What the publisher sends again reaches who lacks it, and nobody else.
+fn check_publisher(second: &mut Second, panel: usize, hall: usize) {
+    let (sensor, got) = second.resume(0, Link::five("sensor"));
+    assert_eq!(got, ["connack present"]);
+    let again = |packet_id, topic, payload| Publish {
+        dup: true,
+        qos: QoS::ExactlyOnce,
+        packet_id,
+        topic,
+        payload,
+        ..Publish::default()
+    };
+    second.broker.publish(sensor, again(2, "alarms/2", b"a2"));
+    second.broker.publish(sensor, again(4, "jobs", b"j1"));
+    second.broker.publish(sensor, again(6, "alarms/6", b"a6"));
+    second.broker.settle();
+    assert_eq!(second.broker.take(sensor), ["pubrec 2", "pubrec 4", "pubrec 6"]);
+    assert_eq!(second.broker.take(panel), [""; 0]);
+    assert_eq!(second.broker.take(hall), ["publish q1 6 alarms/6 a6"]);
+    for packet_id in [1, 2, 3, 4, 5, 6] {
+        second.broker.release(sensor, packet_id);
+    }
+    second.broker.settle();
+    let unknown = |id| format!("pubcomp {id} 0x92");
+    let expected =
+        [unknown(1), "pubcomp 2".into(), unknown(3), "pubcomp 4".into(), unknown(5), "pubcomp 6".into()];
+    assert_eq!(second.broker.take(sensor), expected);
+}
+
+/// A walk through the retained messages goes on where it was.
+fn check_walk(second: &mut Second) {
+    let (_, got) = second.resume(1, Link::five("late"));
+    let expected = [
+        "connack present",
+        "publish dup q1 1 plant/1/temp 20 retain",
+        "publish q1 2 plant/1/humidity 51",
+        "publish q1 3 plant/1/temp 22",
+        "publish q1 4 plant/2/temp 21 retain text/plain expiry 85400",
+    ];
+    assert_eq!(got, expected);
+}
+
+fn check_retained(second: &mut Second) {
+    let (reader, _) = second.resume(0, Link { lasts: false, ..Link::five("reader") });
+    second.broker.subscribe(reader, "plant/#", QoS::AtMostOnce, None);
+    second.broker.settle();
+    let expected = [
+        "suback [0]",
+        "publish q0 0 plant/1/temp 20 retain",
+        "publish q0 0 plant/2/temp 21 retain text/plain expiry 85400",
+    ];
+    assert_eq!(second.broker.take(reader), expected);
+}
+
+/// A will waits for what is left of its delay.
+fn check_will(second: &mut Second, panel: usize) {
+    second.broker.pass(2_590_000);
+    assert_eq!(second.broker.take(panel), [""; 0]);
+    second.broker.pass(20_000);
+    assert_eq!(second.broker.take(panel), ["publish q1 12 wills/pump down expiry 60"]);
+}
+
+fn check_all(stores: &[Kept]) {
+    check(stores, 2);
+    // By another number of shards.
+    check(stores, 1);
+    // From the beginning: the snapshots say what they replace.
+    let whole = stores.iter().map(|store| store.copy(|name| name != "mqtt-snapshot"));
+    check(&whole.collect::<Vec<_>>(), 2);
+    let mut coverage = Coverage::default();
+    for store in stores {
+        coverage.look_at(&store.bytes("mqtt"));
+    }
+    assert_eq!(coverage, Coverage::whole());
+}
+
+#[test]
+fn what_version_1_has_written_is_read() {
+    if std::env::var_os("MAINSTEM_WRITE_FIXTURE").is_some() {
+        for (shard, store) in story().iter().enumerate() {
+            fs::create_dir_all(fixture(shard)).unwrap();
+            for name in store.names() {
+                fs::write(fixture(shard).join(&name), store.bytes(&name)).unwrap();
+            }
+        }
+    }
+    check_all(&load());
+}
+
+#[test]
+fn what_is_written_now_reads_the_same() {
+    check_all(&story());
+}

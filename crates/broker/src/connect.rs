@@ -48,7 +48,9 @@ impl Shard {
 
     /// The first packet of a connection, which is a CONNECT.
     pub(crate) fn first_packet(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, frame: &[u8]) -> Handled {
-        if self.conn(conn).connect_waits > self.commits.durable() {
+        let waits = std::mem::take(&mut self.conn(conn).connect_waits);
+        if waits > self.commits.durable() {
+            self.conn(conn).connect_waits = waits;
             return Ok(Next::Hold);
         }
         let connect = match decode(Version::V5, frame) {
@@ -64,7 +66,7 @@ impl Shard {
                 return Err(error.into());
             }
         };
-        if let Err(reason) = self.admit(&connect) {
+        if let Err(reason) = self.admit(&connect, waits > 0) {
             self.turn_away(io, conn, connect.version, connect.maximum_packet_size, reason);
             return Err(Refusal::new(reason, "CONNECT is refused"));
         }
@@ -124,7 +126,7 @@ impl Shard {
     }
 
     /// Everything about a CONNECT that can be judged without looking at sessions.
-    fn admit(&self, connect: &Connect<'_>) -> Result<(), ReasonCode> {
+    fn admit(&self, connect: &Connect<'_>, has_waited: bool) -> Result<(), ReasonCode> {
         let config = self.config();
         if self.draining {
             return Err(ReasonCode::ServerUnavailable);
@@ -141,7 +143,7 @@ impl Shard {
             Version::V5 => connect.session_expiry.unwrap_or(0) > 0,
             _ => !connect.clean_start,
         };
-        if lasts && self.keeps_sessions() && !self.can_keep() {
+        if (lasts || has_waited) && self.keeps_sessions() && !self.can_keep() {
             return Err(ReasonCode::ServerUnavailable);
         }
         if connect.authentication_method.is_some() {
@@ -199,6 +201,9 @@ impl Shard {
                     return Ok(Seated::Here(Seat { slot: known.slot, present: true }));
                 }
                 // Once the client has been told, a crash must not bring the old session back.
+                if self.deliveries.sessions.at(known.slot).lasts() && !self.can_keep() {
+                    return Err(ReasonCode::ServerUnavailable);
+                }
                 let ((), wait) = self.entering(|shard| shard.end_session(io, known.slot));
                 if wait.commit > 0 {
                     self.conn(conn).connect_waits = wait.commit;

@@ -172,7 +172,9 @@ impl Client {
         match self.stage {
             // It may have taken effect without an answer.
             Stage::Connecting { clean: true } => self.is_unsure = true,
-            Stage::Connecting { clean: false } | Stage::Away => {}
+            // If the session had expired, another one has begun.
+            Stage::Connecting { clean: false } => self.is_unsure |= !self.must_be_there(now_ms),
+            Stage::Away => {}
             Stage::Online => self.gone_ms = now_ms,
         }
         self.stage = Stage::Away;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use mainstem_broker::Counters;
 use mainstem_disk::fault::{self, Dice, FaultFs};
 use mainstem_mqtt::{Packet, QoS, Version};
 
@@ -544,7 +545,8 @@ impl<'a> Run<'a> {
             break;
         }
         self.note_heard();
-        fs.note(|| format!("{shards} shards begin"));
+        let Counters { sessions, queued_messages, .. } = self.machine.counters();
+        fs.note(|| format!("{shards} shards begin with {sessions} sessions, {queued_messages} messages"));
         self.fs = fs;
         self.is_troubled = false;
         Ok(())

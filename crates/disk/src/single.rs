@@ -388,6 +388,9 @@ impl Log {
     /// If what is no part of the log may come back after a crash.
     fn go_back(&mut self, disk: &mut Disk, place: Place) -> io::Result<()> {
         let has_rolled = place.base < self.head.base;
+        // Nobody is to hear that a segment is on disk which is there no more.
+        let log = self.id;
+        disk.group.acks.retain(|ack| ack.log != log || ack.ticket.is_some() || ack.end <= place);
         while self.segments.len() > 1 && self.newest().base > place.base {
             let base = self.newest().base;
             self.segments.pop_back();

@@ -32,7 +32,7 @@ pub(crate) struct Log {
     /// That at which it may start again, should it end now: nothing says when what was removed is gone.
     start_again: u64,
     end: u64,
-    /// Batches that completed, from the first of `starts` on, by base offset.
+    /// Batches that completed, also before the start, by base offset.
     completed: BTreeMap<u64, Vec<u8>>,
     /// Offset behind the last of them.
     completed_to: u64,
@@ -290,8 +290,8 @@ impl Log {
         if hurt == End::PowerLost || start < self.start_again {
             self.start_again = start;
         }
-        let first = self.start_again;
-        self.completed.retain(|base, bytes| *base < start && end_of(bytes) > first);
+        // What was before the start is not forgotten: a log that could not be removed may show it again.
+        self.completed.retain(|base, _| *base < start);
         let found = batches(found).map(|batch| (batch.header.base_offset, batch.bytes().to_vec()));
         self.completed.extend(found);
         if hurt == End::PowerLost || self.durability == Durability::Fsync {

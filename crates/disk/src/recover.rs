@@ -128,7 +128,9 @@ impl Recovery<'_> {
         if self.segments.is_empty() {
             return self.begin(known.start);
         }
-        let end = if before.was_closed && self.reaches(known.committed) {
+        // One of which the checkpoint does not speak was never opened: not even its name need be on disk.
+        let was_closed = before.was_closed && before.known.is_some();
+        let end = if was_closed && self.reaches(known.committed) {
             self.keep(known.committed)
         } else {
             self.find_end(known)?

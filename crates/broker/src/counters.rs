@@ -70,6 +70,16 @@ counters! {
     shared_subscriptions,
     /// Messages queued for sessions now.
     queued_messages,
+    /// Entries of journals and retained messages that were handed to the log.
+    log_entries,
+    /// Bytes of journals handed to the log.
+    log_bytes,
+    /// Turns whose entries were set on their way to the disk.
+    log_commits,
+    /// Times that the log refused or lost something that was to be kept.
+    log_failures,
+    /// Journals and logs of retained messages that cannot keep anything now.
+    log_failing,
     /// Calls to the kernel that read.
     socket_reads,
     /// Calls to the kernel that write.

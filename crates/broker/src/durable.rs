@@ -443,10 +443,28 @@ impl Shard {
         if parts > 0 || has_entered || std::mem::take(&mut self.commit_is_due) {
             self.commit_is_due = false;
             self.commits.begin(parts, has_failed);
+            self.deliveries.counters.log_commits += u64::from(parts > 0);
+            self.count_log();
             // Some stores are done at once, and what was lost at once need not be waited for.
             self.poll_commits(io);
         }
         self.arm_marks(io);
+    }
+
+    fn count_log(&mut self) {
+        let journals = &self.deliveries.journals;
+        let sum = |of: fn(&Journal) -> u64| journals.iter().map(of).sum::<u64>();
+        let (records, failures, is_failing) = self
+            .retained_log
+            .as_ref()
+            .map_or((0, 0, false), |log| (log.records, log.failures, log.is_failing()));
+        let entries = sum(|journal| journal.entries) + records;
+        let bytes = sum(|journal| journal.bytes);
+        let failed = sum(|journal| journal.failures) + failures;
+        let failing = sum(|journal| u64::from(journal.is_failing())) + u64::from(is_failing);
+        let counters = &mut self.deliveries.counters;
+        (counters.log_entries, counters.log_bytes) = (entries, bytes);
+        (counters.log_failures, counters.log_failing) = (failed, failing);
     }
 
     /// Sees to it that marks leave in time although nothing else happens.

@@ -32,6 +32,8 @@ pub(crate) struct RetainedLog {
     in_flight: VecDeque<InFlight>,
     /// Records since the start.
     pub(crate) records: u64,
+    /// Times that something could not be kept.
+    pub(crate) failures: u64,
     /// Topics whose last change is not on disk, since it could not be kept.
     missed: BTreeSet<Box<str>>,
 }
@@ -69,6 +71,7 @@ impl RetainedLog {
             gathered: Vec::new(),
             in_flight: VecDeque::new(),
             records: 0,
+            failures: 0,
             missed: BTreeSet::new(),
         })
     }
@@ -183,6 +186,7 @@ impl RetainedLog {
 
     fn miss(&mut self, topics: Vec<Box<str>>, error: &Error) {
         if self.missed.is_empty() {
+            self.failures += 1;
             log::error!("retained messages cannot be kept on disk: {error}");
         }
         self.missed.extend(topics);

@@ -65,6 +65,11 @@ impl Sys {
         say("publish/bytes/sent", now.publish_bytes_sent);
         say("subscriptions/count", now.subscriptions);
         say("shared_subscriptions/count", now.shared_subscriptions);
+        say("log/entries", now.log_entries);
+        say("log/bytes", now.log_bytes);
+        say("log/commits", now.log_commits);
+        say("log/failures", now.log_failures);
+        say("log/failing", now.log_failing);
         lines.push(("uptime".to_owned(), format!("{uptime_s} seconds")));
         for (index, (name, counter)) in LOADS.iter().enumerate() {
             let new = counter(now).saturating_sub(counter(&self.last));

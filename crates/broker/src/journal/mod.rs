@@ -94,6 +94,11 @@ pub(crate) struct Journal {
     completions: Vec<Completion>,
     clock: Clock,
     pub(crate) snapshots: snapshot::Schedule,
+    /// Times that something was lost.
+    pub(crate) failures: u64,
+    /// Entries that the store has taken since the start, and their bytes.
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
 }
 
 #[derive(Debug)]
@@ -155,6 +160,9 @@ impl Journal {
             completions: Vec::new(),
             clock,
             snapshots: snapshot::Schedule::new(snapshot_bytes),
+            failures: 0,
+            entries: 0,
+            bytes: 0,
         })
     }
 
@@ -315,6 +323,8 @@ impl Journal {
             Ok(appended) => {
                 debug_assert_eq!(appended.base_offset + u64::from(records), self.next);
                 self.snapshots.wrote(bytes);
+                self.entries += u64::from(records);
+                self.bytes += bytes;
                 self.stored = self.next;
                 self.uncommitted_bytes += bytes;
                 let known = self.in_flight.back_mut().filter(|last| last.ticket == appended.ticket);
@@ -337,6 +347,7 @@ impl Journal {
             );
             self.lost_from = self.committed;
         }
+        self.failures += u64::from(!self.is_failing);
         self.is_failing = true;
         self.retry_at_ms = self.clock.now_ms + RETRY_MS;
         self.snapshots.abandon();

@@ -220,6 +220,24 @@ impl Queue {
         self.far.iter()
     }
 
+    /// Every reference into the journal, to be replaced by where `place` says that its message stands now.
+    pub(crate) fn replace_each(&mut self, mut place: impl FnMut(u64) -> Option<u64>) {
+        for delivery in self.near.iter_mut().filter(|delivery| delivery.sequence > 0) {
+            delivery.offset = place(delivery.offset).unwrap_or(delivery.offset);
+        }
+        let bytes = self.bytes;
+        for mut run in std::mem::take(&mut self.far) {
+            self.far_len -= run.count as usize;
+            while run.count > 0 {
+                let mut one = Run { count: 1, ..run.clone() };
+                one.bytes = run.shorten(None);
+                one.offset = place(one.offset).unwrap_or(one.offset);
+                self.push_far(one);
+            }
+        }
+        self.bytes = bytes;
+    }
+
     /// Every reference into the journal, to be moved to where `moved` says that its message stands now. Runs
     /// are asked about by their first offset: what is moved is at the beginning.
     pub(crate) fn relocate(&mut self, mut moved: impl FnMut(u64, Option<&Arc<Message>>) -> Option<u64>) {

@@ -48,12 +48,13 @@ impl Shard {
             if !session.lasts() || usize::from(session.journal) != journal {
                 continue;
             }
-            let to = |offset: u64| known.lost_mark(offset);
+            let to = |offset: u64| known.place_after_loss(offset);
             for (delivery, _) in session.window.messages_mut().filter(|(delivery, _)| delivery.sequence > 0) {
                 delivery.offset = to(delivery.offset).unwrap_or(delivery.offset);
             }
-            session.queue.relocate(|offset, _| to(offset));
+            session.queue.replace_each(to);
         }
+        self.deliveries.journals[journal].has_told_places();
     }
 
     fn write_sessions(&mut self, clock: Clock, journal: usize, from: usize) {

@@ -405,10 +405,16 @@ impl Journal {
         self.completions = completions;
     }
 
-    /// What to call an entry from now on that was lost when the journal failed; its place will be taken by
-    /// another.
-    pub(crate) fn lost_mark(&self, offset: u64) -> Option<u64> {
-        (offset >= self.lost_from && offset & LOST == 0).then_some(offset | LOST)
+    /// Where a message stands that was at `offset` before the journal failed, if not there: where it was moved from
+    /// of late, or, if it is lost and its place will be taken by another, nowhere.
+    pub(crate) fn place_after_loss(&self, offset: u64) -> Option<u64> {
+        let is_lost = offset >= self.lost_from && !Self::is_lost(offset);
+        self.snapshots.taken_back(offset).or_else(|| is_lost.then_some(offset | LOST))
+    }
+
+    /// Everybody has been told of the places after a loss.
+    pub(crate) fn has_told_places(&mut self) {
+        self.snapshots.forget_taken_back();
     }
 
     /// Whether an offset is such a name.
@@ -430,6 +436,8 @@ impl Journal {
     /// counts any more.
     pub(crate) fn resume(&mut self) {
         let end = self.store.status(self.log).end;
+        // What was under way when it failed may have arrived since.
+        self.lost_from = end;
         self.next = end;
         self.stored = end;
         self.committed = end;
@@ -448,6 +456,8 @@ impl Journal {
 
     /// The message at `offset`, from memory or from disk; nothing if it cannot be read.
     pub(crate) fn message(&mut self, offset: u64) -> Option<Arc<Message>> {
+        let taken_back = self.snapshots.taken_back(offset).filter(|_| self.is_failing);
+        let offset = taken_back.unwrap_or(offset);
         if offset >= self.stored {
             self.store_batch();
         }

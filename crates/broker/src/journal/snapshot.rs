@@ -18,7 +18,8 @@ use crate::queue::Run;
 
 /// Name of the log that says where the last snapshot begins.
 const HINT_LOG: &str = "mqtt-snapshot";
-/// Moved messages that are remembered, so that sessions that share one move it once.
+/// Messages that one snapshot moves at most. They are remembered, so that sessions that share one move it once, and
+/// so that it can be taken back.
 const MOVED_MAX: usize = 256 * 1024;
 
 mod piece {
@@ -53,6 +54,8 @@ pub(crate) struct Schedule {
     heals: bool,
     /// Where messages of deliveries have been moved to.
     moved: HashMap<u64, u64, foldhash::fast::RandomState>,
+    /// From where, by where they stand, if the snapshot was given up: what they were moved to may be lost.
+    taken_back: HashMap<u64, u64, foldhash::fast::RandomState>,
     /// The oldest message that a session written so far refers to.
     oldest: u64,
 }
@@ -92,7 +95,17 @@ impl Schedule {
     /// Gives the snapshot under way up.
     pub(super) fn abandon(&mut self) {
         self.state = Stage::Idle;
-        self.moved.clear();
+        self.taken_back.extend(self.moved.drain().map(|(from, to)| (to, from)));
+    }
+
+    /// Where a message was moved from in a snapshot that was given up. It is still there.
+    pub(super) fn taken_back(&self, offset: u64) -> Option<u64> {
+        self.taken_back.get(&offset).copied()
+    }
+
+    /// Nobody refers any more to where messages were moved in a snapshot that was given up.
+    pub(super) fn forget_taken_back(&mut self) {
+        self.taken_back = HashMap::default();
     }
 
     /// The slot to go on with, while sessions are to be written.
@@ -139,6 +152,10 @@ impl Journal {
         let begins = self.next_offset();
         self.snapshots.state = Stage::Writing { begins, slot: 0 };
         self.snapshots.heals = heals;
+        self.snapshots.moved = HashMap::default();
+        if !heals {
+            self.snapshots.forget_taken_back();
+        }
         self.snapshots.oldest = begins;
         self.snapshots.written_at_begin = written;
         // What follows must make sense without what came before.
@@ -161,12 +178,12 @@ impl Journal {
         if let Some(moved) = self.snapshots.moved.get(&offset) {
             return Some(*moved);
         }
+        if self.snapshots.moved.len() == MOVED_MAX {
+            return None;
+        }
         let message = known.cloned().or_else(|| self.message(offset))?;
         let moved = self.next_offset();
         self.push_message(&message, None, None);
-        if self.snapshots.moved.len() == MOVED_MAX {
-            self.snapshots.moved.clear();
-        }
         self.snapshots.moved.insert(offset, moved);
         Some(moved)
     }
@@ -188,7 +205,6 @@ impl Journal {
             put(into, u64::from(last));
         });
         self.push(&Entry::SnapshotEnds { begins });
-        self.snapshots.moved = HashMap::default();
         self.snapshots.state = Stage::Written { begins, end: self.next_offset() };
     }
 
@@ -229,6 +245,7 @@ impl Journal {
             return;
         }
         let schedule = &mut self.snapshots;
+        schedule.moved = HashMap::default();
         schedule.last = Some(begins);
         schedule.cost = schedule.written - schedule.written_at_begin;
         schedule.written_at_end = schedule.written;

@@ -266,15 +266,17 @@ impl Ledger {
     /// A message for a group has come to somebody.
     fn check_dealt(&self, id: MessageId, group: &str, sessions: &[SessionId]) -> Result<(), Violation> {
         let message = &self.messages[id];
-        let in_group = |sub: &&Sub| sub.group == Some(group);
-        let mut members = self
-            .sessions
-            .iter()
-            .enumerate()
-            .filter(|(_, known)| known.subs.iter().filter(in_group).any(|sub| sub.may_meet(message)));
-        // What one member has begun to get at QoS 2 goes to no other, whatever becomes of it [MQTT-4.8.2-5].
-        let may_be_lost = message.qos == QoS::ExactlyOnce
-            && members.clone().any(|(session, _)| !sessions.contains(&session));
+        let is_met = |sub: &&Sub| sub.group == Some(group) && sub.may_meet(message);
+        let mut members =
+            self.sessions.iter().enumerate().filter(|(_, known)| known.subs.iter().any(|sub| is_met(&sub)));
+        // What one member has begun to get at QoS 2 goes to no other, whatever becomes of it [MQTT-4.8.2-5]. And what
+        // somebody had when leaving the group stays with that one.
+        let keeps_it = |known: &Session| {
+            message.qos == QoS::ExactlyOnce
+                || known.subs.iter().filter(is_met).any(|sub| sub.leaving.is_some())
+        };
+        let may_be_lost =
+            members.clone().any(|(session, known)| !sessions.contains(&session) && keeps_it(known));
         if may_be_lost || members.any(|(_, known)| known.got.contains_key(&id)) {
             return Ok(());
         }

@@ -6,11 +6,11 @@ use mainstem_mqtt::{Packet, ReasonCode, SubAck, UserProperties, Version};
 use mainstem_runtime::Io;
 
 use crate::answers::{Answer, Receipt, Wait, What};
-use crate::delivery::{Deferred, Offer};
 use crate::journal::Arrived;
 use crate::journal::entry::{Entry, Mark, Origin, SessionEntry, WillEntry};
 use crate::journal::{Journal, encode_message};
 use crate::message::{Message, SessionKey};
+use crate::offer::{Deferred, Offer};
 use crate::retained_log::RetainedLog;
 use crate::session::{CutShort, UnderWay};
 use crate::shard::Shard;

@@ -5,10 +5,11 @@
 //! tests, fuzz targets and a simulator run exactly the code that serves clients.
 //!
 //! # What this crate must never know
-//! Sockets, files, threads. Other doors' protocols.
+//! Sockets, files, threads. Other doors' protocols. What a store of logs does with its bytes.
 //!
 //! # Entry points
-//! [`Shared::new`] once per broker, [`Shard::new`] once per shard, [`MqttConfig`] for both.
+//! [`Shared::new`] once per broker, [`Shard::restore`] once per shard and then [`settle_origins`], or
+//! [`Shard::new`] for shards that keep nothing; [`MqttConfig`] for all.
 //!
 //! # Invariants
 //! - A session lives on one shard for its whole life; a connection is handed to the shard of its session.
@@ -16,14 +17,18 @@
 //! - A subscription is visible to every shard before its SUBACK is written.
 //! - Messages of one publisher to one topic reach each subscriber in order: mail and queues keep theirs.
 //! - Whatever is dropped is counted in `publish_dropped` and logged once per client and spell.
+//! - An acknowledgement leaves when what it promises has been committed, and in the order of what it answers.
 //! - Nothing here grows beyond what [`MqttConfig`] allows.
 //!
 //! # Files
 //! `shard` packets and turns · `connect` CONNECT · `lifecycle` lost connections, wills, the end of sessions ·
-//! `publish` routing and fan-out · `subscribe` subscriptions and retained delivery · `delivery` windows, queues,
-//! templates · `session` per client state · `routes` filter → shards · `groups` shared subscriptions ·
-//! `retained` · `registry` client identifier → session · `message` · `pressure` who waits for whom · `timers` · `sys` · `counters` · `shared` ·
-//! `config`.
+//! `publish` routing and fan-out · `subscribe` subscriptions and retained delivery · `offer`, `delivery`,
+//! `templates` from a message to bytes · `queue` what waits for a session · `session` per client state ·
+//! `routes` filter → shards · `groups` shared subscriptions · `retained` · `registry` client identifier →
+//! session · `message` · `pressure` who waits for whom · `timers` · `sys` · `counters` · `shared` · `config`.
+//!
+//! What outlives the process: `durable` commits and what waits for them · `answers` · `journal` the log of a
+//! shard's sessions · `retained_log` · `snapshots` · `restore` the start.
 
 mod answers;
 pub mod config;
@@ -35,6 +40,7 @@ mod groups;
 mod journal;
 mod lifecycle;
 mod message;
+mod offer;
 mod pressure;
 mod publish;
 mod queue;

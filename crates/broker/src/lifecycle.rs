@@ -7,11 +7,11 @@ use mainstem_mqtt::{Disconnect, QoS, ReasonCode, Version};
 use mainstem_runtime::{ConnId, Io};
 
 use crate::answers::{Receipt, Wait, What};
-use crate::delivery::Offer;
 use crate::durable::Due;
 use crate::groups::Group;
 use crate::journal::entry::{Entry, Origin};
 use crate::message::{Content, Message, SessionKey};
+use crate::offer::Offer;
 use crate::session::{Delivery, Extra, Will};
 use crate::shard::{Handled, Next, Refusal, Shard};
 use crate::shared::{DealtMail, Mail};

@@ -8,10 +8,10 @@ use mainstem_runtime::{ConnId, Io};
 use mainstem_topic::{check_name, level_count};
 
 use crate::answers::{Receipt, Wait, What};
-use crate::delivery::Offer;
 use crate::durable::Due;
 use crate::lifecycle::Dealing;
 use crate::message::{Content, Message};
+use crate::offer::Offer;
 use crate::pressure::Level;
 use crate::routes::Matched;
 use crate::session::{CutShort, Delivery, Sessions};

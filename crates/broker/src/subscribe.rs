@@ -11,10 +11,10 @@ use mainstem_runtime::Io;
 use mainstem_topic::{has_wildcard, level_count, parse_subscription};
 
 use crate::answers::What;
-use crate::delivery::Offer;
 use crate::groups::{Load, Member};
 use crate::journal::entry::Entry;
 use crate::message::Message;
+use crate::offer::Offer;
 use crate::retained::Cursor;
 use crate::session::{Rare, RetainedWalk, Subscription};
 use crate::shard::{Handled, Next, Refusal, Shard, Subscriber};

@@ -106,8 +106,12 @@ impl Deliveries {
         }
         let (conn, qos0) = (session.conn, offer.qos == QoS::AtMostOnce);
         let topic = offer.message.topic();
-        if session.lasts() && !qos0 && !offer.walked && session.is_walked_later(topic) {
-            self.deferred.push(offer.deferred(slot));
+        if session.lasts() && !offer.walked && session.is_walked_later(topic) {
+            if session.is_walk_crowded() {
+                self.drop_offer(slot, offer, "it does not get on with the retained messages");
+            } else {
+                self.deferred.push(offer.deferred(slot));
+            }
             return;
         }
         let is_clear = session.queue.is_empty();

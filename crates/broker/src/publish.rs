@@ -37,6 +37,17 @@ pub(crate) enum Published {
     NotRetained,
 }
 
+/// What became of a message that asks to be retained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Retained {
+    /// The disk is to hear of it.
+    Changed,
+    /// The disk need not.
+    Unchanged,
+    /// There is no room for it, in memory or on disk.
+    Refused,
+}
+
 /// Memory for fan-outs in which clients meet a publish by several subscriptions.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
@@ -281,14 +292,10 @@ impl Shard {
         let Due { receipt, origin, ref cut_short } = *due;
         let only = cut_short.as_ref().map(|cut_short| cut_short.lacking);
         if content.retain {
-            if content.payload.is_empty() {
-                self.shared.retained.clear(content.topic);
-            } else if self.shared.retained.set(&message).is_err() {
-                self.deliveries.counters.publish_dropped += 1;
-                retained = false;
-            }
-            if retained && !content.topic.starts_with("$SYS/") {
-                receipts += self.keep_retained(io, content.topic, receipt);
+            match self.retain(&message) {
+                Retained::Changed => receipts += self.keep_retained(io, content.topic, receipt),
+                Retained::Unchanged => {}
+                Retained::Refused => retained = false,
             }
         }
         let matched = self.shared.routes.matched(&mut self.cache, content.topic);
@@ -320,6 +327,31 @@ impl Shard {
             (true, false) => Published::Routed,
         };
         (published, receipts)
+    }
+
+    /// Makes a message its topic's retained one, or with an empty payload clears it.
+    fn retain(&mut self, message: &Message) -> Retained {
+        let store = &self.shared.retained;
+        let is_kept = self.shared.keeps_retained() && !message.topic().starts_with("$SYS/");
+        let is_refused = if is_kept && !self.can_keep() {
+            // What cannot be kept on disk now would be forgotten, or come back, with the next start.
+            true
+        } else if message.payload().is_empty() {
+            if !store.clear(message.topic()) {
+                return Retained::Unchanged;
+            }
+            false
+        } else {
+            store.set(message).is_err()
+        };
+        match (is_refused, is_kept) {
+            (true, _) => {
+                self.deliveries.counters.publish_dropped += 1;
+                Retained::Refused
+            }
+            (false, true) => Retained::Changed,
+            (false, false) => Retained::Unchanged,
+        }
     }
 
     pub(crate) fn on_mail(&mut self, io: &mut Io<'_, Mail>, mail: Mail) {

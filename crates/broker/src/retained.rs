@@ -197,14 +197,14 @@ impl Retained {
         store.messages.get(topic).map(|known| Arc::clone(&known.0))
     }
 
-    /// Forgets the retained message of a topic.
-    pub(crate) fn clear(&self, topic: &str) {
+    /// Forgets the retained message of a topic. False if there was none.
+    pub(crate) fn clear(&self, topic: &str) -> bool {
         let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(gone) = store.messages.take(topic) {
-            store.own -= u64::from(is_own(topic));
-            store.bytes -= gone.0.size() as u64;
-            self.full.store(false, Ordering::Relaxed);
-        }
+        let Some(gone) = store.messages.take(topic) else { return false };
+        store.own -= u64::from(is_own(topic));
+        store.bytes -= gone.0.size() as u64;
+        self.full.store(false, Ordering::Relaxed);
+        true
     }
 
     /// Walks on: appends up to `limit` unexpired messages that the cursor's filter meets. True when the walk
@@ -351,8 +351,8 @@ mod tests {
         );
         retained.set(&message("a", b"123456", None)).unwrap();
         assert_eq!((retained.size().messages, retained.size().bytes), (2, 10));
-        retained.clear("b");
-        retained.clear("b");
+        assert!(retained.clear("b"));
+        assert!(!retained.clear("b"));
         retained.set(&message("c", b"1", None)).unwrap();
         assert_eq!((retained.size().messages, retained.size().bytes), (2, 9));
     }

@@ -17,6 +17,9 @@ use crate::message::{Message, SessionKey};
 use crate::queue::Queue;
 use crate::retained::Cursor;
 
+/// Topics whose retained message one session is given before its walk comes by.
+const EARLY_MAX: usize = 16 * 1024;
+
 /// A message with what one subscriber needs to know to get it.
 #[derive(Debug)]
 pub(crate) struct Delivery {
@@ -259,6 +262,11 @@ impl Session {
         } else {
             self.window.has_room(self.inflight_max)
         }
+    }
+
+    /// Whether more has been published ahead of its walks than is remembered.
+    pub(crate) fn is_walk_crowded(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.early.len() >= EARLY_MAX)
     }
 
     /// Whether retained messages of some topic may still be on their way to it by a walk.

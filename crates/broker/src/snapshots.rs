@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mainstem_mqtt::QoS;
 use mainstem_mqtt::session::Pending;
 use mainstem_runtime::{Clock, Io};
 use mainstem_topic::FilterId;
@@ -171,6 +172,8 @@ impl Shard {
             let subscriber = list[position as usize];
             let session = self.deliveries.sessions.at(slot);
             let walk = session.rare.as_ref().and_then(|rare| rare.walks.get(&*name));
+            // What comes at QoS 0 may be lost, and is not begun again.
+            let walk = walk.filter(|walk| walk.options.qos > QoS::AtMostOnce);
             let walk = walk.map(|walk| walk.cursor.last().into());
             let subscription = StoredSubscription { options: subscriber.options, id: subscriber.id, walk };
             stored.subscriptions.insert(name, subscription);

@@ -27,17 +27,18 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Outcome {
     }
 }
 
-/// What `cargo xtask ci` runs: a little of the first.
+/// What `cargo xtask ci` runs: a little of both, and whether a broker that forgets is found out.
 ///
 /// # Errors
 /// All that is amiss.
 pub(crate) fn smoke(root: &Path) -> Outcome {
-    many::run(root, SMOKE_SECONDS)
+    many::run(root, SMOKE_SECONDS)?;
+    kill::smoke(root, SMOKE_SECONDS)
 }
 
 /// How long it takes if nobody says.
 const SECONDS: u32 = 3600;
-/// How long the smoke run takes.
+/// How long each part of the smoke run takes.
 const SMOKE_SECONDS: u32 = 20;
 
 fn both(root: &Path, seconds: u32) -> Outcome {

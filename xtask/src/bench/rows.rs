@@ -91,7 +91,7 @@ const fn traffic(
 }
 
 /// All rows, in the order in which they run.
-pub(super) const ROWS: [Row; 15] = [
+pub(super) const ROWS: [Row; 16] = [
     traffic(
         "fan-out-qos2",
         "100 publishers to 2,000 subscribers, QoS 2, 64 bytes, 10 in flight per publisher",
@@ -197,13 +197,23 @@ pub(super) const ROWS: [Row; 15] = [
         excused: &[("nats", TOO_SLOW)],
     },
     Row {
-        name: "queued-restart",
-        about: "the same with 1,000 messages for all of them, and the broker started anew before they come",
+        name: "queued-for-all",
+        about: "the same with 1,000 messages that all of them are to get",
         ground: Ground::Disk,
         load: &QUEUED_FOR_ALL,
+        then: None,
+        metrics: metric::OF_QUEUED,
+        targets: &[target(NotFetched, Max(0.0))],
+        excused: &[("nats", TOO_SLOW)],
+    },
+    Row {
+        name: "queued-restart",
+        about: "1,000 messages for each of 1,000 sessions, and the broker started anew before they come",
+        ground: Ground::Disk,
+        load: &QUEUED_STORE,
         then: Some(Then { end: End::Term, load: &QUEUED_FETCH }),
         metrics: metric::OF_RESTART,
-        targets: &[target(NotFetched, Max(0.0)), target(RestartS, Max(5.0))],
+        targets: &[target(NotFetched, Max(0.0)), target(RestartS, Max(5.0)), target(LifePeakMib, Max(256.0))],
         excused: &[("mainstem-none", KEEPS_NOTHING), ("nats", TOO_SLOW)],
     },
     Row {
@@ -246,8 +256,9 @@ const ONE_TO_ONE: [&str; 14] = load("pairs", "1", "1", "1", "64", "--rate", "200
 
 const DURABLE_QOS1: [&str; 15] = with_durable(load("pairs", "16", "16", "1", "64", "--window", "32"));
 const QUEUED: [&str; 12] = queued("1000", "both");
-const QUEUED_FOR_ALL: [&str; 12] = queued("1", "store");
-const QUEUED_FETCH: [&str; 12] = queued("1", "fetch");
+const QUEUED_FOR_ALL: [&str; 12] = queued("1", "both");
+const QUEUED_STORE: [&str; 12] = queued("1000", "store");
+const QUEUED_FETCH: [&str; 12] = queued("1000", "fetch");
 const RETAINED_STORE: [&str; 12] = million_retained("store");
 const RETAINED_FETCH: [&str; 12] = million_retained("fetch");
 

@@ -139,6 +139,25 @@ fn kind_named(name: &str) -> Outcome<Kind> {
     }
 }
 
+/// A run of some seconds that must pass, and one with a broker that forgets, which must not. Both keep to two shards:
+/// numbers that change are for longer runs.
+///
+/// # Errors
+/// All that is amiss.
+pub(super) fn smoke(root: &Path, seconds: u32) -> Outcome {
+    let options = Options { shards: Some(2), ..Options::lasting(seconds) };
+    run(root, &options)?;
+    let forgetful = Options { seconds: seconds.div_ceil(5), is_forgetful: true, ..options };
+    match run(root, &forgetful) {
+        Err(found) if found.contains(LOST) => {
+            println!("kill: as it must be, a broker that forgets is found out");
+            Ok(())
+        }
+        Err(other) => Err(format!("with a broker that forgets: {other}")),
+        Ok(()) => Err("kill: a broker that forgets everything was not found out".to_owned()),
+    }
+}
+
 /// Runs for so many seconds, and until everything has come.
 ///
 /// # Errors

@@ -48,6 +48,15 @@ impl Shard {
 
     /// The first packet of a connection, which is a CONNECT.
     pub(crate) fn first_packet(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, frame: &[u8]) -> Handled {
+        if let Some((journal, number)) = self.conn(conn).connect_ends {
+            if self.is_ending(journal, number) {
+                return Ok(Next::Hold);
+            }
+            // It has just been entered, or was some turns ago.
+            self.conn(conn).connect_ends = None;
+            self.conn(conn).connect_waits = self.commits.current();
+            self.commit_is_due = true;
+        }
         let waits = std::mem::take(&mut self.conn(conn).connect_waits);
         if waits > self.commits.durable() {
             self.conn(conn).connect_waits = waits;
@@ -204,7 +213,13 @@ impl Shard {
                 if self.deliveries.sessions.at(known.slot).lasts() && !self.can_keep() {
                     return Err(ReasonCode::ServerUnavailable);
                 }
+                let session = self.deliveries.sessions.at(known.slot);
+                let (journal, number) = (session.journal, session.number);
                 let ((), wait) = self.entering(|shard| shard.end_session(io, known.slot));
+                if self.is_ending(journal, number) {
+                    self.conn(conn).connect_ends = Some((journal, number));
+                    return Ok(Seated::NotYet);
+                }
                 if wait.commit > 0 {
                     self.conn(conn).connect_waits = wait.commit;
                     return Ok(Seated::NotYet);

@@ -225,6 +225,11 @@ impl Shard {
         }
     }
 
+    /// Whether the end of a session is still to be entered.
+    pub(crate) fn is_ending(&self, journal: u16, session: u32) -> bool {
+        self.ending.iter().any(|ending| ending.journal == journal && ending.session == session)
+    }
+
     /// Enters the end of sessions whose messages are all safe elsewhere.
     pub(crate) fn enter_ends(&mut self) {
         let journals = &mut self.deliveries.journals;

@@ -105,6 +105,8 @@ pub(crate) struct Conn {
     pub(crate) brake: Option<Brake>,
     /// Its CONNECT is answered when this commit is over.
     pub(crate) connect_waits: u64,
+    /// Its CONNECT is answered when the end of this session is on disk: journal and number.
+    pub(crate) connect_ends: Option<(u16, u32)>,
 }
 
 /// Why a publisher waits, and since when.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mainstem_log::{Appended, Completion, Error, Found, LogId, Options, Status, Store};
+use mainstem_log::{Appended, Completion, Error, Found, LogId, Options, Status, Store, Ticket};
 
 struct Gated {
     store: Box<dyn Store>,
@@ -15,14 +15,53 @@ struct Gated {
     /// What [`Gate::report`] will let the broker hear.
     held: Vec<Completion>,
     ready: Vec<Completion>,
+    /// Tickets that were given out: of one commit that waits and the next, the store knows only one.
+    issued: Vec<Issued>,
+    last: u64,
+    /// Commits so far.
+    turn: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Issued {
+    log: LogId,
+    /// The store's.
+    inner: Ticket,
+    /// The broker's.
+    outer: Ticket,
+    turn: u64,
 }
 
 impl Gated {
+    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
+        let appended = self.store.append(log, batch)?;
+        let (inner, turn) = (appended.ticket, self.turn);
+        let is_known = |issued: &&Issued| issued.log == log && issued.inner == inner && issued.turn == turn;
+        let known = self.issued.iter().rev().find(is_known).map(|issued| issued.outer);
+        let ticket = known.unwrap_or_else(|| {
+            self.last += 1;
+            Ticket(self.last)
+        });
+        if known.is_none() {
+            self.issued.push(Issued { log, inner, outer: ticket, turn });
+        }
+        Ok(Appended { ticket, ..appended })
+    }
+
     fn sync(&mut self) {
         if std::mem::take(&mut self.is_due) {
             self.store.commit();
         }
-        self.store.completions(&mut self.held);
+        let mut completed = Vec::new();
+        self.store.completions(&mut completed);
+        for mut completion in completed {
+            let Completion { log, ticket, .. } = completion;
+            let is_over = |issued: &mut Issued| issued.log == log && issued.inner <= ticket;
+            if let Some(last) = self.issued.extract_if(.., is_over).last() {
+                completion.ticket = last.outer;
+                self.held.push(completion);
+            }
+        }
         if self.held.iter().any(|completion| completion.outcome.is_err()) {
             // What cannot be written is heard of at once: only syncs take time.
             self.ready.append(&mut self.held);
@@ -39,8 +78,17 @@ pub(crate) struct SlowStore(Gate);
 
 impl SlowStore {
     pub(crate) fn new(store: Box<dyn Store>, is_slow: bool) -> (Self, Gate) {
-        let (held, ready) = (Vec::new(), Vec::new());
-        let gate = Gate(Arc::new(Mutex::new(Gated { store, is_slow, is_due: false, held, ready })));
+        let gated = Gated {
+            store,
+            is_slow,
+            is_due: false,
+            held: Vec::new(),
+            ready: Vec::new(),
+            issued: Vec::new(),
+            last: 0,
+            turn: 0,
+        };
+        let gate = Gate(Arc::new(Mutex::new(gated)));
         (Self(gate.clone()), gate)
     }
 }
@@ -84,12 +132,13 @@ impl Store for SlowStore {
     }
 
     fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        self.0.open().store.append(log, batch)
+        self.0.open().append(log, batch)
     }
 
     fn commit(&mut self) {
         let mut gated = self.0.open();
         gated.is_due = true;
+        gated.turn += 1;
         if !gated.is_slow {
             gated.sync();
         }

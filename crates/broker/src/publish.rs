@@ -292,7 +292,7 @@ impl Shard {
         let Due { receipt, origin, ref cut_short } = *due;
         let only = cut_short.as_ref().map(|cut_short| cut_short.lacking);
         if content.retain {
-            match self.retain(&message) {
+            match self.retain(&message, receipt.is_some()) {
                 Retained::Changed => receipts += self.keep_retained(io, content.topic, receipt),
                 Retained::Unchanged => {}
                 Retained::Refused => retained = false,
@@ -330,14 +330,17 @@ impl Shard {
     }
 
     /// Makes a message its topic's retained one, or with an empty payload clears it.
-    fn retain(&mut self, message: &Message) -> Retained {
+    ///
+    /// Where there is nothing to clear, whoever is answered waits all the same: the clear that came before may
+    /// still be on its way to the disk.
+    fn retain(&mut self, message: &Message, has_answer: bool) -> Retained {
         let store = &self.shared.retained;
         let is_kept = self.shared.keeps_retained() && !message.topic().starts_with("$SYS/");
         let is_refused = if is_kept && !self.can_keep() {
             // What cannot be kept on disk now would be forgotten, or come back, with the next start.
             true
         } else if message.payload().is_empty() {
-            if !store.clear(message.topic()) {
+            if !store.clear(message.topic()) && !has_answer {
                 return Retained::Unchanged;
             }
             false

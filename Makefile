@@ -32,7 +32,7 @@ fuzz: ## Fuzz each target for FUZZ_SECONDS (300) seconds
 	@xtask/setup cc c++
 	cargo xtask fuzz --seconds $(FUZZ_SECONDS)
 
-sim: ## Crash the log at random for SIM_SECONDS (300) seconds, each time with another seed
+sim: ## Crash the log and whole brokers at random for SIM_SECONDS (300) seconds, each time with another seed
 	@xtask/setup cc
 	cargo xtask sim --seconds $(SIM_SECONDS)
 

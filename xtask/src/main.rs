@@ -51,7 +51,7 @@ usage: cargo xtask <chore>
   soak kill [--seconds N] [--seed N] [--rate N] [--shards N] [--end kill|term|never] [--broker mosquitto] [--forget]
                           kill the broker under load, again and again (docs/benchmarks.md)
   sim [--seconds N] [--seed N]
-                          crash the log as often as N seconds (300) allow, from seed N on, or from a new one";
+                          crash the log and whole brokers as often as N seconds (300) allow, from seed N on, or from a new one";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -16,26 +16,38 @@ struct Program {
     /// The test's target, and its name there.
     target: &'static str,
     test: &'static str,
+    /// Whether the smoke run takes it; without, the test itself has seeds that suffice.
+    in_smoke: bool,
 }
 
-const PROGRAMS: [Program; 3] = [
+const PROGRAMS: [Program; 4] = [
     Program {
         name: "crashes of the log",
         package: "mainstem-disk",
         target: "crash",
         test: "nothing_acknowledged_is_lost",
+        in_smoke: true,
     },
     Program {
         name: "bits that rot",
         package: "mainstem-disk",
         target: "crash",
         test: "a_bit_that_flips_costs_one_batch_at_most",
+        in_smoke: true,
     },
     Program {
         name: "crashes of the log, with a thread",
         package: "mainstem-disk",
         target: "crash",
         test: "nothing_is_lost_with_a_thread_either",
+        in_smoke: true,
+    },
+    Program {
+        name: "whole brokers",
+        package: "mainstem-sim",
+        target: "sim",
+        test: "clients_see_what_they_were_promised",
+        in_smoke: false,
     },
 ];
 
@@ -63,7 +75,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Outcome {
             _ => return Err(format!("sim does not know `{}`", option.join(" "))),
         }
     }
-    simulate(root, seconds, seed.unwrap_or_else(new_seed))
+    simulate(root, seconds, seed.unwrap_or_else(new_seed), |_| true)
 }
 
 /// What `cargo xtask ci` runs: a little, always the same.
@@ -71,7 +83,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Outcome {
 /// # Errors
 /// The first program that fails.
 pub(crate) fn smoke(root: &Path) -> Outcome {
-    simulate(root, SMOKE_SECONDS, SMOKE_SEED)
+    simulate(root, SMOKE_SECONDS, SMOKE_SEED, |program| program.in_smoke)
 }
 
 /// A seed that is as good as never used: the time, with room for what runs in between.
@@ -80,8 +92,9 @@ fn new_seed() -> u64 {
     since.as_secs() * 1000
 }
 
-fn simulate(root: &Path, seconds: u32, first: u64) -> Outcome {
-    for program in &PROGRAMS {
+fn simulate(root: &Path, seconds: u32, first: u64, is_run: fn(&Program) -> bool) -> Outcome {
+    let programs = || PROGRAMS.iter().filter(|program| is_run(program));
+    for program in programs() {
         let status = program.command(root).arg("--no-run").status();
         if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
             return Err(format!("{}: cannot be built: {status:?}", program.name));
@@ -90,12 +103,12 @@ fn simulate(root: &Path, seconds: u32, first: u64) -> Outcome {
     let until = Instant::now() + Duration::from_secs(seconds.into());
     let mut from = first;
     while from == first || Instant::now() < until {
-        for program in &PROGRAMS {
+        for program in programs() {
             program.run(root, from..from + CHUNK)?;
         }
         from += CHUNK;
     }
-    for program in &PROGRAMS {
+    for program in programs() {
         println!("{}: {} seeds from {first} on", program.name, from - first);
     }
     Ok(())

@@ -1,0 +1,142 @@
+//! Stores with a bug each.
+
+use std::ops::Range;
+
+use mainstem_log::{Appended, Completion, Error, LogId, Options, Status, Store, Ticket, batches};
+
+/// Implements the rest of a store by the one it wraps.
+macro_rules! as_wrapped {
+    () => {
+        fn names(&self) -> Vec<String> {
+            self.store.names()
+        }
+
+        fn remove(&mut self, log: LogId) -> Result<(), Error> {
+            self.store.remove(log)
+        }
+
+        fn status(&self, log: LogId) -> Status {
+            self.store.status(log)
+        }
+
+        fn find_time(&mut self, log: LogId, at_ms: i64) -> Result<Option<mainstem_log::Found>, Error> {
+            self.store.find_time(log, at_ms)
+        }
+
+        fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
+            self.store.truncate_prefix(log, offset)
+        }
+
+        fn truncate_suffix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
+            self.store.truncate_suffix(log, offset)
+        }
+
+        fn tend(&mut self, unix_ms: u64) -> Option<u64> {
+            self.store.tend(unix_ms)
+        }
+    };
+}
+
+/// Says that what was appended is durable, and lets it become so with the next commit.
+pub(crate) struct EarlyAcks {
+    store: Box<dyn Store>,
+    appended: Vec<(LogId, Ticket)>,
+    completed: Vec<Completion>,
+    is_odd: bool,
+}
+
+impl EarlyAcks {
+    pub(crate) fn new(store: Box<dyn Store>) -> Self {
+        Self { store, appended: Vec::new(), completed: Vec::new(), is_odd: false }
+    }
+}
+
+impl Store for EarlyAcks {
+    as_wrapped!();
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        self.store.open(name, options)
+    }
+
+    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
+        let appended = self.store.append(log, batch)?;
+        self.appended.push((log, appended.ticket));
+        Ok(appended)
+    }
+
+    fn commit(&mut self) {
+        self.is_odd = !self.is_odd;
+        if self.is_odd {
+            let completed = |(log, ticket)| Completion { log, ticket, outcome: Ok(()) };
+            self.completed.extend(self.appended.drain(..).map(completed));
+        } else {
+            self.store.commit();
+        }
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        into.append(&mut self.completed);
+        self.store.completions(into);
+    }
+
+    fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
+        self.store.read(log, offsets, max, into)
+    }
+}
+
+/// Passes over a batch in the middle of what a log had when it was opened.
+pub(crate) struct LostBatch {
+    store: Box<dyn Store>,
+    /// The log of sessions, and the offset that is lost.
+    lost: Option<(LogId, u64)>,
+}
+
+impl LostBatch {
+    pub(crate) fn new(store: Box<dyn Store>) -> Self {
+        Self { store, lost: None }
+    }
+}
+
+impl Store for LostBatch {
+    as_wrapped!();
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        let log = self.store.open(name, options)?;
+        if name == "mqtt" && self.lost.is_none() {
+            let Status { start, end, .. } = self.store.status(log);
+            self.lost = Some((log, start + (end - start) * 2 / 3));
+        }
+        Ok(log)
+    }
+
+    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
+        self.store.append(log, batch)
+    }
+
+    fn commit(&mut self) {
+        self.store.commit();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        self.store.completions(into);
+    }
+
+    fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
+        let before = into.len();
+        self.store.read(log, offsets, max, into)?;
+        let Some((lost_log, offset)) = self.lost.filter(|_| max > 0) else { return Ok(()) };
+        let bytes = into.split_off(before);
+        let mut left = &bytes[..];
+        for batch in batches(&bytes) {
+            let (one, rest) = left.split_at(batch.header.total_bytes);
+            left = rest;
+            let is_lost = log == lost_log
+                && (batch.header.base_offset..batch.header.end_offset()).contains(&offset)
+                && !rest.is_empty();
+            if !is_lost {
+                into.extend_from_slice(one);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! The simulator on a sound broker and on flawed ones: a few seeds pass, the same seed gives the same trace, and
+//! every planted bug is found.
+//!
+//! `SIM_SEEDS=from..to` chooses other seeds than those of the smoke run. A seed that fails is printed with the
+//! command that runs it again.
+
+mod flaws;
+
+use std::ops::Range;
+use std::panic;
+
+use mainstem_sim::{Sound, Tally, trace, try_seed};
+
+/// What the smoke run takes.
+const SMOKE: Range<u64> = 0..100;
+/// Seeds within which a planted bug must be found.
+const PLANTED_WITHIN: u64 = 300;
+
+fn seeds() -> Range<u64> {
+    let Ok(seeds) = std::env::var("SIM_SEEDS") else { return SMOKE };
+    let (from, to) = seeds.split_once("..").expect("SIM_SEEDS is from..to");
+    from.parse().expect("a number")..to.parse().expect("a number")
+}
+
+#[test]
+fn clients_see_what_they_were_promised() {
+    let mut all = Tally::default();
+    for seed in seeds() {
+        match try_seed(seed, &mut Sound) {
+            Ok(tally) => all += tally,
+            Err(violation) => panic!(
+                "seed {seed}: {}\nagain: cargo run --profile sim -p mainstem-sim -- --seed {seed} --trace",
+                violation.0
+            ),
+        }
+    }
+    println!("{all:?}");
+    assert!(all.kills > 0 && all.power_losses > 0 && all.clean_ends > 0 && all.disk_faults > 0);
+    assert!(all.acknowledged > 1000 && all.delivered > 1000);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in 0..10 {
+        let (one, two) = (trace(seed, &mut Sound), trace(seed, &mut Sound));
+        assert!(one.len() > 100, "{one:?}");
+        let difference = one.iter().zip(&two).find(|(one, two)| one != two);
+        assert_eq!(difference, None, "seed {seed}");
+        assert_eq!(one.len(), two.len());
+        assert_ne!(one, trace(seed + 100, &mut Sound), "seeds matter");
+    }
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    // What panics in a broker that was given wrong data is a way of being found.
+    panic::set_hook(Box::new(|_| {}));
+    let mut missed = Vec::new();
+    for (name, words, make) in flaws::ALL {
+        let found = (0..PLANTED_WITHIN)
+            .filter_map(|seed| Some((seed, try_seed(seed, &mut *make()).err()?)))
+            .find(|(_, violation)| violation.0.contains(words));
+        match found {
+            Some((seed, violation)) => println!("{name}: seed {seed}: {}", violation.0),
+            None => missed.push(name),
+        }
+    }
+    drop(panic::take_hook());
+    assert!(missed.is_empty(), "not found within {PLANTED_WITHIN} seeds: {missed:?}");
+}

@@ -9,7 +9,7 @@ use mainstem_mqtt::{ConnAck, Packet, Publish, QoS, ReasonCode, SubAck, Version, 
 use crate::frames;
 use crate::ledger::{Arrival, Ledger, MessageId, Moment, SessionId, Sub, Violation};
 use crate::machine::LinkId;
-use crate::plan::{Profile, filter_text};
+use crate::plan::{Profile, SHARED_TOPICS, filter_text};
 
 /// Publishes that a client has under way at most.
 const OUTGOING_MAX: usize = 40;
@@ -194,7 +194,9 @@ impl Client {
             !incoming.retain
                 && incoming.message.is_some_and(|message| {
                     let message = &ledger.messages[message];
-                    message.acked.is_some() && message.expiry_s.is_none()
+                    // What others had before was acknowledged when they had it.
+                    let is_shared = SHARED_TOPICS.contains(&&*message.topic);
+                    message.acked.is_some() && message.expiry_s.is_none() && !is_shared
                 })
         };
         self.unacknowledged.retain(|_, incoming| is_safe(incoming));

@@ -195,7 +195,7 @@ impl Ledger {
             if *dealt > 1 {
                 return Err(Violation(format!("{who}: dealt out at QoS 2 for the {dealt}. time")));
             }
-        } else if is_first && !message.is_will && message.expiry_s.is_none() {
+        } else if is_first && !message.is_will && message.expiry_s.is_none() && qos >= message.qos {
             let key = (message.publisher, Arc::clone(&message.topic), message.qos, qos);
             // What was sent before its subscription was there comes when it is sent again, if at all.
             let is_due = |sub: &Sub| {

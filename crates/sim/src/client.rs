@@ -76,6 +76,8 @@ pub(crate) struct Client {
     pub(crate) gone_ms: u64,
     /// A CONNECT or DISCONNECT that nobody answered may have ended the session.
     pub(crate) is_unsure: bool,
+    /// Another CONNECT was not answered.
+    is_unanswered: bool,
     /// On this connection it acknowledges nothing.
     pub(crate) is_silent: bool,
     partial: Vec<u8>,
@@ -106,6 +108,7 @@ impl Client {
             is_anchored: false,
             gone_ms: 0,
             is_unsure: false,
+            is_unanswered: false,
             is_silent: false,
             partial: Vec::new(),
             outgoing: VecDeque::new(),
@@ -146,7 +149,10 @@ impl Client {
         link: LinkId,
         clean: bool,
         will: Option<MessageId>,
+        now_ms: u64,
     ) {
+        // If the session had expired by then, another one has begun.
+        self.is_unsure |= self.is_unanswered && !self.must_be_there(now_ms);
         let clean = clean || self.is_unsure || self.profile.expiry_s == 0;
         if clean {
             self.forget_session();
@@ -172,8 +178,7 @@ impl Client {
         match self.stage {
             // It may have taken effect without an answer.
             Stage::Connecting { clean: true } => self.is_unsure = true,
-            // If the session had expired, another one has begun.
-            Stage::Connecting { clean: false } => self.is_unsure |= !self.must_be_there(now_ms),
+            Stage::Connecting { clean: false } => self.is_unanswered = true,
             Stage::Away => {}
             Stage::Online => self.gone_ms = now_ms,
         }
@@ -345,7 +350,7 @@ impl Client {
             return Err(self.broken("its session is gone"));
         }
         self.stage = Stage::Online;
-        self.is_unsure = false;
+        (self.is_unsure, self.is_unanswered) = (false, false);
         if !connack.session_present {
             self.forget_session();
         }

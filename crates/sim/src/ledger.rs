@@ -99,11 +99,18 @@ pub(crate) struct Ledger {
     pub(crate) sessions: Vec<Session>,
     /// How often a message for a group has begun to come at QoS 2, to any member.
     dealt: BTreeMap<(&'static str, MessageId), u32>,
+    /// Members of groups end, and what they held is dealt out again.
+    may_deal_twice: bool,
     pub(crate) deliveries: u64,
     now: Moment,
 }
 
 impl Ledger {
+    /// With `may_deal_twice` sessions end that are members of groups.
+    pub(crate) fn new(may_deal_twice: bool) -> Self {
+        Self { may_deal_twice, ..Self::default() }
+    }
+
     /// The next moment.
     pub(crate) fn tick(&mut self) -> Moment {
         self.now += 1;
@@ -179,19 +186,18 @@ impl Ledger {
         if !known.subs.iter().any(|sub| sub.may_meet(message)) {
             return Err(Violation(format!("{who}: no subscription that it could have met")));
         }
+        let group = known.subs.iter().find_map(|sub| sub.group.filter(|_| sub.may_meet(message)));
+        let is_once = qos == QoS::ExactlyOnce && (group.is_none() || !self.may_deal_twice);
         let (begun, came) = known.got.entry(id).or_default();
         *came += 1;
         let is_first = *came == 1;
-        if qos == QoS::ExactlyOnce {
-            *begun += 1;
-            if *begun > 1 {
-                return Err(Violation(format!("{who}: delivered at QoS 2 for the {begun}. time")));
-            }
+        *begun += u32::from(is_once);
+        if *begun > 1 {
+            return Err(Violation(format!("{who}: delivered at QoS 2 for the {begun}. time")));
         }
-        let group = known.subs.iter().find_map(|sub| sub.group.filter(|_| sub.may_meet(message)));
         if let Some(group) = group {
             let dealt = self.dealt.entry((group, id)).or_default();
-            *dealt += u32::from(qos == QoS::ExactlyOnce);
+            *dealt += u32::from(is_once);
             if *dealt > 1 {
                 return Err(Violation(format!("{who}: dealt out at QoS 2 for the {dealt}. time")));
             }

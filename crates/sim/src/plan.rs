@@ -58,6 +58,9 @@ pub(crate) struct Plan {
     pub(crate) is_slow: bool,
     pub(crate) clients: Vec<Profile>,
     pub(crate) faults: Faults,
+    /// Sessions end while others live on. What they held for a group is then given to another member; with a crash
+    /// in between, to two.
+    pub(crate) ends_sessions: bool,
     /// Chance in 100 that bytes go in small pieces.
     pub(crate) pieces: u64,
     /// Chance in 10,000 steps that a connection is cut.
@@ -81,6 +84,7 @@ impl Plan {
             full: if is_rough { 10 } else { 0 },
         };
         let clients = (0..2 + dice.below(4)).map(|_| profile(dice)).collect();
+        let ends_sessions = dice.chance(50);
         Self {
             shards: 1 + dice.below(3) as usize,
             changes_shards: dice.chance(40),
@@ -90,6 +94,7 @@ impl Plan {
             is_slow: dice.chance(80),
             clients,
             faults,
+            ends_sessions,
             pieces: pick(dice, &[0, 5, 50]),
             cuts: pick(dice, &[0, 20, 100]),
         }
@@ -154,8 +159,12 @@ pub(crate) fn qos(dice: &mut Dice) -> QoS {
 }
 
 /// A filter, and the group it is shared in.
-pub(crate) fn filter(dice: &mut Dice, profile: &Profile, lasts: bool) -> (Arc<str>, Option<&'static str>) {
-    let takes_part = lasts && dice.chance(25);
+pub(crate) fn filter(
+    dice: &mut Dice,
+    profile: &Profile,
+    may_share: bool,
+) -> (Arc<str>, Option<&'static str>) {
+    let takes_part = may_share && dice.chance(25);
     if takes_part {
         let (group, filter) = profile.group;
         (filter.into(), Some(group))

@@ -100,11 +100,12 @@ impl<'a> Run<'a> {
         let profiles = plan.clients.iter().cloned().enumerate();
         let clients = profiles.map(|(index, profile)| Client::new(index, profile)).collect();
         fs.note(|| format!("{} shards, {:?}", plan.shards, plan.faults));
+        let ends_sessions = plan.ends_sessions;
         Ok(Self {
             plan,
             dice,
             now_ms,
-            ledger: Ledger::default(),
+            ledger: Ledger::new(ends_sessions),
             clients,
             links: BTreeMap::new(),
             next_link: 0,
@@ -287,7 +288,7 @@ impl<'a> Run<'a> {
         match self.clients[index].stage {
             Stage::Away => {
                 if self.dice.chance(30) {
-                    let clean = self.dice.chance(5);
+                    let clean = self.plan.ends_sessions && self.dice.chance(5);
                     self.connect(index, clean);
                 }
             }
@@ -315,7 +316,7 @@ impl<'a> Run<'a> {
         let shard = self.any_shard();
         self.machine.open(link, shard);
         self.clients[index].is_silent = is_lazy && self.dice.chance(50);
-        self.clients[index].connect(&mut self.ledger, link, clean, will);
+        self.clients[index].connect(&mut self.ledger, link, clean, will, self.now_ms);
         self.fs.note(|| format!("client {index} connects to shard {shard}"));
         self.send(index);
     }
@@ -371,10 +372,11 @@ impl<'a> Run<'a> {
     fn do_something_else(&mut self, index: usize) {
         let dice = &mut self.dice;
         let client = &mut self.clients[index];
+        let may_share = client.lasts && (self.plan.ends_sessions || client.profile.expiry_s == u32::MAX);
         match dice.below(100) {
             0..40 => client.acknowledge(if client.is_silent { 0 } else { 1 + dice.below(9) as usize }),
             40..75 => {
-                let (filter, group) = plan::filter(dice, &client.profile, client.lasts);
+                let (filter, group) = plan::filter(dice, &client.profile, may_share);
                 let qos = if group.is_some() {
                     pick(dice, &[QoS::AtLeastOnce, QoS::ExactlyOnce])
                 } else {
@@ -383,11 +385,11 @@ impl<'a> Run<'a> {
                 client.subscribe(&mut self.ledger, &filter, group, qos);
             }
             75..90 => {
-                let (filter, group) = plan::filter(dice, &client.profile, client.lasts);
+                let (filter, group) = plan::filter(dice, &client.profile, may_share);
                 client.unsubscribe(&mut self.ledger, &filter, group);
             }
             90..93 => {
-                let ends_session = dice.chance(20);
+                let ends_session = self.plan.ends_sessions && dice.chance(20);
                 client.disconnect(ends_session);
                 self.send(index);
                 self.cut(index);

@@ -341,6 +341,17 @@ impl Shard {
         }
         self.send(io, seat.slot, &packet);
         self.pump(io, seat.slot);
+        self.wake_when_kept(seat.slot);
+    }
+
+    /// What came for a session while it had no connection, and is not on disk yet, wakes nobody by itself.
+    fn wake_when_kept(&mut self, slot: u32) {
+        let session = self.deliveries.sessions.at(slot);
+        if session.lasts() && !session.queue.is_empty() {
+            let key = self.deliveries.sessions.key(self.me, slot);
+            self.commits.wake_with(self.commits.current(), key);
+            self.commit_is_due = true;
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use mainstem_topic::parse_subscription;
 
 use crate::config::{Durability, MqttConfig};
 use crate::groups::Group;
-use crate::journal::entry::Origin;
+use crate::journal::entry::{Entry, Origin};
 use crate::journal::replay::{Arrival, Replayed, StoredExtra, StoredReceived, StoredSession, StoredWill};
 use crate::journal::{Journal, decode_message};
 use crate::queue::Run;
@@ -111,6 +111,8 @@ impl Shard {
         if self.shared.registry.claim(&client_id, key).is_err() {
             log::warn!("client {client_id:?} has two sessions on disk; one of them goes");
             self.deliveries.sessions.remove(key.slot);
+            // Or it would be back when the other has ended, or is read later.
+            self.deliveries.journals[journal].push(&Entry::End { session: number });
             return;
         }
         self.shared.count_session();

@@ -12,7 +12,7 @@ use std::panic;
 use mainstem_sim::{Sound, Tally, trace, try_seed};
 
 /// What the smoke run takes.
-const SMOKE: Range<u64> = 0..100;
+const SMOKE: Range<u64> = 100..200;
 /// Seeds within which a planted bug must be found.
 const PLANTED_WITHIN: u64 = 300;
 

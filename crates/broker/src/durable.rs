@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainstem_mqtt::{Packet, ReasonCode, SubAck, UserProperties, Version};
+use mainstem_mqtt::{Packet, QoS, ReasonCode, SubAck, UserProperties, Version};
 use mainstem_runtime::Io;
 
 use crate::answers::{Answer, Receipt, Wait, What};
@@ -342,14 +342,17 @@ impl Shard {
                 if session.version == Version::V5 && matches!(first >> 4, PUBACK | PUBREC) =>
             {
                 session.received.release(*packet_id);
+                self.enter_release(slot, *packet_id);
                 self.acknowledge(io, slot, *first, *packet_id, ReasonCode::QuotaExceeded);
             }
             // It stays with this session as well, and may be delivered twice.
             What::Settled { .. } | What::WillSent => {}
             _ if !session.connected => {}
             _ => {
+                let client_id = Arc::clone(&session.client_id);
+                self.cut_short_answered(slot, what);
                 let what = "what it asked for cannot be kept on disk";
-                log::warn!("client {:?} is disconnected: {what}", session.client_id);
+                log::warn!("client {client_id:?} is disconnected: {what}");
                 self.disconnect(io, slot, ReasonCode::QuotaExceeded, Some(what));
             }
         }
@@ -391,6 +394,8 @@ impl Shard {
                 journal.noted(completion);
             }
         }
+        // Before anybody is told: whoever comes again must not be taken for done.
+        self.give_up_lost();
         for Arrived { commit, is_durable } in arrived.drain(..) {
             self.commits.arrive(commit, is_durable);
         }
@@ -403,10 +408,75 @@ impl Shard {
                 self.on_commit(io, key, over.commit, over.has_failed);
             }
         }
-        let is_failing = self.deliveries.journals.iter().any(Journal::is_failing)
-            || self.retained_log.as_ref().is_some_and(RetainedLog::is_failing);
-        self.shared.set_failing(self.me, is_failing);
+        self.note_failures();
         self.deliveries.queued_elsewhere = self.shared.queued_elsewhere(self.me);
+    }
+
+    /// The PUBREC that is not given was of a publish that some journals may have.
+    fn cut_short_answered(&mut self, slot: u32, what: &What) {
+        let What::Ack { packet_id, .. } = what else { return };
+        let Some(rare) = &mut self.deliveries.sessions.at(slot).rare else { return };
+        if let Some(index) = rare.under_way.iter().position(|known| known.packet_id == *packet_id) {
+            let publish = rare.under_way.swap_remove(index);
+            self.cut_short(slot, publish);
+        }
+    }
+
+    fn note_failures(&mut self) {
+        let bits = |bits: u64, journal: &Journal| bits | 1 << journal.home;
+        let mine = self.deliveries.journals.iter().fold(0, bits);
+        let failing = self.deliveries.journals.iter().filter(|journal| journal.is_failing()).fold(0, bits);
+        self.shared.set_failing(mine, failing);
+        if let Some(log) = &self.retained_log {
+            self.shared.set_retained_failing(log.is_failing());
+        }
+    }
+
+    /// A journal has lost entries. Messages that sessions have from them only, and that have not left, are taken
+    /// back: nobody was told that they are kept, and who sent them will send them again.
+    fn give_up_lost(&mut self) {
+        for index in 0..self.deliveries.journals.len() {
+            let Some(lost) = self.deliveries.journals[index].take_lost() else { continue };
+            // Without a number it is that of the turn which has just ended.
+            let first_lost =
+                lost.commit.unwrap_or(self.commits.current() - 1).max(self.commits.durable() + 1);
+            self.note_failures();
+            let slots: Vec<u32> = self.deliveries.sessions.slots_from(0).collect();
+            for slot in slots {
+                let session = self.deliveries.sessions.at(slot);
+                if !session.lasts() || usize::from(session.journal) != index {
+                    continue;
+                }
+                let gone = session.queue.take_behind(lost.from);
+                for delivery in &gone {
+                    session.settle(delivery);
+                }
+                let is_connected = session.connected;
+                let qos0 = gone.iter().filter(|delivery| delivery.qos == QoS::AtMostOnce).count() as u32;
+                session.queued_qos0 -= qos0.min(session.queued_qos0);
+                let under_way = session.rare.as_mut().map(|rare| std::mem::take(&mut rare.under_way));
+                self.deliveries.counters.queued_messages -= gone.len() as u64;
+                self.deliveries.backlog -= if is_connected { gone.len() as u64 } else { 0 };
+                for publish in under_way.unwrap_or_default() {
+                    if publish.commit >= first_lost {
+                        self.cut_short(slot, publish);
+                    } else {
+                        self.deliveries.sessions.at(slot).rare().under_way.push(publish);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A QoS 2 publish has not arrived everywhere: when it is sent again, those that lack it get it.
+    fn cut_short(&mut self, slot: u32, publish: UnderWay) {
+        let UnderWay { packet_id, sequence, groups, .. } = publish;
+        let lacking = self.shared.failing();
+        let rare = self.deliveries.sessions.at(slot).rare();
+        rare.cut_short.retain(|(known, _)| *known != packet_id);
+        // What was dealt out here was lost with the journal, if that is what failed.
+        let groups = if lacking == 0 { groups } else { Vec::new() };
+        rare.cut_short.push((packet_id, CutShort { sequence, lacking, groups: groups.into() }));
     }
 
     fn on_commit(&mut self, io: &mut Io<'_, Mail>, key: SessionKey, commit: u64, has_failed: bool) {
@@ -433,7 +503,7 @@ impl Shard {
             log.store_batch(journal.store(), commit);
             parts += log.parts(commit);
         }
-        let mut has_failed = self.retained_log.as_ref().is_some_and(RetainedLog::is_failing);
+        let mut has_failed = self.retained_log.as_mut().is_some_and(RetainedLog::take_has_lost);
         for journal in &mut self.deliveries.journals {
             parts += u32::from(journal.commit(commit));
             has_failed |= journal.has_lost();
@@ -534,19 +604,20 @@ impl Shard {
         let Some((journal, _)) = self.journal(slot) else { return };
         let groups = journal.take_dealt();
         let Origin { packet_id, sequence, reach, .. } = origin;
-        if reach != 0 {
-            let rare = self.deliveries.sessions.at(slot).rare();
-            rare.under_way.retain(|known| known.packet_id != packet_id);
-            rare.under_way.push(UnderWay { packet_id, sequence, reach, groups });
-        }
+        let commit = self.commits.current();
+        let rare = self.deliveries.sessions.at(slot).rare();
+        rare.under_way.retain(|known| known.packet_id != packet_id);
+        rare.under_way.push(UnderWay { packet_id, sequence, commit, reach, groups });
     }
 
     /// It has reached them all.
     fn note_complete(&mut self, slot: u32, packet_id: u16) {
         let Some(rare) = &mut self.deliveries.sessions.at(slot).rare else { return };
-        let before = rare.under_way.len();
-        rare.under_way.retain(|known| known.packet_id != packet_id);
-        if rare.under_way.len() < before
+        let Some(index) = rare.under_way.iter().position(|known| known.packet_id == packet_id) else {
+            return;
+        };
+        let publish = rare.under_way.swap_remove(index);
+        if publish.reach != 0
             && let Some((journal, session)) = self.journal(slot)
         {
             journal.mark(Mark::Complete { session, packet_id });

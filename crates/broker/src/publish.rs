@@ -259,7 +259,7 @@ impl Shard {
             // The exchange is over, the identifier free again [MQTT-4.3.3-9].
             session.received.release(publish.packet_id);
         }
-        let completes = is_once && session.lasts() && self.shared.homes().count_ones() > 1;
+        let completes = is_once && session.lasts();
         let first = if is_once { PUBREC } else { PUBACK };
         let what = What::Ack { first, packet_id: publish.packet_id, reason };
         self.answer_with(io, slot, wait, receipt, what, completes);

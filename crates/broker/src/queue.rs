@@ -200,6 +200,32 @@ impl Queue {
         taken
     }
 
+    /// Takes out the deliveries of messages at or behind `offset` in the journal.
+    pub(crate) fn take_behind(&mut self, offset: u64) -> Vec<Delivery> {
+        let is_behind = |delivery: &Delivery| delivery.sequence > 0 && delivery.offset >= offset;
+        let (mut taken, kept) = std::mem::take(&mut self.near).into_iter().partition::<Vec<_>, _>(is_behind);
+        self.near = kept.into();
+        self.bytes -= taken.iter().map(Delivery::size).sum::<u64>();
+        let runs = std::mem::take(&mut self.far);
+        let mut behind = Self::default();
+        for mut run in runs {
+            self.far_len -= run.count as usize;
+            self.bytes -= run.bytes;
+            while run.count > 0 && run.offset < offset {
+                let mut one = Run { count: 1, ..run.clone() };
+                one.bytes = run.shorten(None);
+                self.push_far(one);
+            }
+            if run.count > 0 {
+                behind.push_far(run);
+            }
+        }
+        while let Some((delivery, _)) = behind.pop_far(None) {
+            taken.push(delivery);
+        }
+        taken
+    }
+
     /// Gives back memory that an empty queue does not need.
     pub(crate) fn shrink(&mut self, kept: usize) {
         if self.near.capacity() > kept {

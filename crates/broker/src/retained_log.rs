@@ -32,6 +32,8 @@ pub(crate) struct RetainedLog {
     in_flight: VecDeque<InFlight>,
     /// Records since the start.
     pub(crate) records: u64,
+    /// Something of this turn could not be kept.
+    has_lost: bool,
     /// Times that something could not be kept.
     pub(crate) failures: u64,
     /// Topics whose last change is not on disk, since it could not be kept.
@@ -71,6 +73,7 @@ impl RetainedLog {
             gathered: Vec::new(),
             in_flight: VecDeque::new(),
             records: 0,
+            has_lost: false,
             failures: 0,
             missed: BTreeSet::new(),
         })
@@ -133,6 +136,7 @@ impl RetainedLog {
     ) {
         self.records += 1;
         if !self.missed.is_empty() {
+            self.has_lost = true;
             self.missed.insert(topic.into());
             return;
         }
@@ -189,7 +193,13 @@ impl RetainedLog {
             self.failures += 1;
             log::error!("retained messages cannot be kept on disk: {error}");
         }
+        self.has_lost = true;
         self.missed.extend(topics);
+    }
+
+    /// Whether something of the turn that ends could not be kept.
+    pub(crate) fn take_has_lost(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost)
     }
 
     /// How many parts of commit `commit` are on their way.

@@ -82,8 +82,9 @@ pub struct Shared {
     /// Journals there are; one bit each.
     homes: AtomicU64,
     keeps_retained: AtomicBool,
-    /// Shards whose journals cannot keep anything now.
+    /// Journals that cannot keep anything now; one bit each.
     failing: AtomicU64,
+    retained_failing: AtomicBool,
     connections: AtomicU32,
     pub(crate) sessions: AtomicU32,
     names: AtomicU64,
@@ -104,6 +105,7 @@ impl Shared {
             homes: AtomicU64::new(0),
             keeps_retained: AtomicBool::new(false),
             failing: AtomicU64::new(0),
+            retained_failing: AtomicBool::new(false),
             connections: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
             names: AtomicU64::new(0),
@@ -169,17 +171,27 @@ impl Shared {
         self.lasting.load(Ordering::Acquire)
     }
 
-    /// Notes whether a shard's journals cannot keep anything now.
-    pub(crate) fn set_failing(&self, shard: u16, failing: bool) {
-        let bit = 1 << shard;
-        if (self.failing.load(Ordering::Relaxed) & bit != 0) != failing {
-            self.failing.fetch_xor(bit, Ordering::Relaxed);
+    /// Notes which of a shard's journals, `mine`, cannot keep anything now.
+    pub(crate) fn set_failing(&self, mine: u64, failing: u64) {
+        if self.failing.load(Ordering::Relaxed) & mine != failing {
+            self.failing.fetch_and(!mine | failing, Ordering::Relaxed);
+            self.failing.fetch_or(failing, Ordering::Relaxed);
         }
     }
 
-    /// Whether some journal cannot keep anything now.
+    /// Journals that cannot keep anything now; one bit each.
+    pub(crate) fn failing(&self) -> u64 {
+        self.failing.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether retained messages cannot be kept now.
+    pub(crate) fn set_retained_failing(&self, failing: bool) {
+        self.retained_failing.store(failing, Ordering::Relaxed);
+    }
+
+    /// Whether something cannot be kept now.
     pub fn is_failing(&self) -> bool {
-        self.failing.load(Ordering::Relaxed) != 0
+        self.failing() != 0 || self.retained_failing.load(Ordering::Relaxed)
     }
 
     /// Messages queued for sessions of other shards than `shard`, as of their last turns.

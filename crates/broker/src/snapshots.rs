@@ -133,7 +133,7 @@ impl Shard {
             stored.received.insert(packet_id, StoredReceived { sequence, reach: 0, groups: Vec::new() });
         }
         if let Some(rare) = &session.rare {
-            for UnderWay { packet_id, sequence, reach, groups } in &rare.under_way {
+            for UnderWay { packet_id, sequence, reach, groups, .. } in &rare.under_way {
                 let (sequence, reach, groups) = (*sequence, *reach, groups.clone());
                 stored.received.insert(*packet_id, StoredReceived { sequence, reach, groups });
             }

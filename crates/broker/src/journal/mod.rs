@@ -62,6 +62,8 @@ pub(crate) struct Journal {
     publish: Vec<u8>,
     /// Offset of the next entry.
     next: u64,
+    /// Offset of the turn's first entry.
+    turn_start: u64,
     /// Offset behind the last entry that the store has.
     stored: u64,
     /// Offset behind the last entry that is on disk.
@@ -87,7 +89,9 @@ pub(crate) struct Journal {
     dealt: Vec<Box<str>>,
     /// Entries are lost since an append or a commit failed, until a snapshot has made up for them.
     is_failing: bool,
-    /// Where those begin.
+    /// What was lost since somebody last looked.
+    lost: Option<Lost>,
+    /// Where what was lost begins.
     lost_from: u64,
     /// When it may be tried to make up for them, ms.
     retry_at_ms: u64,
@@ -101,9 +105,20 @@ pub(crate) struct Journal {
     pub(crate) bytes: u64,
 }
 
+/// Entries that are not kept after all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Offset of the first.
+    pub(crate) from: u64,
+    /// The first commit that they are part of; nothing for the turn's own.
+    pub(crate) commit: Option<u64>,
+}
+
 #[derive(Debug)]
 struct InFlight {
     ticket: Ticket,
+    /// Where the entries of its turn begin.
+    from: u64,
     end: u64,
     bytes: u64,
     commit: u64,
@@ -140,6 +155,7 @@ impl Journal {
             scratch: Vec::new(),
             publish: Vec::new(),
             next: end,
+            turn_start: end,
             stored: end,
             committed: end,
             receivers: Vec::new(),
@@ -155,6 +171,7 @@ impl Journal {
             origins: VecDeque::new(),
             dealt: Vec::new(),
             is_failing: false,
+            lost: None,
             lost_from: 0,
             retry_at_ms: 0,
             completions: Vec::new(),
@@ -332,14 +349,16 @@ impl Journal {
                     (last.end, last.bytes) = (self.next, last.bytes + bytes);
                 } else {
                     let ticket = appended.ticket;
-                    self.in_flight.push_back(InFlight { ticket, end: self.next, bytes, commit: 0 });
+                    let (from, end) = (self.turn_start, self.next);
+                    self.in_flight.push_back(InFlight { ticket, from, end, bytes, commit: 0 });
                 }
             }
-            Err(error) => self.fail(&error),
+            // The turn fails as a whole, whatever of it has been stored before.
+            Err(error) => self.fail(&error, Lost { from: self.turn_start, commit: None }),
         }
     }
 
-    fn fail(&mut self, error: &Error) {
+    fn fail(&mut self, error: &Error, lost: Lost) {
         if !self.is_failing {
             log::error!(
                 "journal {}: {error}; sessions that should last do not until it is mended",
@@ -348,6 +367,12 @@ impl Journal {
             self.lost_from = self.committed;
         }
         self.failures += u64::from(!self.is_failing);
+        let known = self.lost.get_or_insert(lost);
+        known.from = known.from.min(lost.from);
+        known.commit = match (known.commit, lost.commit) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
         self.is_failing = true;
         self.retry_at_ms = self.clock.now_ms + RETRY_MS;
         self.snapshots.abandon();
@@ -371,6 +396,7 @@ impl Journal {
             flight.commit = commit;
             has_news = true;
         }
+        self.turn_start = self.next;
         // The store has other logs, too.
         self.store.commit();
         has_news
@@ -397,9 +423,9 @@ impl Journal {
                     self.committed = self.committed.max(flight.end);
                 }
                 arrived.push(Arrived { commit: flight.commit, is_durable: completion.outcome.is_ok() });
-            }
-            if let Err(error) = &completion.outcome {
-                self.fail(error);
+                if let Err(error) = &completion.outcome {
+                    self.fail(error, Lost { from: flight.from, commit: Some(flight.commit) });
+                }
             }
         }
         self.completions = completions;
@@ -427,9 +453,18 @@ impl Journal {
         self.origins.iter()
     }
 
-    /// Whether the store takes entries again after it did not.
+    /// What was lost since this was last asked.
+    pub(crate) fn take_lost(&mut self) -> Option<Lost> {
+        self.lost.take()
+    }
+
+    /// Whether the store may take entries again after it did not.
     pub(crate) fn could_heal(&self) -> bool {
-        self.is_failing && self.in_flight.is_empty() && self.store.status(self.log).state != State::Broken
+        let is_time = self.clock.now_ms >= self.retry_at_ms;
+        self.is_failing
+            && is_time
+            && self.in_flight.is_empty()
+            && self.store.status(self.log).state != State::Broken
     }
 
     /// Begins anew at the end of the log, with a snapshot that is about to be written: nothing before it
@@ -438,6 +473,7 @@ impl Journal {
         let end = self.store.status(self.log).end;
         // What was under way when it failed may have arrived since.
         self.lost_from = end;
+        self.turn_start = end;
         self.next = end;
         self.stored = end;
         self.committed = end;

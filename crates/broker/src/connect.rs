@@ -207,6 +207,13 @@ impl Shard {
             // Losing its connection may have ended it.
             if self.deliveries.sessions.get(known).is_some() {
                 if !connect.clean_start {
+                    let session = self.deliveries.sessions.at(known.slot);
+                    let release = session.rare.as_ref().map_or(0, |rare| rare.release_commit);
+                    if release > self.commits.durable() {
+                        // Its PUBREL would be sent again at once, which must not be before it is on disk.
+                        self.conn(conn).connect_waits = release;
+                        return Ok(Seated::NotYet);
+                    }
                     return Ok(Seated::Here(Seat { slot: known.slot, present: true }));
                 }
                 // Once the client has been told, a crash must not bring the old session back.

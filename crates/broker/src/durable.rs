@@ -11,6 +11,7 @@ use crate::journal::entry::{Entry, Mark, Origin, SessionEntry, WillEntry};
 use crate::journal::{Journal, encode_message};
 use crate::message::{Message, SessionKey};
 use crate::offer::{Deferred, Offer};
+use crate::publish::RETAINED_LOG;
 use crate::retained_log::RetainedLog;
 use crate::session::{CutShort, UnderWay};
 use crate::shard::Shard;
@@ -470,12 +471,12 @@ impl Shard {
 
     /// A QoS 2 publish has not arrived everywhere: when it is sent again, those that lack it get it.
     fn cut_short(&mut self, slot: u32, publish: UnderWay) {
-        let UnderWay { packet_id, sequence, groups, .. } = publish;
-        let lacking = self.shared.failing();
+        let UnderWay { packet_id, sequence, groups, reach, .. } = publish;
+        let lacking = self.shared.failing() | reach & RETAINED_LOG;
         let rare = self.deliveries.sessions.at(slot).rare();
         rare.cut_short.retain(|(known, _)| *known != packet_id);
         // What was dealt out here was lost with the journal, if that is what failed.
-        let groups = if lacking == 0 { groups } else { Vec::new() };
+        let groups = if lacking & !RETAINED_LOG == 0 { groups } else { Vec::new() };
         rare.cut_short.push((packet_id, CutShort { sequence, lacking, groups: groups.into() }));
     }
 

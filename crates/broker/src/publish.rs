@@ -9,6 +9,7 @@ use mainstem_topic::{check_name, level_count};
 
 use crate::answers::{Receipt, Wait, What};
 use crate::durable::Due;
+use crate::journal::entry::Origin;
 use crate::lifecycle::Dealing;
 use crate::message::{Content, Message};
 use crate::offer::Offer;
@@ -36,6 +37,9 @@ pub(crate) enum Published {
     /// It was routed, but could not be retained.
     NotRetained,
 }
+
+/// Stands for the log of retained messages among the journals that a publish is to reach.
+pub(crate) const RETAINED_LOG: u64 = 1 << 63;
 
 /// What became of a message that asks to be retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +196,9 @@ impl Shard {
         let is_once = publish.qos == QoS::ExactlyOnce;
         let again = cut_short.as_ref().map(|cut_short| cut_short.sequence);
         let origin = if is_once { self.origin_of(slot, publish.packet_id, again) } else { None };
+        // The retained message is in a log of its own, which a crash may leave behind.
+        let reach = if publish.retain { RETAINED_LOG } else { 0 };
+        let origin = origin.map(|origin| Origin { reach: origin.reach | reach, ..origin });
         let due = Due { receipt, origin, cut_short };
         let ((published, receipts), mut wait) = self.entering(|shard| {
             let before = shard.home_end(slot);
@@ -291,7 +298,7 @@ impl Shard {
         let mut receipts = 0;
         let Due { receipt, origin, ref cut_short } = *due;
         let only = cut_short.as_ref().map(|cut_short| cut_short.lacking);
-        if content.retain {
+        if content.retain && only.is_none_or(|only| only & RETAINED_LOG != 0) {
             match self.retain(&message, receipt.is_some()) {
                 Retained::Changed => receipts += self.keep_retained(io, content.topic, receipt),
                 Retained::Unchanged => {}
@@ -475,6 +482,9 @@ impl Shard {
                     (_, Some(_)) => self.commits.current(),
                     (_, None) => self.commits.latest(false),
                 };
+                if commit > 0 {
+                    session.rare().release_commit = commit;
+                }
                 let wait = Wait { commit, receipts: 0 };
                 self.deliveries.note_release(slot, packet_id, &delivery);
                 self.answer(io, slot, wait, None, pubrel(packet_id, ReasonCode::Success));

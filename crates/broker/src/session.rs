@@ -142,6 +142,8 @@ pub(crate) struct Rare {
     pub(crate) received_sequence: u64,
     /// QoS 2 publishes that may have been cut short by a crash, by their packet identifiers.
     pub(crate) cut_short: Vec<(u16, CutShort)>,
+    /// The commit that the last PUBREL waits for.
+    pub(crate) release_commit: u64,
     pub(crate) under_way: Vec<UnderWay>,
     /// Topics whose retained message was given out before the walk came by.
     pub(crate) early: HashSet<Box<str>, foldhash::fast::RandomState>,

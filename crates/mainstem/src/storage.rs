@@ -69,12 +69,12 @@ pub(crate) fn restore(data: &Path, shared: &Arc<Shared>, count: usize) -> Result
                 stores.push(StoreAt { home, store });
             }
         }
-        let (shard, restored) = Shard::restore(number, Arc::clone(shared), stores, clock)
+        let (made, restored) = Shard::restore(number, Arc::clone(shared), stores, clock)
             .map_err(|error| explain(&format!("{number}: {error}")))?;
         sessions += restored.sessions;
         messages += restored.messages;
         retained += restored.retained;
-        shards.push(shard);
+        shards.push(made);
         wakers.push(waker);
     }
     settle_origins(&mut shards);

@@ -448,6 +448,9 @@ impl Shard {
                 if !session.lasts() || usize::from(session.journal) != index {
                     continue;
                 }
+                // Copies that a snapshot has made are lost as well; what they are copies of is not.
+                let journal = &self.deliveries.journals[index];
+                session.queue.replace_each(|offset| journal.moved_from(offset));
                 let gone = session.queue.take_behind(lost.from);
                 for delivery in &gone {
                     session.settle(delivery);

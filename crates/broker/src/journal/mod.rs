@@ -438,6 +438,11 @@ impl Journal {
         self.snapshots.taken_back(offset).or_else(|| is_lost.then_some(offset | LOST))
     }
 
+    /// Where a message was moved from by a snapshot that has been given up; it is still there.
+    pub(crate) fn moved_from(&self, offset: u64) -> Option<u64> {
+        self.snapshots.taken_back(offset)
+    }
+
     /// Everybody has been told of the places after a loss.
     pub(crate) fn has_told_places(&mut self) {
         self.snapshots.forget_taken_back();

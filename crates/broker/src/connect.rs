@@ -52,10 +52,7 @@ impl Shard {
             if self.is_ending(journal, number) {
                 return Ok(Next::Hold);
             }
-            // It has just been entered, or was some turns ago.
             self.conn(conn).connect_ends = None;
-            self.conn(conn).connect_waits = self.commits.current();
-            self.commit_is_due = true;
         }
         let waits = std::mem::take(&mut self.conn(conn).connect_waits);
         if waits > self.commits.durable() {
@@ -201,10 +198,18 @@ impl Shard {
                 self.hand_over(io, conn, known);
                 return Ok(Seated::Elsewhere);
             }
+            if let Some(ending) = self.find_ending(known) {
+                self.conn(conn).connect_ends = Some(ending);
+                return Ok(Seated::NotYet);
+            }
             if self.deliveries.sessions.at(known.slot).connected {
                 self.disconnect(io, known.slot, ReasonCode::SessionTakenOver, None);
             }
             // Losing its connection may have ended it.
+            if let Some(ending) = self.find_ending(known) {
+                self.conn(conn).connect_ends = Some(ending);
+                return Ok(Seated::NotYet);
+            }
             if self.deliveries.sessions.get(known).is_some() {
                 if !connect.clean_start {
                     let session = self.deliveries.sessions.at(known.slot);
@@ -222,13 +227,9 @@ impl Shard {
                 }
                 let session = self.deliveries.sessions.at(known.slot);
                 let (journal, number) = (session.journal, session.number);
-                let ((), wait) = self.entering(|shard| shard.end_session(io, known.slot));
+                self.end_session(io, known.slot);
                 if self.is_ending(journal, number) {
                     self.conn(conn).connect_ends = Some((journal, number));
-                    return Ok(Seated::NotYet);
-                }
-                if wait.commit > 0 {
-                    self.conn(conn).connect_waits = wait.commit;
                     return Ok(Seated::NotYet);
                 }
             }

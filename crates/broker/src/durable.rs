@@ -339,11 +339,13 @@ impl Shard {
         const PUBREC: u8 = 5;
         let session = self.deliveries.sessions.at(slot);
         match what {
+            // A PUBREC with an error would end an exchange that the disk may know of all the same; a session that
+            // lasts is cut off instead, and goes on with it.
             What::Ack { first, packet_id, .. }
-                if session.version == Version::V5 && matches!(first >> 4, PUBACK | PUBREC) =>
+                if session.version == Version::V5
+                    && (first >> 4 == PUBACK || (first >> 4 == PUBREC && !session.lasts())) =>
             {
                 session.received.release(*packet_id);
-                self.enter_release(slot, *packet_id);
                 self.acknowledge(io, slot, *first, *packet_id, ReasonCode::QuotaExceeded);
             }
             // It stays with this session as well, and may be delivered twice.
@@ -409,6 +411,7 @@ impl Shard {
                 self.on_commit(io, key, over.commit, over.has_failed);
             }
         }
+        self.forget_ended();
         self.note_failures();
         self.deliveries.queued_elsewhere = self.shared.queued_elsewhere(self.me);
     }

@@ -216,28 +216,56 @@ impl Shard {
             receipts += self.deal_again(io, slot, &delivery, key, Some(receipt));
         }
         let session = self.deliveries.sessions.remove(slot);
-        self.shared.registry.release(&session.client_id, key);
+        let client_id = session.client_id;
         self.shared.close_session();
         self.deliveries.counters.sessions -= 1;
         if number > 0 {
-            self.ending.push(Ending { receipt: receipt.number, receipts, journal: home, session: number });
+            let (receipt, journal) = (receipt.number, home);
+            self.ending.push(Ending {
+                receipt,
+                receipts,
+                journal,
+                session: number,
+                client_id,
+                key,
+                commit: None,
+            });
             self.enter_ends();
+        } else {
+            self.shared.registry.release(&client_id, key);
         }
     }
 
-    /// Whether the end of a session is still to be entered.
+    /// Whether the end of a session is not on disk yet.
     pub(crate) fn is_ending(&self, journal: u16, session: u32) -> bool {
         self.ending.iter().any(|ending| ending.journal == journal && ending.session == session)
     }
 
+    /// The session of this key, if it has ended and that is not on disk yet.
+    pub(crate) fn find_ending(&self, key: SessionKey) -> Option<(u16, u32)> {
+        let ending = self.ending.iter().find(|ending| ending.key == key)?;
+        Some((ending.journal, ending.session))
+    }
+
     /// Enters the end of sessions whose messages are all safe elsewhere.
     pub(crate) fn enter_ends(&mut self) {
-        let journals = &mut self.deliveries.journals;
+        let commit = self.commits.current();
+        for ending in self.ending.iter_mut().filter(|known| known.receipts == 0 && known.commit.is_none()) {
+            ending.commit = Some(commit);
+            self.deliveries.journals[usize::from(ending.journal)]
+                .push(&Entry::End { session: ending.session });
+        }
+    }
+
+    /// Forgets sessions whose end is on disk: whoever connects by their client identifier begins anew.
+    pub(crate) fn forget_ended(&mut self) {
+        let (durable, registry) = (self.commits.durable(), &self.shared.registry);
         self.ending.retain(|ending| {
-            if ending.receipts == 0 {
-                journals[usize::from(ending.journal)].push(&Entry::End { session: ending.session });
+            let is_over = ending.commit.is_some_and(|commit| commit <= durable);
+            if is_over {
+                registry.release(&ending.client_id, ending.key);
             }
-            ending.receipts > 0
+            !is_over
         });
     }
 
@@ -351,7 +379,8 @@ pub(crate) struct Dealing {
     pub(crate) origin: Option<Origin>,
 }
 
-/// A session that has ended, and whose journal is told when the messages it had are safe with others.
+/// A session that has ended, and whose journal is told when the messages it had are safe with others. Its client
+/// identifier stays taken until that is on disk, or a crash could bring it back beside another.
 #[derive(Debug)]
 pub(crate) struct Ending {
     /// Number that other shards name.
@@ -360,6 +389,10 @@ pub(crate) struct Ending {
     pub(crate) receipts: u32,
     journal: u16,
     session: u32,
+    client_id: Arc<str>,
+    key: SessionKey,
+    /// The commit that the end is part of, once it has been entered.
+    commit: Option<u64>,
 }
 
 /// Members that one message is offered to in turn while they vanish under it.

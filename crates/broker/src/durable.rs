@@ -240,8 +240,15 @@ impl Shard {
             return;
         }
         let Some(session) = self.deliveries.sessions.get(receipt.session) else { return };
+        let mut failed = None;
         if let Some(rare) = &mut session.rare {
             rare.answers.receipt(receipt.number, is_durable);
+            let is_it = |known: &UnderWay| !is_durable && known.number == receipt.number;
+            failed = rare.under_way.iter().find(|known| is_it(known)).cloned();
+        }
+        if let Some(publish) = failed {
+            // Its client may be gone, and must not be told that it is kept when it comes again.
+            self.cut_short(receipt.session.slot, publish);
         }
         self.send_answers(io, receipt.session.slot);
     }
@@ -607,14 +614,15 @@ impl Shard {
     }
 
     /// A QoS 2 publish may have to reach other journals: until it is known that it has, a crash may cut it short.
-    pub(crate) fn note_under_way(&mut self, slot: u32, origin: Origin) {
+    pub(crate) fn note_under_way(&mut self, slot: u32, origin: Origin, receipt: Option<Receipt>) {
         let Some((journal, _)) = self.journal(slot) else { return };
         let groups = journal.take_dealt();
         let Origin { packet_id, sequence, reach, .. } = origin;
         let commit = self.commits.current();
         let rare = self.deliveries.sessions.at(slot).rare();
         rare.under_way.retain(|known| known.packet_id != packet_id);
-        rare.under_way.push(UnderWay { packet_id, sequence, commit, reach, groups });
+        let number = receipt.map_or(0, |receipt| receipt.number);
+        rare.under_way.push(UnderWay { packet_id, sequence, number, commit, reach, groups });
     }
 
     /// It has reached them all.

@@ -206,7 +206,7 @@ impl Shard {
             if let Some(origin) = origin {
                 let has_entry = shard.home_end(slot) != before;
                 shard.enter_received(slot, origin, has_entry);
-                shard.note_under_way(slot, origin);
+                shard.note_under_way(slot, origin, receipt);
             }
             published
         });

@@ -112,6 +112,8 @@ pub(crate) struct CutShort {
 pub(crate) struct UnderWay {
     pub(crate) packet_id: u16,
     pub(crate) sequence: u64,
+    /// Number of its answer, by which other shards tell of it.
+    pub(crate) number: u64,
     /// The commit that it is part of on its own shard.
     pub(crate) commit: u64,
     /// Other journals that it may have to reach; one bit each.

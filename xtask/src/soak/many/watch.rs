@@ -134,7 +134,13 @@ impl Watch {
         let kib: f64 = kib
             .and_then(|value| value.split_whitespace().next()?.parse().ok())
             .ok_or_else(|| format!("{}: no VmRSS", status.display()))?;
-        let files = fs::read_dir(&files).map_err(|error| at(&files, &error))?.count();
+        let files = fs::read_dir(&files).map_err(|error| at(&files, &error))?;
+        // The log opens and closes segments as it likes, within a bound of its own.
+        let is_segment = |link: &Path| link.components().any(|part| part.as_os_str() == "log");
+        let files = files
+            .flatten()
+            .filter(|file| !fs::read_link(file.path()).is_ok_and(|link| is_segment(&link)))
+            .count();
         let gauges = self.gauges.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(Sample { at: at_time, rss_mib: kib / 1024.0, files, gauges })
     }

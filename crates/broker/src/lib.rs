@@ -27,7 +27,8 @@
 //! `routes` filter → shards · `groups` shared subscriptions · `retained` · `registry` client identifier →
 //! session · `message` · `pressure` who waits for whom · `timers` · `sys` · `counters` · `shared` · `config`.
 //!
-//! What outlives the process: `durable` commits and what waits for them · `answers` · `journal` the log of a
+//! What outlives the process: `durable` commits and what waits for them · `answers` · `once` QoS 2 across
+//! journals · `journal` the log of a
 //! shard's sessions · `retained_log` · `snapshots` · `restore` the start.
 
 mod answers;
@@ -41,6 +42,7 @@ mod journal;
 mod lifecycle;
 mod message;
 mod offer;
+mod once;
 mod pressure;
 mod publish;
 mod queue;

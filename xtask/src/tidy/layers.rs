@@ -27,16 +27,20 @@ const fn layer(name: &'static str, imports: &'static [&'static str]) -> Layer {
 }
 
 /// The table of the workspace in ARCHITECTURE.md, lowest first.
-const LAYERS: [Layer; 18] = [
+const LAYERS: [Layer; 22] = [
     pure("topic", &[], &["foldhash", "hashbrown"]),
     pure("mqtt", &["topic"], &[]),
     pure("log", &[], &["crc32c"]),
-    pure("kafka", &["log"], &["kafka-protocol", "crc-fast"]),
+    pure("kafka", &["log"], &[]),
+    pure("coordinator", &[], &[]),
     pure("queue", &["log"], &[]),
     layer("bus", &["topic"]),
     layer("disk", &["log"]),
+    layer("compress", &["log"]),
     layer("runtime", &[]),
-    layer("broker", &["topic", "mqtt", "kafka", "log", "queue", "bus", "runtime"]),
+    layer("broker", &["topic", "mqtt", "log", "queue", "bus", "runtime"]),
+    layer("stream", &["kafka", "coordinator", "compress", "log", "runtime"]),
+    layer("doors", &["broker", "stream", "log", "runtime"]),
     layer("admin", &["broker"]),
     layer("bench", ANY),
     layer("bench-bus", &["bus", "topic"]),

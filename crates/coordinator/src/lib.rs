@@ -1,0 +1,5 @@
+//! The coordinators of Kafka as pure machines: consumer groups, idempotent producers, transactions.
+//!
+//! # What this crate must never know
+//! Bytes on the wire, sockets, clocks, logs. Time and randomness are parameters; what must last is returned as
+//! records for somebody else to keep.

@@ -3,3 +3,15 @@
 //! # What this crate must never know
 //! Bytes on the wire, sockets, clocks, logs. Time and randomness are parameters; what must last is returned as
 //! records for somebody else to keep.
+//!
+//! # Files
+//! | file | holds |
+//! |---|---|
+//! | `error` | Kafka's errors, by name |
+//! | `keep` | what a machine hands out to be kept: keyed records |
+
+mod error;
+mod keep;
+
+pub use error::Error;
+pub use keep::{Caller, Record};

@@ -65,6 +65,20 @@ pub enum Compression {
     Unknown(u8),
 }
 
+impl Compression {
+    /// Its number in the attributes of a batch.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Gzip => 1,
+            Self::Snappy => 2,
+            Self::Lz4 => 3,
+            Self::Zstd => 4,
+            Self::Unknown(number) => number & 7,
+        }
+    }
+}
+
 /// The fields of a batch's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the format's own names")]

@@ -1,6 +1,6 @@
 //! Making record batches.
 
-use crate::batch::{Batch, BatchHeader, HEADER_BYTES, Record};
+use crate::batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Record};
 use crate::varint;
 
 /// Bits of the attributes that name the compression.
@@ -81,6 +81,16 @@ pub fn rebuild<'a>(header: &BatchHeader, records: impl Iterator<Item = Record<'a
         put_record(timestamp_delta, offset_delta, [record.key, record.value], record.headers, into);
     }
     put_header(&header, &mut into[begin..]);
+}
+
+/// Appends to `into` the batch that `header` describes with `records` in place of its own: the same ones, compressed
+/// by `compression` together.
+pub fn repack(header: &BatchHeader, compression: Compression, records: &[u8], into: &mut Vec<u8>) {
+    let begin = into.len();
+    into.resize(begin + HEADER_BYTES, 0);
+    into.extend_from_slice(records);
+    let attributes = header.attributes & !COMPRESSION | i16::from(compression.number());
+    put_header(&BatchHeader { attributes, ..*header }, &mut into[begin..]);
 }
 
 /// Appends one record; `headers` come with their count.

@@ -10,6 +10,7 @@
 //!
 //! # Entry points
 //! [`Store`], [`BatchBuilder`], [`Batch`], and [`Memory`], the store of tests and of brokers that keep nothing.
+//! [`Lender`] lets the doors of a shard share its store.
 //! [`contract`] is the suite that every store passes.
 //!
 //! # Invariants
@@ -20,17 +21,19 @@
 //!
 //! # Files
 //! `store` the trait and its types · `batch` the format: header, reader · `build` making batches · `varint` ·
-//! `memory` · `contract`.
+//! `memory` · `lend` one store for several users · `contract`.
 
 mod batch;
 mod build;
 pub mod contract;
+mod lend;
 mod memory;
 mod store;
 mod varint;
 
 pub use batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Malformed, Record, Records, batches};
-pub use build::{BatchBuilder, rebuild};
+pub use build::{BatchBuilder, rebuild, repack};
+pub use lend::{Lender, Lent};
 pub use memory::Memory;
 pub use store::{
     Appended, Cleanup, Completion, Durability, Error, Found, LogId, Options, State, Status, Store, Ticket,

@@ -78,9 +78,10 @@ impl<M: Send + 'static> Detached<M> {
             others_wait: self.others_wait,
             links: &mut self.links,
             timers: &mut self.timers,
-            post: &self.post,
+            post: &*self.post,
             outbox: &mut self.outbox,
             random: &mut self.random,
+            timer_mark: 0,
         }
     }
 

@@ -73,6 +73,7 @@ impl<M> Core<M> {
             post: &self.common.post,
             outbox: &mut self.outbox,
             random: &mut self.random,
+            timer_mark: 0,
         }
     }
 }

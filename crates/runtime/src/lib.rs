@@ -38,5 +38,5 @@ mod timer;
 pub use detached::{Departure, Detached};
 pub use links::ConnId;
 pub use output::{Output, SHARED_MIN_BYTES};
-pub use service::{Clock, Io, IoStats, Received, Service};
+pub use service::{Clock, Io, IoStats, Received, Service, TIMER_MARK};
 pub use start::{Handle, Options, Wake, raise_open_files_limit, shard_count, start};

@@ -26,6 +26,31 @@ pub(crate) struct Post<M> {
     awake: Vec<AtomicBool>,
 }
 
+/// How full mailboxes are, whatever mail is in them.
+pub(crate) trait Mailboxes {
+    /// Number of shards.
+    fn shards(&self) -> usize;
+
+    /// Whether the mailbox, with `unsent` more, is full; if so the sender gets a wake when it is emptied.
+    fn is_full(&self, from: usize, to: usize, unsent: usize) -> bool;
+}
+
+impl<M> Mailboxes for Post<M> {
+    fn shards(&self) -> usize {
+        self.shards
+    }
+
+    fn is_full(&self, from: usize, to: usize, unsent: usize) -> bool {
+        let pair = self.pair(from, to);
+        if pair.len.load(Ordering::Acquire) + unsent < CAPACITY {
+            return false;
+        }
+        pair.sender_waits.store(true, Ordering::Release);
+        // The receiver may have emptied it between the two lines above.
+        pair.len.load(Ordering::Acquire) + unsent >= CAPACITY
+    }
+}
+
 impl<M> Post<M> {
     /// Mailboxes for `wakers.len()` shards; a shard without a waker is never woken (simulation).
     pub(crate) fn new(wakers: Vec<Option<Arc<Waker>>>) -> Self {
@@ -77,17 +102,6 @@ impl<M> Post<M> {
         if pair.sender_waits.swap(false, Ordering::AcqRel) {
             self.wake(from);
         }
-    }
-
-    /// Whether the mailbox, with `unsent` more, is full; if so the sender gets a wake when it is emptied.
-    pub(crate) fn is_full(&self, from: usize, to: usize, unsent: usize) -> bool {
-        let pair = self.pair(from, to);
-        if pair.len.load(Ordering::Acquire) + unsent < CAPACITY {
-            return false;
-        }
-        pair.sender_waits.store(true, Ordering::Release);
-        // The receiver may have emptied it between the two lines above.
-        pair.len.load(Ordering::Acquire) + unsent >= CAPACITY
     }
 
     /// Wakes shard `to`, unless a wake is under way.

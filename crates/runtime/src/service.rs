@@ -1,7 +1,7 @@
 //! The seam: what a service is told, and all that it may do.
 
 use crate::links::{ConnId, Links, Phase};
-use crate::mailbox::Post;
+use crate::mailbox::Mailboxes;
 use crate::output::Output;
 use crate::timer::Wheel;
 
@@ -92,12 +92,35 @@ pub struct Io<'a, M> {
     pub(crate) others_wait: bool,
     pub(crate) links: &'a mut Links,
     pub(crate) timers: &'a mut Wheel,
-    pub(crate) post: &'a Post<M>,
+    pub(crate) post: &'a dyn Mailboxes,
     pub(crate) outbox: &'a mut [Vec<M>],
     pub(crate) random: &'a mut u64,
+    /// What is set in the tokens of timers, to tell whose they are.
+    pub(crate) timer_mark: u64,
 }
 
+/// The bit of a timer's token that services leave alone: it tells two services apart that share a shard.
+pub const TIMER_MARK: u64 = 1 << 63;
+
 impl<M> Io<'_, M> {
+    /// The same for one of several services that share the shard: its mail is gathered in `outbox`, one for each
+    /// shard, for the caller to send. `timer_mark` is set in the tokens of its timers.
+    pub fn narrow<'b, N>(&'b mut self, outbox: &'b mut [Vec<N>], timer_mark: u64) -> Io<'b, N> {
+        debug_assert_eq!(outbox.len(), self.post.shards());
+        Io {
+            clock: self.clock,
+            shard: self.shard,
+            stats: self.stats,
+            others_wait: self.others_wait,
+            links: self.links,
+            timers: self.timers,
+            post: self.post,
+            outbox,
+            random: self.random,
+            timer_mark,
+        }
+    }
+
     /// Number of shards.
     pub fn shards(&self) -> usize {
         self.post.shards()
@@ -218,7 +241,7 @@ impl<M> Io<'_, M> {
 
     /// Lets [`Service::timer`] be called with `token` at `at_ms` of [`Clock::now_ms`] or a few ms later.
     pub fn set_timer(&mut self, at_ms: u64, token: u64) {
-        self.timers.set(at_ms, token);
+        self.timers.set(at_ms, token | self.timer_mark);
     }
 
     /// A pseudo-random number (xorshift64*, Vigna 2016): for tie-breaks and names, not for secrets.

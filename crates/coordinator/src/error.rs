@@ -88,6 +88,8 @@ errors! {
     FencedInstanceId = 82 "FENCED_INSTANCE_ID",
     /// Members of the group read this topic.
     GroupSubscribedToTopic = 86 "GROUP_SUBSCRIBED_TO_TOPIC",
+    /// A field of the record batch cannot be right.
+    InvalidRecord = 87 "INVALID_RECORD",
     /// A transaction that is not over has changed this offset: ask again.
     UnstableOffsetCommit = 88 "UNSTABLE_OFFSET_COMMIT",
     /// A producer with a newer epoch goes on with the transactional identifier.

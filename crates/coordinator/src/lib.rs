@@ -9,9 +9,13 @@
 //! |---|---|
 //! | `error` | Kafka's errors, by name |
 //! | `keep` | what a machine hands out to be kept: keyed records |
+//! | `producer` | what one partition knows of its producers |
 
+mod bytes;
 mod error;
 mod keep;
+pub mod producer;
 
+pub use bytes::Malformed;
 pub use error::Error;
 pub use keep::{Caller, Record};

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::file::log_failure;
 use crate::links::{ConnId, Links, Phase};
 use crate::mailbox::Post;
 use crate::service::{Clock, Io, IoStats, Service};
@@ -170,7 +171,7 @@ impl<M: Send + 'static> Detached<M> {
         self.links.get(conn).is_some()
     }
 
-    /// Tells the service that the peer has gone. Returns output that never left.
+    /// Tells the service that the peer has gone. Returns output that never left, up to what cannot be read.
     pub fn hang_up(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId) -> Vec<u8> {
         if self.links.get(conn).is_none_or(|link| link.phase != Phase::Open) {
             return Vec::new();
@@ -178,7 +179,9 @@ impl<M: Send + 'static> Detached<M> {
         service.closed(&mut self.io(), conn);
         let mut unsent = Vec::new();
         let output = &mut self.links.slots[conn.slot()].output;
-        output.write_to(&mut unsent, &mut 0).expect("a vector takes everything");
+        if let Err(error) = output.drain_to(&mut unsent) {
+            log_failure(&error);
+        }
         self.stalled.retain(|known| *known != conn);
         self.links.release(conn.slot);
         unsent
@@ -230,14 +233,20 @@ impl<M: Send + 'static> Detached<M> {
             }
         }
         let mut dirty = std::mem::take(&mut self.links.dirty);
-        dirty.retain(|slot| !self.flush(*slot, &mut take));
+        dirty.retain(|slot| !self.flush(service, *slot, &mut take));
+        dirty.append(&mut self.links.dirty);
         self.links.dirty = dirty;
         self.links.quick.clear();
         self.see_off();
     }
 
     /// True unless the output has to wait.
-    fn flush(&mut self, slot: u32, take: &mut impl FnMut(ConnId, &[u8])) -> bool {
+    fn flush(
+        &mut self,
+        service: &mut impl Service<Mail = M>,
+        slot: u32,
+        take: &mut impl FnMut(ConnId, &[u8]),
+    ) -> bool {
         let conn = self.links.id(slot);
         let link = &mut self.links.slots[slot as usize];
         let waits = link.phase == Phase::Open && self.stalled.contains(&conn);
@@ -250,17 +259,36 @@ impl<M: Send + 'static> Detached<M> {
             return true;
         }
         self.written.clear();
-        let count = link.output.write_to(&mut self.written, &mut 0).expect("a vector takes everything");
-        if count > 0 {
+        let outcome = link.output.drain_to(&mut self.written);
+        if !self.written.is_empty() {
             take(conn, &self.written);
         }
-        self.links.flushed(slot, count, self.clock.now_ms);
-        let link = &mut self.links.slots[slot as usize];
+        match outcome {
+            Ok(count) => self.flushed(conn, count),
+            Err(error) => {
+                log_failure(&error);
+                self.failed(service, conn);
+            }
+        }
+        true
+    }
+
+    fn flushed(&mut self, conn: ConnId, count: usize) {
+        self.links.flushed(conn.slot, count, self.clock.now_ms);
+        let link = &mut self.links.slots[conn.slot()];
         self.links.pool.reclaim(&mut link.output);
         if std::mem::take(&mut link.congested) {
             self.drained.push(conn);
         }
-        true
+    }
+
+    /// What the connection waits for cannot be read: it ends.
+    fn failed(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId) {
+        if self.links.slots[conn.slot()].phase == Phase::Open {
+            service.closed(&mut self.io(), conn);
+            self.links.release(conn.slot);
+        }
+        // Others are seen off right after, whatever they have left.
     }
 
     fn see_off(&mut self) {
@@ -299,5 +327,84 @@ impl<M: Send + 'static> Detached<M> {
             service.timer(&mut self.io(), token);
         }
         self.due = due;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::os::fd::BorrowedFd;
+
+    use super::*;
+    use crate::file::FileBytes;
+    use crate::service::Received;
+
+    /// A file of three bytes.
+    struct Short;
+
+    impl FileBytes for Short {
+        fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
+            let count = into.len().min(3 - at as usize);
+            into[..count].fill(7);
+            Ok(count)
+        }
+    }
+
+    /// Answers each input byte with as many bytes of the file, and counts the connections that are lost.
+    #[derive(Default)]
+    struct Sender {
+        closed: usize,
+    }
+
+    impl Service for Sender {
+        type Mail = ();
+
+        fn accepted(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId, _listener: usize) {}
+
+        fn received(&mut self, io: &mut Io<'_, ()>, conn: ConnId, bytes: &[u8]) -> Received {
+            for len in bytes {
+                io.output(conn).unwrap().push_file(Arc::new(Short), 0, usize::from(*len));
+            }
+            Received { consumed: bytes.len(), ..Received::default() }
+        }
+
+        fn drained(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {}
+
+        fn closed(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId) {
+            self.closed += 1;
+        }
+
+        fn mail(&mut self, _io: &mut Io<'_, ()>, _from: usize, _mail: ()) {}
+
+        fn timer(&mut self, _io: &mut Io<'_, ()>, _token: u64) {}
+
+        fn turn_begins(&mut self, _io: &mut Io<'_, ()>) {}
+
+        fn takes_held(&self, _io: &Io<'_, ()>) -> bool {
+            true
+        }
+
+        fn turn_ends(&mut self, _io: &mut Io<'_, ()>) {}
+
+        fn drain(&mut self, _io: &mut Io<'_, ()>) {}
+    }
+
+    #[test]
+    fn a_range_of_a_file_leaves_and_one_that_is_not_there_ends_the_connection() {
+        let mut shard = Io::detached(1, 1).remove(0);
+        let mut service = Sender::default();
+        let conn = shard.connect(&mut service);
+        shard.feed(&mut service, conn, &[2, 3]);
+        assert_eq!(shard.turn(&mut service, Clock::default()), [(conn, vec![7; 5])]);
+        assert!(shard.is_known(conn));
+
+        shard.feed(&mut service, conn, &[4]);
+        assert_eq!(shard.turn(&mut service, Clock::default()), [(conn, vec![7; 3])]);
+        assert!(!shard.is_known(conn));
+        assert_eq!(service.closed, 1);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,13 +9,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
-use rustix::net::sockopt;
 
 use crate::accept::{Arrival, Arrivals, Listener};
 use crate::links::{ConnId, Links, Phase};
 use crate::mailbox::Post;
 use crate::service::{Clock, Io, IoStats, Service};
 use crate::timer::Wheel;
+
+mod leave;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
 const FIRST_LISTENER: usize = usize::MAX - 256;
@@ -27,8 +27,6 @@ const READ_BUFFER_BYTES: usize = 128 * 1024;
 const EVENTS_PER_TURN: usize = 1024;
 /// Events of a turn beyond which it counts as busy.
 const BUSY_EVENTS: usize = 4;
-/// How long a connection that the service has closed may take to read its last bytes.
-const LINGER_MS: u64 = 2_000;
 /// How long a drain may take before the shard ends with connections open.
 const DRAIN_MS: u64 = 5_000;
 /// Turns without mail after which a shard that drains believes that none will come.
@@ -511,118 +509,6 @@ impl<S: Service> Driver<S> {
             self.service.closed(&mut self.core.io(), conn);
         }
         self.drop_socket(conn.slot);
-    }
-
-    fn drop_socket(&mut self, slot: u32) {
-        if let Some(mut socket) = self.sockets[slot as usize].take() {
-            if let Err(error) = self.poll.registry().deregister(&mut socket) {
-                log::debug!("a connection was not being watched: {error}");
-            }
-            self.core.links.release(slot);
-            self.core.common.arrivals.left(self.core.shard);
-        }
-    }
-
-    fn flush(&mut self) {
-        let mut dirty = std::mem::take(&mut self.core.links.dirty);
-        for slot in dirty.drain(..) {
-            let links = &mut self.core.links;
-            let link = &mut links.slots[slot as usize];
-            link.dirty = false;
-            let Some(socket) = self.sockets[slot as usize].as_mut().filter(|_| link.phase != Phase::Free)
-            else {
-                continue;
-            };
-            match link.output.write_to(socket, &mut self.core.stats.writes) {
-                Ok(count) => {
-                    self.core.stats.bytes_written += count as u64;
-                    links.flushed(slot, count, self.core.clock.now_ms);
-                    let link = &mut links.slots[slot as usize];
-                    if link.output.is_empty() {
-                        links.pool.reclaim(&mut link.output);
-                        if link.phase == Phase::Lingering && socket.shutdown(Shutdown::Write).is_err() {
-                            self.again.push(slot);
-                        }
-                        if link.congested {
-                            link.congested = false;
-                            self.drained.push(ConnId { slot, generation: link.generation });
-                        }
-                    }
-                }
-                Err(error) => {
-                    log::debug!("a connection failed: {error}");
-                    let conn = links.id(slot);
-                    self.ended(conn);
-                    // The service has heard of it after its turn has ended, and may want to end another.
-                    self.core.links.soon = true;
-                }
-            }
-        }
-        // Flushing may have ended connections, and their wills may have made others dirty.
-        if self.core.links.dirty.is_empty() {
-            self.core.links.dirty = dirty;
-        }
-    }
-
-    fn confirm_receipts(&mut self) {
-        for slot in self.core.links.quick.drain(..) {
-            if let Some(socket) = &self.sockets[slot as usize]
-                && let Err(error) = sockopt::set_tcp_quickack(socket, true)
-            {
-                log::debug!("a connection is about to fail: {error}");
-            }
-        }
-    }
-
-    /// Closes and moves the connections that the service is done with.
-    fn see_off(&mut self) {
-        for slot in std::mem::take(&mut self.core.links.leaving) {
-            let link = &mut self.core.links.slots[slot as usize];
-            let Some(socket) = self.sockets[slot as usize].as_mut() else { continue };
-            match link.phase {
-                Phase::Free | Phase::Open | Phase::Lingering => {}
-                Phase::Closing => {
-                    let conn = ConnId { slot, generation: link.generation };
-                    link.partial = Vec::new();
-                    link.phase = Phase::Lingering;
-                    // Closing with unread input would reset the connection and could take our last packet
-                    // with it: send the end, then read on until the peer closes.
-                    if link.output.is_empty() && socket.shutdown(Shutdown::Write).is_err() {
-                        self.drop_socket(slot);
-                        continue;
-                    }
-                    self.lingering.push_back((conn, self.core.clock.now_ms + LINGER_MS));
-                    self.again.push(slot);
-                }
-                Phase::Moving(shard) => {
-                    let input = std::mem::take(&mut link.partial);
-                    let Some(mut socket) = self.sockets[slot as usize].take() else { continue };
-                    self.core.links.release(slot);
-                    self.core.common.arrivals.left(self.core.shard);
-                    if let Err(error) = self.poll.registry().deregister(&mut socket) {
-                        log::error!("a connection could not be moved: {error}");
-                        continue;
-                    }
-                    let shard = usize::from(shard);
-                    self.core.common.arrivals.push(shard, Arrival { socket, listener: 0, input });
-                    self.core.common.post.wake(shard);
-                }
-            }
-        }
-        self.end_lingering();
-    }
-
-    fn end_lingering(&mut self) {
-        while let Some((conn, until_ms)) = self.lingering.front().copied() {
-            let link = self.core.links.get(conn);
-            if link.is_some() && self.core.clock.now_ms < until_ms {
-                break;
-            }
-            if link.is_some() {
-                self.drop_socket(conn.slot);
-            }
-            self.lingering.pop_front();
-        }
     }
 
     fn post_mail(&mut self) {

@@ -21,13 +21,14 @@
 //! - After [`Io::close`] a service hears no more of that connection; after `closed` it must not use it.
 //!
 //! # Files
-//! `service` the seam · `links` connection slots · `output` bytes on their way out · `mailbox` between shards ·
-//! `timer` the wheel · `driver` the mio loop · `detached` a shard without sockets · `accept` listeners ·
-//! `start` threads, limits, pinning.
+//! `service` the seam · `links` connection slots · `output` bytes on their way out · `file` ranges of files among
+//! them · `mailbox` between shards · `timer` the wheel · `driver` the mio loop · `driver/leave` its end: flush, close,
+//! hand over · `detached` a shard without sockets · `accept` listeners · `start` threads, limits, pinning.
 
 mod accept;
 mod detached;
 mod driver;
+mod file;
 mod links;
 mod mailbox;
 mod output;
@@ -36,6 +37,7 @@ mod start;
 mod timer;
 
 pub use detached::{Departure, Detached};
+pub use file::FileBytes;
 pub use links::ConnId;
 pub use output::{Output, SHARED_MIN_BYTES};
 pub use service::{Clock, Io, IoStats, Received, Service, TIMER_MARK};

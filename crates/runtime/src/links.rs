@@ -50,8 +50,9 @@ pub(crate) struct Link {
     pub(crate) congested: bool,
     /// Waits in the driver's queue of held connections; its socket is not read.
     pub(crate) held: bool,
-    /// Output that the last flush left behind, as counted in [`Links::backlog_bytes`].
-    pub(crate) left_bytes: u32,
+    /// Output in memory that the last flush left behind, as counted in [`Links::backlog_bytes`]; nothing if it left
+    /// none, not even in files.
+    pub(crate) left_bytes: Option<u32>,
     /// When the socket last took output.
     pub(crate) moved_ms: u64,
     /// Length of the packet that `partial` begins, if known.
@@ -70,7 +71,7 @@ pub(crate) struct Links {
     pub(crate) pool: BufferPool,
     /// Connections that `Io::close` or `Io::hand_over` touched this turn.
     pub(crate) leaving: Vec<u32>,
-    /// Output of all connections that their sockets have not taken, as of their last flush.
+    /// Output in memory of all connections that their sockets have not taken, as of their last flush.
     pub(crate) backlog_bytes: u64,
     /// Connections whose peers should hear at once that their bytes arrived.
     pub(crate) quick: Vec<u32>,
@@ -92,7 +93,7 @@ impl Links {
             dirty: false,
             congested: false,
             held: false,
-            left_bytes: 0,
+            left_bytes: None,
             moved_ms: 0,
             next_len: 0,
             output: Output::default(),
@@ -110,7 +111,7 @@ impl Links {
         link.congested = false;
         link.held = false;
         link.next_len = 0;
-        self.backlog_bytes -= u64::from(std::mem::take(&mut link.left_bytes));
+        self.backlog_bytes -= link.left_bytes.take().map_or(0, u64::from);
         link.output = Output::default();
         link.partial = Vec::new();
         self.free.push(slot);
@@ -133,9 +134,10 @@ impl Links {
     /// Notes what a flush did.
     pub(crate) fn flushed(&mut self, slot: u32, written: usize, now_ms: u64) {
         let link = &mut self.slots[slot as usize];
-        let left = u32::try_from(link.output.pending()).unwrap_or(u32::MAX);
-        self.backlog_bytes = self.backlog_bytes + u64::from(left) - u64::from(link.left_bytes);
-        link.left_bytes = left;
+        let left = u32::try_from(link.output.pending_memory()).unwrap_or(u32::MAX);
+        let left_before = link.left_bytes.map_or(0, u64::from);
+        self.backlog_bytes = self.backlog_bytes + u64::from(left) - left_before;
+        link.left_bytes = (!link.output.is_empty()).then_some(left);
         if written > 0 {
             link.moved_ms = now_ms;
         }

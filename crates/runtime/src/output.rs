@@ -1,8 +1,11 @@
-//! Bytes on their way to one connection: small writes are copied together, large payloads stay shared.
+//! Bytes on their way to one connection: small writes are copied together, large payloads stay shared, and what
+//! stands in files is sent from there.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice};
 use std::sync::Arc;
+
+use crate::file::{FileBytes, Sink};
 
 /// From this size on a payload is shared by all of its receivers instead of copied into each output.
 ///
@@ -11,6 +14,8 @@ pub const SHARED_MIN_BYTES: usize = 8 * 1024;
 
 /// Slices handed to one `writev`; the kernel takes up to 1,024, but a socket buffer is full long before.
 const IOVECS_MAX: usize = 32;
+/// Bytes of files sent in one flush: a peer that reads as fast as we send must not keep the shard from the others.
+const FILE_BYTES_PER_FLUSH: usize = 1024 * 1024;
 /// Sent bytes at the front of a buffer that never runs empty are cut off at this size.
 const COMPACT_BYTES: usize = 64 * 1024;
 /// Buffers larger than this are freed rather than kept for the next connection.
@@ -28,29 +33,60 @@ pub struct Output {
     buf: Vec<u8>,
     /// Bytes at the front of `buf` that the socket has taken.
     sent: usize,
-    shared: Option<Box<Shared>>,
+    inserts: Option<Box<Inserts>>,
 }
 
-/// Shared payloads between the bytes of `buf`.
+/// What stands between the bytes of `buf`.
 #[derive(Debug, Default)]
-struct Shared {
-    segments: VecDeque<Segment>,
-    /// Bytes of all segments not yet sent.
-    pending: usize,
+struct Inserts {
+    queue: VecDeque<Insert>,
+    /// Bytes of shared payloads not yet sent.
+    pending_shared: usize,
+    /// Bytes of files not yet sent.
+    pending_files: usize,
 }
 
 #[derive(Debug)]
-struct Segment {
-    /// The segment follows the first `at` bytes of `buf`.
+struct Insert {
+    /// It follows the first `at` bytes of `buf`.
     at: usize,
-    bytes: Arc<[u8]>,
     sent: usize,
+    piece: Piece,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Shared(Arc<[u8]>),
+    File { file: Arc<dyn FileBytes>, position: u64, len: usize },
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Self::Shared(bytes) => bytes.len(),
+            Self::File { len, .. } => *len,
+        }
+    }
+}
+
+/// What a flush did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flushed {
+    /// Bytes that the socket has taken.
+    pub(crate) bytes: usize,
+    /// It would take more, but others are to have their turn first. No event will tell when to go on.
+    pub(crate) yields: bool,
 }
 
 impl Output {
     /// Bytes that wait to be sent.
     pub fn pending(&self) -> usize {
-        self.buf.len() - self.sent + self.shared.as_ref().map_or(0, |shared| shared.pending)
+        self.pending_memory() + self.pending_files()
+    }
+
+    /// Bytes that wait in memory.
+    pub(crate) fn pending_memory(&self) -> usize {
+        self.pending_own() + self.pending_shared()
     }
 
     /// Bytes that wait in memory of this output's own.
@@ -60,7 +96,12 @@ impl Output {
 
     /// Bytes that wait in payloads shared with others.
     pub(crate) fn pending_shared(&self) -> usize {
-        self.shared.as_ref().map_or(0, |shared| shared.pending)
+        self.inserts.as_ref().map_or(0, |inserts| inserts.pending_shared)
+    }
+
+    /// Bytes that wait in files.
+    pub(crate) fn pending_files(&self) -> usize {
+        self.inserts.as_ref().map_or(0, |inserts| inserts.pending_files)
     }
 
     /// Whether nothing waits to be sent.
@@ -76,36 +117,52 @@ impl Output {
     /// Appends a payload without copying it.
     pub fn push_shared(&mut self, bytes: Arc<[u8]>) {
         let at = self.buf.len();
-        let shared = self.shared.get_or_insert_default();
-        shared.pending += bytes.len();
-        shared.segments.push_back(Segment { at, bytes, sent: 0 });
+        let inserts = self.inserts.get_or_insert_default();
+        inserts.pending_shared += bytes.len();
+        inserts.queue.push_back(Insert { at, sent: 0, piece: Piece::Shared(bytes) });
     }
 
-    /// Writes as much as the socket takes, and says how many bytes that was.
+    /// Appends `len` bytes of a file from byte offset `position` on, which nothing may change until they have left.
+    /// If the file ends before, the connection is closed.
+    pub fn push_file(&mut self, file: Arc<dyn FileBytes>, position: u64, len: usize) {
+        if len == 0 {
+            return;
+        }
+        let at = self.buf.len();
+        let inserts = self.inserts.get_or_insert_default();
+        inserts.pending_files += len;
+        inserts.queue.push_back(Insert { at, sent: 0, piece: Piece::File { file, position, len } });
+    }
+
+    /// Writes as much as the socket takes, of files no more than the share of one flush.
     ///
     /// # Errors
-    /// Whatever the socket answers but `WouldBlock` and `Interrupted`; the output is then worthless.
-    pub fn write_to(&mut self, socket: &mut impl Write, stats: &mut u64) -> io::Result<usize> {
-        let mut total = 0;
+    /// Whatever the socket answers but `WouldBlock` and `Interrupted`, and whatever the files answer; the output is
+    /// then worthless.
+    pub(crate) fn write_to(&mut self, socket: &mut impl Sink, stats: &mut u64) -> io::Result<Flushed> {
+        let mut flushed = Flushed::default();
+        let mut file_room = FILE_BYTES_PER_FLUSH;
         while !self.is_empty() {
             *stats += 1;
-            let wanted;
-            let written = if self.shared.is_none() {
-                wanted = self.buf.len() - self.sent;
-                socket.write(&self.buf[self.sent..])
-            } else {
-                let mut slices = [IoSlice::new(&[]); IOVECS_MAX];
-                let count = self.gather(&mut slices);
-                wanted = slices[..count].iter().map(|slice| slice.len()).sum();
-                socket.write_vectored(&slices[..count])
+            let is_file = self.file_at_front().is_some();
+            let (written, wanted) = match self.file_at_front() {
+                Some(_) if file_room == 0 => {
+                    flushed.yields = true;
+                    break;
+                }
+                Some((file, at, len)) => (socket.send_file(file, at, len.min(file_room)), 0),
+                None => self.write_bytes(socket),
             };
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
-                    total += count;
+                    flushed.bytes += count;
                     self.advance(count);
-                    // A short write means a full socket: asking again would only cost a call.
-                    if count < wanted {
+                    if is_file {
+                        // It may have come short for other reasons than a full socket: only asking again tells.
+                        file_room -= count;
+                    } else if count < wanted {
+                        // A short write means a full socket: asking again would only cost a call.
                         break;
                     }
                 }
@@ -115,60 +172,96 @@ impl Output {
             }
         }
         self.compact();
-        Ok(total)
+        Ok(flushed)
     }
 
-    fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>; IOVECS_MAX]) -> usize {
+    /// Writes all of it to a sink that takes everything, and says how many bytes that was.
+    ///
+    /// # Errors
+    /// Whatever the files answer; the output is then worthless.
+    pub(crate) fn drain_to(&mut self, sink: &mut Vec<u8>) -> io::Result<usize> {
+        let before = sink.len();
+        while !self.is_empty() {
+            self.write_to(sink, &mut 0)?;
+        }
+        Ok(sink.len() - before)
+    }
+
+    /// The range of a file that is to be sent next, if it is one.
+    fn file_at_front(&self) -> Option<(&dyn FileBytes, u64, usize)> {
+        let insert = self.inserts.as_ref()?.queue.front().filter(|insert| insert.at == self.sent)?;
+        let Piece::File { file, position, len } = &insert.piece else { return None };
+        Some((&**file, position + insert.sent as u64, len - insert.sent))
+    }
+
+    /// Writes what stands in memory before the next file. Also says how many bytes that would have been.
+    fn write_bytes(&self, socket: &mut impl Sink) -> (io::Result<usize>, usize) {
+        if self.inserts.is_none() {
+            return (socket.write(&self.buf[self.sent..]), self.pending_own());
+        }
+        let mut slices = [IoSlice::new(&[]); IOVECS_MAX];
+        let (count, more) = self.gather(&mut slices);
+        let slices = &slices[..count];
+        let wanted = slices.iter().map(|slice| slice.len()).sum();
+        (if more { socket.write_more(slices) } else { socket.write_vectored(slices) }, wanted)
+    }
+
+    /// What stands in memory before the next file, and whether there is one.
+    fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>; IOVECS_MAX]) -> (usize, bool) {
         let mut count = 0;
         let mut from = self.sent;
-        for segment in self.shared.iter().flat_map(|shared| &shared.segments) {
+        for insert in self.inserts.iter().flat_map(|inserts| &inserts.queue) {
             if count + 2 > IOVECS_MAX {
-                return count;
+                return (count, false);
             }
-            if from < segment.at {
-                slices[count] = IoSlice::new(&self.buf[from..segment.at]);
+            if from < insert.at {
+                slices[count] = IoSlice::new(&self.buf[from..insert.at]);
                 count += 1;
-                from = segment.at;
+                from = insert.at;
             }
-            slices[count] = IoSlice::new(&segment.bytes[segment.sent..]);
+            let Piece::Shared(bytes) = &insert.piece else { return (count, true) };
+            slices[count] = IoSlice::new(&bytes[insert.sent..]);
             count += 1;
         }
         if count < IOVECS_MAX && from < self.buf.len() {
             slices[count] = IoSlice::new(&self.buf[from..]);
             count += 1;
         }
-        count
+        (count, false)
     }
 
     fn advance(&mut self, mut count: usize) {
-        while let Some(shared) = self.shared.as_deref_mut() {
-            let Some(segment) = shared.segments.front_mut() else {
-                self.shared = None;
+        while let Some(inserts) = self.inserts.as_deref_mut() {
+            let Some(insert) = inserts.queue.front_mut() else {
+                self.inserts = None;
                 break;
             };
-            let before = count.min(segment.at - self.sent);
+            let before = count.min(insert.at - self.sent);
             self.sent += before;
             count -= before;
-            let within = count.min(segment.bytes.len() - segment.sent);
-            segment.sent += within;
-            shared.pending -= within;
+            let within = count.min(insert.piece.len() - insert.sent);
+            insert.sent += within;
+            match insert.piece {
+                Piece::Shared(_) => inserts.pending_shared -= within,
+                Piece::File { .. } => inserts.pending_files -= within,
+            }
             count -= within;
-            if segment.sent < segment.bytes.len() {
+            if self.sent < insert.at || insert.sent < insert.piece.len() {
                 return;
             }
-            shared.segments.pop_front();
+            inserts.queue.pop_front();
         }
         self.sent += count;
     }
 
     fn compact(&mut self) {
-        if self.sent == self.buf.len() && self.shared.is_none() {
+        if self.sent == self.buf.len() && self.inserts.is_none() {
             self.buf.clear();
             self.sent = 0;
         } else if self.sent >= COMPACT_BYTES {
             self.buf.drain(..self.sent);
-            for segment in self.shared.iter_mut().flat_map(|shared| &mut shared.segments) {
-                segment.at -= self.sent;
+            for insert in self.inserts.iter_mut().flat_map(|inserts| &mut inserts.queue) {
+                insert.at -= self.sent;
             }
             self.sent = 0;
         }
@@ -211,12 +304,18 @@ impl BufferPool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::fd::BorrowedFd;
+
     use super::*;
 
     /// A socket that takes at most `room` bytes a call and then blocks.
+    #[derive(Default)]
     struct Narrow {
         taken: Vec<u8>,
         room: Vec<usize>,
+        /// Calls that said that more will follow.
+        more: usize,
     }
 
     impl Write for Narrow {
@@ -237,8 +336,37 @@ mod tests {
         }
     }
 
+    impl Sink for Narrow {
+        fn write_more(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+            self.more += 1;
+            self.write_vectored(slices)
+        }
+
+        fn send_file(&mut self, file: &dyn FileBytes, at: u64, len: usize) -> io::Result<usize> {
+            let mut bytes = vec![0; len];
+            match file.read_at(&mut bytes, at)? {
+                0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                count => self.write(&bytes[..count]),
+            }
+        }
+    }
+
+    /// A file in memory.
+    struct Bytes(Vec<u8>);
+
+    impl FileBytes for Bytes {
+        fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn read_at(&self, mut into: &mut [u8], at: u64) -> io::Result<usize> {
+            into.write(&self.0[self.0.len().min(at as usize)..])
+        }
+    }
+
     #[test]
     fn bytes_leave_in_the_order_they_were_appended_whatever_the_socket_takes() {
+        let file: Arc<dyn FileBytes> = Arc::new(Bytes((0..200).collect()));
         for step in [1, 2, 3, 5, 7, 1000] {
             let mut output = Output::default();
             let mut expected = Vec::new();
@@ -249,24 +377,74 @@ mod tests {
                     output.push_shared(Arc::from(vec![100 + round; 5]));
                     expected.extend_from_slice(&[100 + round; 5]);
                 }
+                if round % 4 == 0 {
+                    output.push_file(Arc::clone(&file), u64::from(round), 6);
+                    expected.extend(round..round + 6);
+                }
+                if round % 8 == 0 {
+                    output.push_file(Arc::clone(&file), 190, 0);
+                    output.push_file(Arc::clone(&file), 190, 10);
+                    expected.extend(190..200);
+                }
             }
-            let mut socket = Narrow { taken: Vec::new(), room: Vec::new() };
+            assert_eq!(output.pending(), expected.len());
+            assert_eq!(output.pending_files(), 10 * 6 + 5 * 10);
+            let mut socket = Narrow::default();
             let mut calls = 0;
             while !output.is_empty() {
                 let before = output.pending();
                 socket.room = vec![step];
-                let written = output.write_to(&mut socket, &mut calls).unwrap();
-                assert_eq!(output.pending(), before - written);
+                let flushed = output.write_to(&mut socket, &mut calls).unwrap();
+                assert_eq!(output.pending(), before - flushed.bytes);
+                assert!(!flushed.yields);
             }
             assert_eq!(socket.taken, expected);
+            assert_eq!(output.pending_memory() + output.pending_files(), 0);
         }
+    }
+
+    #[test]
+    fn what_stands_before_a_file_says_that_more_follows() {
+        let file: Arc<dyn FileBytes> = Arc::new(Bytes(vec![1; 10]));
+        let mut output = Output::default();
+        output.buffer().extend_from_slice(b"header");
+        output.push_file(Arc::clone(&file), 0, 10);
+        output.push_file(file, 0, 10);
+        output.buffer().extend_from_slice(b"end");
+        let mut socket = Narrow { room: vec![1000; 10], ..Narrow::default() };
+        let mut calls = 0;
+        output.write_to(&mut socket, &mut calls).unwrap();
+        assert_eq!((socket.more, calls), (1, 4));
+        assert_eq!(socket.taken.len(), 6 + 10 + 10 + 3);
+    }
+
+    #[test]
+    fn a_long_range_of_a_file_lets_others_have_their_turn() {
+        let len = 2 * FILE_BYTES_PER_FLUSH + 1;
+        let mut output = Output::default();
+        output.push_file(Arc::new(Bytes(vec![1; len])), 0, len);
+        let mut taken = Narrow { room: vec![usize::MAX; 10], ..Narrow::default() };
+        for (bytes, yields) in [(FILE_BYTES_PER_FLUSH, true), (FILE_BYTES_PER_FLUSH, true), (1, false)] {
+            assert_eq!(output.write_to(&mut taken, &mut 0).unwrap(), Flushed { bytes, yields });
+        }
+        assert!(output.is_empty());
+    }
+
+    #[test]
+    fn a_file_that_ends_too_early_is_an_error() {
+        let mut output = Output::default();
+        output.push_file(Arc::new(Bytes(vec![1; 10])), 5, 6);
+        let mut sent = Vec::new();
+        let error = output.drain_to(&mut sent).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(sent, [1; 5]);
     }
 
     #[test]
     fn a_buffer_that_never_runs_empty_does_not_grow_without_end() {
         let mut output = Output::default();
         let mut calls = 0;
-        let mut socket = Narrow { taken: Vec::new(), room: Vec::new() };
+        let mut socket = Narrow::default();
         output.buffer().extend_from_slice(&[7; 1000]);
         for _ in 0..1000 {
             output.buffer().extend_from_slice(&[7; 1000]);

@@ -9,6 +9,8 @@ use crate::timer::Wheel;
 const HIGH_WATER_BYTES: usize = 256 * 1024;
 /// The same for payloads that are shared: they cost memory once, however many connections wait for them.
 const HIGH_WATER_SHARED_BYTES: usize = 4 * 1024 * 1024;
+/// The same for ranges of files, which cost no memory of ours: whoever has this much to read needs no more.
+const HIGH_WATER_FILE_BYTES: usize = 4 * 1024 * 1024;
 
 /// A connection whose socket has taken nothing for this long is stalled, not merely behind.
 const STALLED_MS: u64 = 500;
@@ -167,12 +169,11 @@ impl<M> Io<'_, M> {
 
     /// Whether output waits and the connection's socket has long taken none: its peer does not read.
     pub fn is_stalled(&self, conn: ConnId) -> bool {
-        let stalled =
-            |left_bytes: u32, moved_ms: u64| left_bytes > 0 && self.clock.now_ms >= moved_ms + STALLED_MS;
-        self.links.get(conn).is_none_or(|link| stalled(link.left_bytes, link.moved_ms))
+        let is_late = |moved_ms: u64| self.clock.now_ms >= moved_ms + STALLED_MS;
+        self.links.get(conn).is_none_or(|link| link.left_bytes.is_some() && is_late(link.moved_ms))
     }
 
-    /// Bytes of output that sockets have not taken, over all connections of this shard.
+    /// Bytes of output in memory that sockets have not taken, over all connections of this shard.
     pub fn backlog_bytes(&self) -> u64 {
         self.links.backlog_bytes
     }
@@ -255,5 +256,7 @@ impl<M> Io<'_, M> {
 
 /// Whether less than one `part`th of what may wait in an output does.
 fn has_room(output: &Output, part: usize) -> bool {
-    output.pending_own() < HIGH_WATER_BYTES / part && output.pending_shared() < HIGH_WATER_SHARED_BYTES / part
+    output.pending_own() < HIGH_WATER_BYTES / part
+        && output.pending_shared() < HIGH_WATER_SHARED_BYTES / part
+        && output.pending_files() < HIGH_WATER_FILE_BYTES / part
 }

@@ -234,7 +234,7 @@ fn put_null_len(into: &mut Vec<u8>, form: Form) {
 }
 
 /// The tagged fields of a struct that differ from their defaults, gathered in the order of their tags.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Tags {
     count: u32,
     fields: Vec<u8>,

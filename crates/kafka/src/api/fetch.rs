@@ -1,7 +1,11 @@
 //! `Fetch` (key 1): reads record batches from partitions, from given offsets on; sessions of fetches
 //! (KIP-227), topic ids (KIP-516).
 
+mod writer;
+
 use crate::Uuid;
+
+pub use writer::FetchResponseWriter;
 
 request!(FetchRequest => FetchResponse, key 1, versions 4..=18, flexible 12..);
 

@@ -1,7 +1,11 @@
 //! `Produce` (key 0): appends record batches to partitions. Versions below 3 carried the message formats that
 //! are no more.
 
+mod borrowed;
+
 use crate::Uuid;
+
+pub use borrowed::{PartitionRef, ProduceRequestRef, TopicRef};
 
 request!(ProduceRequest => ProduceResponse, key 0, versions 3..=13, flexible 9..);
 

@@ -106,12 +106,19 @@ impl Shard {
     }
 
     /// Everybody has been offered a message: enters it for those who must get it whatever happens.
+    #[inline]
     pub(crate) fn enter_message(
         &mut self,
         io: &mut Io<'_, Mail>,
         message: &Arc<Message>,
         origin: Option<Origin>,
     ) {
+        if self.shared.lasting() & (1 << self.me) != 0 {
+            self.enter_for_all(io, message, origin);
+        }
+    }
+
+    fn enter_for_all(&mut self, io: &mut Io<'_, Mail>, message: &Arc<Message>, origin: Option<Origin>) {
         self.enter_for_receivers(message, origin);
         for deferred in std::mem::take(&mut self.deliveries.deferred) {
             self.give_deferred(io, message, origin, &deferred);
@@ -257,6 +264,25 @@ impl Shard {
         Receipt { session: self.deliveries.sessions.key(self.me, slot), number: self.next_answer }
     }
 
+    /// An acknowledgement that waits for nothing but earlier answers, as nearly all do of sessions that need not
+    /// last.
+    #[inline]
+    pub(crate) fn answer_at_once(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        first: u8,
+        packet_id: u16,
+        reason: ReasonCode,
+    ) {
+        if self.deliveries.sessions.at(slot).owes_answers() {
+            let what = What::Ack { first, packet_id, reason };
+            self.answer(io, slot, Wait::default(), None, what);
+        } else {
+            self.acknowledge(io, slot, first, packet_id, reason);
+        }
+    }
+
     /// Answers a session's client as soon as `wait` is over, and not before earlier answers.
     pub(crate) fn answer(
         &mut self,
@@ -279,16 +305,15 @@ impl Shard {
         what: What,
         completes: bool,
     ) {
-        // Each has a number of its own, by which receipts find it.
-        let number = receipt.unwrap_or_else(|| self.receipt_for(slot)).number;
         let durable = self.commits.durable();
-        let is_first =
-            self.deliveries.sessions.at(slot).rare.as_ref().is_none_or(|rare| rare.answers.is_empty());
-        let answer = Answer { number, wait, has_failed: false, completes, what };
+        let is_first = !self.deliveries.sessions.at(slot).owes_answers();
         if is_first && wait.is_over(durable) {
-            self.give_answer(io, slot, answer);
+            self.give_answer(io, slot, &what, completes);
             return;
         }
+        // Each that waits has a number of its own, by which receipts find it.
+        let number = receipt.unwrap_or_else(|| self.receipt_for(slot)).number;
+        let answer = Answer { number, wait, has_failed: false, completes, what };
         self.deliveries.sessions.at(slot).rare().answers.push(answer);
         if wait.commit > durable {
             let key = self.deliveries.sessions.key(self.me, slot);
@@ -304,21 +329,21 @@ impl Shard {
             let session = self.deliveries.sessions.at(slot);
             let next = session.rare.as_mut().and_then(|rare| rare.answers.pop(durable));
             let Some(answer) = next else { return };
-            self.give_answer(io, slot, answer);
+            if answer.has_failed {
+                self.give_failure(io, slot, &answer.what);
+            } else {
+                self.give_answer(io, slot, &answer.what, answer.completes);
+            }
             if self.deliveries.sessions.get(key).is_none() {
                 return;
             }
         }
     }
 
-    fn give_answer(&mut self, io: &mut Io<'_, Mail>, slot: u32, answer: Answer) {
-        if answer.has_failed {
-            self.give_failure(io, slot, &answer.what);
-            return;
-        }
-        match answer.what {
+    fn give_answer(&mut self, io: &mut Io<'_, Mail>, slot: u32, what: &What, completes: bool) {
+        match *what {
             What::Ack { first, packet_id, reason } => {
-                if answer.completes {
+                if completes {
                     self.note_complete(slot, packet_id);
                 }
                 self.acknowledge(io, slot, first, packet_id, reason);
@@ -332,8 +357,8 @@ impl Shard {
                     journal.mark(Mark::Settled { session, sequence });
                 }
             }
-            What::List { is_subscribe, packet_id, reasons } => {
-                self.send_list(io, slot, is_subscribe, packet_id, &reasons);
+            What::List { is_subscribe, packet_id, ref reasons } => {
+                self.send_list(io, slot, is_subscribe, packet_id, reasons);
             }
         }
     }

@@ -38,6 +38,17 @@ pub(crate) enum Published {
     NotRetained,
 }
 
+impl Published {
+    /// What its publisher is told.
+    fn reason(self) -> ReasonCode {
+        match self {
+            Self::Routed => ReasonCode::Success,
+            Self::NoSubscribers => ReasonCode::NoMatchingSubscribers,
+            Self::NotRetained => ReasonCode::QuotaExceeded,
+        }
+    }
+}
+
 /// Stands for the log of retained messages among the journals that a publish is to reach.
 pub(crate) const RETAINED_LOG: u64 = 1 << 63;
 
@@ -190,6 +201,12 @@ impl Shard {
         publish: &Publish<'_>,
         content: &Content<'_>,
     ) {
+        if !publish.retain && self.shared.lasting() == 0 {
+            // Nothing has to last. Who begins a session that does, on another shard and now, has no SUBACK yet.
+            let (published, _) = self.publish(io, content, &Due::default());
+            self.answer_publish(io, slot, publish, published.reason());
+            return;
+        }
         let has_answer = publish.qos > QoS::AtMostOnce;
         let receipt = has_answer.then(|| self.receipt_for(slot));
         let cut_short = self.deliveries.sessions.at(slot).take_cut_short(publish.packet_id, publish.qos);
@@ -211,13 +228,8 @@ impl Shard {
             published
         });
         wait.receipts = receipts;
-        let reason = match published {
-            Published::Routed => ReasonCode::Success,
-            Published::NoSubscribers => ReasonCode::NoMatchingSubscribers,
-            Published::NotRetained => ReasonCode::QuotaExceeded,
-        };
         if has_answer {
-            self.answer_when_kept(io, slot, publish, reason, wait, receipt);
+            self.answer_when_kept(io, slot, publish, published.reason(), wait, receipt);
         }
     }
 
@@ -257,18 +269,26 @@ impl Shard {
         slot: u32,
         publish: &Publish<'_>,
         reason: ReasonCode,
-        wait: Wait,
+        mut wait: Wait,
         receipt: Option<Receipt>,
     ) {
+        let (is_once, packet_id) = (publish.qos == QoS::ExactlyOnce, publish.packet_id);
         let session = self.deliveries.sessions.at(slot);
-        let is_once = publish.qos == QoS::ExactlyOnce;
+        let completes = is_once && session.lasts();
         if is_once && session.version == Version::V5 && reason.is_error() {
             // The exchange is over, the identifier free again [MQTT-4.3.3-9].
-            session.received.release(publish.packet_id);
+            session.received.release(packet_id);
+            if completes {
+                let ((), end) = self.entering(|shard| shard.enter_release(slot, packet_id));
+                wait.commit = wait.commit.max(end.commit);
+            }
         }
-        let completes = is_once && session.lasts();
         let first = if is_once { PUBREC } else { PUBACK };
-        let what = What::Ack { first, packet_id: publish.packet_id, reason };
+        if !completes && wait == Wait::default() {
+            self.answer_at_once(io, slot, first, packet_id, reason);
+            return;
+        }
+        let what = What::Ack { first, packet_id, reason };
         self.answer_with(io, slot, wait, receipt, what, completes);
     }
 
@@ -468,49 +488,59 @@ impl Shard {
         let session = self.deliveries.sessions.at(slot);
         session.progress_ms = io.clock.now_ms;
         let packet_id = ack.packet_id;
-        match session.window.pubrec(packet_id, ack.reason.is_error()) {
+        let acked = session.window.pubrec(packet_id, ack.reason.is_error());
+        if let Acked::Release(delivery) = &acked
+            && !session.lasts()
+        {
+            if let Some(delivery) = delivery {
+                session.settle(delivery);
+            }
+            self.answer_at_once(io, slot, PUBREL, packet_id, ReasonCode::Success);
+            return;
+        }
+        match acked {
             Acked::Release(None) => {
                 // The PUBREL before this one may still wait.
                 let wait = Wait { commit: self.commits.latest(false), receipts: 0 };
-                self.answer(io, slot, wait, None, pubrel(packet_id, ReasonCode::Success));
+                self.answer(io, slot, wait, None, pubrel(packet_id));
             }
             Acked::Release(Some(delivery)) => {
                 session.settle(&delivery);
                 // A client that forgets the identifier must not meet it again: it would take the message twice.
-                let commit = match (delivery.sequence, &delivery.message) {
-                    (0, _) => 0,
-                    (_, Some(_)) => self.commits.current(),
-                    (_, None) => self.commits.latest(false),
+                let commit = match &delivery.message {
+                    Some(_) => self.commits.current(),
+                    None => self.commits.latest(false),
                 };
                 if commit > 0 {
                     session.rare().release_commit = commit;
                 }
                 let wait = Wait { commit, receipts: 0 };
                 self.deliveries.note_release(slot, packet_id, &delivery);
-                self.answer(io, slot, wait, None, pubrel(packet_id, ReasonCode::Success));
+                self.answer(io, slot, wait, None, pubrel(packet_id));
             }
             acked @ Acked::Done(_) => settle(self, slot, acked),
             // It may belong to a session that this client has forgotten we ended: let it finish.
             Acked::Unknown => {
-                let what = pubrel(packet_id, ReasonCode::PacketIdentifierNotFound);
-                self.answer(io, slot, Wait::default(), None, what);
+                self.answer_at_once(io, slot, PUBREL, packet_id, ReasonCode::PacketIdentifierNotFound);
             }
         }
     }
 
     pub(crate) fn on_pubrel(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
         let packet_id = ack.packet_id;
-        let known = self.deliveries.sessions.at(slot).received.release(packet_id);
-        let ((), mut wait) = self.entering(|shard| {
-            if known {
-                shard.enter_release(slot, packet_id);
-            }
-        });
-        if !known && self.deliveries.sessions.at(slot).lasts() {
-            // The PUBCOMP before this one may still wait.
-            wait.commit = self.commits.latest(false);
-        }
+        let session = self.deliveries.sessions.at(slot);
+        let known = session.received.release(packet_id);
         let reason = if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
+        if !session.lasts() {
+            self.answer_at_once(io, slot, PUBCOMP, packet_id, reason);
+            return;
+        }
+        let wait = if known {
+            self.entering(|shard| shard.enter_release(slot, packet_id)).1
+        } else {
+            // The PUBCOMP before this one may still wait.
+            Wait { commit: self.commits.latest(false), receipts: 0 }
+        };
         self.answer(io, slot, wait, None, What::Ack { first: PUBCOMP, packet_id, reason });
     }
 
@@ -522,8 +552,8 @@ impl Shard {
     }
 }
 
-fn pubrel(packet_id: u16, reason: ReasonCode) -> What {
-    What::Ack { first: PUBREL, packet_id, reason }
+fn pubrel(packet_id: u16) -> What {
+    What::Ack { first: PUBREL, packet_id, reason: ReasonCode::Success }
 }
 
 /// What one delivery of a message costs, in deliveries of a small one.

@@ -243,6 +243,11 @@ impl Session {
         self.number != 0
     }
 
+    /// Whether answers wait, which none may overtake.
+    pub(crate) fn owes_answers(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| !rare.answers.is_empty())
+    }
+
     /// When its connection was lost, ms since 1970; nothing while it has one.
     pub(crate) fn gone_unix_ms(&self, clock: Clock) -> Option<u64> {
         let age_ms = (clock.now_ms.cast_signed() - self.gone_at_ms).max(0).cast_unsigned();

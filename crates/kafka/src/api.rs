@@ -14,6 +14,11 @@ macro_rules! apis {
         pub fn visit(visitor: &mut impl Visitor) {
             $(visitor.visit::<$module::$request>();)*
         }
+
+        #[cfg(test)]
+        pub(crate) fn visit_samples(visitor: &mut impl crate::sample::SampleVisitor) {
+            $(visitor.visit::<$module::$request>();)*
+        }
     };
 }
 

@@ -42,6 +42,10 @@ pub mod frame;
 pub mod header;
 mod reader;
 pub mod registry;
+#[cfg(test)]
+mod round_trips;
+#[cfg(test)]
+mod sample;
 mod uuid;
 mod wire;
 

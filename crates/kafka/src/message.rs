@@ -164,6 +164,21 @@ macro_rules! message {
                 crate::wire::Wire::put(self, into, form);
             }
         }
+
+        #[cfg(test)]
+        #[allow(unused_variables, unused_mut, reason = "there are structs without fields")]
+        impl crate::sample::Sample for $name {
+            fn sample(random: &mut crate::sample::Random, form: crate::wire::Form) -> Self {
+                let mut this = Self::default();
+                $(if has!(form $(, $versions)?) {
+                    this.$field = crate::sample::Sample::sample(random, form.with_null(has!(form $(, $null)?)));
+                })*
+                $($(if form.flexible && has!(form $(, $tagged_versions)?) {
+                    this.$tagged = crate::sample::Sample::sample(random, form.with_null(true));
+                })+)?
+                this
+            }
+        }
     };
 }
 

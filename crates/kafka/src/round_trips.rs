@@ -1,0 +1,286 @@
+//! Random messages of every API in every version: there and back, beside another codec, cut off, and spoilt.
+
+use allocation_counter::measure;
+use bytes::{Bytes, BytesMut};
+use kafka_protocol::messages::{ApiKey, RequestKind, ResponseKind};
+
+use crate::api;
+use crate::api::fetch::{FetchRequest, FetchResponse, FetchResponseWriter};
+use crate::api::produce::{ProduceRequest, ProduceRequestRef};
+use crate::message::{Message, Request};
+use crate::reader::{DecodeError, Reader};
+use crate::sample::{Random, Sample, SampleVisitor};
+use crate::wire::Form;
+
+fn encoded<M: Message>(message: &M, version: i16) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes, version);
+    bytes
+}
+
+/// Decodes all of `bytes`.
+fn decoded<M: Message>(bytes: &[u8], version: i16) -> Result<M, DecodeError> {
+    let mut reader = Reader::new(bytes);
+    let message = M::decode(&mut reader, version)?;
+    assert!(reader.is_empty(), "{message:?} leaves {:?}", reader.rest());
+    Ok(message)
+}
+
+/// What to do with random messages.
+trait Check {
+    /// How many of each kind and version.
+    const ROUNDS: u64;
+
+    fn check<M: Message>(&mut self, api: ApiOf, message: &M, random: &mut Random);
+}
+
+/// Which message of which API.
+#[derive(Clone, Copy, Debug)]
+struct ApiOf {
+    key: i16,
+    version: i16,
+    asks: bool,
+}
+
+struct WithAll<C>(C);
+
+impl<C: Check> SampleVisitor for WithAll<C> {
+    fn visit<R: Request<Response: Sample> + Sample>(&mut self) {
+        for version in R::VERSIONS {
+            let form = Form::of(version, R::FLEXIBLE_FROM);
+            for seed in 0..C::ROUNDS {
+                let mut random = Random(seed);
+                let request = R::sample(&mut random, form);
+                self.0.check(ApiOf { key: R::KEY, version, asks: true }, &request, &mut random);
+                let response = R::Response::sample(&mut random, form);
+                self.0.check(ApiOf { key: R::KEY, version, asks: false }, &response, &mut random);
+            }
+        }
+    }
+}
+
+fn check_all<C: Check>(check: C) -> C {
+    let mut all = WithAll(check);
+    api::visit_samples(&mut all);
+    all.0
+}
+
+#[test]
+fn what_is_encoded_decodes_to_the_same() {
+    struct ThereAndBack;
+    impl Check for ThereAndBack {
+        const ROUNDS: u64 = 60;
+
+        fn check<M: Message>(&mut self, api: ApiOf, message: &M, _: &mut Random) {
+            let bytes = encoded(message, api.version);
+            assert_eq!(decoded(&bytes, api.version).as_ref(), Ok(message), "{api:?}");
+        }
+    }
+    check_all(ThereAndBack);
+}
+
+/// The versions that the other codec lacks, by the keys of their APIs.
+const THEY_LACK: [(i16, i16); 5] = [(2, 11), (8, 10), (9, 10), (27, 2), (35, 5)];
+
+#[test]
+fn another_codec_reads_and_writes_the_same_bytes() {
+    struct Beside {
+        messages: usize,
+    }
+    impl Check for Beside {
+        const ROUNDS: u64 = 30;
+
+        fn check<M: Message>(&mut self, api: ApiOf, message: &M, _: &mut Random) {
+            if THEY_LACK.contains(&(api.key, api.version)) {
+                return;
+            }
+            let bytes = encoded(message, api.version);
+            assert_eq!(theirs(api, &bytes), bytes, "{api:?} {message:?}");
+            self.messages += 1;
+        }
+    }
+    assert!(check_all(Beside { messages: 0 }).messages > 10_000);
+}
+
+/// What the other codec makes of `bytes`.
+fn theirs(api: ApiOf, bytes: &[u8]) -> Vec<u8> {
+    let key = ApiKey::try_from(api.key).expect("a key that the other codec knows");
+    let mut body = Bytes::copy_from_slice(bytes);
+    let mut out = BytesMut::new();
+    let outcome = if api.asks {
+        RequestKind::decode(key, &mut body, api.version).and_then(|kind| kind.encode(&mut out, api.version))
+    } else {
+        ResponseKind::decode(key, &mut body, api.version).and_then(|kind| kind.encode(&mut out, api.version))
+    };
+    outcome.unwrap_or_else(|error| panic!("{api:?}: {error:#} in {bytes:?}"));
+    assert!(body.is_empty(), "{api:?}: the other codec leaves {body:?}");
+    out.to_vec()
+}
+
+#[test]
+fn what_is_cut_off_is_refused() {
+    struct CutOff;
+    impl Check for CutOff {
+        const ROUNDS: u64 = 4;
+
+        fn check<M: Message>(&mut self, api: ApiOf, message: &M, _: &mut Random) {
+            let bytes = encoded(message, api.version);
+            for end in 0..bytes.len() {
+                let refused = decoded::<M>(&bytes[..end], api.version);
+                assert!(refused.is_err(), "{api:?} {message:?} cut off at {end} of {}", bytes.len());
+            }
+        }
+    }
+    check_all(CutOff);
+}
+
+#[test]
+fn what_is_spoilt_is_refused_or_read_and_takes_memory_in_proportion() {
+    struct Spoilt;
+    impl Check for Spoilt {
+        const ROUNDS: u64 = 20;
+
+        fn check<M: Message>(&mut self, api: ApiOf, message: &M, random: &mut Random) {
+            let mut bytes = encoded(message, api.version);
+            if bytes.is_empty() {
+                return;
+            }
+            for _ in 0..=random.below(3) {
+                let at = random.below(bytes.len());
+                bytes[at] = if random.below(2) == 0 { 0xFF } else { random.next() as u8 };
+            }
+            let mut outcome = Err(DecodeError::Truncated);
+            let taken = measure(|| outcome = M::decode(&mut Reader::new(&bytes), api.version)).bytes_max;
+            // The largest struct for one byte each, twice for vectors that grow.
+            assert!(taken <= 600 * bytes.len() as u64, "{api:?}: {taken} bytes for {}", bytes.len());
+            if let Ok(read) = outcome {
+                let again = encoded(&read, api.version);
+                let once_more: M = decoded(&again, api.version).expect("what was decoded can be encoded");
+                assert_eq!(encoded(&once_more, api.version), again, "{api:?}");
+            }
+        }
+    }
+    check_all(Spoilt);
+}
+
+#[test]
+fn a_length_that_lies_takes_no_memory() {
+    // 2^31 - 1 topics, and then nothing.
+    let plain = b"\xFF\xFF\0\x01\0\0\0\x0A\x7F\xFF\xFF\xFF";
+    let compact = b"\0\0\x01\0\0\0\x0A\xFF\xFF\xFF\xFF\x0F";
+    for (bytes, version) in [(plain.as_slice(), 8), (compact, 9)] {
+        let mut outcome = Ok(());
+        let taken = measure(|| {
+            outcome = decoded::<ProduceRequest>(bytes, version).map(drop);
+        });
+        assert_eq!((outcome, taken.count_total), (Err(DecodeError::Truncated), 0), "version {version}");
+        let taken = measure(|| {
+            outcome = ProduceRequestRef::decode(&mut Reader::new(bytes), version).map(drop);
+        });
+        assert_eq!((outcome, taken.count_total), (Err(DecodeError::Truncated), 0), "version {version}");
+    }
+}
+
+#[test]
+fn null_is_refused_where_it_must_not_be_and_encodes_as_empty() {
+    use crate::api::metadata::MetadataRequest;
+    let all = MetadataRequest { topics: None, ..MetadataRequest::default() };
+    assert_eq!(encoded(&all, 1), [0xFF; 4]);
+    assert_eq!(encoded(&all, 0), [0; 4]);
+    assert_eq!(decoded(&[0xFF; 4], 1), Ok(all));
+    let refused = decoded::<MetadataRequest>(&[0xFF; 4], 0);
+    assert!(matches!(refused, Err(DecodeError::Malformed(_))), "{refused:?}");
+}
+
+#[test]
+fn unknown_tagged_fields_are_skipped() {
+    use crate::api::heartbeat::HeartbeatResponse;
+    let bytes = b"\0\0\0\x05\0\x1B\x02\x00\x01!\x63\x03abc";
+    let expected = HeartbeatResponse { throttle_time_ms: 5, error_code: 27 };
+    assert_eq!(decoded(bytes, 4), Ok(expected));
+}
+
+#[test]
+fn a_string_too_long_for_the_plain_form_is_cut_at_a_character() {
+    use crate::api::heartbeat::HeartbeatRequest;
+    let request = HeartbeatRequest { group_id: "é".repeat(20_000), ..HeartbeatRequest::default() };
+    let read: HeartbeatRequest = decoded(&encoded(&request, 3), 3).unwrap();
+    assert_eq!(read.group_id, "é".repeat(16_383));
+    assert_eq!(decoded(&encoded(&request, 4), 4), Ok(request));
+}
+
+#[test]
+fn the_borrowed_produce_request_is_the_owned_one() {
+    for version in ProduceRequest::VERSIONS {
+        for seed in 0..100 {
+            let form = Form::of(version, ProduceRequest::FLEXIBLE_FROM);
+            let request = ProduceRequest::sample(&mut Random(seed), form);
+            let bytes = encoded(&request, version);
+            let mut reader = Reader::new(&bytes);
+            let borrowed = ProduceRequestRef::decode(&mut reader, version).unwrap();
+            assert!(reader.is_empty());
+            assert_eq!(borrowed.transactional_id, request.transactional_id.as_deref());
+            assert_eq!((borrowed.acks, borrowed.timeout_ms), (request.acks, request.timeout_ms));
+            assert_eq!(borrowed.topics.len(), request.topic_data.len());
+            for (borrowed, owned) in borrowed.topics.iter().zip(&request.topic_data) {
+                assert_eq!((borrowed.name, borrowed.topic_id), (owned.name.as_str(), owned.topic_id));
+                let borrowed: Vec<_> =
+                    borrowed.partitions.iter().map(|one| (one.index, one.records)).collect();
+                let owned = owned.partition_data.iter().map(|one| (one.index, one.records.as_deref()));
+                assert_eq!(borrowed, owned.collect::<Vec<_>>());
+            }
+            for end in 0..bytes.len() {
+                ProduceRequestRef::decode(&mut Reader::new(&bytes[..end]), version).expect_err("cut off");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fetch_response_written_in_pieces_is_the_whole_one() {
+    for version in FetchRequest::VERSIONS {
+        for seed in 0..100 {
+            let form = Form::of(version, FetchRequest::FLEXIBLE_FROM);
+            let mut random = Random(seed);
+            let mut response = FetchResponse::sample(&mut random, form);
+            response.node_endpoints = Vec::new();
+            for partition in response.responses.iter_mut().flat_map(|topic| &mut topic.partitions) {
+                let long = [0, 1, 126, 127, 16_382, 16_383, 2_097_150, 2_097_151][random.below(8)];
+                partition.records =
+                    Some(vec![7; if random.below(20) == 0 { long } else { random.below(200) }]);
+            }
+            assert_eq!(in_pieces(&response, version, &mut random), encoded(&response, version), "{version}");
+        }
+    }
+}
+
+fn in_pieces(response: &FetchResponse, version: i16, random: &mut Random) -> Vec<u8> {
+    let mut out = Vec::new();
+    let FetchResponse { throttle_time_ms, error_code, session_id, responses, .. } = response;
+    let mut writer = FetchResponseWriter::begin(
+        &mut out,
+        version,
+        *throttle_time_ms,
+        *error_code,
+        *session_id,
+        responses.len(),
+    );
+    for topic in responses {
+        writer.topic(&mut out, &topic.topic, topic.topic_id, topic.partitions.len());
+        for partition in &topic.partitions {
+            writer.partition(&mut out, partition);
+            let records = partition.records.as_deref().unwrap();
+            match random.below(3) {
+                0 => writer.records(&mut out, records),
+                1 => writer.records_from(&mut out, |out| out.extend_from_slice(records)),
+                _ => {
+                    writer.begin_records(&mut out, records.len());
+                    out.extend_from_slice(records);
+                    writer.end_records(&mut out);
+                }
+            }
+        }
+    }
+    writer.finish(&mut out);
+    out
+}

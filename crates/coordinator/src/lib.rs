@@ -8,11 +8,13 @@
 //! | file | holds |
 //! |---|---|
 //! | `error` | Kafka's errors, by name |
+//! | `group` | consumer groups and their offsets |
 //! | `keep` | what a machine hands out to be kept: keyed records |
 //! | `producer` | what one partition knows of its producers |
 
 mod bytes;
 mod error;
+pub mod group;
 mod keep;
 pub mod producer;
 

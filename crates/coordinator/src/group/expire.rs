@@ -1,0 +1,124 @@
+//! What is forgotten: offsets that are old, those of topics that are gone, and groups that are to be deleted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::answer::{Answer, DeletedGroup};
+use super::offsets::Offset;
+use super::roster::Group;
+use super::state::State;
+use super::{Groups, check_group_id, records};
+use crate::{Caller, Error, Record};
+
+impl Groups {
+    /// DeleteGroups: groups without members, and all their offsets. Answered when that is kept.
+    pub fn handle_delete(&mut self, now_ms: u64, group_ids: &[&str], caller: Caller) {
+        let delete = |group_id: &&str| DeletedGroup {
+            group_id: (*group_id).to_owned(),
+            outcome: self.delete(now_ms, group_id),
+        };
+        let deleted = group_ids.iter().map(delete).collect();
+        self.out.reply_when_kept(caller, Answer::Delete(deleted));
+    }
+
+    fn delete(&mut self, now_ms: u64, group_id: &str) -> Result<(), Error> {
+        check_group_id(group_id).or_else(|error| if group_id.is_empty() { Ok(()) } else { Err(error) })?;
+        let group = self.known.get(group_id).ok_or(Error::GroupIdNotFound)?;
+        if group.state != State::Empty {
+            return Err(Error::NonEmptyGroup);
+        }
+        let mut partitions: Vec<(Arc<str>, i32)> = all_partitions(group).collect();
+        partitions
+            .extend(group.offsets.all_pending().map(|(_, topic, partition)| (topic.clone(), partition)));
+        let mut kept = Vec::new();
+        for (topic, partition) in partitions {
+            self.drop_offset(group_id, &topic, partition, &mut kept);
+        }
+        self.keep_in_parts(kept);
+        self.remove(now_ms, group_id);
+        Ok(())
+    }
+
+    /// A group without members and offsets is no more.
+    fn remove(&mut self, now_ms: u64, group_id: &str) {
+        let _was_there = self.visit(now_ms, group_id, |visit| {
+            visit.clear_all_timers();
+            if std::mem::take(&mut visit.group.kept) {
+                visit.out.keep(vec![records::no_group(group_id)]);
+            }
+        });
+    }
+
+    /// A topic is gone: no group has read it.
+    pub fn forget_topic(&mut self, topic: &str) {
+        let group_ids: Vec<Arc<str>> = self.known.keys().cloned().collect();
+        for group_id in group_ids {
+            let Some(group) = self.known.get(&group_id) else { continue };
+            let committed = group.offsets.all_committed().filter(|(known, _)| ***known == *topic);
+            let mut partitions: Vec<i32> =
+                committed.flat_map(|(_, partitions)| partitions.keys().copied()).collect();
+            let pending = group.offsets.all_pending().filter(|(_, known, _)| ***known == *topic);
+            partitions.extend(pending.map(|(_, _, partition)| partition));
+            self.drop_offsets(&group_id, partitions.into_iter().map(|partition| (topic.into(), partition)));
+        }
+    }
+
+    fn drop_offsets(&mut self, group_id: &str, partitions: impl Iterator<Item = (Arc<str>, i32)>) {
+        let mut kept: Vec<Record> = Vec::new();
+        for (topic, partition) in partitions {
+            self.drop_offset(group_id, &topic, partition, &mut kept);
+        }
+        self.keep_in_parts(kept);
+        self.forget_if_blank(group_id);
+    }
+
+    /// Offsets that nobody has committed for long go, and with the last of them a group without members (KIP-211).
+    pub(super) fn expire_offsets(&mut self, now_ms: u64) {
+        let group_ids: Vec<Arc<str>> = self.known.keys().cloned().collect();
+        for group_id in group_ids {
+            let retention_ms = self.settings.offsets_retention_ms;
+            let Some(group) = self.known.get(&group_id) else { continue };
+            let expired: Vec<(Arc<str>, i32)> = expired(group, now_ms, retention_ms).collect();
+            self.drop_offsets(&group_id, expired.into_iter());
+            let unused = |group: &Group| {
+                group.state == State::Empty && group.offsets.is_empty() && group.pending.is_empty()
+            };
+            if self.known.get(&group_id).is_some_and(unused) {
+                self.remove(now_ms, &group_id);
+            }
+        }
+    }
+}
+
+fn all_partitions(group: &Group) -> impl Iterator<Item = (Arc<str>, i32)> {
+    let of_topic = |(topic, partitions): (&Arc<str>, &BTreeMap<i32, Offset>)| {
+        let partitions: Vec<_> = partitions.keys().map(|partition| (topic.clone(), *partition)).collect();
+        partitions
+    };
+    group.offsets.all_committed().flat_map(of_topic)
+}
+
+/// Which offsets are too old. In a group with members only those of topics that none of them reads.
+fn expired(group: &Group, now_ms: u64, retention_ms: u64) -> impl Iterator<Item = (Arc<str>, i32)> {
+    let since_empty = match group.state {
+        // Of a group that has had members, all offsets are as old as its time without.
+        State::Empty if group.protocol_type.is_some() => Some(group.since_ms),
+        _ => None,
+    };
+    let may_expire = match group.state {
+        State::Empty => true,
+        State::Stable => group.reads_topics() && group.knows_subscriptions(),
+        _ => false,
+    };
+    let is_old = move |offset: &Offset| match offset.expires_ms {
+        Some(expires_ms) => now_ms >= expires_ms,
+        None => now_ms.saturating_sub(since_empty.unwrap_or(offset.committed_ms)) >= retention_ms,
+    };
+    all_partitions(group).filter(move |(topic, partition)| {
+        let offset = group.offsets.committed(topic, *partition);
+        may_expire
+            && offset.is_some_and(is_old)
+            && !group.is_subscribed_to(topic)
+            && !group.offsets.is_unstable(topic, *partition)
+    })
+}

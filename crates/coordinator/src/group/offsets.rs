@@ -1,0 +1,124 @@
+//! The offsets of one group: those that are committed, and those of transactions that are not over.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+/// An offset, and what is kept with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Offset {
+    /// Where the group goes on reading.
+    pub(super) next: i64,
+    pub(super) leader_epoch: i32,
+    pub(super) metadata: Box<str>,
+    /// When it was committed, ms since 1970.
+    pub(super) committed_ms: u64,
+    /// When it is to go, if the request said so, ms since 1970.
+    pub(super) expires_ms: Option<u64>,
+    /// Numbers all offsets as they came. What a transaction has said counts from then, not from its end.
+    pub(super) order: u64,
+}
+
+/// Topic to partition to offset.
+type Table = BTreeMap<Arc<str>, BTreeMap<i32, Offset>>;
+
+#[derive(Debug, Default)]
+pub(super) struct Offsets {
+    committed: Table,
+    /// By producer identifier.
+    pending: BTreeMap<i64, Table>,
+}
+
+impl Offsets {
+    pub(super) fn is_empty(&self) -> bool {
+        self.committed.is_empty() && self.pending.is_empty()
+    }
+
+    pub(super) fn committed(&self, topic: &str, partition: i32) -> Option<&Offset> {
+        self.committed.get(topic)?.get(&partition)
+    }
+
+    pub(super) fn all_committed(&self) -> impl Iterator<Item = (&Arc<str>, &BTreeMap<i32, Offset>)> {
+        self.committed.iter()
+    }
+
+    pub(super) fn pending(&self, producer_id: i64, topic: &str, partition: i32) -> Option<&Offset> {
+        self.pending.get(&producer_id)?.get(topic)?.get(&partition)
+    }
+
+    /// Whether a transaction that is not over has an offset for the partition.
+    pub(super) fn is_unstable(&self, topic: &str, partition: i32) -> bool {
+        self.pending
+            .values()
+            .any(|table| table.get(topic).is_some_and(|partitions| partitions.contains_key(&partition)))
+    }
+
+    pub(super) fn producers(&self) -> impl Iterator<Item = i64> + '_ {
+        self.pending.keys().copied()
+    }
+
+    /// All pending offsets, by producer, topic, and partition.
+    pub(super) fn all_pending(&self) -> impl Iterator<Item = (i64, &Arc<str>, i32)> {
+        self.pending.iter().flat_map(|(producer_id, table)| {
+            let of_topic = move |(topic, partitions): (_, &BTreeMap<i32, Offset>)| {
+                let (topic, partitions): (&Arc<str>, Vec<i32>) =
+                    (topic, partitions.keys().copied().collect());
+                partitions.into_iter().map(move |partition| (*producer_id, topic, partition))
+            };
+            table.iter().flat_map(of_topic)
+        })
+    }
+
+    /// True if there was none for the partition.
+    pub(super) fn commit(&mut self, topic: &str, partition: i32, offset: Offset) -> bool {
+        put(&mut self.committed, topic, partition, offset)
+    }
+
+    /// True if the transaction had none for the partition.
+    pub(super) fn hold(&mut self, producer_id: i64, topic: &str, partition: i32, offset: Offset) -> bool {
+        put(self.pending.entry(producer_id).or_default(), topic, partition, offset)
+    }
+
+    /// True if there was one.
+    pub(super) fn remove(&mut self, topic: &str, partition: i32) -> bool {
+        take(&mut self.committed, topic, partition).is_some()
+    }
+
+    /// True if there was one.
+    pub(super) fn drop_pending(&mut self, producer_id: i64, topic: &str, partition: i32) -> bool {
+        let Entry::Occupied(mut table) = self.pending.entry(producer_id) else { return false };
+        let taken = take(table.get_mut(), topic, partition).is_some();
+        if table.get().is_empty() {
+            table.remove();
+        }
+        taken
+    }
+
+    /// Takes all that a transaction holds.
+    pub(super) fn take_pending(
+        &mut self,
+        producer_id: i64,
+    ) -> impl Iterator<Item = (Arc<str>, i32, Offset)> + use<> {
+        let table = self.pending.remove(&producer_id).unwrap_or_default();
+        table.into_iter().flat_map(|(topic, partitions)| {
+            partitions.into_iter().map(move |(partition, offset)| (topic.clone(), partition, offset))
+        })
+    }
+}
+
+fn put(table: &mut Table, topic: &str, partition: i32, offset: Offset) -> bool {
+    if let Some(partitions) = table.get_mut(topic) {
+        return partitions.insert(partition, offset).is_none();
+    }
+    table.entry(topic.into()).or_default().insert(partition, offset);
+    true
+}
+
+fn take(table: &mut Table, topic: &str, partition: i32) -> Option<Offset> {
+    let partitions = table.get_mut(topic)?;
+    let offset = partitions.remove(&partition);
+    if partitions.is_empty() {
+        table.remove(topic);
+    }
+    offset
+}

@@ -1,0 +1,46 @@
+//! The little of the consumer protocol that a coordinator has to understand: which topics a member reads.
+//!
+//! A subscription begins with a version and the names of its topics; what later versions add stands behind them.
+
+/// The topics of a subscription; nothing if it cannot be understood.
+pub(super) fn topics(metadata: &[u8]) -> Option<impl Iterator<Item = &str>> {
+    let (_version, rest) = metadata.split_at_checked(2)?;
+    let (count, mut rest) = rest.split_first_chunk::<4>()?;
+    let count = usize::try_from(i32::from_be_bytes(*count)).ok()?;
+    // A name takes at least its length.
+    let mut topics = Vec::with_capacity(count.min(rest.len() / 2));
+    for _ in 0..count {
+        let (length, behind) = rest.split_first_chunk::<2>()?;
+        let length = usize::try_from(i16::from_be_bytes(*length)).ok()?;
+        let (name, behind) = behind.split_at_checked(length)?;
+        topics.push(str::from_utf8(name).ok()?);
+        rest = behind;
+    }
+    Some(topics.into_iter())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_out_whatever_stands_behind_them() {
+        let metadata = b"\x00\x03\x00\x00\x00\x02\x00\x01a\x00\x03bcd\xff\xff\xff\xff";
+        assert_eq!(topics(metadata).unwrap().collect::<Vec<_>>(), ["a", "bcd"]);
+        assert_eq!(topics(b"\x00\x00\x00\x00\x00\x00").unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_no_subscription_is_not_understood() {
+        for metadata in [
+            &b""[..],
+            b"range",
+            b"\x00\x00\x7f\xff\xff\xff\x00\x01a",
+            b"\x00\x00\xff\xff\xff\xff",
+            b"\x00\x00\x00\x00\x00\x01\x00\x02a",
+            b"\x00\x00\x00\x00\x00\x01\x00\x01\xff",
+        ] {
+            assert!(topics(metadata).is_none(), "{metadata:?}");
+        }
+    }
+}

@@ -6,6 +6,51 @@ use crate::varint;
 /// Bits of the attributes that name the compression.
 const COMPRESSION: i16 = 7;
 
+/// A record without headers: their count.
+const NO_HEADERS: &[u8] = &[0];
+
+/// Who a batch comes from, and what its records are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Its producer; -1 if that has no id.
+    pub producer_id: i64,
+    /// -1 if the producer has no id.
+    pub producer_epoch: i16,
+    /// The number of the first record among those of the producer; -1 if they are not numbered.
+    pub base_sequence: i32,
+    /// What the records are.
+    pub kind: BatchKind,
+}
+
+/// What the records of a batch are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BatchKind {
+    /// Data, visible at once.
+    #[default]
+    Plain,
+    /// Data that is part of a transaction.
+    Transactional,
+    /// A marker that ends a transaction.
+    Control,
+}
+
+impl BatchKind {
+    const fn attributes(self) -> i16 {
+        match self {
+            Self::Plain => 0,
+            Self::Transactional => 0x10,
+            Self::Control => 0x30,
+        }
+    }
+}
+
+/// Nobody in particular.
+impl Default for Origin {
+    fn default() -> Self {
+        Self { producer_id: -1, producer_epoch: -1, base_sequence: -1, kind: BatchKind::Plain }
+    }
+}
+
 /// Puts records together to one batch, uncompressed. Reuses its memory from one batch to the next.
 #[derive(Debug, Default)]
 pub struct BatchBuilder {
@@ -33,6 +78,17 @@ impl BatchBuilder {
 
     /// Adds a record without headers. Its offset is that of the batch, and one more for each record before it.
     pub fn push(&mut self, timestamp_ms: i64, key: Option<&[u8]>, value: Option<&[u8]>) {
+        self.push_with_headers(timestamp_ms, key, value, NO_HEADERS);
+    }
+
+    /// The same with headers as they are encoded, with their count before them, as in [`Record::headers`].
+    pub fn push_with_headers(
+        &mut self,
+        timestamp_ms: i64,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[u8],
+    ) {
         if self.records == 0 {
             self.bytes.clear();
             self.bytes.resize(HEADER_BYTES, 0);
@@ -42,24 +98,29 @@ impl BatchBuilder {
         self.max_timestamp_ms = self.max_timestamp_ms.max(timestamp_ms);
         let timestamp_delta = timestamp_ms - self.base_timestamp_ms;
         let offset_delta = i64::from(self.records);
-        put_record(timestamp_delta, offset_delta, [key, value], &[0], &mut self.bytes);
+        put_record(timestamp_delta, offset_delta, [key, value], headers, &mut self.bytes);
         self.records += 1;
     }
 
     /// The finished batch, at base offset 0; the builder begins the next with the next record.
     pub fn finish(&mut self) -> &[u8] {
+        self.finish_as(&Origin::default())
+    }
+
+    /// The same in the name of `origin`.
+    pub fn finish_as(&mut self, origin: &Origin) -> &[u8] {
         let header = BatchHeader {
             base_offset: 0,
             total_bytes: self.bytes.len(),
             leader_epoch: 0,
             checksum: 0,
-            attributes: 0,
+            attributes: origin.kind.attributes(),
             last_offset_delta: self.records - 1,
             base_timestamp_ms: self.base_timestamp_ms,
             max_timestamp_ms: self.max_timestamp_ms,
-            producer_id: -1,
-            producer_epoch: -1,
-            base_sequence: -1,
+            producer_id: origin.producer_id,
+            producer_epoch: origin.producer_epoch,
+            base_sequence: origin.base_sequence,
             records: self.records,
         };
         put_header(&header, &mut self.bytes);
@@ -177,6 +238,26 @@ mod tests {
                     prop_assert_eq!(record.value, value.as_deref());
                 }
             }
+        }
+
+        #[test]
+        fn a_batch_says_who_it_comes_from(
+            producer_id in 0_i64.., producer_epoch in 0_i16.., base_sequence in 0_i32..,
+            kind in prop::sample::select(vec![BatchKind::Plain, BatchKind::Transactional, BatchKind::Control]),
+        ) {
+            let origin = Origin { producer_id, producer_epoch, base_sequence, kind };
+            let mut builder = BatchBuilder::default();
+            builder.push_with_headers(1, None, None, b"\x02\x02k\x02v");
+            let header = Batch::parse(builder.finish_as(&origin)).unwrap().header;
+            prop_assert_eq!(header.producer_id, producer_id);
+            prop_assert_eq!(header.producer_epoch, producer_epoch);
+            prop_assert_eq!(header.base_sequence, base_sequence);
+            prop_assert_eq!(header.is_transactional(), kind != BatchKind::Plain);
+            prop_assert_eq!(header.is_control(), kind == BatchKind::Control);
+            builder.push(1, None, None);
+            let batch = Batch::parse(builder.finish()).unwrap();
+            prop_assert_eq!((batch.header.producer_id, batch.header.attributes), (-1, 0));
+            prop_assert_eq!(batch.records().next().unwrap().unwrap().headers, NO_HEADERS);
         }
 
         #[test]

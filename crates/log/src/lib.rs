@@ -29,10 +29,10 @@ pub mod contract;
 mod lend;
 mod memory;
 mod store;
-mod varint;
+pub mod varint;
 
 pub use batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Malformed, Record, Records, batches};
-pub use build::{BatchBuilder, rebuild, repack};
+pub use build::{BatchBuilder, BatchKind, Origin, rebuild, repack};
 pub use lend::{Lender, Lent};
 pub use memory::Memory;
 pub use store::{

@@ -3,7 +3,8 @@
 /// Longest form of 64 bits.
 const LEN_MAX: usize = 10;
 
-pub(crate) fn put(value: i64, into: &mut Vec<u8>) {
+/// Appends `value`.
+pub fn put(value: i64, into: &mut Vec<u8>) {
     let mut rest = (value << 1 ^ value >> 63).cast_unsigned();
     while rest >= 0x80 {
         into.push(rest as u8 | 0x80);
@@ -12,8 +13,8 @@ pub(crate) fn put(value: i64, into: &mut Vec<u8>) {
     into.push(rest as u8);
 }
 
-/// Takes one off the front of `bytes`.
-pub(crate) fn take(bytes: &mut &[u8]) -> Option<i64> {
+/// Takes one off the front of `bytes`; `None` if it is cut off, or has more than 64 bits.
+pub fn take(bytes: &mut &[u8]) -> Option<i64> {
     let mut value = 0_u64;
     for (index, byte) in bytes.iter().take(LEN_MAX).enumerate() {
         let part = u64::from(byte & 0x7F);
@@ -30,7 +31,7 @@ pub(crate) fn take(bytes: &mut &[u8]) -> Option<i64> {
 }
 
 /// Bytes that `value` takes.
-pub(crate) fn len(value: i64) -> usize {
+pub fn len(value: i64) -> usize {
     let zigzag = (value << 1 ^ value >> 63).cast_unsigned();
     (70 - (zigzag | 1).leading_zeros() as usize) / 7
 }

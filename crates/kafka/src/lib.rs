@@ -41,6 +41,7 @@ pub mod error_code;
 pub mod frame;
 pub mod header;
 mod reader;
+pub mod record;
 pub mod registry;
 #[cfg(test)]
 mod round_trips;

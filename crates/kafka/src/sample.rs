@@ -48,7 +48,10 @@ macro_rules! numbers {
                     1 => Self::MIN,
                     2 => Self::MAX,
                     3 => (0 as Self).wrapping_sub(1),
-                    _ => random.next() as Self,
+                    _ => {
+                        let bytes = random.next().to_le_bytes();
+                        Self::from_le_bytes(*bytes.first_chunk().expect("no number is larger"))
+                    }
                 }
             }
         })*
@@ -59,7 +62,7 @@ numbers!(i8 i16 u16 i32 u32 i64);
 
 impl Sample for f64 {
     fn sample(random: &mut Random, _: Form) -> Self {
-        random.below(1 << 20) as Self / 16.0
+        Self::from(random.next() as u32) / 16.0
     }
 }
 

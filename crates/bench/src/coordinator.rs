@@ -4,10 +4,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::error::BenchError;
+use crate::monitor::Monitor;
 use crate::net::Clock;
 use crate::options::{Load, Options, Scenario};
 use crate::plan::Plan;
-use crate::process::{Process, Usage};
+use crate::process::Usage;
 use crate::report::{BrokerCost, IdleReport, Latency, TrafficReport, mib, per_million, per_second, rounded};
 use crate::tally::Tally;
 use crate::worker::{Event, PHASE_OPEN, Shared, nanos};
@@ -30,32 +31,6 @@ pub struct Progress {
     pub delivered_per_s: u64,
     /// Resident memory of the broker, in MiB.
     pub rss_mib: Option<f64>,
-}
-
-/// The processes under observation.
-struct Monitor {
-    broker: Option<Process>,
-    generator: Process,
-    rss_start: u64,
-    rss_peak: u64,
-}
-
-impl Monitor {
-    fn new(options: &Options) -> Result<Self, BenchError> {
-        let broker = options.broker_pid.map(Process::of).transpose()?;
-        let rss_start = broker.as_ref().map(Process::resident_bytes).transpose()?.unwrap_or(0);
-        Ok(Self { broker, generator: Process::this()?, rss_start, rss_peak: rss_start })
-    }
-
-    fn sample(&mut self) -> Result<Option<u64>, BenchError> {
-        let resident = self.broker.as_ref().map(Process::resident_bytes).transpose()?;
-        self.rss_peak = self.rss_peak.max(resident.unwrap_or(0));
-        Ok(resident)
-    }
-
-    fn usage(&self) -> Result<(Option<Usage>, Usage), BenchError> {
-        Ok((self.broker.as_ref().map(Process::usage).transpose()?, self.generator.usage()?))
-    }
 }
 
 /// What was sampled around the measured part.
@@ -92,7 +67,7 @@ impl<'a> Coordinator<'a> {
         events: mpsc::Receiver<Result<Event, BenchError>>,
         progress: &'a mut dyn FnMut(&Progress),
     ) -> Result<Self, BenchError> {
-        let monitor = Monitor::new(options)?;
+        let monitor = Monitor::new(options.broker_pid)?;
         let (reported, seen) = (Vec::new(), (0, 0, 0));
         Ok(Self { options, plan, shared, clock, events, reported, monitor, progress, seen })
     }
@@ -120,10 +95,7 @@ impl<'a> Coordinator<'a> {
         self.sleep_until("measuring", measured_ns + nanos(self.options.duration))?;
         let after = self.monitor.usage()?;
         self.await_all("draining", Event::Drained)?;
-        let rss_life_peak = match &self.monitor.broker {
-            Some(broker) => broker.resident_bytes_max()?,
-            None => 0,
-        };
+        let rss_life_peak = self.monitor.rss_life_peak()?;
         let connections_per_s = per_second(connections, took);
         Ok((idle, Some(Measured { connections_per_s, before, after, rss_life_peak })))
     }

@@ -10,6 +10,8 @@ pub enum BenchError {
     Options(String),
     /// A connection could not be opened: unreachable, refused, or a subscription refused.
     Open(String),
+    /// The broker closed a connection, or said what it may not say.
+    Broken(String),
     /// This machine refused something: sockets, limits, threads, /proc.
     System(String),
 }
@@ -24,7 +26,9 @@ impl BenchError {
 impl fmt::Display for BenchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Options(text) | Self::Open(text) | Self::System(text) => f.write_str(text),
+            Self::Options(text) | Self::Open(text) | Self::Broken(text) | Self::System(text) => {
+                f.write_str(text)
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The load generator behind `mainstem bench`: puts MQTT traffic on a broker and counts what arrives.
+//! The load generators behind `mainstem bench`: the one for MQTT puts traffic on a broker and counts what arrives,
+//! the one for Kafka is in `kafka`.
 //!
 //! What is reported is what receivers got, never what was sent. Every payload carries the moment its message
 //! was due and a sequence number, so that lost, repeated, reordered and late messages are all found. The load is
@@ -10,7 +11,7 @@
 //! send leaves in one write per turn; nothing is allocated per message; and there is one timer per thread, not
 //! one per message.
 //!
-//! This crate knows nothing of the broker but its wire protocol; it works against any MQTT broker.
+//! This crate knows nothing of the broker but its wire protocols; it works against any MQTT or Kafka broker.
 //!
 //! | file | holds |
 //! |---|---|
@@ -20,17 +21,21 @@
 //! | `flow` | what may be in flight in a closed-loop run; packet identifiers |
 //! | `account` | sequence tracking: lost, repeated, out of order |
 //! | `wire` | payload stamps, prepared publishes, the fast path of parsing |
-//! | `sockets`, `net` | connecting, and the epoll loop |
+//! | `sockets`, `net`, `alarm` | connecting, the epoll loop, how long it waits |
 //! | `opening` | CONNECT to SUBACK |
 //! | `publisher`, `traffic`, `tally` | the two ends of the load, and what they count |
 //! | `worker`, `coordinator`, `run` | one thread, the phases of all of them, and how they are set up |
 //! | `stored` | retained messages, and those that wait for sessions: storing and fetching them |
-//! | `process`, `report` | /proc, and what the caller gets |
+//! | `process`, `monitor`, `report` | /proc, who is watched there, and what the caller gets |
+//! | `kafka` and the files below it | the generator for Kafka brokers |
 
 mod account;
+mod alarm;
 mod coordinator;
 mod error;
 mod flow;
+mod kafka;
+mod monitor;
 mod net;
 mod opening;
 mod options;
@@ -49,6 +54,9 @@ mod worker;
 
 pub use coordinator::Progress;
 pub use error::BenchError;
+pub use kafka::{
+    Acks, FetchReport, KafkaCost, KafkaOptions, KafkaReport, ProduceReport, Shape, Work, run_kafka,
+};
 pub use options::{Load, Options, Part, Scenario};
 pub use report::{BrokerCost, IdleReport, Latency, Report, StoredReport, TrafficReport};
 pub use run::run;

@@ -5,15 +5,14 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mainstem_mqtt::Header;
 use mio::net::TcpStream;
-use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+use crate::alarm::Alarm;
 
 /// Events taken from the kernel per turn.
 const EVENTS_PER_TURN: usize = 1024;
@@ -21,10 +20,6 @@ const EVENTS_PER_TURN: usize = 1024;
 const READS_PER_TURN: usize = 4;
 /// The read buffer, where no larger packets are expected.
 const BUFFER_BYTES_MIN: usize = 256 * 1024;
-/// Longest a turn waits for something to happen.
-const WAIT_MAX: Duration = Duration::from_millis(100);
-/// Waits this short use the timer descriptor: epoll's own timeout counts in milliseconds.
-const FINE_WAIT_NS: u64 = 3_000_000;
 
 const TIMER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);
@@ -106,7 +101,7 @@ pub(crate) struct Net {
     poll: Poll,
     events: Events,
     waker: Arc<Waker>,
-    timer: OwnedFd,
+    alarm: Alarm,
     clock: Clock,
     conns: Vec<Conn>,
     buffer: Vec<u8>,
@@ -124,14 +119,12 @@ impl Net {
     pub(crate) fn new(clock: Clock, packet_bytes_max: usize) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE)?;
+        let alarm = Alarm::new(poll.registry(), TIMER)?;
         Ok(Self {
             poll,
             events: Events::with_capacity(EVENTS_PER_TURN),
             waker,
-            timer,
+            alarm,
             clock,
             conns: Vec::new(),
             buffer: vec![0; BUFFER_BYTES_MIN.max(2 * packet_bytes_max)],
@@ -198,7 +191,11 @@ impl Net {
     /// # Errors
     /// Those of epoll and timerfd; those of connections go to the handler.
     pub(crate) fn turn<H: Handler>(&mut self, until_ns: Option<u64>, handler: &mut H) -> io::Result<bool> {
-        let timeout = if self.unread.is_empty() { self.arm(until_ns)? } else { Duration::ZERO };
+        let timeout = if self.unread.is_empty() {
+            self.alarm.patience(until_ns, self.clock.now_ns())?
+        } else {
+            Duration::ZERO
+        };
         match self.poll.poll(&mut self.events, Some(timeout)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
@@ -239,25 +236,6 @@ impl Net {
         // What the handler sent meanwhile waits for the next flush; the larger buffer is kept.
         dirty.append(&mut self.dirty);
         self.dirty = dirty;
-    }
-
-    /// How long epoll may wait. Arms the timer where milliseconds are too coarse.
-    fn arm(&self, until_ns: Option<u64>) -> io::Result<Duration> {
-        let Some(until) = until_ns else { return Ok(WAIT_MAX) };
-        let wait_ns = until.saturating_sub(self.clock.now_ns());
-        if wait_ns == 0 {
-            return Ok(Duration::ZERO);
-        }
-        if wait_ns > FINE_WAIT_NS {
-            return Ok(Duration::from_nanos(wait_ns - FINE_WAIT_NS / 2).min(WAIT_MAX));
-        }
-        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let once = Itimerspec {
-            it_interval: never,
-            it_value: Timespec { tv_sec: 0, tv_nsec: wait_ns.cast_signed() },
-        };
-        rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
-        Ok(WAIT_MAX)
     }
 
     fn read<H: Handler>(&mut self, id: usize, handler: &mut H) {

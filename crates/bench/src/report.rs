@@ -375,12 +375,13 @@ impl StoredReport {
     }
 }
 
-fn row(f: &mut fmt::Formatter<'_>, name: &str, value: &str) -> fmt::Result {
+/// A line of a table.
+pub(crate) fn row(f: &mut fmt::Formatter<'_>, name: &str, value: &str) -> fmt::Result {
     writeln!(f, "  {name:<24}{value}")
 }
 
 /// A number with as many decimals as its size makes sensible.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         small if small < 10.0 => format!("{value:.2}"),
         middle if middle < 1_000.0 => format!("{value:.1}"),
@@ -390,7 +391,7 @@ fn number(value: f64) -> String {
 }
 
 /// Digits in groups of three.
-fn grouped(value: u64) -> String {
+pub(crate) fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {

@@ -6,8 +6,9 @@ use crate::net::Fault;
 
 /// Longest latency told apart from longer ones.
 const LATENCY_NS_MAX: u64 = 120_000_000_000;
+
 /// Latencies in nanoseconds, to three digits.
-fn latencies() -> Histogram<u64> {
+pub(crate) fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("the bounds are constant and valid")
 }
 

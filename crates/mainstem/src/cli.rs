@@ -3,6 +3,7 @@
 //! `mainstem` alone is `mainstem serve`, and serve's flags work with or without the word.
 
 mod bench;
+mod bench_kafka;
 mod connect;
 mod publish;
 mod subscribe;
@@ -14,6 +15,9 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use bench::{BenchCommand, BenchMqttArgs, PartArg, ScenarioArg};
+pub(crate) use bench_kafka::{
+    AcksArg, BenchBatchArgs, BenchKafkaArgs, BenchKafkaCommon, BenchKafkaWork, CodecArg,
+};
 pub(crate) use connect::{ConnectArgs, PacketKind, PropertyArg};
 pub(crate) use publish::PubArgs;
 pub(crate) use subscribe::SubArgs;
@@ -52,6 +56,9 @@ pub(crate) struct ServeArgs {
     /// Where MQTT clients connect; port 0 takes a free one, printed on stdout [default: 127.0.0.1:1883]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<SocketAddr>,
+    /// Where Kafka clients connect; port 0 takes a free one, printed on stdout [default: 127.0.0.1:9092]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) kafka_listen: Option<SocketAddr>,
     /// Threads that serve connections; 0 means one per core [default: 0]
     #[arg(long, value_name = "N")]
     pub(crate) shards: Option<usize>,
@@ -205,5 +212,14 @@ mod tests {
         assert_eq!((args.publishers, args.window, args.qos, args.payload), (Some(4), Some(8), 2, 64));
         assert!(refused("mainstem bench mqtt --rate 5 --window 8").contains("cannot be used with"));
         assert!(refused("mainstem bench mqtt --payload 15").contains("15"));
+        let Command::Bench(BenchCommand::Kafka(args)) =
+            parsed("mainstem bench kafka produce --acks ALL --rate 2000 --records 10 --consume")
+        else {
+            panic!("not bench kafka")
+        };
+        let BenchKafkaWork::Produce(args) = args.work else { panic!("not produce") };
+        assert_eq!((args.acks, args.rate, args.batch.records), (AcksArg::All, Some(2000.0), 10));
+        assert!(refused("mainstem bench kafka produce --rate 5 --window 8").contains("cannot be used with"));
+        assert!(refused("mainstem bench kafka").contains("produce"));
     }
 }

@@ -8,12 +8,13 @@
 //! | `publish`, `lines` | `mainstem pub`; standard input line by line, beside a socket |
 //! | `subscribe`, `incoming` | `mainstem sub`; what it does with each message |
 //! | `format`, `json`, `clock` | how messages are printed |
-//! | `bench` | `mainstem bench`, around the crate `mainstem-bench` |
+//! | `bench`, `bench_kafka` | `mainstem bench`, around the crate `mainstem-bench` |
 //! | `client` | one connection: packets in and out, keep alive, deadlines |
 //! | `session`, `properties`, `target` | what CONNECT says, `-D` properties, where to connect |
 //! | `failure`, `describe` | errors with their exit status; packets and reason codes in words |
 
 mod bench;
+mod bench_kafka;
 mod client;
 mod clock;
 mod describe;
@@ -48,6 +49,7 @@ pub(crate) fn subscribe(args: &SubArgs) -> ExitCode {
 pub(crate) fn bench(command: &BenchCommand) -> ExitCode {
     match command {
         BenchCommand::Mqtt(args) => conclude("bench", false, bench::run(args)),
+        BenchCommand::Kafka(args) => conclude("bench", false, bench_kafka::run(args)),
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::bench_kafka::BenchKafkaArgs;
 use super::connect::parse_seconds;
 
 /// Kinds of load.
@@ -11,6 +12,8 @@ use super::connect::parse_seconds;
 pub(crate) enum BenchCommand {
     /// Load an MQTT broker; counts what is delivered, not what is sent
     Mqtt(Box<BenchMqttArgs>),
+    /// Load a Kafka broker with batches encoded before; counts what is acknowledged or read
+    Kafka(Box<BenchKafkaArgs>),
 }
 
 /// Who talks to whom.
@@ -155,7 +158,8 @@ Examples:
 
 Exit status: 0 when the run completed; 1 when it could not start or a connection broke.";
 
-fn parse_rate(text: &str) -> Result<f64, String> {
+/// A rate per second.
+pub(super) fn parse_rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate.is_finite() && rate > 0.0 && rate <= 1e9 => Ok(rate),
         _ => Err("expected a number per second above 0".into()),

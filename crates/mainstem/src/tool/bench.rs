@@ -1,10 +1,12 @@
 //! `mainstem bench mqtt`: flags to options, progress and report to the terminal.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use mainstem_bench::{BenchError, Load, Options, Part, Progress, Report, Scenario};
+use mainstem_bench::{BenchError, Load, Options, Part, Progress, Scenario};
 use mainstem_mqtt::packet::{QoS, Version};
+use serde::Serialize;
 
 use super::failure::{Failure, io_words};
 use crate::cli::{BenchMqttArgs, PartArg, ScenarioArg};
@@ -82,7 +84,7 @@ fn options(args: &BenchMqttArgs) -> Options {
 }
 
 /// The table on stdout; or, with `json`, one line of JSON there and the table on stderr.
-fn print(report: &Report, json: bool) -> Result<(), Failure> {
+pub(super) fn print(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> {
     let written = if json {
         let line = serde_json::to_string(report).map_err(|error| Failure::new(error.to_string()))?;
         eprint!("{report}");

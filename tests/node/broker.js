@@ -24,7 +24,7 @@ function binary() {
 /** Starts the binary and waits until it accepts. */
 async function start() {
   const data = mkdtempSync(join(tmpdir(), 'mainstem-test-'));
-  const flags = ['--listen', '127.0.0.1:0', '--data', data, '--set', 'mqtt.sys_interval_s=1'];
+  const flags = ['--listen', '127.0.0.1:0', '--kafka-listen', '127.0.0.1:0', '--data', data, '--set', 'mqtt.sys_interval_s=1'];
   const child = spawn(binary(), flags, { stdio: ['ignore', 'pipe', 'inherit'] });
   const kill = () => child.kill('SIGKILL');
   process.once('exit', kill);

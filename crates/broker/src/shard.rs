@@ -532,7 +532,7 @@ impl Service for Shard {
         }
     }
 
-    fn takes_held(&self, io: &Io<'_, Mail>) -> bool {
+    fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
         self.work < DELIVERIES_PER_TURN && !io.congested() && !self.is_disk_behind()
     }
 

@@ -1,9 +1,9 @@
-//! The configuration file: three sections, every key with a default, unknown keys refused where they stand.
+//! The configuration file: four sections, every key with a default, unknown keys refused where they stand.
 
 use std::path::Path;
 
 use mainstem_broker::config::Field;
-use mainstem_broker::{MqttConfig, settings};
+use mainstem_broker::{Durability, MqttConfig, settings};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -35,6 +35,71 @@ settings! {
     }
 }
 
+settings! {
+    /// The Kafka door.
+    pub struct KafkaConfig {
+        /// Address and port to listen on; empty for no Kafka door.
+        listen: String = "127.0.0.1:9092";
+        /// Host and port that clients are told to connect to; empty for the address listened on, or this machine's name if that is any address.
+        advertised: String = "";
+        /// Number of the one node.
+        node_id: u32 = 1_u32, in 0 ..= 2_147_483_647;
+        /// Whether a topic that a client asks for is made if it is not there.
+        auto_create_topics: bool = true;
+        /// Partitions of a topic whose creator names no number.
+        partitions: u32 = 1_u32, in 1 ..= 100_000;
+        /// Partitions of all topics together, at most.
+        max_partitions: u32 = 20_000_u32, in 1 ..= 10_000_000;
+        /// Largest request taken from a client, in bytes.
+        max_request_size_bytes: u32 = 104_857_600_u32, in 1_024 ..= 1_073_741_824;
+        /// Largest record batch of a topic that says nothing else (max.message.bytes).
+        max_message_bytes: u32 = 1_048_588_u32, in 1 ..= 1_073_741_824;
+        /// When an append to a topic that says nothing else counts as done, and is acknowledged: fsync, when it is on disk; os, when the operating system has it (mainstem.durability).
+        durability: Durability = Durability::Fsync, one of "fsync, os";
+        /// How long a topic that says nothing else keeps records, in ms; -1 for ever (retention.ms).
+        retention_ms: i64 = 604_800_000_i64, in -1 ..= 9_223_372_036_854_775_807;
+        /// Bytes that each partition of a topic that says nothing else keeps; -1 for no limit (retention.bytes).
+        retention_bytes: i64 = -1_i64, in -1 ..= 9_223_372_036_854_775_807;
+        /// Size of the segments of a topic that says nothing else, in bytes (segment.bytes).
+        segment_bytes: u32 = 134_217_728_u32, in 1_024 ..= 2_147_483_647;
+        /// How long a consumer group that gets its first member waits for more before it deals out partitions, in ms (group.initial.rebalance.delay.ms).
+        group_initial_rebalance_delay_ms: u32 = 0_u32, in 0 ..= 600_000;
+        /// How long the offsets of a group without members are kept, in ms (offsets.retention.minutes).
+        offsets_retention_ms: u64 = 604_800_000_u64, in 1_000 ..= 9_223_372_036_854_775_807;
+    }
+}
+
+impl KafkaConfig {
+    /// What the door is told. Host and port that clients are told come when they are known.
+    pub(crate) fn door(&self) -> mainstem_stream::Config {
+        mainstem_stream::Config {
+            node_id: self.node_id.cast_signed(),
+            auto_create_topics: self.auto_create_topics,
+            partitions: self.partitions.cast_signed(),
+            partitions_max: self.max_partitions.cast_signed(),
+            request_bytes_max: self.max_request_size_bytes,
+            durability: match self.durability {
+                Durability::Os => mainstem_log::Durability::Os,
+                Durability::Fsync | Durability::None => mainstem_log::Durability::Fsync,
+            },
+            group_initial_rebalance_delay_ms: self.group_initial_rebalance_delay_ms,
+            offsets_retention_ms: self.offsets_retention_ms,
+            retention_ms: self.retention_ms,
+            retention_bytes: self.retention_bytes,
+            segment_bytes: self.segment_bytes,
+            message_bytes_max: self.max_message_bytes,
+            ..mainstem_stream::Config::default()
+        }
+    }
+
+    fn check_more(&self) -> Result<(), (&'static str, String)> {
+        if self.durability == Durability::None {
+            return Err(("durability", "topics are kept: \"fsync\" or \"os\"".into()));
+        }
+        Ok(())
+    }
+}
+
 /// The whole configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -42,6 +107,7 @@ pub(crate) struct Config {
     pub(crate) server: ServerConfig,
     pub(crate) runtime: RuntimeConfig,
     pub(crate) mqtt: MqttConfig,
+    pub(crate) kafka: KafkaConfig,
 }
 
 impl Config {
@@ -65,6 +131,9 @@ impl Config {
         if let Some(listen) = args.listen {
             config.mqtt.listen = listen.to_string();
         }
+        if let Some(listen) = args.kafka_listen {
+            config.kafka.listen = listen.to_string();
+        }
         if let Some(shards) = args.shards {
             config.runtime.shards = u16::try_from(shards).unwrap_or(u16::MAX);
         }
@@ -74,6 +143,8 @@ impl Config {
         checked("server", config.server.check())?;
         checked("runtime", config.runtime.check())?;
         checked("mqtt", config.mqtt.check())?;
+        checked("kafka", config.kafka.check())?;
+        checked("kafka", config.kafka.check_more())?;
         Ok(config)
     }
 }
@@ -115,8 +186,8 @@ max_queued_messages = 5000
 queue_overflow = \"drop-oldest\"
 ```
 
-`--set SECTION.KEY=VALUE` overrides one key of the file and may be repeated. `--data`, `--listen` and `--shards` override
-`server.data`, `mqtt.listen` and `runtime.shards`, and win over `--set`. An unknown key, a value of the wrong type and a
+`--set SECTION.KEY=VALUE` overrides one key of the file and may be repeated. `--data`, `--listen`,
+`--kafka-listen` and `--shards` override `server.data`, `mqtt.listen`, `kafka.listen` and `runtime.shards`, and win over `--set`. An unknown key, a value of the wrong type and a
 value out of bounds keep the broker from starting, with the place in the file or the key in the message. The configuration
 is read once, at the start.
 
@@ -130,6 +201,11 @@ pub(crate) fn reference() -> String {
         reference_section("server", "The process.", ServerConfig::fields()),
         reference_section("runtime", "The threads that serve connections.", RuntimeConfig::fields()),
         reference_section("mqtt", "The MQTT door.", MqttConfig::fields()),
+        reference_section(
+            "kafka",
+            "The Kafka door. Names in parentheses are what a topic calls it.",
+            KafkaConfig::fields(),
+        ),
     ]
     .concat()
 }

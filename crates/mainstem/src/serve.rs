@@ -8,13 +8,14 @@ use std::path::Path;
 
 use log::LevelFilter;
 use mainstem_broker::Shared;
+use mainstem_doors::Doors;
 use mainstem_runtime::{Options, raise_open_files_limit, shard_count, start};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::ServeArgs;
 use crate::config::Config;
-use crate::storage::{self, Stored};
+use crate::storage::{self, Common, Stored};
 
 /// Runs the broker until it is told to end.
 ///
@@ -34,24 +35,34 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         log::info!("the system allows {files} open files, less than mqtt.max_connections");
     }
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| format!("no signals: {error}"))?;
+    let mut listen = vec![resolve("mqtt", &config.mqtt.listen)?];
+    if !config.kafka.listen.is_empty() {
+        listen.push(resolve("kafka", &config.kafka.listen)?);
+    }
     let options = Options {
         shards: usize::from(config.runtime.shards),
         pin: config.runtime.pin,
         send_buffer_bytes: config.runtime.send_buffer_bytes as usize,
         first_shard_connections: config.runtime.first_shard_connections as usize,
         coalesce_us: config.runtime.coalesce_us,
-        listen: vec![resolve(&config.mqtt.listen)?],
+        listen,
         seed: RandomState::new().hash_one("mainstem"),
     };
-    let shared = Shared::new(config.mqtt.clone(), shard_count(&options), options.seed);
-    let restored = storage::restore(Path::new(&config.server.data), &shared, shard_count(&options))?;
+    let count = shard_count(&options);
+    let common = Common {
+        mqtt: Shared::new(config.mqtt.clone(), count, options.seed),
+        stream: mainstem_stream::Shared::new(config.kafka.door(), count),
+    };
+    advertise(&common, &config.kafka.advertised, options.listen.get(Doors::KAFKA))?;
+    let restored = storage::restore(Path::new(&config.server.data), &common, count)?;
     let mut shards = restored.into_iter();
     let handle = start(&options, |_, wake| {
-        let Stored { shard, waker } = shards.next().expect("one for each shard");
+        let Stored { doors, waker } = shards.next().expect("one for each shard");
         waker.bind(wake);
-        shard
+        doors
     })
     .map_err(|error| error.to_string())?;
+    advertise(&common, &config.kafka.advertised, handle.addresses().get(Doors::KAFKA))?;
     announce(handle.addresses()).map_err(|error| format!("stdout: {error}"))?;
     watch(signals, handle.drainer())?;
     handle.join().map_err(|error| format!("a shard has failed: {error}"))?;
@@ -62,8 +73,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
 /// Where each door listens, for people and scripts.
 fn announce(addresses: &[SocketAddr]) -> std::io::Result<()> {
     let mut stdout = std::io::stdout().lock();
-    for address in addresses {
-        writeln!(stdout, "mqtt listening on {address}")?;
+    for (door, address) in ["mqtt", "kafka"].iter().zip(addresses) {
+        writeln!(stdout, "{door} listening on {address}")?;
     }
     stdout.flush()
 }
@@ -85,10 +96,29 @@ fn watch(mut signals: Signals, drain: std::sync::Arc<dyn Fn() + Send + Sync>) ->
     Ok(())
 }
 
-fn resolve(address: &str) -> Result<SocketAddr, String> {
+/// Tells the Kafka door what to tell its clients: `advertised`, or else where it listens.
+fn advertise(common: &Common, advertised: &str, listen: Option<&SocketAddr>) -> Result<(), String> {
+    let Some(listen) = listen else { return Ok(()) };
+    if advertised.is_empty() {
+        let host = if listen.ip().is_unspecified() { machine_name() } else { listen.ip().to_string() };
+        common.stream.advertise(&host, listen.port());
+        return Ok(());
+    }
+    let parts = advertised.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let (host, port) = parts.ok_or_else(|| format!("kafka.advertised: {advertised:?} is not HOST:PORT"))?;
+    common.stream.advertise(host.trim_start_matches('[').trim_end_matches(']'), port);
+    Ok(())
+}
+
+/// What others may find this machine by.
+fn machine_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn resolve(door: &str, address: &str) -> Result<SocketAddr, String> {
     let mut found =
-        address.to_socket_addrs().map_err(|error| format!("mqtt.listen: {address:?}: {error}"))?;
-    found.next().ok_or_else(|| format!("mqtt.listen: {address:?} names no address"))
+        address.to_socket_addrs().map_err(|error| format!("{door}.listen: {address:?}: {error}"))?;
+    found.next().ok_or_else(|| format!("{door}.listen: {address:?} names no address"))
 }
 
 /// Makes the data directory this process's own, for as long as the lock lives.

@@ -1,20 +1,26 @@
-//! The data directory: a store for each shard, and the sessions that they have.
+//! The data directory: a store for each shard, and what the doors have in them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use mainstem_broker::{Durability, Shard, Shared, StoreAt, settle_origins};
+use mainstem_compress::decompress;
 use mainstem_disk::{Committer, RealFs, SegmentStore, Settings};
-use mainstem_log::Store;
+use mainstem_doors::Doors;
+use mainstem_log::{Lender, Store};
 use mainstem_runtime::{Clock, Wake};
+use mainstem_stream as stream;
 
 /// Directory of the stores in the data directory; each shard has one in it, named by its number.
 const STORES: &str = "log";
 
-/// A shard with what its stores had, and what lets them wake it once it runs.
+/// What the records of one batch may take when they are decompressed, bytes.
+const PLAIN_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// A shard's doors with what its stores had, and what lets them wake it once it runs.
 pub(crate) struct Stored {
-    pub(crate) shard: Shard,
+    pub(crate) doors: Doors,
     pub(crate) waker: Waker,
 }
 
@@ -41,54 +47,71 @@ impl Waker {
     }
 }
 
-/// Opens the stores of `count` shards in the data directory, and makes the shards.
+/// What the doors of all shards have in common.
+pub(crate) struct Common {
+    pub(crate) mqtt: Arc<Shared>,
+    pub(crate) stream: Arc<stream::Shared>,
+}
+
+/// Opens the stores of `count` shards in the data directory, and makes their doors.
 ///
 /// # Errors
 /// What cannot be read, in words for a terminal.
-pub(crate) fn restore(data: &Path, shared: &Arc<Shared>, count: usize) -> Result<Vec<Stored>, String> {
+pub(crate) fn restore(data: &Path, common: &Common, count: usize) -> Result<Vec<Stored>, String> {
     let began = Instant::now();
     let root = data.join(STORES);
     let explain = |what: &dyn std::fmt::Display| format!("data directory {}: {what}", root.display());
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let clock = Clock { now_ms: 0, unix_ms: unix.as_millis() as u64 };
-    let keeps = shared.durability() != Durability::None;
-    if keeps {
-        std::fs::create_dir_all(&root).map_err(|error| explain(&error))?;
-    }
-    let others =
-        if keeps { stores_beyond(&root, count).map_err(|error| explain(&error))? } else { Vec::new() };
-    let (mut shards, mut wakers) = (Vec::new(), Vec::new());
+    std::fs::create_dir_all(&root).map_err(|error| explain(&error))?;
+    let others = stores_beyond(&root, count).map_err(|error| explain(&error))?;
+    let (mut shards, mut streams, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
     let (mut sessions, mut messages, mut retained) = (0, 0, 0);
     for number in 0..count {
         let waker = Waker::default();
-        let mut stores = Vec::new();
-        if keeps {
-            let mine = others.iter().copied().filter(|home| usize::from(*home) % count == number);
-            for home in std::iter::once(number as u16).chain(mine) {
-                let store = open(root.join(home.to_string()), &waker).map_err(|error| explain(&error))?;
-                stores.push(StoreAt { home, store });
+        let mine = others.iter().copied().filter(|home| usize::from(*home) % count == number);
+        let (mut lenders, mut stores, mut topics) = (Vec::new(), Vec::new(), Vec::new());
+        for home in std::iter::once(number as u16).chain(mine) {
+            let store = open(root.join(home.to_string()), &waker).map_err(|error| explain(&error))?;
+            let lender = Lender::new(store);
+            if common.mqtt.durability() != Durability::None {
+                stores.push(StoreAt { home, store: Box::new(lender.lend()) });
             }
+            topics.push(stream::StoreAt { home, store: Box::new(lender.lend()) });
+            lenders.push(lender);
         }
-        let (made, restored) = Shard::restore(number, Arc::clone(shared), stores, clock)
-            .map_err(|error| explain(&format!("{number}: {error}")))?;
+        let failed = |error: mainstem_log::Error| explain(&format!("{number}: {error}"));
+        let (made, restored) =
+            Shard::restore(number, Arc::clone(&common.mqtt), stores, clock).map_err(failed)?;
+        let stream =
+            stream::Shard::restore(number, Arc::clone(&common.stream), topics, clock).map_err(failed)?;
         sessions += restored.sessions;
         messages += restored.messages;
         retained += restored.retained;
         shards.push(made);
+        streams.push((stream, lenders));
         wakers.push(waker);
     }
     settle_origins(&mut shards);
-    if keeps {
-        let took_ms = began.elapsed().as_millis();
-        log::info!(
-            "{sessions} sessions with {messages} messages and {retained} retained messages read in {took_ms} ms"
-        );
-    }
-    Ok(shards.into_iter().zip(wakers).map(|(shard, waker)| Stored { shard, waker }).collect())
+    let took_ms = began.elapsed().as_millis();
+    log::info!(
+        "{sessions} sessions with {messages} messages, {retained} retained messages and {} topics read in {took_ms} ms",
+        common.stream.topics()
+    );
+    let doors = shards.into_iter().zip(streams).zip(wakers);
+    let doors = doors.map(|((mqtt, (stream, lenders)), waker)| Stored {
+        doors: Doors::new(mqtt, stream, lenders, count),
+        waker,
+    });
+    Ok(doors.collect())
 }
 
 fn open(directory: PathBuf, waker: &Waker) -> Result<Box<dyn Store>, mainstem_log::Error> {
-    let store = SegmentStore::open(Arc::new(RealFs), directory, Settings::default(), waker.committer())?;
+    let settings = Settings {
+        decompress: Some(Arc::new(|codec, bytes| decompress(codec, bytes, PLAIN_BYTES_MAX).ok())),
+        ..Settings::default()
+    };
+    let store = SegmentStore::open(Arc::new(RealFs), directory, settings, waker.committer())?;
     Ok(Box::new(store))
 }
 

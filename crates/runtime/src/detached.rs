@@ -117,7 +117,7 @@ impl<M: Send + 'static> Detached<M> {
     /// connection, which may be held once more. To be called before the turn ends, and not more often than
     /// [`Detached::held_count`] says: what is held again waits for the next turn.
     pub fn offer_held(&mut self, service: &mut impl Service<Mail = M>) -> Option<ConnId> {
-        if !service.takes_held(&self.io()) {
+        if !service.takes_held(&mut self.io()) {
             return None;
         }
         while let Some(conn) = self.held.pop_front() {
@@ -384,7 +384,7 @@ mod tests {
 
         fn turn_begins(&mut self, _io: &mut Io<'_, ()>) {}
 
-        fn takes_held(&self, _io: &Io<'_, ()>) -> bool {
+        fn takes_held(&mut self, _io: &mut Io<'_, ()>) -> bool {
             true
         }
 

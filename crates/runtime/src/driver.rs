@@ -480,7 +480,7 @@ impl<S: Service> Driver<S> {
     fn offer_held(&mut self) {
         self.held_in_vain = !self.held.is_empty();
         for _ in 0..self.held.len() {
-            if !self.service.takes_held(&self.core.io()) {
+            if !self.service.takes_held(&mut self.core.io()) {
                 self.held_in_vain = false;
                 break;
             }

@@ -42,7 +42,7 @@ pub trait Service: Sized {
     fn turn_begins(&mut self, io: &mut Io<'_, Self::Mail>);
 
     /// Whether held connections ([`Received::hold`]) may be offered their input again in this turn.
-    fn takes_held(&self, io: &Io<'_, Self::Mail>) -> bool;
+    fn takes_held(&mut self, io: &mut Io<'_, Self::Mail>) -> bool;
 
     /// The turn's input has been handled; output leaves right after.
     fn turn_ends(&mut self, io: &mut Io<'_, Self::Mail>);

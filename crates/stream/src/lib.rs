@@ -1,4 +1,43 @@
 //! Topics and their partitions on the log, and the Kafka door on them.
 //!
+//! A topic's partition is a log of its home's store, in the very batches that producers sent. Whatever shard a
+//! client is connected to, the shard that has the partition appends and reads; they talk by mail. The catalogue of
+//! topics, consumer groups, transactions and producer ids have one coordinator, on shard 0.
+//!
 //! # What this crate must never know
-//! MQTT, files, threads.
+//! MQTT, files, threads. It has stores, and no idea where they keep things.
+//!
+//! # Entry points
+//! [`Shard`] is the Kafka door on one shard, a [`mainstem_runtime::Service`]; all shards of a broker have the same
+//! [`Shared`].
+//!
+//! # Invariants
+//! - Nothing is acknowledged before it is as durable as its topic asks for, and nothing is read before that.
+//! - Responses of a connection leave in the order of its requests. A request other than Produce begins when
+//!   those before it are answered; Produce requests follow one another without waiting.
+//! - What a client can make grow has a bound: frames, requests that wait, answers, fetch sessions.
+//!
+//! # Files
+//! `config` · `shared` what shards share · `catalogue` topics there are · `topic_config` and what they are set to ·
+//! `conn` a connection and the order of its answers · `shard` the service · `mail` between shards · `work` what is
+//! done where a partition lives · `jobs` what waits for it · `partition` a partition · `kept` keyed records that
+//! must last · `controller` what is coordinated on shard 0 · `handlers` one file per API.
+
+mod catalogue;
+mod config;
+mod conn;
+mod controller;
+mod handlers;
+mod jobs;
+mod kept;
+mod mail;
+mod partition;
+mod shard;
+mod shared;
+mod topic_config;
+mod work;
+
+pub use config::Config;
+pub use mail::Mail;
+pub use shard::{Shard, StoreAt};
+pub use shared::Shared;

@@ -171,6 +171,7 @@ impl Broker {
                 if let Some(durability) = mainstem.strip_prefix("mainstem-") {
                     command.args(["--set", &format!("mqtt.durability={durability}")]);
                 }
+                command.args(["--kafka-listen", "127.0.0.1:0"]);
                 command.args(["--listen", &format!("127.0.0.1:{port}"), "--data", "data"])
             }
         };

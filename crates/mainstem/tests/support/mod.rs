@@ -32,7 +32,8 @@ impl Broker {
         let dir = std::env::temp_dir().join(format!("mainstem-tools-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let data = dir.join("data");
-        let own = ["--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
+        let own =
+            ["--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
         let mut child = command(&[&own, args].concat()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -54,6 +54,7 @@ impl Life {
         let mut command = Command::new(&self.binary);
         match self.kind {
             Kind::Mainstem => {
+                command.args(["--kafka-listen", "127.0.0.1:0"]);
                 command.args(["--listen", &format!("127.0.0.1:{port}"), "--shards", &shards.to_string()]);
                 command.arg("--data").arg(self.data());
                 command.args(["--set", "runtime.first_shard_connections=0"]);

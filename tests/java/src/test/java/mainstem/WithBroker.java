@@ -40,7 +40,7 @@ abstract class WithBroker {
             return;
         }
         data = Files.createTempDirectory("mainstem-test-");
-        process = new ProcessBuilder(binary(), "--listen", "127.0.0.1:0", "--data", data.toString(), "--set",
+        process = new ProcessBuilder(binary(), "--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--data", data.toString(), "--set",
                 "mqtt.sys_interval_s=1").redirectError(ProcessBuilder.Redirect.INHERIT).start();
         Runtime.getRuntime().addShutdownHook(new Thread(process::destroyForcibly));
         CompletableFuture<Matcher> ready = new CompletableFuture<>();

@@ -1,0 +1,98 @@
+//! The topics there are: an immutable picture that every shard has, replaced as a whole when something changes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use mainstem_kafka::Uuid;
+
+use crate::topic_config::TopicConfig;
+
+/// Names a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct PartitionId {
+    pub(crate) topic: Uuid,
+    pub(crate) index: i32,
+}
+
+/// A topic.
+#[derive(Clone, Debug)]
+pub(crate) struct Topic {
+    pub(crate) name: Arc<str>,
+    pub(crate) id: Uuid,
+    /// For each partition the store that has it: the number of the shard that it was made on.
+    pub(crate) homes: Vec<u16>,
+    pub(crate) config: TopicConfig,
+}
+
+impl Topic {
+    /// The store that has a partition; nothing if there is no such partition.
+    pub(crate) fn home(&self, index: i32) -> Option<u16> {
+        self.homes.get(usize::try_from(index).ok()?).copied()
+    }
+
+    pub(crate) fn partition(&self, index: i32) -> PartitionId {
+        PartitionId { topic: self.id, index }
+    }
+
+    /// Number of partitions.
+    pub(crate) fn partitions(&self) -> i32 {
+        self.homes.len() as i32
+    }
+}
+
+/// All topics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Catalogue {
+    /// Grows with every change.
+    pub(crate) version: u64,
+    pub(crate) by_name: BTreeMap<Arc<str>, Arc<Topic>>,
+    by_id: HashMap<Uuid, Arc<Topic>, foldhash::fast::RandomState>,
+    pub(crate) partitions: i32,
+}
+
+impl Catalogue {
+    pub(crate) fn topic(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.by_name.get(name)
+    }
+
+    pub(crate) fn topic_by_id(&self, id: Uuid) -> Option<&Arc<Topic>> {
+        self.by_id.get(&id)
+    }
+
+    /// Adds a topic, or puts it in the place of the one with its id.
+    pub(crate) fn put(&mut self, topic: Topic) {
+        self.remove(topic.id);
+        self.version += 1;
+        self.partitions += topic.partitions();
+        let topic = Arc::new(topic);
+        self.by_id.insert(topic.id, Arc::clone(&topic));
+        self.by_name.insert(Arc::clone(&topic.name), topic);
+    }
+
+    pub(crate) fn remove(&mut self, id: Uuid) -> Option<Arc<Topic>> {
+        let gone = self.by_id.remove(&id)?;
+        self.by_name.remove(&gone.name);
+        self.version += 1;
+        self.partitions -= gone.partitions();
+        Some(gone)
+    }
+}
+
+/// Why a name cannot name a topic; nothing if it can (Kafka's `Topic.validate`).
+pub(crate) fn name_fault(name: &str) -> Option<&'static str> {
+    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    if name.is_empty() {
+        Some("Topic name is invalid: the empty string is not allowed")
+    } else if name == "." || name == ".." {
+        Some("Topic name cannot be \".\" or \"..\"")
+    } else if name.len() > 249 {
+        Some("Topic name is invalid: the length is longer than the max allowed length 249")
+    } else if !name.bytes().all(is_legal) {
+        Some(
+            "Topic name is invalid: it contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'",
+        )
+    } else {
+        None
+    }
+}

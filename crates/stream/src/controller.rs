@@ -1,0 +1,358 @@
+//! What is coordinated on shard 0: the topics there are, and the one log that tells of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use mainstem_kafka::{ErrorCode, Uuid};
+use mainstem_log::{Completion, Durability, Error, Store};
+use mainstem_runtime::{Clock, Io};
+use serde::{Deserialize, Serialize};
+
+use crate::catalogue::{Catalogue, PartitionId, Topic, name_fault};
+use crate::kept::{Kept, KeyValue};
+use crate::mail::{Letter, Mail};
+use crate::partition::Refused;
+use crate::shard::Shard;
+use crate::shared::Shared;
+use crate::topic_config::TopicConfig;
+
+/// The log of the catalogue, in the first shard's store.
+const LOG: &str = "kafka-catalogue";
+/// Key of the record with the cluster's identifier; those of topics are `topic/` and an identifier.
+const CLUSTER: &[u8] = b"cluster";
+const TOPIC: &str = "topic/";
+
+/// What goes on when something is durable, or could not be kept.
+pub(crate) type Then = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>, Result<(), Error>) + Send>;
+
+/// What shard 0 has.
+pub(crate) struct Controller {
+    kept: Kept<Then>,
+    /// The topics; what all shards see once it is durable.
+    catalogue: Catalogue,
+    /// Names of topics that are being made.
+    making: BTreeSet<Arc<str>>,
+    /// Topics that are being changed or deleted.
+    changing: BTreeSet<[u8; 16]>,
+}
+
+/// A topic in the log.
+#[derive(Debug, Serialize, Deserialize)]
+struct TopicRecord {
+    /// Version of the record; 1.
+    v: u8,
+    name: String,
+    /// For each partition, the store that has it.
+    homes: Vec<u16>,
+    /// What was set.
+    config: BTreeMap<String, String>,
+}
+
+/// The cluster in the log.
+#[derive(Debug, Serialize, Deserialize)]
+struct ClusterRecord {
+    v: u8,
+    id: String,
+}
+
+/// A topic to be made.
+#[derive(Clone, Debug)]
+pub(crate) struct NewTopic {
+    pub(crate) name: Arc<str>,
+    pub(crate) partitions: i32,
+    /// What it is set to; checked.
+    pub(crate) config: BTreeMap<String, String>,
+}
+
+fn topic_key(id: Uuid) -> Vec<u8> {
+    let hex: String = id.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{TOPIC}{hex}").into_bytes()
+}
+
+fn topic_id(key: &[u8]) -> Option<Uuid> {
+    let hex = std::str::from_utf8(key).ok()?.strip_prefix(TOPIC)?;
+    let number = u128::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 32)?;
+    Some(Uuid(number.to_be_bytes()))
+}
+
+fn topic_record(topic: &Topic) -> KeyValue {
+    let record = TopicRecord {
+        v: 1,
+        name: topic.name.to_string(),
+        homes: topic.homes.clone(),
+        config: topic.config.set.clone(),
+    };
+    let value = serde_json::to_vec(&record).expect("plain data");
+    (topic_key(topic.id), Some(value))
+}
+
+impl Controller {
+    /// Reads what there is, and lets all shards see it.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) fn restore(store: &mut dyn Store, shared: &Shared, _clock: Clock) -> Result<Self, Error> {
+        let mut catalogue = Catalogue::default();
+        let mut cluster = None;
+        let kept = Kept::open(store, LOG, Durability::Fsync, |key, value| {
+            if key == CLUSTER {
+                cluster = value.and_then(|value| serde_json::from_slice::<ClusterRecord>(value).ok());
+            } else if let Some(id) = topic_id(key) {
+                match value.map(serde_json::from_slice::<TopicRecord>) {
+                    None => drop(catalogue.remove(id)),
+                    Some(Ok(TopicRecord { name, homes, config, .. })) => catalogue.put(Topic {
+                        name: name.into(),
+                        id,
+                        homes,
+                        config: TopicConfig::new(config, &shared.config),
+                    }),
+                    Some(Err(error)) => log::error!("a topic of the catalogue cannot be read: {error}"),
+                }
+            }
+        })?;
+        if let Some(ClusterRecord { id, .. }) = cluster {
+            shared.set_cluster_id(&id);
+        }
+        shared.publish(Arc::new(catalogue.clone()));
+        Ok(Self { kept, catalogue, making: BTreeSet::new(), changing: BTreeSet::new() })
+    }
+}
+
+impl Shard {
+    /// Whether this is the shard that coordinates.
+    pub(crate) fn is_controller(&self) -> bool {
+        self.controller.is_some()
+    }
+
+    /// The first turn: a cluster that has no identifier gets one.
+    pub(crate) fn begin_coordinating(&mut self, io: &mut Io<'_, Mail>) {
+        if self.is_controller() && self.shared.cluster_id().is_empty() {
+            let id = new_uuid(io).to_string();
+            self.shared.set_cluster_id(&id);
+            let value = serde_json::to_vec(&ClusterRecord { v: 1, id }).expect("plain data");
+            self.keep(io, &[(CLUSTER.to_vec(), Some(value))], Box::new(|_, _, _| {}));
+        }
+    }
+
+    /// Keeps records of the catalogue; goes on when they are durable.
+    fn keep(&mut self, io: &Io<'_, Mail>, records: &[KeyValue], then: Then) {
+        if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
+            controller.kept.keep(&mut *first.store, io.clock.unix_ms, records, then);
+        }
+    }
+
+    /// Hands the store what has been gathered for it in this turn.
+    pub(crate) fn store_kept(&mut self) {
+        if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
+            controller.kept.store(&mut *first.store);
+        }
+    }
+
+    /// Takes note of a completion in the first store. False if it is of a partition.
+    pub(crate) fn controller_arrived(&mut self, io: &mut Io<'_, Mail>, completion: &Completion) -> bool {
+        let Some(controller) = &mut self.controller else { return false };
+        let mut told = Vec::new();
+        let is_mine = controller.kept.arrived(completion, &mut told);
+        for (then, outcome) in told {
+            then(self, io, outcome);
+        }
+        is_mine
+    }
+
+    /// Goes on with what need not wait for the disk, or could not be kept.
+    pub(crate) fn go_on_coordinating(&mut self, io: &mut Io<'_, Mail>) {
+        let mut told = Vec::new();
+        if let Some(controller) = &mut self.controller {
+            controller.kept.take_refused(&mut told);
+        }
+        for (then, outcome) in told {
+            then(self, io, outcome);
+        }
+    }
+
+    /// A coordinator has something due.
+    pub(crate) fn coordinate_due(&mut self, io: &mut Io<'_, Mail>) {
+        self.go_on_coordinating(io);
+    }
+
+    /// Why a topic cannot be made; nothing if it can.
+    pub(crate) fn topic_fault(&self, new: &NewTopic) -> Option<Refused> {
+        let refused = |code, message: String| Some(Refused { code, message: Some(message) });
+        if let Some(fault) = name_fault(&new.name) {
+            return refused(ErrorCode::InvalidTopicException, fault.into());
+        }
+        let controller = self.controller.as_ref()?;
+        if controller.catalogue.topic(&new.name).is_some() || controller.making.contains(&new.name) {
+            return refused(ErrorCode::TopicAlreadyExists, format!("Topic '{}' already exists.", new.name));
+        }
+        if new.partitions < 1 {
+            let message = "Number of partitions was set to an invalid non-positive value.";
+            return refused(ErrorCode::InvalidPartitions, message.into());
+        }
+        if controller.catalogue.partitions.saturating_add(new.partitions) > self.shared.config.partitions_max
+        {
+            let message = format!("There may be {} partitions in all.", self.shared.config.partitions_max);
+            return refused(ErrorCode::PolicyViolation, message);
+        }
+        None
+    }
+
+    /// Makes a topic; it exists when `then` hears of it, if nothing has failed.
+    pub(crate) fn make_topic(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        new: NewTopic,
+        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<Arc<Topic>, Refused>) + Send + 'static,
+    ) {
+        if let Some(refused) = self.topic_fault(&new) {
+            return then(self, io, Err(refused));
+        }
+        let id = new_uuid(io);
+        let first = io.random() as usize;
+        let home = |index: i32| ((first + index as usize) % self.shared.shards) as u16;
+        let homes = (0..new.partitions).map(home).collect();
+        let name = Arc::clone(&new.name);
+        let config = TopicConfig::new(new.config, &self.shared.config);
+        let topic = Topic { name: Arc::clone(&name), id, homes, config };
+        let record = topic_record(&topic);
+        if let Some(controller) = &mut self.controller {
+            controller.making.insert(Arc::clone(&name));
+        }
+        let made = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
+            if let Some(controller) = &mut shard.controller {
+                controller.making.remove(&name);
+            }
+            match outcome {
+                Ok(()) => {
+                    let put = Arc::new(topic.clone());
+                    shard.change_catalogue(io, |catalogue| catalogue.put(topic));
+                    then(shard, io, Ok(put));
+                }
+                Err(error) => then(shard, io, Err(crate::partition::refusal(&error))),
+            }
+        };
+        self.keep(io, &[record], Box::new(made));
+    }
+
+    /// Changes a topic's partitions or configuration: `change` makes the new one of the old.
+    pub(crate) fn change_topic(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        name: &str,
+        change: impl FnOnce(&Self, &Topic) -> Result<Topic, Refused>,
+        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<(), Refused>) + Send + 'static,
+    ) {
+        let known = self.controller.as_ref().and_then(|controller| controller.catalogue.topic(name).cloned());
+        let Some(known) = known else {
+            return then(self, io, Err(ErrorCode::UnknownTopicOrPartition.into()));
+        };
+        if self.controller.as_ref().is_some_and(|controller| controller.changing.contains(&known.id.0)) {
+            let message = Some("the topic is being changed".to_owned());
+            return then(self, io, Err(Refused { code: ErrorCode::ReassignmentInProgress, message }));
+        }
+        let topic = match change(self, &known) {
+            Ok(topic) => topic,
+            Err(refused) => return then(self, io, Err(refused)),
+        };
+        let record = topic_record(&topic);
+        let id = topic.id;
+        if let Some(controller) = &mut self.controller {
+            controller.changing.insert(id.0);
+        }
+        let changed = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
+            if let Some(controller) = &mut shard.controller {
+                controller.changing.remove(&id.0);
+            }
+            if outcome.is_ok() {
+                shard.change_catalogue(io, |catalogue| catalogue.put(topic));
+            }
+            then(shard, io, outcome.map_err(|error| crate::partition::refusal(&error)));
+        };
+        self.keep(io, &[record], Box::new(changed));
+    }
+
+    /// Deletes a topic and all in it.
+    pub(crate) fn delete_topic(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        id: Uuid,
+        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<(), Refused>) + Send + 'static,
+    ) {
+        let is_known = self.controller.as_ref().is_some_and(|known| {
+            known.catalogue.topic_by_id(id).is_some() && !known.changing.contains(&id.0)
+        });
+        if !is_known {
+            return then(self, io, Err(ErrorCode::UnknownTopicOrPartition.into()));
+        }
+        if let Some(controller) = &mut self.controller {
+            controller.changing.insert(id.0);
+        }
+        let deleted = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
+            if let Some(controller) = &mut shard.controller {
+                controller.changing.remove(&id.0);
+            }
+            if outcome.is_ok() {
+                let mut gone = None;
+                shard.change_catalogue(io, |catalogue| gone = catalogue.remove(id));
+                if let Some(topic) = gone {
+                    shard.remove_everywhere(io, &topic);
+                }
+            }
+            then(shard, io, outcome.map_err(|error| crate::partition::refusal(&error)));
+        };
+        self.keep(io, &[(topic_key(id), None)], Box::new(deleted));
+    }
+
+    fn change_catalogue(&mut self, io: &mut Io<'_, Mail>, change: impl FnOnce(&mut Catalogue)) {
+        let Some(controller) = &mut self.controller else { return };
+        change(&mut controller.catalogue);
+        self.shared.publish(Arc::new(controller.catalogue.clone()));
+        for shard in (0..self.shared.shards).filter(|shard| *shard != self.me) {
+            io.send(shard, Mail(Letter::Changed));
+        }
+        self.look_at_changes();
+    }
+
+    fn remove_everywhere(&mut self, io: &mut Io<'_, Mail>, topic: &Topic) {
+        let mut by_shard: Vec<Vec<PartitionId>> = vec![Vec::new(); self.shared.shards];
+        for index in 0..topic.partitions() {
+            if let Some(home) = topic.home(index) {
+                by_shard[self.shared.owner(home)].push(topic.partition(index));
+            }
+        }
+        for (shard, partitions) in by_shard.into_iter().enumerate() {
+            if partitions.is_empty() {
+                continue;
+            }
+            if shard == self.me {
+                self.remove_partitions(io, partitions);
+            } else {
+                io.send(shard, Mail(Letter::Remove { partitions }));
+            }
+        }
+    }
+
+    /// Brings the partitions that are open up to date with the catalogue.
+    pub(crate) fn look_at_changes(&mut self) {
+        self.shared.refresh(&mut self.catalogue);
+        for partition in self.partitions.values_mut() {
+            let Some(topic) = self.catalogue.topic_by_id(partition.id.topic) else { continue };
+            if !Arc::ptr_eq(topic, &partition.topic) {
+                let store = &mut *self.stores[partition.store].store;
+                if let Err(error) = partition.reconfigure(topic, store) {
+                    log::error!("a partition of {} keeps its old configuration: {error}", topic.name);
+                }
+            }
+        }
+    }
+}
+
+/// A new identifier, of version 4 (RFC 9562).
+pub(crate) fn new_uuid<M>(io: &mut Io<'_, M>) -> Uuid {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&io.random().to_be_bytes());
+    bytes[8..].copy_from_slice(&io.random().to_be_bytes());
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Uuid(bytes)
+}

@@ -1,0 +1,410 @@
+//! `Fetch`, versions 4 to 18: batches from where partitions live, as they are. Runs here.
+//!
+//! A fetch that finds less than it wants is parked: the partitions have it as a watcher, and the first news, or its
+//! deadline, lets it look again from the beginning.
+
+use std::sync::Arc;
+
+use mainstem_kafka::api::fetch::{AbortedTransaction, FetchRequest, FetchResponseWriter, PartitionData};
+use mainstem_kafka::{ErrorCode, Uuid, frame, put_response_header};
+use mainstem_runtime::Io;
+
+use crate::catalogue::PartitionId;
+use crate::handlers::fetch_session::{PartKey, Plan, Want};
+use crate::jobs::Job;
+use crate::mail::{Call, Letter, Mail, Watcher};
+use crate::partition::Reach;
+use crate::shard::{Shard, Timer};
+use crate::work::{FetchWork, Fetched, Isolation, Work};
+
+/// What one response carries at most, bytes, whatever the consumer allows: it waits in memory.
+const RESPONSE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Longest wait that is granted, ms.
+const WAIT_MS_MAX: i32 = 5 * 60 * 1000;
+
+/// A fetch that is under way, or parked.
+#[derive(Debug)]
+pub(crate) struct FetchJob {
+    call: Call,
+    deadline_ms: u64,
+    bytes_min: usize,
+    bytes_max: usize,
+    isolation: Isolation,
+    session_id: i32,
+    is_incremental: bool,
+    parts: Vec<Part>,
+    /// Shards that have not said what they have.
+    waiting: u32,
+    is_parked: bool,
+    has_parked: bool,
+    /// Its deadline has passed, or it need not wait.
+    is_due: bool,
+}
+
+#[derive(Debug)]
+struct Part {
+    key: PartKey,
+    want: Want,
+    place: Result<Place, ErrorCode>,
+    /// What another shard has read.
+    fetched: Option<Fetched>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    id: PartitionId,
+    shard: usize,
+}
+
+pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, request: FetchRequest) {
+    let Some(conn) = shard.conns.get_mut(call.caller.conn.slot()) else { return };
+    let plan = shard.fetch_sessions.plan(call.caller.conn, &mut conn.fetch_session, &request);
+    let Plan { parts, session_id, is_incremental } = match plan {
+        Ok(plan) => plan,
+        Err(code) => return answer_error(shard, io, &call, code),
+    };
+    let wait_ms = request.max_wait_ms.clamp(0, WAIT_MS_MAX);
+    let bytes_min = request.min_bytes.max(0) as usize;
+    let parts = parts.into_iter().map(|(key, want)| {
+        let place = locate(shard, &key);
+        Part { key, want, place, fetched: None }
+    });
+    let job = FetchJob {
+        deadline_ms: io.clock.now_ms + u64::from(wait_ms.unsigned_abs()),
+        bytes_min,
+        bytes_max: (request.max_bytes.max(0) as usize).min(RESPONSE_BYTES_MAX),
+        isolation: Isolation::from_level(request.isolation_level),
+        session_id,
+        is_incremental,
+        parts: parts.collect(),
+        waiting: 0,
+        is_parked: false,
+        has_parked: false,
+        is_due: wait_ms == 0 || bytes_min == 0,
+        call,
+    };
+    let number = shard.jobs.add(Job::Fetch(Box::new(job)));
+    shard.look(io, number);
+}
+
+fn locate(shard: &Shard, key: &PartKey) -> Result<Place, ErrorCode> {
+    let topic = if key.topic_id == Uuid::default() {
+        shard.catalogue.topic(&key.topic).ok_or(ErrorCode::UnknownTopicOrPartition)?
+    } else {
+        shard.catalogue.topic_by_id(key.topic_id).ok_or(ErrorCode::UnknownTopicId)?
+    };
+    let home = topic.home(key.index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    Ok(Place { id: topic.partition(key.index), shard: shard.shared.owner(home) })
+}
+
+fn answer_error(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &Call, code: ErrorCode) {
+    let response = mainstem_kafka::api::fetch::FetchResponse {
+        error_code: code as i16,
+        ..mainstem_kafka::api::fetch::FetchResponse::default()
+    };
+    shard.reply::<FetchRequest>(io, call, &response);
+}
+
+impl FetchJob {
+    fn watcher(&self, number: u64) -> Watcher {
+        Watcher { shard: self.call.caller.shard, job: number }
+    }
+}
+
+impl Shard {
+    fn take_fetch(&mut self, number: u64) -> Option<Box<FetchJob>> {
+        if !matches!(self.jobs.get(number), Some(Job::Fetch(_))) {
+            return None;
+        }
+        match self.jobs.take(number) {
+            Some(Job::Fetch(job)) => Some(job),
+            _ => None,
+        }
+    }
+
+    /// Looks for records: first where other shards have partitions.
+    fn look(&mut self, io: &mut Io<'_, Mail>, number: u64) {
+        let Some(mut job) = self.take_fetch(number) else { return };
+        if !self
+            .conns
+            .get(job.call.caller.conn.slot())
+            .is_some_and(|conn| conn.is_open && conn.generation == job.call.caller.conn.generation())
+        {
+            return self.forget_fetch(io, number, &job);
+        }
+        let watcher = (!job.is_due).then(|| job.watcher(number));
+        let mut elsewhere: Vec<FetchWork> = Vec::new();
+        for (part, Part { want, place, .. }) in job.parts.iter().enumerate() {
+            let Ok(Place { id, shard }) = *place else { continue };
+            if shard == self.me {
+                continue;
+            }
+            if elsewhere.is_empty() {
+                let work = |_| FetchWork {
+                    parts: Vec::new(),
+                    isolation: job.isolation,
+                    bytes_max: job.bytes_max,
+                    watcher,
+                };
+                elsewhere.extend((0..self.shared.shards).map(work));
+            }
+            elsewhere[shard].parts.push(want.part(part as u32, id));
+        }
+        job.waiting = elsewhere.iter().filter(|work| !work.parts.is_empty()).count() as u32;
+        if job.waiting == 0 {
+            return self.assemble(io, number, job);
+        }
+        self.jobs.put(number, Job::Fetch(job));
+        for (shard, work) in elsewhere.into_iter().enumerate().filter(|(_, work)| !work.parts.is_empty()) {
+            self.give_work(io, shard, number, Work::Fetch(work));
+        }
+    }
+
+    /// Another shard has looked.
+    pub(crate) fn fetched(&mut self, io: &mut Io<'_, Mail>, number: u64, all: Vec<Fetched>) {
+        let Some(mut job) = self.take_fetch(number) else { return };
+        for fetched in all {
+            let part = fetched.part as usize;
+            job.parts[part].fetched = Some(fetched);
+        }
+        job.waiting -= 1;
+        if job.waiting == 0 {
+            self.assemble(io, number, job);
+        } else {
+            self.jobs.put(number, Job::Fetch(job));
+        }
+    }
+
+    /// A partition that a parked fetch waits for has news.
+    pub(crate) fn hear_news(&mut self, io: &mut Io<'_, Mail>, number: u64) {
+        if let Some(Job::Fetch(job)) = self.jobs.get(number)
+            && std::mem::take(&mut job.is_parked)
+        {
+            self.look(io, number);
+        }
+    }
+
+    /// A fetch has waited long enough.
+    pub(crate) fn fetch_is_due(&mut self, io: &mut Io<'_, Mail>, number: u64) {
+        if let Some(Job::Fetch(job)) = self.jobs.get(number) {
+            job.is_due = true;
+            if std::mem::take(&mut job.is_parked) {
+                self.look(io, number);
+            }
+        }
+    }
+
+    /// All is known but what is here: answers, or parks.
+    fn assemble(&mut self, io: &mut Io<'_, Mail>, number: u64, mut job: Box<FetchJob>) {
+        if !job.is_due && !self.has_enough(&job) {
+            let watcher = job.watcher(number);
+            for part in &mut job.parts {
+                part.fetched = None;
+                if let Ok(Place { id, shard }) = part.place
+                    && shard == self.me
+                    && let Some(partition) = self.partitions.get_mut(&id)
+                {
+                    partition.watch(watcher);
+                }
+            }
+            if !std::mem::replace(&mut job.has_parked, true) {
+                io.set_timer(job.deadline_ms, Timer::Fetch(number).token());
+            }
+            job.is_parked = true;
+            self.jobs.put(number, Job::Fetch(job));
+            return;
+        }
+        self.forget_fetch(io, number, &job);
+        self.write(io, &mut job);
+    }
+
+    /// Whether there are enough bytes, or an error, which need not wait.
+    fn has_enough(&mut self, job: &FetchJob) -> bool {
+        let mut bytes = 0;
+        let mut plain = Vec::new();
+        for part in &job.parts {
+            let Ok(Place { id, shard }) = part.place else { return true };
+            if let Some(fetched) = &part.fetched {
+                if fetched.outcome.is_err() {
+                    return true;
+                }
+                bytes += fetched.records.len();
+            } else if shard == self.me {
+                let Ok(reach) = self.reach_of(&part.want, id) else { return true };
+                if has_records(&part.want, reach, job.isolation) {
+                    if job.bytes_min <= 1 {
+                        return true;
+                    }
+                    plain.clear();
+                    let wanted = part.want.part(0, id);
+                    let missing = job.bytes_min.min(part.want.bytes_max);
+                    if self
+                        .read_here(&wanted, job.isolation, missing, true, &mut Vec::new(), &mut plain)
+                        .is_err()
+                    {
+                        return true;
+                    }
+                    bytes += plain.len();
+                }
+            }
+            if bytes >= job.bytes_min.max(1) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// How far a partition of this shard reaches, if it has the offset that is wanted.
+    fn reach_of(&mut self, want: &Want, id: PartitionId) -> Result<Reach, ErrorCode> {
+        let (partition, store) = self.partition(id)?;
+        let reach = partition.reach(store);
+        let is_there = u64::try_from(want.offset)
+            .is_ok_and(|offset| (reach.start..=reach.high_watermark).contains(&offset));
+        if is_there { Ok(reach) } else { Err(ErrorCode::OffsetOutOfRange) }
+    }
+
+    /// Lets nobody wake a fetch that has ended.
+    fn forget_fetch(&mut self, io: &mut Io<'_, Mail>, number: u64, job: &FetchJob) {
+        if !job.has_parked {
+            return;
+        }
+        let watcher = job.watcher(number);
+        let mut elsewhere: Vec<Vec<PartitionId>> = vec![Vec::new(); self.shared.shards];
+        for part in &job.parts {
+            let Ok(Place { id, shard }) = part.place else { continue };
+            if shard == self.me {
+                if let Some(partition) = self.partitions.get_mut(&id) {
+                    partition.forget(watcher);
+                }
+            } else {
+                elsewhere[shard].push(id);
+            }
+        }
+        for (shard, partitions) in elsewhere.into_iter().enumerate().filter(|(_, ids)| !ids.is_empty()) {
+            let job = crate::mail::JobId { shard: self.me, job: number };
+            io.send(shard, Mail(Letter::Work { job, work: Work::Forget { watcher, partitions } }));
+        }
+    }
+
+    /// Writes the response, with the records of this shard read right into the connection's output.
+    fn write(&mut self, io: &mut Io<'_, Mail>, job: &mut FetchJob) {
+        // What each partition is answered with, as far as it is known before its records are read.
+        let mut known = Vec::with_capacity(job.parts.len());
+        for part in &job.parts {
+            let outcome = match (&part.place, &part.fetched) {
+                (Err(code), _) => Err(*code),
+                (Ok(_), Some(fetched)) => fetched.outcome,
+                (Ok(place), None) => self.reach_of(&part.want, place.id),
+            };
+            let has_records = match (&outcome, &part.fetched) {
+                (Ok(_), Some(fetched)) => !fetched.records.is_empty(),
+                (Ok(reach), None) => has_records(&part.want, *reach, job.isolation),
+                (Err(_), _) => false,
+            };
+            let is_news = outcome.is_err() || has_records || part.want.told != outcome.ok();
+            known.push((!job.is_incremental || is_news, outcome, has_records));
+        }
+        let caller = job.call.caller;
+        let mut response = Vec::new();
+        let begun = frame::begin(&mut response);
+        put_response_header(job.call.correlation_id, job.call.api_key, job.call.version, &mut response);
+        let topics = count_topics(job, &known);
+        let mut writer =
+            FetchResponseWriter::begin(&mut response, job.call.version, 0, 0, job.session_id, topics.len());
+        let mut topics = topics.into_iter();
+        let mut before: Option<PartKey> = None;
+        let (mut left, mut is_first, mut starved) = (job.bytes_max, true, None);
+        for (part, (is_told, outcome, has_records)) in job.parts.iter_mut().zip(known) {
+            if !is_told {
+                continue;
+            }
+            let key = &part.key;
+            if before.as_ref().is_none_or(|last| last.topic_id != key.topic_id || last.topic != key.topic) {
+                let partitions = topics.next().unwrap_or(0);
+                writer.topic(&mut response, &key.topic, key.topic_id, partitions);
+            }
+            before = Some(key.clone());
+            let bytes_max = part.want.bytes_max.min(left);
+            if has_records && bytes_max == 0 && !is_first && starved.is_none() {
+                starved = Some(key.clone());
+            }
+            let mut fetched = match part.fetched.take() {
+                Some(fetched) => fetched,
+                None => Fetched { part: 0, outcome, aborted: Vec::new(), records: Vec::new() },
+            };
+            if has_records
+                && fetched.records.is_empty()
+                && let Ok(Place { id, .. }) = part.place
+            {
+                let wanted = part.want.part(0, id);
+                let Fetched { aborted, records, .. } = &mut fetched;
+                fetched.outcome =
+                    self.read_here(&wanted, job.isolation, bytes_max, is_first, aborted, records);
+            }
+            left = left.saturating_sub(fetched.records.len());
+            is_first &= fetched.records.is_empty();
+            self.fetch_sessions.told(job.session_id, key, fetched.outcome.ok());
+            let data = data_of(key.index, &fetched, job.isolation);
+            writer.partition(&mut response, &data);
+            writer.records(&mut response, &fetched.records);
+        }
+        writer.finish(&mut response);
+        frame::end(&mut response, begun, 0);
+        if let Some(key) = starved {
+            self.fetch_sessions.begin_with(job.session_id, key);
+        }
+        self.reply_with(io, caller, response);
+    }
+}
+
+fn has_records(want: &Want, reach: Reach, isolation: Isolation) -> bool {
+    let end = match isolation {
+        Isolation::ReadUncommitted => reach.high_watermark,
+        Isolation::ReadCommitted => reach.last_stable,
+    };
+    u64::try_from(want.offset).is_ok_and(|offset| offset < end)
+}
+
+/// For each run of partitions of one topic that are answered, how many they are.
+fn count_topics(job: &FetchJob, known: &[(bool, Result<Reach, ErrorCode>, bool)]) -> Vec<usize> {
+    let mut counts: Vec<usize> = Vec::new();
+    let mut before: Option<(Uuid, &Arc<str>)> = None;
+    for (part, (is_told, ..)) in job.parts.iter().zip(known) {
+        if !is_told {
+            continue;
+        }
+        let topic = (part.key.topic_id, &part.key.topic);
+        match counts.last_mut().filter(|_| before == Some(topic)) {
+            Some(count) => *count += 1,
+            None => counts.push(1),
+        }
+        before = Some(topic);
+    }
+    counts
+}
+
+fn data_of(index: i32, fetched: &Fetched, isolation: Isolation) -> PartitionData {
+    match fetched.outcome {
+        Ok(reach) => {
+            let aborted = fetched.aborted.iter();
+            let aborted = aborted.map(|(producer_id, first_offset)| AbortedTransaction {
+                producer_id: *producer_id,
+                first_offset: *first_offset,
+            });
+            PartitionData {
+                partition_index: index,
+                high_watermark: reach.high_watermark.cast_signed(),
+                last_stable_offset: reach.last_stable.cast_signed(),
+                log_start_offset: reach.start.cast_signed(),
+                aborted_transactions: (isolation == Isolation::ReadCommitted).then(|| aborted.collect()),
+                ..PartitionData::default()
+            }
+        }
+        Err(code) => PartitionData {
+            partition_index: index,
+            error_code: code as i16,
+            high_watermark: -1,
+            ..PartitionData::default()
+        },
+    }
+}

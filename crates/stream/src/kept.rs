@@ -1,0 +1,160 @@
+//! Keyed records that must last: a compacted log, and who waits for which of its appends.
+
+use std::collections::VecDeque;
+
+use mainstem_log::{
+    BatchBuilder, Cleanup, Completion, Durability, Error, LogId, Options, Store, Ticket, batches,
+};
+
+/// Bytes read at once at the start.
+const READ_BYTES: usize = 1024 * 1024;
+/// Batches are cut at about this size.
+const BATCH_BYTES: usize = 256 * 1024;
+const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+
+/// A record: a key, and what it is now; nothing if it is no more.
+pub(crate) type KeyValue = (Vec<u8>, Option<Vec<u8>>);
+
+/// Somebody waits for what was kept; how it went.
+pub(crate) type Outcome<T> = (T, Result<(), Error>);
+
+/// A compacted log of keyed records, in the first store of its shard. `T` names who waits.
+#[derive(Debug)]
+pub(crate) struct Kept<T> {
+    log: LogId,
+    builder: BatchBuilder,
+    /// Who waits for what is being gathered.
+    gathering: Vec<T>,
+    in_flight: VecDeque<(Ticket, Vec<T>)>,
+    /// Those whose append was refused at once.
+    refused: Vec<Outcome<T>>,
+}
+
+impl<T> Kept<T> {
+    /// Opens the log `name` and reads all of it, in order.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) fn open(
+        store: &mut dyn Store,
+        name: &str,
+        durability: Durability,
+        mut each: impl FnMut(&[u8], Option<&[u8]>),
+    ) -> Result<Self, Error> {
+        let options = Options {
+            durability,
+            segment_bytes: SEGMENT_BYTES,
+            cleanup: Cleanup::Compact,
+            ..Options::default()
+        };
+        let log = store.open(name, &options)?;
+        let status = store.status(log);
+        let (mut next, mut bytes) = (status.start, Vec::new());
+        while next < status.end {
+            bytes.clear();
+            store.read(log, next..status.end, READ_BYTES, &mut bytes)?;
+            let before = next;
+            for batch in batches(&bytes) {
+                for record in batch.records() {
+                    let record = record.map_err(Error::Malformed)?;
+                    if let Some(key) = record.key {
+                        each(key, record.value);
+                    }
+                }
+                next = batch.header.end_offset();
+            }
+            if next == before {
+                break;
+            }
+        }
+        Ok(Self {
+            log,
+            builder: BatchBuilder::default(),
+            gathering: Vec::new(),
+            in_flight: VecDeque::new(),
+            refused: Vec::new(),
+        })
+    }
+
+    /// Adds records; `waiter` is told by [`Kept::arrived`] when they are durable.
+    pub(crate) fn keep(&mut self, store: &mut dyn Store, unix_ms: u64, records: &[KeyValue], waiter: T) {
+        for (key, value) in records {
+            self.builder.push(unix_ms.cast_signed(), Some(key), value.as_deref());
+        }
+        self.gathering.push(waiter);
+        if self.builder.len() >= BATCH_BYTES {
+            self.store(store);
+        }
+    }
+
+    /// Hands the store what has been gathered. To be called before the turn's commit.
+    pub(crate) fn store(&mut self, store: &mut dyn Store) {
+        if self.gathering.is_empty() {
+            return;
+        }
+        let waiters = std::mem::take(&mut self.gathering);
+        if self.builder.is_empty() {
+            // Nothing to keep: it is as durable as what was kept last.
+            match self.in_flight.back_mut() {
+                Some((_, known)) => known.extend(waiters),
+                None => self.refused.extend(waiters.into_iter().map(|waiter| (waiter, Ok(())))),
+            }
+            return;
+        }
+        match store.append(self.log, self.builder.finish()) {
+            Ok(appended) => {
+                match self.in_flight.back_mut().filter(|(ticket, _)| *ticket == appended.ticket) {
+                    Some((_, known)) => known.extend(waiters),
+                    None => self.in_flight.push_back((appended.ticket, waiters)),
+                }
+            }
+            Err(error) => {
+                self.refused.extend(waiters.into_iter().map(|waiter| (waiter, Err(error.clone()))));
+            }
+        }
+    }
+
+    /// Takes note of a completion. False if it is of another log.
+    pub(crate) fn arrived(&mut self, completion: &Completion, into: &mut Vec<Outcome<T>>) -> bool {
+        if completion.log != self.log {
+            return false;
+        }
+        while let Some((_, waiters)) = self.in_flight.pop_front_if(|(ticket, _)| *ticket <= completion.ticket)
+        {
+            into.extend(waiters.into_iter().map(|waiter| (waiter, completion.outcome.clone())));
+        }
+        true
+    }
+
+    /// Takes those that need not wait any longer although nothing has been written for them.
+    pub(crate) fn take_refused(&mut self, into: &mut Vec<Outcome<T>>) {
+        into.append(&mut self.refused);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstem_log::Memory;
+
+    #[test]
+    fn what_was_kept_is_read_again_and_waiters_hear_of_it_in_order() {
+        let mut store = Memory::new();
+        let mut kept = Kept::open(&mut store, "kept", Durability::Fsync, |_, _| {}).unwrap();
+        kept.keep(&mut store, 1, &[(b"a".to_vec(), Some(b"1".to_vec()))], 1);
+        kept.keep(&mut store, 2, &[(b"b".to_vec(), Some(b"2".to_vec())), (b"a".to_vec(), None)], 2);
+        kept.store(&mut store);
+        store.commit();
+        let (mut completions, mut heard) = (Vec::new(), Vec::new());
+        store.completions(&mut completions);
+        assert!(completions.iter().all(|completion| kept.arrived(completion, &mut heard)));
+        assert_eq!(heard, [(1, Ok(())), (2, Ok(()))]);
+        let mut read = Vec::new();
+        let _: Kept<u8> = Kept::open(&mut store, "kept", Durability::Fsync, |key, value| {
+            read.push((key.to_vec(), value.map(<[u8]>::to_vec)));
+        })
+        .unwrap();
+        let record = |key: &[u8], value: Option<&[u8]>| (key.to_vec(), value.map(<[u8]>::to_vec));
+        assert_eq!(read, [record(b"a", Some(b"1")), record(b"b", Some(b"2")), record(b"a", None)]);
+    }
+}

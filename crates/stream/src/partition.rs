@@ -1,0 +1,356 @@
+//! A partition on the shard that has it: a log, what of it is in flight, and who waits for more.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mainstem_compress as compress;
+use mainstem_kafka::ErrorCode;
+use mainstem_log::{
+    Batch, BatchHeader, Completion, Compression, Error, HEADER_BYTES, LogId, Malformed, Store, Ticket,
+};
+
+use crate::catalogue::{PartitionId, Topic};
+use crate::mail::{JobId, Watcher};
+use crate::topic_config::{TimestampType, TopicConfig};
+
+/// What the records of one batch may take when they are decompressed for a check, bytes.
+pub(crate) const PLAIN_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Bits of a batch's attributes: timestamps are of the batch's arrival.
+const LOG_APPEND_TIME: i16 = 8;
+
+/// Why a batch was not appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) code: ErrorCode,
+    /// For the producer; nothing if the code says it all.
+    pub(crate) message: Option<String>,
+}
+
+impl From<ErrorCode> for Refused {
+    fn from(code: ErrorCode) -> Self {
+        Self { code, message: None }
+    }
+}
+
+fn invalid(message: &str) -> Refused {
+    Refused { code: ErrorCode::InvalidRecord, message: Some(message.into()) }
+}
+
+/// How an append ended for its producer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Produced {
+    /// Which of the request's partitions this is.
+    pub(crate) part: u32,
+    pub(crate) outcome: Result<Placed, Refused>,
+}
+
+/// Where a batch stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    pub(crate) base_offset: i64,
+    /// -1 if records have timestamps of their producer's.
+    pub(crate) append_time_ms: i64,
+    pub(crate) log_start: i64,
+}
+
+/// Somebody waits for an append.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) job: JobId,
+    pub(crate) part: u32,
+    pub(crate) placed: Placed,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    ticket: Ticket,
+    /// Offset behind its last record.
+    end: u64,
+    waiters: Vec<Waiter>,
+}
+
+/// A partition.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    pub(crate) id: PartitionId,
+    pub(crate) topic: Arc<Topic>,
+    /// Which of the shard's stores has it.
+    pub(crate) store: usize,
+    pub(crate) log: LogId,
+    /// Offset up to which consumers read.
+    pub(crate) high_watermark: u64,
+    in_flight: VecDeque<InFlight>,
+    watchers: Vec<Watcher>,
+}
+
+/// How far a partition reaches, as clients see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reach {
+    pub(crate) start: u64,
+    pub(crate) high_watermark: u64,
+    pub(crate) last_stable: u64,
+}
+
+/// The name of a partition's log.
+pub(crate) fn log_name(id: PartitionId) -> String {
+    let topic: String = id.topic.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("p-{topic}-{}", id.index)
+}
+
+impl Partition {
+    /// Opens the partition's log; makes it if it is not there.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) fn open(
+        topic: &Arc<Topic>,
+        index: i32,
+        store_index: usize,
+        store: &mut dyn Store,
+    ) -> Result<Self, Error> {
+        let id = topic.partition(index);
+        let log = store.open(&log_name(id), &topic.config.options)?;
+        let high_watermark = store.status(log).committed;
+        Ok(Self {
+            id,
+            topic: Arc::clone(topic),
+            store: store_index,
+            log,
+            high_watermark,
+            in_flight: VecDeque::new(),
+            watchers: Vec::new(),
+        })
+    }
+
+    /// Takes note of what the topic is set to now.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) fn reconfigure(&mut self, topic: &Arc<Topic>, store: &mut dyn Store) -> Result<(), Error> {
+        self.topic = Arc::clone(topic);
+        store.open(&log_name(self.id), &topic.config.options).map(|_| ())
+    }
+
+    /// How far it reaches.
+    pub(crate) fn reach(&self, store: &dyn Store) -> Reach {
+        let start = store.status(self.log).start;
+        let high_watermark = self.high_watermark.max(start);
+        Reach { start, high_watermark, last_stable: high_watermark }
+    }
+
+    /// Appends the batch that a producer sent.
+    ///
+    /// # Errors
+    /// Why not. Nothing was appended.
+    pub(crate) fn append(
+        &mut self,
+        store: &mut dyn Store,
+        records: &[u8],
+        unix_ms: u64,
+    ) -> Result<(Placed, Ticket), Refused> {
+        let config = &self.topic.config;
+        let header = check(records, config, unix_ms)?;
+        let rewritten = rewrite(records, &header, config, unix_ms)?;
+        let records = rewritten.as_deref().unwrap_or(records);
+        let appended = store.append(self.log, records).map_err(|error| refusal(&error))?;
+        let append_time_ms = match config.timestamp_type {
+            TimestampType::Create => -1,
+            TimestampType::LogAppend => unix_ms.cast_signed(),
+        };
+        let log_start = store.status(self.log).start.cast_signed();
+        let base_offset = appended.base_offset.cast_signed();
+        let end = appended.base_offset + u64::from(header.last_offset_delta) + 1;
+        match self.in_flight.back_mut().filter(|last| last.ticket == appended.ticket) {
+            Some(last) => last.end = end,
+            None => self.in_flight.push_back(InFlight { ticket: appended.ticket, end, waiters: Vec::new() }),
+        }
+        Ok((Placed { base_offset, append_time_ms, log_start }, appended.ticket))
+    }
+
+    /// Lets somebody wait for what was appended last.
+    pub(crate) fn wait(&mut self, waiter: Waiter) {
+        let last = self.in_flight.back_mut().expect("it has just been appended");
+        last.waiters.push(waiter);
+    }
+
+    /// Whether anything waits for the disk.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
+    /// Takes note of a completion: gives out who waited for it, and whether there is more to read.
+    pub(crate) fn arrived(
+        &mut self,
+        completion: &Completion,
+        mut tell: impl FnMut(JobId, Produced),
+    ) -> Option<Vec<Watcher>> {
+        let before = self.high_watermark;
+        while let Some(flight) = self.in_flight.pop_front_if(|flight| flight.ticket <= completion.ticket) {
+            if completion.outcome.is_ok() {
+                self.high_watermark = self.high_watermark.max(flight.end);
+            }
+            for Waiter { job, part, placed } in flight.waiters {
+                let outcome = completion.outcome.as_ref().map(|()| placed).map_err(refusal);
+                tell(job, Produced { part, outcome });
+            }
+        }
+        (self.high_watermark > before).then(|| std::mem::take(&mut self.watchers))
+    }
+
+    /// Gives out who waits for an append; the partition is about to go.
+    pub(crate) fn dissolve(mut self, mut tell: impl FnMut(JobId, Produced)) -> Vec<Watcher> {
+        for Waiter { job, part, .. } in self.in_flight.drain(..).flat_map(|flight| flight.waiters) {
+            tell(job, Produced { part, outcome: Err(ErrorCode::UnknownTopicOrPartition.into()) });
+        }
+        self.watchers
+    }
+
+    /// Lets a parked fetch hear of news. Each connection has one at most.
+    pub(crate) fn watch(&mut self, watcher: Watcher) {
+        if !self.watchers.contains(&watcher) {
+            self.watchers.push(watcher);
+        }
+    }
+
+    /// Lets a fetch that has ended hear no more.
+    pub(crate) fn forget(&mut self, watcher: Watcher) {
+        self.watchers.retain(|known| *known != watcher);
+    }
+}
+
+/// What a producer is told of a store's error.
+pub(crate) fn refusal(error: &Error) -> Refused {
+    let code = match error {
+        Error::Malformed(Malformed::Checksum | Malformed::Length) => ErrorCode::CorruptMessage,
+        Error::Malformed(_) => ErrorCode::InvalidRecord,
+        Error::OutOfRange => ErrorCode::OffsetOutOfRange,
+        Error::Full | Error::Broken | Error::Corrupt { .. } | Error::System(_) => {
+            ErrorCode::KafkaStorageError
+        }
+    };
+    Refused { code, message: Some(error.to_string()) }
+}
+
+/// Checks what a producer sent for one partition (Kafka's `LogValidator`). The checksum is left to the store.
+fn check(records: &[u8], config: &TopicConfig, unix_ms: u64) -> Result<BatchHeader, Refused> {
+    // All formats have their version at the same place.
+    match records.get(16) {
+        None => return Err(invalid("no record batch")),
+        Some(2) => {}
+        Some(_) => return Err(invalid("only record batches of format version 2 are taken")),
+    }
+    let header = BatchHeader::parse(records).map_err(|_| Refused::from(ErrorCode::CorruptMessage))?;
+    if header.total_bytes > records.len() {
+        return Err(ErrorCode::CorruptMessage.into());
+    }
+    if header.total_bytes < records.len() {
+        return Err(invalid("more than one record batch"));
+    }
+    if header.total_bytes > config.message_bytes_max {
+        return Err(Refused {
+            code: ErrorCode::MessageTooLarge,
+            message: Some(format!(
+                "a batch of {} bytes, where max.message.bytes is {}",
+                header.total_bytes, config.message_bytes_max
+            )),
+        });
+    }
+    if header.records == 0 || header.records - 1 != header.last_offset_delta {
+        return Err(invalid("the offsets of the batch do not fit its number of records"));
+    }
+    if header.is_control() {
+        return Err(invalid("control batches are not taken from clients"));
+    }
+    if header.producer_id >= 0 && (header.producer_epoch < 0 || header.base_sequence < 0) {
+        return Err(invalid("a producer id without epoch or sequence"));
+    }
+    if header.attributes & LOG_APPEND_TIME != 0 {
+        return Err(Refused {
+            code: ErrorCode::InvalidTimestamp,
+            message: Some("timestamps of arrival are not taken from clients".into()),
+        });
+    }
+    check_records(records, &header, config, unix_ms)?;
+    Ok(header)
+}
+
+/// Checks the records of a batch: their layout, their keys, their timestamps. Compressed ones are looked at only
+/// where the topic's configuration makes it necessary.
+fn check_records(
+    records: &[u8],
+    header: &BatchHeader,
+    config: &TopicConfig,
+    unix_ms: u64,
+) -> Result<(), Refused> {
+    let is_bounded_before = config.timestamp_before_max_ms != i64::MAX;
+    let checks_time = config.timestamp_type == TimestampType::Create;
+    let now_ms = unix_ms.cast_signed();
+    let latest_ms = now_ms.saturating_add(config.timestamp_after_max_ms);
+    let earliest_ms = now_ms.saturating_sub(config.timestamp_before_max_ms);
+    let late = |timestamp_ms: i64| Refused {
+        code: ErrorCode::InvalidTimestamp,
+        message: Some(format!("timestamp {timestamp_ms} is out of range")),
+    };
+    if checks_time && header.max_timestamp_ms > latest_ms {
+        return Err(late(header.max_timestamp_ms));
+    }
+    let plain;
+    let batch = Batch::parse_unchecked(records).map_err(|_| Refused::from(ErrorCode::CorruptMessage))?;
+    let walk = if header.compression() == Compression::None {
+        batch.records()
+    } else if config.is_compacted || (checks_time && is_bounded_before) {
+        plain = compress::decompress(header.compression(), &records[HEADER_BYTES..], PLAIN_BYTES_MAX)
+            .map_err(|error| invalid(&error.to_string()))?;
+        mainstem_log::Records::of(*header, &plain)
+    } else if matches!(header.compression(), Compression::Unknown(_)) {
+        return Err(ErrorCode::UnsupportedCompressionType.into());
+    } else {
+        return Ok(());
+    };
+    for (next, record) in (header.base_offset..).zip(walk) {
+        let record = record.map_err(|_| invalid("a record that is malformed"))?;
+        if record.offset != next {
+            return Err(invalid("records whose offsets have gaps"));
+        }
+        if config.is_compacted && record.key.is_none() {
+            return Err(invalid("a compacted topic takes no record without key"));
+        }
+        if checks_time
+            && (record.timestamp_ms > latest_ms
+                || (is_bounded_before && record.timestamp_ms >= 0 && record.timestamp_ms < earliest_ms))
+        {
+            return Err(late(record.timestamp_ms));
+        }
+    }
+    Ok(())
+}
+
+/// The batch as the topic wants it; nothing if that is as it came.
+fn rewrite(
+    records: &[u8],
+    header: &BatchHeader,
+    config: &TopicConfig,
+    unix_ms: u64,
+) -> Result<Option<Vec<u8>>, Refused> {
+    let mut rewritten = None;
+    if let Some((codec, level)) = config.recompress
+        && codec != header.compression()
+    {
+        // What is about to get another checksum must have had the right one.
+        let batch = Batch::parse(records).map_err(|_| Refused::from(ErrorCode::CorruptMessage))?;
+        let again = compress::batch::recompress(&batch, codec, level, PLAIN_BYTES_MAX)
+            .map_err(|error| invalid(&error.to_string()))?;
+        rewritten = Some(again);
+    }
+    if config.timestamp_type == TimestampType::LogAppend {
+        let mut bytes = match rewritten {
+            Some(bytes) => bytes,
+            None => {
+                Batch::parse(records).map_err(|_| Refused::from(ErrorCode::CorruptMessage))?.bytes().to_vec()
+            }
+        };
+        Batch::set_append_time(&mut bytes, unix_ms.cast_signed());
+        rewritten = Some(bytes);
+    }
+    Ok(rewritten)
+}

@@ -1,0 +1,358 @@
+//! The Kafka door on one shard: connections, frames, and the turn.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hashbrown::HashMap;
+use mainstem_kafka::{Message, Request, RequestHeader, put_response_header};
+use mainstem_log::{Completion, Error, LogId, Store};
+use mainstem_runtime::{Clock, ConnId, Io, Received, Service};
+
+use crate::catalogue::{Catalogue, PartitionId};
+use crate::conn::Conn;
+use crate::controller::Controller;
+use crate::jobs::Jobs;
+use crate::mail::{Call, Caller, Letter, Mail};
+use crate::partition::Partition;
+use crate::shared::Shared;
+
+/// How often stores do what is due by itself, ms.
+const TEND_MS: u64 = 1_000;
+/// Number that requests carry which producers pipeline.
+const PRODUCE: i16 = 0;
+
+/// A store and the number of the shard that it belongs to, or belonged to.
+pub struct StoreAt {
+    /// The shard's number.
+    pub home: u16,
+    /// Its logs.
+    pub store: Box<dyn Store>,
+}
+
+/// The Kafka door on one shard: a [`Service`] for the runtime's loop.
+pub struct Shard {
+    pub(crate) me: usize,
+    pub(crate) shared: Arc<Shared>,
+    /// The topics there are, as of the last look.
+    pub(crate) catalogue: Arc<Catalogue>,
+    pub(crate) stores: Vec<StoreAt>,
+    pub(crate) partitions: HashMap<PartitionId, Partition, foldhash::fast::RandomState>,
+    pub(crate) by_log: HashMap<(usize, LogId), PartitionId, foldhash::fast::RandomState>,
+    /// What is coordinated; shard 0 has it.
+    pub(crate) controller: Option<Box<Controller>>,
+    pub(crate) conns: Vec<Conn>,
+    pub(crate) jobs: Jobs,
+    pub(crate) fetch_sessions: crate::handlers::fetch_session::Sessions,
+    /// Connections to be looked at before the turn ends: something of theirs has been answered.
+    listed: Vec<ConnId>,
+    completions: Vec<Completion>,
+    is_draining: bool,
+    has_begun: bool,
+}
+
+/// What a timer of this door is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// A parked fetch has waited long enough.
+    Fetch(u64),
+    /// Stores are to do what is due by itself.
+    Tend,
+    /// A coordinator has something due.
+    Coordinate,
+}
+
+impl Timer {
+    const KIND_BIT: u32 = 60;
+
+    pub(crate) fn token(self) -> u64 {
+        match self {
+            Self::Fetch(job) => job & ((1 << Self::KIND_BIT) - 1),
+            Self::Tend => 1 << Self::KIND_BIT,
+            Self::Coordinate => 2 << Self::KIND_BIT,
+        }
+    }
+
+    fn from_token(token: u64) -> Self {
+        match token >> Self::KIND_BIT & 7 {
+            0 => Self::Fetch(token & ((1 << Self::KIND_BIT) - 1)),
+            1 => Self::Tend,
+            _ => Self::Coordinate,
+        }
+    }
+}
+
+impl Shard {
+    /// The shard number `me`, with what `stores` have. The first store is the shard's own; others may be of
+    /// shards that are no more. Shard 0 has to be made first: it knows the topics.
+    ///
+    /// # Errors
+    /// What a store says.
+    pub fn restore(
+        me: usize,
+        shared: Arc<Shared>,
+        mut stores: Vec<StoreAt>,
+        clock: Clock,
+    ) -> Result<Self, Error> {
+        let mut controller = None;
+        if me == 0
+            && let Some(first) = stores.first_mut()
+        {
+            controller = Some(Box::new(Controller::restore(&mut *first.store, &shared, clock)?));
+        }
+        let mut made = Self {
+            me,
+            catalogue: Arc::default(),
+            stores,
+            partitions: HashMap::default(),
+            by_log: HashMap::default(),
+            controller,
+            conns: Vec::new(),
+            jobs: Jobs::default(),
+            fetch_sessions: crate::handlers::fetch_session::Sessions::default(),
+            listed: Vec::new(),
+            completions: Vec::new(),
+            is_draining: false,
+            has_begun: false,
+            shared,
+        };
+        made.shared.refresh(&mut made.catalogue);
+        Ok(made)
+    }
+
+    /// Looks at what has become durable. To be called at the beginning of a turn, and after its commit.
+    pub fn poll_commits(&mut self, io: &mut Io<'_, Mail>) {
+        let mut completions = std::mem::take(&mut self.completions);
+        for at in 0..self.stores.len() {
+            self.stores[at].store.completions(&mut completions);
+            for completion in completions.drain(..) {
+                if at == 0 && self.controller_arrived(io, &completion) {
+                    continue;
+                }
+                self.partition_arrived(io, at, &completion);
+            }
+        }
+        self.completions = completions;
+        self.go_on(io);
+    }
+
+    /// Answers a request: at once if it is its turn, or else when it is.
+    pub(crate) fn reply<R: Request>(&mut self, io: &mut Io<'_, Mail>, call: &Call, response: &R::Response) {
+        debug_assert_eq!(call.api_key, R::KEY);
+        let mut frame = vec![0; 4];
+        put_response_header(call.correlation_id, call.api_key, call.version, &mut frame);
+        response.encode(&mut frame, call.version);
+        self.reply_with(io, call.caller, seal(frame));
+    }
+
+    /// Answers a request with a whole frame; an empty one is no answer.
+    pub(crate) fn reply_with(&mut self, io: &mut Io<'_, Mail>, caller: Caller, response: Vec<u8>) {
+        if caller.shard != self.me {
+            return io.send(caller.shard, Mail(Letter::Answer { caller, response }));
+        }
+        let Some(conn) = self.conn_mut(caller.conn) else { return };
+        conn.answer(caller.request, response);
+        self.send_answers(io, caller.conn);
+    }
+
+    fn send_answers(&mut self, io: &mut Io<'_, Mail>, id: ConnId) {
+        let Some(conn) = self.conn_mut(id) else { return };
+        while let Some(answer) = conn.next_answer() {
+            if !answer.is_empty()
+                && let Some(output) = io.output(id)
+            {
+                output.buffer().extend_from_slice(&answer);
+            }
+        }
+        self.list(id);
+    }
+
+    /// Has a connection looked at before the turn ends, if frames of it wait.
+    pub(crate) fn list(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn_mut(id)
+            && conn.has_waiting()
+            && !conn.is_listed
+        {
+            conn.is_listed = true;
+            self.listed.push(id);
+        }
+    }
+
+    pub(crate) fn conn_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        self.conns.get_mut(id.slot()).filter(|conn| conn.is_open && conn.generation == id.generation())
+    }
+
+    /// Begins what has been waiting on connections that had something answered.
+    fn go_on(&mut self, io: &mut Io<'_, Mail>) {
+        while let Some(id) = self.listed.pop() {
+            if let Some(conn) = self.conn_mut(id) {
+                conn.is_listed = false;
+            }
+            while !io.is_congested(id)
+                && let Some(conn) = self.conn_mut(id)
+                && let Some(frame) = conn.next_waiting(pipelines)
+            {
+                self.begin(io, id, &frame);
+            }
+        }
+    }
+
+    /// Begins a request.
+    fn begin(&mut self, io: &mut Io<'_, Mail>, id: ConnId, frame: &[u8]) {
+        let Ok((header, body)) = RequestHeader::parse(frame) else {
+            return self.refuse(io, id, "a request without a header");
+        };
+        let me = self.me;
+        let Some(conn) = self.conn_mut(id) else { return };
+        let client_id = header.client_id.as_deref().unwrap_or("");
+        if conn.client_id.as_deref() != Some(client_id) {
+            conn.client_id = Some(client_id.into());
+        }
+        let client_id = conn.client_id.clone().unwrap_or_default();
+        let caller = Caller { shard: me, conn: id, request: conn.begin(pipelines(frame)) };
+        let RequestHeader { api_key, api_version: version, correlation_id, .. } = header;
+        let call = Call { caller, api_key, version, correlation_id, client_id };
+        self.dispatch(io, call, body);
+    }
+
+    /// Ends a connection that broke the protocol.
+    pub(crate) fn refuse(&mut self, io: &mut Io<'_, Mail>, id: ConnId, what: &str) {
+        if let Some(conn) = self.conn_mut(id) {
+            let client_id = conn.client_id.clone().unwrap_or_default();
+            log::info!("kafka client {client_id:?} is disconnected: {what}");
+            self.leave(id);
+            io.close(id);
+        }
+    }
+
+    fn leave(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn_mut(id) {
+            let session = conn.fetch_session;
+            *conn = Conn::default();
+            self.fetch_sessions.remove(session);
+            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether a frame holds a request that need not wait for those like it.
+fn pipelines(frame: &[u8]) -> bool {
+    frame.first_chunk().is_some_and(|key| i16::from_be_bytes(*key) == PRODUCE)
+}
+
+/// Sets the length that a frame begins with.
+pub(crate) fn seal(mut frame: Vec<u8>) -> Vec<u8> {
+    let length = (frame.len() - 4) as u32;
+    frame[..4].copy_from_slice(&length.to_be_bytes());
+    frame
+}
+
+impl Service for Shard {
+    type Mail = Mail;
+
+    fn accepted(&mut self, _io: &mut Io<'_, Mail>, conn: ConnId, _listener: usize) {
+        if self.conns.len() <= conn.slot() {
+            self.conns.resize_with(conn.slot() + 1, Conn::default);
+        }
+        self.conns[conn.slot()] = Conn::open(conn.generation());
+        self.shared.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn received(&mut self, io: &mut Io<'_, Mail>, id: ConnId, bytes: &[u8]) -> Received {
+        let mut received = Received::default();
+        let bytes_max = self.shared.config.request_bytes_max;
+        while let Some(length) = bytes[received.consumed..].first_chunk() {
+            let length = u32::from_be_bytes(*length);
+            if length > bytes_max {
+                self.refuse(io, id, &format!("a request of {length} bytes, above the maximum"));
+                received.consumed = bytes.len();
+                break;
+            }
+            let end = 4 + length as usize;
+            let Some(frame) = bytes[received.consumed..].get(4..end) else {
+                received.next_len = end;
+                break;
+            };
+            let is_congested = io.is_congested(id);
+            let Some(conn) = self.conn_mut(id) else {
+                received.consumed = bytes.len();
+                break;
+            };
+            if conn.may_begin(pipelines(frame)) && !is_congested {
+                self.begin(io, id, frame);
+            } else if !conn.wait(frame) {
+                received.hold = true;
+                break;
+            }
+            received.consumed += end;
+        }
+        self.list(id);
+        self.go_on(io);
+        received
+    }
+
+    fn drained(&mut self, io: &mut Io<'_, Mail>, id: ConnId) {
+        self.list(id);
+        self.go_on(io);
+    }
+
+    fn closed(&mut self, _io: &mut Io<'_, Mail>, id: ConnId) {
+        self.leave(id);
+    }
+
+    fn mail(&mut self, io: &mut Io<'_, Mail>, from: usize, Mail(letter): Mail) {
+        match letter {
+            Letter::Work { job, work } => self.begin_work(io, job, work),
+            Letter::Done { job, done } => self.finish_part(io, job, done),
+            Letter::Ask { call, body } => self.coordinate(io, &call, &body),
+            Letter::Answer { caller, response } => self.reply_with(io, caller, response),
+            Letter::Refuse { conn, what } => self.refuse(io, conn, &what),
+            Letter::News { watcher } => self.hear_news(io, watcher.job),
+            Letter::Remove { partitions } => self.remove_partitions(io, partitions),
+            Letter::Changed => self.look_at_changes(),
+        }
+        debug_assert_ne!(from, self.me);
+        self.go_on(io);
+    }
+
+    fn timer(&mut self, io: &mut Io<'_, Mail>, token: u64) {
+        match Timer::from_token(token) {
+            Timer::Fetch(job) => self.fetch_is_due(io, job),
+            Timer::Tend => {
+                for StoreAt { store, .. } in &mut self.stores {
+                    store.tend(io.clock.unix_ms);
+                }
+                io.set_timer(io.clock.now_ms + TEND_MS, Timer::Tend.token());
+            }
+            Timer::Coordinate => self.coordinate_due(io),
+        }
+        self.go_on(io);
+    }
+
+    fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            io.set_timer(io.clock.now_ms + TEND_MS, Timer::Tend.token());
+            self.begin_coordinating(io);
+        }
+        self.poll_commits(io);
+    }
+
+    fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
+        !io.congested()
+    }
+
+    fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
+        self.go_on(io);
+        self.store_kept();
+    }
+
+    fn drain(&mut self, io: &mut Io<'_, Mail>) {
+        self.is_draining = true;
+        for slot in 0..self.conns.len() {
+            if self.conns[slot].is_open {
+                let id = ConnId::from_parts(slot as u32, self.conns[slot].generation);
+                self.leave(id);
+                io.close(id);
+            }
+        }
+    }
+}

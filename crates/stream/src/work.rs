@@ -1,0 +1,353 @@
+//! What is done where a partition lives, on behalf of a request that may have come to another shard.
+
+use std::sync::Arc;
+
+use mainstem_kafka::ErrorCode;
+use mainstem_log::Completion;
+use mainstem_runtime::Io;
+
+use crate::catalogue::PartitionId;
+use crate::mail::{JobId, Letter, Mail, Watcher};
+use crate::partition::{Partition, Placed, Produced, Reach, Refused, Waiter};
+use crate::shard::Shard;
+
+/// Work for a shard that has partitions.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Append; each part is answered by itself.
+    Produce(Vec<ProducePart>),
+    /// Read.
+    Fetch(FetchWork),
+    /// Anything else, all answered together.
+    Ask(Vec<(u32, PartitionId, PartAsk)>),
+    /// The fetch has ended: hear no more.
+    Forget { watcher: Watcher, partitions: Vec<PartitionId> },
+}
+
+/// One batch for one partition.
+#[derive(Debug)]
+pub(crate) struct ProducePart {
+    pub(crate) part: u32,
+    pub(crate) id: PartitionId,
+    pub(crate) records: Vec<u8>,
+}
+
+/// Partitions to read.
+#[derive(Debug)]
+pub(crate) struct FetchWork {
+    pub(crate) parts: Vec<FetchPart>,
+    pub(crate) isolation: Isolation,
+    /// Of all together; the first batch comes whatever its size.
+    pub(crate) bytes_max: usize,
+    /// Who is to hear of news in partitions that had nothing.
+    pub(crate) watcher: Option<Watcher>,
+}
+
+/// What consumers see of transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Isolation {
+    ReadUncommitted,
+    ReadCommitted,
+}
+
+impl Isolation {
+    pub(crate) fn from_level(level: i8) -> Self {
+        if level == 1 { Self::ReadCommitted } else { Self::ReadUncommitted }
+    }
+}
+
+/// One partition to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FetchPart {
+    pub(crate) part: u32,
+    pub(crate) id: PartitionId,
+    pub(crate) offset: i64,
+    pub(crate) bytes_max: usize,
+}
+
+/// What was read of one partition.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) part: u32,
+    pub(crate) outcome: Result<Reach, ErrorCode>,
+    /// Transactions that were aborted, of those whose records these are: producer id and first offset.
+    pub(crate) aborted: Vec<(i64, i64)>,
+    pub(crate) records: Vec<u8>,
+}
+
+/// A question about a partition, or an order.
+#[derive(Clone, Debug)]
+pub(crate) enum PartAsk {
+    /// The offset for a timestamp, as ListOffsets names them.
+    Offset { timestamp_ms: i64, isolation: Isolation },
+    /// Remove records before this offset; -1 for all.
+    DeleteBefore(i64),
+    /// How far it reaches.
+    Reach,
+    /// Bytes on disk, and how far it reaches.
+    Size,
+}
+
+/// The answer.
+#[derive(Clone, Debug)]
+pub(crate) enum PartAnswer {
+    Offset { offset: i64, timestamp_ms: i64 },
+    DeletedBefore(i64),
+    Reach(Reach),
+    Size { bytes: u64 },
+    Failed(ErrorCode),
+}
+
+/// What has become of work.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Produced(Produced),
+    Fetched(Vec<Fetched>),
+    Asked(Vec<(u32, PartAnswer)>),
+}
+
+impl Shard {
+    /// Does work here, whoever wants it.
+    pub(crate) fn begin_work(&mut self, io: &mut Io<'_, Mail>, job: JobId, work: Work) {
+        match work {
+            Work::Produce(parts) => {
+                for ProducePart { part, id, records } in parts {
+                    self.produce_here(io, job, part, id, &records);
+                }
+            }
+            Work::Fetch(work) => {
+                let fetched = self.fetch_here(&work);
+                self.work_done(io, job, Done::Fetched(fetched));
+            }
+            Work::Ask(asks) => {
+                let answer = |(part, id, ask): (u32, PartitionId, PartAsk)| {
+                    let answer = self.ask_here(id, &ask);
+                    (part, answer.unwrap_or_else(PartAnswer::Failed))
+                };
+                let answers = asks.into_iter().map(answer).collect();
+                self.work_done(io, job, Done::Asked(answers));
+            }
+            Work::Forget { watcher, partitions } => {
+                for id in partitions {
+                    if let Some(partition) = self.partitions.get_mut(&id) {
+                        partition.forget(watcher);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells whoever wanted work what has become of it.
+    pub(crate) fn work_done(&mut self, io: &mut Io<'_, Mail>, job: JobId, done: Done) {
+        if job.shard == self.me {
+            self.finish_part(io, job.job, done);
+        } else {
+            io.send(job.shard, Mail(Letter::Done { job: job.job, done }));
+        }
+    }
+
+    /// Appends a batch here; its producer hears of it when it is durable.
+    pub(crate) fn produce_here(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        job: JobId,
+        part: u32,
+        id: PartitionId,
+        records: &[u8],
+    ) {
+        if let Err(refused) = self.try_produce(io, job, part, id, records) {
+            let produced = Produced { part, outcome: Err(refused) };
+            self.work_done(io, job, Done::Produced(produced));
+        }
+    }
+
+    fn try_produce(
+        &mut self,
+        io: &Io<'_, Mail>,
+        job: JobId,
+        part: u32,
+        id: PartitionId,
+        records: &[u8],
+    ) -> Result<(), Refused> {
+        let (partition, store) = self.partition(id)?;
+        let (placed, _): (Placed, _) = partition.append(store, records, io.clock.unix_ms)?;
+        partition.wait(Waiter { job, part, placed });
+        Ok(())
+    }
+
+    /// Reads partitions that are here.
+    pub(crate) fn fetch_here(&mut self, work: &FetchWork) -> Vec<Fetched> {
+        let mut left = work.bytes_max;
+        let mut all = Vec::with_capacity(work.parts.len());
+        let mut is_first = true;
+        for part in &work.parts {
+            let mut fetched = Fetched {
+                part: part.part,
+                outcome: Err(ErrorCode::None),
+                aborted: Vec::new(),
+                records: Vec::new(),
+            };
+            let bytes_max = part.bytes_max.min(left);
+            let Fetched { aborted, records, .. } = &mut fetched;
+            let outcome = self.read_here(part, work.isolation, bytes_max, is_first, aborted, records);
+            left = left.saturating_sub(fetched.records.len());
+            is_first &= fetched.records.is_empty();
+            if fetched.records.is_empty()
+                && outcome.is_ok()
+                && let Some(watcher) = work.watcher
+                && let Some(partition) = self.partitions.get_mut(&part.id)
+            {
+                partition.watch(watcher);
+            }
+            fetched.outcome = outcome;
+            all.push(fetched);
+        }
+        all
+    }
+
+    /// Reads one partition. Unless `is_first`, nothing comes if not even one batch fits.
+    pub(crate) fn read_here(
+        &mut self,
+        part: &FetchPart,
+        isolation: Isolation,
+        bytes_max: usize,
+        is_first: bool,
+        _aborted: &mut Vec<(i64, i64)>,
+        into: &mut Vec<u8>,
+    ) -> Result<Reach, ErrorCode> {
+        let (partition, store) = self.partition(part.id)?;
+        let reach = partition.reach(store);
+        let offset = u64::try_from(part.offset).map_err(|_| ErrorCode::OffsetOutOfRange)?;
+        if offset < reach.start || offset > reach.high_watermark {
+            return Err(ErrorCode::OffsetOutOfRange);
+        }
+        let end = match isolation {
+            Isolation::ReadUncommitted => reach.high_watermark,
+            Isolation::ReadCommitted => reach.last_stable,
+        };
+        if offset < end && (is_first || bytes_max > 0) {
+            let before = into.len();
+            store.read(partition.log, offset..end, bytes_max, into).map_err(|error| read_error(&error))?;
+            if !is_first && into.len() - before > bytes_max {
+                into.truncate(before);
+            }
+        }
+        Ok(reach)
+    }
+
+    fn ask_here(&mut self, id: PartitionId, ask: &PartAsk) -> Result<PartAnswer, ErrorCode> {
+        let (partition, store) = self.partition(id)?;
+        let reach = partition.reach(store);
+        Ok(match *ask {
+            PartAsk::Offset { timestamp_ms, isolation } => {
+                return crate::handlers::list_offsets::find(partition, store, reach, timestamp_ms, isolation);
+            }
+            PartAsk::DeleteBefore(offset) => {
+                let offset = if offset == -1 { reach.high_watermark } else { offset.max(-1).cast_unsigned() };
+                if offset > reach.high_watermark {
+                    return Err(ErrorCode::OffsetOutOfRange);
+                }
+                store.truncate_prefix(partition.log, offset).map_err(|error| read_error(&error))?;
+                PartAnswer::DeletedBefore(partition.reach(store).start.cast_signed())
+            }
+            PartAsk::Reach => PartAnswer::Reach(reach),
+            PartAsk::Size => PartAnswer::Size { bytes: store.status(partition.log).bytes },
+        })
+    }
+
+    /// A partition that lives here, opened if need be, and its store.
+    pub(crate) fn partition(
+        &mut self,
+        id: PartitionId,
+    ) -> Result<(&mut Partition, &mut dyn mainstem_log::Store), ErrorCode> {
+        if !self.partitions.contains_key(&id) {
+            self.open_partition(id)?;
+        }
+        let partition = self.partitions.get_mut(&id).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        let store = &mut *self.stores[partition.store].store;
+        Ok((partition, store))
+    }
+
+    fn open_partition(&mut self, id: PartitionId) -> Result<(), ErrorCode> {
+        self.shared.refresh(&mut self.catalogue);
+        let unknown = ErrorCode::UnknownTopicOrPartition;
+        let topic = Arc::clone(self.catalogue.topic_by_id(id.topic).ok_or(unknown)?);
+        let home = topic.home(id.index).ok_or(unknown)?;
+        let at = self.stores.iter().position(|known| known.home == home).ok_or(unknown)?;
+        let opened = Partition::open(&topic, id.index, at, &mut *self.stores[at].store);
+        let partition = opened.map_err(|error| {
+            log::error!("partition {}-{}: {error}", topic.name, id.index);
+            ErrorCode::KafkaStorageError
+        })?;
+        self.by_log.insert((at, partition.log), id);
+        self.partitions.insert(id, partition);
+        Ok(())
+    }
+
+    /// Takes note of what has become durable in a store.
+    pub(crate) fn partition_arrived(&mut self, io: &mut Io<'_, Mail>, at: usize, completion: &Completion) {
+        let Some(id) = self.by_log.get(&(at, completion.log)) else { return };
+        let Some(partition) = self.partitions.get_mut(id) else { return };
+        let mut told = Vec::new();
+        let watchers = partition.arrived(completion, |job, produced| told.push((job, produced)));
+        for (job, produced) in told {
+            self.work_done(io, job, Done::Produced(produced));
+        }
+        for watcher in watchers.into_iter().flatten() {
+            self.tell_news(io, watcher);
+        }
+    }
+
+    pub(crate) fn tell_news(&mut self, io: &mut Io<'_, Mail>, watcher: Watcher) {
+        if watcher.shard == self.me {
+            self.hear_news(io, watcher.job);
+        } else {
+            io.send(watcher.shard, Mail(Letter::News { watcher }));
+        }
+    }
+
+    /// Removes partitions that are here; their topic is no more.
+    pub(crate) fn remove_partitions(&mut self, io: &mut Io<'_, Mail>, partitions: Vec<PartitionId>) {
+        for id in partitions {
+            // One that has never been opened is opened to be removed.
+            let (at, log) = match self.partitions.remove(&id) {
+                Some(partition) => {
+                    let (at, log) = (partition.store, partition.log);
+                    let mut told = Vec::new();
+                    let watchers = partition.dissolve(|job, produced| told.push((job, produced)));
+                    for (job, produced) in told {
+                        self.work_done(io, job, Done::Produced(produced));
+                    }
+                    for watcher in watchers {
+                        self.tell_news(io, watcher);
+                    }
+                    (at, log)
+                }
+                None => match self.find_log(id) {
+                    Some(found) => found,
+                    None => continue,
+                },
+            };
+            self.by_log.remove(&(at, log));
+            if let Err(error) = self.stores[at].store.remove(log) {
+                log::error!("a log of a deleted topic could not be removed: {error}");
+            }
+        }
+    }
+
+    /// The log of a partition that has not been opened, in whatever store of this shard.
+    fn find_log(&mut self, id: PartitionId) -> Option<(usize, mainstem_log::LogId)> {
+        let name = crate::partition::log_name(id);
+        let at = self.stores.iter().position(|known| known.store.names().contains(&name))?;
+        let log = self.stores[at].store.open(&name, &mainstem_log::Options::default()).ok()?;
+        Some((at, log))
+    }
+}
+
+fn read_error(error: &mainstem_log::Error) -> ErrorCode {
+    log::error!("a partition cannot be read: {error}");
+    match error {
+        mainstem_log::Error::OutOfRange => ErrorCode::OffsetOutOfRange,
+        _ => ErrorCode::KafkaStorageError,
+    }
+}

@@ -221,6 +221,16 @@ impl<'a> Batch<'a> {
         bytes[..8].copy_from_slice(&base_offset.to_be_bytes());
         bytes[LENGTH_END..16].copy_from_slice(&leader_epoch.to_be_bytes());
     }
+
+    /// Lets all records of a whole batch count as of `unix_ms`, the time of its arrival (Kafka's
+    /// `LogAppendTime`), and renews its checksum.
+    pub fn set_append_time(bytes: &mut [u8], unix_ms: i64) {
+        let attributes = i16::from_be_bytes(field(bytes, 21)) | 8;
+        bytes[21..23].copy_from_slice(&attributes.to_be_bytes());
+        bytes[35..43].copy_from_slice(&unix_ms.to_be_bytes());
+        let checksum = crc32c::crc32c(&bytes[CHECKED_FROM..]);
+        bytes[17..21].copy_from_slice(&checksum.to_be_bytes());
+    }
 }
 
 /// The batches in `bytes`, one behind the other, unchecked. Ends at the first that is not whole.

@@ -1,7 +1,7 @@
 """The broker under test, as a process.
 
-`MAINSTEM_BROKER=HOST:PORT` names one that already runs. Otherwise one is started on a free port: the binary
-`MAINSTEM_BIN`, or the release build, or the debug build.
+`MAINSTEM_BROKER=HOST:PORT` names one that already runs, `MAINSTEM_KAFKA=HOST:PORT` one for the tests of the Kafka door.
+Otherwise one is started on a free port: the binary `MAINSTEM_BIN`, or the release build, or the debug build.
 """
 
 import os
@@ -13,8 +13,7 @@ import threading
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-READY = re.compile(r"mqtt listening on (\S+):(\d+)\s*$")
-START_S = 10
+START_S = 30
 DRAIN_S = 15
 
 
@@ -30,19 +29,18 @@ def binary() -> Path:
     raise FileNotFoundError("no mainstem binary: build one, or name it in MAINSTEM_BIN")
 
 
-def launch(listen: str, data: str, settings) -> tuple[subprocess.Popen, tuple[str, int]]:
-    """Starts the binary and waits until it accepts. The process, and where it listens."""
-    command = [str(binary()), "--listen", listen, "--data", data]
-    for setting in ("mqtt.sys_interval_s=1", *settings):
-        command += ["--set", setting]
+def launch(door: str, flags: list[str]) -> tuple[subprocess.Popen, tuple[str, int]]:
+    """Starts the binary and waits until it accepts at `door`. The process, and where it listens."""
+    command = [str(binary()), *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    listening = re.compile(rf"{door} listening on (\S+):(\d+)\s*$")
     address: list[tuple[str, int]] = []
     ready = threading.Event()
 
     def read_stdout():
         # Reads to the end, so that the broker never blocks on a full pipe.
         for line in process.stdout:
-            found = READY.search(line)
+            found = listening.search(line)
             if found and not address:
                 address.append((found[1], int(found[2])))
                 ready.set()
@@ -59,6 +57,9 @@ def launch(listen: str, data: str, settings) -> tuple[subprocess.Popen, tuple[st
 class Broker:
     """A broker's address, and the process if it was started here."""
 
+    door = "mqtt"
+    environment = "MAINSTEM_BROKER"
+
     def __init__(self, host: str, port: int, process: subprocess.Popen | None = None, data=None, settings=()):
         self.host = host
         self.port = port
@@ -68,8 +69,8 @@ class Broker:
 
     @classmethod
     def running(cls) -> "Broker | None":
-        """The broker that `MAINSTEM_BROKER` names, if it names one."""
-        address = os.environ.get("MAINSTEM_BROKER")
+        """The broker that the environment names, if it names one."""
+        address = os.environ.get(cls.environment)
         if not address:
             return None
         host, port = address.rsplit(":", 1)
@@ -79,12 +80,22 @@ class Broker:
     def start(cls, *settings: str) -> "Broker":
         """Starts the binary with the given `section.key=VALUE` settings and waits until it accepts."""
         data = tempfile.TemporaryDirectory(prefix="mainstem-test-")
-        process, (host, port) = launch("127.0.0.1:0", data.name, settings)
+        process, (host, port) = launch(cls.door, cls.flags("127.0.0.1:0", data.name, settings))
         return cls(host, port, process, data, settings)
+
+    @classmethod
+    def flags(cls, listen: str, data: str, settings) -> list[str]:
+        """What the binary is started with, so that the door of the tests is at the address `listen`."""
+        doors = {"mqtt": "127.0.0.1:0", "kafka": "127.0.0.1:0", cls.door: listen}
+        flags = ["--listen", doors["mqtt"], "--kafka-listen", doors["kafka"], "--data", data]
+        for setting in ("mqtt.sys_interval_s=1", *settings):
+            flags += ["--set", setting]
+        return flags
 
     def start_again(self):
         """Starts it with the data that it left, where it listened before."""
-        self._process, _ = launch(f"{self.host}:{self.port}", self._data.name, self._settings)
+        flags = self.flags(f"{self.host}:{self.port}", self._data.name, self._settings)
+        self._process, _ = launch(self.door, flags)
 
     def end(self):
         """Ends it by SIGKILL, to be started again."""
@@ -119,3 +130,15 @@ class Broker:
         if self._process is not None:
             self.terminate()
             self.wait()
+
+
+class KafkaBroker(Broker):
+    """A broker whose Kafka door is what the tests are about; `host` and `port` are that door's."""
+
+    door = "kafka"
+    environment = "MAINSTEM_KAFKA"
+
+    @property
+    def bootstrap(self) -> str:
+        """The address as clients of Kafka want it."""
+        return f"{self.host}:{self.port}"

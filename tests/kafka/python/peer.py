@@ -1,0 +1,125 @@
+"""Helpers of the tests: what was read, deadlines, and the clients' settings that keep a test quick."""
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+
+DEADLINE_S = 15
+# pytest shows it when a test fails.
+LOG = logging.getLogger("librdkafka")
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+@dataclass
+class Record:
+    """A record as all the clients give it, in one shape."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list = field(default_factory=list)
+    partition: int = 0
+    offset: int = 0
+    timestamp_ms: int = 0
+
+
+def until(condition, what: str, step=lambda: time.sleep(0.01)):
+    """Repeats `step` until `condition` is true, and fails after the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
+        step()
+
+
+def confluent_producer(kafka, **settings) -> Producer:
+    """librdkafka's producer."""
+    settings = {key.replace("_", "."): value for key, value in settings.items()}
+    return Producer({"bootstrap.servers": kafka.bootstrap, "logger": LOG, "linger.ms": 1, **settings})
+
+
+def confluent_consumer(kafka, group, **settings) -> Consumer:
+    """librdkafka's consumer, which begins at the start."""
+    settings = {key.replace("_", "."): value for key, value in settings.items()}
+    return Consumer({
+        "bootstrap.servers": kafka.bootstrap, "group.id": group, "auto.offset.reset": "earliest", "logger": LOG,
+        "enable.auto.commit": False, "fetch.wait.max.ms": 500, "session.timeout.ms": 10_000,
+        "heartbeat.interval.ms": 500, **settings})
+
+
+class Deliveries:
+    """The reports of a librdkafka producer."""
+
+    def __init__(self):
+        self.reports = []
+        self.errors = []
+
+    def __call__(self, error, message):
+        if error:
+            self.errors.append(error)
+        else:
+            self.reports.append(message)
+
+
+def produce_all(producer: Producer, topic: str, values, **options) -> list:
+    """Produces all, waits for the reports, and returns them; fails with the first error."""
+    deliveries = Deliveries()
+    for value in values:
+        while True:
+            try:
+                producer.produce(topic, value, on_delivery=deliveries, **options)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    left = producer.flush(DEADLINE_S)
+    if deliveries.errors:
+        raise KafkaException(deliveries.errors[0])
+    assert left == 0, f"{left} without a report"
+    return deliveries.reports
+
+
+def record(message) -> Record:
+    """A message of confluent-kafka."""
+    return Record(message.key(), message.value(), message.headers() or [], message.partition(), message.offset(),
+                  message.timestamp()[1])
+
+
+def next_message(consumer: Consumer):
+    """The next message; fails after the deadline, or with the consumer's error."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is None:
+            continue
+        if message.error():
+            # The topic is younger than what the client knows of the cluster.
+            if message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                continue
+            raise KafkaException(message.error())
+        return message
+    raise AssertionError(f"no message within {DEADLINE_S} s")
+
+
+def read(consumer: Consumer, count: int) -> list[Record]:
+    """The next `count` records."""
+    return [record(next_message(consumer)) for _ in range(count)]
+
+
+def read_topic(kafka, topic, count, **settings) -> list[Record]:
+    """The first `count` records of a topic, by a group of its own."""
+    consumer = confluent_consumer(kafka, f"read-{topic}-{time.monotonic_ns()}", **settings)
+    try:
+        consumer.subscribe([topic])
+        return read(consumer, count)
+    finally:
+        consumer.close()
+
+
+def numbers(count: int, prefix: str = "") -> list[bytes]:
+    """Distinct values in order."""
+    return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+def values(records) -> list:
+    """What the records hold."""
+    return [record.value for record in records]

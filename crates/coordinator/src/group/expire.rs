@@ -7,7 +7,7 @@ use super::answer::{Answer, DeletedGroup};
 use super::offsets::Offset;
 use super::roster::Group;
 use super::state::State;
-use super::{Groups, check_group_id, records};
+use super::{Groups, records};
 use crate::{Caller, Error, Record};
 
 impl Groups {
@@ -22,7 +22,6 @@ impl Groups {
     }
 
     fn delete(&mut self, now_ms: u64, group_id: &str) -> Result<(), Error> {
-        check_group_id(group_id).or_else(|error| if group_id.is_empty() { Ok(()) } else { Err(error) })?;
         let group = self.known.get(group_id).ok_or(Error::GroupIdNotFound)?;
         if group.state != State::Empty {
             return Err(Error::NonEmptyGroup);

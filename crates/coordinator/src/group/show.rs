@@ -1,10 +1,10 @@
 //! ListGroups and DescribeGroups.
 
+use super::Groups;
 use super::answer::{DescribedGroup, DescribedMember, ListedGroup};
 use super::member::Member;
 use super::roster::Group;
 use super::state::State;
-use super::{Groups, NAME_MAX_BYTES};
 use crate::Error;
 
 /// The type of all groups here, as ListGroups names and filters it (KIP-848).
@@ -34,9 +34,6 @@ impl Groups {
     /// # Errors
     /// If there is no such group.
     pub fn describe(&self, group_id: &str) -> Result<DescribedGroup, Error> {
-        if group_id.len() > NAME_MAX_BYTES {
-            return Err(Error::InvalidGroupId);
-        }
         let group = self.known.get(group_id).ok_or(Error::GroupIdNotFound)?;
         // Between generations nothing that members have said or got counts.
         let protocol = group.protocol.as_deref().filter(|_| group.state == State::Stable);

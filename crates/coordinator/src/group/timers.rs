@@ -41,9 +41,4 @@ impl Timers {
         }
         self.due.pop_first().map(|(_, group_id, due)| (group_id, due))
     }
-
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.due.len()
-    }
 }

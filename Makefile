@@ -13,7 +13,7 @@ SIM_SECONDS ?= 300
 # ARGS="fan-out-qos2 --rounds 5".
 ARGS ?=
 
-.PHONY: help run test fuzz sim bench bench-peers bench-bus soak
+.PHONY: help run test fuzz sim bench bench-kafka bench-peers bench-bus soak
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -39,6 +39,10 @@ sim: ## Crash the log and whole brokers at random for SIM_SECONDS (300) seconds,
 bench: ## Measure the broker beside its peers (docs/benchmarks.md)
 	@xtask/setup cc
 	cargo xtask bench $(ARGS)
+
+bench-kafka: ## Measure the Kafka door beside Apache Kafka (docs/benchmarks.md)
+	@xtask/setup cc
+	cargo xtask bench-kafka $(ARGS)
 
 bench-peers: ## Install the peers that a package registry has, into target/peers
 	@xtask/setup cc

@@ -1,21 +1,23 @@
-//! `cargo xtask bench`: the broker and its peers side by side, in one run on one machine.
+//! `cargo xtask bench` and `bench-kafka`: the broker and its peers side by side, in one run on one machine.
 //!
-//! Each row of `rows.rs` is a load of `mainstem bench mqtt`, put on each broker in turn, a fresh process each time, and
+//! Each row is a load of `mainstem bench mqtt` or `mainstem bench kafka`, put on each broker in turn, a fresh process each time, and
 //! that for so many rounds (A B C A B C): what the machine does meanwhile hits all of them alike. What counts are the
 //! ratios of medians. Nothing fails because a number is bad; only what could not be run is an error.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `rows` | what is measured, and the targets |
+//! | `rows`, `kafka_rows` | what is measured, and the targets |
 //! | `metric` | one number of a report: its name, where it stands, how it is printed |
 //! | `brokers` | the brokers: where their binaries are, how they are started |
-//! | `server` | one running broker |
+//! | `server`, `ready` | one running broker; whether a Kafka broker answers |
 //! | `table` | medians, ratios and verdicts as text |
 //! | `machine` | what it ran on |
 
 mod brokers;
+mod kafka_rows;
 pub(crate) mod machine;
 mod metric;
+mod ready;
 mod rows;
 pub(crate) mod server;
 mod table;
@@ -23,6 +25,7 @@ mod table;
 use crate::Outcome;
 use crate::ci::run_command;
 use brokers::Broker;
+use kafka_rows::KAFKA_ROWS;
 use rows::{ROWS, Row};
 use serde_json::{Value, json};
 use server::Server;
@@ -35,12 +38,42 @@ use table::Sample;
 pub(crate) use brokers::install;
 pub(crate) use table::median;
 
-/// Seconds of load before the measured part: queues and windows are full by then.
-const WARMUP_S: u32 = 2;
+/// Rows that are measured alike.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    rows: &'static [Row],
+    peers: &'static [&'static str],
+    /// The command that puts the load on a broker, in front of what the row says.
+    generator: &'static [&'static str],
+    /// Seconds of load before the measured part, where the row does not say.
+    warmup_s: u32,
+    /// Measured seconds, where neither the caller nor the row says.
+    seconds: u32,
+}
+
+/// The MQTT door.
+pub(crate) const MQTT: Suite = Suite {
+    rows: &ROWS,
+    peers: &brokers::PEERS,
+    generator: &["bench", "mqtt", "--version", "4"],
+    // Queues and windows are full by then.
+    warmup_s: 2,
+    seconds: 8,
+};
+
+/// The Kafka door.
+pub(crate) const KAFKA: Suite = Suite {
+    rows: &KAFKA_ROWS,
+    peers: &brokers::KAFKA,
+    generator: &["bench", "kafka"],
+    warmup_s: 5,
+    seconds: 5,
+};
 
 /// What to measure and how long.
 #[derive(Debug)]
 struct Plan {
+    suite: &'static Suite,
     rows: Vec<&'static Row>,
     rounds: u32,
     seconds: u32,
@@ -49,8 +82,8 @@ struct Plan {
 }
 
 impl Plan {
-    fn parse(arguments: &[&str]) -> Outcome<Self> {
-        let mut plan = Self { rows: Vec::new(), rounds: 3, seconds: 8, peers: Vec::new() };
+    fn parse(suite: &'static Suite, arguments: &[&str]) -> Outcome<Self> {
+        let mut plan = Self { suite, rows: Vec::new(), rounds: 3, seconds: suite.seconds, peers: Vec::new() };
         let mut rest = arguments.iter();
         while let Some(&argument) = rest.next() {
             let mut value = || rest.next().ok_or_else(|| format!("{argument} takes a value"));
@@ -58,14 +91,14 @@ impl Plan {
                 "--rounds" => plan.rounds = positive(argument, value()?)?,
                 "--seconds" => plan.seconds = positive(argument, value()?)?,
                 "--peers" => plan.peers = value()?.split(',').map(str::to_owned).collect(),
-                name => plan.rows.push(row_named(name)?),
+                name => plan.rows.push(row_named(suite, name)?),
             }
         }
-        if let Some(unknown) = plan.peers.iter().find(|peer| !brokers::PEERS.contains(&peer.as_str())) {
-            return Err(format!("no peer is called `{unknown}`; there are {}", brokers::PEERS.join(", ")));
+        if let Some(unknown) = plan.peers.iter().find(|peer| !suite.peers.contains(&peer.as_str())) {
+            return Err(format!("no peer is called `{unknown}`; there are {}", suite.peers.join(", ")));
         }
         if plan.rows.is_empty() {
-            plan.rows = ROWS.iter().collect();
+            plan.rows = suite.rows.iter().collect();
         }
         Ok(plan)
     }
@@ -82,9 +115,9 @@ pub(crate) fn positive(option: &str, value: &str) -> Outcome<u32> {
     }
 }
 
-fn row_named(name: &str) -> Outcome<&'static Row> {
-    ROWS.iter().find(|row| row.name == name).ok_or_else(|| {
-        let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+fn row_named(suite: &'static Suite, name: &str) -> Outcome<&'static Row> {
+    suite.rows.iter().find(|row| row.name == name).ok_or_else(|| {
+        let names: Vec<&str> = suite.rows.iter().map(|row| row.name).collect();
         format!("no row is called `{name}`; there are {}", names.join(", "))
     })
 }
@@ -93,8 +126,8 @@ fn row_named(name: &str) -> Outcome<&'static Row> {
 ///
 /// # Errors
 /// If a broker or the generator could not run; what could is measured and printed all the same.
-pub(crate) fn run(root: &Path, arguments: &[&str]) -> Outcome {
-    let plan = Plan::parse(arguments)?;
+pub(crate) fn run(root: &Path, suite: &'static Suite, arguments: &[&str]) -> Outcome {
+    let plan = Plan::parse(suite, arguments)?;
     let mut run = Run::prepare(root, &plan)?;
     let header = run.header(&plan);
     run.say(&header)?;
@@ -136,7 +169,7 @@ impl Run {
         fs::create_dir_all(&scratch).map_err(|error| at(&scratch, &error))?;
         let generator = scratch.join("mainstem");
         fs::copy(&binary, &generator).map_err(|error| at(&binary, &error))?;
-        let brokers = brokers::find(root, &generator, &plan.peers)?;
+        let brokers = brokers::find(root, &generator, plan.suite.peers, &plan.peers)?;
         let (raw_path, text_path) =
             (directory.join(format!("{stamp}.jsonl")), directory.join(format!("{stamp}.txt")));
         let create = |path: &Path| File::create(path).map_err(|error| at(path, &error));
@@ -157,13 +190,16 @@ impl Run {
 
     fn header(&self, plan: &Plan) -> String {
         let versions = self.brokers.iter().map(|broker| format!("{} ({})", broker.name, broker.version));
-        let missing = brokers::PEERS.iter().filter(|peer| self.is_missing(peer, plan));
+        let missing = plan.suite.peers.iter().filter(|peer| self.is_missing(peer, plan));
         let missing = missing.map(|peer| format!("missing  {peer}: {}", brokers::how_to_get(peer)));
         let mut lines = vec![
             format!("machine  {}", self.machine),
             format!("commit   {}", self.commit),
             format!("brokers  {}", versions.collect::<Vec<_>>().join("\n         ")),
-            format!("rounds   {} of {} s after {WARMUP_S} s of warm-up", plan.rounds, plan.seconds),
+            format!(
+                "rounds   {} of {} s after {} s of warm-up",
+                plan.rounds, plan.seconds, plan.suite.warmup_s
+            ),
         ];
         lines.extend(missing);
         lines.join("\n")
@@ -194,7 +230,7 @@ impl Run {
                 if !row.takes(name) {
                     continue;
                 }
-                match self.measure(row, &self.brokers[index], plan.seconds) {
+                match self.measure(row, &self.brokers[index], plan) {
                     Ok(report) => {
                         println!("   round {round} {name}: {}", table::in_a_line(row, &report));
                         self.keep(row, name, round, &report)?;
@@ -210,10 +246,14 @@ impl Run {
         Ok(samples)
     }
 
-    /// Starts the broker, puts the load on it, stops it; in between it may be started anew.
-    fn measure(&self, row: &Row, broker: &Broker, seconds: u32) -> Outcome<Value> {
-        let mut server = broker.start(&self.root, &self.scratch, row.ground)?;
-        let mut report = self.load(row.load, &server, seconds)?;
+    /// Starts the broker, puts the load on it, stops it; in between it may be started anew. Takes away its files.
+    fn measure(&self, row: &Row, broker: &Broker, plan: &Plan) -> Outcome<Value> {
+        let (mut server, ready) = broker.start(&self.root, &self.scratch, row.ground)?;
+        if let Some(first) = broker.exercise() {
+            self.load(first, &server, plan)?;
+        }
+        let mut report = self.load(row.load, &server, plan)?;
+        report["ready_s"] = json!(ready.as_secs_f64());
         if let Some(then) = &row.then {
             let port = server.port;
             server.end(then.end)?;
@@ -225,20 +265,23 @@ impl Run {
                 "rss_mib": server.resident_mib()?,
                 "data_mib": data >> 20,
             });
-            merge(&mut report, self.load(then.load, &server, seconds)?);
+            merge(&mut report, self.load(then.load, &server, plan)?);
         }
         server.stop()?;
+        let directory = broker.directory(&self.scratch);
+        fs::remove_dir_all(&directory).map_err(|error| at(&directory, &error))?;
         Ok(report)
     }
 
-    fn load(&self, load: &[&str], server: &Server, seconds: u32) -> Outcome<Value> {
+    fn load(&self, load: &[&str], server: &Server, plan: &Plan) -> Outcome<Value> {
         let mut command = Command::new(&self.generator);
-        command
-            .args(["bench", "mqtt", "--json", "--version", "4"])
-            .args(["--port", &server.port.to_string(), "--broker-pid", &server.pid().to_string()])
-            .args(["--duration", &seconds.to_string(), "--warmup", &WARMUP_S.to_string()])
-            .args(load)
-            .stdin(Stdio::null());
+        command.args(plan.suite.generator).args(load).arg("--json").stdin(Stdio::null());
+        command.args(["--port", &server.port.to_string(), "--broker-pid", &server.pid().to_string()]);
+        for (option, seconds) in [("--duration", plan.seconds), ("--warmup", plan.suite.warmup_s)] {
+            if !load.contains(&option) {
+                command.args([option, &seconds.to_string()]);
+            }
+        }
         let output = command.output().map_err(|error| at(&self.generator, &error))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
@@ -317,11 +360,12 @@ mod tests {
 
     #[test]
     fn rows_and_options_come_in_any_order() {
-        let plan = Plan::parse(&["idle", "--rounds", "5", "retained", "--peers", "flashmq,mochi"]).unwrap();
+        let plan =
+            Plan::parse(&MQTT, &["idle", "--rounds", "5", "retained", "--peers", "flashmq,mochi"]).unwrap();
         let names: Vec<&str> = plan.rows.iter().map(|row| row.name).collect();
         assert_eq!((names, plan.rounds, plan.seconds), (vec!["idle", "retained"], 5, 8));
         assert_eq!(plan.peers, ["flashmq", "mochi"]);
-        assert_eq!(Plan::parse(&[]).unwrap().rows.len(), ROWS.len());
+        assert_eq!(Plan::parse(&MQTT, &[]).unwrap().rows.len(), ROWS.len());
     }
 
     #[test]
@@ -338,7 +382,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_by_name() {
         for arguments in [["nothing"].as_slice(), &["--rounds", "0"], &["--rounds"], &["--peers", "kafka"]] {
-            let refusal = Plan::parse(arguments).unwrap_err();
+            let refusal = Plan::parse(&MQTT, arguments).unwrap_err();
             assert!(refusal.contains(arguments[0]) || refusal.contains(arguments[1]), "{refusal}");
         }
     }

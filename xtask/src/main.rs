@@ -5,7 +5,7 @@
 //! - `config-reference`: the page of all configuration keys, which the broker prints from its own types.
 //! - `conformance`: the tables that lead from a statement of the specification to the tests that show it.
 //! - `fuzz`: each fuzz target for so many seconds.
-//! - `bench`, `bench-peers`: the broker and its peers side by side; installing the peers.
+//! - `bench`, `bench-kafka`, `bench-peers`: the broker and its peers side by side; installing the peers.
 //! - `bench-bus`: the bus beside other buses and channels.
 //! - `soak`: many loads at once for a long time, watching for loss, growth and panics; and a broker that is killed.
 //! - `sim`: tests that take seeds, with as many seeds as there is time for.
@@ -43,6 +43,8 @@ usage: cargo xtask <chore>
   fuzz [--seconds N]      run each fuzz target for N seconds (300)
   bench [ROW...] [--rounds N] [--seconds N] [--peers A,B]
                           measure the broker beside its peers (3 rounds of 8 seconds)
+  bench-kafka [ROW...] [--rounds N] [--seconds N] [--peers A,B]
+                          measure the Kafka door beside Apache Kafka (3 rounds of 5 seconds)
   bench log [ROW...]      measure the segment log beside bare system calls
   bench-peers             install peers that are missing into target/peers
   bench-bus [--rounds N]  measure the bus beside its peers (3 rounds)
@@ -70,7 +72,8 @@ fn main() -> ExitCode {
             .map_err(|_| format!("--seconds takes a number, not `{seconds}`"))
             .and_then(|seconds| fuzz::run(root, seconds)),
         ["bench", "log", ref rows @ ..] => bench_log(root, rows),
-        ["bench", ref rest @ ..] => bench::run(root, rest),
+        ["bench", ref rest @ ..] => bench::run(root, &bench::MQTT, rest),
+        ["bench-kafka", ref rest @ ..] => bench::run(root, &bench::KAFKA, rest),
         ["bench-peers"] => bench::install(root),
         ["bench-bus", ref rest @ ..] => bench_bus::run(root, rest),
         ["soak", ref rest @ ..] => soak::run(root, rest),

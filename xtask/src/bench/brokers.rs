@@ -4,7 +4,7 @@
 //! raised so that none drops anything because of a setting; nothing is logged. Where what is kept on disk is measured,
 //! those take part that keep something, and Mainstem once more with each weaker durability.
 
-use super::{Server, at, machine};
+use super::{Server, at, machine, ready};
 use crate::Outcome;
 use crate::ci::run_command;
 use std::env;
@@ -20,6 +20,11 @@ pub(super) const ON_DISK: [&str; 4] = ["mainstem-os", "mainstem-none", "mosquitt
 /// All of them.
 pub(super) const PEERS: [&str; 7] =
     ["flashmq", "rumqttd", "mosquitto", "mochi", "mainstem-os", "mainstem-none", "nats"];
+/// The peers of the Kafka door.
+pub(super) const KAFKA: [&str; 2] = ["mainstem-os", "kafka"];
+
+/// The identifier of a cluster of one, as Kafka writes such: 16 bytes in base64.
+const KAFKA_CLUSTER: &str = "bWFpbnN0ZW0tYmVuY2gtMA";
 
 /// What a row is about, which decides who takes part and how it is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +33,8 @@ pub(super) enum Ground {
     Memory,
     /// Keeping: the peers persist what they can.
     Disk,
+    /// The Kafka door.
+    Kafka,
 }
 
 impl Ground {
@@ -36,6 +43,7 @@ impl Ground {
         match self {
             Self::Memory => &IN_MEMORY,
             Self::Disk => &ON_DISK,
+            Self::Kafka => &KAFKA,
         }
     }
 }
@@ -49,13 +57,18 @@ pub(super) struct Broker {
     binary: PathBuf,
 }
 
-/// Mainstem and those of the peers that are there: all, or the named ones.
+/// Mainstem and those of its `peers` that are there: all, or the named ones.
 ///
 /// # Errors
 /// If a named peer is missing.
-pub(super) fn find(root: &Path, mainstem: &Path, named: &[String]) -> Outcome<Vec<Broker>> {
+pub(super) fn find(
+    root: &Path,
+    mainstem: &Path,
+    peers: &[&'static str],
+    named: &[String],
+) -> Outcome<Vec<Broker>> {
     let mut brokers = vec![Broker::new("mainstem", mainstem.to_owned())];
-    for peer in PEERS {
+    for &peer in peers {
         let is_named = named.iter().any(|name| name == peer);
         if !named.is_empty() && !is_named {
             continue;
@@ -78,6 +91,9 @@ pub(super) fn how_to_get(peer: &str) -> &'static str {
         "rumqttd" => "`make bench-peers` installs it, or RUMQTTD names its binary",
         "mosquitto" => "install the package of that name",
         "nats" => "NATS has to name the binary nats-server, or it is on PATH",
+        "kafka" => {
+            "`make bench-peers` installs it, or KAFKA names the directory with its jars; and Java is needed"
+        }
         _ => "MOCHI has to name a program that runs it on the port it gets as its argument",
     }
 }
@@ -90,6 +106,7 @@ fn binary_of(root: &Path, peer: &str) -> Outcome<Option<PathBuf>> {
     }
     let file = match peer {
         "flashmq" | "mochi" => return Ok(None),
+        "kafka" => return Ok(Some(root.join(KAFKA_JARS)).filter(|jars| jars.is_dir())),
         "nats" => "nats-server",
         peer => peer,
     };
@@ -100,18 +117,29 @@ fn binary_of(root: &Path, peer: &str) -> Outcome<Option<PathBuf>> {
     Ok(directories.into_iter().map(|directory| directory.join(file)).find(|path| path.is_file()))
 }
 
+/// Where the jars of Apache Kafka are, unless the environment names another directory.
+const KAFKA_JARS: &str = "target/peers/kafka";
+
 /// Installs the peers that a package registry has and that are not here yet, into `target/peers`.
 ///
 /// # Errors
 /// If one cannot be installed.
 pub(crate) fn install(root: &Path) -> Outcome {
-    if let Some(present) = binary_of(root, "rumqttd")? {
-        println!("rumqttd is here: {}", present.display());
+    // Not with the versions it locks: one of them is refused by compilers of today.
+    let rumqttd = ["install", "rumqttd", "--quiet", "--root", "target/peers"];
+    install_one(root, "rumqttd", "cargo", &rumqttd)?;
+    let jars = format!("-DoutputDirectory={}", root.join(KAFKA_JARS).display());
+    let kafka = ["-q", "-f", "bench/kafka/pom.xml", "dependency:copy-dependencies", &jars];
+    install_one(root, "kafka", "mvn", &kafka)
+}
+
+fn install_one(root: &Path, peer: &str, program: &str, arguments: &[&str]) -> Outcome {
+    if let Some(present) = binary_of(root, peer)? {
+        println!("{peer} is here: {}", present.display());
         return Ok(());
     }
-    println!("installing rumqttd into target/peers (some minutes, once)");
-    // Not with the versions it locks: one of them is refused by compilers of today.
-    run_command(root, "cargo", &["install", "rumqttd", "--quiet", "--root", "target/peers"], &[])
+    println!("installing {peer} into target/peers (once)");
+    run_command(root, program, arguments, &[])
 }
 
 impl Broker {
@@ -120,20 +148,33 @@ impl Broker {
         Self { name, version, binary }
     }
 
-    /// Starts it with files of its own below `scratch`.
+    /// Starts it with files of its own below `scratch`. How long it took until it could be used.
     ///
     /// # Errors
     /// If it does not start.
-    pub(super) fn start(&self, root: &Path, scratch: &Path, ground: Ground) -> Outcome<Server> {
+    pub(super) fn start(&self, root: &Path, scratch: &Path, ground: Ground) -> Outcome<(Server, Duration)> {
         let directory = self.directory(scratch);
         if directory.exists() {
             fs::remove_dir_all(&directory).map_err(|error| at(&directory, &error))?;
         }
         fs::create_dir(&directory).map_err(|error| at(&directory, &error))?;
-        Server::start(&directory.join("stderr"), |port| self.command(root, &directory, port, ground))
+        if self.name == "kafka" {
+            self.format(root, &directory)?;
+        }
+        let began = Instant::now();
+        let command = |port| self.command(root, &directory, port, ground);
+        Self::ready(Server::start(&directory.join("stderr"), command)?, ground, began)
     }
 
-    /// Starts it again, on the port and the files that it had. How long it took to accept connections.
+    /// Waits until it can be used, and counts from when it began.
+    fn ready(mut server: Server, ground: Ground, began: Instant) -> Outcome<(Server, Duration)> {
+        if ground == Ground::Kafka {
+            ready::await_metadata(&mut server)?;
+        }
+        Ok((server, began.elapsed()))
+    }
+
+    /// Starts it again, on the port and the files that it had. How long it took until it could be used.
     ///
     /// # Errors
     /// If it does not start.
@@ -147,8 +188,25 @@ impl Broker {
         let directory = self.directory(scratch);
         let began = Instant::now();
         let command = |port| self.command(root, &directory, port, ground);
-        let server = Server::start_on(port, &directory.join("stderr"), &command)?;
-        Ok((server, began.elapsed()))
+        Self::ready(Server::start_on(port, &directory.join("stderr"), &command)?, ground, began)
+    }
+
+    /// What it is given to do before it is measured, if it compiles itself while it runs: at a moderate rate, so that
+    /// the page cache stays empty.
+    pub(super) fn exercise(&self) -> Option<&'static [&'static str]> {
+        const EXERCISE: [&str; 10] = [
+            "produce",
+            "--records",
+            "20",
+            "--rate",
+            "2000",
+            "--consume",
+            "--warmup",
+            "0",
+            "--duration",
+            "15",
+        ];
+        (self.name == "kafka").then_some(&EXERCISE)
     }
 
     /// Where its files are.
@@ -167,6 +225,19 @@ impl Broker {
             ("mosquitto", Ground::Disk) => command.arg("-c").arg(configured("mosquitto-durable.conf")?),
             ("nats", _) => command.arg("--config").arg(configured("nats.conf")?),
             ("mochi", _) => command.arg(port.to_string()),
+            ("kafka", _) => {
+                command = self.java(directory);
+                // The heap of Kafka's own scripts.
+                let start = ["-Xmx1g", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "kafka.Kafka"];
+                command.args(start).arg(configured("kafka/server.properties")?)
+            }
+            (mainstem, Ground::Kafka) => {
+                if let Some(durability) = mainstem.strip_prefix("mainstem-") {
+                    command.args(["--set", &format!("kafka.durability={durability}")]);
+                }
+                command.args(["--kafka-listen", &format!("127.0.0.1:{port}"), "--listen", "127.0.0.1:0"]);
+                command.args(["--data", "data"])
+            }
             (mainstem, _) => {
                 if let Some(durability) = mainstem.strip_prefix("mainstem-") {
                     command.args(["--set", &format!("mqtt.durability={durability}")]);
@@ -177,20 +248,52 @@ impl Broker {
         };
         Ok(command)
     }
+
+    /// Java with the jars that `binary` is the directory of.
+    fn java(&self, directory: &Path) -> Command {
+        let mut command = Command::new("java");
+        command.current_dir(directory).env("CLASSPATH", self.binary.join("*"));
+        command
+    }
+
+    /// Lays out the storage of an Apache Kafka that is started for the first time.
+    fn format(&self, root: &Path, directory: &Path) -> Outcome {
+        // Ports are not looked at.
+        let configuration = configure(root, directory, "kafka/server.properties", 9092)?;
+        let mut command = self.java(directory);
+        command.args(["kafka.tools.StorageTool", "format", "--cluster-id", KAFKA_CLUSTER, "--config"]);
+        let output = command.arg(configuration).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("cannot start java: {error}"))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(format!(
+            "its storage could not be formatted: {}",
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        ))
+    }
 }
 
 /// Fills in a configuration of `bench/`. Where the result lies.
 fn configure(root: &Path, directory: &Path, file: &str, port: u16) -> Outcome<PathBuf> {
     let template = root.join("bench").join(file);
     let text = fs::read_to_string(&template).map_err(|error| at(&template, &error))?;
-    let text = text.replace("@PORT@", &port.to_string()).replace("@CORES@", &machine::cores().to_string());
-    let path = directory.join(file);
+    let values = [
+        ("@PORT@", u32::from(port)),
+        ("@NEXT_PORT@", u32::from(port) + 1),
+        ("@CORES@", machine::cores() as u32),
+    ];
+    let text = values.iter().fold(text, |text, (name, value)| text.replace(name, &value.to_string()));
+    let path = directory.join(template.file_name().unwrap_or_default());
     fs::write(&path, text).map_err(|error| at(&path, &error))?;
     Ok(path)
 }
 
 /// The first line in which a binary tells its version; its path if there is none.
 fn version(name: &str, binary: &Path) -> String {
+    if name == "kafka" {
+        return kafka_version(binary).unwrap_or_else(|| binary.display().to_string());
+    }
     let flag = match name {
         "mosquitto" => Some("-h"),
         "mochi" => None,
@@ -203,4 +306,11 @@ fn version(name: &str, binary: &Path) -> String {
         said.lines().find(|line| line.contains('.')).map(|line| line.trim().to_owned())
     };
     flag.and_then(ask).unwrap_or_else(|| binary.display().to_string())
+}
+
+/// The version in the name of the jar of Apache Kafka's broker, such as `kafka_2.13-4.3.1.jar`.
+fn kafka_version(jars: &Path) -> Option<String> {
+    let mut names =
+        fs::read_dir(jars).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.find_map(|name| Some(name.strip_prefix("kafka_")?.strip_suffix(".jar")?.to_owned()))
 }

@@ -36,6 +36,19 @@ pub(super) enum Metric {
     RestartRssMib,
     /// What it has on disk then.
     DataMib,
+    /// Records produced and acknowledged, or fetched.
+    RecordsPerS,
+    /// Megabytes of record batches.
+    MbPerS,
+    /// CPU seconds for a gigabyte of them.
+    CpuPerGb,
+    /// From due at the producer to received by the consumer.
+    DeliveryP50Ms,
+    DeliveryP99Ms,
+    /// From the start of the process, on no data, to its first answer.
+    ReadyMs,
+    /// Memory before the load.
+    StartMib,
 }
 
 /// What a load row prints of each broker.
@@ -90,6 +103,60 @@ pub(super) const OF_RESTART: &[Metric] = &[
     Metric::LifePeakMib,
 ];
 
+/// What a row about producing prints of each broker.
+pub(super) const OF_PRODUCE: &[Metric] = &[
+    Metric::RecordsPerS,
+    Metric::MbPerS,
+    Metric::CpuPerGb,
+    Metric::P50Ms,
+    Metric::P99Ms,
+    Metric::LifePeakMib,
+    Metric::ConnectionsPerS,
+    Metric::WaitedPercent,
+    Metric::GeneratorPercent,
+];
+
+/// What a row prints in which a consumer reads what is produced.
+pub(super) const OF_DELIVERY: &[Metric] = &[
+    Metric::RecordsPerS,
+    Metric::DeliveryP50Ms,
+    Metric::DeliveryP99Ms,
+    Metric::P50Ms,
+    Metric::P99Ms,
+    Metric::IdleCpuPercent,
+    Metric::WaitedPercent,
+];
+
+/// What a row about fetching prints of each broker.
+pub(super) const OF_FETCH: &[Metric] = &[
+    Metric::RecordsPerS,
+    Metric::MbPerS,
+    Metric::CpuPerGb,
+    Metric::LifePeakMib,
+    Metric::WaitedPercent,
+    Metric::GeneratorPercent,
+];
+
+/// What a row of waiting consumers prints of each broker.
+pub(super) const OF_WAITING: &[Metric] = &[
+    Metric::ReadyMs,
+    Metric::StartMib,
+    Metric::LifePeakMib,
+    Metric::IdleCpuPercent,
+    Metric::ConnectionsPerS,
+];
+
+/// What a row prints in which a topic is read after a restart.
+pub(super) const OF_KAFKA_RESTART: &[Metric] = &[
+    Metric::ReadyMs,
+    Metric::DataMib,
+    Metric::RestartS,
+    Metric::RestartRssMib,
+    Metric::MbPerS,
+    Metric::CpuPerGb,
+    Metric::LifePeakMib,
+];
+
 impl Metric {
     /// Heads its column.
     pub(super) fn name(self) -> &'static str {
@@ -117,6 +184,13 @@ impl Metric {
             Self::RestartS => "restart s",
             Self::RestartRssMib => "then MiB",
             Self::DataMib => "disk MiB",
+            Self::RecordsPerS => "records/s",
+            Self::MbPerS => "MB/s",
+            Self::CpuPerGb => "CPU s/GB",
+            Self::DeliveryP50Ms => "to consumer p50 ms",
+            Self::DeliveryP99Ms => "p99 ms to consumer",
+            Self::ReadyMs => "ready ms",
+            Self::StartMib => "idle MiB",
         }
     }
 
@@ -135,6 +209,7 @@ impl Metric {
     /// The number, if the report has it.
     pub(super) fn of(self, report: &Value) -> Option<f64> {
         let at = |pointer: &str| report.pointer(pointer)?.as_f64();
+        let either = |one: &str, other: &str| at(one).or_else(|| at(other));
         let stored = |name: &str| at(&format!("/retained/{name}")).or_else(|| at(&format!("/queued/{name}")));
         match self {
             Self::DeliveredPercent => {
@@ -144,16 +219,15 @@ impl Metric {
             }
             Self::DeliveriesPerS => at("/traffic/deliveries_per_s"),
             Self::CpuPerMillion => at("/traffic/broker/cpu_s_per_million"),
-            Self::P50Ms => Some(at("/traffic/latency/p50_us")? / 1e3),
-            Self::P99Ms => Some(at("/traffic/latency/p99_us")? / 1e3),
+            Self::P50Ms => Some(either("/traffic/latency/p50_us", "/produce/latency/p50_us")? / 1e3),
+            Self::P99Ms => Some(either("/traffic/latency/p99_us", "/produce/latency/p99_us")? / 1e3),
             Self::RssPeakMib => at("/traffic/broker/rss_peak_mib"),
-            Self::ConnectionsPerS => {
-                at("/traffic/connections_per_s").or_else(|| at("/idle/connections_per_s"))
-            }
-            Self::WaitedPercent => at("/traffic/broker/waited_percent"),
-            Self::GeneratorPercent => at("/traffic/generator_cpu_percent"),
+            Self::ConnectionsPerS => either("/traffic/connections_per_s", "/idle/connections_per_s")
+                .or_else(|| at("/connections_per_s")),
+            Self::WaitedPercent => either("/traffic/broker/waited_percent", "/cost/waited_percent"),
+            Self::GeneratorPercent => either("/traffic/generator_cpu_percent", "/generator_cpu_percent"),
             Self::IdleKib => at("/idle/rss_kib_per_connection"),
-            Self::IdleCpuPercent => at("/idle/cpu_percent"),
+            Self::IdleCpuPercent => either("/idle/cpu_percent", "/cost/cpu_percent"),
             Self::StoredPerS => stored("stored_per_s"),
             Self::FetchS => stored("fetch_s"),
             Self::FetchedPerS => stored("fetched_per_s"),
@@ -162,20 +236,38 @@ impl Metric {
             Self::FetchCpuPerMillion => stored("broker_fetch_cpu_s_per_million"),
             Self::BytesPerMessage => stored("rss_bytes_per_message"),
             Self::RssStoredMib => stored("rss_stored_mib"),
-            Self::LifePeakMib => stored("rss_peak_mib"),
+            Self::LifePeakMib => stored("rss_peak_mib").or_else(|| at("/cost/rss_life_peak_mib")),
             Self::RestartS => at("/restart/seconds"),
             Self::RestartRssMib => at("/restart/rss_mib"),
             Self::DataMib => at("/restart/data_mib"),
+            Self::RecordsPerS => at("/records_per_s"),
+            Self::MbPerS => at("/mb_per_s"),
+            Self::CpuPerGb => at("/cost/cpu_s_per_gb"),
+            Self::DeliveryP50Ms => Some(at("/delivery/p50_us")? / 1e3),
+            Self::DeliveryP99Ms => Some(at("/delivery/p99_us")? / 1e3),
+            Self::ReadyMs => Some(at("/ready_s")? * 1e3),
+            Self::StartMib => at("/cost/rss_start_mib"),
         }
     }
 
     /// As it is printed: with as many decimals as it deserves.
     pub(super) fn show(self, value: f64) -> String {
         match self {
-            Self::FetchS | Self::P50Ms | Self::P99Ms | Self::RestartS if value < 10.0 => {
+            Self::FetchS
+            | Self::P50Ms
+            | Self::P99Ms
+            | Self::DeliveryP50Ms
+            | Self::DeliveryP99Ms
+            | Self::CpuPerGb
+            | Self::RestartS
+                if value < 10.0 =>
+            {
                 format!("{value:.3}")
             }
-            Self::DeliveriesPerS
+            Self::RecordsPerS
+            | Self::MbPerS
+            | Self::ReadyMs
+            | Self::DeliveriesPerS
             | Self::ConnectionsPerS
             | Self::StoredPerS
             | Self::FetchedPerS
@@ -184,7 +276,11 @@ impl Metric {
             | Self::NotFetched => format!("{value:.0}"),
             // Short of all by one in 100,000 is short of all.
             Self::DeliveredPercent => format!("{value:.3}"),
-            Self::CpuPerMillion | Self::IdleKib | Self::StoreCpuPerMillion | Self::FetchCpuPerMillion => {
+            Self::CpuPerMillion
+            | Self::IdleKib
+            | Self::IdleCpuPercent
+            | Self::StoreCpuPerMillion
+            | Self::FetchCpuPerMillion => {
                 format!("{value:.2}")
             }
             _ => format!("{value:.1}"),

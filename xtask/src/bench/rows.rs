@@ -1,4 +1,5 @@
-//! What is measured, and what is aimed at. `docs/benchmarks.md` says why each row is there.
+//! What is measured of the MQTT door, and what is aimed at; and what a row is. `docs/benchmarks.md` says why each row
+//! is there.
 
 use super::brokers::Ground;
 use super::metric::{self, Metric};
@@ -10,7 +11,9 @@ pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
     pub(super) ground: Ground,
-    /// What `mainstem bench mqtt` is told.
+    /// Whom the targets are for, and the ratios: Mainstem with its defaults or with a weaker durability.
+    pub(super) subject: &'static str,
+    /// What the load generator is told.
     pub(super) load: &'static [&'static str],
     /// What comes after that.
     pub(super) then: Option<Then>,
@@ -18,7 +21,7 @@ pub(super) struct Row {
     pub(super) metrics: &'static [Metric],
     pub(super) targets: &'static [Target],
     /// Peers that cannot do this, and why not.
-    excused: &'static [(&'static str, &'static str)],
+    pub(super) excused: &'static [(&'static str, &'static str)],
 }
 
 impl Row {
@@ -46,7 +49,7 @@ pub(super) struct Then {
     pub(super) load: &'static [&'static str],
 }
 
-/// What Mainstem's median is to be.
+/// What the median of the row's subject is to be.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) metric: Metric,
@@ -68,7 +71,7 @@ use Bound::{Max, Min, TimesMax, TimesMin};
 use Metric::{ConnectionsPerS, CpuPerMillion, DeliveredPercent, DeliveriesPerS, FetchS, IdleKib, NotFetched};
 use Metric::{LifePeakMib, P50Ms, P99Ms, RestartS, RssPeakMib, RssStoredMib};
 
-const fn target(metric: Metric, bound: Bound) -> Target {
+pub(super) const fn target(metric: Metric, bound: Bound) -> Target {
     Target { metric, bound }
 }
 
@@ -82,6 +85,7 @@ const fn traffic(
         name,
         about,
         ground: Ground::Memory,
+        subject: "mainstem",
         load,
         then: None,
         metrics: metric::OF_LOAD,
@@ -147,6 +151,7 @@ pub(super) const ROWS: [Row; 16] = [
         name: "idle",
         about: "10,000 connections that say nothing",
         ground: Ground::Memory,
+        subject: "mainstem",
         then: None,
         load: &["--idle", "10000"],
         metrics: metric::OF_IDLE,
@@ -163,6 +168,7 @@ pub(super) const ROWS: [Row; 16] = [
         name: "retained",
         about: "100,000 retained messages of 64 bytes, QoS 0, then one new subscriber to all of them",
         ground: Ground::Memory,
+        subject: "mainstem",
         then: None,
         load: &["--retained", "100000", "--qos", "0", "--payload", "64"],
         metrics: metric::OF_RETAINED,
@@ -173,6 +179,7 @@ pub(super) const ROWS: [Row; 16] = [
         name: "durable-qos1",
         about: "16 publishers to 16 subscribers with durable sessions, QoS 1, 64 bytes, 512 in flight in all",
         ground: Ground::Disk,
+        subject: "mainstem",
         load: &DURABLE_QOS1,
         then: None,
         metrics: metric::OF_LOAD,
@@ -186,6 +193,7 @@ pub(super) const ROWS: [Row; 16] = [
         name: "queued",
         about: "1,000 sessions are away; 1,000 messages of 64 bytes for each; then all come back",
         ground: Ground::Disk,
+        subject: "mainstem",
         load: &QUEUED,
         then: None,
         metrics: metric::OF_QUEUED,
@@ -200,6 +208,7 @@ pub(super) const ROWS: [Row; 16] = [
         name: "queued-for-all",
         about: "the same with 1,000 messages that all of them are to get",
         ground: Ground::Disk,
+        subject: "mainstem",
         load: &QUEUED_FOR_ALL,
         then: None,
         metrics: metric::OF_QUEUED,
@@ -210,6 +219,7 @@ pub(super) const ROWS: [Row; 16] = [
         name: "queued-restart",
         about: "1,000 messages for each of 1,000 sessions, and the broker started anew before they come",
         ground: Ground::Disk,
+        subject: "mainstem",
         load: &QUEUED_STORE,
         then: Some(Then { end: End::Term, load: &QUEUED_FETCH }),
         metrics: metric::OF_RESTART,
@@ -220,6 +230,7 @@ pub(super) const ROWS: [Row; 16] = [
         name: "retained-restart",
         about: "a million retained messages of 64 bytes, the broker started anew, then one subscriber to all of them",
         ground: Ground::Disk,
+        subject: "mainstem",
         load: &RETAINED_STORE,
         then: Some(Then { end: End::Term, load: &RETAINED_FETCH }),
         metrics: metric::OF_RESTART,
@@ -230,6 +241,7 @@ pub(super) const ROWS: [Row; 16] = [
         name: "retained-kill",
         about: "the same, the broker killed instead of asked to end",
         ground: Ground::Disk,
+        subject: "mainstem",
         load: &RETAINED_STORE,
         then: Some(Then { end: End::Kill, load: &RETAINED_FETCH }),
         metrics: metric::OF_RESTART,
@@ -334,18 +346,19 @@ const fn is_open(pace: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::brokers;
+    use crate::bench::kafka_rows::KAFKA_ROWS;
 
     #[test]
     fn every_row_prints_what_it_aims_at_and_names_peers_that_exist() {
-        for row in &ROWS {
+        for row in ROWS.iter().chain(&KAFKA_ROWS) {
             for Target { metric, bound } in row.targets {
                 assert!(row.metrics.contains(metric), "{}: {metric:?}", row.name);
                 if let TimesMax(_, peer) | TimesMin(_, peer) = bound {
                     assert!(row.takes(peer), "{}", row.name);
                 }
             }
-            assert!(row.excuses().all(|(peer, _)| brokers::PEERS.contains(peer)), "{}", row.name);
+            assert!(row.excuses().all(|(peer, _)| row.ground.peers().contains(peer)), "{}", row.name);
+            assert!(row.takes(row.subject), "{}", row.name);
         }
     }
 }

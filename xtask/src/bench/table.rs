@@ -20,13 +20,14 @@ pub(super) fn in_a_line(row: &Row, report: &Value) -> String {
     words.join(", ")
 }
 
-/// Everything about a row: a line per broker, the ratios of Mainstem to each peer, what is amiss, the targets.
+/// Everything about a row: a line per broker, the ratios of its subject to each of the others, what is
+/// amiss, the targets.
 pub(super) fn render(row: &Row, brokers: &[&'static str], samples: &[Sample]) -> String {
     let mut text = format!("\n{}: {}\n\n", row.name, row.about);
     let mut lines = vec![header(row)];
     lines.extend(brokers.iter().map(|broker| medians(row, broker, samples)));
-    let peers = || brokers.iter().filter(|broker| **broker != "mainstem");
-    lines.extend(peers().map(|peer| ratios(row, peer, samples)));
+    let peers = brokers.iter().filter(|broker| **broker != row.subject);
+    lines.extend(peers.map(|peer| ratios(row, peer, samples)));
     text += &aligned(&lines);
     for broker in brokers {
         text += &amiss(broker, samples);
@@ -35,7 +36,7 @@ pub(super) fn render(row: &Row, brokers: &[&'static str], samples: &[Sample]) ->
         writeln!(text, "  {peer} takes no part: {why}").expect("a string takes all");
     }
     for target in row.targets {
-        text += &verdict(target, samples);
+        text += &verdict(row.subject, target, samples);
     }
     text
 }
@@ -53,16 +54,16 @@ fn medians(row: &Row, broker: &str, samples: &[Sample]) -> Vec<String> {
 }
 
 fn ratios(row: &Row, peer: &str, samples: &[Sample]) -> Vec<String> {
-    let shown = |metric: &Metric| match ratio(*metric, peer, samples) {
+    let shown = |metric: &Metric| match ratio(*metric, row.subject, peer, samples) {
         Some(ratio) if metric.is_compared() => format!("{ratio:.2}x"),
         _ => String::new(),
     };
-    [format!("mainstem / {peer}")].into_iter().chain(row.metrics.iter().map(shown)).collect()
+    [format!("{} / {peer}", row.subject)].into_iter().chain(row.metrics.iter().map(shown)).collect()
 }
 
-fn ratio(metric: Metric, peer: &str, samples: &[Sample]) -> Option<f64> {
+fn ratio(metric: Metric, subject: &str, peer: &str, samples: &[Sample]) -> Option<f64> {
     let peers = median_of(peer, metric, samples)?;
-    let own = median_of("mainstem", metric, samples)?;
+    let own = median_of(subject, metric, samples)?;
     (peers > 0.0).then(|| own / peers)
 }
 
@@ -134,9 +135,9 @@ fn amiss(broker: &str, samples: &[Sample]) -> String {
 }
 
 /// A line that says what was aimed at and whether it was reached.
-fn verdict(target: &Target, samples: &[Sample]) -> String {
+fn verdict(subject: &str, target: &Target, samples: &[Sample]) -> String {
     let Target { metric, bound } = target;
-    let own = median_of("mainstem", *metric, samples);
+    let own = median_of(subject, *metric, samples);
     let (aim, reached, met) = match *bound {
         Bound::Max(limit) => {
             (format!("<= {limit}"), own.map(|own| metric.show(own)), own.map(|own| own <= limit))
@@ -145,11 +146,11 @@ fn verdict(target: &Target, samples: &[Sample]) -> String {
             (format!(">= {limit}"), own.map(|own| metric.show(own)), own.map(|own| own >= limit))
         }
         Bound::TimesMax(times, peer) => {
-            let ratio = ratio(*metric, peer, samples);
+            let ratio = ratio(*metric, subject, peer, samples);
             (format!("<= {times}x {peer}"), ratio.map(times_shown), ratio.map(|ratio| ratio <= times))
         }
         Bound::TimesMin(times, peer) => {
-            let ratio = ratio(*metric, peer, samples);
+            let ratio = ratio(*metric, subject, peer, samples);
             (format!(">= {times}x {peer}"), ratio.map(times_shown), ratio.map(|ratio| ratio >= times))
         }
     };
@@ -159,7 +160,8 @@ fn verdict(target: &Target, samples: &[Sample]) -> String {
         None => "not measured",
     };
     let reached = reached.map_or(String::new(), |reached| format!(" ({reached})"));
-    format!("  target: {} {aim}: {verdict}{reached}\n", metric.name())
+    let whose = if subject == "mainstem" { String::new() } else { format!("{subject}, ") };
+    format!("  target: {whose}{} {aim}: {verdict}{reached}\n", metric.name())
 }
 
 fn times_shown(ratio: f64) -> String {

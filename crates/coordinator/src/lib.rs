@@ -11,12 +11,14 @@
 //! | `group` | consumer groups and their offsets |
 //! | `keep` | what a machine hands out to be kept: keyed records |
 //! | `producer` | what one partition knows of its producers |
+//! | `transaction` | transactional identifiers and their transactions; producer ids |
 
 mod bytes;
 mod error;
 pub mod group;
 mod keep;
 pub mod producer;
+pub mod transaction;
 
 pub use bytes::Malformed;
 pub use error::Error;

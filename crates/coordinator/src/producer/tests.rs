@@ -15,6 +15,9 @@ enum Put {
 #[derive(Debug, Default)]
 struct Model(Vec<(u64, Put)>);
 
+/// Producer, first offset, marker's offset and outcome if there is one.
+type Transaction = (i64, u64, Option<(u64, Outcome)>);
+
 fn last_sequence(batch: &Data) -> i64 {
     (i64::from(batch.base_sequence) + i64::from(batch.last_offset_delta)) % (1 << 31)
 }
@@ -117,9 +120,9 @@ impl Model {
         }
     }
 
-    /// All transactions: producer, first offset, marker's offset and outcome if there is one.
-    fn transactions(&self) -> Vec<(i64, u64, Option<(u64, Outcome)>)> {
-        let mut all: Vec<(i64, u64, Option<(u64, Outcome)>)> = Vec::new();
+    /// All transactions, in the order in which they began.
+    fn transactions(&self) -> Vec<Transaction> {
+        let mut all: Vec<Transaction> = Vec::new();
         for (offset, put) in &self.0 {
             let id = match put {
                 Put::Data(batch) => batch.producer_id,
@@ -145,7 +148,7 @@ impl Model {
 
     /// Producer and first offset of aborted transactions that touch a range.
     fn aborted_between(&self, from: u64, until: u64) -> Vec<(i64, u64)> {
-        let touches = |(id, first, end): (i64, u64, Option<(u64, Outcome)>)| match end {
+        let touches = |(id, first, end): Transaction| match end {
             Some((marker, Outcome::Abort)) if marker >= from && first < until => Some((id, first)),
             _ => None,
         };
@@ -238,7 +241,7 @@ impl Both {
                     producer_epoch: (known.unwrap_or(3) + epoch).max(0),
                     base_sequence: (next + i64::from(distance)).rem_euclid(1 << 31) as i32,
                     last_offset_delta,
-                    max_timestamp_ms: self.model.0.len() as i64,
+                    max_timestamp_ms: self.model.0.len().cast_signed() as i64,
                     is_transactional,
                 };
                 self.data(batch, membership);

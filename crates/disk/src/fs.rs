@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -107,6 +108,11 @@ pub trait File: Send + Sync {
     /// What the system says.
     fn len(&self) -> io::Result<u64>;
 
+    /// The kernel's file, if it is one.
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Cuts the file off, or lets it grow by zeros.
     ///
     /// # Errors
@@ -167,6 +173,10 @@ impl Fs for RealFs {
 struct RealFile(fs::File);
 
 impl File for RealFile {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
         let mut read = 0;
         while read < into.len() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainstem_log::{
-    Appended, Batch, Completion, Error, Found, LogId, Malformed, Options, State, Status, Store, Ticket,
+    Appended, Batch, Completion, Error, Found, LogId, Malformed, Options, Piece, State, Status, Store, Ticket,
 };
 
 use crate::checkpoint::{self, Checkpoint, Known};
@@ -463,6 +463,22 @@ impl Store for SegmentStore {
         let outcome = open_log(logs, log).read(disk, offsets, max_bytes, into);
         self.trim_indexes();
         outcome
+    }
+
+    /// What is in memory is read. Each [`Piece::source`] is an `Arc<dyn File>`.
+    fn pieces(
+        &mut self,
+        log: LogId,
+        offsets: Range<u64>,
+        max_bytes: usize,
+    ) -> Result<Option<Vec<Piece>>, Error> {
+        if self.log(log).tail.has(offsets.start) {
+            return Ok(None);
+        }
+        let piece =
+            |FileRange { file, position, len }: FileRange| Piece { source: Arc::new(file), position, len };
+        let ranges = self.ranges(log, offsets, max_bytes as u64)?;
+        Ok(Some(ranges.into_iter().map(piece).collect()))
     }
 
     fn status(&self, log: LogId) -> Status {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::store::{Appended, Completion, Error, Found, LogId, Options, Status, Store};
+use crate::store::{Appended, Completion, Error, Found, LogId, Options, Piece, Status, Store};
 
 /// A store that is lent out. All that its users append leaves with the same commit, whoever asks for it.
 ///
@@ -121,6 +121,15 @@ impl Store for Lent {
         into: &mut Vec<u8>,
     ) -> Result<(), Error> {
         lock(&self.common).store.read(log, offsets, max_bytes, into)
+    }
+
+    fn pieces(
+        &mut self,
+        log: LogId,
+        offsets: Range<u64>,
+        max_bytes: usize,
+    ) -> Result<Option<Vec<Piece>>, Error> {
+        lock(&self.common).store.pieces(log, offsets, max_bytes)
     }
 
     fn status(&self, log: LogId) -> Status {

@@ -36,5 +36,6 @@ pub use build::{BatchBuilder, BatchKind, Origin, rebuild, repack};
 pub use lend::{Lender, Lent};
 pub use memory::Memory;
 pub use store::{
-    Appended, Cleanup, Completion, Durability, Error, Found, LogId, Options, State, Status, Store, Ticket,
+    Appended, Cleanup, Completion, Durability, Error, Found, LogId, Options, Piece, State, Status, Store,
+    Ticket,
 };

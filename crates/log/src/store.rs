@@ -1,7 +1,9 @@
 //! The seam: what a store of logs does for its shard.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Names an open log of a [`Store`]. Means nothing to another store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -129,6 +131,17 @@ pub struct Found {
     pub timestamp_ms: i64,
 }
 
+/// A part of a log that lies in one piece, wherever that is. It stays readable whatever becomes of the log.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// What it lies in. Whoever made the store knows what that is, and how to send it.
+    pub source: Arc<dyn Any + Send + Sync>,
+    /// Byte offset of its beginning there.
+    pub position: u64,
+    /// Length, bytes.
+    pub len: u64,
+}
+
 /// Why a store did not do what it was asked for, by what the caller can do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
@@ -210,6 +223,21 @@ pub trait Store: Send {
         max_bytes: usize,
         into: &mut Vec<u8>,
     ) -> Result<(), Error>;
+
+    /// The bytes that [`Store::read`] would append for the same arguments, for sending them without a copy; nothing
+    /// if they are better read. Checksums are not compared.
+    ///
+    /// # Errors
+    /// Those of [`Store::read`].
+    fn pieces(
+        &mut self,
+        log: LogId,
+        offsets: Range<u64>,
+        max_bytes: usize,
+    ) -> Result<Option<Vec<Piece>>, Error> {
+        let _ = (log, offsets, max_bytes);
+        Ok(None)
+    }
 
     /// How far the log reaches.
     fn status(&self, log: LogId) -> Status;

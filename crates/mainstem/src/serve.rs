@@ -51,7 +51,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let count = shard_count(&options);
     let common = Common {
         mqtt: Shared::new(config.mqtt.clone(), count, options.seed),
-        stream: mainstem_stream::Shared::new(config.kafka.door(), count),
+        stream: mainstem_stream::Shared::new(config.kafka.door(), count, Some(storage::sendable)),
     };
     advertise(&common, &config.kafka.advertised, options.listen.get(Doors::KAFKA))?;
     let restored = storage::restore(Path::new(&config.server.data), &common, count)?;

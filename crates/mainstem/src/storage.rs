@@ -1,15 +1,17 @@
 //! The data directory: a store for each shard, and what the doors have in them.
 
+use std::any::Any;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use mainstem_broker::{Durability, Shard, Shared, StoreAt, settle_origins};
 use mainstem_compress::decompress;
-use mainstem_disk::{Committer, RealFs, SegmentStore, Settings};
+use mainstem_disk::{Committer, File, RealFs, SegmentStore, Settings};
 use mainstem_doors::Doors;
 use mainstem_log::{Lender, Store};
-use mainstem_runtime::{Clock, Wake};
+use mainstem_runtime::{Clock, FileBytes, Wake};
 use mainstem_stream as stream;
 
 /// Directory of the stores in the data directory; each shard has one in it, named by its number.
@@ -113,6 +115,25 @@ fn open(directory: PathBuf, waker: &Waker) -> Result<Box<dyn Store>, mainstem_lo
     };
     let store = SegmentStore::open(Arc::new(RealFs), directory, settings, waker.committer())?;
     Ok(Box::new(store))
+}
+
+/// A file of a store, for outputs that send it.
+struct Sent(Arc<dyn File>);
+
+impl FileBytes for Sent {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.as_fd()
+    }
+
+    fn read_at(&self, into: &mut [u8], at: u64) -> std::io::Result<usize> {
+        self.0.read_at(into, at)
+    }
+}
+
+/// How outputs send what a piece of a log lies in.
+pub(crate) fn sendable(source: &Arc<dyn Any + Send + Sync>) -> Option<Arc<dyn FileBytes>> {
+    let file = source.downcast_ref::<Arc<dyn File>>()?;
+    Some(Arc::new(Sent(Arc::clone(file))))
 }
 
 /// Stores of shards that there were in an earlier run and are not now.

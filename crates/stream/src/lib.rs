@@ -21,12 +21,13 @@
 //! `config` · `shared` what shards share · `catalogue` topics there are · `topic_config` and what they are set to ·
 //! `conn` a connection and the order of its answers · `shard` the service · `mail` between shards · `work` what is
 //! done where a partition lives · `jobs` what waits for it · `partition` a partition · `kept` keyed records that
-//! must last · `controller` what is coordinated on shard 0 · `handlers` one file per API.
+//! must last · `controller` what is coordinated on shard 0 · `groups` consumer groups there · `handlers` one file per API.
 
 mod catalogue;
 mod config;
 mod conn;
 mod controller;
+mod groups;
 mod handlers;
 mod jobs;
 mod kept;
@@ -40,4 +41,4 @@ mod work;
 pub use config::Config;
 pub use mail::Mail;
 pub use shard::{Shard, StoreAt};
-pub use shared::Shared;
+pub use shared::{Sendable, Shared};

@@ -1,15 +1,22 @@
 //! What the shards of the Kafka door share.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use mainstem_runtime::FileBytes;
+
 use crate::catalogue::Catalogue;
 use crate::config::Config;
+
+/// Says how outputs send the source of a [`mainstem_log::Piece`]; nothing if they cannot.
+pub type Sendable = fn(&Arc<dyn Any + Send + Sync>) -> Option<Arc<dyn FileBytes>>;
 
 /// What all shards of a broker's Kafka door share. Locks are taken when something has changed, not per request.
 #[derive(Debug)]
 pub struct Shared {
     pub(crate) config: Config,
+    pub(crate) sendable: Option<Sendable>,
     /// Number of shards.
     pub(crate) shards: usize,
     catalogue: Mutex<Arc<Catalogue>>,
@@ -22,11 +29,12 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// For a broker of `shards` shards.
-    pub fn new(config: Config, shards: usize) -> Arc<Self> {
+    /// For a broker of `shards` shards. Without `sendable` records are copied on their way out.
+    pub fn new(config: Config, shards: usize, sendable: Option<Sendable>) -> Arc<Self> {
         let advertised = (config.advertised_host.as_str().into(), config.advertised_port);
         Arc::new(Self {
             config,
+            sendable,
             shards,
             catalogue: Mutex::default(),
             version: AtomicU64::new(0),

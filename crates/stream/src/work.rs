@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use mainstem_kafka::ErrorCode;
 use mainstem_log::Completion;
-use mainstem_runtime::Io;
+use mainstem_runtime::{FileBytes, Io};
 
 use crate::catalogue::PartitionId;
 use crate::mail::{JobId, Letter, Mail, Watcher};
 use crate::partition::{Partition, Placed, Produced, Reach, Refused, Waiter};
 use crate::shard::Shard;
+use crate::shared::Sendable;
 
 /// Work for a shard that has partitions.
 #[derive(Debug)]
@@ -72,7 +73,33 @@ pub(crate) struct Fetched {
     pub(crate) outcome: Result<Reach, ErrorCode>,
     /// Transactions that were aborted, of those whose records these are: producer id and first offset.
     pub(crate) aborted: Vec<(i64, i64)>,
-    pub(crate) records: Vec<u8>,
+    pub(crate) records: Records,
+}
+
+/// Batches as they lie in a log: copied, or where they are.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    pub(crate) bytes: Vec<u8>,
+    /// What follows them.
+    pub(crate) files: Vec<FileRange>,
+}
+
+/// Batches in a file.
+#[derive(Clone, Debug)]
+pub(crate) struct FileRange {
+    pub(crate) file: Arc<dyn FileBytes>,
+    pub(crate) position: u64,
+    pub(crate) len: usize,
+}
+
+impl Records {
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() + self.files.iter().map(|range| range.len).sum::<usize>()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// A question about a partition, or an order.
@@ -185,7 +212,7 @@ impl Shard {
                 part: part.part,
                 outcome: Err(ErrorCode::None),
                 aborted: Vec::new(),
-                records: Vec::new(),
+                records: Records::default(),
             };
             let bytes_max = part.bytes_max.min(left);
             let Fetched { aborted, records, .. } = &mut fetched;
@@ -213,8 +240,9 @@ impl Shard {
         bytes_max: usize,
         is_first: bool,
         _aborted: &mut Vec<(i64, i64)>,
-        into: &mut Vec<u8>,
+        into: &mut Records,
     ) -> Result<Reach, ErrorCode> {
+        let sendable = self.shared.sendable;
         let (partition, store) = self.partition(part.id)?;
         let reach = partition.reach(store);
         let offset = u64::try_from(part.offset).map_err(|_| ErrorCode::OffsetOutOfRange)?;
@@ -226,10 +254,18 @@ impl Shard {
             Isolation::ReadCommitted => reach.last_stable,
         };
         if offset < end && (is_first || bytes_max > 0) {
-            let before = into.len();
-            store.read(partition.log, offset..end, bytes_max, into).map_err(|error| read_error(&error))?;
-            if !is_first && into.len() - before > bytes_max {
-                into.truncate(before);
+            let files = match sendable {
+                Some(sendable) => find_files(store, partition.log, offset..end, bytes_max, sendable),
+                None => Ok(None),
+            };
+            match files.map_err(|error| read_error(&error))? {
+                Some(files) => into.files = files,
+                None => store
+                    .read(partition.log, offset..end, bytes_max, &mut into.bytes)
+                    .map_err(|error| read_error(&error))?,
+            }
+            if !is_first && into.len() > bytes_max {
+                *into = Records::default();
             }
         }
         Ok(reach)
@@ -342,6 +378,22 @@ impl Shard {
         let log = self.stores[at].store.open(&name, &mainstem_log::Options::default()).ok()?;
         Some((at, log))
     }
+}
+
+/// Where the files have what is wanted; nothing if it is better read.
+fn find_files(
+    store: &mut dyn mainstem_log::Store,
+    log: mainstem_log::LogId,
+    offsets: std::ops::Range<u64>,
+    bytes_max: usize,
+    sendable: Sendable,
+) -> Result<Option<Vec<FileRange>>, mainstem_log::Error> {
+    let Some(pieces) = store.pieces(log, offsets, bytes_max)? else { return Ok(None) };
+    let range = |piece: mainstem_log::Piece| {
+        let file = sendable(&piece.source)?;
+        Some(FileRange { file, position: piece.position, len: piece.len as usize })
+    };
+    Ok(pieces.into_iter().map(range).collect())
 }
 
 fn read_error(error: &mainstem_log::Error) -> ErrorCode {

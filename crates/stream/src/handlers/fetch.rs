@@ -15,10 +15,12 @@ use crate::jobs::Job;
 use crate::mail::{Call, Letter, Mail, Watcher};
 use crate::partition::Reach;
 use crate::shard::{Shard, Timer};
-use crate::work::{FetchWork, Fetched, Isolation, Work};
+use crate::work::{FetchWork, Fetched, FileRange, Isolation, Records, Work};
 
-/// What one response carries at most, bytes, whatever the consumer allows: it waits in memory.
-const RESPONSE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// What one response carries at most, bytes, whatever the consumer allows (`fetch.max.bytes`).
+const RESPONSE_BYTES_MAX: usize = 55 * 1024 * 1024;
+/// The most of it that waits in memory.
+const COPIED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Longest wait that is granted, ms.
 const WAIT_MS_MAX: i32 = 5 * 60 * 1000;
 
@@ -221,7 +223,6 @@ impl Shard {
     /// Whether there are enough bytes, or an error, which need not wait.
     fn has_enough(&mut self, job: &FetchJob) -> bool {
         let mut bytes = 0;
-        let mut plain = Vec::new();
         for part in &job.parts {
             let Ok(Place { id, shard }) = part.place else { return true };
             if let Some(fetched) = &part.fetched {
@@ -235,7 +236,7 @@ impl Shard {
                     if job.bytes_min <= 1 {
                         return true;
                     }
-                    plain.clear();
+                    let mut plain = Records::default();
                     let wanted = part.want.part(0, id);
                     let missing = job.bytes_min.min(part.want.bytes_max);
                     if self
@@ -305,15 +306,20 @@ impl Shard {
             known.push((!job.is_incremental || is_news, outcome, has_records));
         }
         let caller = job.call.caller;
-        let mut response = Vec::new();
-        let begun = frame::begin(&mut response);
-        put_response_header(job.call.correlation_id, job.call.api_key, job.call.version, &mut response);
+        let Some(conn) = self.conn_mut(caller.conn) else { return };
+        debug_assert!(conn.is_next(caller.request), "a fetch is under way alone");
+        conn.answered();
+        let Some(output) = io.output(caller.conn) else { return };
+        let response = output.buffer();
+        let begun = frame::begin(response);
+        put_response_header(job.call.correlation_id, job.call.api_key, job.call.version, response);
         let topics = count_topics(job, &known);
         let mut writer =
-            FetchResponseWriter::begin(&mut response, job.call.version, 0, 0, job.session_id, topics.len());
+            FetchResponseWriter::begin(response, job.call.version, 0, 0, job.session_id, topics.len());
         let mut topics = topics.into_iter();
         let mut before: Option<PartKey> = None;
         let (mut left, mut is_first, mut starved) = (job.bytes_max, true, None);
+        let (mut copied, mut in_files) = (0, 0);
         for (part, (is_told, outcome, has_records)) in job.parts.iter_mut().zip(known) {
             if !is_told {
                 continue;
@@ -321,16 +327,19 @@ impl Shard {
             let key = &part.key;
             if before.as_ref().is_none_or(|last| last.topic_id != key.topic_id || last.topic != key.topic) {
                 let partitions = topics.next().unwrap_or(0);
-                writer.topic(&mut response, &key.topic, key.topic_id, partitions);
+                writer.topic(output.buffer(), &key.topic, key.topic_id, partitions);
             }
             before = Some(key.clone());
-            let bytes_max = part.want.bytes_max.min(left);
+            let mut bytes_max = part.want.bytes_max.min(left);
+            if copied >= COPIED_BYTES_MAX {
+                bytes_max = 0;
+            }
             if has_records && bytes_max == 0 && !is_first && starved.is_none() {
                 starved = Some(key.clone());
             }
             let mut fetched = match part.fetched.take() {
                 Some(fetched) => fetched,
-                None => Fetched { part: 0, outcome, aborted: Vec::new(), records: Vec::new() },
+                None => Fetched { part: 0, outcome, aborted: Vec::new(), records: Records::default() },
             };
             if has_records
                 && fetched.records.is_empty()
@@ -345,15 +354,24 @@ impl Shard {
             is_first &= fetched.records.is_empty();
             self.fetch_sessions.told(job.session_id, key, fetched.outcome.ok());
             let data = data_of(key.index, &fetched, job.isolation);
-            writer.partition(&mut response, &data);
-            writer.records(&mut response, &fetched.records);
+            let Records { bytes, files } = fetched.records;
+            copied += bytes.len();
+            let in_files_here = files.iter().map(|range| range.len).sum::<usize>();
+            in_files += in_files_here;
+            writer.partition(output.buffer(), &data);
+            writer.begin_records(output.buffer(), bytes.len() + in_files_here);
+            output.buffer().extend_from_slice(&bytes);
+            for FileRange { file, position, len } in files {
+                output.push_file(file, position, len);
+            }
+            writer.end_records(output.buffer());
         }
-        writer.finish(&mut response);
-        frame::end(&mut response, begun, 0);
+        writer.finish(output.buffer());
+        frame::end(output.buffer(), begun, in_files);
         if let Some(key) = starved {
             self.fetch_sessions.begin_with(job.session_id, key);
         }
-        self.reply_with(io, caller, response);
+        self.list(caller.conn);
     }
 }
 

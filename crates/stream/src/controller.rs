@@ -9,6 +9,7 @@ use mainstem_runtime::{Clock, Io};
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Catalogue, PartitionId, Topic, name_fault};
+use crate::groups::GroupCoordinator;
 use crate::kept::{Kept, KeyValue};
 use crate::mail::{Letter, Mail};
 use crate::partition::Refused;
@@ -34,6 +35,7 @@ pub(crate) struct Controller {
     making: BTreeSet<Arc<str>>,
     /// Topics that are being changed or deleted.
     changing: BTreeSet<[u8; 16]>,
+    pub(crate) groups: GroupCoordinator,
 }
 
 /// A topic in the log.
@@ -91,7 +93,7 @@ impl Controller {
     ///
     /// # Errors
     /// What the store says.
-    pub(crate) fn restore(store: &mut dyn Store, shared: &Shared, _clock: Clock) -> Result<Self, Error> {
+    pub(crate) fn restore(store: &mut dyn Store, shared: &Shared, clock: Clock) -> Result<Self, Error> {
         let mut catalogue = Catalogue::default();
         let mut cluster = None;
         let kept = Kept::open(store, LOG, Durability::Fsync, |key, value| {
@@ -114,7 +116,8 @@ impl Controller {
             shared.set_cluster_id(&id);
         }
         shared.publish(Arc::new(catalogue.clone()));
-        Ok(Self { kept, catalogue, making: BTreeSet::new(), changing: BTreeSet::new() })
+        let groups = GroupCoordinator::restore(store, shared, clock)?;
+        Ok(Self { kept, catalogue, making: BTreeSet::new(), changing: BTreeSet::new(), groups })
     }
 }
 
@@ -126,6 +129,7 @@ impl Shard {
 
     /// The first turn: a cluster that has no identifier gets one.
     pub(crate) fn begin_coordinating(&mut self, io: &mut Io<'_, Mail>) {
+        self.go_on_with_groups(io);
         if self.is_controller() && self.shared.cluster_id().is_empty() {
             let id = new_uuid(io).to_string();
             self.shared.set_cluster_id(&id);
@@ -145,11 +149,15 @@ impl Shard {
     pub(crate) fn store_kept(&mut self) {
         if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
             controller.kept.store(&mut *first.store);
+            controller.groups.store_kept(&mut *first.store);
         }
     }
 
     /// Takes note of a completion in the first store. False if it is of a partition.
     pub(crate) fn controller_arrived(&mut self, io: &mut Io<'_, Mail>, completion: &Completion) -> bool {
+        if self.groups_arrived(io, completion) {
+            return true;
+        }
         let Some(controller) = &mut self.controller else { return false };
         let mut told = Vec::new();
         let is_mine = controller.kept.arrived(completion, &mut told);
@@ -168,10 +176,12 @@ impl Shard {
         for (then, outcome) in told {
             then(self, io, outcome);
         }
+        self.answer_refused_by_groups_log(io);
     }
 
     /// A coordinator has something due.
     pub(crate) fn coordinate_due(&mut self, io: &mut Io<'_, Mail>) {
+        self.groups_due(io);
         self.go_on_coordinating(io);
     }
 
@@ -295,6 +305,7 @@ impl Shard {
                 let mut gone = None;
                 shard.change_catalogue(io, |catalogue| gone = catalogue.remove(id));
                 if let Some(topic) = gone {
+                    shard.with_groups(io, |groups, _| groups.forget_topic(&topic.name));
                     shard.remove_everywhere(io, &topic);
                 }
             }

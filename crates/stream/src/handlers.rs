@@ -6,13 +6,24 @@
 //! need not know. Partitions are asked with [`Shard::ask_partitions`] from anywhere.
 
 pub(crate) mod api_versions;
+pub(crate) mod delete_groups;
 pub(crate) mod describe_cluster;
+pub(crate) mod describe_groups;
 pub(crate) mod fetch;
 pub(crate) mod fetch_session;
+pub(crate) mod find_coordinator;
+pub(crate) mod heartbeat;
+pub(crate) mod join_group;
+pub(crate) mod leave_group;
+pub(crate) mod list_groups;
 pub(crate) mod list_offsets;
 pub(crate) mod metadata;
+pub(crate) mod offset_commit;
+pub(crate) mod offset_delete;
+pub(crate) mod offset_fetch;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
+pub(crate) mod sync_group;
 
 use mainstem_kafka::{ErrorCode, Message, Reader, Request, put_response_header, registry};
 use mainstem_runtime::Io;
@@ -52,6 +63,7 @@ impl Shard {
             api_versions::ApiVersionsRequest,
             describe_cluster::DescribeClusterRequest,
             fetch::FetchRequest,
+            find_coordinator::FindCoordinatorRequest,
             list_offsets::ListOffsetsRequest,
             metadata::MetadataRequest,
             offset_for_leader_epoch::OffsetForLeaderEpochRequest,
@@ -73,7 +85,17 @@ impl Shard {
         let (shard, call) = (self, call.clone());
         shard.shared.refresh(&mut shard.catalogue);
         handlers!(shard, io, call, body, shard.answer_unsupported(io, &call), {
+            delete_groups::DeleteGroupsRequest,
+            describe_groups::DescribeGroupsRequest,
+            heartbeat::HeartbeatRequest,
+            join_group::JoinGroupRequest,
+            leave_group::LeaveGroupRequest,
+            list_groups::ListGroupsRequest,
             metadata::MetadataRequest,
+            offset_commit::OffsetCommitRequest,
+            offset_delete::OffsetDeleteRequest,
+            offset_fetch::OffsetFetchRequest,
+            sync_group::SyncGroupRequest,
         });
         shard.go_on_coordinating(io);
     }

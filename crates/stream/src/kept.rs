@@ -114,6 +114,11 @@ impl<T> Kept<T> {
         }
     }
 
+    /// Whether nobody has to wait: all that was kept is durable, or lost.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.gathering.is_empty() && self.in_flight.is_empty()
+    }
+
     /// Takes note of a completion. False if it is of another log.
     pub(crate) fn arrived(&mut self, completion: &Completion, into: &mut Vec<Outcome<T>>) -> bool {
         if completion.log != self.log {

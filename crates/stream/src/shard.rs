@@ -132,6 +132,7 @@ impl Shard {
             }
         }
         self.completions = completions;
+        self.go_on_coordinating(io);
         self.go_on(io);
     }
 

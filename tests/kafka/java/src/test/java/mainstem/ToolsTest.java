@@ -1,0 +1,273 @@
+package mainstem;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.apache.kafka.common.utils.Exit;
+import org.apache.kafka.tools.BrokerApiVersionsCommand;
+import org.apache.kafka.tools.ClientCompatibilityTest;
+import org.apache.kafka.tools.ConsoleProducer;
+import org.apache.kafka.tools.ConsumerPerformance;
+import org.apache.kafka.tools.DeleteRecordsCommand;
+import org.apache.kafka.tools.EndToEndLatency;
+import org.apache.kafka.tools.FeatureCommand;
+import org.apache.kafka.tools.GetOffsetShell;
+import org.apache.kafka.tools.GroupsCommand;
+import org.apache.kafka.tools.LogDirsCommand;
+import org.apache.kafka.tools.ProducerPerformance;
+import org.apache.kafka.tools.TopicCommand;
+import org.apache.kafka.tools.TransactionalMessageCopier;
+import org.apache.kafka.tools.TransactionsCommand;
+import org.apache.kafka.tools.VerifiableConsumer;
+import org.apache.kafka.tools.VerifiableProducer;
+import org.apache.kafka.tools.consumer.ConsoleConsumer;
+import org.apache.kafka.tools.consumer.group.ConsumerGroupCommand;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Kafka's own command-line tools, run in this process: what they write, and that they say that all went well. */
+class ToolsTest extends WithKafka {
+    @TempDir
+    Path files;
+
+    private interface Main {
+        void run(String[] arguments) throws Exception;
+    }
+
+    /** How a tool ends: it asks for the end of the process. */
+    private static final class Exited extends Error {
+        private static final long serialVersionUID = 1;
+    }
+
+    /** Runs a tool, which must not fail, and returns what it has written. */
+    private static String run(Main main, String... arguments) throws Exception {
+        return runWith("", main, arguments);
+    }
+
+    private static String runWith(String stdin, Main main, String... arguments) throws Exception {
+        PrintStream stdout = System.out;
+        InputStream input = System.in;
+        var written = new ByteArrayOutputStream();
+        List<Integer> statuses = new ArrayList<>();
+        Exit.setExitProcedure((code, message) -> {
+            statuses.add(code);
+            throw new Exited();
+        });
+        List<Runnable> hooks = new ArrayList<>();
+        Exit.setShutdownHookAdder((name, hook) -> hooks.add(hook));
+        System.setOut(new PrintStream(written, true, StandardCharsets.UTF_8));
+        System.setIn(new ByteArrayInputStream(bytes(stdin)));
+        try {
+            main.run(arguments);
+        } catch (Exited end) {
+            // Its status is known.
+        } finally {
+            hooks.forEach(Runnable::run);
+            System.setOut(stdout);
+            System.setIn(input);
+            Exit.resetExitProcedure();
+            Exit.resetShutdownHookAdder();
+        }
+        String text = written.toString(StandardCharsets.UTF_8);
+        // Some catch this end as well, and then say that they failed.
+        assertTrue(statuses.isEmpty() || statuses.get(0) == 0, () -> String.join(" ", arguments) + "\n" + end(text));
+        return text;
+    }
+
+    /** Runs a tool as a process of its own, since it reports when it is ended from outside. */
+    private static String fork(Class<?> tool, String... arguments) throws Exception {
+        var command = new ArrayList<>(List.of(ProcessHandle.current().info().command().orElseThrow(), "-cp",
+                System.getProperty("java.class.path"), tool.getName()));
+        command.addAll(List.of(arguments));
+        Process process = new ProcessBuilder(command).redirectErrorStream(true).start();
+        String text = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+        assertEquals(0, process.waitFor(), () -> String.join(" ", arguments) + "\n" + end(text));
+        return text;
+    }
+
+    private static String end(String text) {
+        return text.substring(Math.max(0, text.length() - 1000));
+    }
+
+    @Test
+    void performanceOfProducerAndConsumer() throws Exception {
+        String topic = topic(3);
+        String produced = run(ProducerPerformance::main, "--bootstrap-server", bootstrap, "--topic", topic,
+                "--num-records", "50000", "--record-size", "100", "--throughput", "-1");
+        assertTrue(produced.contains("50000 records sent"), produced);
+        String consumed = run(ConsumerPerformance::main, "--bootstrap-server", bootstrap, "--topic", topic,
+                "--num-records", "50000", "--hide-header", "--timeout", "20000");
+        assertTrue(Long.parseLong(consumed.split(",")[4].strip()) >= 50_000, consumed);
+    }
+
+    @Test
+    void performanceOfTransactions() throws Exception {
+        String topic = topic(3);
+        String produced = run(ProducerPerformance::main, "--bootstrap-server", bootstrap, "--topic", topic,
+                "--num-records", "20000", "--record-size", "100", "--throughput", "-1", "--transactional-id",
+                unique("transaction"), "--transaction-duration-ms", "50");
+        assertTrue(produced.contains("20000 records sent"), produced);
+        assertEquals(20_000, read(topic, 20_000, Map.of("isolation.level", "read_committed")).size());
+    }
+
+    @Test
+    void endToEndLatency() throws Exception {
+        String written = run(EndToEndLatency::main, "--bootstrap-server", bootstrap, "--topic", topic(1),
+                "--num-records", "500", "--producer-acks", "all", "--record-size", "100");
+        assertTrue(written.contains("Percentiles"), written);
+    }
+
+    @Test
+    void whatTheVerifiableProducerSendsTheVerifiableConsumerSees() throws Exception {
+        String topic = topic(3);
+        String produced = fork(VerifiableProducer.class, "--bootstrap-server", bootstrap, "--topic", topic,
+                "--max-messages", "2000", "--throughput", "-1");
+        assertTrue(produced.contains("\"sent\":2000,\"acked\":2000"), () -> end(produced));
+        String group = unique("group");
+        String consumed = fork(VerifiableConsumer.class, "--bootstrap-server", bootstrap, "--topic", topic,
+                "--group-id", group, "--max-messages", "2000", "--reset-policy", "earliest");
+        assertTrue(consumed.contains("offsets_committed"), () -> end(consumed));
+        long seen = consumed.lines().filter(line -> line.contains("\"name\":\"records_consumed\""))
+                .mapToLong(line -> Long.parseLong(line.replaceAll(".*?\"count\":(\\d+).*", "$1"))).sum();
+        assertEquals(2000, seen);
+    }
+
+    @Test
+    void theCopierCopiesExactlyOnceAmongItsOwnAborts() throws Exception {
+        String source = topic(1);
+        String sink = topic(1);
+        produce(source, numbers(1000));
+        run(TransactionalMessageCopier::main, "--broker-list", bootstrap, "--input-topic", source, "--input-partition",
+                "0", "--output-topic", sink, "--max-messages", "1000", "--consumer-group", unique("group"),
+                "--transaction-size", "100", "--transactional-id", unique("transaction"), "--enable-random-aborts",
+                "--use-group-metadata", "--group-mode");
+        assertEquals(numbers(1000), values(read(sink, 1000, Map.of("isolation.level", "read_committed"))));
+    }
+
+    @Test
+    void theCompatibilityTestFindsAllThatItLooksFor() throws Exception {
+        String topic = topic(1);
+        // It makes one of this name.
+        get(admin.listTopics().names()).stream().filter("newtopic"::equals)
+                .forEach(name -> admin.deleteTopics(List.of(name)));
+        // It wants to be told whether it can ask for rules, not whether there are any.
+        boolean hasRules = run(BrokerApiVersionsCommand::main, "--bootstrap-server", bootstrap)
+                .contains("DescribeAcls(29): 1");
+        run(ClientCompatibilityTest::main, "--bootstrap-server", bootstrap, "--topic", topic,
+                "--offsets-for-times-supported", "true", "--cluster-id-supported", "true",
+                "--expect-record-too-large-exception", "false", "--num-cluster-nodes", "1",
+                "--create-topics-supported", "true", "--describe-acls-supported", String.valueOf(hasRules),
+                "--describe-configs-supported", "true", "--idempotent-producer-supported", "true");
+    }
+
+    @Test
+    void theConsoleProducesAndConsumes() throws Exception {
+        String topic = topic(1);
+        runWith("a:1\nb:2\n", ConsoleProducer::main, "--bootstrap-server", bootstrap, "--topic", topic,
+                "--reader-property", "parse.key=true", "--reader-property", "key.separator=:");
+        String got = run(ConsoleConsumer::main, "--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning",
+                "--max-messages", "2", "--formatter-property", "print.key=true", "--formatter-property",
+                "key.separator==");
+        assertEquals("a=1\nb=2\n", got);
+    }
+
+    @Test
+    void topicsAndConfigs() throws Exception {
+        String topic = unique("topic");
+        String[] server = {"--bootstrap-server", bootstrap};
+        run(TopicCommand::main, with(server, "--create", "--topic", topic, "--partitions", "2", "--config",
+                "retention.ms=3600000"));
+        assertTrue(run(TopicCommand::main, with(server, "--list")).lines().anyMatch(topic::equals));
+        String described = run(TopicCommand::main, with(server, "--describe", "--topic", topic));
+        assertTrue(described.contains("PartitionCount: 2") && described.contains("retention.ms=3600000"), described);
+        run(TopicCommand::main, with(server, "--alter", "--topic", topic, "--partitions", "4"));
+        String[] entity = with(server, "--entity-type", "topics", "--entity-name", topic);
+        run(kafka.admin.ConfigCommand::main, with(entity, "--alter", "--add-config", "max.message.bytes=4321",
+                "--delete-config", "retention.ms"));
+        until(() -> configs(entity).contains("max.message.bytes=4321"), () -> "the new limit");
+        assertFalse(configs(entity).contains("retention.ms="));
+        described = run(TopicCommand::main, with(server, "--describe", "--topic", topic));
+        assertTrue(described.contains("PartitionCount: 4"), described);
+        run(TopicCommand::main, with(server, "--delete", "--topic", topic));
+        assertFalse(run(TopicCommand::main, with(server, "--list")).lines().anyMatch(topic::equals));
+    }
+
+    private static String configs(String[] entity) {
+        try {
+            return run(kafka.admin.ConfigCommand::main, with(entity, "--describe"));
+        } catch (Exception failure) {
+            throw new AssertionError(failure);
+        }
+    }
+
+    private static String[] with(String[] first, String... more) {
+        return java.util.stream.Stream.of(first, more).flatMap(java.util.Arrays::stream).toArray(String[]::new);
+    }
+
+    @Test
+    void groups() throws Exception {
+        String topic = topic(2);
+        String group = unique("group");
+        String[] server = {"--bootstrap-server", bootstrap};
+        produce(topic, numbers(10));
+        try (var consumer = consumer(group)) {
+            consumer.subscribe(List.of(topic));
+            take(consumer, 10);
+            consumer.commitSync();
+            String described = run(ConsumerGroupCommand::main, with(server, "--describe", "--group", group));
+            assertTrue(described.lines().anyMatch(line -> line.matches(".*" + topic + "\\s+0\\s+10\\s+10\\s+0\\s.*")),
+                    described);
+            assertTrue(run(ConsumerGroupCommand::main, with(server, "--describe", "--group", group, "--members",
+                    "--verbose")).contains(topic + ":0,1"));
+            assertTrue(run(ConsumerGroupCommand::main, with(server, "--describe", "--group", group, "--state"))
+                    .contains("Stable"));
+        }
+        assertTrue(run(ConsumerGroupCommand::main, with(server, "--list", "--state")).lines()
+                .anyMatch(line -> line.startsWith(group) && line.contains("Empty")));
+        assertTrue(run(GroupsCommand::main, with(server, "--list")).contains(group));
+        String reset = run(ConsumerGroupCommand::main, with(server, "--reset-offsets", "--group", group, "--topic",
+                topic, "--shift-by", "-4", "--execute"));
+        assertTrue(reset.lines().anyMatch(line -> line.matches(".*" + topic + "\\s+0\\s+6.*")), reset);
+        run(ConsumerGroupCommand::main, with(server, "--delete-offsets", "--group", group, "--topic", topic));
+        run(ConsumerGroupCommand::main, with(server, "--delete", "--group", group));
+        assertFalse(run(ConsumerGroupCommand::main, with(server, "--list")).contains(group));
+    }
+
+    @Test
+    void offsetsAndRecords() throws Exception {
+        String topic = topic(2);
+        produce(topic, numbers(10));
+        String[] server = {"--bootstrap-server", bootstrap};
+        assertEquals(topic + ":0:10\n" + topic + ":1:0\n",
+                run(GetOffsetShell::main, with(server, "--topic", topic)));
+        Path json = Files.writeString(files.resolve("delete.json"),
+                "{\"partitions\":[{\"topic\":\"" + topic + "\",\"partition\":0,\"offset\":4}],\"version\":1}");
+        run(DeleteRecordsCommand::main, with(server, "--offset-json-file", json.toString()));
+        assertEquals(topic + ":0:4\n" + topic + ":1:0\n",
+                run(GetOffsetShell::main, with(server, "--topic", topic, "--time", "earliest")));
+    }
+
+    @Test
+    void theBrokerItself() throws Exception {
+        String[] server = {"--bootstrap-server", bootstrap};
+        String versions = run(BrokerApiVersionsCommand::main, server);
+        for (String api : new String[] {"Produce(0): 0 to 1", "Fetch(1): 4 to 1", "ApiVersions(18): 0 to 4",
+            "JoinGroup(11): 0 to 9", "InitProducerId(22): 0 to "}) {
+            assertTrue(versions.contains(api), () -> api + " is not in\n" + versions);
+        }
+        assertTrue(run(FeatureCommand::main, with(server, "describe")).contains("transaction.version"));
+        assertTrue(run(LogDirsCommand::main, with(server, "--describe")).contains("\"logDirs\""));
+        run(TransactionsCommand::main, with(server, "list"));
+    }
+}

@@ -1,4 +1,5 @@
-// The broker under test, as a process: the one at MAINSTEM_BROKER, or the binary MAINSTEM_BIN, or what cargo built.
+// The broker under test, as a process: the one at MAINSTEM_BROKER, or at MAINSTEM_KAFKA for the Kafka door, or the binary
+// MAINSTEM_BIN, or what cargo built.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -21,10 +22,11 @@ function binary() {
   return built;
 }
 
-/** Starts the binary and waits until it accepts. */
-async function start() {
+/** Starts the binary and waits until it accepts at a door. */
+async function start(door) {
   const data = mkdtempSync(join(tmpdir(), 'mainstem-test-'));
-  const flags = ['--listen', '127.0.0.1:0', '--kafka-listen', '127.0.0.1:0', '--data', data, '--set', 'mqtt.sys_interval_s=1'];
+  const flags = ['--listen', '127.0.0.1:0', '--kafka-listen', '127.0.0.1:0', '--data', data];
+  flags.push('--set', 'mqtt.sys_interval_s=1');
   const child = spawn(binary(), flags, { stdio: ['ignore', 'pipe', 'inherit'] });
   const kill = () => child.kill('SIGKILL');
   process.once('exit', kill);
@@ -33,8 +35,8 @@ async function start() {
     child.once('error', reject);
     child.once('exit', (code, signal) => reject(new Error(`the broker ended with ${code ?? signal}`)));
     createInterface({ input: child.stdout }).on('line', (line) => {
-      const address = line.match(/mqtt listening on (\S+):(\d+)$/);
-      if (address) resolve({ host: address[1], port: Number(address[2]) });
+      const address = line.match(/(\w+) listening on (\S+):(\d+)$/);
+      if (address?.[1] === door) resolve({ host: address[2], port: Number(address[3]) });
     });
   });
   // SIGTERM drains it, and it must then say that all went well.
@@ -49,16 +51,16 @@ async function start() {
   return { ...(await ready), stop };
 }
 
-/** The address of one broker for all the tests of a file, to be read once they run. */
-export function sharedBroker() {
+/** The address of a door of one broker for all the tests of a file, to be read once they run. */
+export function sharedBroker(door = 'mqtt') {
   const broker = {};
   before(async () => {
-    const address = process.env.MAINSTEM_BROKER;
+    const address = process.env[door === 'kafka' ? 'MAINSTEM_KAFKA' : 'MAINSTEM_BROKER'];
     if (address) {
       const [host, port] = address.split(':');
       Object.assign(broker, { host, port: Number(port), stop: async () => {} });
     } else {
-      Object.assign(broker, await start());
+      Object.assign(broker, await start(door));
     }
   });
   after(() => broker.stop?.());

@@ -27,13 +27,11 @@ pub(crate) fn smoke(root: &Path, seconds_each: u32) -> Outcome {
 
 /// `seed` is libFuzzer's option; 0 lets it choose.
 fn fuzz(root: &Path, seconds_each: u32, seed: &str) -> Outcome {
-    if root.join("crates/mqtt/examples/fuzz_seeds.rs").exists() {
-        run_command(
-            root,
-            "cargo",
-            &["run", "--quiet", "-p", "mainstem-mqtt", "--example", "fuzz_seeds"],
-            &[],
-        )?;
+    for package in ["mqtt", "kafka"] {
+        if root.join(format!("crates/{package}/examples/fuzz_seeds.rs")).exists() {
+            let package = format!("mainstem-{package}");
+            run_command(root, "cargo", &["run", "--quiet", "-p", &package, "--example", "fuzz_seeds"], &[])?;
+        }
     }
     let limit = format!("-max_total_time={seconds_each}");
     for target in targets(root)? {

@@ -219,6 +219,10 @@ impl Shard {
                         self.conn(conn).connect_waits = release;
                         return Ok(Seated::NotYet);
                     }
+                    if self.must_note_return(conn, known) {
+                        self.note_return(io, conn, known);
+                        return Ok(Seated::NotYet);
+                    }
                     return Ok(Seated::Here(Seat { slot: known.slot, present: true }));
                 }
                 // Once the client has been told, a crash must not bring the old session back.
@@ -249,6 +253,30 @@ impl Shard {
         Ok(Seated::Here(Seat { slot: key.slot, present: false }))
     }
 
+    /// Whether a session is to be noted as back before its client hears so: a crash might let it expire as if
+    /// nobody had come.
+    fn must_note_return(&mut self, conn: ConnId, key: SessionKey) -> bool {
+        let noted = self.conn(conn).returns_to;
+        let session = self.deliveries.sessions.at(key.slot);
+        if !session.lasts() || session.expiry_s == u32::MAX {
+            return false;
+        }
+        let failures = self.deliveries.journals[usize::from(session.journal)].failures;
+        // What was noted before the journal failed is not on disk.
+        noted != Some((key, failures))
+    }
+
+    fn note_return(&mut self, io: &Io<'_, Mail>, conn: ConnId, key: SessionKey) {
+        let session = self.deliveries.sessions.at(key.slot);
+        session.returns = true;
+        let journal = usize::from(session.journal);
+        self.enter_session(io, key.slot);
+        let failures = self.deliveries.journals[journal].failures;
+        let commit = self.commits.current();
+        let conn = self.conn(conn);
+        (conn.returns_to, conn.connect_waits) = (Some((key, failures)), commit);
+    }
+
     fn hand_over(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, to: SessionKey) {
         self.vacate(conn);
         self.deliveries.counters.connections_accepted -= 1;
@@ -275,7 +303,7 @@ impl Shard {
         let expiry_s = asked_expiry.min(config.session_expiry_s_max);
         let session = self.deliveries.sessions.at(seat.slot);
         session.conn = conn;
-        session.connected = true;
+        (session.connected, session.returns) = (true, false);
         self.deliveries.backlog += session.queue.len() as u64;
         session.version = connect.version;
         session.problem_information = connect.request_problem_information.unwrap_or(true);

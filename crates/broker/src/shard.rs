@@ -107,6 +107,8 @@ pub(crate) struct Conn {
     pub(crate) connect_waits: u64,
     /// Its CONNECT is answered when the end of this session is on disk: journal and number.
     pub(crate) connect_ends: Option<(u16, u32)>,
+    /// Its CONNECT waits until it is on disk that this session is back, in a journal that had failed so often.
+    pub(crate) returns_to: Option<(SessionKey, u64)>,
 }
 
 /// Why a publisher waits, and since when.
@@ -389,7 +391,10 @@ impl Shard {
 
     /// Frees the slot of a connection that has ended.
     pub(crate) fn vacate(&mut self, conn: ConnId) {
-        let generation = self.conn(conn).generation;
+        let Conn { generation, returns_to, .. } = *self.conn(conn);
+        if let Some(session) = returns_to.and_then(|(key, _)| self.deliveries.sessions.get(key)) {
+            session.returns = false;
+        }
         *self.conn(conn) = Conn { generation, ..Conn::default() };
         self.deliveries.counters.connections -= 1;
         self.shared.leave();

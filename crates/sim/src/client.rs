@@ -68,6 +68,8 @@ pub(crate) struct Client {
     pub(crate) stage: Stage,
     /// The session as the client knows it.
     pub(crate) session: Option<SessionId>,
+    /// One that it has given up, until it is given another.
+    former: Option<SessionId>,
     /// It outlives its connection.
     pub(crate) lasts: bool,
     /// Something that lasts has been acknowledged in it.
@@ -104,6 +106,7 @@ impl Client {
             link: None,
             stage: Stage::Away,
             session: None,
+            former: None,
             lasts: false,
             is_anchored: false,
             gone_ms: 0,
@@ -166,7 +169,7 @@ impl Client {
     }
 
     fn forget_session(&mut self) {
-        self.session = None;
+        self.former = self.session.take().or(self.former);
         self.is_anchored = false;
         self.outgoing.clear();
         self.held.clear();
@@ -174,7 +177,10 @@ impl Client {
     }
 
     /// The connection is lost.
-    pub(crate) fn disconnected(&mut self, now_ms: u64) {
+    pub(crate) fn disconnected(&mut self, ledger: &mut Ledger, now_ms: u64) {
+        if let Some(session) = self.session {
+            ledger.gone(session);
+        }
         match self.stage {
             // It may have taken effect without an answer.
             Stage::Connecting { clean: true } => self.is_unsure = true,
@@ -240,10 +246,10 @@ impl Client {
         qos: QoS,
     ) {
         let Some(session) = self.session else { return };
-        let asked = ledger.tick();
+        let (since, asked) = (ledger.since(), ledger.tick());
         let filter = Arc::clone(filter);
         let text = filter_text(&filter, group);
-        let sub = Sub { filter, group, qos, asked, granted: None, leaving: None, left: None };
+        let sub = Sub { filter, group, qos, asked, since, granted: None, leaving: None, left: None };
         let index = ledger.subscribe(session, sub);
         let packet_id = self.packet_id();
         self.requests.insert(packet_id, Request::Subscribe(index));
@@ -350,12 +356,22 @@ impl Client {
             return Err(self.broken("its session is gone"));
         }
         self.stage = Stage::Online;
+        let may_be_another = self.is_unanswered && !self.must_be_there(now_ms);
         (self.is_unsure, self.is_unanswered) = (false, false);
         if !connack.session_present {
             self.forget_session();
         }
-        if self.session.is_none() {
-            self.session = Some(ledger.begin_session(self.index));
+        match self.session {
+            // An earlier CONNECT found it expired, perhaps, and this one found what that had begun.
+            Some(session) if may_be_another => {
+                self.former = Some(session);
+                self.session = Some(ledger.doubt(session));
+            }
+            Some(session) => ledger.returned(session),
+            None => self.session = Some(ledger.begin_session(self.index)),
+        }
+        if let Some(former) = self.former.take() {
+            ledger.ended(former);
         }
         let version = self.profile.version;
         for known in &self.outgoing {

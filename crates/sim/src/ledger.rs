@@ -43,6 +43,8 @@ pub(crate) struct Sub {
     pub(crate) group: Option<&'static str>,
     pub(crate) qos: QoS,
     pub(crate) asked: Moment,
+    /// What was acknowledged before this was on its way to no shard any more when the subscription was asked for.
+    pub(crate) since: Moment,
     pub(crate) granted: Option<Moment>,
     /// UNSUBSCRIBE, or SUBSCRIBE with other options, was sent.
     pub(crate) leaving: Option<Moment>,
@@ -57,7 +59,7 @@ impl Sub {
         matches(&self.filter, &message.topic)
             && self.left.is_none_or(|left| left > message.sent)
             // Members of a group are given what others had and did not take.
-            && (is_shared || message.acked.is_none_or(|acked| acked > self.asked))
+            && (is_shared || message.acked.is_none_or(|acked| acked > self.since))
     }
 
     /// Whether it was there from before a message was sent until after it was acknowledged.
@@ -75,6 +77,10 @@ impl Sub {
 pub(crate) struct Session {
     pub(crate) client: usize,
     pub(crate) subs: Vec<Sub>,
+    /// When its connection was lost; nothing while it has one. It ends no earlier.
+    gone: Option<Moment>,
+    /// When its client had heard that it had ended.
+    ended: Option<Moment>,
     /// How often each message has begun to come at QoS 2 and, beside it, at all.
     got: BTreeMap<MessageId, (u32, u32)>,
     /// The last message that came for the first time, by publisher, topic, and QoS of both ends.
@@ -102,6 +108,8 @@ pub(crate) struct Ledger {
     /// Members of groups end, and what they held is dealt out again.
     may_deal_twice: bool,
     pub(crate) deliveries: u64,
+    /// When each shard last began a turn, and took in what others had sent it.
+    turns: Vec<Moment>,
     now: Moment,
 }
 
@@ -117,10 +125,60 @@ impl Ledger {
         self.now
     }
 
+    /// A broker of so many shards begins.
+    pub(crate) fn begin_broker(&mut self, shards: usize) {
+        let now = self.tick();
+        self.turns = vec![now; shards];
+    }
+
+    /// A shard has begun a turn.
+    pub(crate) fn begin_turn(&mut self, shard: usize) {
+        self.turns[shard] = self.now;
+    }
+
+    /// See [`Sub::since`].
+    pub(crate) fn since(&self) -> Moment {
+        self.turns.iter().copied().min().unwrap_or_default()
+    }
+
     pub(crate) fn begin_session(&mut self, client: usize) -> SessionId {
-        let (got, last, retained) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        self.sessions.push(Session { client, subs: Vec::new(), got, last, retained });
+        self.sessions.push(Session {
+            client,
+            subs: Vec::new(),
+            gone: None,
+            ended: None,
+            got: BTreeMap::new(),
+            last: BTreeMap::new(),
+            retained: BTreeMap::new(),
+        });
         self.sessions.len() - 1
+    }
+
+    /// A client has a session which is this one, or another in its place: what may come may come, and nothing must.
+    pub(crate) fn doubt(&mut self, session: SessionId) -> SessionId {
+        let mut other = Session { gone: None, ..self.sessions[session].clone() };
+        for sub in &mut other.subs {
+            sub.granted = None;
+        }
+        self.sessions.push(other);
+        self.sessions.len() - 1
+    }
+
+    /// The connection of a session is lost.
+    pub(crate) fn gone(&mut self, session: SessionId) {
+        let now = self.tick();
+        self.sessions[session].gone.get_or_insert(now);
+    }
+
+    /// The client of a session has come back to it.
+    pub(crate) fn returned(&mut self, session: SessionId) {
+        self.sessions[session].gone = None;
+    }
+
+    /// The client of a session has been given another.
+    pub(crate) fn ended(&mut self, session: SessionId) {
+        let now = self.tick();
+        self.sessions[session].ended.get_or_insert(now);
     }
 
     /// A client asks for a subscription. Returns its number in its session.
@@ -269,7 +327,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A message for a group has come to somebody.
+    /// A message for a group has come to somebody, unless it ended with the session that had it.
     fn check_dealt(&self, id: MessageId, group: &str, sessions: &[SessionId]) -> Result<(), Violation> {
         let message = &self.messages[id];
         let is_met = |sub: &&Sub| sub.group == Some(group) && sub.may_meet(message);
@@ -281,8 +339,9 @@ impl Ledger {
             message.qos == QoS::ExactlyOnce
                 || known.subs.iter().filter(is_met).any(|sub| sub.leaving.is_some())
         };
-        let may_be_lost =
-            members.clone().any(|(session, known)| !sessions.contains(&session) && keeps_it(known));
+        let may_be_lost = members.clone().any(|(session, known)| {
+            !sessions.contains(&session) && (keeps_it(known) || self.ends_alone(session, group))
+        });
         if may_be_lost || members.any(|(_, known)| known.got.contains_key(&id)) {
             return Ok(());
         }
@@ -290,6 +349,24 @@ impl Ledger {
             "group {group}: message {id} on {} was acknowledged and came to nobody",
             message.topic
         )))
+    }
+
+    /// Whether nobody else may have been in a group when a session ended that was.
+    fn ends_alone(&self, session: SessionId, group: &str) -> bool {
+        let Session { gone, ended, .. } = self.sessions[session];
+        let is_over =
+            |moment: Option<Moment>| moment.is_some_and(|moment| ended.is_none_or(|ended| moment <= ended));
+        let stays = |other: &Session| {
+            let has_ended = other.ended.is_some() && is_over(other.gone);
+            let is_member = |sub: &Sub| {
+                sub.group == Some(group)
+                    && sub.granted.is_some_and(|granted| gone.is_some_and(|gone| granted < gone))
+                    && !is_over(sub.leaving)
+            };
+            !has_ended && other.subs.iter().any(is_member)
+        };
+        let mut others = self.sessions.iter().enumerate().filter(|(other, _)| *other != session);
+        !others.any(|(_, other)| stays(other))
     }
 
     /// What is retained now, as this session was told, which has just asked for it.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mainstem_broker::Counters;
+use mainstem_broker::{Counters, Durability};
 use mainstem_disk::fault::{self, Dice, FaultFs};
 use mainstem_mqtt::{Packet, QoS, Version};
 
@@ -100,12 +100,13 @@ impl<'a> Run<'a> {
         let profiles = plan.clients.iter().cloned().enumerate();
         let clients = profiles.map(|(index, profile)| Client::new(index, profile)).collect();
         fs.note(|| format!("{} shards, {:?}", plan.shards, plan.faults));
-        let ends_sessions = plan.ends_sessions;
+        let mut ledger = Ledger::new(plan.ends_sessions);
+        ledger.begin_broker(plan.shards);
         Ok(Self {
             plan,
             dice,
             now_ms,
-            ledger: Ledger::new(ends_sessions),
+            ledger,
             clients,
             links: BTreeMap::new(),
             next_link: 0,
@@ -219,7 +220,7 @@ impl<'a> Run<'a> {
         self.send(index);
         if let Some(closed_ms) = closed_ms {
             self.links.remove(&id);
-            self.clients[index].disconnected(closed_ms);
+            self.clients[index].disconnected(&mut self.ledger, closed_ms);
         }
         Ok(())
     }
@@ -253,6 +254,7 @@ impl<'a> Run<'a> {
             self.machine.report(shard);
         }
         self.machine.begin_turn(shard, self.now_ms);
+        self.ledger.begin_turn(shard);
     }
 
     fn take_output(&mut self, left: Left) {
@@ -279,6 +281,10 @@ impl<'a> Run<'a> {
             } else if let Some(link) = self.links.get_mut(&id) {
                 link.closed_ms = Some(self.now_ms);
                 link.up.clear();
+                let client = &self.clients[link.client];
+                if let Some(session) = client.session.filter(|_| client.link == Some(id)) {
+                    self.ledger.gone(session);
+                }
             }
         }
     }
@@ -409,7 +415,7 @@ impl<'a> Run<'a> {
             self.links.remove(&id);
         }
         self.fs.note(|| format!("client {index} is cut off"));
-        self.clients[index].disconnected(self.now_ms);
+        self.clients[index].disconnected(&mut self.ledger, self.now_ms);
     }
 
     fn cut_some(&mut self) {
@@ -451,9 +457,11 @@ impl<'a> Run<'a> {
     fn plan_error(&mut self) {
         let at = Some(1 + self.dice.below(20));
         let mut errors = fault::Plan::default();
+        // Without syncs before answers, a sync that fails loses what was answered.
+        let may_fail_to_sync = self.plan.config.durability == Durability::Fsync;
         match self.dice.below(3) {
-            0 => errors.failing_write = at,
-            1 => errors.failing_sync = at,
+            1 if may_fail_to_sync => errors.failing_sync = at,
+            0 | 1 => errors.failing_write = at,
             _ => errors.failing_name = at,
         }
         self.trouble(errors);
@@ -512,7 +520,7 @@ impl<'a> Run<'a> {
             let client = &mut self.clients[link.client];
             client.receive(&mut self.ledger, &link.down, self.now_ms)?;
             client.sends.clear();
-            client.disconnected(link.closed_ms.unwrap_or(self.now_ms));
+            client.disconnected(&mut self.ledger, link.closed_ms.unwrap_or(self.now_ms));
         }
         for client in &mut self.clients {
             client.broker_crashed(&self.ledger);
@@ -550,6 +558,7 @@ impl<'a> Run<'a> {
         let Counters { sessions, queued_messages, .. } = self.machine.counters();
         fs.note(|| format!("{shards} shards begin with {sessions} sessions, {queued_messages} messages"));
         self.fs = fs;
+        self.ledger.begin_broker(shards);
         self.is_troubled = false;
         Ok(())
     }

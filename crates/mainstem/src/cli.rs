@@ -5,8 +5,13 @@
 mod bench;
 mod bench_kafka;
 mod connect;
+mod consume;
+mod group;
+mod kafka;
+mod produce;
 mod publish;
 mod subscribe;
+mod topic;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,12 +20,15 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use bench::{BenchCommand, BenchMqttArgs, PartArg, ScenarioArg};
-pub(crate) use bench_kafka::{
-    AcksArg, BenchBatchArgs, BenchKafkaArgs, BenchKafkaCommon, BenchKafkaWork, CodecArg,
-};
+pub(crate) use bench_kafka::{AcksArg, BenchBatchArgs, BenchKafkaArgs, BenchKafkaCommon, BenchKafkaWork};
 pub(crate) use connect::{ConnectArgs, PacketKind, PropertyArg};
+pub(crate) use consume::ConsumeArgs;
+pub(crate) use group::{GroupArgs, GroupCommand, ResetOffsetsArgs};
+pub(crate) use kafka::{KafkaArgs, Position};
+pub(crate) use produce::ProduceArgs;
 pub(crate) use publish::PubArgs;
 pub(crate) use subscribe::SubArgs;
+pub(crate) use topic::{TopicArgs, TopicCommand, TopicConfigArgs, TopicCreateArgs};
 
 /// Reads the process's arguments. Prints help, version or a usage error and exits where those are due.
 pub(crate) fn parse() -> Command {
@@ -36,6 +44,14 @@ pub(crate) enum Command {
     Pub(Box<PubArgs>),
     /// Subscribe and print what arrives
     Sub(Box<SubArgs>),
+    /// Make, show, change and delete Kafka topics
+    Topic(Box<TopicArgs>),
+    /// Append records to a Kafka topic
+    Produce(Box<ProduceArgs>),
+    /// Print the records of Kafka topics
+    Consume(Box<ConsumeArgs>),
+    /// Show and change consumer groups
+    Group(Box<GroupArgs>),
     /// Put load on a broker and measure it
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -200,6 +216,31 @@ mod tests {
         assert_eq!(args.topic, ["a", "b"]);
         assert_eq!(args.count, Some(3));
         assert_eq!(args.filter_out, ["x/#"]);
+    }
+
+    #[test]
+    fn the_kafka_tools_take_their_broker_anywhere() {
+        for line in ["mainstem topic -b h:1 describe orders", "mainstem topic describe orders --kafka h:1"] {
+            let Command::Topic(args) = parsed(line) else { panic!("{line} is not topic") };
+            assert_eq!(args.kafka.kafka, "h:1");
+        }
+        let Command::Group(args) = parsed("mainstem group list") else { panic!("not group") };
+        assert_eq!(args.kafka.kafka, "127.0.0.1:9092");
+    }
+
+    #[test]
+    fn produce_and_consume_refuse_what_contradicts() {
+        assert!(refused("mainstem produce -m x").contains("--topic"));
+        assert!(refused("mainstem produce -t t -m x -n").contains("cannot be used with"));
+        assert!(refused("mainstem produce -t t -k a -K :").contains("cannot be used with"));
+        assert!(refused("mainstem produce -t t -a 2").contains("expected 0, 1 or all"));
+        assert!(refused("mainstem consume -t t -G g -p 0").contains("cannot be used with"));
+        assert!(refused("mainstem group reset-offsets g -t t").contains("required"));
+        assert!(refused("mainstem group reset-offsets g --to 0").contains("required"));
+        let Command::Consume(args) = parsed("mainstem consume -t t -o -5 -u @9 -e") else {
+            panic!("not consume")
+        };
+        assert_eq!((args.offset, args.until), (Some(Position::BeforeEnd(5)), Some(Position::Time(9))));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The broker in one binary: `mainstem` serves; `mainstem pub`, `sub` and `bench` are its tools.
+//! The broker in one binary: `mainstem` serves; `mainstem pub`, `sub`, `topic`, `produce`, `consume`, `group` and
+//! `bench` are its tools.
 
 mod cli;
 mod config;
@@ -16,6 +17,10 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::serve(&args),
         Command::Pub(args) => return tool::publish(&args),
         Command::Sub(args) => return tool::subscribe(&args),
+        Command::Topic(args) => return tool::topic(&args),
+        Command::Produce(args) => return tool::produce(&args),
+        Command::Consume(args) => return tool::consume(&args),
+        Command::Group(args) => return tool::group(&args),
         Command::Bench(command) => return tool::bench(&command),
         Command::ConfigReference => print_config_reference(),
     };

@@ -1,4 +1,4 @@
-//! The command-line tools: `mainstem pub`, `mainstem sub`, `mainstem bench`.
+//! The command-line tools: `mainstem pub`, `sub`, `bench`, and `topic`, `produce`, `consume`, `group`.
 //!
 //! They know the broker only as any client does: through its socket. Nothing here touches configuration, data
 //! directory or the broker's crates.
@@ -9,7 +9,8 @@
 //! | `subscribe`, `incoming` | `mainstem sub`; what it does with each message |
 //! | `format`, `json`, `clock` | how messages are printed |
 //! | `bench`, `bench_kafka` | `mainstem bench`, around the crate `mainstem-bench` |
-//! | `client` | one connection: packets in and out, keep alive, deadlines |
+//! | `kafka` | the tools that speak Kafka, with a client of their own |
+//! | `client` | one MQTT connection: packets in and out, keep alive, deadlines |
 //! | `session`, `properties`, `target` | what CONNECT says, `-D` properties, where to connect |
 //! | `failure`, `describe` | errors with their exit status; packets and reason codes in words |
 
@@ -22,6 +23,7 @@ mod failure;
 mod format;
 mod incoming;
 mod json;
+mod kafka;
 mod lines;
 mod properties;
 mod publish;
@@ -32,7 +34,7 @@ mod target;
 use std::io::Write;
 use std::process::ExitCode;
 
-use crate::cli::{BenchCommand, PubArgs, SubArgs};
+use crate::cli::{BenchCommand, ConsumeArgs, GroupArgs, ProduceArgs, PubArgs, SubArgs, TopicArgs};
 use failure::Failure;
 
 /// `mainstem pub`.
@@ -51,6 +53,26 @@ pub(crate) fn bench(command: &BenchCommand) -> ExitCode {
         BenchCommand::Mqtt(args) => conclude("bench", false, bench::run(args)),
         BenchCommand::Kafka(args) => conclude("bench", false, bench_kafka::run(args)),
     }
+}
+
+/// `mainstem topic`.
+pub(crate) fn topic(args: &TopicArgs) -> ExitCode {
+    conclude("topic", args.kafka.quiet, kafka::topic(args))
+}
+
+/// `mainstem produce`.
+pub(crate) fn produce(args: &ProduceArgs) -> ExitCode {
+    conclude("produce", args.kafka.quiet, kafka::produce(args))
+}
+
+/// `mainstem consume`.
+pub(crate) fn consume(args: &ConsumeArgs) -> ExitCode {
+    conclude("consume", args.kafka.quiet, kafka::consume(args))
+}
+
+/// `mainstem group`.
+pub(crate) fn group(args: &GroupArgs) -> ExitCode {
+    conclude("group", args.kafka.quiet, kafka::group(args))
 }
 
 /// The one place where a tool's failure is told.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use mainstem_log::Compression;
 
 use super::bench::parse_rate;
 use super::connect::parse_seconds;
@@ -92,6 +93,18 @@ pub(crate) enum CodecArg {
     Lz4,
     /// zstd
     Zstd,
+}
+
+impl From<CodecArg> for Compression {
+    fn from(codec: CodecArg) -> Self {
+        match codec {
+            CodecArg::None => Self::None,
+            CodecArg::Gzip => Self::Gzip,
+            CodecArg::Snappy => Self::Snappy,
+            CodecArg::Lz4 => Self::Lz4,
+            CodecArg::Zstd => Self::Zstd,
+        }
+    }
 }
 
 /// Whose acknowledgement producers wait for.

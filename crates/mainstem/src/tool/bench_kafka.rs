@@ -5,7 +5,7 @@ use mainstem_log::Compression;
 
 use super::bench::print;
 use super::failure::Failure;
-use crate::cli::{AcksArg, BenchBatchArgs, BenchKafkaArgs, BenchKafkaCommon, BenchKafkaWork, CodecArg};
+use crate::cli::{AcksArg, BenchBatchArgs, BenchKafkaArgs, BenchKafkaCommon, BenchKafkaWork};
 
 /// Requests in flight on each connection, where neither --rate nor --window says otherwise: what Java producers
 /// have by default.
@@ -87,12 +87,6 @@ fn shape(args: &BenchBatchArgs) -> Shape {
     Shape {
         records: args.records,
         record_bytes: args.record_bytes as usize,
-        compression: match args.compression {
-            CodecArg::None => Compression::None,
-            CodecArg::Gzip => Compression::Gzip,
-            CodecArg::Snappy => Compression::Snappy,
-            CodecArg::Lz4 => Compression::Lz4,
-            CodecArg::Zstd => Compression::Zstd,
-        },
+        compression: args.compression.into(),
     }
 }

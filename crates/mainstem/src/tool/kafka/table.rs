@@ -1,0 +1,71 @@
+//! Columns on standard output.
+
+use std::io::{self, Write};
+
+use crate::tool::failure::{Failure, io_words};
+
+/// Rows of as many cells as the head has; all columns but the last are padded.
+pub(super) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with this head.
+    pub(super) fn new(head: &[&str]) -> Self {
+        Self { rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()] }
+    }
+
+    /// Adds a row.
+    pub(super) fn push(&mut self, row: Vec<String>) {
+        debug_assert_eq!(row.len(), self.rows[0].len());
+        self.rows.push(row);
+    }
+
+    fn text(&self) -> String {
+        let width =
+            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+            text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Prints it.
+    ///
+    /// # Errors
+    /// If standard output takes no more, other than by nobody reading it.
+    pub(super) fn print(&self) -> Result<(), Failure> {
+        print(&self.text())
+    }
+}
+
+/// Prints text as it is.
+///
+/// # Errors
+/// As [`Table::print`].
+pub(super) fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("standard output: {}", io_words(&error))))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(&["TOPIC", "N"]);
+        table.push(vec!["été-orders".into(), "1".into()]);
+        table.push(vec![String::new(), String::new()]);
+        assert_eq!(table.text(), "TOPIC       N\nété-orders  1\n\n");
+    }
+}

@@ -1,0 +1,199 @@
+//! `mainstem topic`: make, list, describe, delete and configure topics.
+
+use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
+use mainstem_kafka::api::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
+use mainstem_kafka::api::delete_topics::DeleteTopicsRequest;
+use mainstem_kafka::api::describe_configs::{
+    DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult,
+};
+use mainstem_kafka::api::incremental_alter_configs::{
+    AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
+};
+
+use super::cluster::{Cluster, Partition, Topic};
+use super::errors::{Several, check};
+use super::table::{Table, print};
+use crate::cli::{Position, TopicArgs, TopicCommand, TopicConfigArgs, TopicCreateArgs};
+use crate::tool::failure::Failure;
+
+/// The resource type of topics.
+const TOPIC: i8 = 2;
+/// Configuration that was set for the topic itself.
+const SET_FOR_TOPIC: i8 = 1;
+/// Operations on configuration (KIP-339).
+const SET: i8 = 0;
+const DELETE: i8 = 1;
+
+/// Does what `args` say.
+///
+/// # Errors
+/// If the broker does not answer, or refuses.
+pub(crate) fn run(args: &TopicArgs) -> Result<(), Failure> {
+    let mut cluster = Cluster::connect(&args.kafka)?;
+    let quiet = args.kafka.quiet;
+    match &args.command {
+        TopicCommand::Create(create_args) => create(&mut cluster, create_args, quiet),
+        TopicCommand::List { internal } => list(&mut cluster, *internal),
+        TopicCommand::Describe { topics } => describe(&mut cluster, topics),
+        TopicCommand::Delete { topics, if_exists } => delete(&mut cluster, topics, *if_exists, quiet),
+        TopicCommand::Config(config_args) => config(&mut cluster, config_args),
+    }
+}
+
+fn create(cluster: &mut Cluster, args: &TopicCreateArgs, quiet: bool) -> Result<(), Failure> {
+    let configs: Vec<CreatableTopicConfig> = args
+        .config
+        .iter()
+        .map(|(name, value)| CreatableTopicConfig { name: name.clone(), value: Some(value.clone()) })
+        .collect();
+    let topic = |name: &String| CreatableTopic {
+        name: name.clone(),
+        num_partitions: args.partitions.unwrap_or(-1),
+        replication_factor: args.replication_factor.unwrap_or(-1),
+        configs: configs.clone(),
+        ..CreatableTopic::default()
+    };
+    let request = CreateTopicsRequest {
+        topics: args.topics.iter().map(topic).collect(),
+        timeout_ms: timeout_ms(cluster),
+        ..CreateTopicsRequest::default()
+    };
+    let mut several = Several::new("topic", quiet);
+    for topic in cluster.any()?.call(&request)?.topics {
+        let is_there = topic.error_code == ErrorCode::TopicAlreadyExists.code();
+        if !(is_there && args.if_not_exists) {
+            let what = format!("topic {}", topic.name);
+            several.add(check(&what, topic.error_code, topic.error_message.as_deref()));
+        }
+    }
+    several.finish()
+}
+
+fn list(cluster: &mut Cluster, internal: bool) -> Result<(), Failure> {
+    let topics = cluster.all_topics()?;
+    let shown = topics.into_iter().filter(|topic| internal || !topic.internal);
+    let mut lines: Vec<String> = shown.map(|topic| topic.name + "\n").collect();
+    lines.sort_unstable();
+    print(&lines.concat())
+}
+
+fn describe(cluster: &mut Cluster, names: &[String]) -> Result<(), Failure> {
+    let mut topics = if names.is_empty() {
+        cluster.all_topics()?
+    } else {
+        names.iter().map(|name| cluster.topic(name)).collect::<Result<_, _>>()?
+    };
+    topics.sort_by(|one, other| one.name.cmp(&other.name));
+    for (index, topic) in topics.iter().enumerate() {
+        if index > 0 {
+            print("\n")?;
+        }
+        describe_one(cluster, topic)?;
+    }
+    Ok(())
+}
+
+fn describe_one(cluster: &mut Cluster, topic: &Topic) -> Result<(), Failure> {
+    let configs = configs(cluster, &topic.name)?;
+    let mut text = format!("topic {}\nid {}\n", topic.name, topic.id);
+    for config in configs.iter().filter(|config| config.config_source == SET_FOR_TOPIC) {
+        text.push_str(&line(config));
+    }
+    print(&text)?;
+    let partitions: Vec<Partition> =
+        topic.partitions.keys().map(|index| (topic.name.clone(), *index)).collect();
+    let begin = cluster.offsets(&partitions, Position::Beginning)?;
+    let end = cluster.offsets(&partitions, Position::End)?;
+    let mut table = Table::new(&["PARTITION", "LEADER", "BEGINNING", "END"]);
+    for (index, leader) in &topic.partitions {
+        let partition = (topic.name.clone(), *index);
+        table.push(vec![
+            index.to_string(),
+            leader.to_string(),
+            begin[&partition].to_string(),
+            end[&partition].to_string(),
+        ]);
+    }
+    table.print()
+}
+
+fn delete(cluster: &mut Cluster, names: &[String], if_exists: bool, quiet: bool) -> Result<(), Failure> {
+    let request = DeleteTopicsRequest {
+        topic_names: names.to_vec(),
+        timeout_ms: timeout_ms(cluster),
+        ..DeleteTopicsRequest::default()
+    };
+    let mut several = Several::new("topic", quiet);
+    for topic in cluster.any()?.call(&request)?.responses {
+        let is_missing = topic.error_code == ErrorCode::UnknownTopicOrPartition.code();
+        if !(is_missing && if_exists) {
+            let what = format!("topic {}", topic.name.unwrap_or_default());
+            several.add(check(&what, topic.error_code, topic.error_message.as_deref()));
+        }
+    }
+    several.finish()
+}
+
+fn config(cluster: &mut Cluster, args: &TopicConfigArgs) -> Result<(), Failure> {
+    if let Some(count) = args.partitions {
+        let topic =
+            CreatePartitionsTopic { name: args.topic.clone(), count, ..CreatePartitionsTopic::default() };
+        let timeout_ms = timeout_ms(cluster);
+        let request = CreatePartitionsRequest { topics: vec![topic], timeout_ms, ..Default::default() };
+        for result in cluster.any()?.call(&request)?.results {
+            check(&format!("topic {}", result.name), result.error_code, result.error_message.as_deref())?;
+        }
+    }
+    let set = args.set.iter().map(|(name, value)| change(name, SET, Some(value)));
+    let changes: Vec<AlterableConfig> =
+        set.chain(args.unset.iter().map(|name| change(name, DELETE, None))).collect();
+    if !changes.is_empty() {
+        alter(cluster, &args.topic, changes)?;
+    } else if args.partitions.is_none() {
+        let configs = configs(cluster, &args.topic)?;
+        let wanted = configs.iter().filter(|config| args.all || config.config_source == SET_FOR_TOPIC);
+        print(&wanted.map(line).collect::<String>())?;
+    }
+    Ok(())
+}
+
+fn change(name: &str, config_operation: i8, value: Option<&String>) -> AlterableConfig {
+    AlterableConfig { name: name.into(), config_operation, value: value.cloned() }
+}
+
+fn alter(cluster: &mut Cluster, topic: &str, configs: Vec<AlterableConfig>) -> Result<(), Failure> {
+    let resource = AlterConfigsResource { resource_type: TOPIC, resource_name: topic.into(), configs };
+    let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
+    for response in cluster.any()?.call(&request)?.responses {
+        let what = format!("topic {}", response.resource_name);
+        check(&what, response.error_code, response.error_message.as_deref())?;
+    }
+    Ok(())
+}
+
+/// The configuration of a topic, in the order of its keys.
+fn configs(cluster: &mut Cluster, topic: &str) -> Result<Vec<DescribeConfigsResourceResult>, Failure> {
+    let resource = DescribeConfigsResource {
+        resource_type: TOPIC,
+        resource_name: topic.into(),
+        configuration_keys: None,
+    };
+    let request = DescribeConfigsRequest { resources: vec![resource], ..DescribeConfigsRequest::default() };
+    let mut configs = Vec::new();
+    for result in cluster.any()?.call(&request)?.results {
+        check(&format!("topic {topic}"), result.error_code, result.error_message.as_deref())?;
+        configs.extend(result.configs);
+    }
+    configs.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(configs)
+}
+
+fn line(config: &DescribeConfigsResourceResult) -> String {
+    format!("{}={}\n", config.name, config.value.as_deref().unwrap_or_default())
+}
+
+/// What brokers may take for topics, as they want to be told.
+fn timeout_ms(cluster: &Cluster) -> i32 {
+    i32::try_from(cluster.patience().as_millis()).unwrap_or(i32::MAX)
+}

@@ -34,9 +34,9 @@ impl Visitor for Frame<'_> {
             return;
         }
         if self.asks {
-            check::<R>(self.body, version)
+            check::<R>(self.body, version);
         } else {
-            check::<R::Response>(self.body, version)
+            check::<R::Response>(self.body, version);
         }
         match (R::KEY, self.asks) {
             (ProduceRequest::KEY, true) => check_borrowed(self.body, version),

@@ -123,6 +123,7 @@ macro_rules! message {
                             })+)?
                             _ => {}
                         }
+                        reader.end_tagged(&value);
                     }
                 }
                 Ok(this)

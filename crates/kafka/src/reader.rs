@@ -23,16 +23,23 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
+/// What the elements of all arrays of one message may take in memory. An element can be larger in memory than on the
+/// wire, up to some twenty times, and a frame may be as long as the longest batch of records; no message that means
+/// anything comes near this.
+const ELEMENTS_BYTES_MAX: usize = 64 * 1024 * 1024;
+
 /// What is left of a message's bytes.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
+    /// What further elements may take in memory.
+    allowance: usize,
 }
 
 impl<'a> Reader<'a> {
     /// Reads `bytes` from their beginning.
     pub const fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+        Self { rest: bytes, allowance: ELEMENTS_BYTES_MAX }
     }
 
     /// The bytes not taken yet.
@@ -89,11 +96,23 @@ impl<'a> Reader<'a> {
         Err(DecodeError::Malformed("a variable-length number has more than 32 bits"))
     }
 
-    /// Takes a tagged field (KIP-482): its tag, and its value by itself.
+    /// Takes a tagged field (KIP-482): its tag, and its value by itself. When that is read, it is handed to
+    /// [`Self::end_tagged`].
     pub(crate) fn tagged(&mut self) -> Result<(u32, Self), DecodeError> {
         let tag = self.uvarint()?;
         let len = self.uvarint()? as usize;
-        Ok((tag, Self::new(self.bytes(len)?)))
+        Ok((tag, Self { rest: self.bytes(len)?, allowance: self.allowance }))
+    }
+
+    pub(crate) fn end_tagged(&mut self, value: &Self) {
+        self.allowance = value.allowance;
+    }
+
+    /// Makes sure that so many elements of so many bytes each may be kept.
+    pub(crate) fn allow(&mut self, count: usize, size: usize) -> Result<(), DecodeError> {
+        let left = count.checked_mul(size).and_then(|bytes| self.allowance.checked_sub(bytes));
+        self.allowance = left.ok_or(DecodeError::Malformed("the arrays of a message are too long"))?;
+        Ok(())
     }
 
     /// Takes a section of tagged fields none of which means anything here.
@@ -145,6 +164,18 @@ mod tests {
             assert!(matches!(Reader::new(&bytes).uvarint(), Err(DecodeError::Malformed(_))));
         }
         assert_eq!(Reader::new(&[0xFF, 0xFF, 0xFF, 0xFF, 0x0F]).uvarint(), Ok(u32::MAX));
+    }
+
+    #[test]
+    fn a_tagged_field_and_what_follows_share_one_allowance() {
+        let mut reader = Reader::new(&[7, 1, 0]);
+        let (_, mut value) = reader.tagged().unwrap();
+        assert_eq!(value.allow(ELEMENTS_BYTES_MAX / 2, 1), Ok(()));
+        reader.end_tagged(&value);
+        assert!(matches!(reader.allow(ELEMENTS_BYTES_MAX / 2 + 1, 1), Err(DecodeError::Malformed(_))));
+        let mut reader = Reader::new(&[]);
+        assert_eq!(reader.allow(1, ELEMENTS_BYTES_MAX), Ok(()));
+        assert!(matches!(reader.allow(1, 1), Err(DecodeError::Malformed(_))));
     }
 
     #[test]

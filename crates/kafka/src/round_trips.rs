@@ -182,6 +182,20 @@ fn a_length_that_lies_takes_no_memory() {
 }
 
 #[test]
+fn arrays_that_would_swell_in_memory_are_refused() {
+    use crate::api::metadata::{MetadataRequest, MetadataRequestTopic};
+    let topics =
+        |count| Some(vec![MetadataRequestTopic { name: Some(String::new()), ..Default::default() }; count]);
+    let within = MetadataRequest { topics: topics(10_000), ..MetadataRequest::default() };
+    assert_eq!(decoded(&encoded(&within, 9), 9), Ok(within));
+    let bytes = encoded(&MetadataRequest { topics: topics(2_000_000), ..MetadataRequest::default() }, 9);
+    let mut outcome = Ok(());
+    let taken = measure(|| outcome = decoded::<MetadataRequest>(&bytes, 9).map(drop));
+    assert!(matches!(outcome, Err(DecodeError::Malformed(_))), "{outcome:?}");
+    assert_eq!(taken.count_total, 0);
+}
+
+#[test]
 fn null_is_refused_where_it_must_not_be_and_encodes_as_empty() {
     use crate::api::metadata::MetadataRequest;
     let all = MetadataRequest { topics: None, ..MetadataRequest::default() };

@@ -177,12 +177,7 @@ impl<T: Wire> Wire for Vec<T> {
 
 impl<T: Wire> Nullable for Vec<T> {
     fn take_nullable(reader: &mut Reader<'_>, form: Form) -> Result<Option<Self>, DecodeError> {
-        let Some(count) = take_count(reader, form)? else { return Ok(None) };
-        let mut elements = Self::with_capacity(reserve::<T>(count, reader));
-        for _ in 0..count {
-            elements.push(T::take(reader, form)?);
-        }
-        Ok(Some(elements))
+        take_array(reader, form, |reader| T::take(reader, form))
     }
 
     fn put_null(into: &mut Vec<u8>, form: Form) {
@@ -190,19 +185,23 @@ impl<T: Wire> Nullable for Vec<T> {
     }
 }
 
-/// The elements that follow. Each takes a byte at least, so there are no more than bytes.
-pub(crate) fn take_count(reader: &mut Reader<'_>, form: Form) -> Result<Option<usize>, DecodeError> {
-    let count = take_len(reader, form)?;
-    if count.is_some_and(|count| count > reader.remaining()) {
-        Err(DecodeError::Truncated)
-    } else {
-        Ok(count)
+/// An array whose elements `take` takes. Each takes a byte at least, so there are no more than bytes; and before they
+/// have been seen, there is never made room for more than the bytes that are left could fill.
+pub(crate) fn take_array<'a, T>(
+    reader: &mut Reader<'a>,
+    form: Form,
+    mut take: impl FnMut(&mut Reader<'a>) -> Result<T, DecodeError>,
+) -> Result<Option<Vec<T>>, DecodeError> {
+    let Some(count) = take_len(reader, form)? else { return Ok(None) };
+    if count > reader.remaining() {
+        return Err(DecodeError::Truncated);
     }
-}
-
-/// How many elements to make room for before they have been seen: never more memory than bytes are left.
-pub(crate) fn reserve<T>(count: usize, reader: &Reader<'_>) -> usize {
-    count.min(reader.remaining() / size_of::<T>().max(1))
+    reader.allow(count, size_of::<T>())?;
+    let mut elements = Vec::with_capacity(count.min(reader.remaining() / size_of::<T>().max(1)));
+    for _ in 0..count {
+        elements.push(take(reader)?);
+    }
+    Ok(Some(elements))
 }
 
 /// The length of bytes or of an array; `None` stands for null.

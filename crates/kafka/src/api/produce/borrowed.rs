@@ -3,7 +3,7 @@
 use crate::Uuid;
 use crate::message::Request;
 use crate::reader::{DecodeError, Reader};
-use crate::wire::{Form, Wire, reserve, take_bytes, take_count, take_str};
+use crate::wire::{Form, Wire, take_array, take_bytes, take_str};
 
 use super::ProduceRequest;
 
@@ -78,13 +78,12 @@ fn take_all<'a, T>(
     form: Form,
     mut take: impl FnMut(&mut Reader<'a>) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
-    let count = take_count(reader, form)?.ok_or(MISSING)?;
-    let mut all = Vec::with_capacity(reserve::<T>(count, reader));
-    for _ in 0..count {
-        all.push(take(reader)?);
+    let all = take_array(reader, form, |reader| {
+        let element = take(reader)?;
         skip_tags(reader, form)?;
-    }
-    Ok(all)
+        Ok(element)
+    })?;
+    all.ok_or(MISSING)
 }
 
 /// The request has no tagged field that means anything.

@@ -12,7 +12,8 @@
 //!
 //! # What holds
 //! Any bytes decode to a message or to an error. No length is believed before the bytes it speaks of are there, so
-//! what decoding takes is in proportion to the frame, and not more than 64 MiB for all arrays. What has been decoded encodes again in the same version.
+//! what decoding takes is in proportion to the frame, and not more than 64 MiB for all arrays of a message. What has
+//! been decoded encodes again in the same version.
 //!
 //! # How a message is written down
 //! One file for each API under `api/`, and in it a table for each struct, in the order of the wire:

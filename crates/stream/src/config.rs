@@ -20,6 +20,8 @@ pub struct Config {
     pub partitions_max: i32,
     /// Largest request, bytes (`socket.request.max.bytes`).
     pub request_bytes_max: u32,
+    /// Where partitions lie, as tools are told (`log.dirs`).
+    pub log_dir: String,
     /// When an append of a topic that says nothing else counts as done.
     pub durability: Durability,
     /// Time for which a group that just got its first member waits for more, ms
@@ -47,6 +49,7 @@ impl Default for Config {
             partitions: 1,
             partitions_max: 20_000,
             request_bytes_max: 100 * 1024 * 1024,
+            log_dir: "data".into(),
             durability: Durability::Fsync,
             group_initial_rebalance_delay_ms: 0,
             offsets_retention_ms: 7 * 24 * 60 * 60 * 1000,

@@ -26,6 +26,9 @@ const TOPIC: &str = "topic/";
 /// What goes on when something is durable, or could not be kept.
 pub(crate) type Then = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>, Result<(), Error>) + Send>;
 
+/// What waits until a topic is not being changed any more.
+type Waiting = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>) + Send>;
+
 /// What shard 0 has.
 pub(crate) struct Controller {
     kept: Kept<Then>,
@@ -33,8 +36,8 @@ pub(crate) struct Controller {
     catalogue: Catalogue,
     /// Names of topics that are being made.
     making: BTreeSet<Arc<str>>,
-    /// Topics that are being changed or deleted.
-    changing: BTreeSet<[u8; 16]>,
+    /// Topics that are being changed or deleted, and what waits for that.
+    changing: BTreeMap<[u8; 16], Vec<Waiting>>,
     pub(crate) groups: GroupCoordinator,
 }
 
@@ -117,7 +120,22 @@ impl Controller {
         }
         shared.publish(Arc::new(catalogue.clone()));
         let groups = GroupCoordinator::restore(store, shared, clock)?;
-        Ok(Self { kept, catalogue, making: BTreeSet::new(), changing: BTreeSet::new(), groups })
+        Ok(Self { kept, catalogue, making: BTreeSet::new(), changing: BTreeMap::new(), groups })
+    }
+}
+
+impl Controller {
+    /// A topic whose name is the same but for what metrics cannot tell apart, `.` and `_`.
+    fn colliding(&self, name: &str) -> Option<&str> {
+        if !name.contains(['.', '_']) {
+            return None;
+        }
+        let alike = |other: &&Arc<str>| {
+            let pairs = other.bytes().zip(name.bytes());
+            let is_mark = |byte: u8| matches!(byte, b'.' | b'_');
+            other.len() == name.len() && pairs.into_iter().all(|(a, b)| a == b || (is_mark(a) && is_mark(b)))
+        };
+        self.catalogue.by_name.keys().chain(&self.making).find(alike).map(|name| &**name)
     }
 }
 
@@ -195,6 +213,10 @@ impl Shard {
         if controller.catalogue.topic(&new.name).is_some() || controller.making.contains(&new.name) {
             return refused(ErrorCode::TopicAlreadyExists, format!("Topic '{}' already exists.", new.name));
         }
+        if let Some(other) = controller.colliding(&new.name) {
+            let message = format!("Topic '{}' collides with existing topic: {other}", new.name);
+            return refused(ErrorCode::InvalidTopicException, message);
+        }
         if new.partitions < 1 {
             let message = "Number of partitions was set to an invalid non-positive value.";
             return refused(ErrorCode::InvalidPartitions, message.into());
@@ -249,16 +271,16 @@ impl Shard {
         &mut self,
         io: &mut Io<'_, Mail>,
         name: &str,
-        change: impl FnOnce(&Self, &Topic) -> Result<Topic, Refused>,
+        change: impl FnOnce(&Self, &Topic) -> Result<Topic, Refused> + Send + 'static,
         then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<(), Refused>) + Send + 'static,
     ) {
         let known = self.controller.as_ref().and_then(|controller| controller.catalogue.topic(name).cloned());
         let Some(known) = known else {
             return then(self, io, Err(ErrorCode::UnknownTopicOrPartition.into()));
         };
-        if self.controller.as_ref().is_some_and(|controller| controller.changing.contains(&known.id.0)) {
-            let message = Some("the topic is being changed".to_owned());
-            return then(self, io, Err(Refused { code: ErrorCode::ReassignmentInProgress, message }));
+        if let Some(waiting) = self.changes_of(known.id) {
+            let name = name.to_owned();
+            return waiting.push(Box::new(move |shard, io| shard.change_topic(io, &name, change, then)));
         }
         let topic = match change(self, &known) {
             Ok(topic) => topic,
@@ -267,18 +289,29 @@ impl Shard {
         let record = topic_record(&topic);
         let id = topic.id;
         if let Some(controller) = &mut self.controller {
-            controller.changing.insert(id.0);
+            controller.changing.insert(id.0, Vec::new());
         }
         let changed = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
-            if let Some(controller) = &mut shard.controller {
-                controller.changing.remove(&id.0);
-            }
             if outcome.is_ok() {
                 shard.change_catalogue(io, |catalogue| catalogue.put(topic));
             }
             then(shard, io, outcome.map_err(|error| crate::partition::refusal(&error)));
+            shard.has_changed(io, id);
         };
         self.keep(io, &[record], Box::new(changed));
+    }
+
+    /// What waits until a topic is not being changed any more; nothing if it is not.
+    fn changes_of(&mut self, id: Uuid) -> Option<&mut Vec<Waiting>> {
+        self.controller.as_mut()?.changing.get_mut(&id.0)
+    }
+
+    /// A topic is not being changed any more.
+    fn has_changed(&mut self, io: &mut Io<'_, Mail>, id: Uuid) {
+        let waiting = self.controller.as_mut().and_then(|controller| controller.changing.remove(&id.0));
+        for again in waiting.into_iter().flatten() {
+            again(self, io);
+        }
     }
 
     /// Deletes a topic and all in it.
@@ -288,19 +321,16 @@ impl Shard {
         id: Uuid,
         then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<(), Refused>) + Send + 'static,
     ) {
-        let is_known = self.controller.as_ref().is_some_and(|known| {
-            known.catalogue.topic_by_id(id).is_some() && !known.changing.contains(&id.0)
-        });
-        if !is_known {
-            return then(self, io, Err(ErrorCode::UnknownTopicOrPartition.into()));
+        if let Some(waiting) = self.changes_of(id) {
+            return waiting.push(Box::new(move |shard, io| shard.delete_topic(io, id, then)));
         }
-        if let Some(controller) = &mut self.controller {
-            controller.changing.insert(id.0);
+        match &mut self.controller {
+            Some(known) if known.catalogue.topic_by_id(id).is_some() => {
+                known.changing.insert(id.0, Vec::new());
+            }
+            _ => return then(self, io, Err(ErrorCode::UnknownTopicOrPartition.into())),
         }
         let deleted = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
-            if let Some(controller) = &mut shard.controller {
-                controller.changing.remove(&id.0);
-            }
             if outcome.is_ok() {
                 let mut gone = None;
                 shard.change_catalogue(io, |catalogue| gone = catalogue.remove(id));
@@ -310,6 +340,7 @@ impl Shard {
                 }
             }
             then(shard, io, outcome.map_err(|error| crate::partition::refusal(&error)));
+            shard.has_changed(io, id);
         };
         self.keep(io, &[(topic_key(id), None)], Box::new(deleted));
     }

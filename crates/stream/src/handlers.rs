@@ -5,18 +5,36 @@
 //! request that came to another shard goes there by mail, and its answer comes back the same way, so that a handler
 //! need not know. Partitions are asked with [`Shard::ask_partitions`] from anywhere.
 
+pub(crate) mod alter_configs;
+pub(crate) mod alter_partition_reassignments;
 pub(crate) mod api_versions;
+pub(crate) mod create_acls;
+pub(crate) mod create_partitions;
+pub(crate) mod create_topics;
+pub(crate) mod delete_acls;
 pub(crate) mod delete_groups;
+pub(crate) mod delete_records;
+pub(crate) mod delete_topics;
+pub(crate) mod describe_acls;
+pub(crate) mod describe_client_quotas;
 pub(crate) mod describe_cluster;
+pub(crate) mod describe_configs;
 pub(crate) mod describe_groups;
+pub(crate) mod describe_log_dirs;
+pub(crate) mod describe_topic_partitions;
+pub(crate) mod describe_user_scram_credentials;
+pub(crate) mod elect_leaders;
 pub(crate) mod fetch;
 pub(crate) mod fetch_session;
 pub(crate) mod find_coordinator;
 pub(crate) mod heartbeat;
+pub(crate) mod incremental_alter_configs;
 pub(crate) mod join_group;
 pub(crate) mod leave_group;
+pub(crate) mod list_config_resources;
 pub(crate) mod list_groups;
 pub(crate) mod list_offsets;
+pub(crate) mod list_partition_reassignments;
 pub(crate) mod metadata;
 pub(crate) mod offset_commit;
 pub(crate) mod offset_delete;
@@ -60,11 +78,24 @@ impl Shard {
         }
         let shard = self;
         handlers!(shard, io, call, body, shard.send_to_controller(io, call, body), {
+            alter_partition_reassignments::AlterPartitionReassignmentsRequest,
             api_versions::ApiVersionsRequest,
+            create_acls::CreateAclsRequest,
+            delete_acls::DeleteAclsRequest,
+            delete_records::DeleteRecordsRequest,
+            describe_acls::DescribeAclsRequest,
+            describe_client_quotas::DescribeClientQuotasRequest,
             describe_cluster::DescribeClusterRequest,
+            describe_configs::DescribeConfigsRequest,
+            describe_log_dirs::DescribeLogDirsRequest,
+            describe_topic_partitions::DescribeTopicPartitionsRequest,
+            describe_user_scram_credentials::DescribeUserScramCredentialsRequest,
+            elect_leaders::ElectLeadersRequest,
             fetch::FetchRequest,
             find_coordinator::FindCoordinatorRequest,
+            list_config_resources::ListConfigResourcesRequest,
             list_offsets::ListOffsetsRequest,
+            list_partition_reassignments::ListPartitionReassignmentsRequest,
             metadata::MetadataRequest,
             offset_for_leader_epoch::OffsetForLeaderEpochRequest,
         });
@@ -85,9 +116,14 @@ impl Shard {
         let (shard, call) = (self, call.clone());
         shard.shared.refresh(&mut shard.catalogue);
         handlers!(shard, io, call, body, shard.answer_unsupported(io, &call), {
+            alter_configs::AlterConfigsRequest,
+            create_partitions::CreatePartitionsRequest,
+            create_topics::CreateTopicsRequest,
             delete_groups::DeleteGroupsRequest,
+            delete_topics::DeleteTopicsRequest,
             describe_groups::DescribeGroupsRequest,
             heartbeat::HeartbeatRequest,
+            incremental_alter_configs::IncrementalAlterConfigsRequest,
             join_group::JoinGroupRequest,
             leave_group::LeaveGroupRequest,
             list_groups::ListGroupsRequest,

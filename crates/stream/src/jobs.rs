@@ -8,6 +8,7 @@ use crate::catalogue::PartitionId;
 use crate::handlers::fetch::FetchJob;
 use crate::handlers::produce::ProduceJob;
 use crate::mail::{JobId, Letter, Mail};
+use crate::partition::Refused;
 use crate::shard::Shard;
 use crate::work::{Done, PartAnswer, PartAsk, Work};
 
@@ -24,6 +25,22 @@ pub(crate) enum Job {
     Produce(ProduceJob),
     Fetch(Box<FetchJob>),
     Ask(AskJob),
+    Changes(ChangesJob),
+}
+
+/// Changes that go on at once, and what follows when all of them are done.
+pub(crate) struct ChangesJob {
+    waiting: usize,
+    outcomes: Vec<Result<(), Refused>>,
+    then: ThenOutcomes,
+}
+
+type ThenOutcomes = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>, Vec<Result<(), Refused>>) + Send>;
+
+impl std::fmt::Debug for ChangesJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ChangesJob {{ waiting: {} }}", self.waiting)
+    }
 }
 
 /// Questions about partitions, and what follows from their answers.
@@ -108,6 +125,41 @@ impl Shard {
         let job = self.jobs.add(Job::Ask(AskJob { waiting, answers, then: Box::new(then) }));
         for (shard, asks) in by_shard.into_iter().enumerate().filter(|(_, asks)| !asks.is_empty()) {
             self.give_work(io, shard, job, Work::Ask(asks));
+        }
+    }
+
+    /// Begins changes, each of which tells its outcome to [`Shard::change_done`], under the number that is returned.
+    /// Those that have failed before they began are in `outcomes`, with all that have nothing to do; `waiting`
+    /// counts the others.
+    pub(crate) fn begin_changes(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        outcomes: Vec<Result<(), Refused>>,
+        waiting: usize,
+        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Vec<Result<(), Refused>>) + Send + 'static,
+    ) -> u64 {
+        if waiting == 0 {
+            then(self, io, outcomes);
+            return 0;
+        }
+        self.jobs.add(Job::Changes(ChangesJob { waiting, outcomes, then: Box::new(then) }))
+    }
+
+    /// One of several changes is done.
+    pub(crate) fn change_done(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        job: u64,
+        part: usize,
+        outcome: Result<(), Refused>,
+    ) {
+        let Some(Job::Changes(changes)) = self.jobs.get(job) else { return };
+        changes.outcomes[part] = outcome;
+        changes.waiting -= 1;
+        if changes.waiting == 0
+            && let Some(Job::Changes(changes)) = self.jobs.take(job)
+        {
+            (changes.then)(self, io, changes.outcomes);
         }
     }
 

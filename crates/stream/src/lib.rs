@@ -24,8 +24,10 @@
 //! must last · `controller` what is coordinated on shard 0 · `groups` consumer groups there · `handlers` one file
 //! per API.
 
+mod broker_config;
 mod catalogue;
 mod config;
+mod config_entries;
 mod conn;
 mod controller;
 mod groups;

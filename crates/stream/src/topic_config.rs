@@ -6,6 +6,10 @@ use mainstem_log::{Cleanup, Compression, Durability, Options};
 
 use crate::config::Config;
 
+mod keys;
+
+pub(crate) use keys::KEYS;
+
 /// Our own key: when an append counts as done, `fsync` or `os`.
 pub(crate) const DURABILITY: &str = "mainstem.durability";
 
@@ -17,11 +21,17 @@ pub(crate) enum Kind {
     Int(i64, i64),
     Long(i64, i64),
     Double(f64, f64),
+    /// -1, or within these bounds.
+    Level(i64, i64),
     /// One of these.
     OneOf(&'static [&'static str]),
-    /// Some of these, separated by commas.
+    /// Some of these, or none, separated by commas.
     SomeOf(&'static [&'static str]),
-    /// Anything; it is kept and has no effect on a single node.
+    /// Pairs of a partition and a broker, or `*` for all.
+    Replicas,
+    /// A switch for what there is not: only `false`.
+    Never,
+    /// Anything.
     Text,
 }
 
@@ -29,6 +39,8 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key {
     pub(crate) name: &'static str,
+    /// What a broker calls its default; empty if it does not.
+    pub(crate) broker: &'static str,
     pub(crate) kind: Kind,
     pub(crate) default: Default_,
     pub(crate) doc: &'static str,
@@ -43,160 +55,36 @@ pub(crate) enum Default_ {
     Broker(fn(&Config) -> String),
 }
 
-use Default_::{Broker, Fixed};
-
-const INT_MAX: i64 = i32::MAX as i64;
-
-const fn key(name: &'static str, kind: Kind, default: Default_, doc: &'static str) -> Key {
-    Key { name, kind, default, doc }
-}
-
-/// All keys, in the order of their names.
-pub(crate) const KEYS: [Key; 26] = [
-    key(
-        "cleanup.policy",
-        Kind::SomeOf(&["delete", "compact"]),
-        Fixed("delete"),
-        "Whether old records are removed by age and size, or of each key the newest is kept, or both.",
-    ),
-    key(
-        "compression.gzip.level",
-        Kind::Int(-1, 9),
-        Fixed("-1"),
-        "Level of gzip if compression.type is gzip.",
-    ),
-    key("compression.lz4.level", Kind::Int(1, 17), Fixed("9"), "Level of lz4 if compression.type is lz4."),
-    key(
-        "compression.type",
-        Kind::OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]),
-        Fixed("producer"),
-        "How batches are kept: as the producer compressed them, or compressed anew.",
-    ),
-    key(
-        "compression.zstd.level",
-        Kind::Int(-131_072, 22),
-        Fixed("3"),
-        "Level of zstd if compression.type is zstd.",
-    ),
-    key(
-        "delete.retention.ms",
-        Kind::Long(0, i64::MAX),
-        Fixed("86400000"),
-        "How long compaction keeps a record without value, ms.",
-    ),
-    key(
-        "file.delete.delay.ms",
-        Kind::Long(0, i64::MAX),
-        Fixed("60000"),
-        "Accepted; files are removed at once, and stay readable to whoever reads them.",
-    ),
-    key(
-        "flush.messages",
-        Kind::Long(1, i64::MAX),
-        Fixed("9223372036854775807"),
-        "Accepted; mainstem.durability says what is synced.",
-    ),
-    key(
-        "flush.ms",
-        Kind::Long(0, i64::MAX),
-        Fixed("9223372036854775807"),
-        "Accepted; mainstem.durability says what is synced.",
-    ),
-    key(
-        "follower.replication.throttled.replicas",
-        Kind::Text,
-        Fixed(""),
-        "Accepted; there are no followers.",
-    ),
-    key(
-        "index.interval.bytes",
-        Kind::Int(0, INT_MAX),
-        Fixed("4096"),
-        "Accepted; the index has an interval of its own.",
-    ),
-    key("leader.replication.throttled.replicas", Kind::Text, Fixed(""), "Accepted; there are no followers."),
-    key(
-        DURABILITY,
-        Kind::OneOf(&["fsync", "os"]),
-        Broker(|config| durability_name(config.durability).to_owned()),
-        "When an append counts as done: on disk, or in the hands of the operating system.",
-    ),
-    key(
-        "max.compaction.lag.ms",
-        Kind::Long(1, i64::MAX),
-        Fixed("9223372036854775807"),
-        "Accepted; min.cleanable.dirty.ratio decides when a log is compacted.",
-    ),
-    key(
-        "max.message.bytes",
-        Kind::Int(0, INT_MAX),
-        Broker(|config| config.message_bytes_max.to_string()),
-        "Largest record batch, as it is compressed, bytes.",
-    ),
-    key(
-        "message.timestamp.after.max.ms",
-        Kind::Long(0, i64::MAX),
-        Fixed("3600000"),
-        "How far ahead of the broker's clock a record's timestamp may be, ms.",
-    ),
-    key(
-        "message.timestamp.before.max.ms",
-        Kind::Long(0, i64::MAX),
-        Fixed("9223372036854775807"),
-        "How far behind the broker's clock a record's timestamp may be, ms.",
-    ),
-    key(
-        "message.timestamp.type",
-        Kind::OneOf(&["CreateTime", "LogAppendTime"]),
-        Fixed("CreateTime"),
-        "Whether a record's timestamp is its producer's, or the time of its arrival.",
-    ),
-    key(
-        "min.cleanable.dirty.ratio",
-        Kind::Double(0.0, 1.0),
-        Fixed("0.5"),
-        "Part of a log that must be uncompacted before it is compacted again.",
-    ),
-    key(
-        "min.compaction.lag.ms",
-        Kind::Long(0, i64::MAX),
-        Fixed("0"),
-        "Accepted; only closed segments are compacted.",
-    ),
-    key("min.insync.replicas", Kind::Int(1, INT_MAX), Fixed("1"), "Accepted; one replica is all there is."),
-    key(
-        "retention.bytes",
-        Kind::Long(i64::MIN, i64::MAX),
-        Broker(|config| config.retention_bytes.to_string()),
-        "Size of a partition beyond which its oldest segments are removed, bytes; -1 for no limit.",
-    ),
-    key(
-        "retention.ms",
-        Kind::Long(-1, i64::MAX),
-        Broker(|config| config.retention_ms.to_string()),
-        "Age of its newest record from which on a segment is removed, ms; -1 for no limit.",
-    ),
-    key(
-        "segment.bytes",
-        Kind::Int(14, INT_MAX),
-        Broker(|config| config.segment_bytes.to_string()),
-        "Size from which on a segment is closed and another begun, bytes.",
-    ),
-    key("segment.ms", Kind::Long(1, i64::MAX), Fixed("604800000"), "Age from which on it is, ms."),
-    key(
-        "unclean.leader.election.enable",
-        Kind::Boolean,
-        Fixed("false"),
-        "Accepted; there is nobody to elect.",
-    ),
-];
-
 /// The key of this name.
 pub(crate) fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-fn durability_name(durability: Durability) -> &'static str {
+/// Why a topic cannot be set to this, in Kafka's words; nothing if it can.
+pub(crate) fn fault(set: &BTreeMap<String, String>) -> Option<String> {
+    for (name, value) in set {
+        match find(name) {
+            None => return Some(format!("Unknown topic config name: {name}")),
+            Some(key) => {
+                if let Err(fault) = key.check(value) {
+                    return Some(fault);
+                }
+            }
+        }
+    }
+    let number = |name: &str| set.get(name)?.trim().parse::<i64>().ok();
+    let (least, most) = (number("min.compaction.lag.ms"), number("max.compaction.lag.ms"));
+    if let (Some(least), Some(most)) = (least, most)
+        && least > most
+    {
+        return Some(format!(
+            "conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        ));
+    }
+    None
+}
+
+pub(crate) fn durability_name(durability: Durability) -> &'static str {
     match durability {
         Durability::Fsync => "fsync",
         Durability::Os => "os",
@@ -207,43 +95,94 @@ impl Key {
     /// The value of a topic that does not set it.
     pub(crate) fn default_value(&self, config: &Config) -> String {
         match self.default {
-            Fixed(text) => text.to_owned(),
-            Broker(of) => of(config),
+            Default_::Fixed(text) => text.to_owned(),
+            Default_::Broker(of) => of(config),
         }
     }
 
-    /// Why the key does not take a value, in words for its sender.
+    /// Why the key does not take a value, in Kafka's words for its sender.
     ///
     /// # Errors
     /// Those words.
     pub(crate) fn check(&self, value: &str) -> Result<(), String> {
-        let fault =
-            |what: &str| Err(format!("Invalid value {value} for configuration {}: {what}", self.name));
-        match self.kind {
-            Kind::Boolean if matches!(value, "true" | "false") => Ok(()),
-            Kind::Boolean => fault("Expected value to be either true or false"),
-            Kind::Int(low, high) | Kind::Long(low, high) => match value.trim().parse::<i64>() {
-                Ok(number) if (low..=high).contains(&number) => Ok(()),
-                Ok(_) => fault(&format!("Value must be between {low} and {high}")),
-                Err(_) => fault("Not a number of the right type"),
-            },
-            Kind::Double(low, high) => match value.trim().parse::<f64>() {
-                Ok(number) if (low..=high).contains(&number) => Ok(()),
-                Ok(_) => fault(&format!("Value must be between {low} and {high}")),
-                Err(_) => fault("Not a number"),
-            },
-            Kind::OneOf(names) if names.contains(&value) => Ok(()),
-            Kind::OneOf(names) => fault(&format!("String must be one of: {}", names.join(", "))),
-            Kind::SomeOf(names) => {
-                let is_known = |part: &str| names.contains(&part.trim());
-                if !value.is_empty() && value.split(',').all(is_known) {
-                    Ok(())
-                } else {
-                    fault(&format!("Must consist of: {}", names.join(", ")))
-                }
+        self.kind.check(value).map_err(|fault| match self.kind {
+            Kind::Never => fault,
+            _ => format!("Invalid value {value} for configuration {}: {fault}", self.name),
+        })
+    }
+}
+
+impl Kind {
+    fn check(self, value: &str) -> Result<(), String> {
+        let trimmed = value.trim();
+        let is_boolean = trimmed.eq_ignore_ascii_case("true") || trimmed.eq_ignore_ascii_case("false");
+        match self {
+            Self::Boolean if is_boolean => Ok(()),
+            Self::Boolean => Err("Expected value to be either true or false".into()),
+            Self::Int(low, high) => {
+                let number = trimmed.parse::<i32>().map_err(|_| "Not a number of type INT")?;
+                within(
+                    i64::from(number),
+                    low,
+                    high,
+                    &format!("at least {low}"),
+                    &format!("no more than {high}"),
+                )
             }
-            Kind::Text => Ok(()),
+            Self::Long(low, high) => {
+                let number = trimmed.parse::<i64>().map_err(|_| "Not a number of type LONG")?;
+                within(number, low, high, &format!("at least {low}"), &format!("no more than {high}"))
+            }
+            Self::Double(low, high) => {
+                let number = trimmed.parse::<f64>().map_err(|_| "Not a number of type DOUBLE")?;
+                within(number, low, high, &format!("at least {low}"), &format!("no more than {high}"))
+            }
+            Self::Level(low, high) => match trimmed.parse::<i32>().map(i64::from) {
+                Ok(number) if number == -1 || (low..=high).contains(&number) => Ok(()),
+                Ok(_) => Err(format!("Value must be between {low} and {high} or equal to -1")),
+                Err(_) => Err("Not a number of type INT".into()),
+            },
+            Self::OneOf(names) if names.contains(&value) => Ok(()),
+            Self::OneOf(names) => Err(format!("String must be one of: {}", names.join(", "))),
+            Self::SomeOf(names) if parts(value).all(|part| names.contains(&part)) => Ok(()),
+            Self::SomeOf(names) => Err(format!("String must be one of: {}", names.join(", "))),
+            Self::Replicas if trimmed == "*" || parts(value).all(is_replica) => Ok(()),
+            Self::Replicas => {
+                Err("it must be the literal '*' or a list of replicas in the following format: \
+                 [partitionId]:[brokerId],[partitionId]:[brokerId],..."
+                    .into())
+            }
+            Self::Never if is_boolean && !trimmed.eq_ignore_ascii_case("true") => Ok(()),
+            Self::Never => Err("Tiered Storage functionality is disabled in the broker. \
+                 Topic cannot be configured with remote log storage."
+                .into()),
+            Self::Text => Ok(()),
         }
+    }
+
+    /// Whether values are lists, to which can be added and taken away from.
+    pub(crate) fn is_list(self) -> bool {
+        matches!(self, Self::SomeOf(_) | Self::Replicas)
+    }
+}
+
+/// What stands between the commas; an empty text is an empty list.
+pub(crate) fn parts(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|part| !part.is_empty())
+}
+
+fn is_replica(pair: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    pair.split_once(':').is_some_and(|(partition, broker)| is_number(partition) && is_number(broker))
+}
+
+fn within<T: PartialOrd>(number: T, low: T, high: T, least: &str, most: &str) -> Result<(), String> {
+    if number < low {
+        Err(format!("Value must be {least}"))
+    } else if number <= high {
+        Ok(())
+    } else {
+        Err(format!("Value must be {most}"))
     }
 }
 
@@ -280,12 +219,13 @@ impl TopicConfig {
         let number = |name: &str| text(name).trim().parse::<i64>().unwrap_or(0);
         let limit = |name: &str| u64::try_from(number(name)).ok();
         let policy = text("cleanup.policy");
-        let deletes = policy.split(',').any(|part| part.trim() == "delete");
-        let is_compacted = policy.split(',').any(|part| part.trim() == "compact");
+        let deletes = parts(&policy).any(|part| part == "delete");
+        let is_compacted = parts(&policy).any(|part| part == "compact");
         let cleanup = match (deletes, is_compacted) {
             (true, true) => Cleanup::CompactAndDelete,
             (false, true) => Cleanup::Compact,
-            _ => Cleanup::Delete,
+            (true, false) => Cleanup::Delete,
+            (false, false) => Cleanup::Manual,
         };
         let level = |name: &str| number(name) as i32;
         let recompress = match text("compression.type").as_str() {
@@ -334,6 +274,58 @@ mod tests {
             assert_eq!(key.check(&key.default_value(&Config::default())), Ok(()), "{}", key.name);
         }
         assert!(KEYS.is_sorted_by_key(|key| key.name));
+    }
+
+    /// As Apache Kafka 4.3 answers.
+    #[test]
+    fn values_are_refused_in_the_words_of_kafka() {
+        for (name, value, fault) in [
+            (
+                "retention.ms",
+                "abc",
+                "Invalid value abc for configuration retention.ms: Not a number of type LONG",
+            ),
+            (
+                "retention.ms",
+                "-2",
+                "Invalid value -2 for configuration retention.ms: Value must be at least -1",
+            ),
+            (
+                "segment.bytes",
+                "10",
+                "Invalid value 10 for configuration segment.bytes: Value must be at least 1048576",
+            ),
+            (
+                "compression.gzip.level",
+                "0",
+                "Invalid value 0 for configuration compression.gzip.level: Value must be between 1 and 9 or equal to -1",
+            ),
+            (
+                "cleanup.policy",
+                "foo",
+                "Invalid value foo for configuration cleanup.policy: String must be one of: compact, delete",
+            ),
+            (
+                "preallocate",
+                "maybe",
+                "Invalid value maybe for configuration preallocate: Expected value to be either true or false",
+            ),
+            ("foo", "bar", "Unknown topic config name: foo"),
+        ] {
+            let set = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+            assert_eq!(super::fault(&set).as_deref(), Some(fault));
+        }
+        for (name, value) in [
+            ("cleanup.policy", ""),
+            ("cleanup.policy", "compact, delete"),
+            ("preallocate", " TRUE "),
+            ("retention.ms", " 7 "),
+            ("leader.replication.throttled.replicas", "*"),
+            ("leader.replication.throttled.replicas", "0:1,1:1"),
+        ] {
+            let set = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+            assert_eq!(super::fault(&set), None, "{name}={value}");
+        }
     }
 
     #[test]

@@ -195,11 +195,13 @@ mod tests {
         let mut sessions = Sessions::default();
         let plan = sessions.plan(conn, &mut mine, &request(0, 0, &[0, 1, 2], &[])).unwrap();
         assert!(!plan.is_incremental && plan.session_id == mine && mine != 0);
-        let plan = sessions.plan(conn, &mut mine, &request(mine, 1, &[5], &[1])).unwrap();
+        let next = request(mine, 1, &[5], &[1]);
+        let plan = sessions.plan(conn, &mut mine, &next).unwrap();
         assert!(plan.is_incremental);
         assert_eq!(indexes(&plan), [0, 2, 5]);
         sessions.begin_with(mine, plan.parts[1].0.clone());
-        let plan = sessions.plan(conn, &mut mine, &request(mine, 2, &[], &[])).unwrap();
+        let next = request(mine, 2, &[], &[]);
+        let plan = sessions.plan(conn, &mut mine, &next).unwrap();
         assert_eq!(indexes(&plan), [2, 5, 0]);
     }
 

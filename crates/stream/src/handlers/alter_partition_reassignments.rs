@@ -1,0 +1,53 @@
+//! `AlterPartitionReassignments`, versions 0 and 1: moves partitions between nodes (KIP-455). There is one node, where
+//! they are already. Runs here.
+
+use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::alter_partition_reassignments::{
+    AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, ReassignablePartition,
+    ReassignablePartitionResponse, ReassignableTopic, ReassignableTopicResponse,
+};
+use mainstem_runtime::Io;
+
+use super::create_topics::check_assignment;
+use crate::mail::{Call, Mail};
+use crate::partition::Refused;
+use crate::shard::Shard;
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: Call,
+    request: AlterPartitionReassignmentsRequest,
+) {
+    let topic = |topic: &ReassignableTopic| {
+        let partition = |partition: &ReassignablePartition| {
+            let outcome = move_partition(shard, &topic.name, partition);
+            let Refused { code, message } = outcome.err().unwrap_or(ErrorCode::None.into());
+            ReassignablePartitionResponse {
+                partition_index: partition.partition_index,
+                error_code: code as i16,
+                error_message: message,
+            }
+        };
+        let partitions = topic.partitions.iter().map(partition).collect();
+        ReassignableTopicResponse { name: topic.name.clone(), partitions }
+    };
+    let response = AlterPartitionReassignmentsResponse {
+        allow_replication_factor_change: request.allow_replication_factor_change,
+        responses: request.topics.iter().map(topic).collect(),
+        ..AlterPartitionReassignmentsResponse::default()
+    };
+    shard.reply::<AlterPartitionReassignmentsRequest>(io, &call, &response);
+}
+
+fn move_partition(shard: &Shard, topic: &str, partition: &ReassignablePartition) -> Result<(), Refused> {
+    let known = shard.catalogue.topic(topic).and_then(|topic| topic.home(partition.partition_index));
+    if known.is_none() {
+        return Err(ErrorCode::UnknownTopicOrPartition.into());
+    }
+    match &partition.replicas {
+        Some(replicas) => check_assignment(shard.shared.config.node_id, replicas),
+        // To cancel what is not going on.
+        None => Err(ErrorCode::NoReassignmentInProgress.into()),
+    }
+}

@@ -1,0 +1,455 @@
+//! Consumer groups over the wire: every version of their requests, on a shard that coordinates and on one that does not.
+
+mod kit;
+
+use kit::{Broker, Client};
+use mainstem_kafka::api::delete_groups::DeleteGroupsRequest;
+use mainstem_kafka::api::describe_groups::{DescribeGroupsRequest, DescribedGroup};
+use mainstem_kafka::api::find_coordinator::FindCoordinatorRequest;
+use mainstem_kafka::api::heartbeat::HeartbeatRequest;
+use mainstem_kafka::api::join_group::{JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse};
+use mainstem_kafka::api::leave_group::{LeaveGroupRequest, MemberIdentity};
+use mainstem_kafka::api::list_groups::ListGroupsRequest;
+use mainstem_kafka::api::metadata::{MetadataRequest, MetadataRequestTopic};
+use mainstem_kafka::api::offset_commit::{
+    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use mainstem_kafka::api::offset_delete::{
+    OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic,
+};
+use mainstem_kafka::api::offset_fetch::{
+    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+};
+use mainstem_kafka::api::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
+use mainstem_kafka::{ErrorCode, Uuid};
+
+const GROUP: &str = "group";
+const TOPIC: &str = "topic";
+const SESSION_MS: u64 = 10_000;
+
+fn join(member_id: &str) -> JoinGroupRequest {
+    JoinGroupRequest {
+        group_id: GROUP.into(),
+        session_timeout_ms: SESSION_MS as i32,
+        rebalance_timeout_ms: 60_000,
+        member_id: member_id.into(),
+        protocol_type: "consumer".into(),
+        protocols: vec![JoinGroupRequestProtocol {
+            name: "range".into(),
+            metadata: vec![1, 2],
+            ..JoinGroupRequestProtocol::default()
+        }],
+        ..JoinGroupRequest::default()
+    }
+}
+
+fn sync(member_id: &str, generation_id: i32, assignments: &[(&str, &[u8])]) -> SyncGroupRequest {
+    let assignment = |(member_id, assignment): &(&str, &[u8])| SyncGroupRequestAssignment {
+        member_id: (*member_id).into(),
+        assignment: assignment.to_vec(),
+        ..SyncGroupRequestAssignment::default()
+    };
+    SyncGroupRequest {
+        group_id: GROUP.into(),
+        generation_id,
+        member_id: member_id.into(),
+        protocol_type: Some("consumer".into()),
+        protocol_name: Some("range".into()),
+        assignments: assignments.iter().map(assignment).collect(),
+        ..SyncGroupRequest::default()
+    }
+}
+
+fn heartbeat(member_id: &str, generation_id: i32) -> HeartbeatRequest {
+    HeartbeatRequest {
+        group_id: GROUP.into(),
+        generation_id,
+        member_id: member_id.into(),
+        ..HeartbeatRequest::default()
+    }
+}
+
+fn commit(member_id: &str, generation: i32, topic_id: Uuid, offset: i64) -> OffsetCommitRequest {
+    let partition = |partition_index| OffsetCommitRequestPartition {
+        partition_index,
+        committed_offset: offset,
+        committed_metadata: Some("note".into()),
+        ..OffsetCommitRequestPartition::default()
+    };
+    OffsetCommitRequest {
+        group_id: GROUP.into(),
+        generation_id_or_member_epoch: generation,
+        member_id: member_id.into(),
+        topics: vec![OffsetCommitRequestTopic {
+            name: TOPIC.into(),
+            topic_id,
+            partitions: vec![partition(0), partition(7)],
+            ..OffsetCommitRequestTopic::default()
+        }],
+        ..OffsetCommitRequest::default()
+    }
+}
+
+/// Makes the topic, of one partition; its identifier.
+fn make_topic(broker: &mut Broker) -> Uuid {
+    let client = broker.connect(0);
+    let topic = MetadataRequestTopic { name: Some(TOPIC.into()), ..MetadataRequestTopic::default() };
+    let request = MetadataRequest {
+        topics: Some(vec![topic]),
+        allow_auto_topic_creation: true,
+        ..MetadataRequest::default()
+    };
+    let response = broker.ask(client, 12, &request);
+    assert_eq!(response.topics[0].error_code, 0);
+    response.topics[0].topic_id
+}
+
+/// Joins alone, whatever the version asks for; what it is told in the end.
+fn join_alone(broker: &mut Broker, client: Client, version: i16) -> JoinGroupResponse {
+    let first = broker.ask(client, version, &join(""));
+    if version < 4 {
+        return first;
+    }
+    assert_eq!(first.error_code, ErrorCode::MemberIdRequired as i16);
+    assert_eq!(first.generation_id, -1);
+    assert_eq!(first.protocol_name.is_none(), version >= 7);
+    broker.ask(client, version, &join(&first.member_id))
+}
+
+/// A member alone in its group, which is stable: its identifier.
+fn settle(broker: &mut Broker, client: Client) -> (String, i32) {
+    let joined = join_alone(broker, client, 9);
+    let (id, generation) = (joined.member_id, joined.generation_id);
+    let synced = broker.ask(client, 5, &sync(&id, generation, &[(&id, b"all")]));
+    assert_eq!(synced.error_code, 0);
+    (id, generation)
+}
+
+fn describe(broker: &mut Broker, client: Client, version: i16) -> DescribedGroup {
+    let request = DescribeGroupsRequest { groups: vec![GROUP.into()], ..DescribeGroupsRequest::default() };
+    broker.ask(client, version, &request).groups.remove(0)
+}
+
+/// What is committed for partition 0, and its error.
+fn fetch(broker: &mut Broker, client: Client, version: i16, topic_id: Uuid) -> (i64, i16) {
+    if version < 8 {
+        let topic = OffsetFetchRequestTopic {
+            name: TOPIC.into(),
+            partition_indexes: vec![0],
+            ..OffsetFetchRequestTopic::default()
+        };
+        let request = OffsetFetchRequest {
+            group_id: GROUP.into(),
+            topics: Some(vec![topic]),
+            ..OffsetFetchRequest::default()
+        };
+        let response = broker.ask(client, version, &request);
+        let partition = &response.topics[0].partitions[0];
+        return (partition.committed_offset, partition.error_code);
+    }
+    let topic = OffsetFetchRequestTopics {
+        name: TOPIC.into(),
+        topic_id,
+        partition_indexes: vec![0],
+        ..OffsetFetchRequestTopics::default()
+    };
+    let group = OffsetFetchRequestGroup {
+        group_id: GROUP.into(),
+        topics: Some(vec![topic]),
+        ..OffsetFetchRequestGroup::default()
+    };
+    let response = broker.ask(
+        client,
+        version,
+        &OffsetFetchRequest { groups: vec![group], ..OffsetFetchRequest::default() },
+    );
+    let partition = &response.groups[0].topics[0].partitions[0];
+    (partition.committed_offset, partition.error_code)
+}
+
+#[test]
+fn a_member_lives_through_every_version() {
+    for shard in [0, 1] {
+        for version in 0..=9 {
+            let mut broker = Broker::new(2);
+            let client = broker.connect(shard);
+            let joined = join_alone(&mut broker, client, version);
+            assert_eq!((joined.error_code, joined.generation_id), (0, 1), "version {version}");
+            assert_eq!(joined.leader, joined.member_id);
+            assert_eq!(joined.members[0].metadata, [1, 2]);
+            assert_eq!(joined.protocol_name.as_deref(), Some("range"));
+            let id = joined.member_id;
+            let synced = broker.ask(client, version.min(5), &sync(&id, 1, &[(&id, b"all")]));
+            assert_eq!((synced.error_code, synced.assignment.as_slice()), (0, &b"all"[..]));
+            assert_eq!(broker.ask(client, version.min(4), &heartbeat(&id, 1)).error_code, 0);
+            let illegal = broker.ask(client, version.min(4), &heartbeat(&id, 2)).error_code;
+            assert_eq!(illegal, ErrorCode::IllegalGeneration as i16);
+            let described = describe(&mut broker, client, version.min(6));
+            assert_eq!(
+                (described.group_state.as_str(), described.protocol_data.as_str()),
+                ("Stable", "range")
+            );
+            assert_eq!(described.members[0].member_assignment, b"all");
+            let leave = LeaveGroupRequest {
+                group_id: GROUP.into(),
+                member_id: id.clone(),
+                members: vec![MemberIdentity { member_id: id.clone(), ..MemberIdentity::default() }],
+                ..LeaveGroupRequest::default()
+            };
+            let left = broker.ask(client, version.min(5), &leave);
+            assert_eq!(left.error_code, 0);
+            assert!(left.members.iter().all(|member| member.error_code == 0));
+            let again = broker.ask(client, version.min(5), &leave);
+            let error = if version < 3 { again.error_code } else { again.members[0].error_code };
+            assert_eq!(error, ErrorCode::UnknownMemberId as i16);
+            assert_eq!(describe(&mut broker, client, version.min(6)).group_state, "Empty");
+        }
+    }
+}
+
+#[test]
+fn offsets_are_committed_and_fetched_in_every_version() {
+    for version in 1..=10 {
+        let mut broker = Broker::new(2);
+        let topic_id = make_topic(&mut broker);
+        let client = broker.connect(1);
+        assert_eq!(fetch(&mut broker, client, version, topic_id), (-1, 0), "version {version}");
+        let response = broker.ask(client, version.max(2), &commit("", -1, topic_id, 42));
+        let errors: Vec<i16> = response.topics[0].partitions.iter().map(|done| done.error_code).collect();
+        assert_eq!(errors, [0, ErrorCode::UnknownTopicOrPartition as i16]);
+        assert_eq!(fetch(&mut broker, client, version, topic_id), (42, 0));
+        broker.restart(2);
+        let client = broker.connect(1);
+        assert_eq!(fetch(&mut broker, client, version, topic_id), (42, 0));
+    }
+}
+
+#[test]
+fn all_offsets_of_a_group_are_fetched_at_once() {
+    let mut broker = Broker::new(1);
+    let topic_id = make_topic(&mut broker);
+    let client = broker.connect(0);
+    broker.ask(client, 9, &commit("", -1, topic_id, 42));
+    for version in [2, 7] {
+        let request =
+            OffsetFetchRequest { group_id: GROUP.into(), topics: None, ..OffsetFetchRequest::default() };
+        let response = broker.ask(client, version, &request);
+        assert_eq!(response.topics[0].partitions[0].metadata.as_deref(), Some("note"));
+    }
+    for version in [8, 9, 10] {
+        let group = OffsetFetchRequestGroup {
+            group_id: GROUP.into(),
+            topics: None,
+            ..OffsetFetchRequestGroup::default()
+        };
+        let request = OffsetFetchRequest { groups: vec![group], ..OffsetFetchRequest::default() };
+        let response = broker.ask(client, version, &request);
+        let topic = &response.groups[0].topics[0];
+        assert_eq!(topic.partitions[0].committed_offset, 42);
+        if version == 10 {
+            assert_eq!(topic.topic_id, topic_id);
+        } else {
+            assert_eq!(topic.name, TOPIC);
+        }
+    }
+}
+
+#[test]
+fn a_topic_id_that_nobody_has_is_unknown() {
+    let mut broker = Broker::new(1);
+    make_topic(&mut broker);
+    let client = broker.connect(0);
+    let nobody = Uuid([7; 16]);
+    let response = broker.ask(client, 10, &commit("", -1, nobody, 42));
+    assert_eq!(response.topics[0].topic_id, nobody);
+    assert_eq!(response.topics[0].partitions[0].error_code, ErrorCode::UnknownTopicId as i16);
+    assert_eq!(fetch(&mut broker, client, 10, nobody), (-1, ErrorCode::UnknownTopicId as i16));
+}
+
+#[test]
+fn a_group_that_is_not_there_is_named_as_the_version_knows_it() {
+    let mut broker = Broker::new(1);
+    let topic_id = make_topic(&mut broker);
+    let client = broker.connect(0);
+    for (version, error) in [(8, ErrorCode::IllegalGeneration), (9, ErrorCode::GroupIdNotFound)] {
+        let response = broker.ask(client, version, &commit("nobody", 3, topic_id, 1));
+        assert_eq!(response.topics[0].partitions[0].error_code, error as i16);
+    }
+    for (version, error) in [(0, 0), (5, 0), (6, ErrorCode::GroupIdNotFound as i16)] {
+        let described = describe(&mut broker, client, version);
+        assert_eq!((described.group_state.as_str(), described.error_code), ("Dead", error));
+    }
+}
+
+#[test]
+fn a_commit_is_answered_when_it_is_durable() {
+    let mut broker = Broker::new(1);
+    let topic_id = make_topic(&mut broker);
+    let (writer, reader) = (broker.connect(0), broker.connect(0));
+    broker.set_stuck(true);
+    broker.send(writer, 9, &commit("", -1, topic_id, 42));
+    broker.run();
+    assert!(broker.take::<OffsetCommitRequest>(writer, 9).is_none());
+    let group = OffsetFetchRequestGroup {
+        group_id: GROUP.into(),
+        topics: None,
+        ..OffsetFetchRequestGroup::default()
+    };
+    let request = OffsetFetchRequest { groups: vec![group], ..OffsetFetchRequest::default() };
+    broker.send(reader, 8, &request);
+    broker.run();
+    assert!(broker.take::<OffsetFetchRequest>(reader, 8).is_none(), "nor is it told to anybody");
+    broker.set_stuck(false);
+    broker.run();
+    let committed = broker.take::<OffsetCommitRequest>(writer, 9).expect("an answer");
+    assert_eq!(committed.topics[0].partitions[0].error_code, 0);
+    let fetched = broker.take::<OffsetFetchRequest>(reader, 8).expect("an answer");
+    assert_eq!(fetched.groups[0].topics[0].partitions[0].committed_offset, 42);
+}
+
+#[test]
+fn a_group_outlives_the_broker() {
+    let mut broker = Broker::new(2);
+    let topic_id = make_topic(&mut broker);
+    let client = broker.connect(1);
+    let (id, generation) = settle(&mut broker, client);
+    broker.ask(client, 9, &commit(&id, generation, topic_id, 5));
+    broker.restart(2);
+    let client = broker.connect(0);
+    assert_eq!(broker.ask(client, 4, &heartbeat(&id, generation)).error_code, 0);
+    let synced = broker.ask(client, 5, &sync(&id, generation, &[]));
+    assert_eq!(synced.assignment, b"all");
+    assert_eq!(fetch(&mut broker, client, 8, topic_id), (5, 0));
+    broker.pass(SESSION_MS + 1_000);
+    let unknown = broker.ask(client, 4, &heartbeat(&id, generation)).error_code;
+    assert_eq!(unknown, ErrorCode::UnknownMemberId as i16);
+}
+
+#[test]
+fn members_are_answered_when_all_have_joined_and_when_one_falls_silent() {
+    let mut broker = Broker::new(2);
+    let (one, two) = (broker.connect(0), broker.connect(1));
+    let (first, generation) = settle(&mut broker, one);
+    let second = broker.ask(two, 9, &join("")).member_id;
+    broker.send(two, 9, &join(&second));
+    broker.run();
+    assert!(broker.take::<JoinGroupRequest>(two, 9).is_none());
+    let told = broker.ask(one, 4, &heartbeat(&first, generation)).error_code;
+    assert_eq!(told, ErrorCode::RebalanceInProgress as i16);
+    let again = broker.ask(one, 9, &join(&first));
+    let joined = broker.take::<JoinGroupRequest>(two, 9).expect("an answer");
+    assert_eq!((again.generation_id, joined.generation_id), (2, 2));
+
+    // The leader never assigns.
+    broker.send(two, 5, &sync(&second, 2, &[]));
+    broker.run();
+    assert!(broker.take::<SyncGroupRequest>(two, 5).is_none());
+    broker.pass(SESSION_MS + 1_000);
+    let synced = broker.take::<SyncGroupRequest>(two, 5).expect("an answer");
+    assert_eq!(synced.error_code, ErrorCode::RebalanceInProgress as i16);
+    let alone = broker.ask(two, 9, &join(&second));
+    assert_eq!((alone.leader.as_str(), alone.members.len()), (second.as_str(), 1));
+}
+
+#[test]
+fn a_client_that_goes_while_it_waits_harms_nobody() {
+    let mut broker = Broker::new(2);
+    let (one, two) = (broker.connect(0), broker.connect(1));
+    let (first, _) = settle(&mut broker, one);
+    let second = broker.ask(two, 9, &join("")).member_id;
+    broker.send(two, 9, &join(&second));
+    broker.run();
+    broker.hang_up(two);
+    let again = broker.ask(one, 9, &join(&first));
+    assert_eq!(again.generation_id, 2);
+    let next = broker.connect(1);
+    assert_eq!(broker.ask(next, 4, &heartbeat("x", 1)).error_code, ErrorCode::UnknownMemberId as i16);
+}
+
+#[test]
+fn groups_are_listed_filtered_and_deleted() {
+    let mut broker = Broker::new(2);
+    let topic_id = make_topic(&mut broker);
+    let client = broker.connect(1);
+    let list = |broker: &mut Broker, version, states: &[&str], types: &[&str]| {
+        let request = ListGroupsRequest {
+            states_filter: states.iter().map(ToString::to_string).collect(),
+            types_filter: types.iter().map(ToString::to_string).collect(),
+            ..ListGroupsRequest::default()
+        };
+        broker.ask(client, version, &request).groups
+    };
+    broker.ask(client, 9, &commit("", -1, topic_id, 42));
+    for version in 0..=5 {
+        let listed = list(&mut broker, version, &[], &[]);
+        assert_eq!((listed[0].group_id.as_str(), listed[0].protocol_type.as_str()), (GROUP, ""));
+        assert_eq!(listed[0].group_state, if version >= 4 { "Empty" } else { "" });
+        assert_eq!(listed[0].group_type, if version >= 5 { "classic" } else { "" });
+    }
+    assert_eq!(list(&mut broker, 4, &["Stable"], &[]).len(), 0);
+    assert_eq!(list(&mut broker, 5, &["Empty"], &["classic"]).len(), 1);
+    assert_eq!(list(&mut broker, 5, &[], &["share"]).len(), 0);
+    for version in 0..=2 {
+        broker.ask(client, 9, &commit("", -1, topic_id, 42));
+        let request = DeleteGroupsRequest {
+            groups_names: vec![GROUP.into(), "other".into()],
+            ..DeleteGroupsRequest::default()
+        };
+        let response = broker.ask(client, version, &request);
+        let errors: Vec<i16> = response.results.iter().map(|deleted| deleted.error_code).collect();
+        assert_eq!(errors, [0, ErrorCode::GroupIdNotFound as i16]);
+        assert_eq!(list(&mut broker, 0, &[], &[]).len(), 0);
+    }
+}
+
+#[test]
+fn one_offset_is_deleted() {
+    let mut broker = Broker::new(1);
+    let topic_id = make_topic(&mut broker);
+    let client = broker.connect(0);
+    let partition = |partition_index| OffsetDeleteRequestPartition {
+        partition_index,
+        ..OffsetDeleteRequestPartition::default()
+    };
+    let delete = OffsetDeleteRequest {
+        group_id: GROUP.into(),
+        topics: vec![OffsetDeleteRequestTopic {
+            name: TOPIC.into(),
+            partitions: vec![partition(0), partition(7)],
+            ..OffsetDeleteRequestTopic::default()
+        }],
+        ..OffsetDeleteRequest::default()
+    };
+    assert_eq!(broker.ask(client, 0, &delete).error_code, ErrorCode::GroupIdNotFound as i16);
+    broker.ask(client, 9, &commit("", -1, topic_id, 42));
+    let response = broker.ask(client, 0, &delete);
+    let errors: Vec<i16> = response.topics[0].partitions.iter().map(|done| done.error_code).collect();
+    assert_eq!((response.error_code, errors), (0, vec![0, ErrorCode::UnknownTopicOrPartition as i16]));
+    assert_eq!(fetch(&mut broker, client, 8, topic_id), (-1, 0));
+}
+
+#[test]
+fn this_node_coordinates_all_groups_and_transactions() {
+    let mut broker = Broker::new(2);
+    let client = broker.connect(1);
+    for version in 0..=6 {
+        for key_type in if version == 0 { 0..=0 } else { 0..=2 } {
+            let request = FindCoordinatorRequest {
+                key: GROUP.into(),
+                key_type,
+                coordinator_keys: vec![GROUP.into(), "other".into()],
+                ..FindCoordinatorRequest::default()
+            };
+            let found = broker.ask(client, version, &request);
+            let (node, error) = if version >= 4 {
+                assert_eq!(found.coordinators[1].key, "other");
+                (found.coordinators[0].node_id, found.coordinators[0].error_code)
+            } else {
+                (found.node_id, found.error_code)
+            };
+            let known = (1, 0);
+            let unknown = (-1, ErrorCode::InvalidRequest as i16);
+            assert_eq!((node, error), if key_type < 2 { known } else { unknown }, "version {version}");
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! A whole Kafka door without sockets, threads or a clock: shards over stores in memory, clients, virtual time.
+//!
+//! [`Broker::ask`] is all that most tests need: it sends a request and lets the shards turn until it is answered.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mainstem_kafka::api::create_topics::{CreatableTopic, CreateTopicsRequest};
+use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic};
+use mainstem_kafka::api::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponse};
+use mainstem_kafka::api::produce::{
+    PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
+};
+use mainstem_kafka::header::parse_response_header;
+use mainstem_kafka::{Message, Reader, Request, RequestHeader};
+use mainstem_log::{BatchBuilder, Lender, Memory, batches};
+use mainstem_runtime::{Clock, ConnId, Detached, Io, Received, Service};
+use mainstem_stream::{Config, Mail, Shard, Shared, StoreAt};
+
+/// Virtual time starts here, ms since 1970.
+pub(crate) const UNIX_MS: u64 = 1_750_000_000_000;
+/// Rounds of turns without output after which nothing can be on its way.
+const QUIET_ROUNDS: u32 = 12;
+/// Rounds after which something goes round in circles.
+const ROUNDS_MAX: u32 = 100_000;
+
+/// A client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Client {
+    shard: usize,
+    conn: ConnId,
+}
+
+/// The Kafka door on one shard, with the commit that ends each turn.
+struct Door {
+    shard: Shard,
+    stores: Vec<Arc<Lender>>,
+    /// The disk does nothing.
+    is_stuck: bool,
+}
+
+/// A broker and its clients.
+pub(crate) struct Broker {
+    pub(crate) config: Config,
+    now_ms: u64,
+    doors: Vec<Door>,
+    detached: Vec<Detached<Mail>>,
+    /// All stores there have ever been, by their numbers.
+    stores: Vec<Arc<Lender>>,
+    /// What each client has been sent and has not taken.
+    sent: HashMap<Client, Vec<u8>>,
+    next_correlation_id: i32,
+}
+
+impl Broker {
+    /// With the configuration that nothing says anything about.
+    pub(crate) fn new(shards: usize) -> Self {
+        Self::with(shards, Config::default())
+    }
+
+    pub(crate) fn with(shards: usize, config: Config) -> Self {
+        let mut broker = Self {
+            config,
+            now_ms: 1_000,
+            doors: Vec::new(),
+            detached: Vec::new(),
+            stores: Vec::new(),
+            sent: HashMap::new(),
+            next_correlation_id: 0,
+        };
+        broker.start(shards);
+        broker
+    }
+
+    /// Ends the broker at once, and starts it again on what its stores have, with this number of shards.
+    pub(crate) fn restart(&mut self, shards: usize) {
+        self.doors.clear();
+        self.sent.clear();
+        self.start(shards);
+    }
+
+    fn start(&mut self, shards: usize) {
+        while self.stores.len() < shards {
+            self.stores.push(Arc::new(Lender::new(Box::new(Memory::new()))));
+        }
+        let shared = Shared::new(self.config.clone(), shards, None);
+        let clock = self.clock();
+        self.detached = Io::<Mail>::detached(shards, self.now_ms);
+        let door = |me: usize| {
+            let homes = (0..self.stores.len()).filter(|home| home % shards == me);
+            let store_at =
+                |home: usize| StoreAt { home: home as u16, store: Box::new(self.stores[home].lend()) };
+            let stores = homes.clone().map(store_at).collect();
+            let shard =
+                Shard::restore(me, Arc::clone(&shared), stores, clock).expect("stores that can be read");
+            Door { shard, stores: homes.map(|home| self.stores[home].clone()).collect(), is_stuck: false }
+        };
+        self.doors = (0..shards).map(door).collect();
+        for (door, detached) in self.doors.iter_mut().zip(&mut self.detached) {
+            detached.begin_turn(door, clock);
+        }
+        self.run();
+    }
+
+    fn clock(&self) -> Clock {
+        Clock { now_ms: self.now_ms, unix_ms: UNIX_MS + self.now_ms }
+    }
+
+    pub(crate) fn unix_ms(&self) -> i64 {
+        self.clock().unix_ms as i64
+    }
+
+    /// Opens a connection to a shard.
+    pub(crate) fn connect(&mut self, shard: usize) -> Client {
+        let conn = self.detached[shard].connect(&mut self.doors[shard]);
+        Client { shard, conn }
+    }
+
+    pub(crate) fn hang_up(&mut self, client: Client) {
+        self.detached[client.shard].hang_up(&mut self.doors[client.shard], client.conn);
+    }
+
+    /// Whether the broker has not closed the connection.
+    pub(crate) fn is_open(&mut self, client: Client) -> bool {
+        self.detached[client.shard].io().is_open(client.conn)
+    }
+
+    /// Whether the shard takes no more input of this connection for now.
+    pub(crate) fn is_held(&self, client: Client) -> bool {
+        self.detached[client.shard].is_held(client.conn)
+    }
+
+    /// Lets the disks of all shards do nothing, or go on.
+    pub(crate) fn set_stuck(&mut self, is_stuck: bool) {
+        self.doors.iter_mut().for_each(|door| door.is_stuck = is_stuck);
+    }
+
+    /// Lets a client send bytes, whatever they are.
+    pub(crate) fn send_bytes(&mut self, client: Client, bytes: &[u8]) {
+        self.detached[client.shard].feed(&mut self.doors[client.shard], client.conn, bytes);
+    }
+
+    /// Lets a client send a request, and nothing happen yet. Returns its correlation id.
+    pub(crate) fn send<R: Request>(&mut self, client: Client, version: i16, request: &R) -> i32 {
+        self.next_correlation_id += 1;
+        let frame = frame(self.next_correlation_id, version, request);
+        self.send_bytes(client, &frame);
+        self.next_correlation_id
+    }
+
+    /// Sends a request and returns what it is answered with, at once or in turns to come, but without waiting.
+    #[track_caller]
+    pub(crate) fn ask<R: Request>(&mut self, client: Client, version: i16, request: &R) -> R::Response {
+        self.send(client, version, request);
+        self.run();
+        self.take::<R>(client, version).expect("an answer")
+    }
+
+    /// Takes the next answer that a client has been sent.
+    #[track_caller]
+    pub(crate) fn take<R: Request>(&mut self, client: Client, version: i16) -> Option<R::Response> {
+        let frame = self.take_frame(client)?;
+        let (_, body) = parse_response_header(&frame, R::KEY, version).expect("a header");
+        let mut reader = Reader::new(body);
+        let response = R::Response::decode(&mut reader, version).expect("a response of its version");
+        assert!(reader.rest().is_empty(), "bytes behind the response");
+        Some(response)
+    }
+
+    /// Takes the next frame that a client has been sent, without its length.
+    pub(crate) fn take_frame(&mut self, client: Client) -> Option<Vec<u8>> {
+        let sent = self.sent.get_mut(&client)?;
+        let length = u32::from_be_bytes(*sent.first_chunk()?) as usize;
+        let frame = sent.get(4..4 + length)?.to_vec();
+        sent.drain(..4 + length);
+        Some(frame)
+    }
+
+    /// Lets the shards turn until nothing happens any more. Time stands still.
+    #[track_caller]
+    pub(crate) fn run(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..ROUNDS_MAX {
+            quiet = if self.round() { 0 } else { quiet + 1 };
+            if quiet >= QUIET_ROUNDS {
+                return;
+            }
+        }
+        panic!("the shards do not come to rest");
+    }
+
+    /// Lets time pass, some of it at once, and then what is due happen.
+    #[track_caller]
+    pub(crate) fn pass(&mut self, ms: u64) {
+        let end = self.now_ms + ms;
+        while self.now_ms < end {
+            self.now_ms = (self.now_ms + 100).min(end);
+            self.round();
+        }
+        self.run();
+    }
+
+    /// One turn of each shard. Whether there was output, or somebody wants another.
+    fn round(&mut self) -> bool {
+        let mut is_busy = false;
+        let clock = self.clock();
+        for (shard, (door, detached)) in self.doors.iter_mut().zip(&mut self.detached).enumerate() {
+            for _ in 0..detached.held_count() {
+                is_busy |= detached.offer_held(door).is_some();
+            }
+            let sent = &mut self.sent;
+            detached.end_turn(door, |conn, bytes| {
+                is_busy = true;
+                sent.entry(Client { shard, conn }).or_default().extend_from_slice(bytes);
+            });
+            is_busy |= detached.wants_turn();
+            detached.begin_turn(door, clock);
+        }
+        is_busy
+    }
+}
+
+/// What most tests begin with.
+impl Broker {
+    /// Makes a topic; its partitions are spread over the shards.
+    #[track_caller]
+    pub(crate) fn make_topic(&mut self, name: &str, num_partitions: i32) {
+        let client = self.connect(0);
+        let topic = CreatableTopic {
+            name: name.into(),
+            num_partitions,
+            replication_factor: 1,
+            ..CreatableTopic::default()
+        };
+        let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
+        let response = self.ask(client, 7, &request);
+        assert_eq!(response.topics[0].error_code, 0, "{response:?}");
+        self.hang_up(client);
+    }
+
+    /// What there is, of one topic or of all.
+    #[track_caller]
+    pub(crate) fn metadata(&mut self, client: Client, topic: Option<&str>) -> MetadataResponse {
+        let named =
+            |name: &str| MetadataRequestTopic { name: Some(name.into()), ..MetadataRequestTopic::default() };
+        let request = MetadataRequest {
+            topics: topic.map(|name| vec![named(name)]),
+            allow_auto_topic_creation: false,
+            ..MetadataRequest::default()
+        };
+        self.ask(client, 12, &request)
+    }
+
+    /// Appends a batch of these values to a partition, and returns what its producer is told.
+    #[track_caller]
+    pub(crate) fn produce(
+        &mut self,
+        client: Client,
+        topic: &str,
+        index: i32,
+        values: &[&str],
+    ) -> PartitionProduceResponse {
+        let records = batch(self.unix_ms(), values);
+        let response: ProduceResponse = self.ask(client, 9, &produce_request(topic, index, records));
+        response.responses[0].partition_responses[0].clone()
+    }
+
+    /// Reads a partition from an offset on, without waiting for more: what the response says, and all values.
+    #[track_caller]
+    pub(crate) fn fetch(
+        &mut self,
+        client: Client,
+        topic: &str,
+        index: i32,
+        offset: i64,
+    ) -> (FetchResponse, Vec<String>) {
+        let response: FetchResponse = self.ask(client, 12, &fetch_request(topic, index, offset, 0));
+        let values = values(&response);
+        (response, values)
+    }
+}
+
+/// A request to fetch one partition, which waits up to `max_wait_ms` for a byte.
+pub(crate) fn fetch_request(
+    topic: &str,
+    partition: i32,
+    fetch_offset: i64,
+    max_wait_ms: i32,
+) -> FetchRequest {
+    let partition = FetchPartition {
+        partition,
+        fetch_offset,
+        partition_max_bytes: 1024 * 1024,
+        ..FetchPartition::default()
+    };
+    let topic = FetchTopic { topic: topic.into(), partitions: vec![partition], ..FetchTopic::default() };
+    FetchRequest { max_wait_ms, min_bytes: 1, topics: vec![topic], ..FetchRequest::default() }
+}
+
+/// The values of all records in a response.
+pub(crate) fn values(response: &FetchResponse) -> Vec<String> {
+    let partitions = response.responses.iter().flat_map(|topic| &topic.partitions);
+    let records = partitions.filter_map(|partition| partition.records.as_deref());
+    let mut values = Vec::new();
+    for batch in records.flat_map(batches).filter(|batch| !batch.header.is_control()) {
+        for record in batch.records() {
+            let value = record.expect("a record").value.unwrap_or_default();
+            values.push(String::from_utf8_lossy(value).into_owned());
+        }
+    }
+    values
+}
+
+/// A request to append to one partition.
+pub(crate) fn produce_request(topic: &str, index: i32, records: Vec<u8>) -> ProduceRequest {
+    let partition = PartitionProduceData { index, records: Some(records) };
+    let topic = TopicProduceData {
+        name: topic.into(),
+        partition_data: vec![partition],
+        ..TopicProduceData::default()
+    };
+    ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![topic], ..ProduceRequest::default() }
+}
+
+/// A record batch of these values, without keys.
+pub(crate) fn batch(unix_ms: i64, values: &[&str]) -> Vec<u8> {
+    let mut builder = BatchBuilder::default();
+    for value in values {
+        builder.push(unix_ms, None, Some(value.as_bytes()));
+    }
+    builder.finish().to_vec()
+}
+
+/// A request as it goes over the wire.
+pub(crate) fn frame<R: Request>(correlation_id: i32, version: i16, request: &R) -> Vec<u8> {
+    let mut frame = vec![0; 4];
+    let client_id = Some("kit".to_owned());
+    RequestHeader { api_key: R::KEY, api_version: version, correlation_id, client_id }.put(&mut frame);
+    request.encode(&mut frame, version);
+    let length = (frame.len() - 4) as u32;
+    frame[..4].copy_from_slice(&length.to_be_bytes());
+    frame
+}
+
+impl Service for Door {
+    type Mail = Mail;
+
+    fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, listener: usize) {
+        self.shard.accepted(io, conn, listener);
+    }
+
+    fn received(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, bytes: &[u8]) -> Received {
+        self.shard.received(io, conn, bytes)
+    }
+
+    fn drained(&mut self, io: &mut Io<'_, Mail>, conn: ConnId) {
+        self.shard.drained(io, conn);
+    }
+
+    fn closed(&mut self, io: &mut Io<'_, Mail>, conn: ConnId) {
+        self.shard.closed(io, conn);
+    }
+
+    fn mail(&mut self, io: &mut Io<'_, Mail>, from: usize, mail: Mail) {
+        self.shard.mail(io, from, mail);
+    }
+
+    fn timer(&mut self, io: &mut Io<'_, Mail>, token: u64) {
+        self.shard.timer(io, token);
+    }
+
+    fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
+        self.shard.turn_begins(io);
+    }
+
+    fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
+        self.shard.takes_held(io)
+    }
+
+    fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
+        self.shard.turn_ends(io);
+        if !self.is_stuck {
+            self.stores.iter().for_each(|store| store.commit());
+            self.shard.poll_commits(io);
+        }
+    }
+
+    fn drain(&mut self, io: &mut Io<'_, Mail>) {
+        self.shard.drain(io);
+    }
+}

@@ -244,6 +244,9 @@ impl Shard {
             self.enter_ends();
             return;
         }
+        if self.fence_receipt(receipt, is_durable) {
+            return;
+        }
         let Some(session) = self.deliveries.sessions.get(receipt.session) else { return };
         let mut failed = None;
         if let Some(rare) = &mut session.rare {

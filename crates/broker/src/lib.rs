@@ -27,6 +27,8 @@
 //! `routes` filter → shards · `groups` shared subscriptions · `retained` · `registry` client identifier →
 //! session · `message` · `pressure` who waits for whom · `timers` · `sys` · `counters` · `shared` · `config`.
 //!
+//! Other doors: `outside` sinks and sources.
+//!
 //! What outlives the process: `durable` commits and what waits for them · `answers` · `once` QoS 2 across
 //! journals · `journal` the log of a
 //! shard's sessions · `retained_log` · `snapshots` · `restore` the start.
@@ -43,6 +45,7 @@ mod lifecycle;
 mod message;
 mod offer;
 mod once;
+mod outside;
 mod pressure;
 mod publish;
 mod queue;
@@ -62,6 +65,7 @@ mod timers;
 
 pub use config::{Durability, MqttConfig, QueueOverflow, Redirect};
 pub use counters::Counters;
+pub use outside::{Outside, SinkTicket, Sunk, user_properties};
 pub use restore::{Restored, StoreAt, settle_origins};
 pub use shard::Shard;
 pub use shared::{Mail, Shared};

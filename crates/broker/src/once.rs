@@ -5,6 +5,7 @@ use mainstem_mqtt::QoS;
 
 use crate::answers::{Receipt, What};
 use crate::journal::entry::{Entry, Mark, Origin};
+use crate::outside::SINKS;
 use crate::publish::RETAINED_LOG;
 use crate::session::{CutShort, UnderWay};
 use crate::shard::Shard;
@@ -130,11 +131,11 @@ impl Shard {
     /// A QoS 2 publish has not arrived everywhere: when it is sent again, those that lack it get it.
     pub(crate) fn cut_short(&mut self, slot: u32, publish: UnderWay) {
         let UnderWay { packet_id, sequence, groups, reach, .. } = publish;
-        let lacking = self.shared.failing() | reach & RETAINED_LOG;
+        let lacking = self.shared.failing() | reach & (RETAINED_LOG | SINKS);
         let rare = self.deliveries.sessions.at(slot).rare();
         rare.cut_short.retain(|(known, _)| *known != packet_id);
         // What was dealt out here was lost with the journal, if that is what failed.
-        let groups = if lacking & !RETAINED_LOG == 0 { groups } else { Vec::new() };
+        let groups = if lacking & !(RETAINED_LOG | SINKS) == 0 { groups } else { Vec::new() };
         rare.cut_short.push((packet_id, CutShort { sequence, lacking, groups: groups.into() }));
     }
 }

@@ -13,6 +13,7 @@ use crate::journal::entry::Origin;
 use crate::lifecycle::Dealing;
 use crate::message::{Content, Message};
 use crate::offer::Offer;
+use crate::outside::SINKS;
 use crate::pressure::Level;
 use crate::routes::Matched;
 use crate::session::{CutShort, Delivery, Sessions};
@@ -201,7 +202,7 @@ impl Shard {
         publish: &Publish<'_>,
         content: &Content<'_>,
     ) {
-        if !publish.retain && self.shared.lasting() == 0 {
+        if !publish.retain && self.shared.lasting() == 0 && !self.shared.routes.has_sinks() {
             // Nothing has to last. Who begins a session that does, on another shard and now, has no SUBACK yet.
             let (published, _) = self.publish(io, content, &Due::default());
             self.answer_publish(io, slot, publish, published.reason());
@@ -215,6 +216,7 @@ impl Shard {
         let origin = if is_once { self.origin_of(slot, publish.packet_id, again) } else { None };
         // The retained message is in a log of its own, which a crash may leave behind.
         let reach = if publish.retain { RETAINED_LOG } else { 0 };
+        let reach = if self.shared.routes.has_sinks() { reach | SINKS } else { reach };
         let origin = origin.map(|origin| Origin { reach: origin.reach | reach, ..origin });
         let due = Due { receipt, origin, cut_short };
         let ((published, receipts), mut wait) = self.entering(|shard| {
@@ -327,6 +329,7 @@ impl Shard {
         }
         let matched = self.shared.routes.matched(&mut self.cache, content.topic);
         self.work += 1;
+        receipts += self.sink(&message, &matched, receipt, only);
         self.fan_out(io, &message, &matched, only);
         for group in &matched.groups {
             let has_it = |cut_short: &CutShort| cut_short.groups.iter().any(|known| group.is_called(known));

@@ -5,7 +5,7 @@
 //! for writing by a subscription that is new to its shard, for reading by a publish whose topic is not in the
 //! shard's cache. A cached result is as good as the epoch it was made in.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use mainstem_topic::{FilterId, Index, MatchCache, matches};
@@ -24,6 +24,14 @@ const CACHED_TOPICS: usize = 16 * 1024;
 struct Route {
     shards: ShardSet,
     groups: Vec<Arc<Group>>,
+    /// Numbers of the sinks that have this filter.
+    sinks: Vec<u32>,
+}
+
+impl Route {
+    fn is_vacant(&self) -> bool {
+        self.shards == 0 && self.groups.is_empty() && self.sinks.is_empty()
+    }
 }
 
 /// Everything a topic name meets.
@@ -32,6 +40,8 @@ pub(crate) struct Matched {
     /// Each filter with the shards that have subscribers for it.
     pub(crate) filters: Vec<(FilterId, ShardSet)>,
     pub(crate) groups: Vec<Arc<Group>>,
+    /// Sinks of other doors.
+    pub(crate) sinks: Vec<u32>,
     /// All shards with subscribers.
     pub(crate) shards: ShardSet,
     /// How fan-outs found the receivers.
@@ -40,7 +50,7 @@ pub(crate) struct Matched {
 
 impl Matched {
     pub(crate) fn is_empty(&self) -> bool {
-        self.shards == 0 && self.groups.is_empty()
+        self.shards == 0 && self.groups.is_empty() && self.sinks.is_empty()
     }
 
     /// How receivers on any shard, and the chosen members of groups, were found a moment ago.
@@ -69,13 +79,15 @@ pub(crate) struct Routes {
     epoch: AtomicU64,
     /// Filters of topics that meet nobody.
     write_only: Vec<String>,
+    /// Number of sinks.
+    sinks: AtomicU32,
 }
 
 impl Routes {
     pub(crate) fn new(seed: u64, write_only: Vec<String>) -> Self {
         let index = Index::with_seed(seed);
         let epoch = AtomicU64::new(index.epoch());
-        Self { index: RwLock::new(index), epoch, write_only }
+        Self { index: RwLock::new(index), epoch, write_only, sinks: AtomicU32::new(0) }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Index<Route>> {
@@ -107,11 +119,26 @@ impl Routes {
         self.change(|index| {
             if let Some(route) = index.get_mut(id) {
                 route.shards &= !(1 << shard);
-                if route.shards == 0 && route.groups.is_empty() {
+                if route.is_vacant() {
                     index.remove(id);
                 }
             }
         });
+    }
+
+    /// Adds a sink to a filter; returns its number.
+    pub(crate) fn add_sink(&self, filter: &str) -> u32 {
+        let number = self.sinks.fetch_add(1, Ordering::Relaxed);
+        self.change(|index| {
+            let (id, _) = index.insert_with(filter, Route::default);
+            index.get_mut(id).expect("just inserted").sinks.push(number);
+        });
+        number
+    }
+
+    /// Whether there are sinks.
+    pub(crate) fn has_sinks(&self) -> bool {
+        self.sinks.load(Ordering::Relaxed) > 0
     }
 
     /// The identifier of `filter`, if anybody subscribes to it.
@@ -150,7 +177,7 @@ impl Routes {
             let Some(id) = index.find(&group.filter) else { return };
             if let Some(route) = index.get_mut(id) {
                 route.groups.retain(|known| !Arc::ptr_eq(known, group));
-                if route.shards == 0 && route.groups.is_empty() {
+                if route.is_vacant() {
                     index.remove(id);
                 }
             }
@@ -180,6 +207,7 @@ impl Routes {
                 matched.shards |= route.shards;
             }
             matched.groups.extend(route.groups.iter().cloned());
+            matched.sinks.extend_from_slice(&route.sinks);
         });
         drop(index);
         let matched = Arc::new(matched);

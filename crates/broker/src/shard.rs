@@ -16,6 +16,7 @@ use crate::delivery::Deliveries;
 use crate::journal::{Arrived, Journal};
 use crate::lifecycle::Ending;
 use crate::message::{MessagePool, SessionKey};
+use crate::outside::{Fence, Sunk};
 use crate::pressure::Level;
 use crate::restore::Unsure;
 use crate::retained_log::RetainedLog;
@@ -164,6 +165,10 @@ pub struct Shard {
     pub(crate) marks_armed_ms: u64,
     /// See [`crate::settle_origins`].
     pub(crate) unsure: Vec<Unsure>,
+    /// Messages for sinks that nobody has taken yet.
+    pub(crate) sunk: Vec<Sunk>,
+    pub(crate) sinks_are_behind: bool,
+    pub(crate) fences: Vec<Fence>,
     turn: u64,
     /// Deliveries of this turn.
     pub(crate) work: u32,
@@ -199,6 +204,9 @@ impl Shard {
             arrived: Vec::new(),
             marks_armed_ms: 0,
             unsure: Vec::new(),
+            sunk: Vec::new(),
+            sinks_are_behind: false,
+            fences: Vec::new(),
             turn: 0,
             work: 0,
             pressed: None,
@@ -206,6 +214,11 @@ impl Shard {
             flushed: crate::counters::Counters::default(),
             shared,
         }
+    }
+
+    /// Whether this turn has caused its share of deliveries.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.work >= DELIVERIES_PER_TURN
     }
 
     pub(crate) fn config(&self) -> &MqttConfig {
@@ -525,7 +538,7 @@ impl Service for Shard {
         self.turn += 1;
         self.work = 0;
         self.poll_commits(io);
-        self.congested = io.congested() || self.is_disk_behind();
+        self.congested = io.congested() || self.is_disk_behind() || self.sinks_are_behind;
         if self.turn == 1 {
             self.start_timers(io);
         }
@@ -538,7 +551,7 @@ impl Service for Shard {
     }
 
     fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
-        self.work < DELIVERIES_PER_TURN && !io.congested() && !self.is_disk_behind()
+        !self.is_busy() && !io.congested() && !self.is_disk_behind() && !self.sinks_are_behind
     }
 
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {

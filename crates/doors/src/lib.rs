@@ -13,10 +13,30 @@
 //! - Mail of one door keeps its order.
 //! - What any door has appended in a turn leaves with the same commit.
 
+mod binding;
+
+use std::sync::Arc;
+
 use mainstem_broker as mqtt;
 use mainstem_log::Lender;
 use mainstem_runtime::{ConnId, Io, Received, Service, TIMER_MARK};
 use mainstem_stream as stream;
+use slab::Slab;
+
+pub use binding::{Inbound, Key, Outbound, Template, find_loop};
+use binding::{Passed, Scratch};
+
+/// Batches or so of records that go out in one turn at most.
+const OUTGOING_PER_TURN: usize = 8;
+
+/// What goes from one door to another.
+#[derive(Debug, Default)]
+pub struct Bindings {
+    /// In the order of their sinks, and of the Kafka door's bound topics.
+    pub inbound: Vec<Inbound>,
+    /// In the order of the Kafka door's sources.
+    pub outbound: Vec<Outbound>,
+}
 
 /// Mail between the doors of two shards.
 pub enum Mail {
@@ -33,7 +53,19 @@ pub struct Doors {
     stores: Vec<Lender>,
     /// Whose each connection is, by slot.
     owners: Vec<Owner>,
+    bindings: Arc<Bindings>,
+    /// Messages on their way to a topic, and who waits.
+    sunk: Slab<Option<mqtt::SinkTicket>>,
+    headers: Vec<u8>,
+    scratch: Scratch,
+    /// Records of each outbound binding that became no message; noted once.
+    passed: Vec<u64>,
+    /// When fences are next asked for, ms.
+    fence_at_ms: u64,
 }
+
+/// Time between two fences, ms: what may go out twice after a crash.
+const FENCE_MS: u64 = 200;
 
 /// A door, and mail of its own that has not been handed over.
 struct Door<S: Service> {
@@ -73,8 +105,20 @@ impl Doors {
     pub const KAFKA: usize = 1;
 
     /// The doors of one of `shards` shards, which share `stores`.
-    pub fn new(mqtt: mqtt::Shard, stream: stream::Shard, stores: Vec<Lender>, shards: usize) -> Self {
+    pub fn new(
+        mqtt: mqtt::Shard,
+        stream: stream::Shard,
+        stores: Vec<Lender>,
+        bindings: Arc<Bindings>,
+        shards: usize,
+    ) -> Self {
         Self {
+            passed: vec![0; bindings.outbound.len()],
+            bindings,
+            sunk: Slab::new(),
+            headers: Vec::new(),
+            scratch: Scratch::default(),
+            fence_at_ms: 0,
             mqtt: Door::new(mqtt, shards, 0, Mail::Mqtt),
             stream: Door::new(stream, shards, TIMER_MARK, Mail::Stream),
             stores,
@@ -84,6 +128,95 @@ impl Doors {
 
     fn owner(&self, conn: ConnId) -> Owner {
         self.owners[conn.slot()]
+    }
+
+    /// Carries what the doors have for one another.
+    fn carry(&mut self, io: &mut Io<'_, Mail>) {
+        if self.bindings.inbound.is_empty() {
+            return;
+        }
+        for message in self.mqtt.service.take_sunk() {
+            self.carry_in(io, &message);
+        }
+        for (token, is_kept) in self.stream.service.take_settled() {
+            let ticket = self.sunk.remove(token as usize);
+            self.mqtt.call(io, |door, io| door.settle_sunk(io, ticket, is_kept));
+        }
+        let is_behind = self.stream.service.is_sink_behind();
+        self.mqtt.service.hold_for_sinks(is_behind);
+    }
+
+    /// A message for a topic.
+    fn carry_in(&mut self, io: &mut Io<'_, Mail>, message: &mqtt::Sunk) {
+        let bound = message.sink as usize;
+        let Some(binding) = self.bindings.inbound.get(bound) else { return };
+        self.headers.clear();
+        binding::headers(message, io.clock.now_ms, &mut self.headers);
+        let key = binding.key.of(message);
+        let record = stream::Incoming {
+            bound,
+            key,
+            spread: key.unwrap_or(message.topic().as_bytes()),
+            value: message.payload(),
+            headers: &self.headers,
+            timestamp_ms: io.clock.unix_ms.cast_signed(),
+            token: self.sunk.insert(message.ticket) as u64,
+        };
+        self.stream.call(io, |door, io| door.sink(io, &record));
+    }
+
+    /// Lets records of topics go out, as far as the MQTT door takes them.
+    fn carry_out(&mut self, io: &mut Io<'_, Mail>) {
+        if self.bindings.outbound.is_empty() {
+            return;
+        }
+        for _ in 0..OUTGOING_PER_TURN {
+            if self.mqtt.call(io, |door, io| door.holds_outside(io)) {
+                break;
+            }
+            let records = self.stream.service.take_outgoing();
+            if records.is_empty() {
+                break;
+            }
+            for record in &records {
+                self.carry_record(io, record);
+            }
+            io.again_soon();
+        }
+        for (token, is_safe) in self.mqtt.service.take_fenced() {
+            self.stream.call(io, |door, io| door.fenced(io, token, is_safe));
+        }
+        if io.clock.now_ms >= self.fence_at_ms {
+            let wanted = self.stream.service.wanted_fences();
+            if !wanted.is_empty() {
+                self.fence_at_ms = io.clock.now_ms + FENCE_MS;
+            }
+            for token in wanted {
+                self.mqtt.call(io, |door, io| door.fence_outside(io, token));
+            }
+        }
+    }
+
+    fn carry_record(&mut self, io: &mut Io<'_, Mail>, record: &stream::Outgoing) {
+        let bindings = Arc::clone(&self.bindings);
+        let Some(binding) = bindings.outbound.get(record.source) else { return };
+        let message = binding::message(binding, record, io.clock.unix_ms, &mut self.scratch);
+        let is_published = match message {
+            Ok(message) => self.mqtt.call(io, |door, io| door.publish_outside(io, &message)),
+            Err(Passed::Expired) => return,
+            Err(Passed::Lacks) => false,
+        };
+        if !is_published {
+            let passed = &mut self.passed[record.source];
+            *passed += 1;
+            if *passed == 1 {
+                let stream::Outgoing { partition, offset, .. } = record;
+                log::warn!(
+                    "binding {}: the record at {offset} of partition {partition} makes no topic name, or too large a message; it is left out, as are others like it",
+                    binding.name
+                );
+            }
+        }
     }
 }
 
@@ -109,7 +242,9 @@ impl Service for Doors {
     }
 
     fn received(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, bytes: &[u8]) -> Received {
-        for_owner!(self, io, conn, |door, io| door.received(io, conn, bytes))
+        let received = for_owner!(self, io, conn, |door, io| door.received(io, conn, bytes));
+        self.carry(io);
+        received
     }
 
     fn drained(&mut self, io: &mut Io<'_, Mail>, conn: ConnId) {
@@ -118,6 +253,7 @@ impl Service for Doors {
 
     fn closed(&mut self, io: &mut Io<'_, Mail>, conn: ConnId) {
         for_owner!(self, io, conn, |door, io| door.closed(io, conn));
+        self.carry(io);
     }
 
     fn mail(&mut self, io: &mut Io<'_, Mail>, from: usize, mail: Mail) {
@@ -125,6 +261,7 @@ impl Service for Doors {
             Mail::Mqtt(mail) => self.mqtt.call(io, |door, io| door.mail(io, from, mail)),
             Mail::Stream(mail) => self.stream.call(io, |door, io| door.mail(io, from, mail)),
         }
+        self.carry(io);
     }
 
     fn timer(&mut self, io: &mut Io<'_, Mail>, token: u64) {
@@ -133,11 +270,14 @@ impl Service for Doors {
         } else {
             self.stream.call(io, |door, io| door.timer(io, token & !TIMER_MARK));
         }
+        self.carry(io);
     }
 
     fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
         self.mqtt.call(io, mqtt::Shard::turn_begins);
         self.stream.call(io, stream::Shard::turn_begins);
+        self.carry(io);
+        self.carry_out(io);
     }
 
     fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
@@ -146,11 +286,14 @@ impl Service for Doors {
     }
 
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
+        self.carry(io);
         self.stream.call(io, stream::Shard::turn_ends);
         // It commits, and then looks at what that has brought.
         self.mqtt.call(io, mqtt::Shard::turn_ends);
         self.stores.iter().for_each(Lender::commit);
         self.stream.call(io, stream::Shard::poll_commits);
+        self.carry(io);
+        self.carry_out(io);
     }
 
     fn drain(&mut self, io: &mut Io<'_, Mail>) {

@@ -7,6 +7,7 @@ use mainstem_broker::{Durability, MqttConfig, settings};
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use crate::bindings::{MqttToTopic, TopicToMqtt};
 use crate::cli::{ServeArgs, Setting};
 
 settings! {
@@ -23,7 +24,7 @@ settings! {
     /// The threads that serve connections.
     pub struct RuntimeConfig {
         /// Shards, each one thread; 0 means one for each core that the process may use.
-        shards: u16 = 0_u16, in 0 ..= 64;
+        shards: u16 = 0_u16, in 0 ..= 62;
         /// Whether each shard is pinned to a core.
         pin: bool = true;
         /// Connections that stay together on the first shard before the others get any: few connections mostly talk to each other, and a message to another shard waits for its thread to wake. 0 deals them out from the first.
@@ -108,6 +109,8 @@ pub(crate) struct Config {
     pub(crate) runtime: RuntimeConfig,
     pub(crate) mqtt: MqttConfig,
     pub(crate) kafka: KafkaConfig,
+    pub(crate) mqtt_to_topic: Vec<MqttToTopic>,
+    pub(crate) topic_to_mqtt: Vec<TopicToMqtt>,
 }
 
 impl Config {
@@ -145,6 +148,7 @@ impl Config {
         checked("mqtt", config.mqtt.check())?;
         checked("kafka", config.kafka.check())?;
         checked("kafka", config.kafka.check_more())?;
+        config.bindings()?;
         Ok(config)
     }
 }
@@ -201,11 +205,8 @@ pub(crate) fn reference() -> String {
         reference_section("server", "The process.", ServerConfig::fields()),
         reference_section("runtime", "The threads that serve connections.", RuntimeConfig::fields()),
         reference_section("mqtt", "The MQTT door.", MqttConfig::fields()),
-        reference_section(
-            "kafka",
-            "The Kafka door. Names in parentheses are what a topic calls it.",
-            KafkaConfig::fields(),
-        ),
+                reference_section("kafka", "The Kafka door. Names in parentheses are what a topic calls it.", KafkaConfig::fields()),
+        crate::bindings::REFERENCE.to_owned(),
     ]
     .concat()
 }

@@ -1,6 +1,7 @@
 //! The broker in one binary: `mainstem` serves; `mainstem pub`, `sub`, `topic`, `produce`, `consume`, `group` and
 //! `bench` are its tools.
 
+mod bindings;
 mod cli;
 mod config;
 mod serve;

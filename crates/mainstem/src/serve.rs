@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
+use std::sync::Arc;
 
 use log::LevelFilter;
 use mainstem_broker::Shared;
@@ -49,10 +50,21 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         seed: RandomState::new().hash_one("mainstem"),
     };
     let count = shard_count(&options);
+    let declared = config.bindings()?;
+    let door = mainstem_stream::Config {
+        bound_topics: declared.topics,
+        sources: declared.sources,
+        ..config.kafka.door()
+    };
     let common = Common {
         mqtt: Shared::new(config.mqtt.clone(), count, options.seed),
-        stream: mainstem_stream::Shared::new(config.kafka.door(), count, Some(storage::sendable)),
+        stream: mainstem_stream::Shared::new(door, count, Some(storage::sendable)),
+        bindings: Arc::new(declared.bindings),
     };
+    for (number, binding) in (0..).zip(&common.bindings.inbound) {
+        let sink = common.mqtt.add_sink(&binding.filter);
+        debug_assert_eq!(sink, number, "sinks are numbered as bindings are");
+    }
     advertise(&common, &config.kafka.advertised, options.listen.get(Doors::KAFKA))?;
     let restored = storage::restore(Path::new(&config.server.data), &common, count)?;
     let mut shards = restored.into_iter();

@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use mainstem_broker::{Durability, Shard, Shared, StoreAt, settle_origins};
 use mainstem_compress::decompress;
 use mainstem_disk::{Committer, File, RealFs, SegmentStore, Settings};
-use mainstem_doors::Doors;
+use mainstem_doors::{Bindings, Doors};
 use mainstem_log::{Lender, Store};
 use mainstem_runtime::{Clock, FileBytes, Wake};
 use mainstem_stream as stream;
@@ -53,6 +53,7 @@ impl Waker {
 pub(crate) struct Common {
     pub(crate) mqtt: Arc<Shared>,
     pub(crate) stream: Arc<stream::Shared>,
+    pub(crate) bindings: Arc<Bindings>,
 }
 
 /// Opens the stores of `count` shards in the data directory, and makes their doors.
@@ -102,7 +103,7 @@ pub(crate) fn restore(data: &Path, common: &Common, count: usize) -> Result<Vec<
     );
     let doors = shards.into_iter().zip(streams).zip(wakers);
     let doors = doors.map(|((mqtt, (stream, lenders)), waker)| Stored {
-        doors: Doors::new(mqtt, stream, lenders, count),
+        doors: Doors::new(mqtt, stream, lenders, Arc::clone(&common.bindings), count),
         waker,
     });
     Ok(doors.collect())

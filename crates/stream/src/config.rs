@@ -2,6 +2,9 @@
 
 use mainstem_log::Durability;
 
+use crate::sink::BoundTopic;
+use crate::tail::Source;
+
 /// Settings of the Kafka door. Names in parentheses are Kafka's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -37,6 +40,10 @@ pub struct Config {
     pub segment_bytes: u32,
     /// Largest record batch of a topic that says nothing else, bytes (`message.max.bytes`).
     pub message_bytes_max: u32,
+    /// Topics that other doors write to.
+    pub bound_topics: Vec<BoundTopic>,
+    /// Topics that other doors read.
+    pub sources: Vec<Source>,
 }
 
 impl Default for Config {
@@ -57,6 +64,8 @@ impl Default for Config {
             retention_bytes: -1,
             segment_bytes: 128 * 1024 * 1024,
             message_bytes_max: 1024 * 1024 + 12,
+            bound_topics: Vec::new(),
+            sources: Vec::new(),
         }
     }
 }

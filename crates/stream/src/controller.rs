@@ -148,6 +148,9 @@ impl Shard {
     /// The first turn: a cluster that has no identifier gets one.
     pub(crate) fn begin_coordinating(&mut self, io: &mut Io<'_, Mail>) {
         self.go_on_with_groups(io);
+        if self.is_controller() {
+            (0..self.shared.config.bound_topics.len()).for_each(|bound| self.make_bound(io, bound));
+        }
         if self.is_controller() && self.shared.cluster_id().is_empty() {
             let id = new_uuid(io).to_string();
             self.shared.set_cluster_id(&id);

@@ -10,6 +10,7 @@ use crate::handlers::produce::ProduceJob;
 use crate::mail::{JobId, Letter, Mail};
 use crate::partition::Refused;
 use crate::shard::Shard;
+use crate::sink::SinkJob;
 use crate::work::{Done, PartAnswer, PartAsk, Work};
 
 /// Requests that wait, by number.
@@ -24,6 +25,7 @@ pub(crate) struct Jobs {
 pub(crate) enum Job {
     Produce(ProduceJob),
     Fetch(Box<FetchJob>),
+    Sink(SinkJob),
     Ask(AskJob),
     Changes(ChangesJob),
 }
@@ -167,6 +169,7 @@ impl Shard {
     pub(crate) fn finish_part(&mut self, io: &mut Io<'_, Mail>, number: u64, done: Done) {
         match (self.jobs.get(number), done) {
             (Some(Job::Produce(_)), Done::Produced(produced)) => self.produced(io, number, produced),
+            (Some(Job::Sink(_)), Done::Produced(produced)) => self.sank(number, produced.outcome.is_ok()),
             (Some(Job::Fetch(_)), Done::Fetched(fetched)) => self.fetched(io, number, fetched),
             (Some(Job::Ask(ask)), Done::Asked(answers)) => {
                 for (part, answer) in answers {

@@ -38,10 +38,15 @@ mod mail;
 mod partition;
 mod shard;
 mod shared;
+mod sink;
+mod tail;
 mod topic_config;
 mod work;
 
 pub use config::Config;
 pub use mail::Mail;
+pub use mainstem_kafka::record::{Header, put_headers};
 pub use shard::{Shard, StoreAt};
 pub use shared::{Sendable, Shared};
+pub use sink::{BoundTopic, Incoming, check_topic};
+pub use tail::{Outgoing, Source};

@@ -28,6 +28,8 @@ pub(crate) enum Letter {
     News { watcher: Watcher },
     /// Partitions of a topic that has been deleted are to be removed.
     Remove { partitions: Vec<PartitionId> },
+    /// To shard 0: a topic that another door writes to is to be made.
+    Make { bound: usize },
     /// Something in the catalogue has changed that opened partitions are to know.
     Changed,
 }

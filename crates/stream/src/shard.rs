@@ -15,6 +15,8 @@ use crate::jobs::Jobs;
 use crate::mail::{Call, Caller, Letter, Mail};
 use crate::partition::Partition;
 use crate::shared::Shared;
+use crate::sink::Sinks;
+use crate::tail::Tails;
 
 /// How often stores do what is due by itself, ms.
 const TEND_MS: u64 = 1_000;
@@ -43,11 +45,13 @@ pub struct Shard {
     pub(crate) conns: Vec<Conn>,
     pub(crate) jobs: Jobs,
     pub(crate) fetch_sessions: crate::handlers::fetch_session::Sessions,
+    pub(crate) sinks: Sinks,
+    pub(crate) tails: Tails,
     /// Connections to be looked at before the turn ends: something of theirs has been answered.
     listed: Vec<ConnId>,
     completions: Vec<Completion>,
     is_draining: bool,
-    has_begun: bool,
+    pub(crate) has_begun: bool,
 }
 
 /// What a timer of this door is for.
@@ -109,6 +113,8 @@ impl Shard {
             conns: Vec::new(),
             jobs: Jobs::default(),
             fetch_sessions: crate::handlers::fetch_session::Sessions::default(),
+            sinks: Sinks::default(),
+            tails: Tails::default(),
             listed: Vec::new(),
             completions: Vec::new(),
             is_draining: false,
@@ -128,7 +134,9 @@ impl Shard {
                 if at == 0 && self.controller_arrived(io, &completion) {
                     continue;
                 }
-                self.partition_arrived(io, at, &completion);
+                if !self.positions_arrived(at, &completion) {
+                    self.partition_arrived(io, at, &completion);
+                }
             }
         }
         self.completions = completions;
@@ -309,7 +317,11 @@ impl Service for Shard {
             Letter::Refuse { conn, what } => self.refuse(io, conn, &what),
             Letter::News { watcher } => self.hear_news(io, watcher.job),
             Letter::Remove { partitions } => self.remove_partitions(io, partitions),
-            Letter::Changed => self.look_at_changes(),
+            Letter::Changed => {
+                self.look_at_changes();
+                self.place(io);
+            }
+            Letter::Make { bound } => self.make_bound(io, bound),
         }
         debug_assert_ne!(from, self.me);
         self.go_on(io);
@@ -322,6 +334,7 @@ impl Service for Shard {
                 for StoreAt { store, .. } in &mut self.stores {
                     store.tend(io.clock.unix_ms);
                 }
+                self.ask_again(io);
                 io.set_timer(io.clock.now_ms + TEND_MS, Timer::Tend.token());
             }
             Timer::Coordinate => self.coordinate_due(io),
@@ -343,7 +356,9 @@ impl Service for Shard {
 
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
         self.go_on(io);
+        self.append_all_gathered(io);
         self.store_kept();
+        self.store_positions();
     }
 
     fn drain(&mut self, io: &mut Io<'_, Mail>) {

@@ -40,7 +40,7 @@ const LAYERS: [Layer; 22] = [
     layer("runtime", &[]),
     layer("broker", &["topic", "mqtt", "log", "queue", "bus", "runtime"]),
     layer("stream", &["kafka", "coordinator", "compress", "log", "runtime"]),
-    layer("doors", &["broker", "stream", "log", "runtime"]),
+    layer("doors", &["mqtt", "broker", "stream", "log", "runtime"]),
     layer("admin", &["broker"]),
     layer("bench", ANY),
     layer("bench-bus", &["bus", "topic"]),

@@ -16,7 +16,8 @@ use crate::mail::{Call, Letter, Mail};
 use crate::shard::Shard;
 
 /// What everybody may do with a topic, as long as there is no authorisation: bits by Kafka's `AclOperation`.
-pub(crate) const TOPIC_OPERATIONS: i32 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
+pub(crate) const TOPIC_OPERATIONS: i32 =
+    1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
 const CLUSTER_OPERATIONS: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
 
 pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, request: MetadataRequest) {

@@ -1,0 +1,419 @@
+//! Bindings: from an MQTT topic filter to a Kafka topic, and back. What of a message becomes what of a record.
+//!
+//! | message | record |
+//! |---|---|
+//! | topic name | key, as the binding says, and header `mqtt.topic` |
+//! | payload | value, byte for byte |
+//! | arrival | timestamp |
+//! | user properties | headers of the same names, in order, before those below |
+//! | QoS, RETAIN | headers `mqtt.qos` (`0`, `1`, `2`) and `mqtt.retain` (`true`, `false`) |
+//! | Content Type, Response Topic | headers `mqtt.content-type`, `mqtt.response-topic` |
+//! | Correlation Data | header `mqtt.correlation-data` |
+//! | Payload Format Indicator | header `mqtt.payload-format-indicator` |
+//! | Message Expiry Interval | header `mqtt.message-expiry-interval`, in seconds |
+//!
+//! On the way back the same headers become the same properties, and all others user properties.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use mainstem_broker::{Outside, Sunk, user_properties};
+use mainstem_mqtt::{MessageProperties, QoS};
+use mainstem_stream::{Header, Outgoing, put_headers};
+
+/// From a filter to a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inbound {
+    /// What it is called.
+    pub name: Arc<str>,
+    /// Which messages.
+    pub filter: String,
+    /// To which topic.
+    pub topic: Arc<str>,
+    /// What becomes the key.
+    pub key: Key,
+}
+
+/// What of a message becomes the key of its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// The topic name.
+    Topic,
+    /// One level of it, counted from 1; nothing if it has fewer.
+    Level(u16),
+    /// Its publisher's client identifier; nothing if the broker published it.
+    Client,
+    /// There is none. Messages of one topic still go to one partition.
+    None,
+}
+
+/// From a topic to MQTT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outbound {
+    /// What it is called.
+    pub name: Arc<str>,
+    /// From which topic.
+    pub topic: Arc<str>,
+    /// To which topic name.
+    pub template: Template,
+    /// With which it is published.
+    pub qos: QoS,
+    /// Whether it is retained.
+    pub retain: bool,
+}
+
+/// A topic name with places for parts of a record: `{key}`, `{topic}`, `{partition}`, `{offset}` and
+/// `{header:NAME}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Key,
+    Topic,
+    Partition,
+    Offset,
+    Header(String),
+}
+
+/// Why a record becomes no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passed {
+    /// It has no key, or no such header, or they are not text.
+    Lacks,
+    /// It has expired on the way.
+    Expired,
+}
+
+impl Template {
+    /// Reads a template.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((before, behind)) = rest.split_once('{') {
+            let (name, behind) =
+                behind.split_once('}').ok_or_else(|| format!("{text:?} has a brace that is not closed"))?;
+            if !before.is_empty() {
+                parts.push(Part::Text(before.to_owned()));
+            }
+            parts.push(match name {
+                "key" => Part::Key,
+                "topic" => Part::Topic,
+                "partition" => Part::Partition,
+                "offset" => Part::Offset,
+                _ => match name.strip_prefix("header:") {
+                    Some(header) if !header.is_empty() => Part::Header(header.to_owned()),
+                    _ => return Err(format!("{text:?} has {{{name}}}, which stands for nothing")),
+                },
+            });
+            rest = behind;
+        }
+        if !rest.is_empty() {
+            parts.push(Part::Text(rest.to_owned()));
+        }
+        let is_text = |part: &Part| matches!(part, Part::Text(text) if text.contains(['+', '#', '\0']));
+        if parts.is_empty() || parts.iter().any(is_text) {
+            return Err(format!("{text:?} is no topic name"));
+        }
+        Ok(Self { parts })
+    }
+
+    /// A filter that meets every name it makes: exact up to its first place, then anything.
+    pub(crate) fn reach(&self) -> String {
+        let mut reach = String::new();
+        for part in &self.parts {
+            let Part::Text(text) = part else {
+                let whole = reach.rfind('/').map_or(0, |slash| slash + 1);
+                reach.truncate(whole);
+                reach.push('#');
+                return reach;
+            };
+            reach.push_str(text);
+        }
+        reach
+    }
+
+    fn fill(&self, record: &Outgoing, topic: &str, into: &mut String) -> Result<(), Passed> {
+        into.clear();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => into.push_str(text),
+                Part::Topic => into.push_str(topic),
+                Part::Partition => write!(into, "{}", record.partition).map_err(|_| Passed::Lacks)?,
+                Part::Offset => write!(into, "{}", record.offset).map_err(|_| Passed::Lacks)?,
+                Part::Key => into.push_str(text_of(record.key.as_deref())?),
+                Part::Header(name) => {
+                    let header = record.headers.iter().rev().find(|(known, _)| known == name);
+                    into.push_str(text_of(header.and_then(|(_, value)| value.as_deref()))?);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn text_of(bytes: Option<&[u8]>) -> Result<&str, Passed> {
+    let text = bytes.and_then(|bytes| std::str::from_utf8(bytes).ok());
+    text.filter(|text| !text.is_empty()).ok_or(Passed::Lacks)
+}
+
+impl Key {
+    /// Reads a key as a configuration has it: `topic`, `level:N`, `client` or `none`.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "topic" => Ok(Self::Topic),
+            "client" => Ok(Self::Client),
+            "none" => Ok(Self::None),
+            _ => {
+                let level = text.strip_prefix("level:").and_then(|level| level.parse().ok());
+                let level = level.filter(|level| *level > 0);
+                level
+                    .map(Self::Level)
+                    .ok_or_else(|| format!("{text:?} is not topic, level:N, client or none"))
+            }
+        }
+    }
+
+    /// The key of a message's record.
+    pub(crate) fn of<'a>(self, message: &'a Sunk) -> Option<&'a [u8]> {
+        match self {
+            Self::Topic => Some(message.topic().as_bytes()),
+            Self::Level(level) => message.topic().split('/').nth(usize::from(level) - 1).map(str::as_bytes),
+            Self::Client => message.client_id.as_deref().map(str::as_bytes),
+            Self::None => None,
+        }
+    }
+}
+
+/// Names of the headers that stand for what a message has besides payload and user properties.
+mod name {
+    pub(super) const TOPIC: &str = "mqtt.topic";
+    pub(super) const QOS: &str = "mqtt.qos";
+    pub(super) const RETAIN: &str = "mqtt.retain";
+    pub(super) const CONTENT_TYPE: &str = "mqtt.content-type";
+    pub(super) const RESPONSE_TOPIC: &str = "mqtt.response-topic";
+    pub(super) const CORRELATION_DATA: &str = "mqtt.correlation-data";
+    pub(super) const PAYLOAD_FORMAT: &str = "mqtt.payload-format-indicator";
+    pub(super) const EXPIRY: &str = "mqtt.message-expiry-interval";
+}
+
+/// Appends the headers of a message's record, encoded.
+pub(crate) fn headers(message: &Sunk, now_ms: u64, into: &mut Vec<u8>) {
+    let properties = message.properties(now_ms);
+    let number = |value: u32| value.to_string();
+    let format = properties.payload_format.map(|format| number(u32::from(format)));
+    let expiry = properties.message_expiry.map(number);
+    let user = properties.user_properties.iter();
+    let mut headers: Vec<Header<'_>> =
+        user.map(|(name, value)| Header { key: name, value: Some(value.as_bytes()) }).collect();
+    let qos: &[u8] = match message.qos() {
+        QoS::AtMostOnce => b"0",
+        QoS::AtLeastOnce => b"1",
+        QoS::ExactlyOnce => b"2",
+    };
+    let own = [
+        (name::TOPIC, Some(message.topic().as_bytes())),
+        (name::QOS, Some(qos)),
+        (name::RETAIN, Some(if message.retain() { b"true".as_slice() } else { b"false" })),
+        (name::CONTENT_TYPE, properties.content_type.map(str::as_bytes)),
+        (name::RESPONSE_TOPIC, properties.response_topic.map(str::as_bytes)),
+        (name::CORRELATION_DATA, properties.correlation_data),
+        (name::PAYLOAD_FORMAT, format.as_deref().map(str::as_bytes)),
+        (name::EXPIRY, expiry.as_deref().map(str::as_bytes)),
+    ];
+    let there = own.into_iter().filter(|(_, value)| value.is_some());
+    headers.extend(there.map(|(key, value)| Header { key, value }));
+    put_headers(headers.iter().copied(), into);
+}
+
+/// Memory for one message after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    topic: String,
+    user: Vec<u8>,
+}
+
+/// The message that a record becomes.
+pub(crate) fn message<'a>(
+    binding: &Outbound,
+    record: &'a Outgoing,
+    unix_ms: u64,
+    scratch: &'a mut Scratch,
+) -> Result<Outside<'a>, Passed> {
+    binding.template.fill(record, &binding.topic, &mut scratch.topic)?;
+    let header = |name: &str| {
+        let found = record.headers.iter().rev().find(|(known, _)| known == name);
+        found.and_then(|(_, value)| value.as_deref())
+    };
+    let text = |name: &str| header(name).and_then(|bytes| std::str::from_utf8(bytes).ok());
+    let age_s = unix_ms.saturating_sub(record.timestamp_ms.max(0).cast_unsigned()) / 1000;
+    let mut message_expiry = None;
+    if let Some(interval) = text(name::EXPIRY).and_then(|interval| interval.parse::<u32>().ok()) {
+        let left = u64::from(interval).checked_sub(age_s).filter(|left| *left > 0);
+        message_expiry = Some(left.ok_or(Passed::Expired)? as u32);
+    }
+    let user = record.headers.iter().filter(|(name, _)| !name.starts_with("mqtt."));
+    let user = user.filter_map(|(name, value)| {
+        let value = std::str::from_utf8(value.as_deref().unwrap_or_default()).ok()?;
+        let is_string = |text: &str| !text.contains('\0');
+        (is_string(name) && is_string(value)).then_some((name.as_str(), value))
+    });
+    let user_properties = user_properties(user, &mut scratch.user);
+    Ok(Outside {
+        topic: &scratch.topic,
+        payload: record.value.as_deref().unwrap_or_default(),
+        qos: binding.qos,
+        retain: binding.retain,
+        properties: MessageProperties {
+            payload_format: text(name::PAYLOAD_FORMAT).and_then(|format| format.parse().ok()),
+            message_expiry,
+            content_type: text(name::CONTENT_TYPE),
+            response_topic: text(name::RESPONSE_TOPIC),
+            correlation_data: header(name::CORRELATION_DATA),
+            user_properties,
+        },
+    })
+}
+
+/// Bindings that feed one another in a circle; nothing if there are none.
+pub fn find_loop<'a>(inbound: &'a [Inbound], outbound: &'a [Outbound]) -> Option<Vec<&'a str>> {
+    // From each outbound binding on: the inbound ones that its messages may meet, and what their topics feed.
+    fn walk<'a>(
+        inbound: &'a [Inbound],
+        outbound: &'a [Outbound],
+        at: &'a Outbound,
+        path: &mut Vec<&'a str>,
+    ) -> bool {
+        path.push(&at.name);
+        let reach = at.template.reach();
+        for fed in inbound.iter().filter(|known| overlap(&known.filter, &reach)) {
+            path.push(&fed.name);
+            for next in outbound.iter().filter(|known| known.topic == fed.topic) {
+                if path.contains(&&*next.name) || walk(inbound, outbound, next, path) {
+                    return true;
+                }
+            }
+            path.pop();
+        }
+        path.pop();
+        false
+    }
+    outbound.iter().find_map(|first| {
+        let mut path = Vec::new();
+        walk(inbound, outbound, first, &mut path).then_some(path)
+    })
+}
+
+/// Whether there is a topic name that meets both filters.
+fn overlap(one: &str, other: &str) -> bool {
+    let (mut one, mut other) = (one.split('/').peekable(), other.split('/').peekable());
+    loop {
+        match (one.next(), other.next()) {
+            (None, None) => return true,
+            // `#` also stands for the level above it [MQTT-4.7.1-2].
+            (Some("#"), _) | (_, Some("#")) => return true,
+            (Some(a), Some(b)) if a == b || a == "+" || b == "+" => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Outgoing {
+        Outgoing {
+            source: 0,
+            partition: 3,
+            offset: 17,
+            timestamp_ms: 1_000_000,
+            key: Some(b"press-7".to_vec()),
+            value: Some(b"open".to_vec()),
+            headers: vec![
+                ("site".into(), Some(b"north".to_vec())),
+                ("mqtt.message-expiry-interval".into(), Some(b"60".to_vec())),
+                ("mqtt.content-type".into(), Some(b"text/plain".to_vec())),
+            ],
+        }
+    }
+
+    fn outbound(template: &str) -> Outbound {
+        Outbound {
+            name: "out".into(),
+            topic: "commands".into(),
+            template: Template::parse(template).unwrap(),
+            qos: QoS::AtLeastOnce,
+            retain: false,
+        }
+    }
+
+    #[test]
+    fn a_template_is_filled_from_the_record() {
+        let mut scratch = Scratch::default();
+        let binding = outbound("{header:site}/{topic}/{key}/set/{partition}/{offset}");
+        let record = record();
+        let message = message(&binding, &record, 1_010_000, &mut scratch).unwrap();
+        assert_eq!(message.topic, "north/commands/press-7/set/3/17");
+        assert_eq!(message.properties.message_expiry, Some(50));
+        assert_eq!(message.properties.content_type, Some("text/plain"));
+        let user: Vec<_> = message.properties.user_properties.iter().collect();
+        assert_eq!(user, [("site", "north")]);
+    }
+
+    #[test]
+    fn what_lacks_a_part_or_has_expired_is_passed() {
+        let mut scratch = Scratch::default();
+        let binding = outbound("{header:none}/x");
+        assert_eq!(message(&binding, &record(), 0, &mut scratch).unwrap_err(), Passed::Lacks);
+        let binding = outbound("{key}");
+        assert_eq!(message(&binding, &record(), 1_060_000, &mut scratch).unwrap_err(), Passed::Expired);
+    }
+
+    #[test]
+    fn templates_that_make_no_topic_names_are_refused() {
+        for text in ["", "a/{key", "a/{what}", "a/+/{key}", "{header:}"] {
+            assert!(Template::parse(text).is_err(), "{text}");
+        }
+        assert_eq!(Template::parse("a/b{key}/c").unwrap().reach(), "a/#");
+        assert_eq!(Template::parse("a/b").unwrap().reach(), "a/b");
+    }
+
+    #[test]
+    fn circles_are_found() {
+        let inbound = |name: &str, filter: &str, topic: &str| Inbound {
+            name: name.into(),
+            filter: filter.into(),
+            topic: topic.into(),
+            key: Key::Topic,
+        };
+        let named = |name: &str, topic: &str, template: &str| Outbound {
+            name: name.into(),
+            topic: topic.into(),
+            ..outbound(template)
+        };
+        let ins = [inbound("in", "plant/+/state", "states"), inbound("in2", "copy/#", "copies")];
+        let harmless = [named("out", "commands", "plant/{key}/set"), named("out2", "states", "copy/{key}")];
+        // A key may have slashes: `plant/{key}/set` may be `plant/7/state`.
+        assert_eq!(find_loop(&ins, &harmless), None);
+        let direct = [named("out", "states", "plant/{key}")];
+        assert_eq!(find_loop(&ins, &direct), Some(vec!["out", "in"]));
+        let around = [named("out", "copies", "plant/7/state"), named("out2", "states", "copy/{key}")];
+        assert!(find_loop(&ins, &around).is_some());
+    }
+
+    #[test]
+    fn keys_are_read() {
+        assert_eq!(Key::parse("level:2"), Ok(Key::Level(2)));
+        assert!(Key::parse("level:0").is_err() && Key::parse("x").is_err());
+    }
+}

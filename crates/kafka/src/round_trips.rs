@@ -196,6 +196,22 @@ fn arrays_that_would_swell_in_memory_are_refused() {
 }
 
 #[test]
+fn arrays_in_tagged_fields_count_as_well() {
+    use crate::api::api_versions::{ApiVersionsResponse, SupportedFeatureKey};
+    let supported_features = vec![SupportedFeatureKey::default(); 1_200_000];
+    let response = ApiVersionsResponse { supported_features, ..ApiVersionsResponse::default() };
+    let mut bytes = encoded(&response, 3);
+    assert_eq!(decoded(&bytes, 3), Ok(response));
+    // The same field a second time: error, keys and throttle time come before the count of tags.
+    let tags = 2 + 1 + 4;
+    assert_eq!(bytes[tags], 1);
+    bytes[tags] = 2;
+    bytes.extend_from_within(tags + 1..);
+    let refused = decoded::<ApiVersionsResponse>(&bytes, 3);
+    assert_eq!(refused, Err(DecodeError::Malformed("the arrays of a message are too long")));
+}
+
+#[test]
 fn null_is_refused_where_it_must_not_be_and_encodes_as_empty() {
     use crate::api::metadata::MetadataRequest;
     let all = MetadataRequest { topics: None, ..MetadataRequest::default() };

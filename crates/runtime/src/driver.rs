@@ -378,8 +378,10 @@ impl<S: Service> Driver<S> {
         if self.sockets.len() <= conn.slot() {
             self.sockets.resize_with(conn.slot() + 1, || None);
         }
+        self.core.links.arriving = socket.peer_addr().ok().map(|address| address.ip());
         self.sockets[conn.slot()] = Some(socket);
         self.service.accepted(&mut self.core.io(), conn, listener);
+        self.core.links.arriving = None;
         if !input.is_empty() {
             self.offer(conn, input);
         }

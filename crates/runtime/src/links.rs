@@ -1,5 +1,7 @@
 //! Connection slots: what a shard knows of each connection besides its socket.
 
+use std::net::IpAddr;
+
 use crate::output::{BufferPool, Output};
 
 /// Names one connection of one shard. A slot is used again after its connection has gone, with another
@@ -77,6 +79,8 @@ pub(crate) struct Links {
     pub(crate) quick: Vec<u32>,
     /// The service asked for another turn at once.
     pub(crate) soon: bool,
+    /// The other end of the connection that the service is being told of.
+    pub(crate) arriving: Option<IpAddr>,
 }
 
 impl Links {

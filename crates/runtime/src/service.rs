@@ -1,5 +1,7 @@
 //! The seam: what a service is told, and all that it may do.
 
+use std::net::IpAddr;
+
 use crate::links::{ConnId, Links, Phase};
 use crate::mailbox::Mailboxes;
 use crate::output::Output;
@@ -181,6 +183,12 @@ impl<M> Io<'_, M> {
     /// Number of connections of this shard.
     pub fn connections(&self) -> usize {
         self.links.open_count()
+    }
+
+    /// Where the peer is, during [`Service::accepted`] only: it is kept by whoever needs it. Nothing if it has gone
+    /// already, or under a driver without sockets.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.links.arriving
     }
 
     /// Whether the connection is still there.

@@ -1,6 +1,7 @@
 //! A connection: which of its requests are under way, and the order in which their answers leave.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Requests of one connection that may be under way at once. Producers pipeline a handful.
@@ -13,6 +14,8 @@ const WAITING_BYTES_MAX: usize = 256 * 1024;
 pub(crate) struct Conn {
     pub(crate) generation: u32,
     pub(crate) is_open: bool,
+    /// Where the client is, if that is known.
+    pub(crate) peer: Option<IpAddr>,
     /// Number of the request whose answer leaves next.
     first: u64,
     /// Requests under way, from `first` on: their answers, as far as they are there.
@@ -35,8 +38,8 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn open(generation: u32) -> Self {
-        Self { generation, is_open: true, ..Self::default() }
+    pub(crate) fn open(generation: u32, peer: Option<IpAddr>) -> Self {
+        Self { generation, is_open: true, peer, ..Self::default() }
     }
 
     /// Whether a request may begin now. Those that pipeline need not wait for one another.
@@ -113,7 +116,7 @@ mod tests {
 
     #[test]
     fn answers_leave_in_the_order_of_the_requests() {
-        let mut conn = Conn::open(1);
+        let mut conn = Conn::open(1, None);
         assert!(conn.may_begin(true));
         let first = conn.begin(true);
         assert!(!conn.may_begin(false) && conn.may_begin(true));
@@ -128,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_frame_waits_for_those_before_it_and_too_many_are_refused() {
-        let mut conn = Conn::open(1);
+        let mut conn = Conn::open(1, None);
         let fetch = conn.begin(false);
         assert!(!conn.may_begin(true));
         assert!(conn.wait(&[7]));

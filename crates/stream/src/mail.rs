@@ -1,5 +1,6 @@
 //! What shards of the Kafka door say to each other.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use mainstem_runtime::ConnId;
@@ -65,4 +66,6 @@ pub(crate) struct Call {
     pub(crate) version: i16,
     pub(crate) correlation_id: i32,
     pub(crate) client_id: Arc<str>,
+    /// Where the client is, if that is known.
+    pub(crate) peer: Option<IpAddr>,
 }

@@ -217,9 +217,10 @@ impl Shard {
             conn.client_id = Some(client_id.into());
         }
         let client_id = conn.client_id.clone().unwrap_or_default();
+        let peer = conn.peer;
         let caller = Caller { shard: me, conn: id, request: conn.begin(pipelines(frame)) };
         let RequestHeader { api_key, api_version: version, correlation_id, .. } = header;
-        let call = Call { caller, api_key, version, correlation_id, client_id };
+        let call = Call { caller, api_key, version, correlation_id, client_id, peer };
         self.dispatch(io, call, body);
     }
 
@@ -258,11 +259,11 @@ pub(crate) fn seal(mut frame: Vec<u8>) -> Vec<u8> {
 impl Service for Shard {
     type Mail = Mail;
 
-    fn accepted(&mut self, _io: &mut Io<'_, Mail>, conn: ConnId, _listener: usize) {
+    fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, _listener: usize) {
         if self.conns.len() <= conn.slot() {
             self.conns.resize_with(conn.slot() + 1, Conn::default);
         }
-        self.conns[conn.slot()] = Conn::open(conn.generation());
+        self.conns[conn.slot()] = Conn::open(conn.generation(), io.peer());
         self.shared.connections.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -7,8 +7,6 @@ use mainstem_runtime::Io;
 use crate::mail::{Call, Mail};
 use crate::shard::Shard;
 
-/// Where members are said to be: connections do not know.
-const CLIENT_HOST: &str = "";
 /// From here on the time to rejoin is not that of the session (KIP-62).
 const REBALANCE_TIMEOUT: i16 = 1;
 /// From here on a new member comes back with the identifier it is given (KIP-394).
@@ -26,13 +24,15 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
         request.rebalance_timeout_ms
     };
     let client_id = call.client_id.clone();
+    // A slash before the address, as Java writes those without a name.
+    let client_host = call.peer.map_or_else(String::new, |peer| format!("/{peer}"));
     let protocols = &request.protocols;
     let join = JoinGroup {
         group_id: &request.group_id,
         member_id: &request.member_id,
         instance_id: request.group_instance_id.as_deref(),
         client_id: &client_id,
-        client_host: CLIENT_HOST,
+        client_host: &client_host,
         session_timeout_ms: request.session_timeout_ms,
         rebalance_timeout_ms,
         protocol_type: &request.protocol_type,

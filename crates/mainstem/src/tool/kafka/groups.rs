@@ -99,7 +99,7 @@ fn offsets_table(cluster: &mut Cluster, coordinator: i32, group: &DescribedGroup
         let lag = offset.zip(end).map(|(offset, end)| (end - offset).max(0));
         let number = |value: Option<i64>| value.map_or(NONE.to_owned(), |value| value.to_string());
         let member = owners.get(&partition).map(|index| &group.members[*index]);
-        let of_member = |text: Option<&String>| text.map_or(NONE, String::as_str).to_owned();
+        let of_member = |text: Option<&String>| or_none(text.cloned().unwrap_or_default());
         table.push(vec![
             partition.0.clone(),
             partition.1.to_string(),

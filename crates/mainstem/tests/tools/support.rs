@@ -21,6 +21,8 @@ fn command(args: &[&str]) -> Command {
 pub(crate) struct Broker {
     child: Child,
     port: u16,
+    /// Where it speaks Kafka, `host:port`.
+    kafka: String,
     dir: PathBuf,
 }
 
@@ -35,11 +37,16 @@ impl Broker {
         let own =
             ["--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
         let mut child = command(&[&own, args].concat()).stderr(Stdio::inherit()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("mqtt listening on ").unwrap_or_else(|| panic!("{line:?}"));
-        let port = address.rsplit_once(':').unwrap().1.parse().unwrap();
-        Self { child, port, dir }
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut address = |door: &str| {
+            let mut line = String::new();
+            stdout.read_line(&mut line).unwrap();
+            let address = line.trim().strip_prefix(&format!("{door} listening on "));
+            address.unwrap_or_else(|| panic!("{line:?}")).to_owned()
+        };
+        let port = address("mqtt").rsplit_once(':').unwrap().1.parse().unwrap();
+        let kafka = address("kafka");
+        Self { child, port, kafka, dir }
     }
 
     /// Where it listens, on 127.0.0.1.
@@ -66,6 +73,33 @@ impl Broker {
     pub(crate) fn run_with_input(&self, tool: &str, args: &[&str], input: &[u8]) -> Ended {
         let port = self.port.to_string();
         mainstem(&[&[tool, "-p", &port], args].concat(), input)
+    }
+
+    /// Runs a tool that speaks Kafka against it to its end.
+    pub(crate) fn kafka(&self, tool: &str, args: &[&str]) -> Ended {
+        self.kafka_with_input(tool, args, b"")
+    }
+
+    /// The same, with something on standard input.
+    pub(crate) fn kafka_with_input(&self, tool: &str, args: &[&str], input: &[u8]) -> Ended {
+        mainstem(&[&[tool, "-b", &self.kafka], args].concat(), input)
+    }
+
+    /// Starts a tool that speaks Kafka.
+    pub(crate) fn start_kafka(&self, tool: &str, args: &[&str]) -> Run {
+        Run::start(&[&[tool, "-b", &self.kafka], args].concat(), b"")
+    }
+
+    /// Runs a tool that speaks Kafka again and again, until what it prints satisfies.
+    pub(crate) fn wait_until(&self, args: &[&str], mut satisfies: impl FnMut(&str) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let ended = self.kafka(args[0], &args[1..]);
+            if satisfies(ended.text()) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{}: {}", ended.args, ended.text());
+        }
     }
 
     /// Starts `mainstem sub` and waits until its subscriptions stand.

@@ -1,13 +1,11 @@
-//! The command-line tools against the real broker: both are the binary under test.
-
-mod support;
+//! The tools that speak MQTT.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
+use crate::support::{Broker, Run, mainstem};
 use serde_json::Value;
-use support::{Broker, Run, mainstem};
 
 /// A publisher is acknowledged before its subscribers have the message, so a slow machine lets queues grow. For
 /// tests that count every message they must not overflow.

@@ -61,7 +61,7 @@ pub struct Transactions {
     next_keep: u64,
     /// When to look at which identifier again.
     due: BTreeSet<(u64, Arc<str>)>,
-    effects: Vec<Effect>,
+    effects: VecDeque<Effect>,
 }
 
 /// A transactional identifier.
@@ -117,13 +117,13 @@ impl Transactions {
             keeps: HashMap::new(),
             next_keep: 0,
             due: BTreeSet::new(),
-            effects: Vec::new(),
+            effects: VecDeque::new(),
         }
     }
 
-    /// Takes what is to be done, in order.
-    pub fn effects(&mut self) -> Vec<Effect> {
-        std::mem::take(&mut self.effects)
+    /// What is to be done next.
+    pub fn poll(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
     }
 
     /// Takes in a record that was kept in an earlier life.
@@ -268,7 +268,7 @@ impl Transactions {
     fn put(&mut self, records: Vec<Record>) -> Keep {
         let keep = Keep(self.next_keep);
         self.next_keep += 1;
-        self.effects.push(Effect::Keep { keep, records });
+        self.effects.push_back(Effect::Keep { keep, records });
         keep
     }
 

@@ -16,6 +16,7 @@ use crate::partition::Refused;
 use crate::shard::Shard;
 use crate::shared::Shared;
 use crate::topic_config::TopicConfig;
+use crate::transactions::TransactionCoordinator;
 
 /// The log of the catalogue, in the first shard's store.
 const LOG: &str = "kafka-catalogue";
@@ -39,6 +40,7 @@ pub(crate) struct Controller {
     /// Topics that are being changed or deleted, and what waits for that.
     changing: BTreeMap<[u8; 16], Vec<Waiting>>,
     pub(crate) groups: GroupCoordinator,
+    pub(crate) transactions: TransactionCoordinator,
 }
 
 /// A topic in the log.
@@ -120,7 +122,8 @@ impl Controller {
         }
         shared.publish(Arc::new(catalogue.clone()));
         let groups = GroupCoordinator::restore(store, shared, clock)?;
-        Ok(Self { kept, catalogue, making: BTreeSet::new(), changing: BTreeMap::new(), groups })
+        let transactions = TransactionCoordinator::restore(store, shared, clock)?;
+        Ok(Self { kept, catalogue, making: BTreeSet::new(), changing: BTreeMap::new(), groups, transactions })
     }
 }
 
@@ -151,6 +154,7 @@ impl Shard {
         if self.is_controller() {
             (0..self.shared.config.bound_topics.len()).for_each(|bound| self.make_bound(io, bound));
         }
+        self.begin_transactions(io);
         if self.is_controller() && self.shared.cluster_id().is_empty() {
             let id = new_uuid(io).to_string();
             self.shared.set_cluster_id(&id);
@@ -171,12 +175,13 @@ impl Shard {
         if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
             controller.kept.store(&mut *first.store);
             controller.groups.store_kept(&mut *first.store);
+            controller.transactions.store_kept(&mut *first.store);
         }
     }
 
     /// Takes note of a completion in the first store. False if it is of a partition.
     pub(crate) fn controller_arrived(&mut self, io: &mut Io<'_, Mail>, completion: &Completion) -> bool {
-        if self.groups_arrived(io, completion) {
+        if self.groups_arrived(io, completion) || self.transactions_arrived(io, completion) {
             return true;
         }
         let Some(controller) = &mut self.controller else { return false };
@@ -198,11 +203,13 @@ impl Shard {
             then(self, io, outcome);
         }
         self.answer_refused_by_groups_log(io);
+        self.take_refused_by_transaction_log(io);
     }
 
     /// A coordinator has something due.
     pub(crate) fn coordinate_due(&mut self, io: &mut Io<'_, Mail>) {
         self.groups_due(io);
+        self.transactions_due(io);
         self.go_on_coordinating(io);
     }
 

@@ -5,6 +5,8 @@
 //! request that came to another shard goes there by mail, and its answer comes back the same way, so that a handler
 //! need not know. Partitions are asked with [`Shard::ask_partitions`] from anywhere.
 
+pub(crate) mod add_offsets_to_txn;
+pub(crate) mod add_partitions_to_txn;
 pub(crate) mod alter_configs;
 pub(crate) mod alter_partition_reassignments;
 pub(crate) mod api_versions;
@@ -21,20 +23,25 @@ pub(crate) mod describe_cluster;
 pub(crate) mod describe_configs;
 pub(crate) mod describe_groups;
 pub(crate) mod describe_log_dirs;
+pub(crate) mod describe_producers;
 pub(crate) mod describe_topic_partitions;
+pub(crate) mod describe_transactions;
 pub(crate) mod describe_user_scram_credentials;
 pub(crate) mod elect_leaders;
+pub(crate) mod end_txn;
 pub(crate) mod fetch;
 pub(crate) mod fetch_session;
 pub(crate) mod find_coordinator;
 pub(crate) mod heartbeat;
 pub(crate) mod incremental_alter_configs;
+pub(crate) mod init_producer_id;
 pub(crate) mod join_group;
 pub(crate) mod leave_group;
 pub(crate) mod list_config_resources;
 pub(crate) mod list_groups;
 pub(crate) mod list_offsets;
 pub(crate) mod list_partition_reassignments;
+pub(crate) mod list_transactions;
 pub(crate) mod metadata;
 pub(crate) mod offset_commit;
 pub(crate) mod offset_delete;
@@ -42,6 +49,8 @@ pub(crate) mod offset_fetch;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
 pub(crate) mod sync_group;
+pub(crate) mod txn_offset_commit;
+pub(crate) mod write_txn_markers;
 
 use mainstem_kafka::{ErrorCode, Message, Reader, Request, put_response_header, registry};
 use mainstem_runtime::Io;
@@ -88,6 +97,7 @@ impl Shard {
             describe_cluster::DescribeClusterRequest,
             describe_configs::DescribeConfigsRequest,
             describe_log_dirs::DescribeLogDirsRequest,
+            describe_producers::DescribeProducersRequest,
             describe_topic_partitions::DescribeTopicPartitionsRequest,
             describe_user_scram_credentials::DescribeUserScramCredentialsRequest,
             elect_leaders::ElectLeadersRequest,
@@ -98,6 +108,7 @@ impl Shard {
             list_partition_reassignments::ListPartitionReassignmentsRequest,
             metadata::MetadataRequest,
             offset_for_leader_epoch::OffsetForLeaderEpochRequest,
+            write_txn_markers::WriteTxnMarkersRequest,
         });
     }
 
@@ -116,22 +127,29 @@ impl Shard {
         let (shard, call) = (self, call.clone());
         shard.shared.refresh(&mut shard.catalogue);
         handlers!(shard, io, call, body, shard.answer_unsupported(io, &call), {
+            add_offsets_to_txn::AddOffsetsToTxnRequest,
+            add_partitions_to_txn::AddPartitionsToTxnRequest,
             alter_configs::AlterConfigsRequest,
             create_partitions::CreatePartitionsRequest,
             create_topics::CreateTopicsRequest,
             delete_groups::DeleteGroupsRequest,
             delete_topics::DeleteTopicsRequest,
             describe_groups::DescribeGroupsRequest,
+            describe_transactions::DescribeTransactionsRequest,
+            end_txn::EndTxnRequest,
             heartbeat::HeartbeatRequest,
             incremental_alter_configs::IncrementalAlterConfigsRequest,
+            init_producer_id::InitProducerIdRequest,
             join_group::JoinGroupRequest,
             leave_group::LeaveGroupRequest,
             list_groups::ListGroupsRequest,
+            list_transactions::ListTransactionsRequest,
             metadata::MetadataRequest,
             offset_commit::OffsetCommitRequest,
             offset_delete::OffsetDeleteRequest,
             offset_fetch::OffsetFetchRequest,
             sync_group::SyncGroupRequest,
+            txn_offset_commit::TxnOffsetCommitRequest,
         });
         shard.go_on_coordinating(io);
     }

@@ -8,6 +8,7 @@ use crate::catalogue::PartitionId;
 use crate::handlers::fetch::FetchJob;
 use crate::handlers::produce::ProduceJob;
 use crate::mail::{JobId, Letter, Mail};
+use crate::markers::MarkJob;
 use crate::partition::Refused;
 use crate::shard::Shard;
 use crate::sink::SinkJob;
@@ -27,6 +28,7 @@ pub(crate) enum Job {
     Fetch(Box<FetchJob>),
     Sink(SinkJob),
     Ask(AskJob),
+    Mark(MarkJob),
     Changes(ChangesJob),
 }
 
@@ -170,6 +172,7 @@ impl Shard {
         match (self.jobs.get(number), done) {
             (Some(Job::Produce(_)), Done::Produced(produced)) => self.produced(io, number, produced),
             (Some(Job::Sink(_)), Done::Produced(produced)) => self.sank(number, produced.outcome.is_ok()),
+            (Some(Job::Mark(_)), Done::Produced(produced)) => self.marked(io, number, produced),
             (Some(Job::Fetch(_)), Done::Fetched(fetched)) => self.fetched(io, number, fetched),
             (Some(Job::Ask(ask)), Done::Asked(answers)) => {
                 for (part, answer) in answers {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mainstem_runtime::ConnId;
 
 use crate::catalogue::PartitionId;
+use crate::held::{Vouch, Vouched};
 use crate::work::{Done, Work};
 
 /// Mail between shards.
@@ -25,6 +26,10 @@ pub(crate) enum Letter {
     Answer { caller: Caller, response: Vec<u8> },
     /// Back: the request is malformed, end its connection.
     Refuse { conn: ConnId, what: String },
+    /// To shard 0: is this partition part of the transaction?
+    Vouch(Vouch),
+    /// Back: the answer.
+    Vouched(Vouched),
     /// A partition that a parked fetch waits for has news.
     News { watcher: Watcher },
     /// Partitions of a topic that has been deleted are to be removed.

@@ -1,16 +1,22 @@
 //! A partition on the shard that has it: a log, what of it is in flight, and who waits for more.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use mainstem_compress as compress;
+use mainstem_coordinator::producer::{Aborted, Active, Marker, Membership, Verdict};
+use mainstem_coordinator::transaction::Producer;
 use mainstem_kafka::ErrorCode;
 use mainstem_log::{
-    Batch, BatchHeader, Completion, Compression, Error, HEADER_BYTES, LogId, Malformed, Store, Ticket,
+    Batch, BatchBuilder, BatchHeader, Completion, Compression, Error, HEADER_BYTES, LogId, Malformed, Store,
+    Ticket,
 };
 
 use crate::catalogue::{PartitionId, Topic};
+use crate::held::Held;
 use crate::mail::{JobId, Watcher};
+use crate::producers::{Known, data, on_log};
 use crate::topic_config::{TimestampType, TopicConfig};
 
 /// What the records of one batch may take when they are decompressed for a check, bytes.
@@ -53,6 +59,17 @@ pub(crate) struct Placed {
     pub(crate) log_start: i64,
 }
 
+/// What has been done with a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Taken {
+    /// It has been appended, up to the offset `end`.
+    Appended { placed: Placed, end: u64 },
+    /// It had been appended before.
+    Duplicate { placed: Placed, end: u64 },
+    /// Nothing: it would begin a transaction of which the coordinator must say that there is one.
+    Unverified(Producer),
+}
+
 /// Somebody waits for an append.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiter {
@@ -79,6 +96,8 @@ pub(crate) struct Partition {
     pub(crate) log: LogId,
     /// Offset up to which consumers read.
     pub(crate) high_watermark: u64,
+    pub(crate) known: Known,
+    pub(crate) held: Held,
     in_flight: VecDeque<InFlight>,
     watchers: Vec<Watcher>,
 }
@@ -107,16 +126,21 @@ impl Partition {
         index: i32,
         store_index: usize,
         store: &mut dyn Store,
+        snapshot: Option<&[u8]>,
+        unix_ms: u64,
     ) -> Result<Self, Error> {
         let id = topic.partition(index);
         let log = store.open(&log_name(id), &topic.config.options)?;
         let high_watermark = store.status(log).committed;
+        let known = Known::rebuild(store, log, snapshot, unix_ms)?;
         Ok(Self {
             id,
             topic: Arc::clone(topic),
             store: store_index,
             log,
             high_watermark,
+            known,
+            held: Held::default(),
             in_flight: VecDeque::new(),
             watchers: Vec::new(),
         })
@@ -135,10 +159,11 @@ impl Partition {
     pub(crate) fn reach(&self, store: &dyn Store) -> Reach {
         let start = store.status(self.log).start;
         let high_watermark = self.high_watermark.max(start);
-        Reach { start, high_watermark, last_stable: high_watermark }
+        let last_stable = self.known.producers.last_stable_offset(high_watermark).max(start);
+        Reach { start, high_watermark, last_stable }
     }
 
-    /// Appends the batch that a producer sent.
+    /// Appends the batch that a producer sent, if it does not stand there yet.
     ///
     /// # Errors
     /// Why not. Nothing was appended.
@@ -147,30 +172,99 @@ impl Partition {
         store: &mut dyn Store,
         records: &[u8],
         unix_ms: u64,
-    ) -> Result<(Placed, Ticket), Refused> {
+        membership: Membership,
+    ) -> Result<Taken, Refused> {
         let config = &self.topic.config;
         let header = check(records, config, unix_ms)?;
+        if header.producer_id >= 0 {
+            match self.known.producers.check(&data(&header), membership) {
+                Verdict::Append => {}
+                Verdict::Duplicate { base_offset, timestamp_ms } => {
+                    let append_time_ms = match config.timestamp_type {
+                        TimestampType::Create => -1,
+                        TimestampType::LogAppend => timestamp_ms,
+                    };
+                    let log_start = store.status(self.log).start.cast_signed();
+                    let placed = Placed { base_offset: base_offset.cast_signed(), append_time_ms, log_start };
+                    return Ok(Taken::Duplicate { placed, end: end_of(&header, base_offset) });
+                }
+                Verdict::Verify => {
+                    let BatchHeader { producer_id: id, producer_epoch: epoch, .. } = header;
+                    return Ok(Taken::Unverified(Producer { id, epoch }));
+                }
+                Verdict::Refused(error) => return Err(told(error)),
+            }
+        }
         let rewritten = rewrite(records, &header, config, unix_ms)?;
         let records = rewritten.as_deref().unwrap_or(records);
         let appended = store.append(self.log, records).map_err(|error| refusal(&error))?;
+        if header.producer_id >= 0 {
+            let header = BatchHeader::parse(records).unwrap_or(header);
+            self.known.producers.appended(&data(&header), appended.base_offset, unix_ms);
+        }
         let append_time_ms = match config.timestamp_type {
             TimestampType::Create => -1,
             TimestampType::LogAppend => unix_ms.cast_signed(),
         };
         let log_start = store.status(self.log).start.cast_signed();
         let base_offset = appended.base_offset.cast_signed();
-        let end = appended.base_offset + u64::from(header.last_offset_delta) + 1;
-        match self.in_flight.back_mut().filter(|last| last.ticket == appended.ticket) {
-            Some(last) => last.end = end,
-            None => self.in_flight.push_back(InFlight { ticket: appended.ticket, end, waiters: Vec::new() }),
-        }
-        Ok((Placed { base_offset, append_time_ms, log_start }, appended.ticket))
+        let end = end_of(&header, appended.base_offset);
+        self.flies(appended.ticket, end, records.len());
+        Ok(Taken::Appended { placed: Placed { base_offset, append_time_ms, log_start }, end })
     }
 
-    /// Lets somebody wait for what was appended last.
-    pub(crate) fn wait(&mut self, waiter: Waiter) {
-        let last = self.in_flight.back_mut().expect("it has just been appended");
-        last.waiters.push(waiter);
+    /// Appends the marker of a transaction that has ended.
+    ///
+    /// # Errors
+    /// Why not. Nothing was appended.
+    pub(crate) fn mark(
+        &mut self,
+        store: &mut dyn Store,
+        marker: &Marker,
+        unix_ms: u64,
+    ) -> Result<Taken, Refused> {
+        self.known.producers.check_marker(marker).map_err(told)?;
+        let Marker { producer_id, producer_epoch, timestamp_ms, .. } = *marker;
+        let mut builder = BatchBuilder::default();
+        let batch = on_log(marker).batch(&mut builder, timestamp_ms, producer_id, producer_epoch);
+        let appended = store.append(self.log, batch).map_err(|error| refusal(&error))?;
+        self.known.producers.ended(marker, appended.base_offset, unix_ms);
+        let end = appended.base_offset + 1;
+        self.flies(appended.ticket, end, batch.len());
+        let base_offset = appended.base_offset.cast_signed();
+        Ok(Taken::Appended { placed: Placed { base_offset, append_time_ms: -1, log_start: -1 }, end })
+    }
+
+    fn flies(&mut self, ticket: Ticket, end: u64, bytes: usize) {
+        self.known.grown(bytes);
+        match self.in_flight.back_mut().filter(|last| last.ticket == ticket) {
+            Some(last) => last.end = end,
+            None => self.in_flight.push_back(InFlight { ticket, end, waiters: Vec::new() }),
+        }
+    }
+
+    /// Lets somebody wait until everything below `end` is durable. False if it is.
+    pub(crate) fn wait(&mut self, waiter: Waiter, end: u64) -> bool {
+        let at = self.in_flight.partition_point(|flight| flight.end < end);
+        let flight = self.in_flight.get_mut(at);
+        flight.map(|flight| flight.waiters.push(waiter)).is_some()
+    }
+
+    /// Aborted transactions of which records stand between these offsets: producer id and first offset.
+    pub(crate) fn aborted(&self, offsets: Range<u64>) -> Vec<(i64, i64)> {
+        let all = self.known.producers.aborted_between(offsets.start, offsets.end);
+        all.map(|Aborted { producer_id, first_offset, .. }| (producer_id, first_offset.cast_signed()))
+            .collect()
+    }
+
+    /// The producers it knows.
+    pub(crate) fn producers(&self) -> Vec<Active> {
+        self.known.producers.describe()
+    }
+
+    /// The log starts later now.
+    pub(crate) fn started_later(&mut self, store: &dyn Store) {
+        self.known.producers.truncate_prefix(store.status(self.log).start);
     }
 
     /// Whether anything waits for the disk.
@@ -188,6 +282,9 @@ impl Partition {
         while let Some(flight) = self.in_flight.pop_front_if(|flight| flight.ticket <= completion.ticket) {
             if completion.outcome.is_ok() {
                 self.high_watermark = self.high_watermark.max(flight.end);
+                self.known.producers.durable(self.high_watermark);
+            } else {
+                self.known.producers.rollback_to(self.high_watermark);
             }
             for Waiter { job, part, placed } in flight.waiters {
                 let outcome = completion.outcome.as_ref().map(|()| placed).map_err(refusal);
@@ -199,15 +296,12 @@ impl Partition {
 
     /// Gives out who waits for an append; the partition is about to go.
     pub(crate) fn dissolve(mut self, mut tell: impl FnMut(JobId, Produced)) -> Vec<Watcher> {
-        for Waiter { job, part, .. } in self.in_flight.drain(..).flat_map(|flight| flight.waiters) {
+        let in_flight = self.in_flight.drain(..).flat_map(|flight| flight.waiters);
+        let waiters = in_flight.map(|waiter| (waiter.job, waiter.part));
+        for (job, part) in waiters.chain(self.held.dissolve()) {
             tell(job, Produced { part, outcome: Err(ErrorCode::UnknownTopicOrPartition.into()) });
         }
         self.watchers
-    }
-
-    /// Aborted transactions with records in this range of offsets: producer id and first offset.
-    pub(crate) fn aborted(&self, _offsets: std::ops::Range<u64>) -> Vec<(i64, i64)> {
-        Vec::new()
     }
 
     /// Lets a parked fetch hear of news. Each connection has one at most.
@@ -221,6 +315,15 @@ impl Partition {
     pub(crate) fn forget(&mut self, watcher: Watcher) {
         self.watchers.retain(|known| *known != watcher);
     }
+}
+
+fn end_of(header: &BatchHeader, base_offset: u64) -> u64 {
+    base_offset + u64::from(header.last_offset_delta) + 1
+}
+
+/// What a producer is told of what its partition knows.
+fn told(error: mainstem_coordinator::Error) -> Refused {
+    ErrorCode::from_code(error.code()).unwrap_or(ErrorCode::UnknownServerError).into()
 }
 
 /// What a producer is told of a store's error.

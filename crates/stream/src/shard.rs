@@ -14,6 +14,7 @@ use crate::controller::Controller;
 use crate::jobs::Jobs;
 use crate::mail::{Call, Caller, Letter, Mail};
 use crate::partition::Partition;
+use crate::producers::{IsLast, Snapshots};
 use crate::shared::Shared;
 use crate::sink::Sinks;
 use crate::tail::Tails;
@@ -38,6 +39,10 @@ pub struct Shard {
     /// The topics there are, as of the last look.
     pub(crate) catalogue: Arc<Catalogue>,
     pub(crate) stores: Vec<StoreAt>,
+    /// For each store, what its partitions know of their producers.
+    pub(crate) snapshots: Vec<Snapshots>,
+    /// The time of the turn, ms since 1970.
+    pub(crate) unix_ms: u64,
     pub(crate) partitions: HashMap<PartitionId, Partition, foldhash::fast::RandomState>,
     pub(crate) by_log: HashMap<(usize, LogId), PartitionId, foldhash::fast::RandomState>,
     /// What is coordinated; shard 0 has it.
@@ -103,10 +108,14 @@ impl Shard {
         {
             controller = Some(Box::new(Controller::restore(&mut *first.store, &shared, clock)?));
         }
+        let open = |at: &mut StoreAt| Snapshots::open(&mut *at.store);
+        let snapshots = stores.iter_mut().map(open).collect::<Result<_, Error>>()?;
         let mut made = Self {
             me,
             catalogue: Arc::default(),
             stores,
+            snapshots,
+            unix_ms: clock.unix_ms,
             partitions: HashMap::default(),
             by_log: HashMap::default(),
             controller,
@@ -131,7 +140,9 @@ impl Shard {
         for at in 0..self.stores.len() {
             self.stores[at].store.completions(&mut completions);
             for completion in completions.drain(..) {
-                if at == 0 && self.controller_arrived(io, &completion) {
+                if (at == 0 && self.controller_arrived(io, &completion))
+                    || self.snapshots[at].arrived(&completion)
+                {
                     continue;
                 }
                 if !self.positions_arrived(at, &completion) {
@@ -234,6 +245,18 @@ impl Shard {
         }
     }
 
+    /// Does what is due about the producers of partitions.
+    fn tend_producers(&mut self, unix_ms: u64, is_last: IsLast) {
+        for partition in self.partitions.values_mut() {
+            let at = partition.store;
+            let store = &mut *self.stores[at].store;
+            partition.started_later(store);
+            if let Some(snapshot) = partition.known.tend(unix_ms, partition.high_watermark, is_last) {
+                self.snapshots[at].put(store, unix_ms, partition.id, snapshot);
+            }
+        }
+    }
+
     fn leave(&mut self, id: ConnId) {
         if let Some(conn) = self.conn_mut(id) {
             let session = conn.fetch_session;
@@ -316,6 +339,8 @@ impl Service for Shard {
             Letter::Ask { call, body } => self.coordinate(io, &call, &body),
             Letter::Answer { caller, response } => self.reply_with(io, caller, response),
             Letter::Refuse { conn, what } => self.refuse(io, conn, &what),
+            Letter::Vouch(vouch) => self.vouch(io, vouch),
+            Letter::Vouched(vouched) => self.vouched(io, vouched),
             Letter::News { watcher } => self.hear_news(io, watcher.job),
             Letter::Remove { partitions } => self.remove_partitions(io, partitions),
             Letter::Changed => {
@@ -336,6 +361,7 @@ impl Service for Shard {
                     store.tend(io.clock.unix_ms);
                 }
                 self.ask_again(io);
+                self.tend_producers(io.clock.unix_ms, IsLast::No);
                 io.set_timer(io.clock.now_ms + TEND_MS, Timer::Tend.token());
             }
             Timer::Coordinate => self.coordinate_due(io),
@@ -344,6 +370,7 @@ impl Service for Shard {
     }
 
     fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
+        self.unix_ms = io.clock.unix_ms;
         if !std::mem::replace(&mut self.has_begun, true) {
             io.set_timer(io.clock.now_ms + TEND_MS, Timer::Tend.token());
             self.begin_coordinating(io);
@@ -360,10 +387,14 @@ impl Service for Shard {
         self.append_all_gathered(io);
         self.store_kept();
         self.store_positions();
+        for (snapshots, at) in self.snapshots.iter_mut().zip(&mut self.stores) {
+            snapshots.store_kept(&mut *at.store);
+        }
     }
 
     fn drain(&mut self, io: &mut Io<'_, Mail>) {
         self.is_draining = true;
+        self.tend_producers(io.clock.unix_ms, IsLast::Yes);
         for slot in 0..self.conns.len() {
             if self.conns[slot].is_open {
                 let id = ConnId::from_parts(slot as u32, self.conns[slot].generation);

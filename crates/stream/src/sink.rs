@@ -264,10 +264,15 @@ impl Shard {
         match self.owner_of(id) {
             Ok(owner) if owner == self.me => {
                 let job = JobId { shard: self.me, job };
-                self.produce_here(io, job, 0, id, builder.finish());
+                self.produce_here(io, (job, 0, id), builder.finish(), None);
             }
             Ok(owner) => {
-                let parts = vec![ProducePart { part: 0, id, records: builder.finish().to_vec() }];
+                let parts = vec![ProducePart {
+                    part: 0,
+                    id,
+                    records: builder.finish().to_vec(),
+                    transactional: None,
+                }];
                 self.give_work(io, owner, job, Work::Produce(parts));
             }
             Err(_) => self.sank(job, false),

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
+use mainstem_coordinator::producer::{Active, Membership};
+use mainstem_coordinator::transaction::Producer;
 use mainstem_kafka::ErrorCode;
 use mainstem_log::Completion;
 use mainstem_runtime::{FileBytes, Io};
 
 use crate::catalogue::PartitionId;
+use crate::held::Transactional;
 use crate::mail::{JobId, Letter, Mail, Watcher};
-use crate::partition::{Partition, Placed, Produced, Reach, Refused, Waiter};
+use crate::markers::MarkPart;
+use crate::partition::{Partition, Produced, Reach, Refused, Taken, Waiter};
 use crate::shard::Shard;
 use crate::shared::Sendable;
 
@@ -17,6 +21,8 @@ use crate::shared::Sendable;
 pub(crate) enum Work {
     /// Append; each part is answered by itself.
     Produce(Vec<ProducePart>),
+    /// Write markers of transactions; each part is answered by itself.
+    Mark(Vec<MarkPart>),
     /// Read.
     Fetch(FetchWork),
     /// Anything else, all answered together.
@@ -31,6 +37,8 @@ pub(crate) struct ProducePart {
     pub(crate) part: u32,
     pub(crate) id: PartitionId,
     pub(crate) records: Vec<u8>,
+    /// The transaction that the request names.
+    pub(crate) transactional: Option<Transactional>,
 }
 
 /// Partitions to read.
@@ -113,6 +121,8 @@ pub(crate) enum PartAsk {
     Reach,
     /// Bytes on disk, and how far it reaches.
     Size,
+    /// The producers it knows.
+    Producers,
 }
 
 /// The answer.
@@ -122,6 +132,7 @@ pub(crate) enum PartAnswer {
     DeletedBefore(i64),
     Reach(Reach),
     Size { bytes: u64 },
+    Producers(Vec<Active>),
     Failed(ErrorCode),
 }
 
@@ -138,8 +149,13 @@ impl Shard {
     pub(crate) fn begin_work(&mut self, io: &mut Io<'_, Mail>, job: JobId, work: Work) {
         match work {
             Work::Produce(parts) => {
-                for ProducePart { part, id, records } in parts {
-                    self.produce_here(io, job, part, id, &records);
+                for ProducePart { part, id, records, transactional } in parts {
+                    self.produce_here(io, (job, part, id), &records, transactional.as_ref());
+                }
+            }
+            Work::Mark(parts) => {
+                for part in parts {
+                    self.mark_here(io, job, part);
                 }
             }
             Work::Fetch(work) => {
@@ -177,29 +193,70 @@ impl Shard {
     pub(crate) fn produce_here(
         &mut self,
         io: &mut Io<'_, Mail>,
-        job: JobId,
-        part: u32,
-        id: PartitionId,
+        to: (JobId, u32, PartitionId),
         records: &[u8],
+        transactional: Option<&Transactional>,
     ) {
-        if let Err(refused) = self.try_produce(io, job, part, id, records) {
-            let produced = Produced { part, outcome: Err(refused) };
-            self.work_done(io, job, Done::Produced(produced));
+        if let Err(refused) = self.try_produce(io, to, records, transactional) {
+            let (job, part, _) = to;
+            self.work_done(io, job, Done::Produced(Produced { part, outcome: Err(refused) }));
         }
     }
 
     fn try_produce(
         &mut self,
-        io: &Io<'_, Mail>,
-        job: JobId,
-        part: u32,
-        id: PartitionId,
+        io: &mut Io<'_, Mail>,
+        to: (JobId, u32, PartitionId),
         records: &[u8],
+        transactional: Option<&Transactional>,
     ) -> Result<(), Refused> {
+        let (partition, _) = self.partition(to.2)?;
+        if let (Some(transactional), Some(producer)) = (transactional, producer_of(records))
+            && partition.held.has(producer.id)
+        {
+            return self.hold(io, to, producer, records, transactional);
+        }
+        match (self.append_here(io, to, records, Membership::Unknown)?, transactional) {
+            (None, _) => Ok(()),
+            (Some(producer), Some(transactional)) => self.hold(io, to, producer, records, transactional),
+            (Some(_), None) => Err(ErrorCode::TransactionalIdAuthorizationFailed.into()),
+        }
+    }
+
+    /// Appends a batch here, unless the coordinator must be asked about its producer first.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn append_here(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        (job, part, id): (JobId, u32, PartitionId),
+        records: &[u8],
+        membership: Membership,
+    ) -> Result<Option<Producer>, Refused> {
         let (partition, store) = self.partition(id)?;
-        let (placed, _): (Placed, _) = partition.append(store, records, io.clock.unix_ms)?;
-        partition.wait(Waiter { job, part, placed });
-        Ok(())
+        match partition.append(store, records, io.clock.unix_ms, membership)? {
+            Taken::Unverified(producer) => return Ok(Some(producer)),
+            Taken::Appended { placed, end } | Taken::Duplicate { placed, end } => {
+                if !partition.wait(Waiter { job, part, placed }, end) {
+                    self.work_done(io, job, Done::Produced(Produced { part, outcome: Ok(placed) }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn mark_here(&mut self, io: &mut Io<'_, Mail>, job: JobId, MarkPart { part, id, marker }: MarkPart) {
+        let marked = self.partition(id).map_err(Refused::from).and_then(|(partition, store)| {
+            let taken = partition.mark(store, &marker, io.clock.unix_ms)?;
+            if let Taken::Appended { placed, end } = taken {
+                partition.wait(Waiter { job, part, placed }, end);
+            }
+            Ok(())
+        });
+        if let Err(refused) = marked {
+            self.work_done(io, job, Done::Produced(Produced { part, outcome: Err(refused) }));
+        }
     }
 
     /// Reads partitions that are here.
@@ -239,7 +296,7 @@ impl Shard {
         isolation: Isolation,
         bytes_max: usize,
         is_first: bool,
-        _aborted: &mut Vec<(i64, i64)>,
+        aborted: &mut Vec<(i64, i64)>,
         into: &mut Records,
     ) -> Result<Reach, ErrorCode> {
         let sendable = self.shared.sendable;
@@ -266,6 +323,8 @@ impl Shard {
             }
             if !is_first && into.len() > bytes_max {
                 *into = Records::default();
+            } else if isolation == Isolation::ReadCommitted {
+                *aborted = partition.aborted(offset..end);
             }
         }
         Ok(reach)
@@ -284,9 +343,11 @@ impl Shard {
                     return Err(ErrorCode::OffsetOutOfRange);
                 }
                 store.truncate_prefix(partition.log, offset).map_err(|error| read_error(&error))?;
+                partition.started_later(store);
                 PartAnswer::DeletedBefore(partition.reach(store).start.cast_signed())
             }
             PartAsk::Reach => PartAnswer::Reach(reach),
+            PartAsk::Producers => PartAnswer::Producers(partition.producers()),
             PartAsk::Size => PartAnswer::Size { bytes: store.status(partition.log).bytes },
         })
     }
@@ -310,7 +371,9 @@ impl Shard {
         let topic = Arc::clone(self.catalogue.topic_by_id(id.topic).ok_or(unknown)?);
         let home = topic.home(id.index).ok_or(unknown)?;
         let at = self.stores.iter().position(|known| known.home == home).ok_or(unknown)?;
-        let opened = Partition::open(&topic, id.index, at, &mut *self.stores[at].store);
+        let snapshot = self.snapshots[at].take(id);
+        let store = &mut *self.stores[at].store;
+        let opened = Partition::open(&topic, id.index, at, store, snapshot.as_deref(), self.unix_ms);
         let partition = opened.map_err(|error| {
             log::error!("partition {}-{}: {error}", topic.name, id.index);
             ErrorCode::KafkaStorageError
@@ -365,6 +428,7 @@ impl Shard {
                 },
             };
             self.by_log.remove(&(at, log));
+            self.snapshots[at].remove(&mut *self.stores[at].store, io.clock.unix_ms, id);
             if let Err(error) = self.stores[at].store.remove(log) {
                 log::error!("a log of a deleted topic could not be removed: {error}");
             }
@@ -394,6 +458,12 @@ fn find_files(
         Some(FileRange { file, position: piece.position, len: piece.len as usize })
     };
     Ok(pieces.into_iter().map(range).collect())
+}
+
+/// The producer that a batch names.
+fn producer_of(records: &[u8]) -> Option<Producer> {
+    let header = mainstem_log::BatchHeader::parse(records).ok()?;
+    Some(Producer { id: header.producer_id, epoch: header.producer_epoch })
 }
 
 fn read_error(error: &mainstem_log::Error) -> ErrorCode {

@@ -74,7 +74,7 @@ impl Transactions {
         let Some(slot) = self.slots.get(id) else { return };
         let State::Prepare(outcome) = slot.transaction.state else { return };
         if !participants.is_empty() {
-            self.effects.push(Effect::WriteMarkers(Markers {
+            self.effects.push_back(Effect::WriteMarkers(Markers {
                 transactional_id: Arc::clone(id),
                 producer: slot.transaction.producer,
                 coordinator_epoch: self.settings.coordinator_epoch,

@@ -11,7 +11,7 @@ use crate::mail::{Call, Mail};
 use crate::shard::Shard;
 
 /// Features that clients look at (KIP-584), by name and level. Those that are not here are not served.
-const FEATURES: [(&str, i16); 0] = [];
+const FEATURES: [(&str, i16); 1] = [("transaction.version", 2)];
 
 /// Names and versions of clients' libraries are like this (KIP-511).
 fn is_software(text: &str) -> bool {

@@ -10,6 +10,7 @@ use mainstem_kafka::{ErrorCode, Reader, Uuid};
 use mainstem_runtime::Io;
 
 use crate::catalogue::{PartitionId, Topic};
+use crate::held::Transactional;
 use crate::jobs::Job;
 use crate::mail::{Call, JobId, Letter, Mail};
 use crate::partition::{Placed, Produced, Refused};
@@ -78,7 +79,9 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &Call, body
         return answer(shard, io, &job);
     }
     let number = shard.jobs.add(Job::Produce(job));
-    give(shard, io, number, orders);
+    let id = request.transactional_id.map(Into::into);
+    let transactional = id.map(|id| Transactional { id, version: call.version });
+    give(shard, io, number, orders, transactional.as_ref());
 }
 
 fn find(shard: &Shard, name: &str, id: Uuid) -> Result<Arc<Topic>, ErrorCode> {
@@ -95,18 +98,20 @@ fn give(
     io: &mut Io<'_, Mail>,
     number: u64,
     orders: Vec<(usize, u32, PartitionId, &[u8])>,
+    transactional: Option<&Transactional>,
 ) {
     let job = JobId { shard: shard.me, job: number };
     let mut elsewhere: Vec<Vec<ProducePart>> = Vec::new();
     for (owner, part, id, records) in orders {
         if owner == shard.me {
-            shard.produce_here(io, job, part, id, records);
+            shard.produce_here(io, (job, part, id), records, transactional);
             continue;
         }
         if elsewhere.is_empty() {
             elsewhere.resize_with(shard.shared.shards, Vec::new);
         }
-        elsewhere[owner].push(ProducePart { part, id, records: records.to_vec() });
+        let transactional = transactional.cloned();
+        elsewhere[owner].push(ProducePart { part, id, records: records.to_vec(), transactional });
     }
     for (owner, parts) in elsewhere.into_iter().enumerate().filter(|(_, parts)| !parts.is_empty()) {
         io.send(owner, Mail(Letter::Work { job, work: Work::Produce(parts) }));

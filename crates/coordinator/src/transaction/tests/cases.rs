@@ -29,20 +29,14 @@ impl Desk {
     }
 
     fn run(&mut self, now_ms: u64) {
-        loop {
-            let effects = self.machine.effects();
-            if effects.is_empty() {
-                return;
-            }
-            for effect in effects {
-                match effect {
-                    Effect::Keep { keep, records } => {
-                        self.log.extend(records);
-                        self.machine.kept(keep, now_ms);
-                    }
-                    Effect::WriteMarkers(markers) => self.markers.push(markers),
-                    Effect::Reply { answer, .. } => self.answers.push(answer),
+        while let Some(effect) = self.machine.poll() {
+            match effect {
+                Effect::Keep { keep, records } => {
+                    self.log.extend(records);
+                    self.machine.kept(keep, now_ms);
                 }
+                Effect::WriteMarkers(markers) => self.markers.push(markers),
+                Effect::Reply { answer, .. } => self.answers.push(answer),
             }
         }
     }
@@ -282,15 +276,16 @@ fn partitions_that_are_added_while_others_are_wait_together() {
 fn nothing_happens_when_nothing_can_be_kept() {
     let mut machine = Transactions::new(Settings::default());
     machine.handle_idempotent(Caller(1));
-    let [Effect::Keep { keep, .. }] = machine.effects()[..] else { panic!("a block of ids is to be kept") };
+    let Some(Effect::Keep { keep, .. }) = machine.poll() else { panic!("a block of ids is to be kept") };
     machine.not_kept(keep, 0);
     let refused = Effect::Reply { caller: Caller(1), answer: Err(Error::CoordinatorNotAvailable) };
-    assert_eq!(machine.effects(), [refused]);
+    assert_eq!(machine.poll(), Some(refused));
     machine.handle_idempotent(Caller(2));
-    let [Effect::Keep { keep, .. }] = machine.effects()[..] else { panic!("another block is to be kept") };
+    let Some(Effect::Keep { keep, .. }) = machine.poll() else { panic!("another block is to be kept") };
     machine.kept(keep, 0);
     let given = Effect::Reply { caller: Caller(2), answer: Ok(Producer { id: 1000, epoch: 0 }) };
-    assert_eq!(machine.effects(), [given]);
+    assert_eq!(machine.poll(), Some(given));
+    assert_eq!(machine.poll(), None);
 }
 
 #[test]

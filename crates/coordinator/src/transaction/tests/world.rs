@@ -158,24 +158,20 @@ impl World {
     }
 
     fn effects(&mut self) {
-        loop {
-            let effects = self.machine.effects();
-            if effects.is_empty() {
-                return;
-            }
-            for effect in effects {
-                match effect {
-                    Effect::Keep { keep, records } => self.flying.push_back((keep, records)),
-                    Effect::WriteMarkers(markers) => {
-                        for participant in markers.participants.clone() {
-                            self.markers.push((
-                                Arc::clone(&markers.transactional_id),
-                                markers.clone(),
-                                participant,
-                            ));
-                        }
+        while let Some(effect) = self.machine.poll() {
+            match effect {
+                Effect::Keep { keep, records } => self.flying.push_back((keep, records)),
+                Effect::WriteMarkers(markers) => {
+                    for participant in markers.participants.clone() {
+                        self.markers.push((
+                            Arc::clone(&markers.transactional_id),
+                            markers.clone(),
+                            participant,
+                        ));
                     }
-                    Effect::Reply { caller, answer } => self.answered(caller.0 as usize, answer),
+                }
+                Effect::Reply { caller, answer } => {
+                    self.answered(usize::try_from(caller.0).unwrap(), answer);
                 }
             }
         }

@@ -1,0 +1,248 @@
+//! What partitions know of their producers, over restarts: snapshots in a log of their store, and what the
+//! partition's own log tells from there on.
+
+use std::collections::HashMap;
+
+use mainstem_coordinator::producer::{Data, Limits, Marker, Outcome, Producers};
+use mainstem_kafka::{Uuid, record};
+use mainstem_log::{Batch, BatchHeader, Completion, Durability, Error, LogId, Store, batches};
+
+use crate::catalogue::PartitionId;
+use crate::kept::Kept;
+
+/// The log of snapshots, in each store.
+const LOG: &str = "kafka-producers";
+/// Bytes read at once when a partition is opened.
+const READ_BYTES: usize = 1024 * 1024;
+/// A snapshot is taken again after so many bytes, or so many times its own size.
+const AGAIN_BYTES: u64 = 4 * 1024 * 1024;
+const AGAIN_FACTOR: u64 = 8;
+/// How often silent producers are looked for, ms.
+const EXPIRE_EVERY_MS: u64 = 10 * 60 * 1000;
+
+/// The snapshots of one store's partitions.
+pub(crate) struct Snapshots {
+    kept: Kept<()>,
+    /// Those of partitions that have not been opened.
+    found: HashMap<PartitionId, Vec<u8>>,
+}
+
+fn key(id: PartitionId) -> Vec<u8> {
+    [&id.topic.0[..], &id.index.to_be_bytes()].concat()
+}
+
+fn partition_of(key: &[u8]) -> Option<PartitionId> {
+    let (topic, index) = key.split_first_chunk::<16>()?;
+    Some(PartitionId { topic: Uuid(*topic), index: i32::from_be_bytes(index.try_into().ok()?) })
+}
+
+impl Snapshots {
+    /// Reads what there is.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) fn open(store: &mut dyn Store) -> Result<Self, Error> {
+        let mut found = HashMap::new();
+        // A snapshot that is lost costs the reading of more of its partition, so it need not be synced.
+        let kept = Kept::open(store, LOG, Durability::Os, |key, value| {
+            if let Some(id) = partition_of(key) {
+                match value {
+                    Some(snapshot) => drop(found.insert(id, snapshot.to_vec())),
+                    None => drop(found.remove(&id)),
+                }
+            }
+        })?;
+        Ok(Self { kept, found })
+    }
+
+    /// Takes the snapshot of a partition that is about to be opened.
+    pub(crate) fn take(&mut self, id: PartitionId) -> Option<Vec<u8>> {
+        self.found.remove(&id)
+    }
+
+    /// Keeps a new snapshot.
+    pub(crate) fn put(&mut self, store: &mut dyn Store, unix_ms: u64, id: PartitionId, snapshot: Vec<u8>) {
+        self.kept.keep(store, unix_ms, &[(key(id), Some(snapshot))], ());
+    }
+
+    /// Forgets a partition that is no more.
+    pub(crate) fn remove(&mut self, store: &mut dyn Store, unix_ms: u64, id: PartitionId) {
+        self.found.remove(&id);
+        self.kept.keep(store, unix_ms, &[(key(id), None)], ());
+    }
+
+    /// Hands the store what has been gathered in this turn.
+    pub(crate) fn store_kept(&mut self, store: &mut dyn Store) {
+        self.kept.store(store);
+        let mut refused = Vec::new();
+        self.kept.take_refused(&mut refused);
+        note(&refused);
+    }
+
+    /// Takes note of a completion. False if it is of another log.
+    pub(crate) fn arrived(&mut self, completion: &Completion) -> bool {
+        let mut told = Vec::new();
+        let is_mine = self.kept.arrived(completion, &mut told);
+        note(&told);
+        is_mine
+    }
+}
+
+fn note(told: &[crate::kept::Outcome<()>]) {
+    if let Some((_, Err(error))) = told.iter().find(|(_, outcome)| outcome.is_err()) {
+        log::warn!("a snapshot of producers is not kept: {error}");
+    }
+}
+
+/// A partition's producers, and when to do what about them.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) producers: Producers,
+    /// Bytes appended since the last snapshot.
+    since_bytes: u64,
+    again_bytes: u64,
+    expired_ms: u64,
+}
+
+impl Known {
+    /// Finds out what a partition's log says of its producers, from a snapshot on if there is one.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) fn rebuild(
+        store: &mut dyn Store,
+        log: LogId,
+        snapshot: Option<&[u8]>,
+        unix_ms: u64,
+    ) -> Result<Self, Error> {
+        let status = store.status(log);
+        let mut from = status.start;
+        let mut producers = Producers::new(Limits::default());
+        if let Some(snapshot) = snapshot {
+            match Producers::restore(Limits::default(), snapshot) {
+                Ok((restored, offset)) if offset <= status.end => {
+                    producers = restored;
+                    from = from.max(offset);
+                }
+                Ok(_) => log::info!("a snapshot of producers is ahead of its log, which is read instead"),
+                Err(error) => log::error!("a snapshot of producers cannot be read: {error}"),
+            }
+        }
+        producers.truncate_prefix(status.start);
+        let since_bytes = tell_all(store, log, from..status.end, &mut producers, unix_ms)?;
+        producers.durable(status.end);
+        let again_bytes = again_bytes(snapshot.map_or(0, <[u8]>::len));
+        Ok(Self { producers, since_bytes, again_bytes, expired_ms: unix_ms })
+    }
+
+    /// Takes note of an append.
+    pub(crate) fn grown(&mut self, bytes: usize) {
+        self.since_bytes += bytes as u64;
+    }
+
+    /// Does what is due by itself: a snapshot, of what is below `durable`, if there is much that it does not tell,
+    /// or anything and `is_last`.
+    pub(crate) fn tend(&mut self, unix_ms: u64, durable: u64, is_last: IsLast) -> Option<Vec<u8>> {
+        if unix_ms.saturating_sub(self.expired_ms) >= EXPIRE_EVERY_MS {
+            self.producers.expire(unix_ms);
+            self.expired_ms = unix_ms;
+        }
+        let least = if is_last == IsLast::Yes { 1 } else { self.again_bytes };
+        if self.since_bytes < least {
+            return None;
+        }
+        let snapshot = self.producers.snapshot(durable);
+        self.since_bytes = 0;
+        self.again_bytes = again_bytes(snapshot.len());
+        Some(snapshot)
+    }
+}
+
+/// Whether the process is about to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IsLast {
+    Yes,
+    No,
+}
+
+fn again_bytes(snapshot_bytes: usize) -> u64 {
+    AGAIN_BYTES.max(snapshot_bytes as u64 * AGAIN_FACTOR)
+}
+
+/// Tells of all batches in a part of a log; returns how many bytes they were.
+fn tell_all(
+    store: &mut dyn Store,
+    log: LogId,
+    offsets: std::ops::Range<u64>,
+    producers: &mut Producers,
+    unix_ms: u64,
+) -> Result<u64, Error> {
+    let (mut next, mut read, mut bytes) = (offsets.start, 0, Vec::new());
+    while next < offsets.end {
+        bytes.clear();
+        match store.read(log, next..offsets.end, READ_BYTES, &mut bytes) {
+            Ok(()) => {}
+            Err(Error::Corrupt { offset }) => {
+                log::error!("what producers wrote from offset {offset} on cannot be read");
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+        read += bytes.len() as u64;
+        let before = next;
+        for batch in batches(&bytes) {
+            tell(producers, &batch, unix_ms);
+            next = batch.header.end_offset();
+        }
+        if next == before {
+            break;
+        }
+    }
+    Ok(read)
+}
+
+fn tell(producers: &mut Producers, batch: &Batch<'_>, unix_ms: u64) {
+    let BatchHeader { producer_id, producer_epoch, base_offset, .. } = batch.header;
+    if producer_id < 0 {
+        return;
+    }
+    if !batch.header.is_control() {
+        return producers.appended(&data(&batch.header), base_offset, unix_ms);
+    }
+    let marker = batch.records().next().and_then(Result::ok);
+    let Some(Ok(Some(found))) = marker.map(|record| record::Marker::parse(&record)) else { return };
+    let marker = Marker {
+        producer_id,
+        producer_epoch,
+        coordinator_epoch: found.coordinator_epoch,
+        outcome: match found.outcome {
+            record::Outcome::Commit => Outcome::Commit,
+            record::Outcome::Abort => Outcome::Abort,
+        },
+        timestamp_ms: batch.header.max_timestamp_ms,
+    };
+    producers.ended(&marker, base_offset, unix_ms);
+}
+
+/// What of a batch's header matters to producers.
+pub(crate) fn data(header: &BatchHeader) -> Data {
+    Data {
+        producer_id: header.producer_id,
+        producer_epoch: header.producer_epoch,
+        base_sequence: header.base_sequence,
+        last_offset_delta: header.last_offset_delta,
+        max_timestamp_ms: header.max_timestamp_ms,
+        is_transactional: header.is_transactional(),
+    }
+}
+
+/// A marker as the format of batches has it.
+pub(crate) fn on_log(marker: &Marker) -> record::Marker {
+    record::Marker {
+        outcome: match marker.outcome {
+            Outcome::Commit => record::Outcome::Commit,
+            Outcome::Abort => record::Outcome::Abort,
+        },
+        coordinator_epoch: marker.coordinator_epoch,
+    }
+}

@@ -6,7 +6,7 @@ use mainstem_coordinator::{Caller, Error as Refusal, Record};
 use mainstem_log::{Completion, Error, Store};
 use mainstem_runtime::{Clock, Io};
 
-use crate::kept::{Kept, KeyValue};
+use crate::kept::{Kept, KeyValue, Outcome};
 use crate::mail::Mail;
 use crate::shard::{Shard, Timer};
 use crate::shared::Shared;
@@ -17,11 +17,13 @@ const LOG: &str = "kafka-groups";
 /// What goes on with an answer.
 type Then = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>, Answer) + Send>;
 
+/// An answer that waits, if it is not just records.
+type Waiter = Option<(Caller, Answer)>;
+
 /// All groups, and what they wait for.
 pub(crate) struct GroupCoordinator {
     groups: Groups,
-    /// An answer that waits, if it is not just records.
-    kept: Kept<Option<(Caller, Answer)>>,
+    kept: Kept<Waiter>,
     /// Callers without an answer; no more than there are connections, and those that have gone not long ago.
     waiting: HashMap<Caller, Then, foldhash::fast::RandomState>,
     callers: u64,
@@ -196,11 +198,7 @@ impl Shard {
         self.answer_kept(io, told);
     }
 
-    fn answer_kept(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        told: Vec<(Option<(Caller, Answer)>, Result<(), Error>)>,
-    ) {
+    fn answer_kept(&mut self, io: &mut Io<'_, Mail>, told: Vec<Outcome<Waiter>>) {
         for (waiter, outcome) in told {
             if let Some(coordinator) = self.group_coordinator() {
                 coordinator.note_outcome(&outcome);

@@ -5,6 +5,11 @@
 //! request that came to another shard goes there by mail, and its answer comes back the same way, so that a handler
 //! need not know. Partitions are asked with [`Shard::ask_partitions`] from anywhere.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "all are called alike, with what only those need to own that answer later"
+)]
+
 pub(crate) mod add_offsets_to_txn;
 pub(crate) mod add_partitions_to_txn;
 pub(crate) mod alter_configs;

@@ -34,11 +34,7 @@ fn join(member_id: &str) -> JoinGroupRequest {
         rebalance_timeout_ms: 60_000,
         member_id: member_id.into(),
         protocol_type: "consumer".into(),
-        protocols: vec![JoinGroupRequestProtocol {
-            name: "range".into(),
-            metadata: vec![1, 2],
-            ..JoinGroupRequestProtocol::default()
-        }],
+        protocols: vec![JoinGroupRequestProtocol { name: "range".into(), metadata: vec![1, 2] }],
         ..JoinGroupRequest::default()
     }
 }
@@ -47,7 +43,6 @@ fn sync(member_id: &str, generation_id: i32, assignments: &[(&str, &[u8])]) -> S
     let assignment = |(member_id, assignment): &(&str, &[u8])| SyncGroupRequestAssignment {
         member_id: (*member_id).into(),
         assignment: assignment.to_vec(),
-        ..SyncGroupRequestAssignment::default()
     };
     SyncGroupRequest {
         group_id: GROUP.into(),
@@ -84,7 +79,6 @@ fn commit(member_id: &str, generation: i32, topic_id: Uuid, offset: i64) -> Offs
             name: TOPIC.into(),
             topic_id,
             partitions: vec![partition(0), partition(7)],
-            ..OffsetCommitRequestTopic::default()
         }],
         ..OffsetCommitRequest::default()
     }
@@ -133,11 +127,7 @@ fn describe(broker: &mut Broker, client: Client, version: i16) -> DescribedGroup
 /// What is committed for partition 0, and its error.
 fn fetch(broker: &mut Broker, client: Client, version: i16, topic_id: Uuid) -> (i64, i16) {
     if version < 8 {
-        let topic = OffsetFetchRequestTopic {
-            name: TOPIC.into(),
-            partition_indexes: vec![0],
-            ..OffsetFetchRequestTopic::default()
-        };
+        let topic = OffsetFetchRequestTopic { name: TOPIC.into(), partition_indexes: vec![0] };
         let request = OffsetFetchRequest {
             group_id: GROUP.into(),
             topics: Some(vec![topic]),
@@ -147,12 +137,7 @@ fn fetch(broker: &mut Broker, client: Client, version: i16, topic_id: Uuid) -> (
         let partition = &response.topics[0].partitions[0];
         return (partition.committed_offset, partition.error_code);
     }
-    let topic = OffsetFetchRequestTopics {
-        name: TOPIC.into(),
-        topic_id,
-        partition_indexes: vec![0],
-        ..OffsetFetchRequestTopics::default()
-    };
+    let topic = OffsetFetchRequestTopics { name: TOPIC.into(), topic_id, partition_indexes: vec![0] };
     let group = OffsetFetchRequestGroup {
         group_id: GROUP.into(),
         topics: Some(vec![topic]),
@@ -194,7 +179,6 @@ fn a_member_lives_through_every_version() {
                 group_id: GROUP.into(),
                 member_id: id.clone(),
                 members: vec![MemberIdentity { member_id: id.clone(), ..MemberIdentity::default() }],
-                ..LeaveGroupRequest::default()
             };
             let left = broker.ask(client, version.min(5), &leave);
             assert_eq!(left.error_code, 0);
@@ -375,7 +359,6 @@ fn groups_are_listed_filtered_and_deleted() {
         let request = ListGroupsRequest {
             states_filter: states.iter().map(ToString::to_string).collect(),
             types_filter: types.iter().map(ToString::to_string).collect(),
-            ..ListGroupsRequest::default()
         };
         broker.ask(client, version, &request).groups
     };
@@ -391,10 +374,7 @@ fn groups_are_listed_filtered_and_deleted() {
     assert_eq!(list(&mut broker, 5, &[], &["share"]).len(), 0);
     for version in 0..=2 {
         broker.ask(client, 9, &commit("", -1, topic_id, 42));
-        let request = DeleteGroupsRequest {
-            groups_names: vec![GROUP.into(), "other".into()],
-            ..DeleteGroupsRequest::default()
-        };
+        let request = DeleteGroupsRequest { groups_names: vec![GROUP.into(), "other".into()] };
         let response = broker.ask(client, version, &request);
         let errors: Vec<i16> = response.results.iter().map(|deleted| deleted.error_code).collect();
         assert_eq!(errors, [0, ErrorCode::GroupIdNotFound as i16]);
@@ -407,18 +387,13 @@ fn one_offset_is_deleted() {
     let mut broker = Broker::new(1);
     let topic_id = make_topic(&mut broker);
     let client = broker.connect(0);
-    let partition = |partition_index| OffsetDeleteRequestPartition {
-        partition_index,
-        ..OffsetDeleteRequestPartition::default()
-    };
+    let partition = |partition_index| OffsetDeleteRequestPartition { partition_index };
     let delete = OffsetDeleteRequest {
         group_id: GROUP.into(),
         topics: vec![OffsetDeleteRequestTopic {
             name: TOPIC.into(),
             partitions: vec![partition(0), partition(7)],
-            ..OffsetDeleteRequestTopic::default()
         }],
-        ..OffsetDeleteRequest::default()
     };
     assert_eq!(broker.ask(client, 0, &delete).error_code, ErrorCode::GroupIdNotFound as i16);
     broker.ask(client, 9, &commit("", -1, topic_id, 42));
@@ -438,7 +413,6 @@ fn this_node_coordinates_all_groups_and_transactions() {
                 key: GROUP.into(),
                 key_type,
                 coordinator_keys: vec![GROUP.into(), "other".into()],
-                ..FindCoordinatorRequest::default()
             };
             let found = broker.ask(client, version, &request);
             let (node, error) = if version >= 4 {

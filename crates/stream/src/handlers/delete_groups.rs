@@ -27,6 +27,5 @@ fn result(deleted: DeletedGroup) -> DeletableGroupResult {
     DeletableGroupResult {
         group_id: deleted.group_id,
         error_code: deleted.outcome.err().map_or(0, Error::code),
-        ..DeletableGroupResult::default()
     }
 }

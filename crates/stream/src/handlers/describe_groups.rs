@@ -40,7 +40,6 @@ fn of_group(group: group::DescribedGroup) -> DescribedGroup {
         client_host: member.client_host,
         member_metadata: member.metadata,
         member_assignment: member.assignment,
-        ..DescribedGroupMember::default()
     };
     DescribedGroup {
         group_state: group.state.name().into(),

@@ -72,7 +72,6 @@ fn of_generation(member_id: String, joined: Joined) -> JoinGroupResponse {
         member_id: member.member_id,
         group_instance_id: member.instance_id,
         metadata: member.metadata,
-        ..JoinGroupResponseMember::default()
     });
     JoinGroupResponse {
         generation_id: joined.generation,

@@ -51,7 +51,6 @@ fn response(outcome: Result<Vec<Left>, Error>, version: i16) -> LeaveGroupRespon
         member_id: left.member_id,
         group_instance_id: left.instance_id,
         error_code: code(left.outcome),
-        ..MemberResponse::default()
     });
     LeaveGroupResponse { members: members.collect(), ..LeaveGroupResponse::default() }
 }

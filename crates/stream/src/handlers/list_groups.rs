@@ -19,7 +19,6 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
         protocol_type: group.protocol_type,
         group_state: group.state.name().into(),
         group_type: CLASSIC.into(),
-        ..ListedGroup::default()
     };
     let groups = listed.into_iter().map(group).collect();
     let response = ListGroupsResponse { groups, ..ListGroupsResponse::default() };

@@ -29,7 +29,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, mut r
     let topics = request.topics.iter().map(|topic| {
         let count = shard.catalogue.topic(&topic.name).map_or(0, |known| known.partitions());
         Topic {
-            name: &*topic.name,
+            name: &topic.name,
             id: topic.topic_id.0,
             partitions: topic.partitions.iter().map(|wanted| to_commit(wanted, count)).collect(),
         }
@@ -81,12 +81,10 @@ fn topic_response(topic: TopicAnswer<PartitionDone>) -> OffsetCommitResponseTopi
             Err(Error::UnknownTopicOrPartition) if by_unknown_id => ErrorCode::UnknownTopicId as i16,
             Err(error) => error.code(),
         },
-        ..OffsetCommitResponsePartition::default()
     };
     OffsetCommitResponseTopic {
         name: topic.name,
         topic_id: Uuid(topic.id),
         partitions: topic.partitions.into_iter().map(partition).collect(),
-        ..OffsetCommitResponseTopic::default()
     }
 }

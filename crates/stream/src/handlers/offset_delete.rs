@@ -15,7 +15,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
         let count = shard.catalogue.topic(&topic.name).map_or(0, |known| known.partitions());
         let indexes = topic.partitions.iter().map(|wanted| wanted.partition_index);
         Topic {
-            name: &*topic.name,
+            name: &topic.name,
             id: [0; 16],
             partitions: indexes
                 .map(|partition| OffsetToDelete { partition, exists: (0..count).contains(&partition) })
@@ -38,14 +38,12 @@ fn response(outcome: Result<Vec<TopicAnswer<PartitionDone>>, Error>) -> OffsetDe
     let partition = |done: PartitionDone| OffsetDeleteResponsePartition {
         partition_index: done.partition,
         error_code: done.outcome.err().map_or(0, Error::code),
-        ..OffsetDeleteResponsePartition::default()
     };
     match outcome {
         Ok(topics) => {
             let topics = topics.into_iter().map(|topic| OffsetDeleteResponseTopic {
                 name: topic.name,
                 partitions: topic.partitions.into_iter().map(partition).collect(),
-                ..OffsetDeleteResponseTopic::default()
             });
             OffsetDeleteResponse { topics: topics.collect(), ..OffsetDeleteResponse::default() }
         }

@@ -101,12 +101,7 @@ fn group_response(group: FetchedGroup, version: i16, catalogue: &Catalogue) -> O
         // Offsets of topics that are no more can be told by name only.
         topics.retain(|topic| topic.topic_id != Uuid::default());
     }
-    OffsetFetchResponseGroup {
-        group_id: group.group_id,
-        topics,
-        error_code,
-        ..OffsetFetchResponseGroup::default()
-    }
+    OffsetFetchResponseGroup { group_id: group.group_id, topics, error_code }
 }
 
 fn topic_response(topic: TopicAnswer<FetchedOffset>) -> OffsetFetchResponseTopics {
@@ -136,7 +131,6 @@ fn topic_response(topic: TopicAnswer<FetchedOffset>) -> OffsetFetchResponseTopic
         name: topic.name,
         topic_id: Uuid(topic.id),
         partitions: topic.partitions.into_iter().map(partition).collect(),
-        ..OffsetFetchResponseTopics::default()
     }
 }
 
@@ -147,11 +141,9 @@ fn old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic {
         committed_leader_epoch: partition.committed_leader_epoch,
         metadata: partition.metadata,
         error_code: partition.error_code,
-        ..OffsetFetchResponsePartition::default()
     };
     OffsetFetchResponseTopic {
         name: topic.name,
         partitions: topic.partitions.into_iter().map(partition).collect(),
-        ..OffsetFetchResponseTopic::default()
     }
 }

@@ -268,7 +268,7 @@ impl Shard {
 
     fn note_return(&mut self, io: &Io<'_, Mail>, conn: ConnId, key: SessionKey) {
         let session = self.deliveries.sessions.at(key.slot);
-        session.returns = true;
+        session.rare().returns = true;
         let journal = usize::from(session.journal);
         self.enter_session(io, key.slot);
         let failures = self.deliveries.journals[journal].failures;
@@ -303,7 +303,7 @@ impl Shard {
         let expiry_s = asked_expiry.min(config.session_expiry_s_max);
         let session = self.deliveries.sessions.at(seat.slot);
         session.conn = conn;
-        (session.connected, session.returns) = (true, false);
+        session.connected = true;
         self.deliveries.backlog += session.queue.len() as u64;
         session.version = connect.version;
         session.problem_information = connect.request_problem_information.unwrap_or(true);
@@ -319,6 +319,7 @@ impl Shard {
             rare.will = None;
             rare.will_leaving = None;
             rare.will_at_ms = None;
+            rare.returns = false;
         }
         if let Some(will) = &connect.will {
             let key = self.deliveries.sessions.key(self.me, seat.slot);

@@ -241,6 +241,7 @@ impl Shard {
     pub(crate) fn on_receipt(&mut self, io: &mut Io<'_, Mail>, receipt: Receipt, is_durable: bool) {
         if let Some(ending) = self.ending.iter_mut().find(|ending| ending.receipt == receipt.number) {
             ending.receipts = ending.receipts.saturating_sub(1);
+            ending.has_failed |= !is_durable;
             self.enter_ends();
             return;
         }
@@ -531,6 +532,7 @@ impl Shard {
         for journal in &mut self.deliveries.journals {
             journal.store().tend(io.clock.unix_ms);
         }
+        self.enter_ends();
         let commit = self.commits.current();
         if let (Some(log), Some(journal)) = (&mut self.retained_log, self.deliveries.journals.first_mut()) {
             log.make_up(journal.store(), io.clock, &self.shared.retained, commit);

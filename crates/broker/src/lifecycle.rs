@@ -224,6 +224,7 @@ impl Shard {
             self.ending.push(Ending {
                 receipt,
                 receipts,
+                has_failed: false,
                 journal,
                 session: number,
                 client_id,
@@ -247,10 +248,13 @@ impl Shard {
         Some((ending.journal, ending.session))
     }
 
-    /// Enters the end of sessions whose messages are all safe elsewhere.
+    /// Enters the end of sessions whose messages are all safe elsewhere. What journals that failed have of them is
+    /// safe when those are mended.
     pub(crate) fn enter_ends(&mut self) {
         let commit = self.commits.current();
-        for ending in self.ending.iter_mut().filter(|known| known.receipts == 0 && known.commit.is_none()) {
+        let is_failing = self.shared.is_failing();
+        let is_safe = |known: &&mut Ending| known.receipts == 0 && !(known.has_failed && is_failing);
+        for ending in self.ending.iter_mut().filter(is_safe).filter(|known| known.commit.is_none()) {
             ending.commit = Some(commit);
             self.deliveries.journals[usize::from(ending.journal)]
                 .push(&Entry::End { session: ending.session });
@@ -387,6 +391,8 @@ pub(crate) struct Ending {
     pub(crate) receipt: u64,
     /// Those that have not told yet.
     pub(crate) receipts: u32,
+    /// One has told that it cannot keep its part on disk now.
+    pub(crate) has_failed: bool,
     journal: u16,
     session: u32,
     client_id: Arc<str>,

@@ -79,8 +79,9 @@ impl Shard {
         }
     }
 
-    /// A journal has lost entries. Messages that sessions have from them only, and that have not left, are taken
-    /// back: nobody was told that they are kept, and who sent them will send them again.
+    /// A journal has lost entries. QoS 2 publishes that sessions have from them only are taken back: nobody was told
+    /// that they are kept, and who sent them will send them again. What will not be sent again for certain stays,
+    /// in memory.
     pub(crate) fn give_up_lost(&mut self) {
         for index in 0..self.deliveries.journals.len() {
             let Some(lost) = self.deliveries.journals[index].take_lost() else { continue };
@@ -88,6 +89,7 @@ impl Shard {
             let first_lost =
                 lost.commit.unwrap_or(self.commits.current() - 1).max(self.commits.durable() + 1);
             self.note_failures();
+            let once = self.deliveries.journals[index].take_once_from(lost.from);
             let slots: Vec<u32> = self.deliveries.sessions.slots_from(0).collect();
             for slot in slots {
                 let session = self.deliveries.sessions.at(slot);
@@ -97,7 +99,7 @@ impl Shard {
                 // Copies that a snapshot has made are lost as well; what they are copies of is not.
                 let journal = &self.deliveries.journals[index];
                 session.queue.replace_each(|offset| journal.moved_from(offset));
-                let gone = session.queue.take_behind(lost.from);
+                let gone = session.queue.take_at(&once);
                 for delivery in &gone {
                     session.settle(delivery);
                 }

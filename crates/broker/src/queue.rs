@@ -4,7 +4,7 @@
 //! References to messages that stand one behind the other in the journal are kept as one run, so a session
 //! that is away for a million messages costs memory for as many as differ in kind, not for a million.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use mainstem_mqtt::QoS;
@@ -200,27 +200,25 @@ impl Queue {
         taken
     }
 
-    /// Takes out the deliveries of messages at or behind `offset` in the journal.
-    pub(crate) fn take_behind(&mut self, offset: u64) -> Vec<Delivery> {
-        let is_behind = |delivery: &Delivery| delivery.sequence > 0 && delivery.offset >= offset;
-        let (mut taken, kept) = std::mem::take(&mut self.near).into_iter().partition::<Vec<_>, _>(is_behind);
+    /// Takes out the deliveries of messages at these offsets of the journal.
+    pub(crate) fn take_at(&mut self, offsets: &BTreeSet<u64>) -> Vec<Delivery> {
+        let is_taken = |delivery: &Delivery| delivery.sequence > 0 && offsets.contains(&delivery.offset);
+        let (mut taken, kept) = std::mem::take(&mut self.near).into_iter().partition::<Vec<_>, _>(is_taken);
         self.near = kept.into();
         self.bytes -= taken.iter().map(Delivery::size).sum::<u64>();
         let runs = std::mem::take(&mut self.far);
-        let mut behind = Self::default();
+        let mut gone = Self::default();
         for mut run in runs {
             self.far_len -= run.count as usize;
             self.bytes -= run.bytes;
-            while run.count > 0 && run.offset < offset {
+            while run.count > 0 {
+                let is_taken = offsets.contains(&run.offset);
                 let mut one = Run { count: 1, ..run.clone() };
                 one.bytes = run.shorten(None);
-                self.push_far(one);
-            }
-            if run.count > 0 {
-                behind.push_far(run);
+                if is_taken { gone.push_far(one) } else { self.push_far(one) }
             }
         }
-        while let Some((delivery, _)) = behind.pop_far(None) {
+        while let Some((delivery, _)) = gone.pop_far(None) {
             taken.push(delivery);
         }
         taken

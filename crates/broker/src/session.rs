@@ -147,6 +147,8 @@ pub(crate) struct Rare {
     /// The commit that the last PUBREL waits for.
     pub(crate) release_commit: u64,
     pub(crate) under_way: Vec<UnderWay>,
+    /// Its client is back, and hears so when that is on disk.
+    pub(crate) returns: bool,
     /// Topics whose retained message was given out before the walk came by.
     pub(crate) early: HashSet<Box<str>, foldhash::fast::RandomState>,
 }
@@ -170,8 +172,6 @@ pub(crate) struct Session {
     pub(crate) journal: u16,
     pub(crate) version: Version,
     pub(crate) connected: bool,
-    /// Its client is back, and hears so when that is on disk.
-    pub(crate) returns: bool,
     /// The client understands reason strings and user properties anywhere.
     pub(crate) problem_information: bool,
     /// A drop has been logged and the queue has not run empty since.
@@ -211,7 +211,6 @@ impl Session {
             journal: 0,
             version: Version::V4,
             connected: false,
-            returns: false,
             problem_information: true,
             drop_logged: false,
             conn,
@@ -254,7 +253,8 @@ impl Session {
     /// When its connection was lost, ms since 1970; nothing while it has one, or is about to.
     pub(crate) fn gone_unix_ms(&self, clock: Clock) -> Option<u64> {
         let age_ms = (clock.now_ms.cast_signed() - self.gone_at_ms).max(0).cast_unsigned();
-        (!self.connected && !self.returns).then(|| clock.unix_ms.saturating_sub(age_ms))
+        let returns = self.rare.as_ref().is_some_and(|rare| rare.returns);
+        (!self.connected && !returns).then(|| clock.unix_ms.saturating_sub(age_ms))
     }
 
     /// Whether a QoS 2 publish of it was taken in by some shards and not by all, when the process ended.

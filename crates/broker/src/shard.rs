@@ -406,7 +406,7 @@ impl Shard {
     pub(crate) fn vacate(&mut self, conn: ConnId) {
         let Conn { generation, returns_to, .. } = *self.conn(conn);
         if let Some(session) = returns_to.and_then(|(key, _)| self.deliveries.sessions.get(key)) {
-            session.returns = false;
+            session.rare().returns = false;
         }
         *self.conn(conn) = Conn { generation, ..Conn::default() };
         self.deliveries.counters.connections -= 1;

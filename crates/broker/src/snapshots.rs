@@ -25,6 +25,14 @@ const MOVED_MAX: usize = 1024;
 impl Shard {
     /// Writes a piece of the snapshots that are due.
     pub(crate) fn go_on_with_snapshots(&mut self, io: &mut Io<'_, Mail>) {
+        if self.deliveries.journals.iter().any(Journal::could_heal) {
+            self.deliveries
+                .journals
+                .iter_mut()
+                .filter(|journal| journal.could_heal())
+                .for_each(Journal::give_up_turn);
+            self.give_up_lost();
+        }
         for journal in 0..self.deliveries.journals.len() {
             let due = &mut self.deliveries.journals[journal];
             let begins = due.begin_snapshot_if_due();
@@ -82,10 +90,10 @@ impl Shard {
     fn move_messages(&mut self, journal: usize, slot: u32) {
         let session = self.deliveries.sessions.at(slot);
         let journal = &mut self.deliveries.journals[journal];
-        let horizon = journal.horizon();
+        let mut horizon = journal.horizon();
         let old = session.queue.far().take_while(|run| run.offset < horizon);
         if old.map(|run| run.count as usize).sum::<usize>() > MOVED_MAX {
-            return;
+            horizon = 0;
         }
         let mut to = |offset: u64, message: Option<&Arc<Message>>| {
             (offset < horizon || Journal::is_lost(offset))

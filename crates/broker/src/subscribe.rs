@@ -263,7 +263,7 @@ impl Shard {
     }
 
     /// A retained message has been given to a session that walks: its journal is told how far it has come.
-    fn enter_walked(&mut self, slot: u32, message: &Message, filter: &str) {
+    fn enter_walked(&mut self, slot: u32, message: &Arc<Message>, filter: &str) {
         for journal in &mut self.deliveries.journals {
             if journal.has_receivers() {
                 journal.push_message(message, None, Some(filter));

@@ -6,13 +6,14 @@
 //! and take one entry per turn.
 
 pub(crate) mod entry;
+mod held;
 mod load;
 pub(crate) mod replay;
 mod sets;
 pub(crate) mod snapshot;
 pub(crate) mod wire;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use mainstem_log::{BatchBuilder, Completion, Durability, Error, LogId, Options, State, Store, Ticket};
@@ -21,6 +22,7 @@ use mainstem_runtime::Clock;
 
 use crate::message::Message;
 use entry::{Entry, Mark, MessageEntry, Origin, Receivers};
+use held::Held;
 use load::Recent;
 use replay::Arrival;
 use sets::Sets;
@@ -83,6 +85,7 @@ pub(crate) struct Journal {
     in_flight: VecDeque<InFlight>,
     uncommitted_bytes: u64,
     recent: Recent,
+    held: Held,
     /// QoS 2 publishes of sessions of other journals that were entered here last, oldest first.
     origins: VecDeque<Arrival>,
     /// See [`Journal::take_dealt`].
@@ -168,6 +171,7 @@ impl Journal {
             in_flight: VecDeque::new(),
             uncommitted_bytes: 0,
             recent: Recent::default(),
+            held: Held::default(),
             origins: VecDeque::new(),
             dealt: Vec::new(),
             is_failing: false,
@@ -295,7 +299,17 @@ impl Journal {
     }
 
     /// Enters a message for everybody noted since the last one.
-    pub(crate) fn push_message(&mut self, message: &Message, origin: Option<Origin>, walked: Option<&str>) {
+    pub(crate) fn push_message(
+        &mut self,
+        message: &Arc<Message>,
+        origin: Option<Origin>,
+        walked: Option<&str>,
+    ) {
+        match (origin, self.has_receivers()) {
+            (Some(_), _) => self.held.note_once(self.next),
+            (None, true) => self.held.hold(self.next, message),
+            (None, false) => {}
+        }
         self.publish.clear();
         encode_message(message, self.clock, &mut self.publish);
         let groups = std::mem::take(&mut self.groups);
@@ -334,6 +348,9 @@ impl Journal {
         if self.is_failing && !self.snapshots.is_healing() {
             // Without what was lost before it means nothing; a snapshot will make up for all.
             self.builder.finish();
+            if self.held.has_once_from(self.turn_start) {
+                self.note_lost(Lost { from: self.turn_start, commit: None });
+            }
             return;
         }
         match self.store.append(self.log, self.builder.finish()) {
@@ -367,17 +384,21 @@ impl Journal {
             self.lost_from = self.committed;
         }
         self.failures += u64::from(!self.is_failing);
+        self.note_lost(lost);
+        self.is_failing = true;
+        self.retry_at_ms = self.clock.now_ms + RETRY_MS;
+        self.snapshots.abandon();
+        self.builder = BatchBuilder::default();
+        self.sets.forget();
+    }
+
+    fn note_lost(&mut self, lost: Lost) {
         let known = self.lost.get_or_insert(lost);
         known.from = known.from.min(lost.from);
         known.commit = match (known.commit, lost.commit) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         };
-        self.is_failing = true;
-        self.retry_at_ms = self.clock.now_ms + RETRY_MS;
-        self.snapshots.abandon();
-        self.builder = BatchBuilder::default();
-        self.sets.forget();
     }
 
     /// Ends the turn: sets everything added in it on its way, as part of the shard's commit `commit`. False if
@@ -429,6 +450,7 @@ impl Journal {
             }
         }
         self.completions = completions;
+        self.held.committed(self.committed);
     }
 
     /// Where a message stands that was at `offset` before the journal failed, if not there: where it was moved from
@@ -463,6 +485,16 @@ impl Journal {
         self.lost.take()
     }
 
+    /// The entries from `offset` on of publishes that are to be taken back, since their clients send them again.
+    pub(crate) fn take_once_from(&mut self, offset: u64) -> BTreeSet<u64> {
+        self.held.take_once_from(offset)
+    }
+
+    /// Gives up what this turn has gathered, for a journal that is about to begin anew.
+    pub(crate) fn give_up_turn(&mut self) {
+        self.store_batch();
+    }
+
     /// Whether the store may take entries again after it did not.
     pub(crate) fn could_heal(&self) -> bool {
         let is_time = self.clock.now_ms >= self.retry_at_ms;
@@ -482,6 +514,7 @@ impl Journal {
         self.next = end;
         self.stored = end;
         self.committed = end;
+        self.held.begin_anew(end);
         // What this turn has gathered counts from where the lost entries would have ended.
         self.builder = BatchBuilder::default();
         self.sets.forget();
@@ -491,6 +524,7 @@ impl Journal {
     /// The snapshot that makes up for what was lost is complete.
     pub(crate) fn healed(&mut self) {
         if std::mem::take(&mut self.is_failing) {
+            self.held.healed();
             log::warn!("journal {}: mended, sessions last again", self.home);
         }
     }
@@ -499,6 +533,9 @@ impl Journal {
     pub(crate) fn message(&mut self, offset: u64) -> Option<Arc<Message>> {
         let taken_back = self.snapshots.taken_back(offset).filter(|_| self.is_failing);
         let offset = taken_back.unwrap_or(offset);
+        if let Some(held) = self.held.message(offset) {
+            return Some(held);
+        }
         if offset >= self.stored {
             self.store_batch();
         }

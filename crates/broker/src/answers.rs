@@ -2,9 +2,11 @@
 //! that was asked for earlier.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use mainstem_mqtt::ReasonCode;
 
+use crate::groups::Group;
 use crate::message::SessionKey;
 
 /// What an answer waits for.
@@ -106,9 +108,17 @@ pub(crate) struct Commits {
     durable: u64,
     under_way: VecDeque<UnderWay>,
     /// Receipts that other shards wait for, by the commit they wait for.
-    owed: VecDeque<(u64, Receipt)>,
+    owed: VecDeque<(u64, Owed)>,
     /// Sessions with something that waits for a commit.
     waiting: VecDeque<(u64, SessionKey)>,
+}
+
+/// A receipt that somebody waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct Owed {
+    pub(crate) receipt: Receipt,
+    /// See [`crate::shared::Part::group`].
+    pub(crate) group: Option<Arc<Group>>,
 }
 
 #[derive(Debug)]
@@ -169,13 +179,13 @@ impl Commits {
     }
 
     /// Somebody on another shard is to be told when `commit` is over.
-    pub(crate) fn owe(&mut self, commit: u64, receipt: Receipt) {
-        self.owed.push_back((commit, receipt));
+    pub(crate) fn owe(&mut self, commit: u64, owed: Owed) {
+        self.owed.push_back((commit, owed));
     }
 
     /// The next receipt that is due with `commit`.
-    pub(crate) fn next_owed(&mut self, commit: u64) -> Option<Receipt> {
-        self.owed.pop_front_if(|(due, _)| *due <= commit).map(|(_, receipt)| receipt)
+    pub(crate) fn next_owed(&mut self, commit: u64) -> Option<Owed> {
+        self.owed.pop_front_if(|(due, _)| *due <= commit).map(|(_, owed)| owed)
     }
 
     /// A session is to be looked at when `commit` is over.

@@ -509,7 +509,7 @@ impl Deliveries {
 /// Enters a receiver of the message that is being given out in its journal.
 fn enter(session: &mut Session, journals: &mut [Journal], offer: &Offer<'_>) -> Place {
     let journal = &mut journals[usize::from(session.journal)];
-    let group = offer.group.map(|group| (&*group.name, &*group.filter));
+    let group = offer.group.map(|group| &**group);
     journal.add_receiver(session.number, offer.qos, offer.retain, offer.ids, group);
     session.sequence += 1;
     Place { sequence: session.sequence, offset: journal.next_offset() }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use mainstem_mqtt::{Packet, ReasonCode, SubAck, UserProperties, Version};
 use mainstem_runtime::Io;
 
-use crate::answers::{Answer, Receipt, Wait, What};
+use crate::answers::{Answer, Owed, Receipt, Wait, What};
+use crate::groups::Group;
 use crate::journal::Arrived;
 use crate::journal::entry::{Entry, Mark, Origin, SessionEntry, WillEntry};
 use crate::journal::{Journal, encode_message};
 use crate::message::{Message, SessionKey};
 use crate::offer::{Deferred, Offer};
 use crate::retained_log::RetainedLog;
-use crate::session::{CutShort, UnderWay};
+use crate::session::CutShort;
 use crate::shard::Shard;
-use crate::shared::{Mail, ReceiptMail, RetainMail};
+use crate::shared::{Mail, Part, ReceiptMail, RetainMail};
 use crate::timers::Timer;
 
 /// Time between two looks at what stores have to do by themselves, ms.
@@ -210,35 +211,45 @@ impl Shard {
     /// Mail that is about keeping things.
     pub(crate) fn on_retain(&mut self, io: &mut Io<'_, Mail>, mail: &RetainMail) {
         let ((), wait) = self.entering(|shard| shard.enter_retained(io, &mail.topic));
-        self.owe(io, wait, mail.receipt);
+        self.owe(io, wait, mail.receipt, None);
     }
 
     pub(crate) fn on_fence(&mut self, io: &mut Io<'_, Mail>, receipt: Receipt) {
         self.commit_is_due = true;
         let wait = Wait { commit: self.commits.latest(true), receipts: 0 };
-        self.owe(io, wait, Some(receipt));
+        self.owe(io, wait, Some(receipt), None);
     }
 
-    /// Tells whoever asked for it, now or when `wait` is over.
-    pub(crate) fn owe(&mut self, io: &mut Io<'_, Mail>, wait: Wait, receipt: Option<Receipt>) {
+    /// Tells whoever asked for it, now or when `wait` is over, what has become of this shard's part.
+    pub(crate) fn owe(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        wait: Wait,
+        receipt: Option<Receipt>,
+        group: Option<&Arc<Group>>,
+    ) {
         let Some(receipt) = receipt else { return };
+        let owed = Owed { receipt, group: group.cloned() };
         if wait.is_over(self.commits.durable()) {
-            self.send_receipt(io, receipt, true);
+            self.send_receipt(io, owed, true);
         } else {
-            self.commits.owe(wait.commit, receipt);
+            self.commits.owe(wait.commit, owed);
         }
     }
 
-    fn send_receipt(&mut self, io: &mut Io<'_, Mail>, receipt: Receipt, is_durable: bool) {
+    fn send_receipt(&mut self, io: &mut Io<'_, Mail>, owed: Owed, is_durable: bool) {
+        let Owed { receipt, group } = owed;
+        let part = Part { is_durable, group, lacking: if is_durable { 0 } else { self.failing() } };
         let shard = receipt.session.shard;
         if shard == self.me {
-            self.on_receipt(io, receipt, is_durable);
+            self.on_receipt(io, receipt, &part);
         } else {
-            io.send(usize::from(shard), Mail::Receipt(ReceiptMail(receipt), is_durable));
+            io.send(usize::from(shard), Mail::Receipt(ReceiptMail(receipt), part));
         }
     }
 
-    pub(crate) fn on_receipt(&mut self, io: &mut Io<'_, Mail>, receipt: Receipt, is_durable: bool) {
+    pub(crate) fn on_receipt(&mut self, io: &mut Io<'_, Mail>, receipt: Receipt, part: &Part) {
+        let is_durable = part.is_durable;
         if let Some(ending) = self.ending.iter_mut().find(|ending| ending.receipt == receipt.number) {
             ending.receipts = ending.receipts.saturating_sub(1);
             ending.has_failed |= !is_durable;
@@ -249,16 +260,10 @@ impl Shard {
             return;
         }
         let Some(session) = self.deliveries.sessions.get(receipt.session) else { return };
-        let mut failed = None;
         if let Some(rare) = &mut session.rare {
             rare.answers.receipt(receipt.number, is_durable);
-            let is_it = |known: &UnderWay| !is_durable && known.number == receipt.number;
-            failed = rare.under_way.iter().find(|known| is_it(known)).cloned();
         }
-        if let Some(publish) = failed {
-            // Its client may be gone, and must not be told that it is kept when it comes again.
-            self.cut_short(receipt.session.slot, publish);
-        }
+        self.hear_of_part(receipt, part);
         self.send_answers(io, receipt.session.slot);
     }
 
@@ -438,8 +443,8 @@ impl Shard {
         }
         self.arrived = arrived;
         while let Some(over) = self.commits.next_over() {
-            while let Some(receipt) = self.commits.next_owed(over.commit) {
-                self.send_receipt(io, receipt, !over.has_failed);
+            while let Some(owed) = self.commits.next_owed(over.commit) {
+                self.send_receipt(io, owed, !over.has_failed);
             }
             while let Some(key) = self.commits.next_waiting(over.commit) {
                 self.on_commit(io, key, over.commit, over.has_failed);
@@ -450,11 +455,15 @@ impl Shard {
         self.deliveries.queued_elsewhere = self.shared.queued_elsewhere(self.me);
     }
 
+    /// The journals of this shard that cannot keep anything now; one bit each.
+    pub(crate) fn failing(&self) -> u64 {
+        let failing = self.deliveries.journals.iter().filter(|journal| journal.is_failing());
+        failing.fold(0, |bits, journal| bits | 1 << journal.home)
+    }
+
     pub(crate) fn note_failures(&mut self) {
-        let bits = |bits: u64, journal: &Journal| bits | 1 << journal.home;
-        let mine = self.deliveries.journals.iter().fold(0, bits);
-        let failing = self.deliveries.journals.iter().filter(|journal| journal.is_failing()).fold(0, bits);
-        self.shared.set_failing(mine, failing);
+        let mine = self.deliveries.journals.iter().fold(0, |bits, journal| bits | 1 << journal.home);
+        self.shared.set_failing(mine, self.failing());
         if let Some(log) = &self.retained_log {
             self.shared.set_retained_failing(log.is_failing());
         }

@@ -67,6 +67,11 @@ impl Group {
         }
     }
 
+    /// Its name and filter, as clients subscribe to it.
+    pub(crate) fn full_name(&self) -> String {
+        format!("$share/{}/{}", self.name, self.filter)
+    }
+
     /// Whether `full` is its name and filter: `$share/<name>/<filter>`.
     pub(crate) fn is_called(&self, full: &str) -> bool {
         parse_subscription(full)

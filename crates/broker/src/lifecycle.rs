@@ -330,7 +330,7 @@ impl Shard {
             passed_on
         });
         if passed_on == 0 {
-            self.owe(io, wait, mail.receipt);
+            self.owe(io, wait, mail.receipt, Some(&mail.group));
         }
     }
 

@@ -1,14 +1,18 @@
 //! Exactly once across journals: a QoS 2 publish of a session that lasts may reach some journals and not others
 //! when the process ends or a disk fails, and is then given to those that lack it, once.
 
-use mainstem_mqtt::QoS;
+use std::collections::BTreeSet;
+
+use mainstem_mqtt::{Publish, QoS};
 
 use crate::answers::{Receipt, What};
+use crate::durable::Due;
 use crate::journal::entry::{Entry, Mark, Origin};
 use crate::outside::SINKS;
 use crate::publish::RETAINED_LOG;
 use crate::session::{CutShort, UnderWay};
 use crate::shard::Shard;
+use crate::shared::Part;
 
 impl Shard {
     /// A QoS 2 publish of a session that lasts, as other journals are to remember it.
@@ -43,15 +47,56 @@ impl Shard {
     }
 
     /// A QoS 2 publish may have to reach other journals: until it is known that it has, a crash may cut it short.
-    pub(crate) fn note_under_way(&mut self, slot: u32, origin: Origin, receipt: Option<Receipt>) {
+    /// `awaited` shards will tell what has become of their parts.
+    pub(crate) fn note_under_way(&mut self, slot: u32, origin: Origin, due: &Due, awaited: u32) {
         let Some((journal, _)) = self.journal(slot) else { return };
         let groups = journal.take_dealt();
         let Origin { packet_id, sequence, reach, .. } = origin;
-        let commit = self.commits.current();
+        let before = due.cut_short.as_ref();
+        let publish = UnderWay {
+            packet_id,
+            sequence,
+            number: due.receipt.map_or(0, |receipt| receipt.number),
+            commit: self.commits.current(),
+            reach,
+            targets: before.map_or(u64::MAX, |before| before.lacking),
+            groups,
+            kept: before.map_or_else(Vec::new, |before| before.groups.clone()),
+            lacking: 0,
+            awaited,
+        };
         let rare = self.deliveries.sessions.at(slot).rare();
         rare.under_way.retain(|known| known.packet_id != packet_id);
-        let number = receipt.map_or(0, |receipt| receipt.number);
-        rare.under_way.push(UnderWay { packet_id, sequence, number, commit, reach, groups });
+        rare.under_way.push(publish);
+    }
+
+    /// Another shard tells what has become of its part in a publish.
+    pub(crate) fn hear_of_part(&mut self, receipt: Receipt, part: &Part) {
+        let slot = receipt.session.slot;
+        let Some(rare) = &mut self.deliveries.sessions.at(slot).rare else { return };
+        let under_way = rare.under_way.iter_mut().find(|known| known.number == receipt.number);
+        if let Some(publish) = under_way {
+            publish.hear(part);
+            if !part.is_durable {
+                // Its client may be gone, and must not be told that it is kept when it comes again.
+                let publish = publish.clone();
+                rare.under_way.retain(|known| known.number != receipt.number);
+                self.cut_short(slot, publish);
+            }
+            return;
+        }
+        let known = rare.cut_short.iter_mut().find_map(|(_, cut_short)| {
+            cut_short.under_way.take_if(|publish| publish.number == receipt.number)
+        });
+        if let Some(mut publish) = known {
+            publish.hear(part);
+            self.cut_short(slot, *publish);
+        }
+    }
+
+    /// Whether a PUBLISH goes on with one of which other shards have yet to tell who lacks it.
+    pub(crate) fn is_in_doubt(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
+        publish.qos == QoS::ExactlyOnce && self.deliveries.sessions.at(slot).is_in_doubt(publish.packet_id)
     }
 
     /// It has reached them all.
@@ -60,7 +105,8 @@ impl Shard {
         let Some(index) = rare.under_way.iter().position(|known| known.packet_id == packet_id) else {
             return;
         };
-        let publish = rare.under_way.swap_remove(index);
+        // In their order: receipts mostly are of the oldest.
+        let publish = rare.under_way.remove(index);
         if publish.reach != 0
             && let Some((journal, session)) = self.journal(slot)
         {
@@ -92,31 +138,54 @@ impl Shard {
             let once = self.deliveries.journals[index].take_once_from(lost.from);
             let slots: Vec<u32> = self.deliveries.sessions.slots_from(0).collect();
             for slot in slots {
-                let session = self.deliveries.sessions.at(slot);
-                if !session.lasts() || usize::from(session.journal) != index {
+                if !self.deliveries.sessions.at(slot).lasts() {
                     continue;
                 }
-                // Copies that a snapshot has made are lost as well; what they are copies of is not.
-                let journal = &self.deliveries.journals[index];
-                session.queue.replace_each(|offset| journal.moved_from(offset));
-                let gone = session.queue.take_at(&once);
-                for delivery in &gone {
-                    session.settle(delivery);
-                }
-                let is_connected = session.connected;
-                let qos0 = gone.iter().filter(|delivery| delivery.qos == QoS::AtMostOnce).count() as u32;
-                session.queued_qos0 -= qos0.min(session.queued_qos0);
-                let under_way = session.rare.as_mut().map(|rare| std::mem::take(&mut rare.under_way));
-                self.deliveries.counters.queued_messages -= gone.len() as u64;
-                self.deliveries.backlog -= if is_connected { gone.len() as u64 } else { 0 };
-                for publish in under_way.unwrap_or_default() {
-                    if publish.commit >= first_lost {
-                        self.cut_short(slot, publish);
-                    } else {
-                        self.deliveries.sessions.at(slot).rare().under_way.push(publish);
-                    }
-                }
+                self.take_back(slot, index, &once);
+                self.cut_short_from(slot, index, first_lost);
             }
+        }
+    }
+
+    /// Takes publishes at the offsets `once` of a journal back from a session of it.
+    fn take_back(&mut self, slot: u32, journal: usize, once: &BTreeSet<u64>) {
+        let session = self.deliveries.sessions.at(slot);
+        if usize::from(session.journal) != journal {
+            return;
+        }
+        // Copies that a snapshot has made are lost as well; what they are copies of is not.
+        let journal = &self.deliveries.journals[journal];
+        session.queue.replace_each(|offset| journal.moved_from(offset));
+        let gone = session.queue.take_at(once);
+        for delivery in &gone {
+            session.settle(delivery);
+        }
+        let is_connected = session.connected;
+        let qos0 = gone.iter().filter(|delivery| delivery.qos == QoS::AtMostOnce).count() as u32;
+        session.queued_qos0 -= qos0.min(session.queued_qos0);
+        self.deliveries.counters.queued_messages -= gone.len() as u64;
+        self.deliveries.backlog -= if is_connected { gone.len() as u64 } else { 0 };
+    }
+
+    /// A journal of this shard lacks what a session has published since commit `first_lost`.
+    fn cut_short_from(&mut self, slot: u32, journal: usize, first_lost: u64) {
+        let lost = 1 << self.deliveries.journals[journal].home;
+        let session = self.deliveries.sessions.at(slot);
+        let is_home = usize::from(session.journal) == journal;
+        let Some(rare) = &mut session.rare else { return };
+        let is_lost = |publish: &UnderWay| publish.commit >= first_lost;
+        let mut publishes: Vec<UnderWay> =
+            rare.under_way.extract_if(.., |publish| is_lost(publish)).collect();
+        for (_, cut_short) in &mut rare.cut_short {
+            publishes.extend(cut_short.under_way.take_if(|publish| is_lost(publish)).map(|publish| *publish));
+        }
+        for mut publish in publishes {
+            publish.lacking |= lost;
+            if is_home {
+                // What was dealt out here was lost with the journal.
+                publish.groups.clear();
+            }
+            self.cut_short(slot, publish);
         }
     }
 
@@ -125,19 +194,19 @@ impl Shard {
         let What::Ack { packet_id, .. } = what else { return };
         let Some(rare) = &mut self.deliveries.sessions.at(slot).rare else { return };
         if let Some(index) = rare.under_way.iter().position(|known| known.packet_id == *packet_id) {
-            let publish = rare.under_way.swap_remove(index);
+            let publish = rare.under_way.remove(index);
             self.cut_short(slot, publish);
         }
     }
 
     /// A QoS 2 publish has not arrived everywhere: when it is sent again, those that lack it get it.
     pub(crate) fn cut_short(&mut self, slot: u32, publish: UnderWay) {
-        let UnderWay { packet_id, sequence, groups, reach, .. } = publish;
-        let lacking = self.shared.failing() | reach & (RETAINED_LOG | SINKS);
+        let UnderWay { packet_id, sequence, .. } = publish;
+        let lacking = publish.lacking & publish.targets | publish.reach & (RETAINED_LOG | SINKS);
+        let groups = [&publish.groups[..], &publish.kept[..]].concat();
+        let cut_short = CutShort { sequence, lacking, groups, under_way: Some(Box::new(publish)) };
         let rare = self.deliveries.sessions.at(slot).rare();
         rare.cut_short.retain(|(known, _)| *known != packet_id);
-        // What was dealt out here was lost with the journal, if that is what failed.
-        let groups = if lacking & !(RETAINED_LOG | SINKS) == 0 { groups } else { Vec::new() };
-        rare.cut_short.push((packet_id, CutShort { sequence, lacking, groups: groups.into() }));
+        rare.cut_short.push((packet_id, cut_short));
     }
 }

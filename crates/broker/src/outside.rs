@@ -16,7 +16,7 @@ use crate::durable::Due;
 use crate::message::{Content, Message, SessionKey};
 use crate::routes::Matched;
 use crate::shard::Shard;
-use crate::shared::{Mail, Shared};
+use crate::shared::{Mail, Part, Shared};
 
 /// Bit of [`crate::journal::entry::Origin::reach`] and of `only`: sinks have, or lack, a message. Journals have the
 /// bits below, and the log of retained messages has one of its own.
@@ -131,7 +131,10 @@ impl Shard {
     /// A message for a sink is kept, or cannot be.
     pub fn settle_sunk(&mut self, io: &mut Io<'_, Mail>, ticket: Option<SinkTicket>, is_kept: bool) {
         match ticket {
-            Some(SinkTicket(receipt)) => self.on_receipt(io, receipt, is_kept),
+            Some(SinkTicket(receipt)) => {
+                let part = Part { is_durable: is_kept, group: None, lacking: SINKS };
+                self.on_receipt(io, receipt, &part);
+            }
             None if !is_kept => self.deliveries.counters.publish_dropped += 1,
             None => {}
         }

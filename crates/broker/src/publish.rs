@@ -225,7 +225,7 @@ impl Shard {
             if let Some(origin) = origin {
                 let has_entry = shard.home_end(slot) != before;
                 shard.enter_received(slot, origin, has_entry);
-                shard.note_under_way(slot, origin, receipt);
+                shard.note_under_way(slot, origin, &due, published.1);
             }
             published
         });
@@ -394,12 +394,12 @@ impl Shard {
                     shard.fan_out(io, &message, &matched, only);
                     shard.enter_message(io, &message, origin);
                 });
-                self.owe(io, wait, receipt);
+                self.owe(io, wait, receipt, None);
             }
             Mail::Dealt(dealt) => self.on_dealt(io, &dealt),
             Mail::Retain(retain) => self.on_retain(io, &retain),
             Mail::Fence(ReceiptMail(receipt)) => self.on_fence(io, receipt),
-            Mail::Receipt(ReceiptMail(receipt), is_durable) => self.on_receipt(io, receipt, is_durable),
+            Mail::Receipt(ReceiptMail(receipt), part) => self.on_receipt(io, receipt, &part),
         }
     }
 

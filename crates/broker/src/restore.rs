@@ -300,8 +300,9 @@ pub fn settle_origins(shards: &mut [Shard]) {
                 let mut groups = known.groups;
                 groups.extend(there.iter().flat_map(|there| there.groups.iter().cloned()));
                 let lacking = known.reach & !there.map_or(0, |there| there.journals);
-                let (sequence, groups) = (known.sequence, groups.into());
-                session.rare().cut_short.push((packet_id, CutShort { sequence, lacking, groups }));
+                let sequence = known.sequence;
+                let cut_short = CutShort { sequence, lacking, groups, under_way: None };
+                session.rare().cut_short.push((packet_id, cut_short));
             }
         }
         let mut latest: BTreeMap<u32, u64> = BTreeMap::new();
@@ -312,10 +313,10 @@ pub fn settle_origins(shards: &mut [Shard]) {
                 // Its own journal had not noted it yet.
                 let last = latest.entry(*slot).or_default();
                 *last = (*last).max(*sequence);
-                let (lacking, groups) = (!there.journals, there.groups.clone().into());
+                let (lacking, groups) = (!there.journals, there.groups.clone());
                 rare.cut_short.retain(|(known, _)| known != packet_id);
-                let sequence = *sequence;
-                rare.cut_short.push((*packet_id, CutShort { sequence, lacking, groups }));
+                let cut_short = CutShort { sequence: *sequence, lacking, groups, under_way: None };
+                rare.cut_short.push((*packet_id, cut_short));
             }
         }
         for (slot, sequence) in latest {

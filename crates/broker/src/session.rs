@@ -16,6 +16,7 @@ use crate::groups::{Group, Load};
 use crate::message::{Message, SessionKey};
 use crate::queue::Queue;
 use crate::retained::Cursor;
+use crate::shared::Part;
 
 /// Topics whose retained message one session is given before its walk comes by.
 const EARLY_MAX: usize = 16 * 1024;
@@ -96,7 +97,7 @@ pub(crate) struct Will {
     pub(crate) delay_s: u32,
 }
 
-/// How far a QoS 2 publish had come when the process ended.
+/// How far a QoS 2 publish had come when the process ended, or a disk failed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CutShort {
     /// See [`crate::journal::entry::Origin::sequence`].
@@ -104,7 +105,9 @@ pub(crate) struct CutShort {
     /// Journals that lack it; one bit each.
     pub(crate) lacking: u64,
     /// Shared subscriptions that have it.
-    pub(crate) groups: Arc<[Box<str>]>,
+    pub(crate) groups: Vec<Box<str>>,
+    /// What was still under way; nothing after a restart.
+    pub(crate) under_way: Option<Box<UnderWay>>,
 }
 
 /// A QoS 2 publish of the session of which it is not known yet that it is on disk everywhere.
@@ -118,8 +121,29 @@ pub(crate) struct UnderWay {
     pub(crate) commit: u64,
     /// Other journals that it may have to reach; one bit each.
     pub(crate) reach: u64,
+    /// Journals that it is given to; the others have had it.
+    pub(crate) targets: u64,
     /// Shared subscriptions that have dealt it out on this shard.
     pub(crate) groups: Vec<Box<str>>,
+    /// Those that have it on disk, on other shards or from before.
+    pub(crate) kept: Vec<Box<str>>,
+    /// Journals of other shards that could not keep it.
+    pub(crate) lacking: u64,
+    /// Other shards that have not told yet.
+    pub(crate) awaited: u32,
+}
+
+impl UnderWay {
+    /// Another shard tells what has become of its part.
+    pub(crate) fn hear(&mut self, part: &Part) {
+        self.awaited = self.awaited.saturating_sub(1);
+        match (&part.group, part.is_durable) {
+            (Some(group), true) => self.kept.push(group.full_name().into()),
+            // Nobody of the group has it: it is dealt out again.
+            (Some(_), false) | (None, true) => {}
+            (None, false) => self.lacking |= part.lacking,
+        }
+    }
 }
 
 /// What few sessions have, or only for a while.
@@ -260,6 +284,15 @@ impl Session {
     /// Whether a QoS 2 publish of it was taken in by some shards and not by all, when the process ended.
     pub(crate) fn is_cut_short(&self, packet_id: u16) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.cut_short.iter().any(|(known, _)| *known == packet_id))
+    }
+
+    /// Whether it is not known yet who lacks such a publish.
+    pub(crate) fn is_in_doubt(&self, packet_id: u16) -> bool {
+        let is_it = |(known, cut_short): &(u16, CutShort)| {
+            let under_way = cut_short.under_way.as_ref();
+            *known == packet_id && under_way.is_some_and(|publish| publish.awaited > 0)
+        };
+        self.rare.as_ref().is_some_and(|rare| rare.cut_short.iter().any(is_it))
     }
 
     /// Who lacks such a publish, which is now to be given to them.

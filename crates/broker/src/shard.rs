@@ -237,7 +237,7 @@ impl Shard {
         let packet = decode(version, frame)?;
         match packet {
             Packet::Publish(publish) => {
-                if self.must_wait(io, conn, slot) {
+                if self.must_wait(io, conn, slot) || self.is_in_doubt(slot, &publish) {
                     return Ok(Next::Hold);
                 }
                 let before = self.work;

@@ -29,7 +29,7 @@ pub enum Mail {
     Fence(ReceiptMail),
     /// What an answer waits for on another shard is on disk, or cannot be kept.
     #[doc(hidden)]
-    Receipt(ReceiptMail, bool),
+    Receipt(ReceiptMail, Part),
 }
 
 /// See [`Mail::Publish`].
@@ -54,6 +54,16 @@ pub struct RetainMail {
 /// See [`Mail::Fence`] and [`Mail::Receipt`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiptMail(pub(crate) Receipt);
+
+/// What became of the part that a shard had in a publish.
+#[derive(Clone, Debug)]
+pub struct Part {
+    pub(crate) is_durable: bool,
+    /// The shared subscription that dealt it out there; without one it was for all subscribers of the shard.
+    pub(crate) group: Option<Arc<Group>>,
+    /// Journals of the shard that cannot keep anything now; one bit each.
+    pub(crate) lacking: u64,
+}
 
 /// See [`Mail::Dealt`].
 #[derive(Debug)]

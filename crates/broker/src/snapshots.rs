@@ -141,12 +141,12 @@ impl Shard {
             stored.received.insert(packet_id, StoredReceived { sequence, reach: 0, groups: Vec::new() });
         }
         if let Some(rare) = &session.rare {
-            for UnderWay { packet_id, sequence, reach, groups, .. } in &rare.under_way {
-                let (sequence, reach, groups) = (*sequence, *reach, groups.clone());
+            for UnderWay { packet_id, sequence, reach, groups, kept, .. } in &rare.under_way {
+                let (sequence, reach, groups) = (*sequence, *reach, [&groups[..], &kept[..]].concat());
                 stored.received.insert(*packet_id, StoredReceived { sequence, reach, groups });
             }
-            for (packet_id, CutShort { sequence, lacking, groups }) in &rare.cut_short {
-                let (sequence, reach, groups) = (*sequence, *lacking, groups.to_vec());
+            for (packet_id, CutShort { sequence, lacking, groups, .. }) in &rare.cut_short {
+                let (sequence, reach, groups) = (*sequence, *lacking, groups.clone());
                 stored.received.insert(*packet_id, StoredReceived { sequence, reach, groups });
             }
             stored.will = rare.will.as_ref().or(rare.will_leaving.as_ref()).map(|will| {

@@ -20,6 +20,7 @@ use mainstem_log::{BatchBuilder, Completion, Durability, Error, LogId, Options, 
 use mainstem_mqtt::QoS;
 use mainstem_runtime::Clock;
 
+use crate::groups::Group;
 use crate::message::Message;
 use entry::{Entry, Mark, MessageEntry, Origin, Receivers};
 use held::Held;
@@ -286,9 +287,9 @@ impl Journal {
         qos: QoS,
         retain: bool,
         ids: &[u32],
-        group: Option<(&str, &str)>,
+        group: Option<&Group>,
     ) {
-        let group = group.map(|(name, filter)| format!("$share/{name}/{filter}"));
+        let group = group.map(Group::full_name);
         entry::put_receiver(&mut self.receivers, session, qos, retain, ids, group.as_deref());
         self.groups.extend(group.map(String::into_boxed_str));
     }

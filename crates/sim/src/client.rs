@@ -80,6 +80,8 @@ pub(crate) struct Client {
     pub(crate) is_unsure: bool,
     /// Another CONNECT was not answered.
     is_unanswered: bool,
+    /// It does not know which session it was given: it leaves, to begin anew.
+    pub(crate) quits: bool,
     /// On this connection it acknowledges nothing.
     pub(crate) is_silent: bool,
     partial: Vec<u8>,
@@ -112,6 +114,7 @@ impl Client {
             gone_ms: 0,
             is_unsure: false,
             is_unanswered: false,
+            quits: false,
             is_silent: false,
             partial: Vec::new(),
             outgoing: VecDeque::new(),
@@ -189,6 +192,7 @@ impl Client {
             Stage::Online => self.gone_ms = now_ms,
         }
         self.stage = Stage::Away;
+        self.quits = false;
         self.link = None;
         self.partial.clear();
         self.requests.clear();
@@ -311,6 +315,9 @@ impl Client {
         while let Some(len) = frames::whole(&self.partial) {
             let rest = self.partial.split_off(len);
             let frame = std::mem::replace(&mut self.partial, rest);
+            if self.quits {
+                return Ok(());
+            }
             let packet = decode(self.profile.version, &frame)
                 .map_err(|error| self.broken(format!("cannot read what came: {error:?}")))?;
             self.take(ledger, &packet, now_ms)?;
@@ -355,18 +362,18 @@ impl Client {
         if !connack.session_present && self.must_be_there(now_ms) {
             return Err(self.broken("its session is gone"));
         }
+        if connack.session_present && self.is_unanswered && !self.must_be_there(now_ms) {
+            // An earlier CONNECT may have found the session expired, and this one what that had begun.
+            self.is_unsure = true;
+            self.quits = true;
+            return Ok(());
+        }
         self.stage = Stage::Online;
-        let may_be_another = self.is_unanswered && !self.must_be_there(now_ms);
         (self.is_unsure, self.is_unanswered) = (false, false);
         if !connack.session_present {
             self.forget_session();
         }
         match self.session {
-            // An earlier CONNECT found it expired, perhaps, and this one found what that had begun.
-            Some(session) if may_be_another => {
-                self.former = Some(session);
-                self.session = Some(ledger.doubt(session));
-            }
             Some(session) => ledger.returned(session),
             None => self.session = Some(ledger.begin_session(self.index)),
         }

@@ -154,16 +154,6 @@ impl Ledger {
         self.sessions.len() - 1
     }
 
-    /// A client has a session which is this one, or another in its place: what may come may come, and nothing must.
-    pub(crate) fn doubt(&mut self, session: SessionId) -> SessionId {
-        let mut other = Session { gone: None, ..self.sessions[session].clone() };
-        for sub in &mut other.subs {
-            sub.granted = None;
-        }
-        self.sessions.push(other);
-        self.sessions.len() - 1
-    }
-
     /// The connection of a session is lost.
     pub(crate) fn gone(&mut self, session: SessionId) {
         let now = self.tick();

@@ -221,6 +221,8 @@ impl<'a> Run<'a> {
         if let Some(closed_ms) = closed_ms {
             self.links.remove(&id);
             self.clients[index].disconnected(&mut self.ledger, closed_ms);
+        } else if self.clients[index].quits {
+            self.cut(index);
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use mainstem_kafka::api::produce::{
 };
 use mainstem_kafka::header::parse_response_header;
 use mainstem_kafka::{Message, Reader, Request, RequestHeader};
-use mainstem_log::{BatchBuilder, Lender, Memory, batches};
+use mainstem_log::{BatchBuilder, Lender, Memory, Options, Store, batches};
 use mainstem_runtime::{Clock, ConnId, Detached, Io, Received, Service};
 use mainstem_stream::{Config, Mail, Shard, Shared, StoreAt};
 
@@ -79,6 +79,22 @@ impl Broker {
         self.doors.clear();
         self.sent.clear();
         self.start(shards);
+    }
+
+    /// The same after a loss of power: what was not committed is gone.
+    pub(crate) fn crash(&mut self, shards: usize) {
+        self.doors.clear();
+        for lender in &self.stores {
+            let mut store = lender.lend();
+            for name in store.names() {
+                let log = store.open(&name, &Options::default()).expect("a log");
+                let committed = store.status(log).committed;
+                store.truncate_suffix(log, committed).expect("a batch ends there");
+            }
+            let mut ended = Vec::new();
+            store.completions(&mut ended);
+        }
+        self.restart(shards);
     }
 
     fn start(&mut self, shards: usize) {
@@ -189,6 +205,13 @@ impl Broker {
             }
         }
         panic!("the shards do not come to rest");
+    }
+
+    /// Lets each shard turn so many times, whatever is under way then.
+    pub(crate) fn turn(&mut self, times: usize) {
+        for _ in 0..times {
+            self.round();
+        }
     }
 
     /// Lets time pass, some of it at once, and then what is due happen.

@@ -24,6 +24,9 @@ pub struct Settings {
     pub checkpoint_bytes: u64,
     /// Segments whose index is held in memory, beside those that are appended to. Each takes up to 48 KiB.
     pub indexes: usize,
+    /// Time between two looks for what is too old or too much, ms; 0 to look each time. Compaction does not wait
+    /// for it. The first comes after a tenth of it.
+    pub retention_check_ms: u64,
     /// Reads compressed batches for compaction and for looking up times. Without it they are kept as they are.
     pub decompress: Option<Decompress>,
 }
@@ -37,6 +40,7 @@ impl Default for Settings {
             journal_bytes: 32 << 20,
             checkpoint_bytes: 16 << 20,
             indexes: 256,
+            retention_check_ms: 0,
             decompress: None,
         }
     }
@@ -51,6 +55,7 @@ impl fmt::Debug for Settings {
             .field("journal_bytes", &self.journal_bytes)
             .field("checkpoint_bytes", &self.checkpoint_bytes)
             .field("indexes", &self.indexes)
+            .field("retention_check_ms", &self.retention_check_ms)
             .field("decompress", &self.decompress.is_some())
             .finish()
     }

@@ -134,8 +134,7 @@ impl MqttToTopic {
             return Err("partitions: at least 1".into());
         }
         let topic: Arc<str> = self.topic.as_str().into();
-        let bound =
-            BoundTopic { name: Arc::clone(&topic), partitions: i32::from(self.partitions), config };
+        let bound = BoundTopic { name: Arc::clone(&topic), partitions: i32::from(self.partitions), config };
         check_topic(&bound)?;
         let inbound = Inbound { name: self.name.as_str().into(), filter: self.filter.clone(), topic, key };
         Ok((inbound, bound))
@@ -155,8 +154,13 @@ impl TopicToMqtt {
         let topic: Arc<str> = self.topic.as_str().into();
         check_topic(&BoundTopic { name: Arc::clone(&topic), partitions: 1, config: BTreeMap::new() })?;
         let name: Arc<str> = self.name.as_str().into();
-        let outbound =
-            Outbound { name: Arc::clone(&name), topic: Arc::clone(&topic), template, qos, retain: self.retain };
+        let outbound = Outbound {
+            name: Arc::clone(&name),
+            topic: Arc::clone(&topic),
+            template,
+            qos,
+            retain: self.retain,
+        };
         Ok((outbound, Source { name, topic, from_start: self.start == Start::Earliest }))
     }
 }

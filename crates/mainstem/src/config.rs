@@ -63,6 +63,8 @@ settings! {
         retention_bytes: i64 = -1_i64, in -1 ..= 9_223_372_036_854_775_807;
         /// Size of the segments of a topic that says nothing else, in bytes (segment.bytes).
         segment_bytes: u32 = 134_217_728_u32, in 1_024 ..= 2_147_483_647;
+        /// Time between two looks for what is to be removed by age or size, in ms (log.retention.check.interval.ms).
+        retention_check_interval_ms: u64 = 300_000_u64, in 1 ..= 9_223_372_036_854_775_807;
         /// How long a consumer group that gets its first member waits for more before it deals out partitions, in ms (group.initial.rebalance.delay.ms).
         group_initial_rebalance_delay_ms: u32 = 0_u32, in 0 ..= 600_000;
         /// How long the offsets of a group without members are kept, in ms (offsets.retention.minutes).
@@ -205,7 +207,11 @@ pub(crate) fn reference() -> String {
         reference_section("server", "The process.", ServerConfig::fields()),
         reference_section("runtime", "The threads that serve connections.", RuntimeConfig::fields()),
         reference_section("mqtt", "The MQTT door.", MqttConfig::fields()),
-                reference_section("kafka", "The Kafka door. Names in parentheses are what a topic calls it.", KafkaConfig::fields()),
+        reference_section(
+            "kafka",
+            "The Kafka door. Names in parentheses are what a topic calls it.",
+            KafkaConfig::fields(),
+        ),
         crate::bindings::REFERENCE.to_owned(),
     ]
     .concat()

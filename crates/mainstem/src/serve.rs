@@ -54,12 +54,15 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let door = mainstem_stream::Config {
         bound_topics: declared.topics,
         sources: declared.sources,
+        log_dir: std::path::absolute(&config.server.data)
+            .map_or_else(|_| config.server.data.clone(), |path| path.display().to_string()),
         ..config.kafka.door()
     };
     let common = Common {
         mqtt: Shared::new(config.mqtt.clone(), count, options.seed),
         stream: mainstem_stream::Shared::new(door, count, Some(storage::sendable)),
         bindings: Arc::new(declared.bindings),
+        retention_check_ms: config.kafka.retention_check_interval_ms,
     };
     for (number, binding) in (0..).zip(&common.bindings.inbound) {
         let sink = common.mqtt.add_sink(&binding.filter);

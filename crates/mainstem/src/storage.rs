@@ -54,6 +54,8 @@ pub(crate) struct Common {
     pub(crate) mqtt: Arc<Shared>,
     pub(crate) stream: Arc<stream::Shared>,
     pub(crate) bindings: Arc<Bindings>,
+    /// Time between two looks for what is to be removed by age or size, ms.
+    pub(crate) retention_check_ms: u64,
 }
 
 /// Opens the stores of `count` shards in the data directory, and makes their doors.
@@ -75,7 +77,8 @@ pub(crate) fn restore(data: &Path, common: &Common, count: usize) -> Result<Vec<
         let mine = others.iter().copied().filter(|home| usize::from(*home) % count == number);
         let (mut lenders, mut stores, mut topics) = (Vec::new(), Vec::new(), Vec::new());
         for home in std::iter::once(number as u16).chain(mine) {
-            let store = open(root.join(home.to_string()), &waker).map_err(|error| explain(&error))?;
+            let store = open(root.join(home.to_string()), &waker, common.retention_check_ms);
+            let store = store.map_err(|error| explain(&error))?;
             let lender = Lender::new(store);
             if common.mqtt.durability() != Durability::None {
                 stores.push(StoreAt { home, store: Box::new(lender.lend()) });
@@ -109,9 +112,14 @@ pub(crate) fn restore(data: &Path, common: &Common, count: usize) -> Result<Vec<
     Ok(doors.collect())
 }
 
-fn open(directory: PathBuf, waker: &Waker) -> Result<Box<dyn Store>, mainstem_log::Error> {
+fn open(
+    directory: PathBuf,
+    waker: &Waker,
+    retention_check_ms: u64,
+) -> Result<Box<dyn Store>, mainstem_log::Error> {
     let settings = Settings {
         decompress: Some(Arc::new(|codec, bytes| decompress(codec, bytes, PLAIN_BYTES_MAX).ok())),
+        retention_check_ms,
         ..Settings::default()
     };
     let store = SegmentStore::open(Arc::new(RealFs), directory, settings, waker.committer())?;

@@ -22,6 +22,10 @@ pub(super) struct Tending {
     next: usize,
     /// When the next round is due, by the logs that this one has looked at.
     due_ms: Option<u64>,
+    /// When to look next for what is too old or too much.
+    check_at_ms: Option<u64>,
+    /// This round does.
+    checks: bool,
 }
 
 /// The earlier of two times, either of which may be never.
@@ -36,6 +40,14 @@ fn time(timestamp_ms: i64, later_ms: u64) -> u64 {
 impl SegmentStore {
     /// What [`mainstem_log::Store::tend`] does.
     pub(super) fn tend_some(&mut self, unix_ms: u64) -> Option<u64> {
+        let check_ms = self.disk.settings.retention_check_ms;
+        if self.tending.next == 0 {
+            let check_at_ms = *self.tending.check_at_ms.get_or_insert(unix_ms.saturating_add(check_ms / 10));
+            self.tending.checks = check_at_ms <= unix_ms;
+            if self.tending.checks {
+                self.tending.check_at_ms = Some(unix_ms.saturating_add(check_ms));
+            }
+        }
         let mut is_busy = false;
         for _ in 0..LOGS_MAX {
             if self.tending.next >= self.logs.len() {
@@ -61,12 +73,18 @@ impl SegmentStore {
             return Some(unix_ms);
         }
         self.tending.next = 0;
-        std::mem::take(&mut self.tending.due_ms)
+        let due_ms = std::mem::take(&mut self.tending.due_ms);
+        if self.tending.checks && due_ms.is_some_and(|due_ms| due_ms <= unix_ms.saturating_add(1)) {
+            // Some have not come to the end of it.
+            self.tending.check_at_ms = Some(unix_ms);
+        }
+        due_ms
     }
 
     /// Looks after one log. Returns when to do so again.
     fn tend_log(&mut self, log: LogId, unix_ms: u64) -> Option<u64> {
-        let Self { logs, disk, .. } = self;
+        let Self { logs, disk, tending, .. } = self;
+        let (checks, check_at_ms) = (tending.checks, tending.check_at_ms);
         let to = logs[log.0 as usize].as_deref_mut()?;
         if to.state == State::Broken {
             return None;
@@ -77,8 +95,9 @@ impl SegmentStore {
         let cleanup = to.options.cleanup;
         let deletes = matches!(cleanup, Cleanup::Delete | Cleanup::CompactAndDelete);
         let compacts = matches!(cleanup, Cleanup::Compact | Cleanup::CompactAndDelete);
-        let tended = to.roll_aged(disk, unix_ms).and_then(|rolled| {
-            let retired = if deletes { to.retire(disk, unix_ms)? } else { None };
+        let rolled = if checks { to.roll_aged(disk, unix_ms) } else { Ok(check_at_ms) };
+        let tended = rolled.and_then(|rolled| {
+            let retired = if deletes && checks { to.retire(disk, unix_ms)? } else { None };
             Ok(earlier(rolled, retired))
         });
         let tended = tended.and_then(|due_ms| {

@@ -21,8 +21,8 @@
 //! `config` · `shared` what shards share · `catalogue` topics there are · `topic_config` and what they are set to ·
 //! `conn` a connection and the order of its answers · `shard` the service · `mail` between shards · `work` what is
 //! done where a partition lives · `jobs` what waits for it · `partition` a partition · `kept` keyed records that
-//! must last · `controller` what is coordinated on shard 0 · `groups` consumer groups there · `handlers` one file
-//! per API.
+//! must last · `tending` what goes on by itself · `controller` what is coordinated on shard 0 · `groups` consumer groups
+//! there · `handlers` one file per API.
 
 mod broker_config;
 mod catalogue;
@@ -43,6 +43,7 @@ mod shard;
 mod shared;
 mod sink;
 mod tail;
+mod tending;
 mod topic_config;
 mod transactions;
 mod work;

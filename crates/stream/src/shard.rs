@@ -18,6 +18,7 @@ use crate::producers::{IsLast, Snapshots};
 use crate::shared::Shared;
 use crate::sink::Sinks;
 use crate::tail::Tails;
+use crate::tending::Tending;
 
 /// How often stores do what is due by itself, ms.
 const TEND_MS: u64 = 1_000;
@@ -45,6 +46,7 @@ pub struct Shard {
     pub(crate) unix_ms: u64,
     pub(crate) partitions: HashMap<PartitionId, Partition, foldhash::fast::RandomState>,
     pub(crate) by_log: HashMap<(usize, LogId), PartitionId, foldhash::fast::RandomState>,
+    pub(crate) tending: Tending,
     /// What is coordinated; shard 0 has it.
     pub(crate) controller: Option<Box<Controller>>,
     pub(crate) conns: Vec<Conn>,
@@ -66,6 +68,8 @@ pub(crate) enum Timer {
     Fetch(u64),
     /// Stores are to do what is due by itself.
     Tend,
+    /// They had more to do.
+    TendMore,
     /// A coordinator has something due.
     Coordinate,
 }
@@ -78,6 +82,7 @@ impl Timer {
             Self::Fetch(job) => job & ((1 << Self::KIND_BIT) - 1),
             Self::Tend => 1 << Self::KIND_BIT,
             Self::Coordinate => 2 << Self::KIND_BIT,
+            Self::TendMore => 3 << Self::KIND_BIT,
         }
     }
 
@@ -85,7 +90,8 @@ impl Timer {
         match token >> Self::KIND_BIT & 7 {
             0 => Self::Fetch(token & ((1 << Self::KIND_BIT) - 1)),
             1 => Self::Tend,
-            _ => Self::Coordinate,
+            2 => Self::Coordinate,
+            _ => Self::TendMore,
         }
     }
 }
@@ -118,6 +124,7 @@ impl Shard {
             unix_ms: clock.unix_ms,
             partitions: HashMap::default(),
             by_log: HashMap::default(),
+            tending: Tending::default(),
             controller,
             conns: Vec::new(),
             jobs: Jobs::default(),
@@ -131,6 +138,7 @@ impl Shard {
             shared,
         };
         made.shared.refresh(&mut made.catalogue);
+        made.tending = Tending::find(&made.stores, &made.catalogue);
         Ok(made)
     }
 
@@ -356,10 +364,9 @@ impl Service for Shard {
     fn timer(&mut self, io: &mut Io<'_, Mail>, token: u64) {
         match Timer::from_token(token) {
             Timer::Fetch(job) => self.fetch_is_due(io, job),
+            Timer::TendMore => self.tend_more(io),
             Timer::Tend => {
-                for StoreAt { store, .. } in &mut self.stores {
-                    store.tend(io.clock.unix_ms);
-                }
+                self.tend(io);
                 self.ask_again(io);
                 self.tend_producers(io.clock.unix_ms, IsLast::No);
                 io.set_timer(io.clock.now_ms + TEND_MS, Timer::Tend.token());
@@ -376,6 +383,7 @@ impl Service for Shard {
             self.begin_coordinating(io);
         }
         self.poll_commits(io);
+        self.open_some(io);
     }
 
     fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {

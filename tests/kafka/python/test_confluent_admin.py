@@ -2,10 +2,11 @@
 
 import pytest
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import (AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, NewPartitions, NewTopic,
-                                   OffsetSpec, ResourceType)
+from confluent_kafka.admin import (AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, NewPartitions,
+                                   NewTopic, OffsetSpec, ResourceType)
 
-from peer import DEADLINE_S, confluent_consumer, confluent_producer, next_message, numbers, produce_all, read_topic, until
+from peer import (DEADLINE_S, confluent_consumer, confluent_producer, next_message, numbers, produce_all, read_topic,
+                  until)
 
 
 def failure(future) -> int:

@@ -18,7 +18,7 @@ def assigned(kafka, topic, offset=OFFSET_BEGINNING, partition=0, **settings):
 
 
 def test_librdkafka_makes_sense_of_api_versions(kafka):
-    """It enables what the announced versions allow, and says so; a list that it cannot parse leaves it with defaults."""
+    """It enables what the announced versions allow; a list that it cannot parse leaves it with defaults."""
     lines = []
 
     class Lines:

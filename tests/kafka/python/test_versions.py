@@ -1,4 +1,4 @@
-"""kafka-python's codec: every announced version of every API is answered in that version, and nothing else ends well."""
+"""kafka-python's codec: every announced version of every API is answered in that version, and all else is refused."""
 
 import io
 import socket
@@ -207,15 +207,25 @@ def header(key, version) -> bytes:
     return struct.pack(">hhih", key, version, 1, -1)
 
 
+@pytest.mark.parametrize(("key", "version"), [(999, 0), (4, 7), (1, 3), (0, 99)])
+def test_what_is_not_served_is_refused(kafka, wire, key, version):
+    """Apache Kafka ends the connection; to say so, and go on, is allowed as well."""
+    with Wire(kafka) as other:
+        other.socket.sendall(struct.pack(">i", len(header(key, version))) + header(key, version))
+        first = other.socket.recv(4)
+        if first:
+            assert struct.unpack(">ih", other.exactly(struct.unpack(">i", first)[0])) == (1, UNSUPPORTED_VERSION)
+            assert other.ask(ApiVersionsRequest[0]()).error_code == 0
+    assert wire.ask(ApiVersionsRequest[0]()).error_code == 0
+
+
 @pytest.mark.parametrize("bytes_sent", [
-    struct.pack(">i", len(header(999, 0))) + header(999, 0),
-    struct.pack(">i", len(header(1, 3))) + header(1, 3),
     struct.pack(">i", -1),
     struct.pack(">i", 2**31 - 1),
     # A list of 2^31 - 1 topics in a frame of 14 bytes.
     struct.pack(">i", 14) + header(3, 1) + struct.pack(">i", 2**31 - 1),
     b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-], ids=["unknown-api", "version-that-is-gone", "negative-length", "two-gigabytes", "lying-array", "http"])
+], ids=["negative-length", "two-gigabytes", "lying-array", "http"])
 def test_what_is_not_kafka_ends_its_connection_only(kafka, wire, bytes_sent):
     with Wire(kafka) as other:
         other.socket.sendall(bytes_sent)

@@ -78,6 +78,7 @@ impl Segments {
             journal_bytes: 16384,
             checkpoint_bytes: 4096,
             indexes: 1,
+            retention_check_ms: 0,
             ..Settings::default()
         };
         self

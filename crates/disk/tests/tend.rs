@@ -22,6 +22,7 @@ fn open(fs: &Arc<FaultFs>, decompress: Option<Decompress>) -> SegmentStore {
         journal_bytes: 16384,
         checkpoint_bytes: 20_000,
         indexes: 2,
+        retention_check_ms: 0,
         decompress,
     };
     let fs: Arc<dyn Fs> = fs.clone();

@@ -115,6 +115,7 @@ pub(crate) fn settings(dice: &mut Dice) -> Settings {
         journal_bytes: one_of(dice, &[0, 8192, 65536, 1 << 20]),
         checkpoint_bytes: one_of(dice, &[2048, 32768, 1 << 20]),
         indexes: one_of(dice, &[1, 3, 100]) as usize,
+        retention_check_ms: 0,
         ..Settings::default()
     }
 }

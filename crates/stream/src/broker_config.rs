@@ -61,6 +61,7 @@ pub(crate) const KEYS: &[BrokerKey] = &[
         "Time for which a group that just got its first member waits for more, ms.",
     ),
     key("log.cleanup.policy", Kind::SomeOf(&[]), |_| "delete".into(), "What becomes of old records."),
+    key("log.dirs", Kind::SomeOf(&[]), |facts| facts.config.log_dir.clone(), "Where partitions lie."),
     key(
         "log.message.timestamp.type",
         Kind::Text,

@@ -8,6 +8,9 @@ use mainstem_kafka::Uuid;
 
 use crate::topic_config::TopicConfig;
 
+/// Longest name of a topic.
+const NAME_BYTES_MAX: usize = 249;
+
 /// Names a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PartitionId {
@@ -79,20 +82,19 @@ impl Catalogue {
     }
 }
 
-/// Why a name cannot name a topic; nothing if it can (Kafka's `Topic.validate`).
-pub(crate) fn name_fault(name: &str) -> Option<&'static str> {
+/// Why a name cannot name a topic, in Kafka's words; nothing if it can (Kafka's `Topic.validate`).
+pub(crate) fn name_fault(name: &str) -> Option<String> {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    if name.is_empty() {
-        Some("Topic name is invalid: the empty string is not allowed")
+    let fault = if name.is_empty() {
+        "the empty string is not allowed".to_owned()
     } else if name == "." || name == ".." {
-        Some("Topic name cannot be \".\" or \"..\"")
-    } else if name.len() > 249 {
-        Some("Topic name is invalid: the length is longer than the max allowed length 249")
-    } else if !name.bytes().all(is_legal) {
-        Some(
-            "Topic name is invalid: it contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'",
-        )
+        format!("'{name}' is not allowed")
+    } else if name.len() > NAME_BYTES_MAX {
+        format!("the length of '{name}' is longer than the max allowed length {NAME_BYTES_MAX}")
+    } else if name.bytes().all(is_legal) {
+        return None;
     } else {
-        None
-    }
+        format!("'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'")
+    };
+    Some(format!("Topic name is invalid: {fault}"))
 }

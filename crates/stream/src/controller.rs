@@ -217,7 +217,7 @@ impl Shard {
     pub(crate) fn topic_fault(&self, new: &NewTopic) -> Option<Refused> {
         let refused = |code, message: String| Some(Refused { code, message: Some(message) });
         if let Some(fault) = name_fault(&new.name) {
-            return refused(ErrorCode::InvalidTopicException, fault.into());
+            return refused(ErrorCode::InvalidTopicException, fault);
         }
         let controller = self.controller.as_ref()?;
         if controller.catalogue.topic(&new.name).is_some() || controller.making.contains(&new.name) {

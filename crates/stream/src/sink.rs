@@ -39,7 +39,7 @@ pub struct BoundTopic {
 /// In words for whoever configured it.
 pub fn check_topic(topic: &BoundTopic) -> Result<(), String> {
     if let Some(fault) = crate::catalogue::name_fault(&topic.name) {
-        return Err(fault.into());
+        return Err(fault);
     }
     for (key, value) in &topic.config {
         let known = crate::topic_config::find(key).ok_or_else(|| format!("a topic has no {key:?}"))?;

@@ -14,7 +14,7 @@ use mainstem_runtime::Io;
 
 use super::create_topics::invalid_request;
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC, is_this_node};
-use crate::catalogue::Topic;
+use crate::catalogue::{Topic, name_fault};
 use crate::config::Config;
 use crate::mail::{Call, Mail};
 use crate::partition::Refused;
@@ -135,6 +135,9 @@ fn check(shard: &Shard, change: &Change) -> Result<bool, Refused> {
     let name = change.resource_name.as_str();
     match change.resource_type {
         TOPIC => {
+            if let Some(fault) = name_fault(name) {
+                return Err(Refused { code: ErrorCode::InvalidTopicException, message: Some(fault) });
+            }
             let Some(topic) = shard.catalogue.topic(name) else {
                 let message = Some(format!("The topic '{name}' does not exist."));
                 return Err(Refused { code: ErrorCode::UnknownTopicOrPartition, message });
@@ -149,7 +152,7 @@ fn check(shard: &Shard, change: &Change) -> Result<bool, Refused> {
                 return Ok(false);
             }
             let names: Vec<&str> = names.into_iter().map(String::as_str).collect();
-            let what = format!("Cannot update these configs dynamically: Set({})", names.join(", "));
+            let what = format!("Cannot update these configs dynamically: [{}]", names.join(", "));
             Err(invalid_request(&what))
         }
         BROKER_LOGGER => Err(invalid_request("The levels of loggers are set at the start of the broker")),

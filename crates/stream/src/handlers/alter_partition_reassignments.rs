@@ -41,9 +41,13 @@ pub(crate) fn handle(
 }
 
 fn move_partition(shard: &Shard, topic: &str, partition: &ReassignablePartition) -> Result<(), Refused> {
-    let known = shard.catalogue.topic(topic).and_then(|topic| topic.home(partition.partition_index));
-    if known.is_none() {
-        return Err(ErrorCode::UnknownTopicOrPartition.into());
+    let unknown =
+        |what: String| Err(Refused { code: ErrorCode::UnknownTopicOrPartition, message: Some(what) });
+    let Some(known) = shard.catalogue.topic(topic) else {
+        return unknown(format!("Unable to find a topic named {topic}."));
+    };
+    if known.home(partition.partition_index).is_none() {
+        return unknown(format!("Unable to find partition {topic}:{}.", partition.partition_index));
     }
     match &partition.replicas {
         Some(replicas) => check_assignment(shard.shared.config.node_id, replicas),

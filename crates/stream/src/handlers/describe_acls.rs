@@ -7,13 +7,13 @@ use mainstem_runtime::Io;
 use crate::mail::{Call, Mail};
 use crate::shard::Shard;
 
-/// What whoever asks for authorisation is told.
+/// What whoever changes authorisation is told.
 pub(crate) const NO_AUTHORIZER: &str = "No Authorizer is configured.";
 
 pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, _: DescribeAclsRequest) {
     let response = DescribeAclsResponse {
         error_code: ErrorCode::SecurityDisabled as i16,
-        error_message: Some(NO_AUTHORIZER.into()),
+        error_message: Some("No Authorizer is configured on the broker".into()),
         ..DescribeAclsResponse::default()
     };
     shard.reply::<DescribeAclsRequest>(io, &call, &response);

@@ -55,7 +55,7 @@ fn entries(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<Entr
     match resource.resource_type {
         TOPIC => {
             if let Some(fault) = name_fault(name) {
-                return Err(Refused { code: ErrorCode::InvalidTopicException, message: Some(fault.into()) });
+                return Err(Refused { code: ErrorCode::InvalidTopicException, message: Some(fault) });
             }
             let topic = shard.catalogue.topic(name).ok_or(ErrorCode::UnknownTopicOrPartition)?;
             Ok(of_topic(&topic.config, config))

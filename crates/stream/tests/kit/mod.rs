@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use mainstem_disk::fault::FaultFs;
+use mainstem_disk::{Committer, SegmentStore, Settings};
 use mainstem_kafka::api::create_topics::{CreatableTopic, CreateTopicsRequest};
 use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic};
 use mainstem_kafka::api::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponse};
@@ -49,6 +51,8 @@ pub(crate) struct Broker {
     detached: Vec<Detached<Mail>>,
     /// All stores there have ever been, by their numbers.
     stores: Vec<Arc<Lender>>,
+    /// What is below them, if that is not memory alone.
+    disks: Option<Vec<FaultFs>>,
     /// What each client has been sent and has not taken.
     sent: HashMap<Client, Vec<u8>>,
     next_correlation_id: i32,
@@ -61,12 +65,22 @@ impl Broker {
     }
 
     pub(crate) fn with(shards: usize, config: Config) -> Self {
+        Self::over(shards, config, None)
+    }
+
+    /// With stores in files, which retention and compaction reach. The files are in memory.
+    pub(crate) fn on_disk(shards: usize, config: Config) -> Self {
+        Self::over(shards, config, Some(Vec::new()))
+    }
+
+    fn over(shards: usize, config: Config, disks: Option<Vec<FaultFs>>) -> Self {
         let mut broker = Self {
             config,
             now_ms: 1_000,
             doors: Vec::new(),
             detached: Vec::new(),
             stores: Vec::new(),
+            disks,
             sent: HashMap::new(),
             next_correlation_id: 0,
         };
@@ -74,8 +88,13 @@ impl Broker {
         broker
     }
 
-    /// Ends the broker at once, and starts it again on what its stores have, with this number of shards.
+    /// Ends the broker at once, as if it were killed, and starts it again on what its stores have, with this
+    /// number of shards.
     pub(crate) fn restart(&mut self, shards: usize) {
+        if let Some(disks) = &mut self.disks {
+            *disks = disks.iter().map(|disk| disk.killed(self.now_ms)).collect();
+            self.stores.clear();
+        }
         self.doors.clear();
         self.sent.clear();
         self.start(shards);
@@ -98,8 +117,10 @@ impl Broker {
     }
 
     fn start(&mut self, shards: usize) {
-        while self.stores.len() < shards {
-            self.stores.push(Arc::new(Lender::new(Box::new(Memory::new()))));
+        let homes = self.disks.as_ref().map_or(self.stores.len(), Vec::len).max(shards);
+        while self.stores.len() < homes {
+            let store = self.open_store(self.stores.len());
+            self.stores.push(Arc::new(Lender::new(store)));
         }
         let shared = Shared::new(self.config.clone(), shards, None);
         let clock = self.clock();
@@ -118,6 +139,17 @@ impl Broker {
             detached.begin_turn(door, clock);
         }
         self.run();
+    }
+
+    fn open_store(&mut self, home: usize) -> Box<dyn Store> {
+        let Some(disks) = &mut self.disks else { return Box::new(Memory::new()) };
+        if disks.len() == home {
+            disks.push(FaultFs::new(home as u64));
+        }
+        let fs = Arc::new(disks[home].clone());
+        let settings = Settings { retention_check_ms: 1_000, ..Settings::default() };
+        let store = SegmentStore::open(fs, "log".into(), settings, Committer::Inline);
+        Box::new(store.expect("a store that can be opened"))
     }
 
     fn clock(&self) -> Clock {
@@ -141,6 +173,32 @@ impl Broker {
     /// Whether the broker has not closed the connection.
     pub(crate) fn is_open(&mut self, client: Client) -> bool {
         self.detached[client.shard].io().is_open(client.conn)
+    }
+
+    /// Leaves a log in a store, as one that ended in the middle of something may.
+    pub(crate) fn leave_log(&mut self, home: usize, name: &str) {
+        self.stores[home].lend().open(name, &Options::default()).expect("a log");
+    }
+
+    /// Names of the logs of partitions, in all stores.
+    pub(crate) fn partition_logs(&self) -> Vec<String> {
+        let names = self.stores.iter().flat_map(|store| store.lend().names());
+        names.filter(|name| name.starts_with("p-")).collect()
+    }
+
+    /// Lets a client read nothing any more.
+    pub(crate) fn stall(&mut self, client: Client) {
+        self.detached[client.shard].stall(client.conn);
+    }
+
+    /// Lets a client read again.
+    pub(crate) fn resume(&mut self, client: Client) {
+        self.detached[client.shard].resume(client.conn);
+    }
+
+    /// Bytes of a client that the broker has not taken.
+    pub(crate) fn unconsumed(&self, client: Client) -> usize {
+        self.detached[client.shard].unconsumed(client.conn)
     }
 
     /// Whether the shard takes no more input of this connection for now.

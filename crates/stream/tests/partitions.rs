@@ -1,0 +1,260 @@
+//! Partitions as administrators see them: cut off in front, measured, listed in pages, led by the one node there is; and
+//! what becomes of old records without anybody asking.
+
+mod kit;
+
+use kit::{Broker, Client};
+use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::alter_partition_reassignments::{
+    AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,
+};
+use mainstem_kafka::api::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
+use mainstem_kafka::api::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
+use mainstem_kafka::api::delete_topics::DeleteTopicsRequest;
+use mainstem_kafka::api::describe_log_dirs::{DescribableLogDirTopic, DescribeLogDirsRequest};
+use mainstem_kafka::api::describe_topic_partitions::{Cursor, DescribeTopicPartitionsRequest, TopicRequest};
+use mainstem_kafka::api::elect_leaders::{ElectLeadersRequest, TopicPartitions};
+use mainstem_kafka::api::list_partition_reassignments::ListPartitionReassignmentsRequest;
+use mainstem_stream::Config;
+
+fn code(code: i16) -> ErrorCode {
+    ErrorCode::from_code(code).expect("a code that there is")
+}
+
+fn make_topic(broker: &mut Broker, name: &str, partitions: i32, configs: &[(&str, &str)]) {
+    let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
+        name: (*name).into(),
+        value: Some((*value).into()),
+    };
+    let topic = CreatableTopic {
+        name: name.into(),
+        num_partitions: partitions,
+        replication_factor: 1,
+        configs: configs.iter().map(config).collect(),
+        ..CreatableTopic::default()
+    };
+    let client = broker.connect(0);
+    let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
+    let response = broker.ask(client, 7, &request);
+    assert_eq!(response.topics[0].error_code, 0, "{response:?}");
+}
+
+fn delete_before(
+    broker: &mut Broker,
+    client: Client,
+    topic: &str,
+    partition_index: i32,
+    offset: i64,
+) -> (ErrorCode, i64) {
+    let partitions = vec![DeleteRecordsPartition { partition_index, offset }];
+    let topics = vec![DeleteRecordsTopic { name: topic.into(), partitions }];
+    let response = broker.ask(client, 2, &DeleteRecordsRequest { topics, ..DeleteRecordsRequest::default() });
+    let partition = &response.topics[0].partitions[0];
+    (code(partition.error_code), partition.low_watermark)
+}
+
+#[test]
+fn records_are_deleted_up_to_an_offset_and_never_beyond_what_consumers_see() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 2);
+    make_topic(&mut broker, "kept", 1, &[("cleanup.policy", "compact")]);
+    let client = broker.connect(1);
+    for index in 0..2 {
+        for value in ["a", "b", "c", "d"] {
+            assert_eq!(broker.produce(client, "t", index, &[value]).error_code, 0);
+        }
+        assert_eq!(delete_before(&mut broker, client, "t", index, 2), (ErrorCode::None, 2));
+        assert_eq!(delete_before(&mut broker, client, "t", index, 1), (ErrorCode::None, 2));
+        let out_of_range = (ErrorCode::OffsetOutOfRange, -1);
+        assert_eq!(delete_before(&mut broker, client, "t", index, 5), out_of_range);
+        assert_eq!(delete_before(&mut broker, client, "t", index, -2), out_of_range);
+        assert_eq!(broker.fetch(client, "t", index, 2).1, ["c", "d"]);
+        let (response, _) = broker.fetch(client, "t", index, 1);
+        let partition = &response.responses[0].partitions[0];
+        assert_eq!(code(partition.error_code), ErrorCode::OffsetOutOfRange);
+        assert_eq!(delete_before(&mut broker, client, "t", index, -1), (ErrorCode::None, 4));
+        assert_eq!(broker.produce(client, "t", index, &["e"]).base_offset, 4);
+    }
+    let unknown = (ErrorCode::UnknownTopicOrPartition, -1);
+    assert_eq!(delete_before(&mut broker, client, "t", 2, 0), unknown);
+    assert_eq!(delete_before(&mut broker, client, "x", 0, 0), unknown);
+    assert_eq!(delete_before(&mut broker, client, "kept", 0, 0), (ErrorCode::PolicyViolation, -1));
+}
+
+#[test]
+fn sizes_of_partitions_are_told() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("a", 2);
+    broker.make_topic("b", 1);
+    let client = broker.connect(0);
+    assert_eq!(broker.produce(client, "a", 1, &["value"]).error_code, 0);
+    let mut sizes = |topics: Option<Vec<DescribableLogDirTopic>>| {
+        let response = broker.ask(client, 4, &DescribeLogDirsRequest { topics });
+        assert_eq!(response.results.len(), 1);
+        let of = |topic: &mainstem_kafka::api::describe_log_dirs::DescribeLogDirsTopic| {
+            let sizes = topic.partitions.iter().map(|part| part.partition_size > 0).collect::<Vec<_>>();
+            (topic.name.clone(), sizes)
+        };
+        response.results[0].topics.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(None), [("a".into(), vec![false, true]), ("b".into(), vec![false])]);
+    let asked = |topic: &str, partitions: &[i32]| DescribableLogDirTopic {
+        topic: topic.into(),
+        partitions: partitions.to_vec(),
+    };
+    let some = vec![asked("a", &[1, 1, 9]), asked("x", &[0])];
+    assert_eq!(sizes(Some(some)), [("a".into(), vec![true])]);
+    assert_eq!(sizes(Some(Vec::new())), []);
+}
+
+#[test]
+fn topics_are_described_in_pages() {
+    let mut broker = Broker::new(2);
+    for (name, partitions) in [("a", 3), ("b", 1), ("c", 4)] {
+        broker.make_topic(name, partitions);
+    }
+    let client = broker.connect(1);
+    let (mut cursor, mut pages) = (None, Vec::new());
+    loop {
+        let request = DescribeTopicPartitionsRequest {
+            response_partition_limit: 2,
+            cursor,
+            ..DescribeTopicPartitionsRequest::default()
+        };
+        let response = broker.ask(client, 0, &request);
+        let page = response.topics.iter().map(|topic| {
+            let indexes: Vec<i32> = topic.partitions.iter().map(|part| part.partition_index).collect();
+            format!("{}{indexes:?}", topic.name.as_deref().unwrap_or_default())
+        });
+        pages.push(page.collect::<Vec<_>>().join(" "));
+        cursor = response.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages, ["a[0, 1]", "a[2] b[0]", "c[0, 1]", "c[2, 3]"]);
+
+    let named = |name: &str| TopicRequest { name: name.into() };
+    let request = DescribeTopicPartitionsRequest {
+        topics: vec![named("x"), named("b"), named("no/name"), named("b")],
+        ..DescribeTopicPartitionsRequest::default()
+    };
+    let response = broker.ask(client, 0, &request);
+    let codes: Vec<_> = response.topics.iter().map(|topic| code(topic.error_code)).collect();
+    let expected = [ErrorCode::None, ErrorCode::InvalidTopicException, ErrorCode::UnknownTopicOrPartition];
+    assert_eq!(codes, expected);
+
+    let cursor = Some(Cursor { topic_name: "b".into(), partition_index: -1 });
+    let request = DescribeTopicPartitionsRequest { topics: vec![named("b")], cursor, ..request };
+    let response = broker.ask(client, 0, &request);
+    assert_eq!(code(response.topics[0].error_code), ErrorCode::InvalidRequest);
+}
+
+#[test]
+fn the_one_node_leads_everything_and_moves_nothing() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 1);
+    let client = broker.connect(1);
+    let asked = |topic: &str, partitions: &[i32]| TopicPartitions {
+        topic: topic.into(),
+        partitions: partitions.to_vec(),
+    };
+    let request = ElectLeadersRequest {
+        topic_partitions: Some(vec![asked("t", &[0, 7]), asked("x", &[0])]),
+        ..ElectLeadersRequest::default()
+    };
+    let response = broker.ask(client, 2, &request);
+    let results = response.replica_election_results.iter().flat_map(|topic| &topic.partition_result);
+    let codes: Vec<_> = results.map(|partition| code(partition.error_code)).collect();
+    let unknown = ErrorCode::UnknownTopicOrPartition;
+    assert_eq!(codes, [ErrorCode::ElectionNotNeeded, unknown, unknown]);
+    let response = broker.ask(client, 2, &ElectLeadersRequest::default());
+    assert!(response.error_code == 0 && response.replica_election_results.is_empty());
+
+    for (index, replicas, expected) in [
+        (0, Some(vec![1]), ErrorCode::None),
+        (0, Some(vec![2]), ErrorCode::InvalidReplicaAssignment),
+        (0, None, ErrorCode::NoReassignmentInProgress),
+        (7, Some(vec![1]), unknown),
+    ] {
+        let partitions = vec![ReassignablePartition { partition_index: index, replicas }];
+        let topics = vec![ReassignableTopic { name: "t".into(), partitions }];
+        let request =
+            AlterPartitionReassignmentsRequest { topics, ..AlterPartitionReassignmentsRequest::default() };
+        let response = broker.ask(client, 1, &request);
+        assert_eq!(code(response.responses[0].partitions[0].error_code), expected);
+    }
+    let response = broker.ask(client, 0, &ListPartitionReassignmentsRequest::default());
+    assert!(response.error_code == 0 && response.topics.is_empty());
+}
+
+/// Whatever has been done to a partition before, a restarted broker lets it grow old.
+#[test]
+fn old_records_go_from_partitions_that_nobody_asks_for() {
+    let mut broker = Broker::on_disk(2, Config::default());
+    make_topic(&mut broker, "t", 6, &[("retention.ms", "60000"), ("segment.ms", "1000")]);
+    let client = broker.connect(0);
+    for index in 0..6 {
+        assert_eq!(broker.produce(client, "t", index, &["old"]).error_code, 0);
+    }
+    broker.restart(3);
+    broker.pass(120_000);
+    let client = broker.connect(1);
+    for index in 0..6 {
+        let (response, values) = broker.fetch(client, "t", index, 0);
+        let partition = &response.responses[0].partitions[0];
+        assert!(values.is_empty(), "partition {index} still has {values:?}");
+        assert_eq!(code(partition.error_code), ErrorCode::OffsetOutOfRange);
+        assert_eq!(broker.produce(client, "t", index, &["new"]).base_offset, 1);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_kill_whatever_the_number_of_shards() {
+    let mut broker = Broker::on_disk(3, Config::default());
+    broker.make_topic("t", 8);
+    let mut shards = 3;
+    for (round, next) in [1, 4, 2].into_iter().enumerate() {
+        let client = broker.connect(shards - 1);
+        for index in 0..8 {
+            let produced = broker.produce(client, "t", index, &["a"]);
+            assert_eq!((code(produced.error_code), produced.base_offset), (ErrorCode::None, round as i64));
+        }
+        broker.restart(next);
+        shards = next;
+    }
+    let client = broker.connect(0);
+    for index in 0..8 {
+        assert_eq!(broker.fetch(client, "t", index, 0).1, ["a", "a", "a"]);
+    }
+}
+
+/// The broker ended when a deletion was on disk and files were still there.
+#[test]
+fn what_is_left_of_a_deleted_topic_is_cleared_away_at_the_next_start() {
+    let mut broker = Broker::on_disk(2, Config::default());
+    broker.make_topic("t", 4);
+    let client = broker.connect(0);
+    for index in 0..4 {
+        assert_eq!(broker.produce(client, "t", index, &["a"]).error_code, 0);
+    }
+    let known = broker.partition_logs();
+    assert_eq!(known.len(), 4);
+    for home in 0..2 {
+        broker.leave_log(home, "p-0123456789abcdef0123456789abcdef-0");
+    }
+    broker.restart(2);
+    assert_eq!(broker.partition_logs(), known);
+}
+
+#[test]
+fn nothing_is_left_of_a_topic_that_nobody_has_opened() {
+    let mut broker = Broker::on_disk(2, Config::default());
+    broker.make_topic("t", 4);
+    let client = broker.connect(1);
+    assert_eq!(broker.produce(client, "t", 0, &["a"]).error_code, 0);
+    let topic_names = vec!["t".to_owned()];
+    let request = DeleteTopicsRequest { topic_names, ..DeleteTopicsRequest::default() };
+    assert_eq!(broker.ask(client, 3, &request).responses[0].error_code, 0);
+    assert_eq!(broker.partition_logs(), [""; 0]);
+}

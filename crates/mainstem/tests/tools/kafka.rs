@@ -183,6 +183,22 @@ fn members_share_partitions_and_take_over_from_each_other() {
 }
 
 #[test]
+fn an_interrupt_lets_a_member_commit_and_leave() {
+    let broker = Broker::start(&[]);
+    broker.kafka("topic", &["create", "t"]).succeeds();
+    broker.kafka("produce", &["-t", "t", "-m", "1"]).succeeds();
+    let member = broker.start_kafka("consume", &["-t", "t", "-G", "g"]);
+    broker.wait_until(&["group", "describe", "g"], |text| text.contains("state Stable"));
+    member.interrupt();
+    let printed = member.finish().succeeds();
+    let described = broker.kafka("group", &["describe", "g"]).succeeds();
+    assert!(described.text().contains("state Empty"), "{}", described.text());
+    // What it has printed it has also committed, whenever the interrupt came.
+    let rest = broker.kafka("consume", &["-t", "t", "-G", "g", "-e"]).succeeds();
+    assert_eq!(format!("{}{}", printed.text(), rest.text()), "1\n");
+}
+
+#[test]
 fn a_broker_that_is_not_there_is_named() {
     let ended = mainstem(&["topic", "list", "-b", "127.0.0.1:1"], b"").fails_with(1);
     assert_eq!(ended.errors(), "mainstem topic: 127.0.0.1:1: connection refused\n");

@@ -54,6 +54,11 @@ impl Broker {
         self.port
     }
 
+    /// Where it listens for Kafka, on 127.0.0.1.
+    pub(crate) fn kafka_port(&self) -> u16 {
+        self.kafka.rsplit_once(':').unwrap().1.parse().unwrap()
+    }
+
     /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()

@@ -29,11 +29,7 @@ pub(crate) fn run(args: &ConsumeArgs) -> Result<(), Failure> {
         None if args.json => Format::Json,
         None => Format::value(),
     };
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted))
-            .map_err(|error| Failure::new(format!("signals: {error}")))?;
-    }
+    let interrupted = watch_signals().map_err(|error| Failure::new(format!("signals: {error}")))?;
     let cluster = Cluster::connect(&args.kafka)?;
     let mut consumer = Consumer {
         args,
@@ -48,6 +44,16 @@ pub(crate) fn run(args: &ConsumeArgs) -> Result<(), Failure> {
         None => consumer.by_name()?,
     };
     if outcome == Over::TimedOut { Err(Failure::timed_out()) } else { Ok(()) }
+}
+
+/// What the first signal sets, so that a member can take its leave. The second ends the process at once.
+fn watch_signals() -> std::io::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&interrupted))?;
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    Ok(interrupted)
 }
 
 /// Why it ends.

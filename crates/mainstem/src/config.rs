@@ -91,6 +91,7 @@ impl KafkaConfig {
             retention_bytes: self.retention_bytes,
             segment_bytes: self.segment_bytes,
             message_bytes_max: self.max_message_bytes,
+            follows_partitions: true,
             ..mainstem_stream::Config::default()
         }
     }

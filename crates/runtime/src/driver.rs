@@ -380,6 +380,7 @@ impl<S: Service> Driver<S> {
         }
         self.core.links.arriving = socket.peer_addr().ok().map(|address| address.ip());
         self.sockets[conn.slot()] = Some(socket);
+        self.core.links.slots[conn.slot()].listener = listener;
         self.service.accepted(&mut self.core.io(), conn, listener);
         self.core.links.arriving = None;
         if !input.is_empty() {

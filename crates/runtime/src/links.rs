@@ -47,6 +47,8 @@ pub(crate) enum Phase {
 pub(crate) struct Link {
     pub(crate) generation: u32,
     pub(crate) phase: Phase,
+    /// Number of the listener that accepted it.
+    pub(crate) listener: usize,
     pub(crate) dirty: bool,
     /// Output passed the high-water mark; the service wants to hear when it has drained.
     pub(crate) congested: bool,
@@ -94,6 +96,7 @@ impl Links {
         self.slots.push(Link {
             generation: 1,
             phase: Phase::Open,
+            listener: 0,
             dirty: false,
             congested: false,
             held: false,

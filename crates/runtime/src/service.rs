@@ -214,8 +214,13 @@ impl<M> Io<'_, M> {
         }
     }
 
+    /// Whether something waits to be sent to a connection.
+    pub fn has_output(&self, conn: ConnId) -> bool {
+        self.links.get(conn).is_some_and(|link| !link.output.is_empty())
+    }
+
     /// Moves a connection to another shard, where it is accepted anew and offered all input that is not
-    /// consumed. Nothing may have been written to it. The service here hears no more of it.
+    /// consumed. Nothing may wait to be sent to it. The service here hears no more of it.
     pub fn hand_over(&mut self, conn: ConnId, shard: usize) {
         if let Some(link) = self.links.get_mut(conn)
             && link.phase == Phase::Open

@@ -40,6 +40,8 @@ pub struct Config {
     pub segment_bytes: u32,
     /// Largest record batch of a topic that says nothing else, bytes (`message.max.bytes`).
     pub message_bytes_max: u32,
+    /// Whether a connection moves to the shard that has the partitions of its first Produce or Fetch.
+    pub follows_partitions: bool,
     /// Topics that other doors write to.
     pub bound_topics: Vec<BoundTopic>,
     /// Topics that other doors read.
@@ -64,6 +66,7 @@ impl Default for Config {
             retention_bytes: -1,
             segment_bytes: 128 * 1024 * 1024,
             message_bytes_max: 1024 * 1024 + 12,
+            follows_partitions: false,
             bound_topics: Vec::new(),
             sources: Vec::new(),
         }

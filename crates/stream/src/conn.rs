@@ -33,6 +33,8 @@ pub(crate) struct Conn {
     pub(crate) client_id: Option<Arc<str>>,
     /// Name and version of the client's library (KIP-511).
     pub(crate) software: Option<(String, String)>,
+    /// It has produced or fetched, and is on the shard where it stays.
+    pub(crate) is_settled: bool,
     /// The fetch session that this connection made last.
     pub(crate) fetch_session: i32,
 }

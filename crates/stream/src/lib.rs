@@ -30,6 +30,7 @@ mod config;
 mod config_entries;
 mod conn;
 mod controller;
+mod follow;
 mod groups;
 mod handlers;
 mod held;

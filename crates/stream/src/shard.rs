@@ -265,7 +265,7 @@ impl Shard {
         }
     }
 
-    fn leave(&mut self, id: ConnId) {
+    pub(crate) fn leave(&mut self, id: ConnId) {
         if let Some(conn) = self.conn_mut(id) {
             let session = conn.fetch_session;
             *conn = Conn::default();
@@ -319,6 +319,9 @@ impl Service for Shard {
                 break;
             };
             if conn.may_begin(pipelines(frame)) && !is_congested {
+                if !conn.is_settled && self.follows(io, id, frame) {
+                    return received;
+                }
                 self.begin(io, id, frame);
             } else if !conn.wait(frame) {
                 received.hold = true;

@@ -91,7 +91,7 @@ impl<S: Service> Driver<S> {
                     self.again.push(slot);
                 }
                 Phase::Moving(shard) => {
-                    let input = std::mem::take(&mut link.partial);
+                    let (input, listener) = (std::mem::take(&mut link.partial), link.listener);
                     let Some(mut socket) = self.sockets[slot as usize].take() else { continue };
                     self.core.links.release(slot);
                     self.core.common.arrivals.left(self.core.shard);
@@ -100,7 +100,7 @@ impl<S: Service> Driver<S> {
                         continue;
                     }
                     let shard = usize::from(shard);
-                    self.core.common.arrivals.push(shard, Arrival { socket, listener: 0, input });
+                    self.core.common.arrivals.push(shard, Arrival { socket, listener, input });
                     self.core.common.post.wake(shard);
                 }
             }

@@ -196,7 +196,7 @@ impl Shard {
 
     fn send_vouched(&mut self, io: &mut Io<'_, Mail>, to: usize, vouched: Vouched) {
         if to == self.me {
-            self.vouched(io, vouched);
+            self.vouched(io, &vouched);
         } else {
             io.send(to, Mail(Letter::Vouched(vouched)));
         }
@@ -204,8 +204,8 @@ impl Shard {
 
     /// The coordinator has answered: what was held is appended, in this very turn, or refused. A marker that the
     /// coordinator sends later comes later.
-    pub(crate) fn vouched(&mut self, io: &mut Io<'_, Mail>, vouched: Vouched) {
-        let Vouched { id, producer, outcome } = vouched;
+    pub(crate) fn vouched(&mut self, io: &mut Io<'_, Mail>, vouched: &Vouched) {
+        let Vouched { id, producer, outcome } = *vouched;
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         let (batches, next) = partition.held.take(producer);
         for batch in batches {

@@ -81,7 +81,7 @@ impl Shard {
     }
 
     /// Writes the markers that the coordinator wants written, and tells it what has become of them.
-    pub(crate) fn issue_markers(&mut self, io: &mut Io<'_, Mail>, markers: Arc<Markers>) {
+    pub(crate) fn issue_markers(&mut self, io: &mut Io<'_, Mail>, markers: &Arc<Markers>) {
         self.shared.refresh(&mut self.catalogue);
         let marker = Marker {
             producer_id: markers.producer.id,
@@ -100,16 +100,16 @@ impl Shard {
                 },
             }
         }
-        self.end_in_groups(io, &markers, groups);
+        self.end_in_groups(io, markers, groups);
         for (participant, id) in partitions {
-            let of = Arc::clone(&markers);
+            let of = Arc::clone(markers);
             self.write_markers(io, vec![(id, marker)], move |shard, io, outcomes| {
                 let outcome = outcomes.into_iter().next().unwrap_or(Ok(()));
                 shard.tell_of_marker(io, &of, &participant, outcome);
             });
         }
         for participant in gone {
-            self.tell_of_marker(io, &markers, &participant, Ok(()));
+            self.tell_of_marker(io, markers, &participant, Ok(()));
         }
     }
 

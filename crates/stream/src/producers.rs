@@ -89,7 +89,7 @@ impl Snapshots {
 }
 
 fn note(told: &[crate::kept::Outcome<()>]) {
-    if let Some((_, Err(error))) = told.iter().find(|(_, outcome)| outcome.is_err()) {
+    if let Some(((), Err(error))) = told.iter().find(|((), outcome)| outcome.is_err()) {
         log::warn!("a snapshot of producers is not kept: {error}");
     }
 }

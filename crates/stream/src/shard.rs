@@ -258,7 +258,6 @@ impl Shard {
         for partition in self.partitions.values_mut() {
             let at = partition.store;
             let store = &mut *self.stores[at].store;
-            partition.started_later(store);
             if let Some(snapshot) = partition.known.tend(unix_ms, partition.high_watermark, is_last) {
                 self.snapshots[at].put(store, unix_ms, partition.id, snapshot);
             }
@@ -351,7 +350,7 @@ impl Service for Shard {
             Letter::Answer { caller, response } => self.reply_with(io, caller, response),
             Letter::Refuse { conn, what } => self.refuse(io, conn, &what),
             Letter::Vouch(vouch) => self.vouch(io, vouch),
-            Letter::Vouched(vouched) => self.vouched(io, vouched),
+            Letter::Vouched(vouched) => self.vouched(io, &vouched),
             Letter::News { watcher } => self.hear_news(io, watcher.job),
             Letter::Remove { partitions } => self.remove_partitions(io, partitions),
             Letter::Changed => {

@@ -157,7 +157,7 @@ impl Shard {
                         records.into_iter().map(|record| (record.key, record.value)).collect();
                     coordinator.kept.keep(&mut *first.store, io.clock.unix_ms, &records, keep);
                 }
-                Some(Effect::WriteMarkers(markers)) => self.issue_markers(io, Arc::new(markers)),
+                Some(Effect::WriteMarkers(markers)) => self.issue_markers(io, &Arc::new(markers)),
                 Some(Effect::Reply { caller, answer }) => {
                     if let Some(then) = coordinator.waiting.remove(&caller) {
                         then(self, io, answer);

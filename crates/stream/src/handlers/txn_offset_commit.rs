@@ -50,7 +50,7 @@ fn commit(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, request: &TxnOff
     let topics = request.topics.iter().map(|topic| {
         let count = shard.catalogue.topic(&topic.name).map_or(0, |known| known.partitions());
         Topic {
-            name: &*topic.name,
+            name: &topic.name,
             id: [0; 16],
             partitions: topic.partitions.iter().map(|wanted| to_commit(wanted, count)).collect(),
         }

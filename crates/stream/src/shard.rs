@@ -258,6 +258,9 @@ impl Shard {
         for partition in self.partitions.values_mut() {
             let at = partition.store;
             let store = &mut *self.stores[at].store;
+            if !partition.known.producers.is_empty() {
+                partition.started_later(store);
+            }
             if let Some(snapshot) = partition.known.tend(unix_ms, partition.high_watermark, is_last) {
                 self.snapshots[at].put(store, unix_ms, partition.id, snapshot);
             }

@@ -417,3 +417,23 @@ fn producers_expire_by_the_brokers_clock_and_not_while_a_transaction_is_open() {
     producers.expire(1100);
     assert_eq!(producers.describe().iter().map(|active| active.producer_id).collect::<Vec<_>>(), [2]);
 }
+
+/// What version 1 has written. These bytes stay.
+#[test]
+fn a_snapshot_that_was_kept_is_read() {
+    let mut producers = Producers::new(Limits::default());
+    producers.appended(&Data { last_offset_delta: 2, ..batch(1, 0, i32::MAX) }, 0, 5);
+    producers.appended(&Data { is_transactional: true, ..batch(2, 3, 0) }, 3, 6);
+    producers.ended(&marker(2, 4, Outcome::Abort), 4, 7);
+    producers.appended(&Data { is_transactional: true, ..batch(2, 4, 0) }, 5, 8);
+    producers.durable(6);
+    let kept: &[u8] =
+        &[1, 6, 2, 2, 0, 1, 2, 5, 2, 0, 1, 2, 2, 2, 2, 4, 8, 0, 2, 8, 5, 6, 1, 5, 0, 0, 2, 1, 4, 3, 1, 5];
+    assert_eq!(producers.snapshot(6), kept);
+    let (read, offset) = Producers::restore(Limits::default(), kept).unwrap();
+    assert_eq!((offset, read.describe()), (6, producers.describe()));
+    assert_eq!(
+        read.aborted_between(0, 6).collect::<Vec<_>>(),
+        producers.aborted_between(0, 6).collect::<Vec<_>>()
+    );
+}

@@ -302,3 +302,30 @@ fn records_that_are_not_ours_are_refused() {
     }
     assert!(machine.restore(&[9], None).is_err());
 }
+
+/// What version 1 has written. These bytes stay.
+#[test]
+fn records_that_were_kept_are_read() {
+    let transaction = Transaction {
+        producer: Producer { id: 4711, epoch: 8 },
+        last_epoch: 7,
+        previous_id: -1,
+        next_id: 5000,
+        timeout_ms: 60_000,
+        state: State::Prepare(Commit),
+        participants: [partition(), Participant::Group("group".into())].into(),
+        started_ms: 1_750_000_000_000,
+        updated_ms: 1_750_000_000_300,
+    };
+    let kept: &[u8] = &[
+        1, 206, 73, 16, 14, 1, 144, 78, 192, 169, 7, 2, 128, 184, 131, 161, 247, 50, 172, 186, 131, 161, 247,
+        50, 2, 0, 5, 116, 111, 112, 105, 99, 0, 1, 5, 103, 114, 111, 117, 112,
+    ];
+    let record = records::transaction("id", Some(&transaction));
+    assert_eq!((&record.key[..], record.value.as_deref()), (&b"\x01\x02id"[..], Some(kept)));
+    let read = records::read(&record.key, Some(kept)).unwrap();
+    assert_eq!(read, Read::Transaction("id".into(), Some(Box::new(transaction))));
+    let ids = records::producer_ids(3000);
+    assert_eq!((&ids.key[..], ids.value.as_deref()), (&b"\x02"[..], Some(&b"\x01\xf0\x2e"[..])));
+    assert_eq!(records::read(&ids.key, ids.value.as_deref()), Ok(Read::ProducerIds(3000)));
+}

@@ -18,7 +18,7 @@ fn report(broker: &Broker, args: &[&str]) -> Value {
 
 #[test]
 fn what_is_acknowledged_is_in_the_topic_under_every_codec() {
-    let broker = Broker::start(&[]);
+    let broker = Broker::start(&["--set", "kafka.durability=os"]);
     for acks in ["0", "1", "all"] {
         for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
             let batch = ["--records", "20", "--compression", codec];

@@ -48,7 +48,9 @@ pub(crate) struct FetchWork {
     pub(crate) isolation: Isolation,
     /// Of all together; the first batch comes whatever its size.
     pub(crate) bytes_max: usize,
-    /// Who is to hear of news in partitions that had nothing.
+    /// With less the fetch may have to wait.
+    pub(crate) bytes_min: usize,
+    /// Who is to hear of news in all these partitions, if what they have [is short](is_short).
     pub(crate) watcher: Option<Watcher>,
 }
 
@@ -276,15 +278,17 @@ impl Shard {
             let outcome = self.read_here(part, work.isolation, bytes_max, is_first, aborted, records);
             left = left.saturating_sub(fetched.records.len());
             is_first &= fetched.records.is_empty();
-            if fetched.records.is_empty()
-                && outcome.is_ok()
-                && let Some(watcher) = work.watcher
-                && let Some(partition) = self.partitions.get_mut(&part.id)
-            {
-                partition.watch(watcher);
-            }
             fetched.outcome = outcome;
             all.push(fetched);
+        }
+        if let Some(watcher) = work.watcher
+            && is_short(&all, work.bytes_min)
+        {
+            for part in &work.parts {
+                if let Some(partition) = self.partitions.get_mut(&part.id) {
+                    partition.watch(watcher);
+                }
+            }
         }
         all
     }
@@ -464,6 +468,13 @@ fn find_files(
 fn producer_of(records: &[u8]) -> Option<Producer> {
     let header = mainstem_log::BatchHeader::parse(records).ok()?;
     Some(Producer { id: header.producer_id, epoch: header.producer_epoch })
+}
+
+/// Whether what a shard has read does not suffice to answer a fetch that wants `bytes_min`. An error always does.
+/// Both sides ask: the shard that reads has the fetch hear of news then, and the other lets that be forgotten.
+pub(crate) fn is_short(all: &[Fetched], bytes_min: usize) -> bool {
+    let bytes: usize = all.iter().map(|fetched| fetched.records.len()).sum();
+    bytes < bytes_min && all.iter().all(|fetched| fetched.outcome.is_ok())
 }
 
 fn read_error(error: &mainstem_log::Error) -> ErrorCode {

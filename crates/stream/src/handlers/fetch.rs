@@ -15,7 +15,7 @@ use crate::jobs::Job;
 use crate::mail::{Call, Letter, Mail, Watcher};
 use crate::partition::Reach;
 use crate::shard::{Shard, Timer};
-use crate::work::{FetchWork, Fetched, FileRange, Isolation, Records, Work};
+use crate::work::{FetchWork, Fetched, FileRange, Isolation, Records, Work, is_short};
 
 /// What one response carries at most, bytes, whatever the consumer allows (`fetch.max.bytes`).
 const RESPONSE_BYTES_MAX: usize = 55 * 1024 * 1024;
@@ -39,6 +39,8 @@ pub(crate) struct FetchJob {
     waiting: u32,
     is_parked: bool,
     has_parked: bool,
+    /// There has been news while it was being looked after.
+    has_news: bool,
     /// Its deadline has passed, or it need not wait.
     is_due: bool,
 }
@@ -50,6 +52,8 @@ struct Part {
     place: Result<Place, ErrorCode>,
     /// What another shard has read.
     fetched: Option<Fetched>,
+    /// Another shard may have the fetch hear of news in it.
+    is_watched: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,15 +70,16 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
         Err(code) => return answer_error(shard, io, &call, code),
     };
     let wait_ms = request.max_wait_ms.clamp(0, WAIT_MS_MAX);
-    let bytes_min = request.min_bytes.max(0) as usize;
+    let bytes_max = (request.max_bytes.max(0) as usize).min(RESPONSE_BYTES_MAX);
+    let bytes_min = (request.min_bytes.max(0) as usize).min(bytes_max);
     let parts = parts.into_iter().map(|(key, want)| {
         let place = locate(shard, &key);
-        Part { key, want, place, fetched: None }
+        Part { key, want, place, fetched: None, is_watched: false }
     });
     let job = FetchJob {
         deadline_ms: io.clock.now_ms + u64::from(wait_ms.unsigned_abs()),
         bytes_min,
-        bytes_max: (request.max_bytes.max(0) as usize).min(RESPONSE_BYTES_MAX),
+        bytes_max,
         isolation: Isolation::from_level(request.isolation_level),
         session_id,
         is_incremental,
@@ -82,6 +87,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
         waiting: 0,
         is_parked: false,
         has_parked: false,
+        has_news: false,
         is_due: wait_ms == 0 || bytes_min == 0,
         call,
     };
@@ -134,6 +140,7 @@ impl Shard {
         {
             return self.forget_fetch(io, number, &job);
         }
+        job.has_news = false;
         let watcher = (!job.is_due).then(|| job.watcher(number));
         let mut elsewhere: Vec<FetchWork> = Vec::new();
         for (part, Part { want, place, .. }) in job.parts.iter().enumerate() {
@@ -146,6 +153,7 @@ impl Shard {
                     parts: Vec::new(),
                     isolation: job.isolation,
                     bytes_max: job.bytes_max,
+                    bytes_min: job.bytes_min,
                     watcher,
                 };
                 elsewhere.extend((0..self.shared.shards).map(work));
@@ -165,9 +173,11 @@ impl Shard {
     /// Another shard has looked.
     pub(crate) fn fetched(&mut self, io: &mut Io<'_, Mail>, number: u64, all: Vec<Fetched>) {
         let Some(mut job) = self.take_fetch(number) else { return };
+        let is_watched = is_short(&all, job.bytes_min);
         for fetched in all {
-            let part = fetched.part as usize;
-            job.parts[part].fetched = Some(fetched);
+            let part = &mut job.parts[fetched.part as usize];
+            part.fetched = Some(fetched);
+            part.is_watched |= is_watched;
         }
         job.waiting -= 1;
         if job.waiting == 0 {
@@ -179,10 +189,11 @@ impl Shard {
 
     /// A partition that a parked fetch waits for has news.
     pub(crate) fn hear_news(&mut self, io: &mut Io<'_, Mail>, number: u64) {
-        if let Some(Job::Fetch(job)) = self.jobs.get(number)
-            && std::mem::take(&mut job.is_parked)
-        {
-            self.look(io, number);
+        if let Some(Job::Fetch(job)) = self.jobs.get(number) {
+            job.has_news = true;
+            if std::mem::take(&mut job.is_parked) {
+                self.look(io, number);
+            }
         }
     }
 
@@ -199,6 +210,11 @@ impl Shard {
     /// All is known but what is here: answers, or parks.
     fn assemble(&mut self, io: &mut Io<'_, Mail>, number: u64, mut job: Box<FetchJob>) {
         if !job.is_due && !self.has_enough(&job) {
+            if job.has_news {
+                // Whoever had it does not tell again.
+                self.jobs.put(number, Job::Fetch(job));
+                return self.look(io, number);
+            }
             let watcher = job.watcher(number);
             for part in &mut job.parts {
                 part.fetched = None;
@@ -238,11 +254,15 @@ impl Shard {
                     }
                     let mut plain = Records::default();
                     let wanted = part.want.part(0, id);
-                    let missing = job.bytes_min.min(part.want.bytes_max);
-                    if self
-                        .read_here(&wanted, job.isolation, missing, true, &mut Vec::new(), &mut plain)
-                        .is_err()
-                    {
+                    let read = self.read_here(
+                        &wanted,
+                        job.isolation,
+                        wanted.bytes_max,
+                        true,
+                        &mut Vec::new(),
+                        &mut plain,
+                    );
+                    if read.is_err() {
                         return true;
                     }
                     bytes += plain.len();
@@ -266,7 +286,7 @@ impl Shard {
 
     /// Lets nobody wake a fetch that has ended.
     fn forget_fetch(&mut self, io: &mut Io<'_, Mail>, number: u64, job: &FetchJob) {
-        if !job.has_parked {
+        if !job.has_parked && job.parts.iter().all(|part| !part.is_watched) {
             return;
         }
         let watcher = job.watcher(number);
@@ -277,7 +297,7 @@ impl Shard {
                 if let Some(partition) = self.partitions.get_mut(&id) {
                     partition.forget(watcher);
                 }
-            } else {
+            } else if part.is_watched {
                 elsewhere[shard].push(id);
             }
         }

@@ -1,0 +1,445 @@
+//! The door itself: frames that lie, requests nobody serves, the order of answers, waiting, and bounds.
+
+mod kit;
+
+use kit::{Broker, batch, fetch_request, frame, produce_request, values};
+use mainstem_kafka::api::api_versions::ApiVersionsRequest;
+use mainstem_kafka::api::delete_topics::DeleteTopicsRequest;
+use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest};
+use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use mainstem_kafka::api::metadata::{MetadataRequest, MetadataRequestTopic};
+use mainstem_kafka::api::produce::ProduceRequest;
+use mainstem_kafka::registry::{self, Visitor};
+use mainstem_kafka::{ErrorCode, Request};
+use mainstem_stream::Config;
+
+fn code(code: i16) -> ErrorCode {
+    ErrorCode::from_code(code).expect("a code that there is")
+}
+
+/// Sends each request in each of its versions, with nothing in it but defaults.
+struct Asker {
+    broker: Broker,
+    asked: usize,
+}
+
+impl Visitor for Asker {
+    fn visit<R: Request>(&mut self) {
+        // A produce request that says nothing wants no answer.
+        if !registry::is_announced(R::KEY) || R::KEY == <ProduceRequest as Request>::KEY {
+            return;
+        }
+        for version in R::VERSIONS {
+            for shard in 0..2 {
+                let client = self.broker.connect(shard);
+                self.broker.send(client, version, &R::default());
+                self.broker.pass(1_000);
+                assert!(self.broker.is_open(client), "{} of version {version}", R::KEY);
+                let answer = self.broker.take::<R>(client, version);
+                assert!(answer.is_some(), "{} of version {version}", R::KEY);
+                self.broker.hang_up(client);
+                self.asked += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn everything_that_is_announced_is_served_in_all_its_versions() {
+    let mut asker = Asker { broker: Broker::new(2), asked: 0 };
+    mainstem_kafka::api::visit(&mut asker);
+    assert!(asker.asked > 200);
+}
+
+#[test]
+fn a_request_nobody_serves_is_answered_and_the_connection_goes_on() {
+    let mut broker = Broker::new(2);
+    let client = broker.connect(1);
+    let request = |key: i16, version: i16| {
+        let mut frame = vec![0, 0, 0, 11];
+        frame.extend_from_slice(&key.to_be_bytes());
+        frame.extend_from_slice(&version.to_be_bytes());
+        // The correlation id, no client id, no tags.
+        frame.extend_from_slice(&[0, 0, 0, 7, 0xff, 0xff, 0]);
+        frame
+    };
+    for (key, version) in [(4, 0), (999, 3), (-1, 0), (3, 99), (3, -1), (1, 3)] {
+        broker.send_bytes(client, &request(key, version));
+        broker.run();
+        let answer = broker.take_frame(client).expect("an answer");
+        assert_eq!(answer, [0, 0, 0, 7, 0, 35], "{key} of version {version}");
+    }
+    // Who asks for the versions in one that is too new is told all of them (KIP-511).
+    broker.send_bytes(client, &request(18, 99));
+    broker.run();
+    let response = broker.take::<ApiVersionsRequest>(client, 0).expect("an answer");
+    assert_eq!(code(response.error_code), ErrorCode::UnsupportedVersion);
+    assert_eq!(response.api_keys.len(), registry::announced().count());
+    assert!(broker.is_open(client));
+}
+
+#[test]
+fn what_is_no_request_ends_its_connection_and_no_other() {
+    let mut broker = Broker::new(2);
+    let bystander = broker.connect(1);
+    let metadata = |body: &[u8]| {
+        let mut frame = vec![0, 0, 0, 10 + body.len() as u8, 0, 3, 0, 8, 0, 0, 0, 1, 0xff, 0xff];
+        frame.extend_from_slice(body);
+        frame
+    };
+    let coordinated = |body: &[u8]| {
+        let mut frame = vec![0, 0, 0, 10 + body.len() as u8, 0, 19, 0, 4, 0, 0, 0, 1, 0xff, 0xff];
+        frame.extend_from_slice(body);
+        frame
+    };
+    let too_long = Config::default().request_bytes_max + 1;
+    for (what, bytes) in [
+        ("a frame of 2 GiB", vec![0x7f, 0xff, 0xff, 0xff]),
+        ("a frame of a length below 0", vec![0xff, 0xff, 0xff, 0xff]),
+        ("a frame that is one byte too long", too_long.to_be_bytes().to_vec()),
+        ("a frame without a header", vec![0, 0, 0, 2, 0, 3]),
+        ("an empty frame", vec![0, 0, 0, 0]),
+        ("an array that is not there", metadata(&[0x7f, 0xff, 0xff, 0xff])),
+        ("a string that is not there", metadata(&[0, 0, 0, 1, 0x7f, 0xff])),
+        ("text that is none", metadata(&[0, 0, 0, 1, 0, 1, 0xff, 0, 0, 0])),
+        ("a body without an end, on another shard", coordinated(&[0, 0, 0, 9])),
+    ] {
+        let client = broker.connect(1);
+        broker.send_bytes(client, &bytes);
+        broker.run();
+        assert!(!broker.is_open(client), "{what}");
+        assert_eq!(broker.take_frame(client), None, "{what}");
+    }
+    assert!(broker.is_open(bystander));
+    assert!(broker.metadata(bystander, None).topics.is_empty());
+}
+
+#[test]
+fn requests_may_come_in_pieces_or_many_at_once() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 3);
+    let client = broker.connect(1);
+    let request = MetadataRequest { topics: None, ..MetadataRequest::default() };
+    let stream: Vec<u8> = (1..=20).flat_map(|id| frame(id, 12, &request)).collect();
+    for piece in [1, 7, stream.len()] {
+        for bytes in stream.chunks(piece) {
+            broker.send_bytes(client, bytes);
+        }
+        broker.run();
+        for id in 1..=20_u8 {
+            let answer = broker.take_frame(client).expect("an answer");
+            assert_eq!(answer[..4], [0, 0, 0, id]);
+        }
+        assert_eq!(broker.take_frame(client), None);
+    }
+}
+
+#[test]
+fn pipelined_batches_are_answered_and_kept_in_their_order() {
+    let mut broker = Broker::new(3);
+    broker.make_topic("t", 3);
+    let client = broker.connect(1);
+    let unix_ms = broker.unix_ms();
+    let mut ids = Vec::new();
+    for number in 0..60 {
+        let records = batch(unix_ms, &[&number.to_string()]);
+        ids.push(broker.send(client, 9, &produce_request("t", number % 3, records)));
+    }
+    let metadata = broker.send(client, 12, &MetadataRequest::default());
+    broker.run();
+    for id in ids {
+        let answer = broker.take_frame(client).expect("an answer");
+        assert_eq!(answer[..4], id.to_be_bytes());
+    }
+    assert_eq!(broker.take_frame(client).expect("an answer")[..4], metadata.to_be_bytes());
+    for index in 0..3 {
+        let expected: Vec<String> = (0..20).map(|step| (index + 3 * step).to_string()).collect();
+        assert_eq!(broker.fetch(client, "t", index, 0).1, expected);
+    }
+}
+
+#[test]
+fn nothing_is_acknowledged_or_read_before_it_is_on_disk() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 2);
+    let producers = [broker.connect(0), broker.connect(1)];
+    let reader = broker.connect(0);
+    for index in 0..2 {
+        assert_eq!(broker.produce(producers[0], "t", index, &["first"]).error_code, 0);
+    }
+    broker.set_stuck(true);
+    let records = batch(broker.unix_ms(), &["second"]);
+    for (client, index) in producers.into_iter().zip(0..) {
+        broker.send(client, 9, &produce_request("t", index, records.clone()));
+    }
+    broker.run();
+    for (client, index) in producers.into_iter().zip(0..) {
+        assert!(broker.take::<ProduceRequest>(client, 9).is_none());
+        let (response, values) = broker.fetch(reader, "t", index, 0);
+        assert_eq!(values, ["first"]);
+        assert_eq!(response.responses[0].partitions[0].high_watermark, 1);
+    }
+    broker.set_stuck(false);
+    broker.run();
+    for (client, index) in producers.into_iter().zip(0..) {
+        let response = broker.take::<ProduceRequest>(client, 9).expect("an answer");
+        assert_eq!(response.responses[0].partition_responses[0].base_offset, 1);
+        assert_eq!(broker.fetch(reader, "t", index, 0).1, ["first", "second"]);
+    }
+}
+
+#[test]
+fn who_wants_no_answer_gets_none_and_loses_the_connection_for_a_fault() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 1);
+    let client = broker.connect(1);
+    let records = batch(broker.unix_ms(), &["a"]);
+    let silent = |topic: &str| ProduceRequest { acks: 0, ..produce_request(topic, 0, records.clone()) };
+    broker.send(client, 9, &silent("t"));
+    assert_eq!(broker.fetch(client, "t", 0, 0).1, ["a"]);
+    broker.send(client, 9, &silent("x"));
+    broker.run();
+    assert!(!broker.is_open(client));
+}
+
+#[test]
+fn a_fetch_waits_for_the_first_record_wherever_it_comes_from() {
+    let mut broker = Broker::new(3);
+    broker.make_topic("t", 3);
+    let producer = broker.connect(2);
+    for shard in 0..3 {
+        for index in 0..3 {
+            let reader = broker.connect(shard);
+            let offset = broker.fetch(reader, "t", index, 0).1.len() as i64;
+            broker.send(reader, 12, &fetch_request("t", index, offset, 10_000));
+            broker.pass(5_000);
+            assert!(broker.take::<FetchRequest>(reader, 12).is_none());
+            assert_eq!(broker.produce(producer, "t", index, &["a"]).error_code, 0);
+            let response = broker.take::<FetchRequest>(reader, 12).expect("an answer");
+            assert_eq!(values(&response), ["a"]);
+        }
+    }
+}
+
+#[test]
+fn a_fetch_that_finds_nothing_is_answered_when_its_time_is_over() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 2);
+    for index in 0..2 {
+        let reader = broker.connect(0);
+        broker.send(reader, 12, &fetch_request("t", index, 0, 3_000));
+        broker.pass(2_500);
+        assert!(broker.take::<FetchRequest>(reader, 12).is_none());
+        broker.pass(1_000);
+        let response = broker.take::<FetchRequest>(reader, 12).expect("an answer");
+        assert_eq!(code(response.responses[0].partitions[0].error_code), ErrorCode::None);
+        assert!(values(&response).is_empty());
+    }
+}
+
+#[test]
+fn a_fetch_waits_for_as_many_bytes_as_it_wants() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 2);
+    let producer = broker.connect(0);
+    for index in 0..2 {
+        let reader = broker.connect(1);
+        let request = FetchRequest { min_bytes: 150, ..fetch_request("t", index, 0, 10_000) };
+        broker.send(reader, 12, &request);
+        assert_eq!(broker.produce(producer, "t", index, &["a"]).error_code, 0);
+        assert!(broker.take::<FetchRequest>(reader, 12).is_none(), "one batch is smaller");
+        assert_eq!(broker.produce(producer, "t", index, &[&"b".repeat(100)]).error_code, 0);
+        let response = broker.take::<FetchRequest>(reader, 12).expect("an answer");
+        assert_eq!(values(&response).len(), 2);
+    }
+}
+
+/// Each of them may be told by its shard while others have not said yet what they have.
+#[test]
+fn a_fetch_over_many_shards_misses_nothing() {
+    let mut broker = Broker::new(4);
+    broker.make_topic("t", 8);
+    let producers: Vec<_> = (0..4).map(|shard| broker.connect(shard)).collect();
+    let reader = broker.connect(0);
+    let mut offsets = [0; 8];
+    for round in 0..200_usize {
+        let mut request = fetch_request("t", 0, 0, 10_000);
+        let first = request.topics[0].partitions[0].clone();
+        request.topics[0].partitions = (0..8)
+            .map(|index| FetchPartition {
+                partition: index,
+                fetch_offset: offsets[index as usize],
+                ..first.clone()
+            })
+            .collect();
+        broker.send(reader, 12, &request);
+        // The record comes when the fetch has got so far, and so far again in the next round.
+        broker.turn(round % 5);
+        let index = round % 8;
+        let records = batch(broker.unix_ms(), &["a"]);
+        broker.send(producers[round % 4], 9, &produce_request("t", index as i32, records));
+        broker.run();
+        let response = broker.take::<FetchRequest>(reader, 12).expect("an answer");
+        assert_eq!(values(&response), ["a"]);
+        offsets[index] += 1;
+    }
+}
+
+#[test]
+fn who_waits_for_a_topic_hears_of_its_deletion() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 2);
+    let readers = [broker.connect(0), broker.connect(1)];
+    let producers = [broker.connect(0), broker.connect(1)];
+    for (reader, index) in readers.into_iter().zip(0..) {
+        broker.send(reader, 12, &fetch_request("t", index, 0, 300_000));
+    }
+    broker.run();
+    let admin = broker.connect(0);
+    let topic_names = vec!["t".to_owned()];
+    broker.send(admin, 3, &DeleteTopicsRequest { topic_names, ..DeleteTopicsRequest::default() });
+    broker.set_stuck(true);
+    let records = batch(broker.unix_ms(), &["a"]);
+    for (producer, index) in producers.into_iter().zip(0..) {
+        broker.send(producer, 9, &produce_request("t", index, records.clone()));
+    }
+    broker.run();
+    broker.set_stuck(false);
+    broker.run();
+    assert_eq!(broker.take::<DeleteTopicsRequest>(admin, 3).expect("an answer").responses[0].error_code, 0);
+    for reader in readers {
+        let response = broker.take::<FetchRequest>(reader, 12).expect("an answer");
+        let told = code(response.responses[0].partitions[0].error_code);
+        assert!(told == ErrorCode::UnknownTopicOrPartition || !values(&response).is_empty(), "{told}");
+    }
+    for producer in producers {
+        let response = broker.take::<ProduceRequest>(producer, 9).expect("an answer");
+        let told = code(response.responses[0].partition_responses[0].error_code);
+        assert!(matches!(told, ErrorCode::None | ErrorCode::UnknownTopicOrPartition), "{told}");
+    }
+}
+
+#[test]
+fn a_fetch_session_tells_only_what_is_new() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 4);
+    let client = broker.connect(0);
+    let mut request = fetch_request("t", 0, 0, 0);
+    let first = request.topics[0].partitions[0].clone();
+    request.topics[0].partitions =
+        (0..4).map(|partition| FetchPartition { partition, ..first.clone() }).collect();
+    request.session_epoch = 0;
+    let response = broker.ask(client, 12, &request);
+    let session_id = response.session_id;
+    assert_ne!(session_id, 0);
+    assert_eq!(response.responses[0].partitions.len(), 4);
+    let next = FetchRequest { session_id, session_epoch: 1, topics: Vec::new(), ..request.clone() };
+    assert!(broker.ask(client, 12, &next).responses.is_empty());
+    assert_eq!(broker.produce(client, "t", 3, &["a"]).error_code, 0);
+    let next = FetchRequest { session_epoch: 2, ..next };
+    let response = broker.ask(client, 12, &next);
+    assert_eq!(response.responses[0].partitions.len(), 1);
+    assert_eq!(values(&response), ["a"]);
+    let wrong = FetchRequest { session_epoch: 7, ..next.clone() };
+    assert_eq!(code(broker.ask(client, 12, &wrong).error_code), ErrorCode::InvalidFetchSessionEpoch);
+    let stranger = broker.connect(0);
+    let stolen = FetchRequest { session_epoch: 3, ..next };
+    assert_eq!(code(broker.ask(stranger, 12, &stolen).error_code), ErrorCode::FetchSessionIdNotFound);
+}
+
+#[test]
+fn batches_that_are_none_are_refused_and_leave_no_trace() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 2);
+    let client = broker.connect(0);
+    let good = batch(broker.unix_ms(), &["a", "b"]);
+    let changed = |at: usize, to: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = to;
+        bytes
+    };
+    let two: Vec<u8> = good.iter().chain(&good).copied().collect();
+    for (what, records, expected) in [
+        ("a wrong checksum", changed(18, !good[18]), ErrorCode::CorruptMessage),
+        ("half a batch", good[..good.len() - 3].to_vec(), ErrorCode::CorruptMessage),
+        ("an old format", changed(16, 1), ErrorCode::InvalidRecord),
+        ("two batches", two, ErrorCode::InvalidRecord),
+        ("nothing", Vec::new(), ErrorCode::InvalidRecord),
+        ("more records than there are", changed(60, 9), ErrorCode::InvalidRecord),
+        ("a control batch", changed(22, 0x30), ErrorCode::InvalidRecord),
+        ("a batch in the future", batch(broker.unix_ms() + 7_200_000, &["a"]), ErrorCode::InvalidTimestamp),
+        ("a large batch", batch(broker.unix_ms(), &[&"a".repeat(1_100_000)]), ErrorCode::MessageTooLarge),
+    ] {
+        for index in 0..2 {
+            let request = produce_request("t", index, records.clone());
+            let response = broker.ask(client, 9, &request);
+            let told = code(response.responses[0].partition_responses[0].error_code);
+            assert_eq!(told, expected, "{what}");
+        }
+    }
+    for index in 0..2 {
+        assert_eq!(broker.produce(client, "t", index, &["c"]).base_offset, 0);
+    }
+}
+
+#[test]
+fn offsets_are_found_by_time() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 2);
+    let client = broker.connect(1);
+    let unix_ms = broker.unix_ms();
+    for index in 0..2 {
+        for (step, value) in ["a", "b", "c"].into_iter().enumerate() {
+            let records = batch(unix_ms + 10 * step as i64, &[value]);
+            broker.ask(client, 9, &produce_request("t", index, records));
+        }
+        for (timestamp, offset) in [
+            (-1, 3),
+            (-2, 0),
+            (-3, 2),
+            (-4, 0),
+            (unix_ms, 0),
+            (unix_ms + 1, 1),
+            (unix_ms + 20, 2),
+            (unix_ms + 21, -1),
+        ] {
+            let partition =
+                ListOffsetsPartition { partition_index: index, timestamp, ..ListOffsetsPartition::default() };
+            let topics = vec![ListOffsetsTopic { name: "t".into(), partitions: vec![partition] }];
+            let request = ListOffsetsRequest { topics, replica_id: -1, ..ListOffsetsRequest::default() };
+            let response = broker.ask(client, 8, &request);
+            assert_eq!(response.topics[0].partitions[0].offset, offset, "at {timestamp}");
+        }
+    }
+}
+
+/// Whoever asks and does not read is not listened to any more, and loses nothing.
+#[test]
+fn answers_that_nobody_reads_are_bounded() {
+    let mut broker = Broker::new(2);
+    let client = broker.connect(1);
+    broker.stall(client);
+    let unknown = |number| MetadataRequestTopic {
+        name: Some(format!("unknown-{number}")),
+        ..MetadataRequestTopic::default()
+    };
+    let request =
+        MetadataRequest { topics: Some((0..1_000).map(unknown).collect()), ..MetadataRequest::default() };
+    let asked = 100;
+    let (mut last, mut refused) = (0, 0);
+    for _ in 0..asked {
+        last = broker.send(client, 12, &request);
+        broker.turn(2);
+        refused += usize::from(broker.unconsumed(client) > 0);
+    }
+    assert!(refused > asked / 4, "{refused} requests wait outside");
+    broker.resume(client);
+    broker.run();
+    let mut answers = Vec::new();
+    while let Some(answer) = broker.take_frame(client) {
+        assert!(answer.len() > 10_000);
+        answers.push(i32::from_be_bytes(*answer.first_chunk().expect("an id")));
+    }
+    assert_eq!(answers.len(), asked);
+    assert!(answers.is_sorted() && answers.last() == Some(&last));
+}

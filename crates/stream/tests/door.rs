@@ -158,6 +158,36 @@ fn pipelined_batches_are_answered_and_kept_in_their_order() {
     }
 }
 
+/// Requests that have come already go with it, and so does their order.
+#[test]
+fn a_connection_moves_to_its_partitions_once() {
+    let config = Config { follows_partitions: true, ..Config::default() };
+    let mut broker = Broker::with(3, config);
+    for (index, topic) in ["t", "u", "v"].into_iter().enumerate() {
+        let index = index as i32;
+        broker.make_topic(topic, 3);
+        let client = broker.connect(0);
+        broker.metadata(client, None);
+        assert_eq!(broker.shard_of(client), 0);
+        let records = batch(broker.unix_ms(), &["a"]);
+        let mut ids = Vec::new();
+        for _ in 0..5 {
+            ids.push(broker.send(client, 9, &produce_request(topic, index, records.clone())));
+            ids.push(broker.send(client, 12, &MetadataRequest::default()));
+        }
+        broker.run();
+        for id in ids {
+            assert_eq!(broker.take_frame(client).expect("an answer")[..4], id.to_be_bytes());
+        }
+        let moved_to = broker.shard_of(client);
+        assert_eq!(broker.fetch(client, topic, index, 0).1.len(), 5);
+        let other = (index + 1) % 3;
+        assert_eq!(broker.produce(client, topic, other, &["b"]).error_code, 0);
+        assert_eq!(broker.shard_of(client), moved_to);
+        assert_eq!(broker.fetch(client, topic, other, 0).1.last().map(String::as_str), Some("b"));
+    }
+}
+
 #[test]
 fn nothing_is_acknowledged_or_read_before_it_is_on_disk() {
     let mut broker = Broker::new(2);

@@ -18,7 +18,7 @@ use mainstem_kafka::api::produce::{
 use mainstem_kafka::header::parse_response_header;
 use mainstem_kafka::{Message, Reader, Request, RequestHeader};
 use mainstem_log::{BatchBuilder, Lender, Memory, Options, Store, batches};
-use mainstem_runtime::{Clock, ConnId, Detached, Io, Received, Service};
+use mainstem_runtime::{Clock, ConnId, Departure, Detached, Io, Received, Service};
 use mainstem_stream::{Config, Mail, Shard, Shared, StoreAt};
 
 /// Virtual time starts here, ms since 1970.
@@ -28,9 +28,13 @@ const QUIET_ROUNDS: u32 = 12;
 /// Rounds after which something goes round in circles.
 const ROUNDS_MAX: u32 = 100_000;
 
-/// A client's connection.
+/// A client's connection, whichever shard has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Client {
+pub(crate) struct Client(usize);
+
+/// Where a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
     shard: usize,
     conn: ConnId,
 }
@@ -53,6 +57,8 @@ pub(crate) struct Broker {
     stores: Vec<Arc<Lender>>,
     /// What is below them, if that is not memory alone.
     disks: Option<Vec<FaultFs>>,
+    /// Where the connection of each client is.
+    places: Vec<Place>,
     /// What each client has been sent and has not taken.
     sent: HashMap<Client, Vec<u8>>,
     next_correlation_id: i32,
@@ -81,6 +87,7 @@ impl Broker {
             detached: Vec::new(),
             stores: Vec::new(),
             disks,
+            places: Vec::new(),
             sent: HashMap::new(),
             next_correlation_id: 0,
         };
@@ -163,16 +170,24 @@ impl Broker {
     /// Opens a connection to a shard.
     pub(crate) fn connect(&mut self, shard: usize) -> Client {
         let conn = self.detached[shard].connect(&mut self.doors[shard]);
-        Client { shard, conn }
+        self.places.push(Place { shard, conn });
+        Client(self.places.len() - 1)
     }
 
     pub(crate) fn hang_up(&mut self, client: Client) {
-        self.detached[client.shard].hang_up(&mut self.doors[client.shard], client.conn);
+        let Place { shard, conn } = self.places[client.0];
+        self.detached[shard].hang_up(&mut self.doors[shard], conn);
+    }
+
+    /// The shard that has the connection of a client now.
+    pub(crate) fn shard_of(&self, client: Client) -> usize {
+        self.places[client.0].shard
     }
 
     /// Whether the broker has not closed the connection.
     pub(crate) fn is_open(&mut self, client: Client) -> bool {
-        self.detached[client.shard].io().is_open(client.conn)
+        let Place { shard, conn } = self.places[client.0];
+        self.detached[shard].io().is_open(conn)
     }
 
     /// Leaves a log in a store, as one that ended in the middle of something may.
@@ -188,22 +203,26 @@ impl Broker {
 
     /// Lets a client read nothing any more.
     pub(crate) fn stall(&mut self, client: Client) {
-        self.detached[client.shard].stall(client.conn);
+        let Place { shard, conn } = self.places[client.0];
+        self.detached[shard].stall(conn);
     }
 
     /// Lets a client read again.
     pub(crate) fn resume(&mut self, client: Client) {
-        self.detached[client.shard].resume(client.conn);
+        let Place { shard, conn } = self.places[client.0];
+        self.detached[shard].resume(conn);
     }
 
     /// Bytes of a client that the broker has not taken.
     pub(crate) fn unconsumed(&self, client: Client) -> usize {
-        self.detached[client.shard].unconsumed(client.conn)
+        let Place { shard, conn } = self.places[client.0];
+        self.detached[shard].unconsumed(conn)
     }
 
     /// Whether the shard takes no more input of this connection for now.
     pub(crate) fn is_held(&self, client: Client) -> bool {
-        self.detached[client.shard].is_held(client.conn)
+        let Place { shard, conn } = self.places[client.0];
+        self.detached[shard].is_held(conn)
     }
 
     /// Lets the disks of all shards do nothing, or go on.
@@ -213,7 +232,8 @@ impl Broker {
 
     /// Lets a client send bytes, whatever they are.
     pub(crate) fn send_bytes(&mut self, client: Client, bytes: &[u8]) {
-        self.detached[client.shard].feed(&mut self.doors[client.shard], client.conn, bytes);
+        let Place { shard, conn } = self.places[client.0];
+        self.detached[shard].feed(&mut self.doors[shard], conn, bytes);
     }
 
     /// Lets a client send a request, and nothing happen yet. Returns its correlation id.
@@ -287,17 +307,29 @@ impl Broker {
     fn round(&mut self) -> bool {
         let mut is_busy = false;
         let clock = self.clock();
+        let mut departures = Vec::new();
         for (shard, (door, detached)) in self.doors.iter_mut().zip(&mut self.detached).enumerate() {
             for _ in 0..detached.held_count() {
                 is_busy |= detached.offer_held(door).is_some();
             }
-            let sent = &mut self.sent;
+            let (sent, places) = (&mut self.sent, &self.places);
+            let client = |conn| places.iter().rposition(|place| *place == Place { shard, conn }).map(Client);
             detached.end_turn(door, |conn, bytes| {
                 is_busy = true;
-                sent.entry(Client { shard, conn }).or_default().extend_from_slice(bytes);
+                let client = client(conn).expect("a connection that somebody has");
+                sent.entry(client).or_default().extend_from_slice(bytes);
             });
+            let departed = detached.departures().into_iter();
+            departures.extend(departed.map(|departure| (client(departure.conn), departure)));
             is_busy |= detached.wants_turn();
             detached.begin_turn(door, clock);
+        }
+        for (client, Departure { to, input, .. }) in departures {
+            let client = client.expect("a connection that somebody has");
+            let conn = self.detached[to].connect(&mut self.doors[to]);
+            self.places[client.0] = Place { shard: to, conn };
+            self.detached[to].feed(&mut self.doors[to], conn, &input);
+            is_busy = true;
         }
         is_busy
     }

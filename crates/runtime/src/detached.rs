@@ -86,10 +86,15 @@ impl<M: Send + 'static> Detached<M> {
         }
     }
 
-    /// Opens a connection and tells the service.
+    /// Opens a connection to the first listener and tells the service.
     pub fn connect(&mut self, service: &mut impl Service<Mail = M>) -> ConnId {
+        self.connect_to(service, 0)
+    }
+
+    /// Opens a connection to the listener of this number and tells the service.
+    pub fn connect_to(&mut self, service: &mut impl Service<Mail = M>, listener: usize) -> ConnId {
         let conn = self.links.open();
-        service.accepted(&mut self.io(), conn, 0);
+        service.accepted(&mut self.io(), conn, listener);
         conn
     }
 

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mainstem_broker::{Counters, Mail, MqttConfig, Shard, Shared, StoreAt, settle_origins};
+use mainstem_broker::{Counters, Durability, MqttConfig, Shard, Shared, StoreAt, settle_origins};
 use mainstem_disk::fault::FaultFs;
 use mainstem_disk::{Committer, Fs, SegmentStore, Settings};
-use mainstem_log::{Error, Store};
+use mainstem_doors::{Bindings, Doors, Mail};
+use mainstem_log::{Error, Lender, Store};
 use mainstem_runtime::{Clock, ConnId, Detached, Io, Service};
+use mainstem_stream as stream;
 
 use crate::disk::{Gate, SlowStore};
 
@@ -27,6 +29,8 @@ pub type Wrap = Arc<dyn Fn(Box<dyn Store>) -> Box<dyn Store>>;
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) config: MqttConfig,
+    pub(crate) stream: stream::Config,
+    pub(crate) bindings: Arc<Bindings>,
     pub(crate) settings: Settings,
     /// Commits take time.
     pub(crate) is_slow: bool,
@@ -36,6 +40,8 @@ pub(crate) struct Setup {
 #[derive(Debug)]
 struct Place {
     shard: usize,
+    /// The door that it came in by, as [`Doors`] numbers them.
+    door: usize,
     /// Nothing while it is on its way to another shard, and when it has ended.
     conn: Option<ConnId>,
     /// Input that waits for it to arrive.
@@ -56,7 +62,7 @@ pub(crate) struct Left {
 /// A running broker.
 pub(crate) struct Machine {
     shared: Arc<Shared>,
-    shards: Vec<Shard>,
+    shards: Vec<Doors>,
     detached: Vec<Detached<Mail>>,
     gates: Vec<Vec<Gate>>,
     links: BTreeMap<LinkId, Place>,
@@ -83,24 +89,27 @@ impl Machine {
         now_ms: u64,
     ) -> Result<Self, Error> {
         let shared = Shared::new(setup.config.clone(), count, seed);
+        for binding in &setup.bindings.inbound {
+            shared.add_sink(&binding.filter);
+        }
+        let topics = stream::Shared::new(setup.stream.clone(), count, None);
         let beyond = stores_beyond(fs, count);
-        let (mut shards, mut gates) = (Vec::new(), Vec::new());
+        let clock = clock(now_ms, now_ms);
+        let (mut mqtt, mut others, mut gates) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..count {
             let mine = beyond.iter().copied().filter(|home| usize::from(*home) % count == number);
-            let (mut stores, mut gates_here) = (Vec::new(), Vec::new());
-            for home in std::iter::once(number as u16).chain(mine) {
-                let dir = PathBuf::from(format!("{STORES}/{home}"));
-                let files = Arc::new(fs.clone());
-                let store = SegmentStore::open(files, dir, setup.settings.clone(), Committer::Inline)?;
-                let (store, gate) = SlowStore::new((setup.wrap)(Box::new(store)), setup.is_slow);
-                stores.push(StoreAt { home, store: Box::new(store) });
-                gates_here.push(gate);
-            }
-            let (made, _) = Shard::restore(number, Arc::clone(&shared), stores, clock(now_ms, now_ms))?;
-            shards.push(made);
+            let homes = std::iter::once(number as u16).chain(mine);
+            let Opened { lenders, gates: gates_here, for_mqtt, for_topics } = open(fs, setup, homes)?;
+            mqtt.push(Shard::restore(number, Arc::clone(&shared), for_mqtt, clock)?.0);
+            let streams = stream::Shard::restore(number, Arc::clone(&topics), for_topics, clock)?;
+            others.push((streams, lenders));
             gates.push(gates_here);
         }
-        settle_origins(&mut shards);
+        settle_origins(&mut mqtt);
+        let bindings = &setup.bindings;
+        let doors =
+            |(mqtt, (streams, lenders))| Doors::new(mqtt, streams, lenders, Arc::clone(bindings), count);
+        let shards = mqtt.into_iter().zip(others).map(doors).collect();
         let mut machine = Self {
             shared,
             shards,
@@ -128,9 +137,11 @@ impl Machine {
         self.shared.is_failing()
     }
 
-    pub(crate) fn open(&mut self, link: LinkId, shard: usize) {
-        let conn = self.detached[shard].connect(&mut self.shards[shard]);
-        let place = Place { shard, conn: Some(conn), transit: None, is_stalled: false, is_abandoned: false };
+    /// Opens a connection to a door, as [`Doors`] numbers them.
+    pub(crate) fn open(&mut self, link: LinkId, shard: usize, door: usize) {
+        let conn = self.detached[shard].connect_to(&mut self.shards[shard], door);
+        let place =
+            Place { shard, door, conn: Some(conn), transit: None, is_stalled: false, is_abandoned: false };
         self.links.insert(link, place);
         self.by_conn.insert((shard, conn), link);
     }
@@ -187,9 +198,9 @@ impl Machine {
     }
 
     fn adopt(&mut self, shard: usize, link: LinkId) {
-        let conn = self.detached[shard].connect(&mut self.shards[shard]);
-        self.by_conn.insert((shard, conn), link);
         let Some(place) = self.links.get_mut(&link) else { return };
+        let conn = self.detached[shard].connect_to(&mut self.shards[shard], place.door);
+        self.by_conn.insert((shard, conn), link);
         place.conn = Some(conn);
         if place.is_stalled {
             self.detached[shard].stall(conn);
@@ -260,6 +271,34 @@ impl Machine {
             shard.drain(&mut detached.io());
         }
     }
+}
+
+/// What a shard has of its stores.
+#[derive(Default)]
+struct Opened {
+    lenders: Vec<Lender>,
+    gates: Vec<Gate>,
+    for_mqtt: Vec<StoreAt>,
+    for_topics: Vec<stream::StoreAt>,
+}
+
+/// Opens the stores of one shard.
+fn open(fs: &FaultFs, setup: &Setup, homes: impl Iterator<Item = u16>) -> Result<Opened, Error> {
+    let mut opened = Opened::default();
+    for home in homes {
+        let dir = PathBuf::from(format!("{STORES}/{home}"));
+        let files = Arc::new(fs.clone());
+        let store = SegmentStore::open(files, dir, setup.settings.clone(), Committer::Inline)?;
+        let (store, gate) = SlowStore::new((setup.wrap)(Box::new(store)), setup.is_slow);
+        let lender = Lender::new(Box::new(store));
+        if setup.config.durability != Durability::None {
+            opened.for_mqtt.push(StoreAt { home, store: Box::new(lender.lend()) });
+        }
+        opened.for_topics.push(stream::StoreAt { home, store: Box::new(lender.lend()) });
+        opened.lenders.push(lender);
+        opened.gates.push(gate);
+    }
+    Ok(opened)
 }
 
 /// Stores of shards that there were in an earlier life and are not now.

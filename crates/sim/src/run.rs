@@ -1,9 +1,11 @@
 //! One run: clients, network, disk and the end of processes, all as a seed says, one step after the other.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use mainstem_broker::{Counters, Durability};
 use mainstem_disk::fault::{self, Dice, FaultFs};
+use mainstem_doors::Doors;
 use mainstem_mqtt::{Packet, QoS, Version};
 
 use crate::client::{Client, Stage};
@@ -90,6 +92,8 @@ impl<'a> Run<'a> {
         let plan = Plan::of(&mut dice);
         let setup = Setup {
             config: plan.config.clone(),
+            stream: mainstem_stream::Config::default(),
+            bindings: Arc::default(),
             settings: plan.settings.clone(),
             is_slow: plan.is_slow,
             wrap: flaw.wrap(),
@@ -322,14 +326,14 @@ impl<'a> Run<'a> {
             self.ledger.messages[will].is_will = true;
         }
         let shard = self.any_shard();
-        self.machine.open(link, shard);
+        self.machine.open(link, shard, Doors::MQTT);
         self.clients[index].is_silent = is_lazy && self.dice.chance(50);
         self.clients[index].connect(&mut self.ledger, link, clean, will, self.now_ms);
         self.fs.note(|| format!("client {index} connects to shard {shard}"));
         self.send(index);
     }
 
-    fn new_message(&mut self, publisher: usize, topic: std::sync::Arc<str>, qos: QoS) -> MessageId {
+    fn new_message(&mut self, publisher: usize, topic: Arc<str>, qos: QoS) -> MessageId {
         let sent = self.ledger.tick();
         self.ledger.messages.push(Message {
             publisher,
@@ -348,7 +352,7 @@ impl<'a> Run<'a> {
 
     fn publish_some(&mut self, index: usize) {
         let dice = &mut self.dice;
-        let (mut topic, mut qos, mut retain): (std::sync::Arc<str>, _, _) =
+        let (mut topic, mut qos, mut retain): (Arc<str>, _, _) =
             (pick(dice, &plan::TOPICS).into(), plan::qos(dice), false);
         match dice.below(10) {
             0..2 => topic = pick(dice, &plan::SHARED_TOPICS).into(),

@@ -408,3 +408,45 @@ pub(crate) fn new_uuid<M>(io: &mut Io<'_, M>) -> Uuid {
     bytes[8] = bytes[8] & 0x3f | 0x80;
     Uuid(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstem_log::{BatchBuilder, Memory};
+
+    /// The bytes of `docs/formats/kafka-catalogue.md`.
+    #[test]
+    fn a_catalogue_that_was_kept_is_read() {
+        let mut store = Memory::new();
+        let log = store.open(LOG, &mainstem_log::Options::default()).unwrap();
+        let mut builder = BatchBuilder::default();
+        let records: [(&str, Option<&str>); 4] = [
+            ("cluster", Some(r#"{"v":1,"id":"I-CEeZ1oTNWVCVR0LMkQ2A"}"#)),
+            (
+                "topic/0123456789abcdef0123456789abcdef",
+                Some(r#"{"v":1,"name":"orders","homes":[1,0,1],"config":{"cleanup.policy":"compact"}}"#),
+            ),
+            (
+                "topic/00000000000000000000000000000001",
+                Some(r#"{"v":1,"name":"gone","homes":[0],"config":{}}"#),
+            ),
+            ("topic/00000000000000000000000000000001", None),
+        ];
+        for (key, value) in records {
+            builder.push(0, Some(key.as_bytes()), value.map(str::as_bytes));
+        }
+        store.append(log, builder.finish()).unwrap();
+        store.commit();
+        let shared = Shared::new(crate::config::Config::default(), 2, None);
+        let controller = Controller::restore(&mut store, &shared, Clock::default()).unwrap();
+        assert_eq!(&*shared.cluster_id(), "I-CEeZ1oTNWVCVR0LMkQ2A");
+        let names: Vec<&str> = controller.catalogue.by_name.keys().map(|name| &**name).collect();
+        assert_eq!(names, ["orders"]);
+        let topic = controller.catalogue.topic("orders").unwrap();
+        assert_eq!(topic.homes, [1, 0, 1]);
+        assert!(topic.config.is_compacted);
+        let (key, value) = topic_record(topic);
+        assert_eq!(key, records[1].0.as_bytes());
+        assert_eq!(value.as_deref(), records[1].1.map(str::as_bytes));
+    }
+}

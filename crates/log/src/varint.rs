@@ -14,7 +14,25 @@ pub fn put(value: i64, into: &mut Vec<u8>) {
 }
 
 /// Takes one off the front of `bytes`; `None` if it is cut off, or has more than 64 bits.
+#[inline]
 pub fn take(bytes: &mut &[u8]) -> Option<i64> {
+    // Nearly all are short: most of a record's numbers have one byte, the lengths of small values two.
+    let value = match **bytes {
+        [one, ..] if one < 0x80 => {
+            *bytes = &bytes[1..];
+            u64::from(one)
+        }
+        [low, high, ..] if high < 0x80 => {
+            *bytes = &bytes[2..];
+            u64::from(low & 0x7F) | u64::from(high) << 7
+        }
+        _ => take_long(bytes)?,
+    };
+    Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
+}
+
+/// The same for any length, and before the sign is put back.
+fn take_long(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for (index, byte) in bytes.iter().take(LEN_MAX).enumerate() {
         let part = u64::from(byte & 0x7F);
@@ -24,7 +42,7 @@ pub fn take(bytes: &mut &[u8]) -> Option<i64> {
         value |= part << (7 * index);
         if byte & 0x80 == 0 {
             *bytes = &bytes[index + 1..];
-            return Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed());
+            return Some(value);
         }
     }
     None

@@ -307,4 +307,33 @@ mod tests {
         assert_eq!(Metric::ConnectionsPerS.of(&report), Some(7.0));
         assert_eq!(Metric::CpuPerMillion.of(&report), None);
     }
+
+    #[test]
+    fn reports_of_the_kafka_door_have_their_numbers() {
+        let report = json!({
+            "records_per_s": 5.0,
+            "connections_per_s": 6.0,
+            "produce": {"latency": {"p99_us": 1500.0}},
+            "delivery": {"p50_us": 250.0},
+            "cost": {"cpu_s_per_gb": 0.5, "cpu_percent": 0.7, "rss_life_peak_mib": 20.0},
+            "ready_s": 0.04,
+        });
+        let expected = [
+            (Metric::RecordsPerS, "5"),
+            (Metric::ConnectionsPerS, "6"),
+            (Metric::P99Ms, "1.500"),
+            (Metric::DeliveryP50Ms, "0.250"),
+            (Metric::CpuPerGb, "0.500"),
+            (Metric::IdleCpuPercent, "0.70"),
+            (Metric::LifePeakMib, "20.0"),
+            (Metric::ReadyMs, "40"),
+        ];
+        for (metric, shown) in expected {
+            assert_eq!(
+                metric.of(&report).map(|value| metric.show(value)).as_deref(),
+                Some(shown),
+                "{metric:?}"
+            );
+        }
+    }
 }

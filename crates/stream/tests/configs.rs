@@ -136,6 +136,7 @@ fn a_change_is_refused_as_a_whole_and_for_a_reason() {
         ((TOPIC, "no/name"), ("retention.ms", SET, Some("1")), ErrorCode::InvalidTopicException),
         ((BROKER, "1"), ("node.id", SET, Some("1")), ErrorCode::InvalidRequest),
         ((BROKER, ""), ("log.retention.ms", SET, Some("1")), ErrorCode::InvalidRequest),
+        ((BROKER, "1"), ("leader.replication.throttled.rate", SET, Some("1")), ErrorCode::InvalidRequest),
         ((BROKER, "2"), ("log.retention.ms", SET, Some("1")), ErrorCode::InvalidRequest),
         ((LOGGER, "1"), ("root", SET, Some("DEBUG")), ErrorCode::InvalidRequest),
         ((77, "1"), ("a", SET, Some("b")), ErrorCode::InvalidRequest),
@@ -152,6 +153,18 @@ fn a_change_is_refused_as_a_whole_and_for_a_reason() {
     for response in response.responses {
         assert_eq!(code(response.error_code), ErrorCode::InvalidRequest);
     }
+}
+
+/// As `kafka-reassign-partitions --verify` does.
+#[test]
+fn what_nobody_can_set_may_be_unset() {
+    let mut broker = Broker::new(1);
+    let client = broker.connect(0);
+    let on = (BROKER, "1");
+    let steps = [("leader.replication.throttled.rate", DELETE, None)];
+    assert_eq!(change(&mut broker, client, on, &steps), (ErrorCode::None, None));
+    let steps = [("log.retention.ms", DELETE, None)];
+    assert_eq!(change(&mut broker, client, on, &steps).0, ErrorCode::InvalidRequest);
 }
 
 #[test]

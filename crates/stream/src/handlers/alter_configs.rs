@@ -14,6 +14,7 @@ use mainstem_runtime::Io;
 
 use super::create_topics::invalid_request;
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC, is_this_node};
+use crate::broker_config;
 use crate::catalogue::{Topic, name_fault};
 use crate::config::Config;
 use crate::mail::{Call, Mail};
@@ -148,11 +149,15 @@ fn check(shard: &Shard, change: &Change) -> Result<bool, Refused> {
             if !name.is_empty() {
                 is_this_node(shard, name, " or empty string")?;
             }
-            if names.is_empty() {
+            // Nobody has set what is not here, so that it may be unset: tools clear throttles that way.
+            let is_fixed = |name: &str| broker_config::KEYS.iter().any(|key| key.name == name);
+            let is_refused = |step: &&Step| step.operation != Some(Operation::Delete) || is_fixed(&step.name);
+            let refused: Vec<&str> =
+                change.steps.iter().filter(is_refused).map(|step| step.name.as_str()).collect();
+            if refused.is_empty() {
                 return Ok(false);
             }
-            let names: Vec<&str> = names.into_iter().map(String::as_str).collect();
-            let what = format!("Cannot update these configs dynamically: [{}]", names.join(", "));
+            let what = format!("Cannot update these configs dynamically: [{}]", refused.join(", "));
             Err(invalid_request(&what))
         }
         BROKER_LOGGER => Err(invalid_request("The levels of loggers are set at the start of the broker")),

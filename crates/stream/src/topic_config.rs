@@ -329,6 +329,18 @@ mod tests {
     }
 
     #[test]
+    fn the_page_of_the_door_names_all_keys() {
+        let page = include_str!("../../../docs/kafka.md");
+        let section = page.split("### What topics can be set to").nth(1).expect("the section");
+        let section = section.split("\n##").next().expect("its end");
+        let name = |line: &str| line.strip_prefix("| `")?.split('`').next().map(str::to_owned);
+        let mut told: Vec<String> = section.lines().filter_map(name).collect();
+        told.sort_unstable();
+        let known: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+        assert_eq!(told, known);
+    }
+
+    #[test]
     fn what_is_set_wins_over_the_default() {
         let set = [("cleanup.policy", "compact,delete"), ("retention.ms", "-1"), (DURABILITY, "os")];
         let set = set.map(|(key, value)| (key.to_owned(), value.to_owned())).into();

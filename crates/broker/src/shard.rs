@@ -133,6 +133,7 @@ pub(crate) enum ConnState {
 }
 
 /// The MQTT door on one shard: a [`Service`] for the runtime's loop.
+#[expect(clippy::struct_excessive_bools, reason = "facts about a shard, independent of each other")]
 pub struct Shard {
     pub(crate) me: u16,
     pub(crate) shared: Arc<Shared>,

@@ -221,21 +221,29 @@ impl Ledger {
         self.deliveries += 1;
         let Arrival { session, message: id, qos, retain } = arrival;
         let message = &self.messages[id];
-        let known = &mut self.sessions[session];
+        let known = &self.sessions[session];
         let who = format!("client {}, session {session}, message {id} on {}", known.client, message.topic);
         if retain {
             let is_asked = |sub: &Sub| sub.group.is_none() && matches(&sub.filter, &message.topic);
             if !message.retain || !known.subs.iter().any(is_asked) {
                 return Err(Violation(format!("{who}: retained, and nobody asked for it")));
             }
-            known.retained.insert(Arc::clone(&message.topic), id);
+            self.sessions[session].retained.insert(Arc::clone(&message.topic), id);
             return self.check_retained(session, id);
         }
         if !known.subs.iter().any(|sub| sub.may_meet(message)) {
             return Err(Violation(format!("{who}: no subscription that it could have met")));
         }
         let group = known.subs.iter().find_map(|sub| sub.group.filter(|_| sub.may_meet(message)));
-        let is_once = qos == QoS::ExactlyOnce && (group.is_none() || !self.may_deal_twice);
+        // What a member has at QoS 1 moves on as QoS 1 does, and then comes at the QoS of whoever gets it.
+        let may_move = |group: &'static str| {
+            let is_moved = |sub: &Sub| {
+                sub.group == Some(group) && sub.qos < QoS::ExactlyOnce && sub.may_meet(message)
+            };
+            self.may_deal_twice || self.sessions.iter().any(|known| known.subs.iter().any(is_moved))
+        };
+        let is_once = qos == QoS::ExactlyOnce && !group.is_some_and(may_move);
+        let known = &mut self.sessions[session];
         let (begun, came) = known.got.entry(id).or_default();
         *came += 1;
         let is_first = *came == 1;

@@ -109,6 +109,11 @@ impl Shard {
             }
         }
         session.queue.relocate(to);
+        // What was on disk before, and could be sent, is there again with this turn.
+        if session.connected && !session.queue.is_empty() {
+            let key = self.deliveries.sessions.key(self.me, slot);
+            self.commits.wake_with(self.commits.current(), key);
+        }
     }
 
     /// Returns how many runs of deliveries it has.

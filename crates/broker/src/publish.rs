@@ -255,7 +255,12 @@ impl Shard {
     /// Nothing can be kept on disk now: QoS 1 and 2 are not taken, rather than taken and lost.
     fn refuse_publish(&mut self, io: &mut Io<'_, Mail>, slot: u32, publish: &Publish<'_>) -> Handled {
         self.deliveries.counters.publish_dropped += 1;
-        if self.deliveries.sessions.at(slot).version < Version::V5 {
+        let session = self.deliveries.sessions.at(slot);
+        // An exchange that has begun must not end with an error: the disk knows of it, and would take the next
+        // publish under this identifier for the same one.
+        let goes_on = publish.qos == QoS::ExactlyOnce
+            && session.received.iter().any(|known| known == publish.packet_id);
+        if session.version < Version::V5 || goes_on {
             return Err(Refusal::new(ReasonCode::QuotaExceeded, "nothing can be kept on disk now"));
         }
         let first = if publish.qos == QoS::AtLeastOnce { PUBACK } else { PUBREC };

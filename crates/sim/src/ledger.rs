@@ -237,9 +237,8 @@ impl Ledger {
         let group = known.subs.iter().find_map(|sub| sub.group.filter(|_| sub.may_meet(message)));
         // What a member has at QoS 1 moves on as QoS 1 does, and then comes at the QoS of whoever gets it.
         let may_move = |group: &'static str| {
-            let is_moved = |sub: &Sub| {
-                sub.group == Some(group) && sub.qos < QoS::ExactlyOnce && sub.may_meet(message)
-            };
+            let is_moved =
+                |sub: &Sub| sub.group == Some(group) && sub.qos < QoS::ExactlyOnce && sub.may_meet(message);
             self.may_deal_twice || self.sessions.iter().any(|known| known.subs.iter().any(is_moved))
         };
         let is_once = qos == QoS::ExactlyOnce && !group.is_some_and(may_move);

@@ -143,8 +143,15 @@ class TransactionTest extends WithKafka {
             assertEquals(described.producerId(), states.get(0).producerId());
             assertEquals(0, states.get(0).currentTransactionStartOffset().getAsLong());
             producer.commitTransaction();
-            assertEquals(TransactionState.COMPLETE_COMMIT,
-                    get(admin.describeTransactions(List.of(name)).description(name)).state());
+            until(() -> state(name) == TransactionState.COMPLETE_COMMIT, () -> "the end, it is " + state(name));
+        }
+    }
+
+    private static TransactionState state(String name) {
+        try {
+            return get(admin.describeTransactions(List.of(name)).description(name)).state();
+        } catch (Exception failure) {
+            throw new AssertionError(failure);
         }
     }
 

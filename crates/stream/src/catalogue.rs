@@ -18,6 +18,18 @@ pub(crate) struct PartitionId {
     pub(crate) index: i32,
 }
 
+/// An identifier as names and keys have it: 32 hexadecimal digits.
+pub(crate) fn hex(id: Uuid) -> String {
+    format!("{:032x}", u128::from_be_bytes(id.0))
+}
+
+/// The identifier that such digits stand for.
+pub(crate) fn from_hex(digits: &str) -> Option<Uuid> {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let number = u128::from_str_radix(digits, 16).ok()?;
+    (digits.len() == 32 && digits.bytes().all(is_digit)).then_some(Uuid(number.to_be_bytes()))
+}
+
 /// A topic.
 #[derive(Clone, Debug)]
 pub(crate) struct Topic {
@@ -40,7 +52,7 @@ impl Topic {
 
     /// Number of partitions.
     pub(crate) fn partitions(&self) -> i32 {
-        self.homes.len() as i32
+        i32::try_from(self.homes.len()).expect("there is a bound on partitions")
     }
 }
 

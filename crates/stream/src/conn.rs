@@ -11,6 +11,7 @@ const WAITING_BYTES_MAX: usize = 256 * 1024;
 
 /// What the shard knows of a connection.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts about a connection, independent of each other")]
 pub(crate) struct Conn {
     pub(crate) generation: u32,
     pub(crate) is_open: bool,
@@ -137,7 +138,7 @@ mod tests {
         let fetch = conn.begin(false);
         assert!(!conn.may_begin(true));
         assert!(conn.wait(&[7]));
-        assert!(!conn.wait(&[0; WAITING_BYTES_MAX]));
+        assert!(!conn.wait(&vec![0; WAITING_BYTES_MAX]));
         assert_eq!(conn.next_waiting(|_| true), None);
         conn.answer(fetch, Vec::new());
         assert_eq!(conn.next_answer(), Some(Vec::new()));

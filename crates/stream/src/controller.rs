@@ -8,7 +8,7 @@ use mainstem_log::{Completion, Durability, Error, Store};
 use mainstem_runtime::{Clock, Io};
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::{Catalogue, PartitionId, Topic, name_fault};
+use crate::catalogue::{Catalogue, PartitionId, Topic, from_hex, hex, name_fault};
 use crate::groups::GroupCoordinator;
 use crate::kept::{Kept, KeyValue};
 use crate::mail::{Letter, Mail};
@@ -37,6 +37,8 @@ pub(crate) struct Controller {
     catalogue: Catalogue,
     /// Names of topics that are being made.
     making: BTreeSet<Arc<str>>,
+    /// Partitions that are being made, of new topics and of those that grow.
+    making_partitions: i32,
     /// Topics that are being changed or deleted, and what waits for that.
     changing: BTreeMap<[u8; 16], Vec<Waiting>>,
     pub(crate) groups: GroupCoordinator,
@@ -72,14 +74,11 @@ pub(crate) struct NewTopic {
 }
 
 fn topic_key(id: Uuid) -> Vec<u8> {
-    let hex: String = id.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{TOPIC}{hex}").into_bytes()
+    format!("{TOPIC}{}", hex(id)).into_bytes()
 }
 
 fn topic_id(key: &[u8]) -> Option<Uuid> {
-    let hex = std::str::from_utf8(key).ok()?.strip_prefix(TOPIC)?;
-    let number = u128::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 32)?;
-    Some(Uuid(number.to_be_bytes()))
+    from_hex(std::str::from_utf8(key).ok()?.strip_prefix(TOPIC)?)
 }
 
 fn topic_record(topic: &Topic) -> KeyValue {
@@ -100,7 +99,7 @@ impl Controller {
     /// What the store says.
     pub(crate) fn restore(store: &mut dyn Store, shared: &Shared, clock: Clock) -> Result<Self, Error> {
         let mut catalogue = Catalogue::default();
-        let mut cluster = None;
+        let (mut cluster, mut unreadable) = (None, None);
         let kept = Kept::open(store, LOG, Durability::Fsync, |key, value| {
             if key == CLUSTER {
                 cluster = value.and_then(|value| serde_json::from_slice::<ClusterRecord>(value).ok());
@@ -113,17 +112,29 @@ impl Controller {
                         homes,
                         config: TopicConfig::new(config, &shared.config),
                     }),
-                    Some(Err(error)) => log::error!("a topic of the catalogue cannot be read: {error}"),
+                    Some(Err(error)) => drop(unreadable.get_or_insert(error)),
                 }
             }
         })?;
+        // Without it the topic's logs would be taken for those of a deleted one, and removed.
+        if let Some(error) = unreadable {
+            return Err(Error::System(format!("{LOG}: a topic cannot be read: {error}")));
+        }
         if let Some(ClusterRecord { id, .. }) = cluster {
             shared.set_cluster_id(&id);
         }
         shared.publish(Arc::new(catalogue.clone()));
         let groups = GroupCoordinator::restore(store, shared, clock)?;
         let transactions = TransactionCoordinator::restore(store, shared, clock)?;
-        Ok(Self { kept, catalogue, making: BTreeSet::new(), changing: BTreeMap::new(), groups, transactions })
+        Ok(Self {
+            kept,
+            catalogue,
+            making: BTreeSet::new(),
+            making_partitions: 0,
+            changing: BTreeMap::new(),
+            groups,
+            transactions,
+        })
     }
 }
 
@@ -231,12 +242,17 @@ impl Shard {
             let message = "Number of partitions was set to an invalid non-positive value.";
             return refused(ErrorCode::InvalidPartitions, message.into());
         }
-        if controller.catalogue.partitions.saturating_add(new.partitions) > self.shared.config.partitions_max
-        {
-            let message = format!("There may be {} partitions in all.", self.shared.config.partitions_max);
-            return refused(ErrorCode::PolicyViolation, message);
-        }
-        None
+        self.partitions_fault(new.partitions)
+    }
+
+    /// Why there cannot be so many more partitions; nothing if there can.
+    pub(crate) fn partitions_fault(&self, more: i32) -> Option<Refused> {
+        let controller = self.controller.as_ref()?;
+        let partitions = controller.catalogue.partitions + controller.making_partitions;
+        let most = self.shared.config.partitions_max;
+        let message = Some(format!("There may be {most} partitions in all."));
+        (partitions.saturating_add(more) > most)
+            .then_some(Refused { code: ErrorCode::PolicyViolation, message })
     }
 
     /// Makes a topic; it exists when `then` hears of it, if nothing has failed.
@@ -251,18 +267,19 @@ impl Shard {
         }
         let id = new_uuid(io);
         let first = io.random() as usize;
-        let home = |index: i32| ((first + index as usize) % self.shared.shards) as u16;
-        let homes = (0..new.partitions).map(home).collect();
+        let homes = self.shared.homes_from(first, new.partitions);
         let name = Arc::clone(&new.name);
         let config = TopicConfig::new(new.config, &self.shared.config);
         let topic = Topic { name: Arc::clone(&name), id, homes, config };
         let record = topic_record(&topic);
         if let Some(controller) = &mut self.controller {
             controller.making.insert(Arc::clone(&name));
+            controller.making_partitions += topic.partitions();
         }
         let made = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
             if let Some(controller) = &mut shard.controller {
                 controller.making.remove(&name);
+                controller.making_partitions -= topic.partitions();
             }
             match outcome {
                 Ok(()) => {
@@ -297,11 +314,15 @@ impl Shard {
             Err(refused) => return then(self, io, Err(refused)),
         };
         let record = topic_record(&topic);
-        let id = topic.id;
+        let (id, more) = (topic.id, topic.partitions() - known.partitions());
         if let Some(controller) = &mut self.controller {
             controller.changing.insert(id.0, Vec::new());
+            controller.making_partitions += more;
         }
         let changed = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
+            if let Some(controller) = &mut shard.controller {
+                controller.making_partitions -= more;
+            }
             if outcome.is_ok() {
                 shard.change_catalogue(io, |catalogue| catalogue.put(topic));
             }

@@ -160,7 +160,7 @@ impl Shard {
     }
 
     /// Answers a request that is not served, or not in this version: with the error alone, in the oldest form of a
-    /// response. ApiVersions has an answer that every client understands (KIP-511).
+    /// response. `ApiVersions` has an answer that every client understands (KIP-511).
     pub(crate) fn answer_unsupported(&mut self, io: &mut Io<'_, Mail>, call: &Call) {
         if call.api_key == <mainstem_kafka::api::api_versions::ApiVersionsRequest as Request>::KEY {
             let call = Call { version: 0, ..call.clone() };

@@ -13,7 +13,7 @@ use mainstem_log::{
     Ticket,
 };
 
-use crate::catalogue::{PartitionId, Topic};
+use crate::catalogue::{PartitionId, Topic, hex};
 use crate::held::Held;
 use crate::mail::{JobId, Watcher};
 use crate::producers::{Known, data, on_log};
@@ -112,8 +112,7 @@ pub(crate) struct Reach {
 
 /// The name of a partition's log.
 pub(crate) fn log_name(id: PartitionId) -> String {
-    let topic: String = id.topic.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("p-{topic}-{}", id.index)
+    format!("p-{}-{}", hex(id.topic), id.index)
 }
 
 impl Partition {
@@ -265,11 +264,6 @@ impl Partition {
     /// The log starts later now.
     pub(crate) fn started_later(&mut self, store: &dyn Store) {
         self.known.producers.truncate_prefix(store.status(self.log).start);
-    }
-
-    /// Whether anything waits for the disk.
-    pub(crate) fn is_in_flight(&self) -> bool {
-        !self.in_flight.is_empty()
     }
 
     /// Takes note of a completion: gives out who waited for it, and whether there is more to read.

@@ -59,6 +59,13 @@ impl Shared {
         usize::from(home) % self.shards
     }
 
+    /// Stores for `count` partitions, one after the other.
+    pub(crate) fn homes_from(&self, first: usize, count: i32) -> Vec<u16> {
+        (0..count.max(0).unsigned_abs() as usize)
+            .map(|step| (first.wrapping_add(step) % self.shards) as u16)
+            .collect()
+    }
+
     /// Replaces the topics that all shards see.
     pub(crate) fn publish(&self, catalogue: Arc<Catalogue>) {
         let version = catalogue.version;

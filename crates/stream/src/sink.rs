@@ -227,7 +227,7 @@ impl Shard {
     }
 
     fn gather(&mut self, io: &mut Io<'_, Mail>, topic: &Topic, record: &Incoming<'_>) {
-        let index = (murmur2(record.spread) & 0x7fff_ffff) as i32 % topic.partitions();
+        let index = (murmur2(record.spread) & 0x7fff_ffff).cast_signed() % topic.partitions();
         let id = topic.partition(index);
         let size = record.key.map_or(0, <[u8]>::len)
             + record.value.len()

@@ -11,7 +11,7 @@ use mainstem_kafka::record::{Header, Headers};
 use mainstem_log::{Batch, BatchHeader, Completion, Durability, Error, Records, batches};
 use mainstem_runtime::Io;
 
-use crate::catalogue::PartitionId;
+use crate::catalogue::{PartitionId, hex};
 use crate::kept::Kept;
 use crate::mail::Mail;
 use crate::partition::PLAIN_BYTES_MAX;
@@ -55,10 +55,10 @@ pub struct Outgoing {
 /// All tails of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Tails {
-    tails: BTreeMap<(usize, PartitionId), Tail>,
+    all: BTreeMap<(usize, PartitionId), Tail>,
     /// The positions of each store, opened when the first tail needs them.
     positions: Vec<Positions>,
-    /// The catalogue's version for which `tails` are right.
+    /// The catalogue's version for which they are right.
     version: Option<u64>,
     last_token: u64,
     /// Whose turn is next.
@@ -90,8 +90,7 @@ struct Tail {
 }
 
 fn position_key(source: &str, id: PartitionId) -> Vec<u8> {
-    let topic: String = id.topic.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{source}/{topic}/{}", id.index).into_bytes()
+    format!("{source}/{}/{}", hex(id.topic), id.index).into_bytes()
 }
 
 impl Shard {
@@ -105,17 +104,17 @@ impl Shard {
         self.tails.version = Some(self.catalogue.version);
         let catalogue = Arc::clone(&self.catalogue);
         let shared = Arc::clone(&self.shared);
-        self.tails.tails.retain(|(_, id), _| catalogue.topic_by_id(id.topic).is_some());
+        self.tails.all.retain(|(_, id), _| catalogue.topic_by_id(id.topic).is_some());
         // A topic that comes later has nothing that its source has not waited for.
         for (number, source) in shared.config.sources.iter().enumerate() {
             let Some(topic) = catalogue.topic(&source.topic) else { continue };
             for index in 0..topic.partitions() {
                 let id = topic.partition(index);
-                if self.owner_of(id) != Ok(self.me) || self.tails.tails.contains_key(&(number, id)) {
+                if self.owner_of(id) != Ok(self.me) || self.tails.all.contains_key(&(number, id)) {
                     continue;
                 }
                 match self.make_tail(source, id, source.from_start || !is_first) {
-                    Ok(tail) => drop(self.tails.tails.insert((number, id), tail)),
+                    Ok(tail) => drop(self.tails.all.insert((number, id), tail)),
                     Err(error) => log::error!("source {}: partition {index}: {error}", source.name),
                 }
             }
@@ -156,7 +155,7 @@ impl Shard {
             return Vec::new();
         }
         self.settle_tails();
-        let keys: Vec<(usize, PartitionId)> = self.tails.tails.keys().copied().collect();
+        let keys: Vec<(usize, PartitionId)> = self.tails.all.keys().copied().collect();
         for step in 0..keys.len() {
             let key = keys[(self.tails.turn + step) % keys.len()];
             let taken = self.take_from(key);
@@ -171,14 +170,14 @@ impl Shard {
     fn take_from(&mut self, key: (usize, PartitionId)) -> Vec<Outgoing> {
         let (source, id) = key;
         let mut taken = Vec::new();
-        let Some(mut tail) = self.tails.tails.remove(&key) else { return taken };
+        let Some(mut tail) = self.tails.all.remove(&key) else { return taken };
         if let Err(error) = self.read_tail(source, id, &mut tail, &mut taken)
             && !std::mem::replace(&mut tail.is_stuck, true)
         {
             let name = &self.shared.config.sources[source].name;
             log::error!("source {name}: partition {} at {}: {error}", id.index, tail.next);
         }
-        self.tails.tails.insert(key, tail);
+        self.tails.all.insert(key, tail);
         taken
     }
 
@@ -218,7 +217,7 @@ impl Shard {
     /// Tokens of fences to be asked for: of positions that are to be kept when all before them is safe.
     pub fn wanted_fences(&mut self) -> Vec<u64> {
         let mut tokens = Vec::new();
-        for tail in self.tails.tails.values_mut() {
+        for tail in self.tails.all.values_mut() {
             if tail.next != tail.stored && tail.fence.is_none() {
                 self.tails.last_token += 1;
                 tail.fence = Some((self.tails.last_token, tail.next));
@@ -231,7 +230,7 @@ impl Shard {
     /// A fence is over: what went out before it is safe, or may not be.
     pub fn fenced(&mut self, io: &mut Io<'_, Mail>, token: u64, is_safe: bool) {
         let is_it = |tail: &Tail| tail.fence.is_some_and(|(known, _)| known == token);
-        let Some((key, tail)) = self.tails.tails.iter_mut().find(|(_, tail)| is_it(tail)) else { return };
+        let Some((key, tail)) = self.tails.all.iter_mut().find(|(_, tail)| is_it(tail)) else { return };
         let (source, id) = *key;
         let Some((_, position)) = tail.fence.take() else { return };
         if !is_safe {

@@ -3,11 +3,10 @@
 
 use std::collections::VecDeque;
 
-use mainstem_kafka::Uuid;
 use mainstem_log::Options;
 use mainstem_runtime::Io;
 
-use crate::catalogue::{Catalogue, PartitionId};
+use crate::catalogue::{Catalogue, PartitionId, from_hex};
 use crate::mail::Mail;
 use crate::shard::{Shard, StoreAt, Timer};
 
@@ -49,8 +48,7 @@ impl Tending {
 /// The partition whose log has this name; nothing if it is another log.
 fn partition_of(name: &str) -> Option<PartitionId> {
     let (topic, index) = name.strip_prefix("p-")?.split_once('-')?;
-    let number = u128::from_str_radix(topic, 16).ok().filter(|_| topic.len() == 32)?;
-    Some(PartitionId { topic: Uuid(number.to_be_bytes()), index: index.parse().ok()? })
+    Some(PartitionId { topic: from_hex(topic)?, index: index.parse().ok()? })
 }
 
 impl Shard {
@@ -96,6 +94,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mainstem_kafka::Uuid;
 
     #[test]
     fn names_of_partitions_lead_back_to_them() {

@@ -143,9 +143,10 @@ impl Kind {
                 Err(_) => Err("Not a number of type INT".into()),
             },
             Self::OneOf(names) if names.contains(&value) => Ok(()),
-            Self::OneOf(names) => Err(format!("String must be one of: {}", names.join(", "))),
             Self::SomeOf(names) if parts(value).all(|part| names.contains(&part)) => Ok(()),
-            Self::SomeOf(names) => Err(format!("String must be one of: {}", names.join(", "))),
+            Self::OneOf(names) | Self::SomeOf(names) => {
+                Err(format!("String must be one of: {}", names.join(", ")))
+            }
             Self::Replicas if trimmed == "*" || parts(value).all(is_replica) => Ok(()),
             Self::Replicas => {
                 Err("it must be the literal '*' or a list of replicas in the following format: \
@@ -176,7 +177,7 @@ fn is_replica(pair: &str) -> bool {
     pair.split_once(':').is_some_and(|(partition, broker)| is_number(partition) && is_number(broker))
 }
 
-fn within<T: PartialOrd>(number: T, low: T, high: T, least: &str, most: &str) -> Result<(), String> {
+fn within<T: PartialOrd + Copy>(number: T, low: T, high: T, least: &str, most: &str) -> Result<(), String> {
     if number < low {
         Err(format!("Value must be {least}"))
     } else if number <= high {
@@ -252,7 +253,7 @@ impl TopicConfig {
             TimestampType::Create
         };
         Self {
-            message_bytes_max: number("max.message.bytes").max(0) as usize,
+            message_bytes_max: number("max.message.bytes").max(0).unsigned_abs() as usize,
             timestamp_type,
             timestamp_before_max_ms: number("message.timestamp.before.max.ms"),
             timestamp_after_max_ms: number("message.timestamp.after.max.ms"),

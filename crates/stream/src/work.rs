@@ -115,7 +115,7 @@ impl Records {
 /// A question about a partition, or an order.
 #[derive(Clone, Debug)]
 pub(crate) enum PartAsk {
-    /// The offset for a timestamp, as ListOffsets names them.
+    /// The offset for a timestamp, as `ListOffsets` names them.
     Offset { timestamp_ms: i64, isolation: Isolation },
     /// Remove records before this offset; -1 for all.
     DeleteBefore(i64),

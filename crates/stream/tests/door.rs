@@ -163,8 +163,7 @@ fn pipelined_batches_are_answered_and_kept_in_their_order() {
 fn a_connection_moves_to_its_partitions_once() {
     let config = Config { follows_partitions: true, ..Config::default() };
     let mut broker = Broker::with(3, config);
-    for (index, topic) in ["t", "u", "v"].into_iter().enumerate() {
-        let index = index as i32;
+    for (index, topic) in (0..).zip(["t", "u", "v"]) {
         broker.make_topic(topic, 3);
         let client = broker.connect(0);
         broker.metadata(client, None);
@@ -237,10 +236,9 @@ fn a_fetch_waits_for_the_first_record_wherever_it_comes_from() {
     let mut broker = Broker::new(3);
     broker.make_topic("t", 3);
     let producer = broker.connect(2);
-    for shard in 0..3 {
+    for (shard, offset) in (0..3).zip(0..) {
         for index in 0..3 {
             let reader = broker.connect(shard);
-            let offset = broker.fetch(reader, "t", index, 0).1.len() as i64;
             broker.send(reader, 12, &fetch_request("t", index, offset, 10_000));
             broker.pass(5_000);
             assert!(broker.take::<FetchRequest>(reader, 12).is_none());
@@ -292,26 +290,22 @@ fn a_fetch_over_many_shards_misses_nothing() {
     let producers: Vec<_> = (0..4).map(|shard| broker.connect(shard)).collect();
     let reader = broker.connect(0);
     let mut offsets = [0; 8];
-    for round in 0..200_usize {
+    for (round, index) in (0..200_usize).zip((0..8).cycle()) {
         let mut request = fetch_request("t", 0, 0, 10_000);
         let first = request.topics[0].partitions[0].clone();
-        request.topics[0].partitions = (0..8)
-            .map(|index| FetchPartition {
-                partition: index,
-                fetch_offset: offsets[index as usize],
-                ..first.clone()
-            })
+        request.topics[0].partitions = (0..)
+            .zip(offsets)
+            .map(|(partition, fetch_offset)| FetchPartition { partition, fetch_offset, ..first.clone() })
             .collect();
         broker.send(reader, 12, &request);
         // The record comes when the fetch has got so far, and so far again in the next round.
         broker.turn(round % 5);
-        let index = round % 8;
         let records = batch(broker.unix_ms(), &["a"]);
-        broker.send(producers[round % 4], 9, &produce_request("t", index as i32, records));
+        broker.send(producers[round % 4], 9, &produce_request("t", index, records));
         broker.run();
         let response = broker.take::<FetchRequest>(reader, 12).expect("an answer");
         assert_eq!(values(&response), ["a"]);
-        offsets[index] += 1;
+        offsets[round % 8] += 1;
     }
 }
 
@@ -419,8 +413,8 @@ fn offsets_are_found_by_time() {
     let client = broker.connect(1);
     let unix_ms = broker.unix_ms();
     for index in 0..2 {
-        for (step, value) in ["a", "b", "c"].into_iter().enumerate() {
-            let records = batch(unix_ms + 10 * step as i64, &[value]);
+        for (step, value) in (0..).zip(["a", "b", "c"]) {
+            let records = batch(unix_ms + 10 * step, &[value]);
             broker.ask(client, 9, &produce_request("t", index, records));
         }
         for (timestamp, offset) in [

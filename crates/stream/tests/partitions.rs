@@ -214,11 +214,11 @@ fn what_was_acknowledged_is_there_after_a_kill_whatever_the_number_of_shards() {
     let mut broker = Broker::on_disk(3, Config::default());
     broker.make_topic("t", 8);
     let mut shards = 3;
-    for (round, next) in [1, 4, 2].into_iter().enumerate() {
+    for (round, next) in (0..).zip([1, 4, 2]) {
         let client = broker.connect(shards - 1);
         for index in 0..8 {
             let produced = broker.produce(client, "t", index, &["a"]);
-            assert_eq!((code(produced.error_code), produced.base_offset), (ErrorCode::None, round as i64));
+            assert_eq!((code(produced.error_code), produced.base_offset), (ErrorCode::None, round));
         }
         broker.restart(next);
         shards = next;

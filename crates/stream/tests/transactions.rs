@@ -240,7 +240,7 @@ fn transactions_are_seen_whole_or_not_at_all() {
     let (client, reader) = (broker.connect(1), broker.connect(2));
     let mut producer = init(&mut broker, client, Some(ID));
     let mut seen: Vec<String> = Vec::new();
-    for (round, is_committed) in [true, false, true, false, true].into_iter().enumerate() {
+    for (round, is_committed) in (0..).zip([true, false, true, false, true]) {
         for index in 0..4 {
             for (sequence, part) in (0..).zip(["first", "second"]) {
                 let value = format!("{part} {round}");
@@ -257,7 +257,7 @@ fn transactions_are_seen_whole_or_not_at_all() {
             seen.extend(["first", "second"].map(|part| format!("{part} {round}")));
         }
         for index in 0..4 {
-            let offsets = 3 * (round as i64 + 1);
+            let offsets = 3 * (round + 1);
             assert_eq!(committed(&mut broker, reader, index), (seen.clone(), offsets));
         }
     }

@@ -108,12 +108,12 @@ pub(crate) fn alter(
     });
     for (part, change) in wanted {
         let name: Arc<str> = change.resource_name.as_str().into();
-        let changed = move |shard: &Shard, known: &Topic| {
+        let make = move |shard: &Shard, known: &Topic| {
             let config = &shard.shared.config;
             let config = TopicConfig::new(changed(&change, known, config)?, config);
             Ok(Topic { config, ..known.clone() })
         };
-        shard.change_topic(io, &name, changed, move |shard, io, outcome| {
+        shard.change_topic(io, &name, make, move |shard, io, outcome| {
             shard.change_done(io, job, part, outcome);
         });
     }

@@ -65,7 +65,7 @@ fn grow(shard: &Shard, known: &Topic, wanted: &CreatePartitionsTopic) -> Result<
     }
     let more = count - now;
     if let Some(assignments) = &wanted.assignments {
-        if assignments.len() != more as usize {
+        if assignments.len() != more.unsigned_abs() as usize {
             let message = format!(
                 "Attempted to add {more} additional partition(s), but only {} assignment(s) were specified.",
                 assignments.len()
@@ -76,13 +76,11 @@ fn grow(shard: &Shard, known: &Topic, wanted: &CreatePartitionsTopic) -> Result<
             check_assignment(shard.shared.config.node_id, &assignment.broker_ids)?;
         }
     }
-    if shard.catalogue.partitions.saturating_add(more) > shard.shared.config.partitions_max {
-        let message = format!("There may be {} partitions in all.", shard.shared.config.partitions_max);
-        return refused(ErrorCode::PolicyViolation, message);
+    if let Some(refused) = shard.partitions_fault(more) {
+        return Err(refused);
     }
-    let last = known.homes.last().map_or(0, |home| usize::from(*home));
-    let home = |step: i32| ((last + step as usize) % shard.shared.shards) as u16;
+    let next = known.homes.last().map_or(0, |home| usize::from(*home) + 1);
     let mut grown = known.clone();
-    grown.homes.extend((1..=more).map(home));
+    grown.homes.extend(shard.shared.homes_from(next, more));
     Ok(grown)
 }

@@ -146,10 +146,13 @@ fn assigned(node: i32, topic: &CreatableTopic) -> Result<i32, Refused> {
         }
         check_assignment(node, &assignment.broker_ids)?;
     }
-    let count = indexes.len() as i32;
-    if !indexes.into_iter().eq(0..count) {
-        let message = "partitions should be a consecutive 0-based integer sequence";
-        return refused(ErrorCode::InvalidReplicaAssignment, message);
+    let mut count = 0;
+    for index in indexes {
+        if index != count {
+            let message = "partitions should be a consecutive 0-based integer sequence";
+            return refused(ErrorCode::InvalidReplicaAssignment, message);
+        }
+        count += 1;
     }
     Ok(count)
 }

@@ -45,10 +45,10 @@ pub(crate) fn handle(
             break;
         }
         let begin = if *name == from { first } else { 0 };
-        let (topic, next) = page(shard, name, begin, left);
-        left -= topic.partitions.len() as i32;
+        let (topic, pages) = page(shard, name, begin, left);
+        left -= i32::try_from(topic.partitions.len()).unwrap_or(left);
         response.topics.push(topic);
-        if let Some(partition_index) = next {
+        if let Some(partition_index) = pages {
             response.next_cursor = Some(Cursor { topic_name: (*name).into(), partition_index });
             break;
         }

@@ -26,6 +26,7 @@ const WAIT_MS_MAX: i32 = 5 * 60 * 1000;
 
 /// A fetch that is under way, or parked.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "facts about a fetch, independent of each other")]
 pub(crate) struct FetchJob {
     call: Call,
     deadline_ms: u64,
@@ -70,8 +71,8 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
         Err(code) => return answer_error(shard, io, &call, code),
     };
     let wait_ms = request.max_wait_ms.clamp(0, WAIT_MS_MAX);
-    let bytes_max = (request.max_bytes.max(0) as usize).min(RESPONSE_BYTES_MAX);
-    let bytes_min = (request.min_bytes.max(0) as usize).min(bytes_max);
+    let bytes_max = (request.max_bytes.max(0).unsigned_abs() as usize).min(RESPONSE_BYTES_MAX);
+    let bytes_min = (request.min_bytes.max(0).unsigned_abs() as usize).min(bytes_max);
     let parts = parts.into_iter().map(|(key, want)| {
         let place = locate(shard, &key);
         Part { key, want, place, fetched: None, is_watched: false }

@@ -66,7 +66,7 @@ fn wants(request: &FetchRequest) -> impl Iterator<Item = (PartKey, Want)> {
         let name: Arc<str> = topic.topic.as_str().into();
         topic.partitions.iter().map(move |part| {
             let key = PartKey { topic_id: topic.topic_id, topic: Arc::clone(&name), index: part.partition };
-            let bytes_max = part.partition_max_bytes.max(0) as usize;
+            let bytes_max = part.partition_max_bytes.max(0).unsigned_abs() as usize;
             (key, Want { offset: part.fetch_offset, bytes_max, told: None })
         })
     })

@@ -137,9 +137,13 @@ impl Broker {
             let store_at =
                 |home: usize| StoreAt { home: home as u16, store: Box::new(self.stores[home].lend()) };
             let stores = homes.clone().map(store_at).collect();
-            let shard =
+            let made =
                 Shard::restore(me, Arc::clone(&shared), stores, clock).expect("stores that can be read");
-            Door { shard, stores: homes.map(|home| self.stores[home].clone()).collect(), is_stuck: false }
+            Door {
+                shard: made,
+                stores: homes.map(|home| self.stores[home].clone()).collect(),
+                is_stuck: false,
+            }
         };
         self.doors = (0..shards).map(door).collect();
         for (door, detached) in self.doors.iter_mut().zip(&mut self.detached) {
@@ -164,7 +168,7 @@ impl Broker {
     }
 
     pub(crate) fn unix_ms(&self) -> i64 {
-        self.clock().unix_ms as i64
+        self.clock().unix_ms.cast_signed()
     }
 
     /// Opens a connection to a shard.

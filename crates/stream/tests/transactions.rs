@@ -29,7 +29,7 @@ use mainstem_log::{BatchBuilder, BatchKind, Origin};
 const TOPIC: &str = "topic";
 const ID: &str = "transactional";
 const GROUP: &str = "group";
-const TIMEOUT_MS: i32 = 10_000;
+const TIMEOUT_MS: u64 = 10_000;
 /// Where to write is to add, and where partitions are added before.
 const ADDS: i16 = 12;
 const ADDED_BEFORE: i16 = 11;
@@ -62,7 +62,7 @@ fn batch(
 fn init_request(transactional_id: Option<&str>) -> InitProducerIdRequest {
     InitProducerIdRequest {
         transactional_id: transactional_id.map(Into::into),
-        transaction_timeout_ms: TIMEOUT_MS,
+        transaction_timeout_ms: TIMEOUT_MS as i32,
         ..InitProducerIdRequest::default()
     }
 }
@@ -381,9 +381,9 @@ fn a_transaction_that_takes_too_long_is_aborted() {
     assert_eq!(write_in_transaction(&mut broker, client, ADDS, producer, (0, 0), "a"), OK);
     broker.crash(2);
     let client = broker.connect(1);
-    broker.pass(TIMEOUT_MS as u64 / 2);
+    broker.pass(TIMEOUT_MS / 2);
     assert_eq!(committed(&mut broker, client, 0), (vec![], 0));
-    broker.pass(TIMEOUT_MS as u64);
+    broker.pass(TIMEOUT_MS);
     assert_eq!(committed(&mut broker, client, 0), (vec![], 2));
     let response = broker.ask(client, 5, &end_request(producer, true));
     assert_eq!(response.error_code, ErrorCode::ProducerFenced as i16);
@@ -556,4 +556,35 @@ fn a_transaction_ends_once_whenever_the_power_goes() {
         lose_power_after(turns, true);
         lose_power_after(turns, false);
     }
+}
+
+/// Batches of a transaction are under way when the power goes, after so many turns. Its producer sends them all again.
+fn lose_power_while_writing(turns: usize) {
+    let mut broker = Broker::new(3);
+    broker.make_topic(TOPIC, 4);
+    let client = broker.connect(1);
+    let producer = init(&mut broker, client, Some(ID));
+    let all: Vec<(i32, i32)> =
+        (0..2).flat_map(|sequence| (0..4).map(move |index| (index, sequence))).collect();
+    for (index, sequence) in &all {
+        let value = format!("{sequence}");
+        let request = write_in_transaction_request(&broker, producer, *index, *sequence, &value);
+        broker.send(client, ADDS, &request);
+    }
+    broker.turn(turns);
+    broker.crash(1 + turns % 3);
+    let client = broker.connect(0);
+    for at in all {
+        let value = format!("{}", at.1);
+        assert_eq!(write_in_transaction(&mut broker, client, ADDS, producer, at, &value), OK);
+    }
+    end(&mut broker, client, producer, true);
+    for index in 0..4 {
+        assert_eq!(committed(&mut broker, client, index).0, ["0", "1"], "after {turns} turns");
+    }
+}
+
+#[test]
+fn what_a_transaction_writes_stands_there_once_whenever_the_power_goes() {
+    (0..16).for_each(lose_power_while_writing);
 }

@@ -29,7 +29,7 @@ settings! {
         pin: bool = true;
         /// Connections that stay together on the first shard before the others get any: few connections mostly talk to each other, and a message to another shard waits for its thread to wake. 0 deals them out from the first.
         first_shard_connections: u32 = 16_u32, in 0 ..= 1_000_000;
-        /// What the kernel may hold for one connection that is slow to read, in bytes; 0 leaves it to the kernel, which goes up to several MiB.
+        /// What the kernel may hold for one MQTT connection that is slow to read, in bytes; 0 leaves it to the kernel, which goes up to several MiB.
         send_buffer_bytes: u32 = 524_288_u32, in 0 ..= 1_073_741_824;
         /// How long after a busy turn began a shard waits for more input to take in at once, in µs; shards with little to do never wait.
         coalesce_us: u32 = 1_000_u32, in 0 ..= 10_000;
@@ -53,6 +53,8 @@ settings! {
         max_partitions: u32 = 20_000_u32, in 1 ..= 10_000_000;
         /// Largest request taken from a client, in bytes.
         max_request_size_bytes: u32 = 104_857_600_u32, in 1_024 ..= 1_073_741_824;
+        /// What the kernel may hold for one Kafka connection that is slow to read, in bytes; 0 leaves it to the kernel. Much more than this makes fetching slower (socket.send.buffer.bytes).
+        send_buffer_bytes: u32 = 102_400_u32, in 0 ..= 1_073_741_824;
         /// Largest record batch of a topic that says nothing else (max.message.bytes).
         max_message_bytes: u32 = 1_048_588_u32, in 1 ..= 1_073_741_824;
         /// When an append to a topic that says nothing else counts as done, and is acknowledged: fsync, when it is on disk; os, when the operating system has it (mainstem.durability).

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use log::LevelFilter;
 use mainstem_broker::Shared;
 use mainstem_doors::Doors;
-use mainstem_runtime::{Options, raise_open_files_limit, shard_count, start};
+use mainstem_runtime::{Listen, Options, raise_open_files_limit, shard_count, start};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -36,14 +36,19 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         log::info!("the system allows {files} open files, less than mqtt.max_connections");
     }
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| format!("no signals: {error}"))?;
-    let mut listen = vec![resolve("mqtt", &config.mqtt.listen)?];
+    let mut listen = vec![Listen {
+        address: resolve("mqtt", &config.mqtt.listen)?,
+        send_buffer_bytes: config.runtime.send_buffer_bytes as usize,
+    }];
     if !config.kafka.listen.is_empty() {
-        listen.push(resolve("kafka", &config.kafka.listen)?);
+        listen.push(Listen {
+            address: resolve("kafka", &config.kafka.listen)?,
+            send_buffer_bytes: config.kafka.send_buffer_bytes as usize,
+        });
     }
     let options = Options {
         shards: usize::from(config.runtime.shards),
         pin: config.runtime.pin,
-        send_buffer_bytes: config.runtime.send_buffer_bytes as usize,
         first_shard_connections: config.runtime.first_shard_connections as usize,
         coalesce_us: config.runtime.coalesce_us,
         listen,
@@ -68,7 +73,11 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         let sink = common.mqtt.add_sink(&binding.filter);
         debug_assert_eq!(sink, number, "sinks are numbered as bindings are");
     }
-    advertise(&common, &config.kafka.advertised, options.listen.get(Doors::KAFKA))?;
+    advertise(
+        &common,
+        &config.kafka.advertised,
+        options.listen.get(Doors::KAFKA).map(|listen| &listen.address),
+    )?;
     let restored = storage::restore(Path::new(&config.server.data), &common, count)?;
     let mut shards = restored.into_iter();
     let handle = start(&options, |_, wake| {

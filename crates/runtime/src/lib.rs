@@ -41,4 +41,4 @@ pub use file::FileBytes;
 pub use links::ConnId;
 pub use output::{Output, SHARED_MIN_BYTES};
 pub use service::{Clock, Io, IoStats, Received, Service, TIMER_MARK};
-pub use start::{Handle, Options, Wake, raise_open_files_limit, shard_count, start};
+pub use start::{Handle, Listen, Options, Wake, raise_open_files_limit, shard_count, start};

@@ -27,9 +27,7 @@ pub struct Options {
     /// Whether each shard's thread is pinned to one core.
     pub pin: bool,
     /// Where to listen. The index of an address is what [`Service::accepted`] gets as `listener`.
-    pub listen: Vec<SocketAddr>,
-    /// Bytes that the kernel may hold for one connection that is slow to read; 0 leaves it to the kernel.
-    pub send_buffer_bytes: usize,
+    pub listen: Vec<Listen>,
     /// How long after a busy turn began the next one waits for more input, microseconds; quiet shards never
     /// wait.
     pub coalesce_us: u32,
@@ -37,6 +35,15 @@ pub struct Options {
     pub first_shard_connections: usize,
     /// Where randomness starts from.
     pub seed: u64,
+}
+
+/// An address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Port 0 takes a free one.
+    pub address: SocketAddr,
+    /// Bytes that the kernel may hold for one connection that is slow to read; 0 leaves it to the kernel.
+    pub send_buffer_bytes: usize,
 }
 
 /// The running shards.
@@ -96,8 +103,8 @@ where
     let cpus = usable_cpus();
     let shards = shard_count(options);
     let mut listeners = Vec::new();
-    for (number, address) in options.listen.iter().enumerate() {
-        let listener = Listener::bind(*address, number, options.send_buffer_bytes)
+    for (number, Listen { address, send_buffer_bytes }) in options.listen.iter().enumerate() {
+        let listener = Listener::bind(*address, number, *send_buffer_bytes)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
         listeners.push(listener);
     }

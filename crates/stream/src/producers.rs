@@ -246,3 +246,85 @@ pub(crate) fn on_log(marker: &Marker) -> record::Marker {
         coordinator_epoch: marker.coordinator_epoch,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use mainstem_coordinator::producer::Membership;
+    use mainstem_log::{BatchBuilder, BatchKind, Memory, Origin, Ticket};
+
+    use super::*;
+    use crate::catalogue::Topic;
+    use crate::config::Config;
+    use crate::partition::{Partition, Taken};
+    use crate::topic_config::TopicConfig;
+
+    fn partition(store: &mut Memory) -> Partition {
+        let config = TopicConfig::new(BTreeMap::new(), &Config::default());
+        let topic = Topic { name: "topic".into(), id: Uuid([1; 16]), homes: vec![0], config };
+        Partition::open(&Arc::new(topic), 0, 0, store, None, 1).unwrap()
+    }
+
+    fn batch(base_sequence: i32) -> Vec<u8> {
+        let mut builder = BatchBuilder::default();
+        builder.push(1, None, Some(b"value"));
+        let origin = Origin { producer_id: 7, producer_epoch: 0, base_sequence, kind: BatchKind::Plain };
+        builder.finish_as(&origin).to_vec()
+    }
+
+    fn append(partition: &mut Partition, store: &mut Memory, base_sequence: i32) -> Taken {
+        partition.append(store, &batch(base_sequence), 1, Membership::Unknown).unwrap()
+    }
+
+    fn commit(partition: &mut Partition, store: &mut Memory) {
+        let mut completions = Vec::new();
+        store.commit();
+        store.completions(&mut completions);
+        for completion in completions {
+            partition.arrived(&completion, |_, _| {});
+        }
+    }
+
+    #[test]
+    fn what_the_disk_has_lost_can_be_sent_again() {
+        let mut store = Memory::new();
+        let mut partition = partition(&mut store);
+        append(&mut partition, &mut store, 0);
+        commit(&mut partition, &mut store);
+        append(&mut partition, &mut store, 1);
+        assert!(matches!(append(&mut partition, &mut store, 1), Taken::Duplicate { end: 2, .. }));
+        store.truncate_suffix(partition.log, 1).unwrap();
+        let lost = Completion { log: partition.log, ticket: Ticket(u64::MAX), outcome: Err(Error::Full) };
+        partition.arrived(&lost, |_, _| {});
+        assert!(matches!(append(&mut partition, &mut store, 0), Taken::Duplicate { end: 1, .. }));
+        assert!(matches!(append(&mut partition, &mut store, 1), Taken::Appended { end: 2, .. }));
+    }
+
+    #[test]
+    fn producers_are_known_from_a_snapshot_and_what_follows_it() {
+        let mut store = Memory::new();
+        let mut partition = partition(&mut store);
+        let mut snapshots = Vec::new();
+        for sequence in 0..4 {
+            append(&mut partition, &mut store, sequence);
+            commit(&mut partition, &mut store);
+            snapshots.extend(partition.known.tend(1, partition.high_watermark, IsLast::Yes));
+        }
+        assert_eq!(snapshots.len(), 4);
+        let described = partition.producers();
+        let mut rebuild = |snapshot: Option<&[u8]>| {
+            Known::rebuild(&mut store, partition.log, snapshot, 1).unwrap().producers.describe()
+        };
+        assert_eq!(rebuild(None), described);
+        for snapshot in &snapshots {
+            assert_eq!(rebuild(Some(snapshot)), described);
+        }
+        assert_eq!(rebuild(Some(b"nonsense")), described);
+        store.truncate_suffix(partition.log, 2).unwrap();
+        let known =
+            Known::rebuild(&mut store, partition.log, snapshots.last().map(Vec::as_slice), 1).unwrap();
+        assert_eq!(known.producers.describe()[0].last_sequence, 1, "the snapshot is ahead of the log");
+    }
+}

@@ -147,7 +147,15 @@ impl Process {
     fn start(dir: PathBuf, settings: Vec<String>, shards: u32) -> (Self, SocketAddr) {
         let log = fs::File::options().create(true).append(true).open(dir.join("log")).expect("a log file");
         let mut command = Command::new(binary());
-        command.args(["--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--shards", &shards.to_string(), "--data"]);
+        command.args([
+            "--listen",
+            "127.0.0.1:0",
+            "--kafka-listen",
+            "127.0.0.1:0",
+            "--shards",
+            &shards.to_string(),
+            "--data",
+        ]);
         command.arg(dir.join("data")).args(["--set", "runtime.first_shard_connections=0"]);
         for setting in &settings {
             command.args(["--set", setting]);

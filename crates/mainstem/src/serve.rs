@@ -94,12 +94,13 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Where each door listens, for people and scripts.
+/// Where each door listens, for people and scripts: all at once, since a script may read the first line only and close
+/// the pipe.
 fn announce(addresses: &[SocketAddr]) -> std::io::Result<()> {
+    let line = |(door, address): (&&str, &SocketAddr)| format!("{door} listening on {address}\n");
+    let lines: String = ["mqtt", "kafka"].iter().zip(addresses).map(line).collect();
     let mut stdout = std::io::stdout().lock();
-    for (door, address) in ["mqtt", "kafka"].iter().zip(addresses) {
-        writeln!(stdout, "{door} listening on {address}")?;
-    }
+    stdout.write_all(lines.as_bytes())?;
     stdout.flush()
 }
 

@@ -39,6 +39,10 @@ pub(crate) struct Controller {
     making: BTreeSet<Arc<str>>,
     /// Partitions that are being made, of new topics and of those that grow.
     making_partitions: i32,
+    /// The catalogue has changed, and not all shards can see that yet.
+    has_changed: bool,
+    /// Topics that have been deleted, and whose partitions have not been removed.
+    deleted: Vec<Arc<Topic>>,
     /// Topics that are being changed or deleted, and what waits for that.
     changing: BTreeMap<[u8; 16], Vec<Waiting>>,
     pub(crate) groups: GroupCoordinator,
@@ -132,6 +136,8 @@ impl Controller {
             making: BTreeSet::new(),
             making_partitions: 0,
             changing: BTreeMap::new(),
+            has_changed: false,
+            deleted: Vec::new(),
             groups,
             transactions,
         })
@@ -201,6 +207,7 @@ impl Shard {
         for (then, outcome) in told {
             then(self, io, outcome);
         }
+        self.publish_changes(io);
         is_mine
     }
 
@@ -284,7 +291,7 @@ impl Shard {
             match outcome {
                 Ok(()) => {
                     let put = Arc::new(topic.clone());
-                    shard.change_catalogue(io, |catalogue| catalogue.put(topic));
+                    shard.change_catalogue(|catalogue| catalogue.put(topic));
                     then(shard, io, Ok(put));
                 }
                 Err(error) => then(shard, io, Err(crate::partition::refusal(&error))),
@@ -324,7 +331,7 @@ impl Shard {
                 controller.making_partitions -= more;
             }
             if outcome.is_ok() {
-                shard.change_catalogue(io, |catalogue| catalogue.put(topic));
+                shard.change_catalogue(|catalogue| catalogue.put(topic));
             }
             then(shard, io, outcome.map_err(|error| crate::partition::refusal(&error)));
             shard.has_changed(io, id);
@@ -364,10 +371,12 @@ impl Shard {
         let deleted = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
             if outcome.is_ok() {
                 let mut gone = None;
-                shard.change_catalogue(io, |catalogue| gone = catalogue.remove(id));
+                shard.change_catalogue(|catalogue| gone = catalogue.remove(id));
                 if let Some(topic) = gone {
                     shard.with_groups(io, |groups, _| groups.forget_topic(&topic.name));
-                    shard.remove_everywhere(io, &topic);
+                    if let Some(controller) = &mut shard.controller {
+                        controller.deleted.push(topic);
+                    }
                 }
             }
             then(shard, io, outcome.map_err(|error| crate::partition::refusal(&error)));
@@ -376,14 +385,30 @@ impl Shard {
         self.keep(io, &[(topic_key(id), None)], Box::new(deleted));
     }
 
-    fn change_catalogue(&mut self, io: &mut Io<'_, Mail>, change: impl FnOnce(&mut Catalogue)) {
+    fn change_catalogue(&mut self, change: impl FnOnce(&mut Catalogue)) {
+        if let Some(controller) = &mut self.controller {
+            change(&mut controller.catalogue);
+            controller.has_changed = true;
+        }
+    }
+
+    /// Lets all shards see what has changed, before anybody is told: once for many changes, since that copies the
+    /// catalogue. Then partitions of deleted topics can go, and nobody opens them again.
+    pub(crate) fn publish_changes(&mut self, io: &mut Io<'_, Mail>) {
         let Some(controller) = &mut self.controller else { return };
-        change(&mut controller.catalogue);
+        if !std::mem::take(&mut controller.has_changed) {
+            return;
+        }
         self.shared.publish(Arc::new(controller.catalogue.clone()));
+        let deleted = std::mem::take(&mut controller.deleted);
         for shard in (0..self.shared.shards).filter(|shard| *shard != self.me) {
             io.send(shard, Mail(Letter::Changed));
         }
         self.look_at_changes();
+        self.place(io);
+        for topic in deleted {
+            self.remove_everywhere(io, &topic);
+        }
     }
 
     fn remove_everywhere(&mut self, io: &mut Io<'_, Mail>, topic: &Topic) {

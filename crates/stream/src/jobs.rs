@@ -163,6 +163,7 @@ impl Shard {
         if changes.waiting == 0
             && let Some(Job::Changes(changes)) = self.jobs.take(job)
         {
+            self.publish_changes(io);
             (changes.then)(self, io, changes.outcomes);
         }
     }

@@ -45,6 +45,13 @@ impl Tending {
     }
 }
 
+impl Tending {
+    /// Whether the partition has a log that has not been opened since the start.
+    pub(crate) fn is_unopened(&self, id: PartitionId) -> bool {
+        self.unopened.contains(&id)
+    }
+}
+
 /// The partition whose log has this name; nothing if it is another log.
 fn partition_of(name: &str) -> Option<PartitionId> {
     let (topic, index) = name.strip_prefix("p-")?.split_once('-')?;

@@ -426,6 +426,8 @@ impl Shard {
                     }
                     (at, log)
                 }
+                // What nobody has opened since everything was, has no log.
+                None if !self.tending.is_unopened(id) => continue,
                 None => match self.find_log(id) {
                     Some(found) => found,
                     None => continue,

@@ -1,8 +1,6 @@
 //! `AddPartitionsToTxn`, versions 0 to 5: partitions will be part of a transaction. From version 4 on for several
 //! transactions at once, or only to learn whether they are in it (KIP-890). Runs on the controller.
 
-use std::collections::VecDeque;
-
 use mainstem_coordinator::Error;
 use mainstem_coordinator::transaction::{Participant, Producer, Request};
 use mainstem_kafka::ErrorCode;
@@ -29,55 +27,67 @@ pub(crate) fn handle(
     request: AddPartitionsToTxnRequest,
 ) {
     let wanted = if call.version >= BATCHED {
-        request.transactions.into()
+        request.transactions
     } else {
-        VecDeque::from([AddPartitionsToTxnTransaction {
+        vec![AddPartitionsToTxnTransaction {
             transactional_id: request.v3_and_below_transactional_id,
             producer_id: request.v3_and_below_producer_id,
             producer_epoch: request.v3_and_below_producer_epoch,
             verify_only: false,
             topics: request.v3_and_below_topics,
-        }])
+        }]
     };
-    go_on(shard, io, call, wanted, Vec::new());
+    let known: Vec<_> = wanted.iter().map(|wanted| at_once(shard, io, &call, wanted)).collect();
+    let asked = wanted.iter().zip(&known).enumerate().filter(|(_, (_, known))| known.is_none());
+    let asked: Vec<_> =
+        asked.map(|(part, (wanted, _))| (part, wanted.transactional_id.clone(), add(wanted))).collect();
+    let (version, outcomes) = (call.version, vec![Ok(()); wanted.len()]);
+    let job = shard.begin_changes(io, outcomes, asked.len(), move |shard, io, outcomes| {
+        let told = wanted.iter().zip(known).zip(outcomes).map(|((wanted, known), outcome)| {
+            let code = outcome.err().map_or(0, |refused| refused.code as i16);
+            known.unwrap_or_else(|| result(wanted, |_| code))
+        });
+        let results = told.collect();
+        answer(shard, io, &call, results);
+    });
+    for (part, id, add) in asked {
+        shard.ask_transactions(
+            io,
+            |machine, now_ms, caller| machine.handle(now_ms, &id, add, caller),
+            move |shard, io, answer| {
+                let code = ErrorCode::from_code(code(version, answer.map(drop)));
+                let code = code.unwrap_or(ErrorCode::UnknownServerError);
+                let outcome = if code == ErrorCode::None { Ok(()) } else { Err(code.into()) };
+                shard.change_done(io, job, part, outcome);
+            },
+        );
+    }
 }
 
-/// Adds to one transaction after the other, then answers.
-fn go_on(
+/// What is answered without asking the coordinator to change anything.
+fn at_once(
     shard: &mut Shard,
-    io: &mut Io<'_, Mail>,
-    call: Call,
-    mut wanted: VecDeque<AddPartitionsToTxnTransaction>,
-    mut results: Vec<AddPartitionsToTxnResult>,
-) {
-    let Some(next) = wanted.pop_front() else { return answer(shard, io, &call, results) };
-    if let Some(refused) = unknown(shard, &next) {
-        results.push(refused);
-        return go_on(shard, io, call, wanted, results);
+    io: &Io<'_, Mail>,
+    call: &Call,
+    wanted: &AddPartitionsToTxnTransaction,
+) -> Option<AddPartitionsToTxnResult> {
+    let refused = unknown(shard, wanted);
+    if refused.is_some() || !wanted.verify_only {
+        return refused;
     }
-    let producer = Producer { id: next.producer_id, epoch: next.producer_epoch };
-    if next.verify_only {
-        let verify = |participant: Participant| {
-            let verified = shard.look_at_transactions(io, |machine, _| {
-                machine.verify(&next.transactional_id, producer, &participant)
-            });
-            code(&call, verified.unwrap_or(Err(Error::CoordinatorNotAvailable)))
-        };
-        results.push(result(&next, verify));
-        return go_on(shard, io, call, wanted, results);
-    }
-    let participants = next.topics.iter().flat_map(participants).collect();
-    let add = Request::Add { producer, participants };
-    let id = next.transactional_id.clone();
-    shard.ask_transactions(
-        io,
-        |machine, now_ms, caller| machine.handle(now_ms, &id, add, caller),
-        move |shard, io, answer| {
-            let code = code(&call, answer.map(|_| ()));
-            results.push(result(&next, |_| code));
-            go_on(shard, io, call, wanted, results);
-        },
-    );
+    let producer = Producer { id: wanted.producer_id, epoch: wanted.producer_epoch };
+    let verify = |participant: Participant| {
+        let verified = shard.look_at_transactions(io, |machine, _| {
+            machine.verify(&wanted.transactional_id, producer, &participant)
+        });
+        code(call.version, verified.unwrap_or(Err(Error::CoordinatorNotAvailable)))
+    };
+    Some(result(wanted, verify))
+}
+
+fn add(wanted: &AddPartitionsToTxnTransaction) -> Request {
+    let producer = Producer { id: wanted.producer_id, epoch: wanted.producer_epoch };
+    Request::Add { producer, participants: wanted.topics.iter().flat_map(participants).collect() }
 }
 
 fn participants(topic: &AddPartitionsToTxnTopic) -> impl Iterator<Item = Participant> {
@@ -85,8 +95,8 @@ fn participants(topic: &AddPartitionsToTxnTopic) -> impl Iterator<Item = Partici
     topic.partitions.iter().map(move |index| Participant::Partition { topic: name.clone(), index: *index })
 }
 
-fn code(call: &Call, outcome: Result<(), Error>) -> i16 {
-    outcome.err().map_or(0, |error| error_code(error, call.version >= PRODUCER_FENCED))
+fn code(version: i16, outcome: Result<(), Error>) -> i16 {
+    outcome.err().map_or(0, |error| error_code(error, version >= PRODUCER_FENCED))
 }
 
 fn result(

@@ -20,6 +20,9 @@ pub(crate) const TOPIC_OPERATIONS: i32 =
     1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
 const CLUSTER_OPERATIONS: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
 
+/// Topics that are made for one request. The others are not there, and clients ask again for those.
+const MADE_MAX: usize = 1_000;
+
 pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, request: MetadataRequest) {
     let missing = missing(shard, &call, &request);
     if missing.is_empty() {
@@ -49,29 +52,33 @@ fn missing(shard: &Shard, call: &Call, request: &MetadataRequest) -> Vec<Arc<str
         .collect();
     missing.sort_unstable();
     missing.dedup();
+    missing.truncate(MADE_MAX);
     missing
 }
 
-/// Makes the topics one after the other, then answers.
+/// Makes the topics, then answers.
 fn make(
     shard: &mut Shard,
     io: &mut Io<'_, Mail>,
     call: Call,
     request: MetadataRequest,
-    mut missing: Vec<Arc<str>>,
+    missing: Vec<Arc<str>>,
 ) {
-    let Some(name) = missing.pop() else {
+    let outcomes = vec![Ok(()); missing.len()];
+    let job = shard.begin_changes(io, outcomes, missing.len(), move |shard, io, _| {
         shard.shared.refresh(&mut shard.catalogue);
         let response = response(shard, &call, &request);
-        return shard.reply::<MetadataRequest>(io, &call, &response);
-    };
-    let new = NewTopic { name, partitions: shard.shared.config.partitions, config: BTreeMap::new() };
-    shard.make_topic(io, new, move |shard, io, outcome| {
-        if let Err(refused) = outcome {
-            log::debug!("a topic was not made: {refused:?}");
-        }
-        make(shard, io, call, request, missing);
+        shard.reply::<MetadataRequest>(io, &call, &response);
     });
+    for (part, name) in missing.into_iter().enumerate() {
+        let new = NewTopic { name, partitions: shard.shared.config.partitions, config: BTreeMap::new() };
+        shard.make_topic(io, new, move |shard, io, outcome| {
+            if let Err(refused) = &outcome {
+                log::debug!("a topic was not made: {refused:?}");
+            }
+            shard.change_done(io, job, part, outcome.map(drop));
+        });
+    }
 }
 
 fn response(shard: &Shard, call: &Call, request: &MetadataRequest) -> MetadataResponse {

@@ -84,6 +84,8 @@ struct InFlight {
     /// Offset behind its last record.
     end: u64,
     waiters: Vec<Waiter>,
+    /// It is no part of the log any more, although its completion has not come.
+    is_lost: bool,
 }
 
 /// A partition.
@@ -173,6 +175,8 @@ impl Partition {
         unix_ms: u64,
         membership: Membership,
     ) -> Result<Taken, Refused> {
+        let status = store.status(self.log);
+        self.goes_back_to(status.end);
         let config = &self.topic.config;
         let header = check(records, config, unix_ms)?;
         if header.producer_id >= 0 {
@@ -183,7 +187,7 @@ impl Partition {
                         TimestampType::Create => -1,
                         TimestampType::LogAppend => timestamp_ms,
                     };
-                    let log_start = store.status(self.log).start.cast_signed();
+                    let log_start = status.start.cast_signed();
                     let placed = Placed { base_offset: base_offset.cast_signed(), append_time_ms, log_start };
                     return Ok(Taken::Duplicate { placed, end: end_of(&header, base_offset) });
                 }
@@ -205,7 +209,7 @@ impl Partition {
             TimestampType::Create => -1,
             TimestampType::LogAppend => unix_ms.cast_signed(),
         };
-        let log_start = store.status(self.log).start.cast_signed();
+        let log_start = status.start.cast_signed();
         let base_offset = appended.base_offset.cast_signed();
         let end = end_of(&header, appended.base_offset);
         self.flies(appended.ticket, end, records.len());
@@ -222,6 +226,7 @@ impl Partition {
         marker: &Marker,
         unix_ms: u64,
     ) -> Result<Taken, Refused> {
+        self.goes_back_to(store.status(self.log).end);
         self.known.producers.check_marker(marker).map_err(told)?;
         let Marker { producer_id, producer_epoch, timestamp_ms, .. } = *marker;
         let mut builder = BatchBuilder::default();
@@ -234,16 +239,31 @@ impl Partition {
         Ok(Taken::Appended { placed: Placed { base_offset, append_time_ms: -1, log_start: -1 }, end })
     }
 
+    /// The log ends here now. What could not be written beyond has gone, and what is appended next takes its place,
+    /// perhaps before the completions come that tell of it.
+    fn goes_back_to(&mut self, end: u64) {
+        if self.in_flight.back().is_none_or(|last| last.end <= end) {
+            return;
+        }
+        self.known.producers.rollback_to(end);
+        for flight in self.in_flight.iter_mut().rev().take_while(|flight| flight.end > end) {
+            (flight.end, flight.is_lost) = (end, true);
+        }
+    }
+
     fn flies(&mut self, ticket: Ticket, end: u64, bytes: usize) {
         self.known.grown(bytes);
         match self.in_flight.back_mut().filter(|last| last.ticket == ticket) {
             Some(last) => last.end = end,
-            None => self.in_flight.push_back(InFlight { ticket, end, waiters: Vec::new() }),
+            None => self.in_flight.push_back(InFlight { ticket, end, waiters: Vec::new(), is_lost: false }),
         }
     }
 
     /// Lets somebody wait until everything below `end` is durable. False if it is.
     pub(crate) fn wait(&mut self, waiter: Waiter, end: u64) -> bool {
+        if end <= self.high_watermark {
+            return false;
+        }
         let at = self.in_flight.partition_point(|flight| flight.end < end);
         let flight = self.in_flight.get_mut(at);
         flight.map(|flight| flight.waiters.push(waiter)).is_some()
@@ -277,7 +297,7 @@ impl Partition {
             if completion.outcome.is_ok() {
                 self.high_watermark = self.high_watermark.max(flight.end);
                 self.known.producers.durable(self.high_watermark);
-            } else {
+            } else if !flight.is_lost {
                 self.known.producers.rollback_to(self.high_watermark);
             }
             for Waiter { job, part, placed } in flight.waiters {

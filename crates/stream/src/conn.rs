@@ -38,6 +38,8 @@ pub(crate) struct Conn {
     pub(crate) is_settled: bool,
     /// The fetch session that this connection made last.
     pub(crate) fetch_session: i32,
+    /// The job of its last fetch, which may be over.
+    pub(crate) fetch_job: u64,
 }
 
 impl Conn {
@@ -79,6 +81,11 @@ impl Conn {
         }
         self.waiting_bytes -= frame.len();
         self.waiting.pop_front()
+    }
+
+    /// Whether appends are under way that it is to hear of.
+    pub(crate) fn is_producing(&self) -> bool {
+        self.pipelines && !self.under_way.is_empty()
     }
 
     /// Whether frames wait.

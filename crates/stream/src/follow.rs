@@ -27,7 +27,7 @@ impl Shard {
         let Some(shard) = self.place_for(frame).filter(|shard| is_idle && *shard != self.me) else {
             return false;
         };
-        self.leave(id);
+        self.leave(io, id);
         io.hand_over(id, shard);
         true
     }

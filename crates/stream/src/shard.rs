@@ -19,9 +19,12 @@ use crate::shared::Shared;
 use crate::sink::Sinks;
 use crate::tail::Tails;
 use crate::tending::Tending;
+use crate::unmade::Unmade;
 
 /// How often stores do what is due by itself, ms.
 const TEND_MS: u64 = 1_000;
+/// Bytes of records that may be on their way to other shards before producers have to wait.
+const MAILED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Number that requests carry which producers pipeline.
 const PRODUCE: i16 = 0;
 
@@ -47,6 +50,7 @@ pub struct Shard {
     pub(crate) partitions: HashMap<PartitionId, Partition, foldhash::fast::RandomState>,
     pub(crate) by_log: HashMap<(usize, LogId), PartitionId, foldhash::fast::RandomState>,
     pub(crate) tending: Tending,
+    pub(crate) unmade: Unmade,
     /// What is coordinated; shard 0 has it.
     pub(crate) controller: Option<Box<Controller>>,
     pub(crate) conns: Vec<Conn>,
@@ -57,6 +61,8 @@ pub struct Shard {
     /// Connections to be looked at before the turn ends: something of theirs has been answered.
     listed: Vec<ConnId>,
     completions: Vec<Completion>,
+    /// Bytes of records that went to other shards and have not come to their end there.
+    pub(crate) mailed_bytes: usize,
     is_draining: bool,
     pub(crate) has_begun: bool,
 }
@@ -125,6 +131,7 @@ impl Shard {
             partitions: HashMap::default(),
             by_log: HashMap::default(),
             tending: Tending::default(),
+            unmade: Unmade::default(),
             controller,
             conns: Vec::new(),
             jobs: Jobs::default(),
@@ -133,6 +140,7 @@ impl Shard {
             tails: Tails::default(),
             listed: Vec::new(),
             completions: Vec::new(),
+            mailed_bytes: 0,
             is_draining: false,
             has_begun: false,
             shared,
@@ -191,6 +199,10 @@ impl Shard {
                 output.buffer().extend_from_slice(&answer);
             }
         }
+        if self.is_draining && self.conn_mut(id).is_some_and(|conn| !conn.is_producing()) {
+            self.leave(io, id);
+            return io.close(id);
+        }
         self.list(id);
     }
 
@@ -215,7 +227,11 @@ impl Shard {
             if let Some(conn) = self.conn_mut(id) {
                 conn.is_listed = false;
             }
-            while !io.is_congested(id)
+            if self.is_draining {
+                continue;
+            }
+            // Where there is none, the connection is told when it has drained.
+            while io.has_ample_room(id)
                 && let Some(conn) = self.conn_mut(id)
                 && let Some(frame) = conn.next_waiting(pipelines)
             {
@@ -248,7 +264,7 @@ impl Shard {
         if let Some(conn) = self.conn_mut(id) {
             let client_id = conn.client_id.clone().unwrap_or_default();
             log::info!("kafka client {client_id:?} is disconnected: {what}");
-            self.leave(id);
+            self.leave(io, id);
             io.close(id);
         }
     }
@@ -267,11 +283,11 @@ impl Shard {
         }
     }
 
-    pub(crate) fn leave(&mut self, id: ConnId) {
+    pub(crate) fn leave(&mut self, io: &mut Io<'_, Mail>, id: ConnId) {
         if let Some(conn) = self.conn_mut(id) {
-            let session = conn.fetch_session;
-            *conn = Conn::default();
-            self.fetch_sessions.remove(session);
+            let Conn { fetch_session, fetch_job, .. } = std::mem::take(conn);
+            self.fetch_sessions.remove(fetch_session);
+            self.drop_fetch(io, fetch_job);
             self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -298,10 +314,18 @@ impl Service for Shard {
         }
         self.conns[conn.slot()] = Conn::open(conn.generation(), io.peer());
         self.shared.connections.fetch_add(1, Ordering::Relaxed);
+        if self.is_draining {
+            self.leave(io, conn);
+            io.close(conn);
+        }
     }
 
     fn received(&mut self, io: &mut Io<'_, Mail>, id: ConnId, bytes: &[u8]) -> Received {
         let mut received = Received::default();
+        if self.is_draining {
+            received.consumed = bytes.len();
+            return received;
+        }
         let bytes_max = self.shared.config.request_bytes_max;
         while let Some(length) = bytes[received.consumed..].first_chunk() {
             let length = u32::from_be_bytes(*length);
@@ -315,12 +339,16 @@ impl Service for Shard {
                 received.next_len = end;
                 break;
             };
-            let is_congested = io.is_congested(id);
+            if io.congested() || (pipelines(frame) && self.mailed_bytes > MAILED_BYTES_MAX) {
+                received.hold = true;
+                break;
+            }
+            let has_room = io.has_ample_room(id);
             let Some(conn) = self.conn_mut(id) else {
                 received.consumed = bytes.len();
                 break;
             };
-            if conn.may_begin(pipelines(frame)) && !is_congested {
+            if conn.may_begin(pipelines(frame)) && has_room {
                 if !conn.is_settled && self.follows(io, id, frame) {
                     return received;
                 }
@@ -341,8 +369,8 @@ impl Service for Shard {
         self.go_on(io);
     }
 
-    fn closed(&mut self, _io: &mut Io<'_, Mail>, id: ConnId) {
-        self.leave(id);
+    fn closed(&mut self, io: &mut Io<'_, Mail>, id: ConnId) {
+        self.leave(io, id);
     }
 
     fn mail(&mut self, io: &mut Io<'_, Mail>, from: usize, Mail(letter): Mail) {
@@ -405,13 +433,15 @@ impl Service for Shard {
         }
     }
 
+    /// Appends that are under way are answered; the rest is not begun.
     fn drain(&mut self, io: &mut Io<'_, Mail>) {
         self.is_draining = true;
         self.tend_producers(io.clock.unix_ms, IsLast::Yes);
         for slot in 0..self.conns.len() {
-            if self.conns[slot].is_open {
-                let id = ConnId::from_parts(slot as u32, self.conns[slot].generation);
-                self.leave(id);
+            let conn = &self.conns[slot];
+            if conn.is_open && !conn.is_producing() {
+                let id = ConnId::from_parts(slot as u32, conn.generation);
+                self.leave(io, id);
                 io.close(id);
             }
         }

@@ -73,6 +73,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
     let wait_ms = request.max_wait_ms.clamp(0, WAIT_MS_MAX);
     let bytes_max = (request.max_bytes.max(0).unsigned_abs() as usize).min(RESPONSE_BYTES_MAX);
     let bytes_min = (request.min_bytes.max(0).unsigned_abs() as usize).min(bytes_max);
+    let asks_for_nothing = parts.is_empty();
     let parts = parts.into_iter().map(|(key, want)| {
         let place = locate(shard, &key);
         Part { key, want, place, fetched: None, is_watched: false }
@@ -89,10 +90,14 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
         is_parked: false,
         has_parked: false,
         has_news: false,
-        is_due: wait_ms == 0 || bytes_min == 0,
+        is_due: wait_ms == 0 || bytes_min == 0 || asks_for_nothing,
         call,
     };
+    let conn = job.call.caller.conn;
     let number = shard.jobs.add(Job::Fetch(Box::new(job)));
+    if let Some(conn) = shard.conn_mut(conn) {
+        conn.fetch_job = number;
+    }
     shard.look(io, number);
 }
 
@@ -134,11 +139,7 @@ impl Shard {
     /// Looks for records: first where other shards have partitions.
     fn look(&mut self, io: &mut Io<'_, Mail>, number: u64) {
         let Some(mut job) = self.take_fetch(number) else { return };
-        if !self
-            .conns
-            .get(job.call.caller.conn.slot())
-            .is_some_and(|conn| conn.is_open && conn.generation == job.call.caller.conn.generation())
-        {
+        if self.conn_mut(job.call.caller.conn).is_none() {
             return self.forget_fetch(io, number, &job);
         }
         job.has_news = false;
@@ -160,6 +161,11 @@ impl Shard {
                 elsewhere.extend((0..self.shared.shards).map(work));
             }
             elsewhere[shard].parts.push(want.part(part as u32, id));
+        }
+        // All together they are to find no more than the consumer takes.
+        for work in &mut elsewhere {
+            let share = job.bytes_max * work.parts.len() / job.parts.len();
+            work.bytes_max = share.max(job.bytes_min);
         }
         job.waiting = elsewhere.iter().filter(|work| !work.parts.is_empty()).count() as u32;
         if job.waiting == 0 {
@@ -208,8 +214,19 @@ impl Shard {
         }
     }
 
+    /// A connection has gone: its fetch need not wait any longer. One that is not parked finds out by itself.
+    pub(crate) fn drop_fetch(&mut self, io: &mut Io<'_, Mail>, number: u64) {
+        let is_parked = matches!(self.jobs.get(number), Some(Job::Fetch(job)) if job.is_parked);
+        if is_parked && let Some(job) = self.take_fetch(number) {
+            self.forget_fetch(io, number, &job);
+        }
+    }
+
     /// All is known but what is here: answers, or parks.
     fn assemble(&mut self, io: &mut Io<'_, Mail>, number: u64, mut job: Box<FetchJob>) {
+        if self.conn_mut(job.call.caller.conn).is_none() {
+            return self.forget_fetch(io, number, &job);
+        }
         if !job.is_due && !self.has_enough(&job) {
             if job.has_news {
                 // Whoever had it does not tell again.
@@ -221,9 +238,8 @@ impl Shard {
                 part.fetched = None;
                 if let Ok(Place { id, shard }) = part.place
                     && shard == self.me
-                    && let Some(partition) = self.partitions.get_mut(&id)
                 {
-                    partition.watch(watcher);
+                    self.watch(id, watcher);
                 }
             }
             if !std::mem::replace(&mut job.has_parked, true) {
@@ -278,8 +294,7 @@ impl Shard {
 
     /// How far a partition of this shard reaches, if it has the offset that is wanted.
     fn reach_of(&mut self, want: &Want, id: PartitionId) -> Result<Reach, ErrorCode> {
-        let (partition, store) = self.partition(id)?;
-        let reach = partition.reach(store);
+        let reach = self.reach_here(id)?;
         let is_there = u64::try_from(want.offset)
             .is_ok_and(|offset| (reach.start..=reach.high_watermark).contains(&offset));
         if is_there { Ok(reach) } else { Err(ErrorCode::OffsetOutOfRange) }
@@ -295,9 +310,7 @@ impl Shard {
         for part in &job.parts {
             let Ok(Place { id, shard }) = part.place else { continue };
             if shard == self.me {
-                if let Some(partition) = self.partitions.get_mut(&id) {
-                    partition.forget(watcher);
-                }
+                self.forget_watcher(id, watcher);
             } else if part.is_watched {
                 elsewhere[shard].push(id);
             }
@@ -339,7 +352,10 @@ impl Shard {
             FetchResponseWriter::begin(response, job.call.version, 0, 0, job.session_id, topics.len());
         let mut topics = topics.into_iter();
         let mut before: Option<PartKey> = None;
-        let (mut left, mut is_first, mut starved) = (job.bytes_max, true, None);
+        let lacks_room =
+            |part: &&Part| part.fetched.as_ref().is_some_and(|fetched| fetched.starves(part, job.isolation));
+        let mut starved = job.parts.iter().find(lacks_room).map(|part| part.key.clone());
+        let (mut left, mut is_first) = (job.bytes_max, true);
         let (mut copied, mut in_files) = (0, 0);
         for (part, (is_told, outcome, has_records)) in job.parts.iter_mut().zip(known) {
             if !is_told {
@@ -393,6 +409,13 @@ impl Shard {
             self.fetch_sessions.begin_with(job.session_id, key);
         }
         self.list(caller.conn);
+    }
+}
+
+impl Fetched {
+    /// Whether another shard had no room for what the partition has.
+    fn starves(&self, part: &Part, isolation: Isolation) -> bool {
+        self.records.is_empty() && self.outcome.is_ok_and(|reach| has_records(&part.want, reach, isolation))
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct ProduceJob {
     parts: Vec<(i32, Result<Placed, Refused>)>,
     /// Parts not heard of.
     waiting: u32,
+    /// Bytes of records that went to other shards.
+    mailed_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -49,6 +51,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &Call, body
         topics: Vec::with_capacity(request.topics.len()),
         parts: Vec::new(),
         waiting: 0,
+        mailed_bytes: 0,
     };
     let mut orders = Vec::new();
     for topic in &request.topics {
@@ -75,9 +78,12 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &Call, body
         job.topics.push(ProduceTopic { name, id: topic.topic_id, parts: topic.partitions.len() });
     }
     job.waiting = orders.len() as u32;
+    let mailed = orders.iter().filter(|(owner, ..)| *owner != shard.me);
+    job.mailed_bytes = mailed.map(|(_, _, _, records)| records.len()).sum();
     if orders.is_empty() {
         return answer(shard, io, &job);
     }
+    shard.mailed_bytes += job.mailed_bytes;
     let number = shard.jobs.add(Job::Produce(job));
     let id = request.transactional_id.map(Into::into);
     let transactional = id.map(|id| Transactional { id, version: call.version });
@@ -127,6 +133,7 @@ impl Shard {
         if job.waiting == 0
             && let Some(Job::Produce(job)) = self.jobs.take(number)
         {
+            self.mailed_bytes -= job.mailed_bytes;
             answer(self, io, &job);
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mainstem_disk::fault::FaultFs;
+use mainstem_disk::fault::{FaultFs, Plan};
 use mainstem_disk::{Committer, SegmentStore, Settings};
 use mainstem_kafka::api::create_topics::{CreatableTopic, CreateTopicsRequest};
 use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic};
@@ -232,6 +232,20 @@ impl Broker {
     /// Lets the disks of all shards do nothing, or go on.
     pub(crate) fn set_stuck(&mut self, is_stuck: bool) {
         self.doors.iter_mut().for_each(|door| door.is_stuck = is_stuck);
+    }
+
+    /// Lets the disk of a store have room for so many more bytes, or for as many as come.
+    pub(crate) fn set_space(&self, home: usize, more_bytes: Option<u64>) {
+        let disk = &self.disks.as_ref().expect("stores in files")[home];
+        let taken: u64 = disk.files().iter().map(|(_, bytes)| bytes).sum();
+        disk.set(Plan { space_bytes: more_bytes.map(|more| taken + more), ..Plan::default() });
+    }
+
+    /// The process is to end.
+    pub(crate) fn drain(&mut self) {
+        for (door, detached) in self.doors.iter_mut().zip(&mut self.detached) {
+            door.drain(&mut detached.io());
+        }
     }
 
     /// Lets a client send bytes, whatever they are.

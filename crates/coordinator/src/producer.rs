@@ -151,6 +151,15 @@ pub struct Producers {
     aborted: AbortedIndex,
     /// What is not durable yet, oldest first.
     undo: VecDeque<Undo>,
+    /// Producers of which nothing is known because all they wrote was taken back, or refused by the log: where they
+    /// go on. What is on its way behind that must not take its place.
+    withdrawn: HashMap<i64, Withdrawn>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Withdrawn {
+    epoch: i16,
+    sequence: i32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -176,6 +185,7 @@ impl Producers {
             ended: VecDeque::new(),
             aborted: AbortedIndex::default(),
             undo: VecDeque::new(),
+            withdrawn: HashMap::new(),
         }
     }
 
@@ -204,6 +214,7 @@ impl Producers {
             None if membership == Membership::VerifiedOwnEpoch && batch.base_sequence != 0 => {
                 Some(Error::OutOfOrderSequenceNumber)
             }
+            None if self.is_withdrawn_before(batch) => Some(Error::OutOfOrderSequenceNumber),
             // Nothing is known of it any more, or never was: it may begin anywhere.
             None => None,
         };
@@ -265,11 +276,37 @@ impl Producers {
         self.put(marker.producer_id, entry, before, offset);
     }
 
+    /// A batch that was to be appended could not be.
+    pub fn failed(&mut self, batch: &Data) {
+        if !self.entries.contains_key(&batch.producer_id) {
+            self.withdraw(batch.producer_id, batch.producer_epoch, batch.base_sequence);
+        }
+    }
+
+    /// The first to be withdrawn counts. Beyond the bound all are forgotten.
+    fn withdraw(&mut self, producer_id: i64, epoch: i16, sequence: i32) {
+        if self.withdrawn.len() >= self.limits.producers {
+            self.withdrawn.clear();
+        }
+        let known = self.withdrawn.entry(producer_id).or_insert(Withdrawn { epoch, sequence });
+        if known.epoch < epoch {
+            *known = Withdrawn { epoch, sequence };
+        }
+    }
+
+    /// Whether something that would come before this batch has been withdrawn.
+    fn is_withdrawn_before(&self, batch: &Data) -> bool {
+        self.withdrawn.get(&batch.producer_id).is_some_and(|withdrawn| {
+            withdrawn.epoch == batch.producer_epoch && withdrawn.sequence != batch.base_sequence
+        })
+    }
+
     fn put(&mut self, producer_id: i64, entry: Entry, before: Option<Entry>, offset: u64) {
         if before.is_none() && self.entries.len() >= self.limits.producers {
             self.forget_silent();
         }
         self.entries.insert(producer_id, entry);
+        self.withdrawn.remove(&producer_id);
         self.undo.push_back(Undo { offset, producer_id, before });
     }
 
@@ -295,7 +332,12 @@ impl Producers {
                     self.open.extend(before.open_from.map(|begin| (begin, undo.producer_id)));
                     self.entries.insert(undo.producer_id, before);
                 }
-                None => drop(self.entries.remove(&undo.producer_id)),
+                None => {
+                    let gone = self.entries.remove(&undo.producer_id);
+                    if let Some((epoch, sequence)) = gone.and_then(|entry| entry.begins_with()) {
+                        self.withdraw(undo.producer_id, epoch, sequence);
+                    }
+                }
             }
         }
         while self.ended.pop_back_if(|ended| ended.marker_offset >= offset).is_some() {}

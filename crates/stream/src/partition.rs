@@ -200,7 +200,12 @@ impl Partition {
         }
         let rewritten = rewrite(records, &header, config, unix_ms)?;
         let records = rewritten.as_deref().unwrap_or(records);
-        let appended = store.append(self.log, records).map_err(|error| refusal(&error))?;
+        let appended = store.append(self.log, records).map_err(|error| {
+            if header.producer_id >= 0 {
+                self.known.producers.failed(&data(&header));
+            }
+            refusal(&error)
+        })?;
         if header.producer_id >= 0 {
             let header = BatchHeader::parse(records).unwrap_or(header);
             self.known.producers.appended(&data(&header), appended.base_offset, unix_ms);

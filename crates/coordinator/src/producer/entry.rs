@@ -76,6 +76,13 @@ impl Entry {
         }
     }
 
+    /// Its epoch and the first sequence number that is known of that.
+    pub(super) fn begins_with(&self) -> Option<(i16, i32)> {
+        let Written { last_sequence, last_offset_delta, .. } = *self.batches().first()?;
+        let first = last_sequence.cast_unsigned().wrapping_sub(last_offset_delta) & i32::MAX.cast_unsigned();
+        Some((self.epoch, first.cast_signed()))
+    }
+
     pub(super) fn duplicate_of(&self, batch: &Data) -> Option<&Written> {
         if batch.producer_epoch != self.epoch {
             return None;

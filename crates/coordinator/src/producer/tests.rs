@@ -204,6 +204,8 @@ struct Both {
     producers: Producers,
     model: Model,
     durable: u64,
+    /// Producers of which all was taken back: the epoch and sequence number with which they had begun.
+    withdrawn: BTreeMap<i64, (i16, i32)>,
 }
 
 impl Both {
@@ -217,13 +219,25 @@ impl Both {
 
     fn put(&mut self, put: Put) {
         let offset = self.model.end();
+        let producer_id = match &put {
+            Put::Data(batch) => batch.producer_id,
+            Put::Marker(marker) => marker.producer_id,
+        };
+        self.withdrawn.remove(&producer_id);
         tell(&mut self.producers, offset, &put);
         self.model.0.push((offset, put));
     }
 
     fn data(&mut self, batch: Data, membership: Membership) {
         let verdict = self.producers.check(&batch, membership);
-        assert_eq!(verdict, self.model.check(&batch, membership), "{batch:?}");
+        let withdrawn = self.withdrawn.get(&batch.producer_id);
+        let overtakes = withdrawn
+            .is_some_and(|(epoch, first)| *epoch == batch.producer_epoch && *first != batch.base_sequence);
+        let expected = match self.model.check(&batch, membership) {
+            Verdict::Append if overtakes => Verdict::Refused(Error::OutOfOrderSequenceNumber),
+            verdict => verdict,
+        };
+        assert_eq!(verdict, expected, "{batch:?}");
         if verdict == Verdict::Append {
             self.put(Put::Data(batch));
         }
@@ -271,7 +285,8 @@ impl Both {
             }
             Step::Fail => {
                 self.producers.rollback_to(self.durable);
-                self.model.0.retain(|(offset, _)| *offset < self.durable);
+                let lost = self.model.0.extract_if(.., |(offset, _)| *offset >= self.durable).collect();
+                self.withdraw(lost);
             }
             Step::Restart(seed) => self.restart(seed),
             Step::Aborted(from, until) => {
@@ -289,8 +304,24 @@ impl Both {
         assert_eq!(stable, self.model.last_stable_offset(self.durable));
     }
 
+    /// Takes note of how those have begun of whom nothing is left.
+    fn withdraw(&mut self, lost: Vec<(u64, Put)>) {
+        let mut met = Vec::new();
+        for (_, put) in lost {
+            let (producer_id, begin) = match put {
+                Put::Data(batch) => (batch.producer_id, Some((batch.producer_epoch, batch.base_sequence))),
+                Put::Marker(marker) => (marker.producer_id, None),
+            };
+            if self.model.epoch(producer_id).is_none() && !met.contains(&producer_id) {
+                self.withdrawn.extend(begin.map(|begin| (producer_id, begin)));
+            }
+            met.push(producer_id);
+        }
+    }
+
     fn restart(&mut self, seed: u64) {
         self.model.0.retain(|(offset, _)| *offset < self.durable);
+        self.withdrawn.clear();
         // The snapshot may be as old as one likes.
         let mut older = Producers::new(Limits::default());
         let until = self.boundary(seed, 0);
@@ -324,6 +355,7 @@ proptest! {
             producers: Producers::new(Limits::default()),
             model: Model::default(),
             durable: 0,
+            withdrawn: BTreeMap::new(),
         };
         for step in &steps {
             both.take(step);
@@ -436,4 +468,19 @@ fn a_snapshot_that_was_kept_is_read() {
         read.aborted_between(0, 6).collect::<Vec<_>>(),
         producers.aborted_between(0, 6).collect::<Vec<_>>()
     );
+}
+
+#[test]
+fn what_was_on_its_way_behind_a_batch_that_failed_does_not_take_its_place() {
+    let mut producers = Producers::new(Limits::default());
+    producers.appended(&batch(1, 0, 0), 0, 0);
+    producers.rollback_to(0);
+    producers.failed(&batch(2, 0, 5));
+    for (id, first) in [(1, 0), (2, 5)] {
+        let check = |sequence| producers.check(&batch(id, 0, sequence), Membership::Unknown);
+        assert_eq!(check(first + 1), Verdict::Refused(Error::OutOfOrderSequenceNumber));
+        assert_eq!(check(first), Verdict::Append);
+    }
+    producers.appended(&batch(1, 0, 0), 0, 0);
+    assert_eq!(producers.check(&batch(1, 0, 1), Membership::Unknown), Verdict::Append);
 }

@@ -20,7 +20,7 @@
 //! # Files
 //! `config` · `shared` what shards share · `catalogue` topics there are · `topic_config` and what they are set to ·
 //! `conn` a connection and the order of its answers · `shard` the service · `mail` between shards · `work` what is
-//! done where a partition lives · `jobs` what waits for it · `partition` a partition · `kept` keyed records that
+//! done where a partition lives · `jobs` what waits for it · `partition` a partition, `unmade` one without a log · `kept` keyed records that
 //! must last · `tending` what goes on by itself · `producers` what a partition knows of its producers · `held` batches
 //! that wait for the transaction coordinator · `controller` what is coordinated on shard 0 · `groups` consumer groups
 //! there · `transactions` transactions there · `markers` their ends, into partitions and groups · `handlers` one file
@@ -49,6 +49,7 @@ mod tail;
 mod tending;
 mod topic_config;
 mod transactions;
+mod unmade;
 mod work;
 
 pub use config::Config;

@@ -1,33 +1,46 @@
 //! What goes on without anybody asking: partitions that nobody has opened since the start, and what stores do by
 //! themselves. Retention and compaction need a log to be open.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
-use mainstem_log::Options;
+use mainstem_log::{LogId, Options};
 use mainstem_runtime::Io;
 
 use crate::catalogue::{Catalogue, PartitionId, from_hex};
 use crate::mail::Mail;
+use crate::partition::log_name;
 use crate::shard::{Shard, StoreAt, Timer};
 
-/// Logs that are opened in one turn: each may have to be recovered.
-const OPENED_MAX: usize = 8;
+/// Logs that are opened or removed in one turn: to recover or remove one takes the disk its time.
+const LOGS_MAX: usize = 8;
 /// When stores go on that have more to do than one piece, ms.
 const BUSY_MS: u64 = 10;
 
 /// What is left to do.
 #[derive(Debug, Default)]
 pub(crate) struct Tending {
-    /// Partitions that have not been opened since the start.
-    unopened: VecDeque<PartitionId>,
-    /// Logs whose topic was deleted when the broker ended before they were removed: store and name.
-    orphans: VecDeque<(usize, String)>,
+    /// Partitions that have a log which has not been opened since the start, and the stores they are in.
+    unopened: BTreeMap<PartitionId, usize>,
+    /// The last of them that has been tried.
+    tried: Option<PartitionId>,
+    /// Logs to be removed, and their stores.
+    doomed: VecDeque<(usize, Doomed)>,
     /// The timer of stores that have more to do is set.
     is_going_on: bool,
 }
 
+/// A log of a topic that has been deleted.
+#[derive(Debug)]
+enum Doomed {
+    Open(LogId),
+    /// It has not been opened since the start.
+    Closed(String),
+}
+
 impl Tending {
-    /// The logs that `stores` have, by what the catalogue knows of their topics.
+    /// The logs that `stores` have, by what the catalogue knows of their topics. Those that it does not know were to
+    /// be removed when the broker ended.
     pub(crate) fn find(stores: &[StoreAt], catalogue: &Catalogue) -> Self {
         let mut found = Self::default();
         for (at, StoreAt { home, store }) in stores.iter().enumerate() {
@@ -35,20 +48,43 @@ impl Tending {
                 let Some(id) = partition_of(&name) else { continue };
                 let topic = catalogue.topic_by_id(id.topic);
                 if topic.is_some_and(|topic| topic.home(id.index) == Some(*home)) {
-                    found.unopened.push_back(id);
+                    found.unopened.insert(id, at);
                 } else {
-                    found.orphans.push_back((at, name));
+                    found.doomed.push_back((at, Doomed::Closed(name)));
                 }
             }
         }
         found
     }
-}
 
-impl Tending {
     /// Whether the partition has a log that has not been opened since the start.
     pub(crate) fn is_unopened(&self, id: PartitionId) -> bool {
-        self.unopened.contains(&id)
+        self.unopened.contains_key(&id)
+    }
+
+    /// A partition's log has been opened.
+    pub(crate) fn has_opened(&mut self, id: PartitionId) {
+        self.unopened.remove(&id);
+    }
+
+    /// Has an open log removed before long.
+    pub(crate) fn remove_log(&mut self, store: usize, log: LogId) {
+        self.doomed.push_back((store, Doomed::Open(log)));
+    }
+
+    /// Has the log of a partition removed that has not been opened since the start. Returns its store, if it has one.
+    pub(crate) fn remove_unopened(&mut self, id: PartitionId) -> Option<usize> {
+        let store = self.unopened.remove(&id)?;
+        self.doomed.push_back((store, Doomed::Closed(log_name(id))));
+        Some(store)
+    }
+
+    /// The next partition to be opened. One that cannot be is not tried again, but by who asks for it.
+    fn next_unopened(&mut self) -> Option<PartitionId> {
+        let from = self.tried.map_or(Bound::Unbounded, Bound::Excluded);
+        let (id, _) = self.unopened.range((from, Bound::Unbounded)).next()?;
+        self.tried = Some(*id);
+        self.tried
     }
 }
 
@@ -59,18 +95,21 @@ fn partition_of(name: &str) -> Option<PartitionId> {
 }
 
 impl Shard {
-    /// Opens some of the partitions that nobody has opened, and removes logs that should have been removed.
+    /// Opens some of the partitions that nobody has opened, and removes some logs of deleted topics.
     pub(crate) fn open_some(&mut self, io: &mut Io<'_, Mail>) {
-        for _ in 0..OPENED_MAX {
-            if let Some(id) = self.tending.unopened.pop_front() {
+        for _ in 0..LOGS_MAX {
+            if let Some(id) = self.tending.next_unopened() {
                 if let Err(code) = self.partition(id) {
                     log::debug!("partition {} of a topic is left closed: {code}", id.index);
                 }
-            } else if let Some((at, name)) = self.tending.orphans.pop_front() {
+            } else if let Some((at, doomed)) = self.tending.doomed.pop_front() {
                 let store = &mut *self.stores[at].store;
-                let removed = store.open(&name, &Options::default()).and_then(|log| store.remove(log));
-                if let Err(error) = removed {
-                    log::error!("log {name} of a deleted topic could not be removed: {error}");
+                let log = match doomed {
+                    Doomed::Open(log) => Ok(log),
+                    Doomed::Closed(name) => store.open(&name, &Options::default()),
+                };
+                if let Err(error) = log.and_then(|log| store.remove(log)) {
+                    log::error!("a log of a deleted topic could not be removed: {error}");
                 }
             } else {
                 return;

@@ -174,9 +174,7 @@ impl Shard {
             }
             Work::Forget { watcher, partitions } => {
                 for id in partitions {
-                    if let Some(partition) = self.partitions.get_mut(&id) {
-                        partition.forget(watcher);
-                    }
+                    self.forget_watcher(id, watcher);
                 }
             }
         }
@@ -285,9 +283,7 @@ impl Shard {
             && is_short(&all, work.bytes_min)
         {
             for part in &work.parts {
-                if let Some(partition) = self.partitions.get_mut(&part.id) {
-                    partition.watch(watcher);
-                }
+                self.watch(part.id, watcher);
             }
         }
         all
@@ -304,6 +300,9 @@ impl Shard {
         into: &mut Records,
     ) -> Result<Reach, ErrorCode> {
         let sendable = self.shared.sendable;
+        if self.is_unmade(part.id) {
+            return if part.offset == 0 { Ok(Reach::default()) } else { Err(ErrorCode::OffsetOutOfRange) };
+        }
         let (partition, store) = self.partition(part.id)?;
         let reach = partition.reach(store);
         let offset = u64::try_from(part.offset).map_err(|_| ErrorCode::OffsetOutOfRange)?;
@@ -335,6 +334,9 @@ impl Shard {
     }
 
     fn ask_here(&mut self, id: PartitionId, ask: &PartAsk) -> Result<PartAnswer, ErrorCode> {
+        if self.is_unmade(id) {
+            return crate::unmade::answer(ask);
+        }
         let (partition, store) = self.partition(id)?;
         let reach = partition.reach(store);
         Ok(match *ask {
@@ -384,6 +386,8 @@ impl Shard {
         })?;
         self.by_log.insert((at, partition.log), id);
         self.partitions.insert(id, partition);
+        self.tending.has_opened(id);
+        self.is_made(id);
         Ok(())
     }
 
@@ -412,41 +416,25 @@ impl Shard {
     /// Removes partitions that are here; their topic is no more.
     pub(crate) fn remove_partitions(&mut self, io: &mut Io<'_, Mail>, partitions: Vec<PartitionId>) {
         for id in partitions {
-            // One that has never been opened is opened to be removed.
-            let (at, log) = match self.partitions.remove(&id) {
-                Some(partition) => {
-                    let (at, log) = (partition.store, partition.log);
-                    let mut told = Vec::new();
-                    let watchers = partition.dissolve(|job, produced| told.push((job, produced)));
-                    for (job, produced) in told {
-                        self.work_done(io, job, Done::Produced(produced));
-                    }
-                    for watcher in watchers {
-                        self.tell_news(io, watcher);
-                    }
-                    (at, log)
+            if let Some(partition) = self.partitions.remove(&id) {
+                let (at, log) = (partition.store, partition.log);
+                let mut told = Vec::new();
+                let watchers = partition.dissolve(|job, produced| told.push((job, produced)));
+                for (job, produced) in told {
+                    self.work_done(io, job, Done::Produced(produced));
                 }
-                // What nobody has opened since everything was, has no log.
-                None if !self.tending.is_unopened(id) => continue,
-                None => match self.find_log(id) {
-                    Some(found) => found,
-                    None => continue,
-                },
-            };
-            self.by_log.remove(&(at, log));
-            self.snapshots[at].remove(&mut *self.stores[at].store, io.clock.unix_ms, id);
-            if let Err(error) = self.stores[at].store.remove(log) {
-                log::error!("a log of a deleted topic could not be removed: {error}");
+                for watcher in watchers {
+                    self.tell_news(io, watcher);
+                }
+                self.by_log.remove(&(at, log));
+                self.snapshots[at].remove(&mut *self.stores[at].store, io.clock.unix_ms, id);
+                self.tending.remove_log(at, log);
+            } else if let Some(at) = self.tending.remove_unopened(id) {
+                self.snapshots[at].remove(&mut *self.stores[at].store, io.clock.unix_ms, id);
+            } else {
+                self.forget_unmade(io, id);
             }
         }
-    }
-
-    /// The log of a partition that has not been opened, in whatever store of this shard.
-    fn find_log(&mut self, id: PartitionId) -> Option<(usize, mainstem_log::LogId)> {
-        let name = crate::partition::log_name(id);
-        let at = self.stores.iter().position(|known| known.store.names().contains(&name))?;
-        let log = self.stores[at].store.open(&name, &mainstem_log::Options::default()).ok()?;
-        Some((at, log))
     }
 }
 

@@ -102,6 +102,19 @@ pub(crate) fn find(
     }
 }
 
+/// The offset for a timestamp, in a partition without records.
+///
+/// # Errors
+/// Nobody knows such a timestamp.
+pub(crate) fn find_in_nothing(timestamp_ms: i64) -> Result<PartAnswer, ErrorCode> {
+    let offset = match timestamp_ms {
+        LATEST | EARLIEST | EARLIEST_LOCAL | EARLIEST_PENDING_UPLOAD => 0,
+        _ if timestamp_ms < LATEST_TIERED => return Err(ErrorCode::UnsupportedVersion),
+        _ => -1,
+    };
+    Ok(PartAnswer::Offset { offset, timestamp_ms: -1 })
+}
+
 /// The first record of those with the largest timestamp: headers tell which batch has it.
 fn find_largest(
     partition: &Partition,

@@ -22,7 +22,7 @@ use crate::topic_config::{TimestampType, TopicConfig};
 /// What the records of one batch may take when they are decompressed for a check, bytes.
 pub(crate) const PLAIN_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Bits of a batch's attributes: timestamps are of the batch's arrival.
-const LOG_APPEND_TIME: i16 = 8;
+pub(crate) const LOG_APPEND_TIME: i16 = 8;
 
 /// Why a batch was not appended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use mainstem_runtime::Io;
 use crate::catalogue::{PartitionId, hex};
 use crate::kept::Kept;
 use crate::mail::Mail;
-use crate::partition::PLAIN_BYTES_MAX;
+use crate::partition::{LOG_APPEND_TIME, PLAIN_BYTES_MAX};
 use crate::shard::Shard;
 
 /// The log of positions, in each store with bound partitions.
@@ -297,6 +297,9 @@ fn take_records(
     taken: &mut Vec<Outgoing>,
 ) -> Result<(), Error> {
     let corrupt = Error::Corrupt { offset: batch.header.base_offset };
+    // Records of a batch whose time is that of its arrival still have their producer's.
+    let arrived_ms =
+        (batch.header.attributes & LOG_APPEND_TIME != 0).then_some(batch.header.max_timestamp_ms);
     let bytes = plain(batch, PLAIN_BYTES_MAX).map_err(|_| corrupt.clone())?;
     for record in Records::of(batch.header, &bytes) {
         let record = record.map_err(|_| corrupt.clone())?;
@@ -310,7 +313,7 @@ fn take_records(
             source,
             partition,
             offset: record.offset,
-            timestamp_ms: record.timestamp_ms,
+            timestamp_ms: arrived_ms.unwrap_or(record.timestamp_ms),
             key: record.key.map(<[u8]>::to_vec),
             value: record.value.map(<[u8]>::to_vec),
             headers: headers.collect::<Result<_, _>>().map_err(|_| corrupt.clone())?,

@@ -20,7 +20,7 @@ struct Program {
     in_smoke: bool,
 }
 
-const PROGRAMS: [Program; 4] = [
+const PROGRAMS: [Program; 5] = [
     Program {
         name: "crashes of the log",
         package: "mainstem-disk",
@@ -47,6 +47,13 @@ const PROGRAMS: [Program; 4] = [
         package: "mainstem-sim",
         target: "sim",
         test: "clients_see_what_they_were_promised",
+        in_smoke: false,
+    },
+    Program {
+        name: "whole brokers, with clients of Kafka",
+        package: "mainstem-sim",
+        target: "sim",
+        test: "kafka_clients_see_what_they_were_promised",
         in_smoke: false,
     },
 ];

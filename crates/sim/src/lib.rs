@@ -20,7 +20,7 @@
 //! The real clock, the real network, the real disk. What a broker does inside: it is judged by what its clients see.
 //!
 //! # Entry points
-//! [`try_seed`], [`trace`]; [`Flaw`] for tests that plant bugs.
+//! [`try_seed`], [`trace`]; [`Flaw`] for tests that plant bugs. [`kafka`] has the same for the Kafka door.
 //!
 //! # Files
 //! `plan` what a run is made of · `run` steps · `finish` its end · `client` · `frames` packets · `ledger` what was
@@ -33,6 +33,7 @@ mod finish;
 mod flaw;
 mod frames;
 mod heard;
+pub mod kafka;
 mod ledger;
 mod machine;
 mod plan;
@@ -51,7 +52,7 @@ pub use run::Tally;
 use run::Run;
 
 fn run(seed: u64, fs: FaultFs, flaw: &mut dyn Flaw) -> Result<Tally, Violation> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
+    caught(|| {
         let mut run = Run::new(seed, fs, flaw)?;
         for _ in 0..run.plan.steps {
             run.step()?;
@@ -60,8 +61,25 @@ fn run(seed: u64, fs: FaultFs, flaw: &mut dyn Flaw) -> Result<Tally, Violation> 
         let acked = run.ledger.messages.iter().filter(|message| message.acked.is_some());
         let (acknowledged, delivered) = (acked.count() as u64, run.ledger.deliveries);
         Ok(Tally { acknowledged, delivered, ..run.tally })
-    }));
+    })
+}
+
+/// What a run comes to. A panic is a violation as well.
+fn caught(run: impl FnOnce() -> Result<Tally, Violation>) -> Result<Tally, Violation> {
+    let outcome = catch_unwind(AssertUnwindSafe(run));
     outcome.unwrap_or_else(|panic| Err(Violation(format!("panic: {}", message_of(&*panic)))))
+}
+
+/// All that happens in a run, one line each.
+fn traced(seed: u64, run: impl FnOnce(FaultFs) -> Result<Tally, Violation>) -> Vec<String> {
+    let fs = FaultFs::new(seed);
+    fs.trace();
+    heard::listen();
+    let outcome = run(fs.clone());
+    heard::stop();
+    let mut trace = fs.take_trace();
+    trace.push(format!("{outcome:?}"));
+    trace
 }
 
 fn message_of(panic: &(dyn Any + Send)) -> String {
@@ -79,12 +97,5 @@ pub fn try_seed(seed: u64, flaw: &mut dyn Flaw) -> Result<Tally, Violation> {
 
 /// Everything that happens with one seed, one line each: packets, calls of the file system, ends and beginnings.
 pub fn trace(seed: u64, flaw: &mut dyn Flaw) -> Vec<String> {
-    let fs = FaultFs::new(seed);
-    fs.trace();
-    heard::listen();
-    let outcome = run(seed, fs.clone(), flaw);
-    heard::stop();
-    let mut trace = fs.take_trace();
-    trace.push(format!("{outcome:?}"));
-    trace
+    traced(seed, |fs| run(seed, fs, flaw))
 }

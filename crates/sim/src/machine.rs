@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainstem_broker::{Counters, Durability, MqttConfig, Shard, Shared, StoreAt, settle_origins};
-use mainstem_disk::fault::FaultFs;
+use mainstem_disk::fault::{self, Dice, FaultFs};
 use mainstem_disk::{Committer, Fs, SegmentStore, Settings};
 use mainstem_doors::{Bindings, Doors, Mail};
 use mainstem_log::{Error, Lender, Store};
@@ -13,11 +13,12 @@ use mainstem_runtime::{Clock, ConnId, Detached, Io, Service};
 use mainstem_stream as stream;
 
 use crate::disk::{Gate, SlowStore};
+use crate::ledger::Violation;
 
 /// Directory of the stores, one for each shard.
 const STORES: &str = "/log";
 /// Milliseconds since 1970 when virtual time begins.
-const BEGAN_UNIX_MS: u64 = 1_800_000_000_000;
+pub(crate) const BEGAN_UNIX_MS: u64 = 1_800_000_000_000;
 
 /// A connection as client and network know it.
 pub(crate) type LinkId = usize;
@@ -122,6 +123,46 @@ impl Machine {
         };
         (0..count).for_each(|shard| machine.begin_turn(shard, now_ms));
         Ok(machine)
+    }
+
+    /// A broker that has nothing to do with any other.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub(crate) fn idle(setup: &Setup, now_ms: u64) -> Result<Self, Violation> {
+        Self::start(&FaultFs::new(0), setup, 1, 0, now_ms)
+            .map_err(|error| Violation(format!("an empty disk is refused: {error}")))
+    }
+
+    /// Starts a broker on what another has left. That may end at any step, and is then tried again on what it leaves.
+    ///
+    /// # Errors
+    /// It does not start although nothing ended it.
+    pub(crate) fn begin_again(
+        left: &FaultFs,
+        setup: &Setup,
+        shards: usize,
+        now_ms: u64,
+        dice: &mut Dice,
+        loses_power: bool,
+    ) -> Result<(Self, FaultFs), Violation> {
+        let seed = dice.roll();
+        let mut fs = left.clone();
+        loop {
+            let may_crash = dice.chance(20);
+            let crash_at = may_crash.then(|| 1 + dice.below(60));
+            fs.set(fault::Plan { crash_at, ..fault::Plan::default() });
+            match Self::start(&fs, setup, shards, seed, now_ms) {
+                Ok(machine) if !fs.has_crashed() => return Ok((machine, fs)),
+                Err(error) if !fs.has_crashed() => {
+                    return Err(Violation(format!("the broker does not start again: {error}")));
+                }
+                _ => {
+                    let seed = dice.roll();
+                    fs = if loses_power { fs.survivor(seed) } else { fs.killed(seed) };
+                }
+            }
+        }
     }
 
     pub(crate) fn shards(&self) -> usize {

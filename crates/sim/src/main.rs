@@ -4,19 +4,52 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use mainstem_sim::{Sound, Tally, trace, try_seed};
+use mainstem_sim::{Sound, Tally, Violation, kafka};
 
 const USAGE: &str = "\
-usage: mainstem-sim [--seed N [--trace] | --seeds A..B] [--seconds N] [--all]
+usage: mainstem-sim [--door mqtt|kafka] [--seed N [--trace] | --seeds A..B] [--seconds N] [--all]
 
+  --door DOOR  whose clients there are (mqtt)
   --seed N     this seed only
   --trace      print all that happens with it
   --seeds A..B these; without them, all from 0 on
   --seconds N  until so much time has passed (60 if no seeds are given)
   --all        go on behind a seed that fails";
 
+/// Whose clients there are.
+#[derive(Clone, Copy, Debug, Default)]
+enum Door {
+    #[default]
+    Mqtt,
+    Kafka,
+}
+
+impl Door {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mqtt => "mqtt",
+            Self::Kafka => "kafka",
+        }
+    }
+
+    fn try_seed(self, seed: u64) -> Result<Tally, Violation> {
+        match self {
+            Self::Mqtt => mainstem_sim::try_seed(seed, &mut Sound),
+            Self::Kafka => kafka::try_seed(seed, &mut Sound),
+        }
+    }
+
+    fn trace(self, seed: u64) -> Vec<String> {
+        match self {
+            Self::Mqtt => mainstem_sim::trace(seed, &mut Sound),
+            Self::Kafka => kafka::trace(seed, &mut Sound),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Options {
+    door: Door,
     seeds: Option<Range<u64>>,
     seconds: Option<u64>,
     is_traced: bool,
@@ -27,6 +60,13 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Option<Options> {
     let mut options = Options::default();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
+            "--door" => {
+                options.door = match arguments.next()?.as_str() {
+                    "mqtt" => Door::Mqtt,
+                    "kafka" => Door::Kafka,
+                    _ => return None,
+                }
+            }
             "--seed" => {
                 let seed = arguments.next()?.parse().ok()?;
                 options.seeds = Some(seed..seed + 1);
@@ -52,6 +92,7 @@ fn main() -> ExitCode {
     };
     // What panics is told with its seed.
     std::panic::set_hook(Box::new(|_| {}));
+    let door = options.door;
     let seconds = options.seconds.or(options.seeds.is_none().then_some(60));
     let seeds = options.seeds.unwrap_or(0..u64::MAX);
     let began = Instant::now();
@@ -63,16 +104,19 @@ fn main() -> ExitCode {
         }
         ran += 1;
         if options.is_traced {
-            for line in trace(seed, &mut Sound) {
+            for line in door.trace(seed) {
                 println!("{line}");
             }
         }
-        match try_seed(seed, &mut Sound) {
+        match door.try_seed(seed) {
             Ok(tally) => all += tally,
             Err(violation) => {
                 failed += 1;
                 println!("seed {seed}: {}", violation.0);
-                println!("  again: cargo run --profile sim -p mainstem-sim -- --seed {seed} --trace");
+                let door = door.name();
+                println!(
+                    "  again: cargo run --profile sim -p mainstem-sim -- --door {door} --seed {seed} --trace"
+                );
             }
         }
     }

@@ -55,7 +55,7 @@ pub(crate) struct Link {
     pub(crate) is_cut: bool,
     /// When the broker has ended it; the client reads on to the end.
     pub(crate) closed_ms: Option<u64>,
-    is_stalled: bool,
+    pub(crate) is_stalled: bool,
 }
 
 /// How a process ends.
@@ -535,31 +535,15 @@ impl<'a> Run<'a> {
     }
 
     fn restart(&mut self, left: &FaultFs) -> Result<(), Violation> {
-        let (shards, seed) = (self.machine.shards(), self.dice.roll());
+        let shards = self.machine.shards();
         // The stores of the old one must be gone before others use their files.
-        let nothing = FaultFs::new(0);
-        self.machine = Machine::start(&nothing, &self.setup, 1, 0, self.now_ms)
-            .map_err(|error| Violation(format!("an empty disk is refused: {error}")))?;
+        self.machine = Machine::idle(&self.setup, self.now_ms)?;
         let shards = if self.plan.changes_shards { 1 + self.dice.below(3) as usize } else { shards };
         self.now_ms += pick(&mut self.dice, &[0, 50, 1_500]);
-        let mut fs = left.clone();
-        loop {
-            let may_crash = self.dice.chance(20);
-            let crash_at = may_crash.then(|| 1 + self.dice.below(60));
-            fs.set(fault::Plan { crash_at, ..fault::Plan::default() });
-            match Machine::start(&fs, &self.setup, shards, seed, self.now_ms) {
-                Ok(machine) if !fs.has_crashed() => self.machine = machine,
-                Err(error) if !fs.has_crashed() => {
-                    return Err(Violation(format!("the broker does not start again: {error}")));
-                }
-                _ => {
-                    let seed = self.dice.roll();
-                    fs = if self.plan.faults.loses_power { fs.survivor(seed) } else { fs.killed(seed) };
-                    continue;
-                }
-            }
-            break;
-        }
+        let loses_power = self.plan.faults.loses_power;
+        let (machine, fs) =
+            Machine::begin_again(left, &self.setup, shards, self.now_ms, &mut self.dice, loses_power)?;
+        self.machine = machine;
         self.note_heard();
         let Counters { sessions, queued_messages, .. } = self.machine.counters();
         fs.note(|| format!("{shards} shards begin with {sessions} sessions, {queued_messages} messages"));
@@ -571,7 +555,7 @@ impl<'a> Run<'a> {
 }
 
 /// A packet, for those who read a trace.
-fn show(frame: &[u8]) -> String {
+pub(crate) fn show(frame: &[u8]) -> String {
     let parsed = [Version::V5, Version::V4].map(|version| mainstem_mqtt::decode(version, frame));
     let text = match &parsed {
         [Ok(Packet::Publish(publish)), _] | [_, Ok(Packet::Publish(publish))] => {

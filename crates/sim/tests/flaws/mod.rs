@@ -1,6 +1,7 @@
 //! Brokers with a bug each. The product's code is the same; what is wrong stands between it and its disk, or
 //! between it and its clients.
 
+pub(crate) mod kafka;
 mod stores;
 
 use std::collections::HashMap;
@@ -39,7 +40,7 @@ struct Lossy;
 
 impl Flaw for Lossy {
     fn wrap(&self) -> Wrap {
-        Arc::new(|store| Box::new(LostBatch::new(store)))
+        Arc::new(|store| Box::new(LostBatch::new(store, "mqtt")))
     }
 }
 
@@ -61,7 +62,7 @@ fn encode(version: Version, publish: Publish<'_>) -> Vec<u8> {
 }
 
 /// True once in `every` calls.
-fn is_turn(count: &mut u64, every: u64) -> bool {
+pub(crate) fn is_turn(count: &mut u64, every: u64) -> bool {
     *count += 1;
     count.is_multiple_of(every)
 }

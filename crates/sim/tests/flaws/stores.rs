@@ -87,13 +87,15 @@ impl Store for EarlyAcks {
 /// Passes over a batch in the middle of what a log had when it was opened.
 pub(crate) struct LostBatch {
     store: Box<dyn Store>,
-    /// The log of sessions, and the offset that is lost.
+    /// What the name of the log begins with.
+    prefix: &'static str,
+    /// The log, and the offset that is lost.
     lost: Option<(LogId, u64)>,
 }
 
 impl LostBatch {
-    pub(crate) fn new(store: Box<dyn Store>) -> Self {
-        Self { store, lost: None }
+    pub(crate) fn new(store: Box<dyn Store>, prefix: &'static str) -> Self {
+        Self { store, prefix, lost: None }
     }
 }
 
@@ -102,7 +104,7 @@ impl Store for LostBatch {
 
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
         let log = self.store.open(name, options)?;
-        if name == "mqtt" && self.lost.is_none() {
+        if name.starts_with(self.prefix) && self.lost.is_none() {
             let Status { start, end, .. } = self.store.status(log);
             self.lost = Some((log, start + (end - start) * 2 / 3));
         }

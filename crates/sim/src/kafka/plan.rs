@@ -1,0 +1,150 @@
+//! What a run is made of, all of it from its seed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mainstem_broker::{Durability, MqttConfig};
+use mainstem_disk::Settings;
+use mainstem_disk::fault::Dice;
+use mainstem_doors::{Bindings, Inbound, Key};
+use mainstem_mqtt::Version;
+use mainstem_stream::{BoundTopic, Config};
+
+use super::client::Topic;
+use super::consumer::Habits;
+use super::ledger::Isolation;
+use super::producer::Kind;
+use crate::plan::{Faults, Profile, pick};
+
+/// Topics that messages are published to which a binding takes.
+pub(crate) const BOUND_TOPICS: [&str; 4] = ["b/1", "b/2", "b/3/x", "b/4"];
+/// The topic that they go to.
+const BOUND: &str = "bound";
+
+/// A whole run.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    pub(crate) shards: usize,
+    pub(crate) changes_shards: bool,
+    pub(crate) steps: u64,
+    pub(crate) mqtt: MqttConfig,
+    pub(crate) config: Config,
+    pub(crate) bindings: Arc<Bindings>,
+    pub(crate) settings: Settings,
+    pub(crate) is_slow: bool,
+    /// Without syncs before answers.
+    pub(crate) is_lax: bool,
+    pub(crate) topics: Vec<Topic>,
+    pub(crate) producers: Vec<Kind>,
+    pub(crate) consumers: Vec<Habits>,
+    pub(crate) publishers: Vec<Profile>,
+    pub(crate) faults: Faults,
+    /// Chance in 100 that bytes go in small pieces.
+    pub(crate) pieces: u64,
+    /// Chance in 10,000 steps that a connection is cut.
+    pub(crate) cuts: u64,
+}
+
+impl Plan {
+    pub(crate) fn of(dice: &mut Dice) -> Self {
+        let is_lax = dice.chance(15);
+        let is_rough = dice.chance(30);
+        let faults = Faults {
+            loses_power: !is_lax && dice.chance(60),
+            ends: pick(dice, &[0, 10, 20, 60]),
+            errors: if is_rough { 5 } else { 0 },
+            full: if is_rough { 10 } else { 0 },
+        };
+        let topics = topics(dice);
+        let bound = topics.iter().find(|topic| topic.is_bound).map_or(1, |topic| topic.partitions);
+        let durability = if is_lax { Durability::Os } else { Durability::Fsync };
+        let inbound =
+            Inbound { name: BOUND.into(), filter: "b/#".to_owned(), topic: BOUND.into(), key: Key::Topic };
+        Self {
+            shards: 1 + dice.below(3) as usize,
+            changes_shards: dice.chance(40),
+            steps: pick(dice, &[300, 1000, 3000]),
+            mqtt: MqttConfig {
+                durability,
+                segment_bytes: 65_536,
+                sys_interval_s: 0,
+                ..MqttConfig::default()
+            },
+            config: config(is_lax, bound),
+            bindings: Arc::new(Bindings { inbound: vec![inbound], outbound: Vec::new() }),
+            settings: settings(dice),
+            is_slow: dice.chance(80),
+            is_lax,
+            topics,
+            producers: (0..1 + dice.below(3)).map(|_| producer(dice)).collect(),
+            consumers: (0..1 + dice.below(3)).map(|_| consumer(dice)).collect(),
+            publishers: (0..dice.below(3)).map(|_| publisher(dice)).collect(),
+            faults,
+            pieces: pick(dice, &[0, 5, 50]),
+            cuts: pick(dice, &[0, 20, 100]),
+        }
+    }
+}
+
+fn config(is_lax: bool, bound: i32) -> Config {
+    let durability = if is_lax { mainstem_log::Durability::Os } else { mainstem_log::Durability::Fsync };
+    let topic = BoundTopic { name: BOUND.into(), partitions: bound, config: BTreeMap::new() };
+    Config {
+        durability,
+        segment_bytes: 65_536,
+        retention_ms: -1,
+        auto_create_topics: false,
+        bound_topics: vec![topic],
+        ..Config::default()
+    }
+}
+
+/// Those that records are produced to come first.
+fn topics(dice: &mut Dice) -> Vec<Topic> {
+    let mut topics: Vec<Topic> = (0..1 + dice.below(2))
+        .map(|number| Topic {
+            name: format!("t{number}"),
+            partitions: 1 + dice.below(3) as i32,
+            is_bound: false,
+        })
+        .collect();
+    topics.push(Topic { name: BOUND.to_owned(), partitions: 1 + dice.below(2) as i32, is_bound: true });
+    topics
+}
+
+fn settings(dice: &mut Dice) -> Settings {
+    Settings {
+        open_files: 16,
+        journal_bytes: pick(dice, &[0, 65_536]),
+        checkpoint_bytes: pick(dice, &[1_024, 16_384, 1 << 20]),
+        ..Settings::default()
+    }
+}
+
+fn producer(dice: &mut Dice) -> Kind {
+    pick(dice, &[Kind::Idempotent, Kind::Idempotent, Kind::Idempotent, Kind::Plain, Kind::Blind])
+}
+
+fn consumer(dice: &mut Dice) -> Habits {
+    Habits {
+        isolation: pick(dice, &[Isolation::ReadUncommitted, Isolation::ReadCommitted]),
+        has_session: dice.chance(50),
+        max_wait_ms: pick(dice, &[0, 50, 500]),
+        partition_max_bytes: pick(dice, &[1, 500, 1 << 20]),
+        sweeps: false,
+    }
+}
+
+fn publisher(dice: &mut Dice) -> Profile {
+    Profile {
+        version: if dice.chance(40) { Version::V4 } else { Version::V5 },
+        expiry_s: u32::MAX,
+        receive_maximum: u16::MAX,
+        prompt: 100,
+        is_lazy: false,
+        group: ("", ""),
+        has_will: false,
+        will_delay_s: 0,
+        publishes: 100,
+    }
+}

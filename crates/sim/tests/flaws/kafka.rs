@@ -1,0 +1,194 @@
+//! Brokers whose Kafka door has a bug each.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mainstem_kafka::api::fetch::FetchRequest;
+use mainstem_kafka::api::init_producer_id::InitProducerIdRequest;
+use mainstem_kafka::api::produce::ProduceRequest;
+use mainstem_kafka::{Message, Reader, Request, RequestHeader, frame};
+use mainstem_log::{Batch, BatchBuilder, batches};
+use mainstem_mqtt::QoS;
+use mainstem_sim::Wrap;
+use mainstem_sim::kafka::Flaw;
+
+use super::stores::{EarlyAcks, LostBatch};
+use super::{encode, is_turn, publish};
+
+/// Makes a flaw.
+type Make = fn() -> Box<dyn Flaw>;
+
+/// All flaws there are, with words of what must be found because of them.
+pub(crate) const ALL: [(&str, &str, Make); 11] = [
+    ("records are acknowledged before they are synced", "was acknowledged at", || Box::new(Early)),
+    ("the end goes back at a restart", "gone back", || Box::new(Early)),
+    ("a batch is lost at recovery", "behind", || Box::new(Lossy("p-"))),
+    ("a topic is lost at recovery", "UNKNOWN_TOPIC_OR_PARTITION", || Box::new(Lossy("kafka-catalogue"))),
+    ("what comes again is appended again", "stands twice", || Box::new(Unnumbered)),
+    ("records are reordered", "out of order", || Box::new(Reordered::default())),
+    ("a batch is passed over", "behind", || Box::new(Gap::default())),
+    ("the high watermark goes back", "the high watermark was", || Box::new(Back::default())),
+    ("two producers are given one id", "is given to", || Box::new(SameId)),
+    ("a message is thrown away", "is in no topic", || Box::new(Astray::default())),
+    ("a message becomes two records", "of ExactlyOnce stands at", || Box::new(Doubled::default())),
+];
+
+struct Early;
+
+impl Flaw for Early {
+    fn wrap(&self) -> Wrap {
+        Arc::new(|store| Box::new(EarlyAcks::new(store)))
+    }
+}
+
+struct Lossy(&'static str);
+
+impl Flaw for Lossy {
+    fn wrap(&self) -> Wrap {
+        let prefix = self.0;
+        Arc::new(move |store| Box::new(LostBatch::new(store, prefix)))
+    }
+}
+
+/// The request in a frame, if it is such a one.
+fn request<R: Request>(bytes: &[u8]) -> Option<(RequestHeader, R)> {
+    let (header, body) = RequestHeader::parse(&bytes[frame::LENGTH_BYTES..]).ok()?;
+    let is_it = header.api_key == R::KEY;
+    let request = is_it.then(|| R::decode(&mut Reader::new(body), header.api_version).ok())??;
+    Some((header, request))
+}
+
+fn frame_of<R: Request>(header: &RequestHeader, request: &R) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let begun = frame::begin(&mut bytes);
+    header.put(&mut bytes);
+    request.encode(&mut bytes, header.api_version);
+    frame::end(&mut bytes, begun, 0);
+    bytes
+}
+
+/// Changes the response to such a request.
+fn change<R: Request>(api_key: i16, version: i16, body: &mut Vec<u8>, change: impl FnOnce(&mut R::Response)) {
+    if api_key != R::KEY {
+        return;
+    }
+    let mut response = R::Response::decode(&mut Reader::new(body), version).expect("a response");
+    change(&mut response);
+    body.clear();
+    response.encode(body, version);
+}
+
+/// Batches come without their sequence numbers.
+struct Unnumbered;
+
+impl Flaw for Unnumbered {
+    fn request(&mut self, _client: usize, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        let Some((header, mut request)) = request::<ProduceRequest>(&frame) else { return vec![frame] };
+        let parts = request.topic_data.iter_mut().flat_map(|topic| &mut topic.partition_data);
+        for bytes in parts.filter_map(|part| part.records.as_mut()) {
+            let mut builder = BatchBuilder::default();
+            for record in Batch::parse(bytes).expect("a batch").records() {
+                let record = record.expect("a record");
+                builder.push(record.timestamp_ms, record.key, record.value);
+            }
+            *bytes = builder.finish().to_vec();
+        }
+        vec![frame_of(&header, &request)]
+    }
+}
+
+/// Some requests come behind the next.
+#[derive(Default)]
+struct Reordered {
+    count: u64,
+    held: HashMap<usize, Vec<u8>>,
+}
+
+impl Flaw for Reordered {
+    fn request(&mut self, client: usize, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        let is_blind = request::<ProduceRequest>(&frame).is_some_and(|(_, request)| request.acks == 0);
+        if let Some(held) = self.held.remove(&client) {
+            return vec![frame, held];
+        }
+        if is_blind && is_turn(&mut self.count, 5) {
+            self.held.insert(client, frame);
+            return Vec::new();
+        }
+        vec![frame]
+    }
+}
+
+/// Some responses lack a batch.
+#[derive(Default)]
+struct Gap(u64);
+
+impl Flaw for Gap {
+    fn response(&mut self, api_key: i16, version: i16, body: &mut Vec<u8>) {
+        change::<FetchRequest>(api_key, version, body, |response| {
+            let parts = response.responses.iter_mut().flat_map(|topic| &mut topic.partitions);
+            for records in parts.filter_map(|part| part.records.as_mut()) {
+                if batches(records).count() > 2 && is_turn(&mut self.0, 3) {
+                    let mut all = batches(records).map(|batch| batch.header.total_bytes);
+                    let (first, second) = (all.next().unwrap_or(0), all.next().unwrap_or(0));
+                    drop(all);
+                    records.drain(first..first + second);
+                }
+            }
+        });
+    }
+}
+
+/// Some responses name a high watermark that is passed.
+#[derive(Default)]
+struct Back(u64);
+
+impl Flaw for Back {
+    fn response(&mut self, api_key: i16, version: i16, body: &mut Vec<u8>) {
+        change::<FetchRequest>(api_key, version, body, |response| {
+            let parts = response.responses.iter_mut().flat_map(|topic| &mut topic.partitions);
+            for part in parts.filter(|part| part.high_watermark > 0) {
+                if is_turn(&mut self.0, 7) {
+                    part.high_watermark -= 1;
+                }
+            }
+        });
+    }
+}
+
+/// All producers have the same.
+struct SameId;
+
+impl Flaw for SameId {
+    fn response(&mut self, api_key: i16, version: i16, body: &mut Vec<u8>) {
+        change::<InitProducerIdRequest>(api_key, version, body, |response| response.producer_id = 7);
+    }
+}
+
+/// Some messages go to a topic that is not bound.
+#[derive(Default)]
+struct Astray(u64);
+
+impl Flaw for Astray {
+    fn packet(&mut self, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        let astray = publish(&frame)
+            .filter(|(_, publish)| publish.qos > QoS::AtMostOnce && is_turn(&mut self.0, 10))
+            .map(|(version, publish)| encode(version, mainstem_mqtt::Publish { topic: "lost", ..publish }));
+        vec![astray.unwrap_or(frame)]
+    }
+}
+
+/// Some messages come a second time.
+#[derive(Default)]
+struct Doubled(u64);
+
+impl Flaw for Doubled {
+    fn packet(&mut self, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        let again = publish(&frame)
+            .filter(|(_, publish)| publish.qos == QoS::ExactlyOnce && is_turn(&mut self.0, 10))
+            .map(|(version, publish)| {
+                let (qos, packet_id) = (QoS::AtMostOnce, 0);
+                encode(version, mainstem_mqtt::Publish { qos, packet_id, dup: false, ..publish })
+            });
+        std::iter::once(frame).chain(again).collect()
+    }
+}

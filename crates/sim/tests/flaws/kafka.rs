@@ -19,11 +19,10 @@ use super::{encode, is_turn, publish};
 type Make = fn() -> Box<dyn Flaw>;
 
 /// All flaws there are, with words of what must be found because of them.
-pub(crate) const ALL: [(&str, &str, Make); 11] = [
+pub(crate) const ALL: [(&str, &str, Make); 10] = [
     ("records are acknowledged before they are synced", "was acknowledged at", || Box::new(Early)),
     ("the end goes back at a restart", "gone back", || Box::new(Early)),
     ("a batch is lost at recovery", "behind", || Box::new(Lossy("p-"))),
-    ("a topic is lost at recovery", "UNKNOWN_TOPIC_OR_PARTITION", || Box::new(Lossy("kafka-catalogue"))),
     ("what comes again is appended again", "stands twice", || Box::new(Unnumbered)),
     ("records are reordered", "out of order", || Box::new(Reordered::default())),
     ("a batch is passed over", "behind", || Box::new(Gap::default())),

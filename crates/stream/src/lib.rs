@@ -20,11 +20,11 @@
 //! # Files
 //! `config` · `shared` what shards share · `catalogue` topics there are · `topic_config` and what they are set to ·
 //! `conn` a connection and the order of its answers · `shard` the service · `mail` between shards · `work` what is
-//! done where a partition lives · `jobs` what waits for it · `partition` a partition, `unmade` one without a log · `kept` keyed records that
-//! must last · `tending` what goes on by itself · `producers` what a partition knows of its producers · `held` batches
-//! that wait for the transaction coordinator · `controller` what is coordinated on shard 0 · `groups` consumer groups
-//! there · `transactions` transactions there · `markers` their ends, into partitions and groups · `handlers` one file
-//! per API.
+//! done where a partition lives · `jobs` what waits for it · `partition` a partition, `unmade` one without a log ·
+//! `kept` keyed records that must last · `tending` what goes on by itself · `producers` what a partition knows of its
+//! producers · `held` batches that wait for the transaction coordinator · `controller` what is coordinated on shard 0 ·
+//! `groups` consumer groups there · `transactions` transactions there · `markers` their ends, into partitions and
+//! groups · `handlers` one file per API · `broker_config`, `config_entries` configurations as clients see them.
 
 mod broker_config;
 mod catalogue;

@@ -3,7 +3,7 @@
 
 mod kit;
 
-use kit::{Broker, Client};
+use kit::{Broker, Client, fetch_request, values};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,
@@ -14,6 +14,8 @@ use mainstem_kafka::api::delete_topics::DeleteTopicsRequest;
 use mainstem_kafka::api::describe_log_dirs::{DescribableLogDirTopic, DescribeLogDirsRequest};
 use mainstem_kafka::api::describe_topic_partitions::{Cursor, DescribeTopicPartitionsRequest, TopicRequest};
 use mainstem_kafka::api::elect_leaders::{ElectLeadersRequest, TopicPartitions};
+use mainstem_kafka::api::fetch::FetchRequest;
+use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use mainstem_kafka::api::list_partition_reassignments::ListPartitionReassignmentsRequest;
 use mainstem_stream::Config;
 
@@ -51,6 +53,21 @@ fn delete_before(
     let response = broker.ask(client, 2, &DeleteRecordsRequest { topics, ..DeleteRecordsRequest::default() });
     let partition = &response.topics[0].partitions[0];
     (code(partition.error_code), partition.low_watermark)
+}
+
+fn offset_at(
+    broker: &mut Broker,
+    client: Client,
+    topic: &str,
+    partition_index: i32,
+    timestamp: i64,
+) -> (ErrorCode, i64) {
+    let partition = ListOffsetsPartition { partition_index, timestamp, ..ListOffsetsPartition::default() };
+    let topics = vec![ListOffsetsTopic { name: topic.into(), partitions: vec![partition] }];
+    let request = ListOffsetsRequest { topics, replica_id: -1, ..ListOffsetsRequest::default() };
+    let response = broker.ask(client, 8, &request);
+    let partition = &response.topics[0].partitions[0];
+    (code(partition.error_code), partition.offset)
 }
 
 #[test]
@@ -186,6 +203,53 @@ fn the_one_node_leads_everything_and_moves_nothing() {
     }
     let response = broker.ask(client, 0, &ListPartitionReassignmentsRequest::default());
     assert!(response.error_code == 0 && response.topics.is_empty());
+}
+
+#[test]
+fn who_only_reads_makes_no_log() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 4);
+    let client = broker.connect(0);
+    let waiting: Vec<_> = (0..4).zip([0, 1, 0, 1].map(|shard| broker.connect(shard))).collect();
+    for (index, reader) in &waiting {
+        broker.send(*reader, 12, &fetch_request("t", *index, 0, 60_000));
+    }
+    for index in 0..4 {
+        for (timestamp, offset) in [(-1, 0), (-2, 0), (-3, -1), (5, -1)] {
+            assert_eq!(offset_at(&mut broker, client, "t", index, timestamp), (ErrorCode::None, offset));
+        }
+        assert_eq!(delete_before(&mut broker, client, "t", index, -1), (ErrorCode::None, 0));
+        assert_eq!(delete_before(&mut broker, client, "t", index, 1), (ErrorCode::OffsetOutOfRange, -1));
+        let (response, _) = broker.fetch(client, "t", index, 1);
+        assert_eq!(code(response.responses[0].partitions[0].error_code), ErrorCode::OffsetOutOfRange);
+    }
+    assert_eq!(broker.partition_logs(), [""; 0]);
+    for ((index, reader), logs) in waiting.into_iter().zip(1..) {
+        assert_eq!(broker.produce(client, "t", index, &["first"]).base_offset, 0);
+        assert_eq!(broker.partition_logs().len(), logs);
+        let response = broker.take::<FetchRequest>(reader, 12).expect("it was woken");
+        assert_eq!(values(&response), ["first"]);
+    }
+}
+
+#[test]
+fn who_waits_for_a_first_record_hears_that_there_will_be_none() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 2);
+    let readers = [broker.connect(0), broker.connect(0)];
+    for (index, reader) in (0..).zip(readers) {
+        broker.send(reader, 12, &fetch_request("t", index, 0, 60_000));
+    }
+    broker.run();
+    let client = broker.connect(1);
+    let topic_names = vec!["t".to_owned()];
+    let request = DeleteTopicsRequest { topic_names, ..DeleteTopicsRequest::default() };
+    assert_eq!(broker.ask(client, 3, &request).responses[0].error_code, 0);
+    for reader in readers {
+        let response = broker.take::<FetchRequest>(reader, 12).expect("an answer");
+        let told = code(response.responses[0].partitions[0].error_code);
+        assert_eq!(told, ErrorCode::UnknownTopicOrPartition);
+    }
 }
 
 /// Whatever has been done to a partition before, a restarted broker lets it grow old.

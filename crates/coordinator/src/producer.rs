@@ -327,17 +327,14 @@ impl Producers {
             if let Some(begin) = after {
                 self.open.remove(&begin);
             }
-            match undo.before {
-                Some(before) => {
-                    self.open.extend(before.open_from.map(|begin| (begin, undo.producer_id)));
-                    self.entries.insert(undo.producer_id, before);
-                }
-                None => {
-                    let gone = self.entries.remove(&undo.producer_id);
-                    if let Some((epoch, sequence)) = gone.and_then(|entry| entry.begins_with()) {
-                        self.withdraw(undo.producer_id, epoch, sequence);
-                    }
-                }
+            if let Some(before) = undo.before {
+                self.open.extend(before.open_from.map(|begin| (begin, undo.producer_id)));
+                self.entries.insert(undo.producer_id, before);
+                continue;
+            }
+            let gone = self.entries.remove(&undo.producer_id);
+            if let Some((epoch, sequence)) = gone.and_then(|entry| entry.begins_with()) {
+                self.withdraw(undo.producer_id, epoch, sequence);
             }
         }
         while self.ended.pop_back_if(|ended| ended.marker_offset >= offset).is_some() {}

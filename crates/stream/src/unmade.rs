@@ -64,7 +64,9 @@ impl Shard {
     pub(crate) fn is_made(&mut self, id: PartitionId) {
         let watchers = self.unmade.remove(&id).unwrap_or_default();
         if let Some(partition) = self.partitions.get_mut(&id) {
-            watchers.into_iter().for_each(|watcher| partition.watch(watcher));
+            for watcher in watchers {
+                partition.watch(watcher);
+            }
         }
     }
 

@@ -184,7 +184,7 @@ impl Key {
     }
 
     /// The key of a message's record.
-    pub(crate) fn of<'a>(self, message: &'a Sunk) -> Option<&'a [u8]> {
+    pub(crate) fn of(self, message: &Sunk) -> Option<&[u8]> {
         match self {
             Self::Topic => Some(message.topic().as_bytes()),
             Self::Level(level) => message.topic().split('/').nth(usize::from(level) - 1).map(str::as_bytes),
@@ -318,9 +318,8 @@ fn overlap(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('/').peekable(), other.split('/').peekable());
     loop {
         match (one.next(), other.next()) {
-            (None, None) => return true,
             // `#` also stands for the level above it [MQTT-4.7.1-2].
-            (Some("#"), _) | (_, Some("#")) => return true,
+            (None, None) | (Some("#"), _) | (_, Some("#")) => return true,
             (Some(a), Some(b)) if a == b || a == "+" || b == "+" => {}
             _ => return false,
         }

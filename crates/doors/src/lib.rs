@@ -281,8 +281,7 @@ impl Service for Doors {
     }
 
     fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
-        self.mqtt.call(io, |door, io| door.takes_held(io))
-            || self.stream.call(io, |door, io| door.takes_held(io))
+        self.mqtt.call(io, Service::takes_held) || self.stream.call(io, Service::takes_held)
     }
 
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {

@@ -21,6 +21,7 @@ mod maker;
 mod plan;
 mod producer;
 mod run;
+mod transactor;
 mod wire;
 
 use mainstem_disk::fault::FaultFs;

@@ -83,9 +83,14 @@ impl Desk<'_> {
 
 /// Whether an error says that the disk has failed.
 pub(crate) fn is_storage(code: i16) -> bool {
-    [ErrorCode::KafkaStorageError, ErrorCode::UnknownServerError, ErrorCode::CoordinatorNotAvailable]
-        .map(ErrorCode::code)
-        .contains(&code)
+    const BY_DISKS: [ErrorCode; 5] = [
+        ErrorCode::KafkaStorageError,
+        ErrorCode::UnknownServerError,
+        ErrorCode::NotEnoughReplicas,
+        ErrorCode::CoordinatorNotAvailable,
+        ErrorCode::NotCoordinator,
+    ];
+    BY_DISKS.map(ErrorCode::code).contains(&code)
 }
 
 /// An error as Kafka spells it.

@@ -93,13 +93,16 @@ pub(crate) enum Fate {
 
 /// A transaction as its producer knows it.
 #[derive(Clone, Debug)]
-pub(crate) struct Txn {
-    pub(crate) fate: Fate,
+struct Txn {
+    /// Its transactional id.
+    name: String,
+    fate: Fate,
     /// Its producer has asked for its commit.
-    pub(crate) commit_asked: Option<Moment>,
-    records: Vec<RecordId>,
-    /// Offsets that are committed with it.
-    pub(crate) offset: Option<u64>,
+    is_commit_asked: bool,
+    /// Before it had, another producer of the same name began.
+    is_fenced: bool,
+    /// The offset that is committed with it.
+    offset: Option<u64>,
     /// Somebody was shown what is shown only of committed transactions.
     was_shown: bool,
     /// Somebody was told that it was aborted.
@@ -114,6 +117,12 @@ pub(crate) struct Ledger {
     logs: BTreeMap<Part, Log>,
     /// Whom each producer id was given to.
     ids: BTreeMap<i64, String>,
+    /// The last epoch of each.
+    epochs: BTreeMap<i64, i16>,
+    /// Offsets that were to be committed in transactions.
+    offsets: BTreeMap<u64, TxnId>,
+    /// The last of each transactional id that was.
+    offset_floors: BTreeMap<String, u64>,
     /// Where messages stand that bindings brought.
     messages: BTreeMap<MessageId, Vec<(Part, u64)>>,
     now: Moment,
@@ -137,11 +146,7 @@ impl Ledger {
     /// A record is about to be sent for the first time.
     pub(crate) fn record(&mut self, part: Part, stream: (usize, u64), txn: Option<TxnId>) -> RecordId {
         self.records.push(Rec { part, stream, txn, found: None, is_acked: false });
-        let id = self.records.len() - 1;
-        if let Some(txn) = txn {
-            self.txns[txn].records.push(id);
-        }
-        id
+        self.records.len() - 1
     }
 
     /// Records were acknowledged, the first of them as standing at `base_offset`.
@@ -248,11 +253,12 @@ impl Ledger {
 
 /// Transactions.
 impl Ledger {
-    pub(crate) fn begin_txn(&mut self) -> TxnId {
+    pub(crate) fn begin_txn(&mut self, name: &str) -> TxnId {
         self.txns.push(Txn {
+            name: name.to_owned(),
             fate: Fate::Open,
-            commit_asked: None,
-            records: Vec::new(),
+            is_commit_asked: false,
+            is_fenced: false,
             offset: None,
             was_shown: false,
             was_hidden: false,
@@ -260,8 +266,60 @@ impl Ledger {
         self.txns.len() - 1
     }
 
-    pub(crate) fn txn(&mut self, txn: TxnId) -> &mut Txn {
-        &mut self.txns[txn]
+    /// A commit is about to be asked for.
+    pub(crate) fn commit_asked(&mut self, txn: TxnId) {
+        self.txns[txn].is_commit_asked = true;
+    }
+
+    /// Transactions that have begun.
+    pub(crate) fn txns(&self) -> TxnId {
+        self.txns.len()
+    }
+
+    /// A producer of this name has begun: what others of the name have open is over, if it was before it asked.
+    pub(crate) fn fence(&mut self, name: &str, before: TxnId) {
+        for txn in self.txns[..before].iter_mut().filter(|txn| txn.name == name && txn.fate == Fate::Open) {
+            txn.is_fenced |= !txn.is_commit_asked;
+        }
+    }
+
+    /// A producer was given an epoch; it is never lower than an earlier one.
+    pub(crate) fn given_epoch(&mut self, id: i64, epoch: i16) -> Result<(), Violation> {
+        let known = self.epochs.insert(id, epoch).unwrap_or(epoch);
+        if known > epoch {
+            return Err(Violation(format!(
+                "the epoch of producer {id} was {known}, and has gone back to {epoch}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// An offset to be committed with a transaction: higher than any before.
+    pub(crate) fn new_offset(&mut self, txn: TxnId) -> u64 {
+        let offset = self.tick();
+        self.offsets.insert(offset, txn);
+        self.txns[txn].offset = Some(offset);
+        offset
+    }
+
+    /// The last offset that is known to be committed by producers of this name; 0 if there is none.
+    pub(crate) fn offset_floor(&self, name: &str) -> u64 {
+        self.offset_floors.get(name).copied().unwrap_or(0)
+    }
+
+    /// An offset was found committed, of a group that only producers of this name commit for.
+    pub(crate) fn found_offset(&mut self, name: &str, floor: u64, found: i64) -> Result<(), Violation> {
+        let at = u64::try_from(found).unwrap_or(0);
+        if at < floor {
+            return Err(Violation(format!(
+                "{name}: the committed offset was {floor}, and has gone back to {found}"
+            )));
+        }
+        match self.offsets.get(&at).copied() {
+            Some(txn) if self.txns[txn].name == name => self.shown(txn),
+            None if found == -1 => Ok(()),
+            _ => Err(Violation(format!("{name}: the committed offset is {found}, which nobody committed"))),
+        }
     }
 
     /// Its producer has been told how a transaction has ended, or cannot hear of it any more.
@@ -275,6 +333,14 @@ impl Ledger {
             Fate::Committed if known.was_hidden => {
                 Err(Violation(format!("transaction {txn} was committed, and called aborted")))
             }
+            Fate::Committed if known.is_fenced => {
+                Err(Violation(format!("transaction {txn} of a fenced producer was committed")))
+            }
+            Fate::Committed => {
+                let floor = self.offset_floors.entry(known.name.clone()).or_default();
+                *floor = known.offset.unwrap_or(0).max(*floor);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -285,7 +351,8 @@ impl Ledger {
         let what = match known.fate {
             _ if known.was_hidden => "was called aborted",
             Fate::Aborted => "was aborted",
-            _ if known.commit_asked.is_none() => "was not committed yet",
+            _ if known.is_fenced => "was of a fenced producer",
+            _ if !known.is_commit_asked => "was not committed yet",
             _ => {
                 known.was_shown = true;
                 return Ok(());

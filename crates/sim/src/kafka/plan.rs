@@ -14,6 +14,7 @@ use super::client::Topic;
 use super::consumer::Habits;
 use super::ledger::Isolation;
 use super::producer::Kind;
+use super::transactor::Manner;
 use crate::plan::{Faults, Profile, pick};
 
 /// Topics that messages are published to which a binding takes.
@@ -36,6 +37,7 @@ pub(crate) struct Plan {
     pub(crate) is_lax: bool,
     pub(crate) topics: Vec<Topic>,
     pub(crate) producers: Vec<Kind>,
+    pub(crate) transactors: Vec<Manner>,
     pub(crate) consumers: Vec<Habits>,
     pub(crate) publishers: Vec<Profile>,
     pub(crate) faults: Faults,
@@ -77,6 +79,7 @@ impl Plan {
             is_lax,
             topics,
             producers: (0..1 + dice.below(3)).map(|_| producer(dice)).collect(),
+            transactors: transactors(dice),
             consumers: (0..1 + dice.below(3)).map(|_| consumer(dice)).collect(),
             publishers: (0..dice.below(3)).map(|_| publisher(dice)).collect(),
             faults,
@@ -123,6 +126,18 @@ fn settings(dice: &mut Dice) -> Settings {
 
 fn producer(dice: &mut Dice) -> Kind {
     pick(dice, &[Kind::Idempotent, Kind::Idempotent, Kind::Idempotent, Kind::Plain, Kind::Blind])
+}
+
+/// Either all have names of their own, or they fence one another.
+fn transactors(dice: &mut Dice) -> Vec<Manner> {
+    let (count, are_alone) = (dice.below(3), dice.chance(50));
+    let manner = |number: u64| Manner {
+        name: if are_alone { format!("x{number}") } else { "x".to_owned() },
+        is_two: dice.chance(60),
+        is_alone: are_alone,
+        timeout_ms: if are_alone { 900_000 } else { pick(dice, &[1_000, 10_000, 900_000]) },
+    };
+    (0..count).map(manner).collect()
 }
 
 fn consumer(dice: &mut Dice) -> Habits {

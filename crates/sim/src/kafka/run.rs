@@ -14,6 +14,7 @@ use super::ledger::{Ledger, Part};
 use super::maker::Maker;
 use super::plan::{self, Plan};
 use super::producer::Producer;
+use super::transactor::Transactor;
 use super::wire::{self, Wire};
 use crate::client as mqtt;
 use crate::heard;
@@ -121,6 +122,9 @@ impl<'a> Run<'a> {
         let mut clients: Vec<Box<dyn Client>> = vec![Box::new(Maker::default())];
         for (index, kind) in self.plan.producers.iter().enumerate() {
             clients.push(Box::new(Producer::new(index, *kind)));
+        }
+        for (index, manner) in (self.plan.producers.len()..).zip(&self.plan.transactors) {
+            clients.push(Box::new(Transactor::new(index, manner.clone())));
         }
         let parts = self.parts();
         for habits in &self.plan.consumers {

@@ -102,6 +102,8 @@ impl Broker {
             *disks = disks.iter().map(|disk| disk.killed(self.now_ms)).collect();
             self.stores.clear();
         }
+        // What is drawn at random differs from what was.
+        self.now_ms += 1;
         self.doors.clear();
         self.sent.clear();
         self.start(shards);

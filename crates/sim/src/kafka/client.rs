@@ -14,10 +14,11 @@ pub(crate) struct Desk<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) dice: &'a mut Dice,
     pub(crate) topics: &'a [Topic],
-    pub(crate) now_ms: u64,
     pub(crate) unix_ms: u64,
     /// Faults of the disk have been planted since the broker was started.
     pub(crate) is_troubled: bool,
+    /// They have been planted at some time.
+    pub(crate) has_failed: bool,
     /// The run comes to its end: only what has been begun goes on.
     pub(crate) is_ending: bool,
 }

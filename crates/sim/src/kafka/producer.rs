@@ -10,7 +10,7 @@ use mainstem_kafka::api::produce::{
 };
 use mainstem_log::BatchKind;
 
-use super::client::{self, Batch, Client, Desk, ProducerId};
+use super::client::{self, Batch, Client, Desk, ProducerId, named};
 use super::ledger::{Ledger, Part};
 use super::wire::Response;
 use crate::ledger::Violation;
@@ -35,8 +35,8 @@ pub(crate) struct Producer {
     index: usize,
     kind: Kind,
     id: Option<ProducerId>,
-    /// Connections so far: what a plain producer sends over one keeps its order.
-    connections: u64,
+    /// What is sent in one keeps its order: a plain producer's connection, or what an idempotent one does under one id.
+    life: u64,
     parts: BTreeMap<Part, Outgoing>,
     asked: VecDeque<Asked>,
 }
@@ -57,13 +57,13 @@ struct Outgoing {
 #[derive(Debug)]
 enum Asked {
     Id,
-    /// Partitions, and the sequence of the batch for each.
-    Produce(Vec<(Part, Batch)>),
+    /// A batch for each of some partitions, in one of its lives.
+    Produce(u64, Vec<(Part, Batch)>),
 }
 
 impl Producer {
     pub(crate) fn new(index: usize, kind: Kind) -> Self {
-        Self { index, kind, id: None, connections: 0, parts: BTreeMap::new(), asked: VecDeque::new() }
+        Self { index, kind, id: None, life: 0, parts: BTreeMap::new(), asked: VecDeque::new() }
     }
 
     /// A new batch for some partition, if it may have another.
@@ -73,7 +73,7 @@ impl Producer {
         if outgoing.batches.len() >= IN_FLIGHT_MAX {
             return None;
         }
-        let stream = (self.index, if self.kind == Kind::Idempotent { 0 } else { self.connections });
+        let stream = (self.index, self.life);
         let count = 1 + desk.dice.below(RECORDS_MAX);
         let records: Vec<_> = (0..count).map(|_| desk.ledger.record(part, stream, None)).collect();
         let producer = self.id.map(|id| (id, outgoing.next_sequence));
@@ -106,7 +106,7 @@ impl Producer {
             }
         } else {
             desk.wire.ask(9 + desk.dice.below(4) as i16, &request);
-            self.asked.push_back(Asked::Produce(sent));
+            self.asked.push_back(Asked::Produce(self.life, sent));
         }
     }
 
@@ -119,35 +119,46 @@ impl Producer {
     ) -> Result<(), Violation> {
         let Some(outgoing) = self.parts.get_mut(&part) else { return Ok(()) };
         outgoing.waiting -= 1;
+        let is_idempotent = self.kind == Kind::Idempotent;
         let is_first = outgoing.batches.front().is_some_and(|first| first.records == batch.records);
-        if answer.error_code == 0 {
-            if !is_first && self.kind == Kind::Idempotent {
+        let is_taken = answer.error_code == 0;
+        let is_behind = answer.error_code == ErrorCode::OutOfOrderSequenceNumber.code();
+        if is_taken {
+            desk.ledger.acked(&batch.records, answer.base_offset.cast_unsigned())?;
+        }
+        let follows = is_behind && !is_first && outgoing.was_refused;
+        let is_broken = (is_taken && !is_first) || (is_behind && !follows);
+        if is_idempotent && is_broken {
+            if !desk.has_failed {
                 return Err(Violation(format!(
-                    "{part:?}: the batch with sequence {} was taken before an earlier one",
-                    batch.sequence
+                    "{part:?}: the batch with sequence {} is answered with {} out of its turn",
+                    batch.sequence,
+                    named(answer.error_code)
                 )));
             }
-            outgoing.batches.retain(|known| known.records != batch.records);
-            outgoing.sent -= 1;
-            desk.ledger.acked(&batch.records, answer.base_offset.cast_unsigned())?;
-        } else if self.kind == Kind::Idempotent {
-            let follows = !is_first && answer.error_code == ErrorCode::OutOfOrderSequenceNumber.code();
-            if !(follows && outgoing.was_refused) {
-                desk.unexpected(
-                    &format!("{part:?}: the batch with sequence {}", batch.sequence),
-                    answer.error_code,
-                )?;
-            }
-            outgoing.was_refused = true;
-        } else {
-            outgoing.batches.retain(|known| known.records != batch.records);
-            outgoing.sent -= 1;
+            // A log that could not be opened for one batch and could for the next knows of neither.
+            self.id = None;
+            self.begin_anew();
+            return Ok(());
+        }
+        if !is_taken && !follows {
             desk.unexpected(&format!("{part:?}: a batch"), answer.error_code)?;
+        }
+        if is_taken || !is_idempotent {
+            outgoing.batches.retain(|known| known.records != batch.records);
+            outgoing.sent -= 1;
+        } else {
+            outgoing.was_refused = true;
         }
         if outgoing.waiting == 0 && std::mem::take(&mut outgoing.was_refused) {
             outgoing.sent = 0;
         }
         Ok(())
+    }
+
+    fn begin_anew(&mut self) {
+        self.parts.clear();
+        self.life += 1;
     }
 
     /// Sends all that is not under way, in order.
@@ -227,13 +238,17 @@ impl Client for Producer {
                 self.id = Some((answer.producer_id, answer.producer_epoch));
                 desk.ledger.given_id(answer.producer_id, format!("producer {}", self.index))
             }
-            Some(Asked::Produce(sent)) => {
+            Some(Asked::Produce(life, sent)) => {
                 let answers = produced(desk, response)?;
                 for (part, batch) in sent {
                     let answer = answers.iter().find(|(answered, _)| *answered == part);
                     let (_, answer) =
                         answer.ok_or_else(|| Violation(format!("{part:?}: no answer to a batch")))?;
-                    self.acknowledged(desk, part, &batch, answer)?;
+                    if life == self.life {
+                        self.acknowledged(desk, part, &batch, answer)?;
+                    } else if answer.error_code == 0 {
+                        desk.ledger.acked(&batch.records, answer.base_offset.cast_unsigned())?;
+                    }
                 }
                 Ok(())
             }
@@ -243,9 +258,8 @@ impl Client for Producer {
 
     fn lost(&mut self, _ledger: &mut Ledger) -> Result<(), Violation> {
         self.asked.clear();
-        self.connections += 1;
         if self.kind != Kind::Idempotent {
-            self.parts.clear();
+            self.begin_anew();
         }
         for outgoing in self.parts.values_mut() {
             (outgoing.sent, outgoing.waiting, outgoing.was_refused) = (0, 0, false);

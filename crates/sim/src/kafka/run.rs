@@ -276,9 +276,9 @@ impl<'a> Run<'a> {
             ledger: &mut self.ledger,
             dice: &mut self.dice,
             topics: &self.plan.topics,
-            now_ms: self.now_ms,
             unix_ms: BEGAN_UNIX_MS + self.now_ms,
             is_troubled: self.is_troubled,
+            has_failed: self.tally.disk_faults > 0,
             is_ending: self.is_ending,
         };
         what(&mut **client, &mut desk)

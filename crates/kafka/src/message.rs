@@ -31,7 +31,7 @@ pub trait Request: Message {
     type Response: Message;
 }
 
-/// Makes two structs that [`message!`] has declared the request and the response of an API.
+/// Makes two structs that `message!` has declared the request and the response of an API.
 macro_rules! request {
     (
         $request:ident => $response:ident,
@@ -49,7 +49,7 @@ macro_rules! request {
     };
 }
 
-/// Makes a struct that [`message!`] has declared a message by itself.
+/// Makes a struct that `message!` has declared a message by itself.
 macro_rules! top_level {
     ($message:ident, $flexible_from:expr) => {
         impl crate::message::Message for $message {

@@ -233,7 +233,7 @@ impl Shard {
 
     /// Why a topic cannot be made; nothing if it can.
     pub(crate) fn topic_fault(&self, new: &NewTopic) -> Option<Refused> {
-        let refused = |code, message: String| Some(Refused { code, message: Some(message) });
+        let refused = |code, message: String| Some(Refused::new(code, message));
         if let Some(fault) = name_fault(&new.name) {
             return refused(ErrorCode::InvalidTopicException, fault);
         }
@@ -257,9 +257,8 @@ impl Shard {
         let controller = self.controller.as_ref()?;
         let partitions = controller.catalogue.partitions + controller.making_partitions;
         let most = self.shared.config.partitions_max;
-        let message = Some(format!("There may be {most} partitions in all."));
-        (partitions.saturating_add(more) > most)
-            .then_some(Refused { code: ErrorCode::PolicyViolation, message })
+        let message = format!("There may be {most} partitions in all.");
+        (partitions.saturating_add(more) > most).then(|| Refused::new(ErrorCode::PolicyViolation, message))
     }
 
     /// Makes a topic; it exists when `then` hears of it, if nothing has failed.

@@ -47,7 +47,7 @@ impl Transactional {
             other => ErrorCode::from_code(other.code()).unwrap_or(ErrorCode::UnknownServerError),
         };
         let message = format!("the partition is not part of the transaction: {error}");
-        Refused { code, message: Some(message) }
+        Refused::new(code, message)
     }
 }
 
@@ -76,8 +76,8 @@ impl Held {
 
     fn push(&mut self, producer_id: i64, batch: Batch) -> Result<(), Refused> {
         if self.bytes + batch.records.len() > HELD_BYTES_MAX {
-            let message = Some("too much waits for the transaction coordinator".into());
-            return Err(Refused { code: ErrorCode::NotEnoughReplicas, message });
+            let message = "too much waits for the transaction coordinator";
+            return Err(Refused::new(ErrorCode::NotEnoughReplicas, message));
         }
         self.bytes += batch.records.len();
         self.queues.entry(producer_id).or_default().push_back(batch);

@@ -30,16 +30,24 @@ pub(crate) struct Refused {
     pub(crate) code: ErrorCode,
     /// For the producer; nothing if the code says it all.
     pub(crate) message: Option<String>,
+    /// Which records are to blame, by their places in the batch, if it is not all of them (KIP-467).
+    pub(crate) records: Vec<i32>,
+}
+
+impl Refused {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: Some(message.into()), records: Vec::new() }
+    }
 }
 
 impl From<ErrorCode> for Refused {
     fn from(code: ErrorCode) -> Self {
-        Self { code, message: None }
+        Self { code, message: None, records: Vec::new() }
     }
 }
 
 fn invalid(message: &str) -> Refused {
-    Refused { code: ErrorCode::InvalidRecord, message: Some(message.into()) }
+    Refused::new(ErrorCode::InvalidRecord, message)
 }
 
 /// How an append ended for its producer.
@@ -355,7 +363,7 @@ pub(crate) fn refusal(error: &Error) -> Refused {
             ErrorCode::KafkaStorageError
         }
     };
-    Refused { code, message: Some(error.to_string()) }
+    Refused::new(code, error.to_string())
 }
 
 /// Checks what a producer sent for one partition (Kafka's `LogValidator`). The checksum is left to the store.
@@ -374,13 +382,9 @@ fn check(records: &[u8], config: &TopicConfig, unix_ms: u64) -> Result<BatchHead
         return Err(invalid("more than one record batch"));
     }
     if header.total_bytes > config.message_bytes_max {
-        return Err(Refused {
-            code: ErrorCode::MessageTooLarge,
-            message: Some(format!(
-                "a batch of {} bytes, where max.message.bytes is {}",
-                header.total_bytes, config.message_bytes_max
-            )),
-        });
+        let (bytes, most) = (header.total_bytes, config.message_bytes_max);
+        let message = format!("a batch of {bytes} bytes, where max.message.bytes is {most}");
+        return Err(Refused::new(ErrorCode::MessageTooLarge, message));
     }
     if header.records == 0 || header.records - 1 != header.last_offset_delta {
         return Err(invalid("the offsets of the batch do not fit its number of records"));
@@ -392,10 +396,8 @@ fn check(records: &[u8], config: &TopicConfig, unix_ms: u64) -> Result<BatchHead
         return Err(invalid("a producer id without epoch or sequence"));
     }
     if header.attributes & LOG_APPEND_TIME != 0 {
-        return Err(Refused {
-            code: ErrorCode::InvalidTimestamp,
-            message: Some("timestamps of arrival are not taken from clients".into()),
-        });
+        let message = "timestamps of arrival are not taken from clients";
+        return Err(Refused::new(ErrorCode::InvalidTimestamp, message));
     }
     check_records(records, &header, config, unix_ms)?;
     Ok(header)
@@ -414,9 +416,8 @@ fn check_records(
     let now_ms = unix_ms.cast_signed();
     let latest_ms = now_ms.saturating_add(config.timestamp_after_max_ms);
     let earliest_ms = now_ms.saturating_sub(config.timestamp_before_max_ms);
-    let late = |timestamp_ms: i64| Refused {
-        code: ErrorCode::InvalidTimestamp,
-        message: Some(format!("timestamp {timestamp_ms} is out of range")),
+    let late = |timestamp_ms: i64| {
+        Refused::new(ErrorCode::InvalidTimestamp, format!("timestamp {timestamp_ms} is out of range"))
     };
     if checks_time && header.max_timestamp_ms > latest_ms {
         return Err(late(header.max_timestamp_ms));
@@ -434,13 +435,14 @@ fn check_records(
     } else {
         return Ok(());
     };
+    let mut without_key = Vec::new();
     for (next, record) in (header.base_offset..).zip(walk) {
         let record = record.map_err(|_| invalid("a record that is malformed"))?;
         if record.offset != next {
             return Err(invalid("records whose offsets have gaps"));
         }
         if config.is_compacted && record.key.is_none() {
-            return Err(invalid("a compacted topic takes no record without key"));
+            without_key.push((next - header.base_offset) as i32);
         }
         if checks_time
             && (record.timestamp_ms > latest_ms
@@ -448,6 +450,10 @@ fn check_records(
         {
             return Err(late(record.timestamp_ms));
         }
+    }
+    if !without_key.is_empty() {
+        let refused = invalid("a compacted topic takes no record without key");
+        return Err(Refused { records: without_key, ..refused });
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ mod kit;
 use kit::{Broker, batch, fetch_request, frame, produce_request, values};
 use mainstem_kafka::api::api_versions::ApiVersionsRequest;
 use mainstem_kafka::api::delete_topics::DeleteTopicsRequest;
-use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest};
+use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest, FetchResponse};
 use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use mainstem_kafka::api::metadata::{MetadataRequest, MetadataRequestTopic};
 use mainstem_kafka::api::produce::ProduceRequest;
@@ -466,4 +466,34 @@ fn answers_that_nobody_reads_are_bounded() {
     }
     assert_eq!(answers.len(), asked);
     assert!(answers.is_sorted() && answers.last() == Some(&last));
+}
+
+/// KIP-74: what comes first comes whole, however large it is; but only that, on however many shards there is more.
+#[test]
+fn a_fetch_of_several_shards_keeps_to_its_limit() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("wide", 4);
+    let client = broker.connect(0);
+    let large = "x".repeat(900);
+    for index in 0..4 {
+        assert_eq!(broker.produce(client, "wide", index, &[&large]).error_code, 0);
+    }
+    let mut offsets = [0; 4];
+    for left in (1..=4).rev() {
+        let mut request = fetch_request("wide", 0, offsets[0], 0);
+        let partition = |(partition, fetch_offset): (i32, i64)| FetchPartition {
+            partition,
+            fetch_offset,
+            ..request.topics[0].partitions[0].clone()
+        };
+        request.topics[0].partitions = (0..).zip(offsets).map(partition).collect();
+        request.max_bytes = 1_000;
+        let response: FetchResponse = broker.ask(client, 12, &request);
+        assert_eq!(values(&response).len(), 1, "{left} records are left");
+        for (partition, offset) in response.responses[0].partitions.iter().zip(&mut offsets) {
+            let has_records = partition.records.as_ref().is_some_and(|records| !records.is_empty());
+            *offset += i64::from(has_records);
+        }
+    }
+    assert_eq!(offsets, [1; 4]);
 }

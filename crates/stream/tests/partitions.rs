@@ -322,3 +322,15 @@ fn nothing_is_left_of_a_topic_that_nobody_has_opened() {
     assert_eq!(broker.ask(client, 3, &request).responses[0].error_code, 0);
     assert_eq!(broker.partition_logs(), [""; 0]);
 }
+
+/// KIP-467: the producer is told which records are to blame.
+#[test]
+fn a_compacted_topic_names_the_records_without_key() {
+    let mut broker = Broker::new(1);
+    make_topic(&mut broker, "compact", 1, &[("cleanup.policy", "compact")]);
+    let client = broker.connect(0);
+    let refused = broker.produce(client, "compact", 0, &["a", "b", "c"]);
+    assert_eq!(code(refused.error_code), ErrorCode::InvalidRecord);
+    let blamed: Vec<i32> = refused.record_errors.iter().map(|error| error.batch_index).collect();
+    assert_eq!(blamed, [0, 1, 2]);
+}

@@ -137,11 +137,11 @@ fn check(shard: &Shard, change: &Change) -> Result<bool, Refused> {
     match change.resource_type {
         TOPIC => {
             if let Some(fault) = name_fault(name) {
-                return Err(Refused { code: ErrorCode::InvalidTopicException, message: Some(fault) });
+                return Err(Refused::new(ErrorCode::InvalidTopicException, fault));
             }
             let Some(topic) = shard.catalogue.topic(name) else {
-                let message = Some(format!("The topic '{name}' does not exist."));
-                return Err(Refused { code: ErrorCode::UnknownTopicOrPartition, message });
+                let message = format!("The topic '{name}' does not exist.");
+                return Err(Refused::new(ErrorCode::UnknownTopicOrPartition, message));
             };
             Ok(changed(change, topic, &shard.shared.config)? != topic.config.set)
         }
@@ -167,7 +167,7 @@ fn check(shard: &Shard, change: &Change) -> Result<bool, Refused> {
 
 /// What the topic is set to afterwards.
 fn changed(change: &Change, known: &Topic, config: &Config) -> Result<BTreeMap<String, String>, Refused> {
-    let refused = |message: String| Refused { code: ErrorCode::InvalidConfig, message: Some(message) };
+    let refused = |message: String| Refused::new(ErrorCode::InvalidConfig, message);
     let mut set = if change.is_whole { BTreeMap::new() } else { known.config.set.clone() };
     for Step { name, operation, value } in &change.steps {
         let value = value.clone().unwrap_or_default();

@@ -22,7 +22,7 @@ pub(crate) fn handle(
     let topic = |topic: &ReassignableTopic| {
         let partition = |partition: &ReassignablePartition| {
             let outcome = move_partition(shard, &topic.name, partition);
-            let Refused { code, message } = outcome.err().unwrap_or(ErrorCode::None.into());
+            let Refused { code, message, .. } = outcome.err().unwrap_or(ErrorCode::None.into());
             ReassignablePartitionResponse {
                 partition_index: partition.partition_index,
                 error_code: code as i16,
@@ -41,8 +41,7 @@ pub(crate) fn handle(
 }
 
 fn move_partition(shard: &Shard, topic: &str, partition: &ReassignablePartition) -> Result<(), Refused> {
-    let unknown =
-        |what: String| Err(Refused { code: ErrorCode::UnknownTopicOrPartition, message: Some(what) });
+    let unknown = |what: String| Err(Refused::new(ErrorCode::UnknownTopicOrPartition, what));
     let Some(known) = shard.catalogue.topic(topic) else {
         return unknown(format!("Unable to find a topic named {topic}."));
     };

@@ -33,7 +33,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
     }
     let job = shard.begin_changes(io, outcomes, wanted.len(), move |shard, io, outcomes| {
         let result = |(name, outcome): (String, Result<(), Refused>)| {
-            let Refused { code, message } = outcome.err().unwrap_or(ErrorCode::None.into());
+            let Refused { code, message, .. } = outcome.err().unwrap_or(ErrorCode::None.into());
             CreatePartitionsTopicResult { name, error_code: code as i16, error_message: message }
         };
         let results = names.into_iter().zip(outcomes).map(result).collect();
@@ -51,7 +51,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
 
 /// The topic with as many partitions as are wanted.
 fn grow(shard: &Shard, known: &Topic, wanted: &CreatePartitionsTopic) -> Result<Topic, Refused> {
-    let refused = |code, message: String| Err(Refused { code, message: Some(message) });
+    let refused = |code, message: String| Err(Refused::new(code, message));
     let (count, now) = (wanted.count, known.partitions());
     if count == now {
         return refused(ErrorCode::InvalidPartitions, format!("Topic already has {now} partition(s)."));

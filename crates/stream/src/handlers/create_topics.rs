@@ -64,11 +64,11 @@ pub(crate) fn twice<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<&'a st
 }
 
 pub(crate) fn invalid_request(message: &str) -> Refused {
-    Refused { code: ErrorCode::InvalidRequest, message: Some(message.into()) }
+    Refused::new(ErrorCode::InvalidRequest, message)
 }
 
 fn refused<T>(code: ErrorCode, message: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused { code, message: Some(message.into()) })
+    Err(Refused::new(code, message))
 }
 
 /// The topic as it is to be made, checked.

@@ -31,7 +31,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
     let doomed: Vec<(usize, Uuid)> = asked.iter().enumerate().filter_map(doomed).collect();
     let job = shard.begin_changes(io, outcomes, doomed.len(), move |shard, io, outcomes| {
         let result = |(asked, outcome): (Asked, Result<(), Refused>)| {
-            let Refused { code, message } = outcome.err().unwrap_or(ErrorCode::None.into());
+            let Refused { code, message, .. } = outcome.err().unwrap_or(ErrorCode::None.into());
             DeletableTopicResult {
                 name: asked.name,
                 topic_id: asked.id,

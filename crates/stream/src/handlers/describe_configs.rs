@@ -30,7 +30,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
             Ok(entries) => (ErrorCode::None.into(), entries),
             Err(refused) => (refused, Vec::new()),
         };
-        let Refused { code, message } = refused;
+        let Refused { code, message, .. } = refused;
         let is_asked = |entry: &Entry| match &resource.configuration_keys {
             None => true,
             Some(keys) => keys.iter().any(|key| key == entry.name),
@@ -55,7 +55,7 @@ fn entries(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<Entr
     match resource.resource_type {
         TOPIC => {
             if let Some(fault) = name_fault(name) {
-                return Err(Refused { code: ErrorCode::InvalidTopicException, message: Some(fault) });
+                return Err(Refused::new(ErrorCode::InvalidTopicException, fault));
             }
             let topic = shard.catalogue.topic(name).ok_or(ErrorCode::UnknownTopicOrPartition)?;
             Ok(of_topic(&topic.config, config))

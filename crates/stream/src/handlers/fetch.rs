@@ -57,6 +57,13 @@ struct Part {
     is_watched: bool,
 }
 
+impl Part {
+    /// What another shard has read, bytes.
+    fn bytes_fetched(&self) -> usize {
+        self.fetched.as_ref().map_or(0, |fetched| fetched.records.len())
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Place {
     id: PartitionId,
@@ -356,6 +363,8 @@ impl Shard {
             |part: &&Part| part.fetched.as_ref().is_some_and(|fetched| fetched.starves(part, job.isolation));
         let mut starved = job.parts.iter().find(lacks_room).map(|part| part.key.clone());
         let (mut left, mut is_first) = (job.bytes_max, true);
+        // What other shards have found and is still to come.
+        let mut to_come: usize = job.parts.iter().map(Part::bytes_fetched).sum();
         let (mut copied, mut in_files) = (0, 0);
         for (part, (is_told, outcome, has_records)) in job.parts.iter_mut().zip(known) {
             if !is_told {
@@ -367,7 +376,8 @@ impl Shard {
                 writer.topic(output.buffer(), &key.topic, key.topic_id, partitions);
             }
             before = Some(key.clone());
-            let mut bytes_max = part.want.bytes_max.min(left);
+            to_come -= part.bytes_fetched();
+            let mut bytes_max = part.want.bytes_max.min(left.saturating_sub(to_come));
             if copied >= COPIED_BYTES_MAX {
                 bytes_max = 0;
             }
@@ -386,6 +396,11 @@ impl Shard {
                 let Fetched { aborted, records, .. } = &mut fetched;
                 fetched.outcome =
                     self.read_here(&wanted, job.isolation, bytes_max, is_first, aborted, records);
+            }
+            if !is_first && fetched.records.len() > left {
+                // Each shard gives its first batch whole, but only that of one may exceed the limit: KIP-74.
+                (fetched.records, fetched.aborted) = Default::default();
+                starved.get_or_insert_with(|| key.clone());
             }
             left = left.saturating_sub(fetched.records.len());
             is_first &= fetched.records.is_empty();

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use mainstem_kafka::api::produce::{
-    PartitionProduceResponse, ProduceRequest, ProduceRequestRef, ProduceResponse, TopicProduceResponse,
+    BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceRequestRef, ProduceResponse,
+    TopicProduceResponse,
 };
 use mainstem_kafka::{ErrorCode, Reader, Uuid};
 use mainstem_runtime::Io;
@@ -172,8 +173,17 @@ fn part_response((index, outcome): &(i32, Result<Placed, Refused>)) -> Partition
             index: *index,
             error_code: refused.code as i16,
             base_offset: -1,
+            record_errors: refused
+                .records
+                .iter()
+                .map(|batch_index| record_error(*batch_index, refused))
+                .collect(),
             error_message: refused.message.clone(),
             ..PartitionProduceResponse::default()
         },
     }
+}
+
+fn record_error(batch_index: i32, refused: &Refused) -> BatchIndexAndErrorMessage {
+    BatchIndexAndErrorMessage { batch_index, batch_index_error_message: refused.message.clone() }
 }

@@ -12,7 +12,9 @@
 //! | no two producers have one id | `Ledger::given_id` |
 //! | a message that was acknowledged is in its topic, at QoS 2 once unless a broker ended in between | `Ledger::check_messages` |
 
+mod admin;
 mod client;
+mod committer;
 mod consumer;
 mod finish;
 mod flaw;

@@ -33,6 +33,8 @@ pub(crate) struct Consumer {
     positions: BTreeMap<Part, u64>,
     /// Of the partitions, those whose last response said that there is no more.
     at_end: BTreeSet<Part>,
+    /// Those of which something has come.
+    begun: BTreeSet<Part>,
     /// Number and epoch of the fetch session, and what the broker knows of it.
     session: Option<(i32, i32)>,
     session_knows: BTreeMap<Part, u64>,
@@ -45,6 +47,7 @@ impl Consumer {
             habits,
             positions: parts.into_iter().map(|part| (part, 0)).collect(),
             at_end: BTreeSet::new(),
+            begun: BTreeSet::new(),
             session: None,
             session_knows: BTreeMap::new(),
             asked: None,
@@ -116,8 +119,8 @@ impl Consumer {
             last_stable: data.last_stable_offset.cast_unsigned(),
         };
         desk.ledger.told(part, floor, told)?;
-        if self.habits.sweeps && offset == 0 {
-            desk.ledger.sweep(part, self.habits.isolation, told.start);
+        if self.habits.sweeps && self.begun.insert(part) {
+            desk.ledger.sweep(part, self.habits.isolation, offset);
         }
         let next = self.read(desk, part, offset, data)?;
         let limit = match self.habits.isolation {

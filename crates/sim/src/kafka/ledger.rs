@@ -245,6 +245,13 @@ impl Ledger {
         log.reach.start = log.reach.start.max(offset);
     }
 
+    /// The broker has ended. Where records had been deleted a log may start where it did before.
+    pub(crate) fn broker_ended(&mut self) {
+        for log in self.logs.values_mut().filter(|log| log.deletable > 0) {
+            (log.reach.start, log.reach.last_stable) = (0, 0);
+        }
+    }
+
     /// Below which offset records may have been deleted.
     pub(crate) fn deletable(&self, part: Part) -> u64 {
         self.logs.get(&part).map_or(0, |log| log.deletable)

@@ -39,6 +39,9 @@ pub(crate) struct Plan {
     pub(crate) producers: Vec<Kind>,
     pub(crate) transactors: Vec<Manner>,
     pub(crate) consumers: Vec<Habits>,
+    /// How many commit offsets, and how many administrators there are.
+    pub(crate) committers: usize,
+    pub(crate) admins: usize,
     pub(crate) publishers: Vec<Profile>,
     pub(crate) faults: Faults,
     /// Chance in 100 that bytes go in small pieces.
@@ -81,6 +84,8 @@ impl Plan {
             producers: (0..1 + dice.below(3)).map(|_| producer(dice)).collect(),
             transactors: transactors(dice),
             consumers: (0..1 + dice.below(3)).map(|_| consumer(dice)).collect(),
+            committers: dice.below(3) as usize,
+            admins: dice.below(3) as usize,
             publishers: (0..dice.below(3)).map(|_| publisher(dice)).collect(),
             faults,
             pieces: pick(dice, &[0, 5, 50]),

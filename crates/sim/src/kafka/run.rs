@@ -7,7 +7,9 @@ use mainstem_disk::fault::{self, Dice, FaultFs};
 use mainstem_doors::Doors;
 use mainstem_mqtt::QoS;
 
+use super::admin::Admin;
 use super::client::{Client, Desk};
+use super::committer::Committer;
 use super::consumer::Consumer;
 use super::flaw::Flaw;
 use super::ledger::{Ledger, Part};
@@ -130,6 +132,10 @@ impl<'a> Run<'a> {
         for habits in &self.plan.consumers {
             clients.push(Box::new(Consumer::new(habits.clone(), parts.clone())));
         }
+        clients.extend(
+            (0..self.plan.committers).map(|index| Box::new(Committer::new(index)) as Box<dyn Client>),
+        );
+        clients.extend((0..self.plan.admins).map(|index| Box::new(Admin::new(index)) as Box<dyn Client>));
         self.members = clients.into_iter().map(Member::new).collect();
     }
 
@@ -610,6 +616,7 @@ impl Run<'_> {
         self.note_heard();
         self.fs.note(|| format!("{shards} shards begin"));
         self.messages.begin_broker(shards);
+        self.ledger.broker_ended();
         self.ends.push(self.messages.tick());
         self.turns = vec![0; shards];
         self.members.iter_mut().for_each(|member| member.waits_for.clear());

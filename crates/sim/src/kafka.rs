@@ -12,6 +12,18 @@
 //! | no two producers have one id | `Ledger::given_id` |
 //! | a message that was acknowledged is in its topic, at QoS 2 once unless a broker ended in between | `Ledger::check_messages` |
 
+#![allow(
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::items_after_statements,
+    clippy::needless_for_each,
+    clippy::needless_pass_by_value,
+    clippy::range_plus_one,
+    clippy::struct_excessive_bools,
+    clippy::unnecessary_wraps,
+    reason = "counts are small here, and what is simulated reads best as the protocol says it"
+)]
+
 mod admin;
 mod client;
 mod committer;

@@ -62,10 +62,10 @@ pub struct KafkaReport {
 pub struct ProduceReport {
     /// As in the protocol: 0, 1, or -1 for all.
     pub acks: i16,
-    /// From due (open loop) or sent (closed loop) to acknowledged.
-    pub latency: Latency,
+    /// From due (open loop) or sent (closed loop) to acknowledged, if there are acknowledgements.
+    pub latency: Option<Latency>,
     /// From due to sent, in an open loop: the generator's own delay, which is part of the latency.
-    pub lag: Latency,
+    pub lag: Option<Latency>,
     /// Batches that were refused, over the whole run.
     pub refused: u64,
     /// The error code of the first of them.
@@ -230,9 +230,11 @@ impl fmt::Display for KafkaReport {
 
 impl fmt::Display for ProduceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        row(f, "latency", &self.latency.to_string())?;
-        if self.lag != Latency::default() {
-            row(f, "  of it before sending", &self.lag.to_string())?;
+        if let Some(latency) = &self.latency {
+            row(f, "latency", &latency.to_string())?;
+        }
+        if let Some(lag) = &self.lag {
+            row(f, "  of it before sending", &lag.to_string())?;
         }
         let refused = self.first_refusal.map(|error| format!("{} (first: error {error})", self.refused));
         let rare = [

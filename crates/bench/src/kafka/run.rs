@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use hdrhistogram::Histogram;
+
 use super::batch;
 use super::control::{Bound, Control};
 use super::fetch::{Fetch, Position, Reader};
@@ -156,6 +158,11 @@ fn check(options: &KafkaOptions) -> Result<(), BenchError> {
     }
 }
 
+/// The distribution, if there is anything in it.
+fn latency_of(times: &Histogram<u64>) -> Option<Latency> {
+    (!times.is_empty()).then(|| Latency::of(times))
+}
+
 /// A name that no other run takes.
 fn topic_name() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -230,11 +237,11 @@ impl<'a> Run<'a> {
         report.connections_per_s = connections_per_s;
         report.batch_bytes = Some(batch_bytes);
         let followed = load.followed();
-        report.delivery = followed.map(|(latency, _, _)| Latency::of(latency));
+        report.delivery = followed.and_then(|(latency, _, _)| latency_of(latency));
         report.produce = Some(ProduceReport {
             acks: acks as i16,
-            latency: Latency::of(&load.latency),
-            lag: Latency::of(&load.lag),
+            latency: latency_of(&load.latency),
+            lag: latency_of(&load.lag),
             refused: load.refused,
             first_refusal: load.first_refusal,
             unanswered: load.unanswered(),

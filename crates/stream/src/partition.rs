@@ -16,7 +16,7 @@ use mainstem_log::{
 use crate::catalogue::{PartitionId, Topic, hex};
 use crate::held::Held;
 use crate::mail::{JobId, Watcher};
-use crate::producers::{Known, data, on_log};
+use crate::producers::{Found, Known, data, on_log};
 use crate::topic_config::{TimestampType, TopicConfig};
 
 /// What the records of one batch may take when they are decompressed for a check, bytes.
@@ -135,13 +135,13 @@ impl Partition {
         index: i32,
         store_index: usize,
         store: &mut dyn Store,
-        snapshot: Option<&[u8]>,
+        found: &Found,
         unix_ms: u64,
     ) -> Result<Self, Error> {
         let id = topic.partition(index);
         let log = store.open(&log_name(id), &topic.config.options)?;
+        let known = Known::rebuild(store, log, found, unix_ms)?;
         let high_watermark = store.status(log).committed;
-        let known = Known::rebuild(store, log, snapshot, unix_ms)?;
         Ok(Self {
             id,
             topic: Arc::clone(topic),
@@ -296,7 +296,7 @@ impl Partition {
 
     /// The log starts later now.
     pub(crate) fn started_later(&mut self, store: &dyn Store) {
-        self.known.producers.truncate_prefix(store.status(self.log).start);
+        self.known.started(store.status(self.log).start);
     }
 
     /// Takes note of a completion: gives out who waited for it, and whether there is more to read.

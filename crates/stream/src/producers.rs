@@ -9,9 +9,12 @@ use mainstem_log::{Batch, BatchHeader, Completion, Durability, Error, LogId, Sto
 
 use crate::catalogue::PartitionId;
 use crate::kept::Kept;
+use crate::partition::Partition;
 
 /// The log of snapshots, in each store.
 const LOG: &str = "kafka-producers";
+/// What follows a partition in the key of its log's start.
+const START: &[u8] = b"start";
 /// Bytes read at once when a partition is opened.
 const READ_BYTES: usize = 1024 * 1024;
 /// A snapshot is taken again after so many bytes, or so many times its own size.
@@ -24,16 +27,32 @@ const EXPIRE_EVERY_MS: u64 = 10 * 60 * 1000;
 pub(crate) struct Snapshots {
     kept: Kept<()>,
     /// Those of partitions that have not been opened.
-    found: HashMap<PartitionId, Vec<u8>>,
+    found: HashMap<PartitionId, Found>,
+}
+
+/// What is known of a partition that is opened.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    snapshot: Option<Vec<u8>>,
+    /// Where its log was to start when the snapshot was taken; a store may have lost that. What the snapshot has
+    /// forgotten lies before.
+    start: u64,
 }
 
 fn key(id: PartitionId) -> Vec<u8> {
     [&id.topic.0[..], &id.index.to_be_bytes()].concat()
 }
 
-fn partition_of(key: &[u8]) -> Option<PartitionId> {
-    let (topic, index) = key.split_first_chunk::<16>()?;
-    Some(PartitionId { topic: Uuid(*topic), index: i32::from_be_bytes(index.try_into().ok()?) })
+/// The key under which it stands where the log starts.
+fn start_key(id: PartitionId) -> Vec<u8> {
+    [&key(id)[..], START].concat()
+}
+
+/// The partition of a key, and what follows it there.
+fn partition_of(key: &[u8]) -> Option<(PartitionId, &[u8])> {
+    let (topic, rest) = key.split_first_chunk::<16>()?;
+    let (index, rest) = rest.split_first_chunk()?;
+    Some((PartitionId { topic: Uuid(*topic), index: i32::from_be_bytes(*index) }, rest))
 }
 
 impl Snapshots {
@@ -42,33 +61,46 @@ impl Snapshots {
     /// # Errors
     /// What the store says.
     pub(crate) fn open(store: &mut dyn Store) -> Result<Self, Error> {
-        let mut found = HashMap::new();
+        let mut found = HashMap::<_, Found>::new();
         // A snapshot that is lost costs the reading of more of its partition, so it need not be synced.
         let kept = Kept::open(store, LOG, Durability::Os, |key, value| {
-            if let Some(id) = partition_of(key) {
-                match value {
-                    Some(snapshot) => drop(found.insert(id, snapshot.to_vec())),
-                    None => drop(found.remove(&id)),
-                }
+            let Some((id, rest)) = partition_of(key) else { return };
+            let known: &mut Found = found.entry(id).or_default();
+            if rest == START {
+                let start = value.and_then(|value| value.try_into().ok());
+                known.start = start.map_or(0, u64::from_be_bytes);
+            } else {
+                known.snapshot = value.map(<[u8]>::to_vec);
             }
         })?;
+        found.retain(|_, found| found.snapshot.is_some());
         Ok(Self { kept, found })
     }
 
-    /// Takes the snapshot of a partition that is about to be opened.
-    pub(crate) fn take(&mut self, id: PartitionId) -> Option<Vec<u8>> {
-        self.found.remove(&id)
+    /// Takes what is known of a partition that is about to be opened.
+    pub(crate) fn take(&mut self, id: PartitionId) -> Found {
+        self.found.remove(&id).unwrap_or_default()
     }
 
-    /// Keeps a new snapshot.
-    pub(crate) fn put(&mut self, store: &mut dyn Store, unix_ms: u64, id: PartitionId, snapshot: Vec<u8>) {
-        self.kept.keep(store, unix_ms, &[(key(id), Some(snapshot))], ());
+    /// Takes a new snapshot of a partition, if one is due.
+    pub(crate) fn tend(
+        &mut self,
+        store: &mut dyn Store,
+        unix_ms: u64,
+        partition: &mut Partition,
+        is_last: IsLast,
+    ) {
+        let Partition { id, high_watermark, ref mut known, .. } = *partition;
+        let Some(snapshot) = known.tend(unix_ms, high_watermark, is_last) else { return };
+        let start = known.start.to_be_bytes().to_vec();
+        // Both in one batch: neither is there without the other.
+        self.kept.keep(store, unix_ms, &[(key(id), Some(snapshot)), (start_key(id), Some(start))], ());
     }
 
     /// Forgets a partition that is no more.
     pub(crate) fn remove(&mut self, store: &mut dyn Store, unix_ms: u64, id: PartitionId) {
         self.found.remove(&id);
-        self.kept.keep(store, unix_ms, &[(key(id), None)], ());
+        self.kept.keep(store, unix_ms, &[(key(id), None), (start_key(id), None)], ());
     }
 
     /// Hands the store what has been gathered in this turn.
@@ -101,6 +133,9 @@ pub(crate) struct Known {
     /// Bytes appended since the last snapshot.
     since_bytes: u64,
     again_bytes: u64,
+    /// The log starts later than at the last snapshot, which is not to be older than that.
+    is_due: bool,
+    start: u64,
     expired_ms: u64,
 }
 
@@ -112,18 +147,24 @@ impl Known {
     pub(crate) fn rebuild(
         store: &mut dyn Store,
         log: LogId,
-        snapshot: Option<&[u8]>,
+        found: &Found,
         unix_ms: u64,
     ) -> Result<Self, Error> {
+        if store.status(log).start < found.start {
+            store.truncate_prefix(log, found.start)?;
+        }
+        let snapshot = found.snapshot.as_deref();
         let status = store.status(log);
         let mut from = status.start;
         let mut producers = Producers::new(Limits::default());
         if let Some(snapshot) = snapshot {
             match Producers::restore(Limits::default(), snapshot) {
-                Ok((restored, offset)) if offset <= status.end => {
+                Ok((restored, offset)) if (status.start..=status.end).contains(&offset) => {
                     producers = restored;
-                    from = from.max(offset);
+                    from = offset;
                 }
+                // What they wrote in between is gone: they may begin anywhere.
+                Ok((_, offset)) if offset < status.start => {}
                 Ok(_) => log::info!("a snapshot of producers is ahead of its log, which is read instead"),
                 Err(error) => log::error!("a snapshot of producers cannot be read: {error}"),
             }
@@ -132,12 +173,28 @@ impl Known {
         let since_bytes = tell_all(store, log, from..status.end, &mut producers, unix_ms)?;
         producers.durable(status.end);
         let again_bytes = again_bytes(snapshot.map_or(0, <[u8]>::len));
-        Ok(Self { producers, since_bytes, again_bytes, expired_ms: unix_ms })
+        Ok(Self {
+            producers,
+            since_bytes,
+            again_bytes,
+            is_due: false,
+            start: status.start,
+            expired_ms: unix_ms,
+        })
     }
 
     /// Takes note of an append.
     pub(crate) fn grown(&mut self, bytes: usize) {
         self.since_bytes += bytes as u64;
+    }
+
+    /// The log starts at `start` now.
+    pub(crate) fn started(&mut self, start: u64) {
+        if start > self.start {
+            self.start = start;
+            self.is_due = true;
+            self.producers.truncate_prefix(start);
+        }
     }
 
     /// Does what is due by itself: a snapshot, of what is below `durable`, if there is much that it does not tell,
@@ -148,9 +205,10 @@ impl Known {
             self.expired_ms = unix_ms;
         }
         let least = if is_last == IsLast::Yes { 1 } else { self.again_bytes };
-        if self.since_bytes < least {
+        if self.since_bytes < least && !self.is_due {
             return None;
         }
+        self.is_due = false;
         let snapshot = self.producers.snapshot(durable);
         self.since_bytes = 0;
         self.again_bytes = again_bytes(snapshot.len());
@@ -258,13 +316,13 @@ mod tests {
     use super::*;
     use crate::catalogue::Topic;
     use crate::config::Config;
-    use crate::partition::{Partition, Taken};
+    use crate::partition::Taken;
     use crate::topic_config::TopicConfig;
 
     fn partition(store: &mut Memory) -> Partition {
         let config = TopicConfig::new(BTreeMap::new(), &Config::default());
         let topic = Topic { name: "topic".into(), id: Uuid([1; 16]), homes: vec![0], config };
-        Partition::open(&Arc::new(topic), 0, 0, store, None, 1).unwrap()
+        Partition::open(&Arc::new(topic), 0, 0, store, &Found::default(), 1).unwrap()
     }
 
     fn batch(base_sequence: i32) -> Vec<u8> {
@@ -314,17 +372,43 @@ mod tests {
         }
         assert_eq!(snapshots.len(), 4);
         let described = partition.producers();
-        let mut rebuild = |snapshot: Option<&[u8]>| {
-            Known::rebuild(&mut store, partition.log, snapshot, 1).unwrap().producers.describe()
+        let rebuild = |store: &mut Memory, snapshot: Option<&[u8]>, start: u64| {
+            let found = Found { snapshot: snapshot.map(<[u8]>::to_vec), start };
+            Known::rebuild(store, partition.log, &found, 1).unwrap().producers.describe()
         };
-        assert_eq!(rebuild(None), described);
+        assert_eq!(rebuild(&mut store, None, 0), described);
         for snapshot in &snapshots {
-            assert_eq!(rebuild(Some(snapshot)), described);
+            assert_eq!(rebuild(&mut store, Some(snapshot), 0), described);
         }
-        assert_eq!(rebuild(Some(b"nonsense")), described);
+        assert_eq!(rebuild(&mut store, Some(b"nonsense"), 0), described);
         store.truncate_suffix(partition.log, 2).unwrap();
-        let known =
-            Known::rebuild(&mut store, partition.log, snapshots.last().map(Vec::as_slice), 1).unwrap();
-        assert_eq!(known.producers.describe()[0].last_sequence, 1, "the snapshot is ahead of the log");
+        let known = rebuild(&mut store, snapshots.last().map(Vec::as_slice), 0);
+        assert_eq!(known[0].last_sequence, 1, "the snapshot is ahead of the log");
+    }
+
+    #[test]
+    fn a_snapshot_does_not_speak_for_records_that_were_deleted_since() {
+        let mut store = Memory::new();
+        let mut partition = partition(&mut store);
+        append(&mut partition, &mut store, 0);
+        commit(&mut partition, &mut store);
+        let snapshot = partition.known.tend(1, 1, IsLast::Yes);
+        append(&mut partition, &mut store, 1);
+        commit(&mut partition, &mut store);
+        let log = partition.log;
+        let mut rebuild = |snapshot: &Option<Vec<u8>>, start| {
+            let found = Found { snapshot: snapshot.clone(), start };
+            let known = Known::rebuild(&mut store, log, &found, 1).unwrap();
+            (known.producers.describe().len(), store.status(log).start)
+        };
+        assert_eq!(rebuild(&snapshot, 0), (1, 0));
+        assert_eq!(rebuild(&snapshot, 2), (0, 2), "the second record is not there to tell");
+
+        partition.started_later(&store);
+        let later = partition.known.tend(1, 2, IsLast::No);
+        assert!(later.is_some(), "a snapshot is due where the log has come to start later");
+        assert!(partition.known.tend(1, 2, IsLast::No).is_none());
+        let found = Found { snapshot: later, start: 2 };
+        assert_eq!(Known::rebuild(&mut store, log, &found, 1).unwrap().producers.len(), 1);
     }
 }

@@ -272,15 +272,20 @@ impl Shard {
     /// Does what is due about the producers of partitions.
     fn tend_producers(&mut self, unix_ms: u64, is_last: IsLast) {
         for partition in self.partitions.values_mut() {
-            let at = partition.store;
-            let store = &mut *self.stores[at].store;
+            let store = &mut *self.stores[partition.store].store;
             if !partition.known.producers.is_empty() {
                 partition.started_later(store);
             }
-            if let Some(snapshot) = partition.known.tend(unix_ms, partition.high_watermark, is_last) {
-                self.snapshots[at].put(store, unix_ms, partition.id, snapshot);
-            }
+            self.snapshots[partition.store].tend(store, unix_ms, partition, is_last);
         }
+    }
+
+    /// Records of a partition have been deleted: what has gone is not to come back with an end of the process.
+    pub(crate) fn started_later(&mut self, id: PartitionId) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let store = &mut *self.stores[partition.store].store;
+        partition.started_later(store);
+        self.snapshots[partition.store].tend(store, self.unix_ms, partition, IsLast::No);
     }
 
     pub(crate) fn leave(&mut self, io: &mut Io<'_, Mail>, id: ConnId) {

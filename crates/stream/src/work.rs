@@ -349,8 +349,9 @@ impl Shard {
                     return Err(ErrorCode::OffsetOutOfRange);
                 }
                 store.truncate_prefix(partition.log, offset).map_err(|error| read_error(&error))?;
-                partition.started_later(store);
-                PartAnswer::DeletedBefore(partition.reach(store).start.cast_signed())
+                let start = partition.reach(store).start;
+                self.started_later(id);
+                PartAnswer::DeletedBefore(start.cast_signed())
             }
             PartAsk::Reach => PartAnswer::Reach(reach),
             PartAsk::Producers => PartAnswer::Producers(partition.producers()),
@@ -377,9 +378,9 @@ impl Shard {
         let topic = Arc::clone(self.catalogue.topic_by_id(id.topic).ok_or(unknown)?);
         let home = topic.home(id.index).ok_or(unknown)?;
         let at = self.stores.iter().position(|known| known.home == home).ok_or(unknown)?;
-        let snapshot = self.snapshots[at].take(id);
+        let found = self.snapshots[at].take(id);
         let store = &mut *self.stores[at].store;
-        let opened = Partition::open(&topic, id.index, at, store, snapshot.as_deref(), self.unix_ms);
+        let opened = Partition::open(&topic, id.index, at, store, &found, self.unix_ms);
         let partition = opened.map_err(|error| {
             log::error!("partition {}-{}: {error}", topic.name, id.index);
             ErrorCode::KafkaStorageError

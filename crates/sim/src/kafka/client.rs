@@ -19,6 +19,8 @@ pub(crate) struct Desk<'a> {
     pub(crate) is_troubled: bool,
     /// They have been planted at some time.
     pub(crate) has_failed: bool,
+    /// Power was lost at some time.
+    pub(crate) has_lost_power: bool,
     /// The run comes to its end: only what has been begun goes on.
     pub(crate) is_ending: bool,
 }

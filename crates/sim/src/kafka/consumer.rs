@@ -266,8 +266,8 @@ impl Client for Consumer {
         if !self.habits.sweeps && desk.dice.chance(2) {
             // It reads again what it had.
             for (part, position) in &mut self.positions {
-                *position = desk.ledger.deletable(*part) + desk.dice.below(*position + 1);
-                *position = (*position).min(desk.ledger.reach(*part).high_watermark);
+                let first = desk.ledger.deletable(*part).min(*position);
+                *position = first + desk.dice.below(*position - first + 1);
             }
         }
         if self.habits.has_session && self.session.is_none() {

@@ -79,7 +79,7 @@ impl Run<'_> {
         self.now_ms += ROUND_MS;
         for index in 0..self.publishers.len() {
             if self.publishers[index].stage == Stage::Away {
-                self.connect(index);
+                self.connect_again(index);
             }
         }
         for index in 0..self.members.len() {

@@ -129,7 +129,9 @@ impl Producer {
         let follows = is_behind && !is_first && outgoing.was_refused;
         let is_broken = (is_taken && !is_first) || (is_behind && !follows);
         if is_idempotent && is_broken {
-            if !desk.has_failed {
+            // With records that were deleted, a loss of power takes what was known of who had sent them.
+            let has_lost = desk.has_lost_power && desk.ledger.deletable(part) > 0;
+            if !desk.has_failed && !has_lost {
                 return Err(Violation(format!(
                     "{part:?}: the batch with sequence {} is answered with {} out of its turn",
                     batch.sequence,

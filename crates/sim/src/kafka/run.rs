@@ -285,6 +285,7 @@ impl<'a> Run<'a> {
             unix_ms: BEGAN_UNIX_MS + self.now_ms,
             is_troubled: self.is_troubled,
             has_failed: self.tally.disk_faults > 0,
+            has_lost_power: self.tally.power_losses > 0,
             is_ending: self.is_ending,
         };
         what(&mut **client, &mut desk)
@@ -391,13 +392,18 @@ impl<'a> Run<'a> {
 
     fn act_as_publisher(&mut self, index: usize) {
         match self.publishers[index].stage {
-            mqtt::Stage::Away if self.dice.chance(30) => self.connect(index),
+            mqtt::Stage::Away if self.dice.chance(30) => self.connect_again(index),
             mqtt::Stage::Online => self.publish_some(index),
             _ => {}
         }
     }
 
-    pub(crate) fn connect(&mut self, index: usize) {
+    /// Lets a publisher connect, once the broker has forgotten its former connection: a CONNECT that is late may end
+    /// the session that has begun since.
+    pub(crate) fn connect_again(&mut self, index: usize) {
+        if self.links.values().any(|(who, _)| *who == Who::Publisher(index)) {
+            return;
+        }
         let link = self.open(Who::Publisher(index), Doors::MQTT);
         self.publishers[index].connect(&mut self.messages, link, false, None, self.now_ms);
         self.send(Who::Publisher(index));

@@ -3,9 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use mainstem_kafka::api::add_offsets_to_txn::AddOffsetsToTxnRequest;
+use mainstem_kafka::api::add_partitions_to_txn::AddPartitionsToTxnRequest;
+use mainstem_kafka::api::delete_topics::DeleteTopicsRequest;
+use mainstem_kafka::api::end_txn::EndTxnRequest;
 use mainstem_kafka::api::fetch::FetchRequest;
 use mainstem_kafka::api::init_producer_id::InitProducerIdRequest;
+use mainstem_kafka::api::offset_fetch::OffsetFetchRequest;
 use mainstem_kafka::api::produce::ProduceRequest;
+use mainstem_kafka::api::txn_offset_commit::TxnOffsetCommitRequest;
 use mainstem_kafka::{Message, Reader, Request, RequestHeader, frame};
 use mainstem_log::{Batch, BatchBuilder, batches};
 use mainstem_mqtt::QoS;
@@ -19,7 +25,7 @@ use super::{encode, is_turn, publish};
 type Make = fn() -> Box<dyn Flaw>;
 
 /// All flaws there are, with words of what must be found because of them.
-pub(crate) const ALL: [(&str, &str, Make); 10] = [
+pub(crate) const ALL: [(&str, &str, Make); 18] = [
     ("records are acknowledged before they are synced", "was acknowledged at", || Box::new(Early)),
     ("the end goes back at a restart", "gone back", || Box::new(Early)),
     ("a batch is lost at recovery", "behind", || Box::new(Lossy("p-"))),
@@ -28,6 +34,14 @@ pub(crate) const ALL: [(&str, &str, Make); 10] = [
     ("a batch is passed over", "behind", || Box::new(Gap::default())),
     ("the high watermark goes back", "the high watermark was", || Box::new(Back::default())),
     ("two producers are given one id", "is given to", || Box::new(SameId)),
+    ("a transaction is shown before its end", "was not committed yet", || Box::new(Hasty)),
+    ("an aborted transaction is shown", "was aborted, and is shown", || Box::new(Candid)),
+    ("a commit becomes an abort", "was committed, and is called aborted", || Box::new(Flipped(true))),
+    ("an abort becomes a commit", "was aborted, and is shown", || Box::new(Flipped(false))),
+    ("nobody is fenced", "of a fenced producer", || Box::new(Unfenced)),
+    ("an offset of a transaction goes back", "the committed offset was", || Box::new(Forgetful(7))),
+    ("an offset goes back", "asked for at last", || Box::new(Forgetful(8))),
+    ("a deleted topic comes back", "and has", || Box::new(Undead)),
     ("a message is thrown away", "is in no topic", || Box::new(Astray::default())),
     ("a message becomes two records", "of ExactlyOnce stands at", || Box::new(Doubled::default())),
 ];
@@ -160,6 +174,132 @@ struct SameId;
 impl Flaw for SameId {
     fn response(&mut self, api_key: i16, version: i16, body: &mut Vec<u8>) {
         change::<InitProducerIdRequest>(api_key, version, body, |response| response.producer_id = 7);
+    }
+}
+
+/// Everybody reads all there is.
+struct Hasty;
+
+impl Flaw for Hasty {
+    fn request(&mut self, _client: usize, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        let Some((header, request)) = request::<FetchRequest>(&frame) else { return vec![frame] };
+        vec![frame_of(&header, &FetchRequest { isolation_level: 0, ..request })]
+    }
+
+    /// What is behind the last stable offset would give it away.
+    fn response(&mut self, api_key: i16, version: i16, body: &mut Vec<u8>) {
+        change::<FetchRequest>(api_key, version, body, |response| {
+            for part in response.responses.iter_mut().flat_map(|topic| &mut topic.partitions) {
+                part.last_stable_offset = part.high_watermark;
+            }
+        });
+    }
+}
+
+/// Readers are not told of aborted transactions.
+struct Candid;
+
+impl Flaw for Candid {
+    fn response(&mut self, api_key: i16, version: i16, body: &mut Vec<u8>) {
+        change::<FetchRequest>(api_key, version, body, |response| {
+            for part in response.responses.iter_mut().flat_map(|topic| &mut topic.partitions) {
+                part.aborted_transactions = None;
+            }
+        });
+    }
+}
+
+/// Transactions that are to end in this way end in the other.
+struct Flipped(bool);
+
+impl Flaw for Flipped {
+    fn request(&mut self, _client: usize, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        match request::<EndTxnRequest>(&frame) {
+            Some((header, request)) if request.committed == self.0 => {
+                vec![frame_of(&header, &EndTxnRequest { committed: !self.0, ..request })]
+            }
+            _ => vec![frame],
+        }
+    }
+}
+
+/// Each producer has a name of its own.
+struct Unfenced;
+
+impl Unfenced {
+    /// Renames the transactional id of such a request.
+    fn rename<R: Request>(frame: &[u8], rename: impl FnOnce(&mut R)) -> Option<Vec<u8>> {
+        let (header, mut request) = request::<R>(frame)?;
+        rename(&mut request);
+        Some(frame_of(&header, &request))
+    }
+}
+
+impl Flaw for Unfenced {
+    fn request(&mut self, client: usize, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        let name = format!("client {client}");
+        let of = |id: &mut Option<String>| *id = id.is_some().then(|| name.clone());
+        let renamed =
+            Self::rename::<InitProducerIdRequest>(&frame, |request| of(&mut request.transactional_id))
+                .or_else(|| {
+                    Self::rename::<ProduceRequest>(&frame, |request| of(&mut request.transactional_id))
+                })
+                .or_else(|| {
+                    Self::rename::<AddPartitionsToTxnRequest>(&frame, |request| {
+                        request.v3_and_below_transactional_id.clone_from(&name);
+                    })
+                })
+                .or_else(|| {
+                    Self::rename::<AddOffsetsToTxnRequest>(&frame, |request| {
+                        request.transactional_id.clone_from(&name);
+                    })
+                })
+                .or_else(|| {
+                    Self::rename::<TxnOffsetCommitRequest>(&frame, |request| {
+                        request.transactional_id.clone_from(&name);
+                    })
+                })
+                .or_else(|| {
+                    Self::rename::<EndTxnRequest>(&frame, |request| {
+                        request.transactional_id.clone_from(&name)
+                    })
+                });
+        vec![renamed.unwrap_or(frame)]
+    }
+}
+
+/// Those who ask with this version find no committed offset.
+struct Forgetful(i16);
+
+impl Flaw for Forgetful {
+    fn response(&mut self, api_key: i16, version: i16, body: &mut Vec<u8>) {
+        if version != self.0 {
+            return;
+        }
+        change::<OffsetFetchRequest>(api_key, version, body, |response| {
+            for part in response.topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
+                part.committed_offset = -1;
+            }
+            for topic in response.groups.iter_mut().flat_map(|group| &mut group.topics) {
+                topic.partitions.iter_mut().for_each(|part| part.committed_offset = -1);
+            }
+        });
+    }
+}
+
+/// Topics are said to be deleted, and are not.
+struct Undead;
+
+impl Flaw for Undead {
+    fn request(&mut self, _client: usize, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        let Some((header, request)) = request::<DeleteTopicsRequest>(&frame) else { return vec![frame] };
+        vec![frame_of(&header, &DeleteTopicsRequest { topic_names: vec!["none".to_owned()], ..request })]
+    }
+
+    fn response(&mut self, api_key: i16, version: i16, body: &mut Vec<u8>) {
+        change::<DeleteTopicsRequest>(api_key, version, body, |response| {
+            response.responses.iter_mut().for_each(|topic| topic.error_code = 0);
+        });
     }
 }
 

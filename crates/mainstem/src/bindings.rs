@@ -97,8 +97,8 @@ impl Config {
             names.push(&binding.name);
         }
         names.sort_unstable();
-        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(format!("two bindings are called {:?}", pair[0]));
+        if let Some(name) = names.windows(2).find_map(|pair| (pair[0] == pair[1]).then_some(pair[0])) {
+            return Err(format!("two bindings are called {name:?}"));
         }
         if let Some(path) = find_loop(&declared.bindings.inbound, &declared.bindings.outbound) {
             return Err(format!("bindings that feed one another in a circle: {}", path.join(", ")));

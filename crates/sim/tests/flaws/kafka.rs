@@ -261,7 +261,7 @@ impl Flaw for Unfenced {
                 })
                 .or_else(|| {
                     Self::rename::<EndTxnRequest>(&frame, |request| {
-                        request.transactional_id.clone_from(&name)
+                        request.transactional_id.clone_from(&name);
                     })
                 });
         vec![renamed.unwrap_or(frame)]

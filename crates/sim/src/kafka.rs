@@ -28,6 +28,7 @@ mod admin;
 mod client;
 mod committer;
 mod consumer;
+mod ends;
 mod finish;
 mod flaw;
 mod ledger;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstem_disk::fault::{self, Dice, FaultFs};
+use mainstem_disk::fault::{Dice, FaultFs};
 use mainstem_doors::Doors;
 use mainstem_mqtt::QoS;
 
@@ -35,7 +35,7 @@ pub(crate) struct Member {
     /// Its last connection, which the broker may still know.
     former: Option<LinkId>,
     /// Turns that shards must have had before a careful client comes back.
-    waits_for: Vec<u64>,
+    pub(crate) waits_for: Vec<u64>,
 }
 
 impl Member {
@@ -64,10 +64,10 @@ pub(crate) struct Run<'a> {
     pub(crate) links: BTreeMap<LinkId, (Who, Link)>,
     next_link: LinkId,
     /// Turns that each shard has had.
-    turns: Vec<u64>,
+    pub(crate) turns: Vec<u64>,
     pub(crate) fs: FaultFs,
     pub(crate) machine: Machine,
-    setup: Setup,
+    pub(crate) setup: Setup,
     flaw: &'a mut dyn Flaw,
     pub(crate) tally: Tally,
     /// A fault was planted since the broker was started.
@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn receive(&mut self, who: Who, bytes: &[u8]) -> Result<(), Violation> {
+    pub(crate) fn receive(&mut self, who: Who, bytes: &[u8]) -> Result<(), Violation> {
         match who {
             Who::Publisher(index) => {
                 self.publishers[index].receive(&mut self.messages, bytes, self.now_ms)?;
@@ -452,7 +452,7 @@ impl<'a> Run<'a> {
     }
 
     /// A client notices that its connection is gone.
-    fn lost(&mut self, who: Who) -> Result<(), Violation> {
+    pub(crate) fn lost(&mut self, who: Who) -> Result<(), Violation> {
         let waits_for: Vec<u64> = self.turns.iter().map(|turns| turns + TURNS_OF_A_REQUEST).collect();
         match who {
             Who::Publisher(index) => {
@@ -520,113 +520,5 @@ impl<'a> Run<'a> {
         let Some((_, link)) = self.links.get_mut(&id) else { return };
         link.is_stalled = !link.is_stalled;
         self.machine.set_stalled(id, link.is_stalled);
-    }
-}
-
-/// What happens to the machine.
-impl Run<'_> {
-    fn plan_end(&mut self) -> Result<(), Violation> {
-        match self.dice.below(10) {
-            0..5 => {
-                let crash_at = Some(1 + self.dice.below(40));
-                self.fs.set(fault::Plan { crash_at, ..fault::Plan::default() });
-                Ok(())
-            }
-            5 => self.end(End::Clean),
-            6 | 7 if self.plan.faults.loses_power => self.end(End::Power),
-            _ => self.end(End::Kill),
-        }
-    }
-
-    fn plan_error(&mut self) {
-        let at = Some(1 + self.dice.below(20));
-        let mut errors = fault::Plan::default();
-        match self.dice.below(3) {
-            // Without syncs before answers, a sync that fails loses what was answered.
-            1 if !self.plan.is_lax => errors.failing_sync = at,
-            0 | 1 => errors.failing_write = at,
-            _ => errors.failing_name = at,
-        }
-        self.trouble(errors);
-    }
-
-    fn fill_or_clear_disk(&mut self) {
-        let used: u64 = self.fs.files().iter().map(|(_, len)| len).sum();
-        let space_bytes = self.dice.chance(50).then(|| used + self.dice.below(20_000));
-        self.trouble(fault::Plan { space_bytes, ..fault::Plan::default() });
-    }
-
-    fn trouble(&mut self, faults: fault::Plan) {
-        self.fs.note(|| format!("{faults:?}"));
-        self.fs.set(faults);
-        self.is_troubled = true;
-        self.tally.disk_faults += 1;
-    }
-
-    /// The process ends, and another one begins with what it left.
-    pub(crate) fn end(&mut self, how: End) -> Result<(), Violation> {
-        self.fs.note(|| format!("the process ends: {how:?}"));
-        let seed = self.dice.roll();
-        match how {
-            End::Kill => self.tally.kills += 1,
-            End::Power => self.tally.power_losses += 1,
-            End::Clean => {
-                self.tally.clean_ends += 1;
-                self.machine.drain();
-                for shard in 0..self.machine.shards() {
-                    self.turn(shard, true, true);
-                }
-            }
-        }
-        let left = match how {
-            End::Clean if !self.fs.has_crashed() => self.fs.clone(),
-            End::Power => self.fs.survivor(seed),
-            _ => self.fs.killed(seed),
-        };
-        self.lose_connections()?;
-        self.restart(&left)
-    }
-
-    /// All connections end; some of what was on its way to clients still arrives.
-    fn lose_connections(&mut self) -> Result<(), Violation> {
-        for (_, (who, mut link)) in std::mem::take(&mut self.links) {
-            if link.is_cut {
-                continue;
-            }
-            let arrives = match self.dice.below(3) {
-                0 => 0,
-                1 => self.dice.below(link.down.len() as u64 + 1) as usize,
-                _ => link.down.len(),
-            };
-            link.down.truncate(arrives);
-            self.receive(who, &link.down)?;
-            self.lost(who)?;
-        }
-        for client in &mut self.publishers {
-            client.sends.clear();
-            client.broker_crashed(&self.messages);
-        }
-        Ok(())
-    }
-
-    fn restart(&mut self, left: &FaultFs) -> Result<(), Violation> {
-        let shards = self.machine.shards();
-        // The stores of the old one must be gone before others use their files.
-        self.machine = Machine::idle(&self.setup, self.now_ms)?;
-        let shards = if self.plan.changes_shards { 1 + self.dice.below(3) as usize } else { shards };
-        self.now_ms += pick(&mut self.dice, &[0, 50, 1_500]);
-        let loses_power = self.plan.faults.loses_power;
-        let (machine, fs) =
-            Machine::begin_again(left, &self.setup, shards, self.now_ms, &mut self.dice, loses_power)?;
-        (self.machine, self.fs) = (machine, fs);
-        self.note_heard();
-        self.fs.note(|| format!("{shards} shards begin"));
-        self.messages.begin_broker(shards);
-        self.ledger.broker_ended();
-        self.ends.push(self.messages.tick());
-        self.turns = vec![0; shards];
-        self.members.iter_mut().for_each(|member| member.waits_for.clear());
-        self.is_troubled = false;
-        Ok(())
     }
 }

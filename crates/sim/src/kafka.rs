@@ -1,5 +1,6 @@
-//! The Kafka door under clients of its own, from one seed: producers that send again what was not acknowledged,
-//! readers that remember all they have seen, and publishers of MQTT whose messages a binding takes to a topic.
+//! The Kafka door under clients of its own, from one seed: producers that send again what was not acknowledged, with
+//! transactions and without; readers that remember all they have seen; groups that commit offsets; administrators; and
+//! publishers of MQTT whose messages a binding takes to a topic.
 //!
 //! | what holds | where |
 //! |---|---|
@@ -9,20 +10,14 @@
 //! | what stands at an offset never changes, and there are no gaps | `Ledger::place`, `Consumer::read` |
 //! | high watermark, last stable offset and start never go back behind what anybody was told | `Ledger::told` |
 //! | readers of committed transactions are shown them whole, and nothing else of transactions | `Ledger::shown`, `Ledger::hidden` |
-//! | no two producers have one id | `Ledger::given_id` |
+//! | of producers with one transactional id, all but the last are fenced; no two others have one producer id | `Ledger::fence`, `Ledger::given_id` |
+//! | committed offsets never go back, and those of transactions count with them | `Committer`, `GroupMember`, `Ledger::found_offset` |
+//! | in one generation of a group each partition is given to one member | `Ledger::given_part` |
+//! | a topic is, has and is set to what was asked for last; one that was deleted stays so, with its records | `Admin` |
 //! | a message that was acknowledged is in its topic, at QoS 2 once unless a broker ended in between | `Ledger::check_messages` |
-
-#![allow(
-    clippy::cast_possible_wrap,
-    clippy::cast_sign_loss,
-    clippy::items_after_statements,
-    clippy::needless_for_each,
-    clippy::needless_pass_by_value,
-    clippy::range_plus_one,
-    clippy::struct_excessive_bools,
-    clippy::unnecessary_wraps,
-    reason = "counts are small here, and what is simulated reads best as the protocol says it"
-)]
+//!
+//! Two things are not asked for, as Kafka does not promise them: after a crash, that records stay away which were
+//! deleted while others of the partition were not; and where a disk fails for a moment, that a producer can go on.
 
 mod admin;
 mod client;
@@ -33,6 +28,7 @@ mod finish;
 mod flaw;
 mod ledger;
 mod maker;
+mod member;
 mod plan;
 mod producer;
 mod run;

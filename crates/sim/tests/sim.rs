@@ -14,7 +14,7 @@ use mainstem_sim::{Sound, Tally, Violation, kafka, trace, try_seed};
 /// What the smoke run takes.
 const SMOKE: Range<u64> = 100..200;
 /// Seeds within which a planted bug must be found.
-const PLANTED_WITHIN: u64 = 300;
+const PLANTED_WITHIN: u64 = 600;
 
 fn seeds() -> Range<u64> {
     let Ok(seeds) = std::env::var("SIM_SEEDS") else { return SMOKE };
@@ -73,8 +73,9 @@ fn is_found(name: &str, words: &str, try_seed: impl Fn(u64) -> Result<Tally, Vio
     let found = (0..PLANTED_WITHIN)
         .filter_map(|seed| Some((seed, try_seed(seed).err()?)))
         .find(|(_, violation)| violation.0.contains(words));
-    if let Some((seed, violation)) = &found {
-        println!("{name}: seed {seed}: {}", violation.0);
+    match &found {
+        Some((seed, violation)) => println!("{name}: seed {seed}: {}", violation.0),
+        None => println!("{name}: not in these words"),
     }
     found.is_some()
 }

@@ -14,6 +14,7 @@ pub(crate) struct Desk<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) dice: &'a mut Dice,
     pub(crate) topics: &'a [Topic],
+    pub(crate) now_ms: u64,
     pub(crate) unix_ms: u64,
     /// Faults of the disk have been planted since the broker was started.
     pub(crate) is_troubled: bool,

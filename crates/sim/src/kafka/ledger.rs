@@ -123,6 +123,10 @@ pub(crate) struct Ledger {
     offsets: BTreeMap<u64, TxnId>,
     /// The last of each transactional id that was.
     offset_floors: BTreeMap<String, u64>,
+    /// Of each group and partition, the offset that was committed for certain, and the last that was asked for.
+    committed: BTreeMap<(&'static str, Part), (u64, u64)>,
+    /// Whom each partition was given to, by the leader and number of a generation.
+    given: BTreeMap<(String, i32, Part), String>,
     /// Where messages stand that bindings brought.
     messages: BTreeMap<MessageId, Vec<(Part, u64)>>,
     now: Moment,
@@ -174,7 +178,9 @@ impl Ledger {
         if record.part != part {
             return Err(Violation(format!("{part:?}: at {offset} stands record {id} of {:?}", record.part)));
         }
-        if let Some(before) = record.found.replace(offset) {
+        // One that was deleted before its producer heard of it may be sent again.
+        let deletable = log.deletable;
+        if let Some(before) = record.found.replace(offset).filter(|before| *before >= deletable) {
             return Err(Violation(format!(
                 "{part:?}: record {id} stands twice, at {before} and at {offset}"
             )));
@@ -182,7 +188,7 @@ impl Ledger {
         let stream = log.streams.entry(record.stream).or_default();
         stream.insert(id, offset);
         let before = stream.range(..id).next_back().filter(|(_, at)| **at > offset);
-        let behind = stream.range(id + 1..).next().filter(|(_, at)| **at < offset);
+        let behind = stream.range(id + 1..).find(|(_, at)| **at >= deletable).filter(|(_, at)| **at < offset);
         if let Some((other, at)) = before.or(behind) {
             return Err(Violation(format!(
                 "{part:?}: records {id} and {other} of one producer are out of order, at {offset} and {at}"
@@ -400,6 +406,41 @@ impl Ledger {
     /// The transaction of a record.
     pub(crate) fn txn_of(&self, id: RecordId) -> Option<TxnId> {
         self.records.get(id).and_then(|record| record.txn)
+    }
+}
+
+/// Groups with members.
+impl Ledger {
+    /// The offset that a group has committed for certain, and the last that was asked for; 0 if there is none.
+    pub(crate) fn committed(&self, group: &'static str, part: Part) -> (u64, u64) {
+        self.committed.get(&(group, part)).copied().unwrap_or_default()
+    }
+
+    /// An offset is to be committed.
+    pub(crate) fn commit_tried(&mut self, group: &'static str, part: Part, offset: u64) {
+        let (_, tried) = self.committed.entry((group, part)).or_default();
+        *tried = offset.max(*tried);
+    }
+
+    /// It has been.
+    pub(crate) fn committed_to(&mut self, group: &'static str, part: Part, offset: u64) {
+        let (floor, _) = self.committed.entry((group, part)).or_default();
+        *floor = offset.max(*floor);
+    }
+
+    /// A member was given a partition; in its generation nobody else may be.
+    pub(crate) fn given_part(
+        &mut self,
+        (leader, generation): (&str, i32),
+        part: Part,
+        member: &str,
+    ) -> Result<(), Violation> {
+        let known = self.given.entry((leader.to_owned(), generation, part));
+        let known = known.or_insert_with(|| member.to_owned());
+        if known == member {
+            return Ok(());
+        }
+        Err(Violation(format!("{part:?} is given to {known} and to {member} in generation {generation}")))
     }
 }
 

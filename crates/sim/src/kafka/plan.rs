@@ -42,6 +42,7 @@ pub(crate) struct Plan {
     /// How many commit offsets, and how many administrators there are.
     pub(crate) committers: usize,
     pub(crate) admins: usize,
+    pub(crate) group_members: usize,
     pub(crate) publishers: Vec<Profile>,
     pub(crate) faults: Faults,
     /// Chance in 100 that bytes go in small pieces.
@@ -68,7 +69,7 @@ impl Plan {
         Self {
             shards: 1 + dice.below(3) as usize,
             changes_shards: dice.chance(40),
-            steps: pick(dice, &[300, 1000, 3000]),
+            steps: pick(dice, &[300, 1000, 3000, 5000]),
             mqtt: MqttConfig {
                 durability,
                 segment_bytes: 65_536,
@@ -81,12 +82,13 @@ impl Plan {
             is_slow: dice.chance(80),
             is_lax,
             topics,
-            producers: (0..1 + dice.below(3)).map(|_| producer(dice)).collect(),
+            producers: (0..some(dice, 3)).map(|_| producer(dice)).collect(),
             transactors: transactors(dice),
             consumers: (0..1 + dice.below(3)).map(|_| consumer(dice)).collect(),
-            committers: dice.below(3) as usize,
-            admins: dice.below(3) as usize,
-            publishers: (0..dice.below(3)).map(|_| publisher(dice)).collect(),
+            committers: some(dice, 2),
+            admins: some(dice, 2),
+            group_members: some(dice, 4),
+            publishers: (0..some(dice, 2)).map(|_| publisher(dice)).collect(),
             faults,
             pieces: pick(dice, &[0, 5, 50]),
             cuts: pick(dice, &[0, 20, 100]),
@@ -133,10 +135,15 @@ fn producer(dice: &mut Dice) -> Kind {
     pick(dice, &[Kind::Idempotent, Kind::Idempotent, Kind::Idempotent, Kind::Plain, Kind::Blind])
 }
 
+/// How many of a kind there are: the fewer kinds there are in a run, the more each of them does.
+fn some(dice: &mut Dice, most: u64) -> usize {
+    if dice.chance(40) { 0 } else { 1 + dice.below(most) as usize }
+}
+
 /// Either all have names of their own, or they fence one another.
 fn transactors(dice: &mut Dice) -> Vec<Manner> {
-    let (count, are_alone) = (dice.below(3), dice.chance(50));
-    let manner = |number: u64| Manner {
+    let (count, are_alone) = (some(dice, 3), dice.chance(50));
+    let manner = |number: usize| Manner {
         name: if are_alone { format!("x{number}") } else { "x".to_owned() },
         is_two: dice.chance(60),
         is_alone: are_alone,

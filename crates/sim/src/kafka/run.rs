@@ -14,6 +14,7 @@ use super::consumer::Consumer;
 use super::flaw::Flaw;
 use super::ledger::{Ledger, Part};
 use super::maker::Maker;
+use super::member::GroupMember;
 use super::plan::{self, Plan};
 use super::producer::Producer;
 use super::transactor::Transactor;
@@ -136,6 +137,9 @@ impl<'a> Run<'a> {
             (0..self.plan.committers).map(|index| Box::new(Committer::new(index)) as Box<dyn Client>),
         );
         clients.extend((0..self.plan.admins).map(|index| Box::new(Admin::new(index)) as Box<dyn Client>));
+        for _ in 0..self.plan.group_members {
+            clients.push(Box::new(GroupMember::default()));
+        }
         self.members = clients.into_iter().map(Member::new).collect();
     }
 
@@ -165,7 +169,7 @@ impl<'a> Run<'a> {
             self.end(End::Kill)?;
         }
         match self.dice.below(100) {
-            0..22 => self.act()?,
+            0..22 => self.act(),
             22..42 => self.carry_up(),
             42..60 => self.carry_down()?,
             60..96 => {
@@ -282,6 +286,7 @@ impl<'a> Run<'a> {
             ledger: &mut self.ledger,
             dice: &mut self.dice,
             topics: &self.plan.topics,
+            now_ms: self.now_ms,
             unix_ms: BEGAN_UNIX_MS + self.now_ms,
             is_troubled: self.is_troubled,
             has_failed: self.tally.disk_faults > 0,
@@ -357,15 +362,16 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn act(&mut self) -> Result<(), Violation> {
+    fn act(&mut self) {
         let count = self.members.len() + self.publishers.len();
-        let number = self.dice.below(count as u64) as usize;
-        if number < self.members.len() {
-            self.act_as_member(number);
-        } else {
-            self.act_as_publisher(number - self.members.len());
+        for _ in 0..=self.dice.below(3) {
+            let number = self.dice.below(count as u64) as usize;
+            if number < self.members.len() {
+                self.act_as_member(number);
+            } else {
+                self.act_as_publisher(number - self.members.len());
+            }
         }
-        Ok(())
     }
 
     fn act_as_member(&mut self, index: usize) {

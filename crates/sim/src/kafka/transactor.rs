@@ -248,7 +248,11 @@ impl Transactor {
         if code == ErrorCode::ConcurrentTransactions.code() || (desk.is_troubled && is_storage(code)) {
             return Ok(());
         }
-        if self.manner.is_alone {
+        // Of what was deleted a partition may know no more than the end of a transaction.
+        let part = self.open.as_ref().and_then(|open| open.next.as_ref()).map(|(part, _)| *part);
+        let is_deleted = part.is_some_and(|part| desk.ledger.deletable(part) > 0);
+        let is_lost = is_deleted && code == ErrorCode::OutOfOrderSequenceNumber.code();
+        if self.manner.is_alone && !is_lost {
             let name = &self.manner.name;
             return Err(Violation(format!(
                 "{name}, which is alone, is answered with {} at {step:?}",

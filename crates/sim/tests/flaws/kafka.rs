@@ -9,8 +9,10 @@ use mainstem_kafka::api::delete_topics::DeleteTopicsRequest;
 use mainstem_kafka::api::end_txn::EndTxnRequest;
 use mainstem_kafka::api::fetch::FetchRequest;
 use mainstem_kafka::api::init_producer_id::InitProducerIdRequest;
+use mainstem_kafka::api::offset_commit::OffsetCommitRequest;
 use mainstem_kafka::api::offset_fetch::OffsetFetchRequest;
 use mainstem_kafka::api::produce::ProduceRequest;
+use mainstem_kafka::api::sync_group::SyncGroupRequest;
 use mainstem_kafka::api::txn_offset_commit::TxnOffsetCommitRequest;
 use mainstem_kafka::{Message, Reader, Request, RequestHeader, frame};
 use mainstem_log::{Batch, BatchBuilder, batches};
@@ -18,16 +20,17 @@ use mainstem_mqtt::QoS;
 use mainstem_sim::Wrap;
 use mainstem_sim::kafka::Flaw;
 
-use super::stores::{EarlyAcks, LostBatch};
+use super::stores::{EarlyAcks, Lax, LostBatch};
 use super::{encode, is_turn, publish};
 
 /// Makes a flaw.
 type Make = fn() -> Box<dyn Flaw>;
 
 /// All flaws there are, with words of what must be found because of them.
-pub(crate) const ALL: [(&str, &str, Make); 18] = [
-    ("records are acknowledged before they are synced", "was acknowledged at", || Box::new(Early)),
-    ("the end goes back at a restart", "gone back", || Box::new(Early)),
+pub(crate) const ALL: [(&str, &str, Make); 21] = [
+    ("the last batch is not shown", "was acknowledged at", || Box::new(Shy)),
+    ("records are acknowledged before they are synced", "and stands", || Box::new(Early)),
+    ("the end goes back at a restart", "the high watermark was", || Box::new(Unsynced)),
     ("a batch is lost at recovery", "behind", || Box::new(Lossy("p-"))),
     ("what comes again is appended again", "stands twice", || Box::new(Unnumbered)),
     ("records are reordered", "out of order", || Box::new(Reordered::default())),
@@ -41,6 +44,8 @@ pub(crate) const ALL: [(&str, &str, Make); 18] = [
     ("nobody is fenced", "of a fenced producer", || Box::new(Unfenced)),
     ("an offset of a transaction goes back", "the committed offset was", || Box::new(Forgetful(7))),
     ("an offset goes back", "asked for at last", || Box::new(Forgetful(8))),
+    ("commits of former members are taken", "members: ", || Box::new(Unheard)),
+    ("two members are given one partition", "is given to", || Box::new(Shared)),
     ("a deleted topic comes back", "and has", || Box::new(Undead)),
     ("a message is thrown away", "is in no topic", || Box::new(Astray::default())),
     ("a message becomes two records", "of ExactlyOnce stands at", || Box::new(Doubled::default())),
@@ -51,6 +56,14 @@ struct Early;
 impl Flaw for Early {
     fn wrap(&self) -> Wrap {
         Arc::new(|store| Box::new(EarlyAcks::new(store)))
+    }
+}
+
+struct Unsynced;
+
+impl Flaw for Unsynced {
+    fn wrap(&self) -> Wrap {
+        Arc::new(|store| Box::new(Lax(store)))
     }
 }
 
@@ -145,6 +158,25 @@ impl Flaw for Gap {
                     let (first, second) = (all.next().unwrap_or(0), all.next().unwrap_or(0));
                     drop(all);
                     records.drain(first..first + second);
+                }
+            }
+        });
+    }
+}
+
+/// Readers are not told of the last batch.
+struct Shy;
+
+impl Flaw for Shy {
+    fn response(&mut self, api_key: i16, version: i16, body: &mut Vec<u8>) {
+        change::<FetchRequest>(api_key, version, body, |response| {
+            for part in response.responses.iter_mut().flat_map(|topic| &mut topic.partitions) {
+                let records = part.records.get_or_insert_default();
+                let Some(last) = batches(records).last().map(|batch| batch.header) else { continue };
+                if last.end_offset().cast_signed() == part.high_watermark {
+                    records.truncate(records.len() - last.total_bytes);
+                    part.high_watermark = last.base_offset.cast_signed();
+                    part.last_stable_offset = part.last_stable_offset.min(part.high_watermark);
                 }
             }
         });
@@ -282,6 +314,32 @@ impl Flaw for Forgetful {
             }
             for topic in response.groups.iter_mut().flat_map(|group| &mut group.topics) {
                 topic.partitions.iter_mut().for_each(|part| part.committed_offset = -1);
+            }
+        });
+    }
+}
+
+/// Whoever commits is told that all is well.
+struct Unheard;
+
+impl Flaw for Unheard {
+    fn response(&mut self, api_key: i16, version: i16, body: &mut Vec<u8>) {
+        change::<OffsetCommitRequest>(api_key, version, body, |response| {
+            for part in response.topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
+                part.error_code = 0;
+            }
+        });
+    }
+}
+
+/// All members are given the first partition.
+struct Shared;
+
+impl Flaw for Shared {
+    fn response(&mut self, api_key: i16, version: i16, body: &mut Vec<u8>) {
+        change::<SyncGroupRequest>(api_key, version, body, |response| {
+            if response.error_code == 0 {
+                response.assignment = vec![0; 4];
             }
         });
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use mainstem_log::{Appended, Completion, Error, LogId, Options, Status, Store, Ticket, batches};
+use mainstem_log::{Appended, Completion, Durability, Error, LogId, Options, Status, Store, Ticket, batches};
 
 /// Implements the rest of a store by the one it wraps.
 macro_rules! as_wrapped {
@@ -81,6 +81,59 @@ impl Store for EarlyAcks {
 
     fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
         self.store.read(log, offsets, max, into)
+    }
+}
+
+/// Lets nothing wait for a sync.
+pub(crate) struct Lax(pub(crate) Box<dyn Store>);
+
+impl Store for Lax {
+    fn names(&self) -> Vec<String> {
+        self.0.names()
+    }
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        self.0.open(name, &Options { durability: Durability::Os, ..options.clone() })
+    }
+
+    fn remove(&mut self, log: LogId) -> Result<(), Error> {
+        self.0.remove(log)
+    }
+
+    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
+        self.0.append(log, batch)
+    }
+
+    fn commit(&mut self) {
+        self.0.commit();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        self.0.completions(into);
+    }
+
+    fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
+        self.0.read(log, offsets, max, into)
+    }
+
+    fn status(&self, log: LogId) -> Status {
+        self.0.status(log)
+    }
+
+    fn find_time(&mut self, log: LogId, at_ms: i64) -> Result<Option<mainstem_log::Found>, Error> {
+        self.0.find_time(log, at_ms)
+    }
+
+    fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
+        self.0.truncate_prefix(log, offset)
+    }
+
+    fn truncate_suffix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
+        self.0.truncate_suffix(log, offset)
+    }
+
+    fn tend(&mut self, unix_ms: u64) -> Option<u64> {
+        self.0.tend(unix_ms)
     }
 }
 

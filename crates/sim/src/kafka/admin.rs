@@ -126,7 +126,7 @@ impl Admin {
                 desk.wire
                     .ask(3, &CreatePartitionsRequest { topics, timeout_ms: 30_000, ..Default::default() });
             }
-            Asked::Set => self.set(desk, shape),
+            Asked::Set => self.set(desk, &shape),
             Asked::Delete => {
                 self.then = None;
                 let topic_names = vec![name];
@@ -178,9 +178,9 @@ impl Admin {
         desk.wire.ask(7, &CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() });
     }
 
-    fn set(&mut self, desk: &mut Desk<'_>, shape: Shape) {
+    fn set(&mut self, desk: &mut Desk<'_>, shape: &Shape) {
         let value = 10_000 + desk.dice.below(1_000) as u32;
-        self.then = Some(Shape { value, ..shape });
+        self.then = Some(Shape { value, ..shape.clone() });
         let config =
             AlterableConfig { name: KEY.to_owned(), config_operation: SET, value: Some(value.to_string()) };
         let resource = AlterConfigsResource {
@@ -225,7 +225,7 @@ impl Admin {
         if found.error_code != 0 {
             return desk.unexpected("Metadata", found.error_code);
         }
-        let count = found.partitions.len() as i32;
+        let count = i32::try_from(found.partitions.len()).unwrap_or(i32::MAX);
         let is_it = |shape: &Option<Shape>| shape.as_ref().is_some_and(|shape| shape.partitions == count);
         self.seen(&format!("has {count} partitions"), is_it)
     }

@@ -9,6 +9,7 @@ use super::wire::{Response, Wire};
 use crate::ledger::Violation;
 
 /// What a client works with.
+#[expect(clippy::struct_excessive_bools, reason = "facts about a run, independent of each other")]
 pub(crate) struct Desk<'a> {
     pub(crate) wire: &'a mut Wire,
     pub(crate) ledger: &'a mut Ledger,
@@ -30,7 +31,7 @@ pub(crate) struct Desk<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Topic {
     pub(crate) name: String,
-    pub(crate) partitions: i32,
+    pub(crate) partitions: u16,
     /// Records are made of messages.
     pub(crate) is_bound: bool,
 }
@@ -65,7 +66,7 @@ impl Desk<'_> {
     pub(crate) fn any_part(&mut self) -> Part {
         let open = self.topics.iter().filter(|topic| !topic.is_bound).count();
         let topic = self.dice.below(open as u64) as usize;
-        Part { topic, index: self.dice.below(self.topics[topic].partitions as u64) as i32 }
+        Part { topic, index: self.dice.below(self.topics[topic].partitions.into()) as i32 }
     }
 
     /// The partition with this name.

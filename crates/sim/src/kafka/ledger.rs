@@ -93,6 +93,7 @@ pub(crate) enum Fate {
 
 /// A transaction as its producer knows it.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "facts about a transaction, independent of each other")]
 struct Txn {
     /// Its transactional id.
     name: String,
@@ -198,9 +199,9 @@ impl Ledger {
     }
 
     /// A producer was given its id; nobody else may have it.
-    pub(crate) fn given_id(&mut self, id: i64, to: String) -> Result<(), Violation> {
-        let known = self.ids.entry(id).or_insert_with(|| to.clone());
-        if *known == to {
+    pub(crate) fn given_id(&mut self, id: i64, to: &str) -> Result<(), Violation> {
+        let known = self.ids.entry(id).or_insert_with(|| to.to_owned());
+        if known == to {
             return Ok(());
         }
         Err(Violation(format!("the producer id {id} of {known} is given to {to}")))

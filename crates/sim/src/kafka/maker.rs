@@ -42,7 +42,7 @@ impl Client for Maker {
         let made = desk.topics.iter().filter(|topic| !topic.is_bound);
         let topics = made.map(|topic| CreatableTopic {
             name: topic.name.clone(),
-            num_partitions: topic.partitions,
+            num_partitions: topic.partitions.into(),
             replication_factor: 1,
             ..CreatableTopic::default()
         });
@@ -68,7 +68,7 @@ impl Client for Maker {
                     found.iter().any(|found| {
                         found.name.as_deref() == Some(&topic.name)
                             && found.error_code == 0
-                            && found.partitions.len() == topic.partitions as usize
+                            && found.partitions.len() == usize::from(topic.partitions)
                     })
                 };
                 let missing = desk.topics.iter().find(|topic| !is_made(topic));

@@ -173,13 +173,13 @@ impl GroupMember {
     }
 
     /// What the leader gives to whom: partitions in turn, as bytes that nobody else looks at.
-    fn share_out(&self, partitions: i32) -> Vec<SyncGroupRequestAssignment> {
+    fn share_out(&self, partitions: u16) -> Vec<SyncGroupRequestAssignment> {
         let count = self.members.len();
         let assignment = |(number, member_id): (usize, &String)| {
-            let mine = (0..partitions).filter(|index| *index as usize % count == number);
+            let mine = (0..partitions).filter(|index| usize::from(*index) % count == number);
             SyncGroupRequestAssignment {
                 member_id: member_id.clone(),
-                assignment: mine.flat_map(i32::to_be_bytes).collect(),
+                assignment: mine.flat_map(|index| i32::from(index).to_be_bytes()).collect(),
             }
         };
         self.members.iter().enumerate().map(assignment).collect()

@@ -84,7 +84,7 @@ impl Plan {
             topics,
             producers: (0..some(dice, 3)).map(|_| producer(dice)).collect(),
             transactors: transactors(dice),
-            consumers: (0..1 + dice.below(3)).map(|_| consumer(dice)).collect(),
+            consumers: (0..=dice.below(3)).map(|_| consumer(dice)).collect(),
             committers: some(dice, 2),
             admins: some(dice, 2),
             group_members: some(dice, 4),
@@ -96,9 +96,9 @@ impl Plan {
     }
 }
 
-fn config(is_lax: bool, bound: i32) -> Config {
+fn config(is_lax: bool, bound: u16) -> Config {
     let durability = if is_lax { mainstem_log::Durability::Os } else { mainstem_log::Durability::Fsync };
-    let topic = BoundTopic { name: BOUND.into(), partitions: bound, config: BTreeMap::new() };
+    let topic = BoundTopic { name: BOUND.into(), partitions: bound.into(), config: BTreeMap::new() };
     Config {
         durability,
         segment_bytes: 65_536,
@@ -111,14 +111,14 @@ fn config(is_lax: bool, bound: i32) -> Config {
 
 /// Those that records are produced to come first.
 fn topics(dice: &mut Dice) -> Vec<Topic> {
-    let mut topics: Vec<Topic> = (0..1 + dice.below(2))
+    let mut topics: Vec<Topic> = (0..=dice.below(2))
         .map(|number| Topic {
             name: format!("t{number}"),
-            partitions: 1 + dice.below(3) as i32,
+            partitions: 1 + dice.below(3) as u16,
             is_bound: false,
         })
         .collect();
-    topics.push(Topic { name: BOUND.to_owned(), partitions: 1 + dice.below(2) as i32, is_bound: true });
+    topics.push(Topic { name: BOUND.to_owned(), partitions: 1 + dice.below(2) as u16, is_bound: true });
     topics
 }
 

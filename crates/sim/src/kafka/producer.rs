@@ -238,7 +238,7 @@ impl Client for Producer {
                     return desk.unexpected("InitProducerId", answer.error_code);
                 }
                 self.id = Some((answer.producer_id, answer.producer_epoch));
-                desk.ledger.given_id(answer.producer_id, format!("producer {}", self.index))
+                desk.ledger.given_id(answer.producer_id, &format!("producer {}", self.index))
             }
             Some(Asked::Produce(life, sent)) => {
                 let answers = produced(desk, response)?;

@@ -147,7 +147,7 @@ impl<'a> Run<'a> {
     pub(crate) fn parts(&self) -> Vec<Part> {
         let topics = self.plan.topics.iter().enumerate();
         topics
-            .flat_map(|(topic, known)| (0..known.partitions).map(move |index| Part { topic, index }))
+            .flat_map(|(topic, known)| (0..known.partitions.into()).map(move |index| Part { topic, index }))
             .collect()
     }
 
@@ -320,7 +320,7 @@ impl<'a> Run<'a> {
                 }
             };
             if let Some((_, link)) = link.and_then(|id| self.links.get_mut(&id)) {
-                arrives.iter().for_each(|frame| link.up.extend_from_slice(frame));
+                link.up.extend(arrives.concat());
             }
         }
     }

@@ -25,6 +25,16 @@ const OFFSET_PART: Part = Part { topic: 0, index: 0 };
 /// Records that a batch has at most.
 const RECORDS_MAX: u64 = 4;
 
+/// What a producer is told whose transaction is over.
+const FENCED: [ErrorCode; 6] = [
+    ErrorCode::InvalidProducerEpoch,
+    ErrorCode::ProducerFenced,
+    ErrorCode::InvalidProducerIdMapping,
+    ErrorCode::InvalidTxnState,
+    ErrorCode::OutOfOrderSequenceNumber,
+    ErrorCode::TransactionAbortable,
+];
+
 /// What a transactional producer is like.
 #[derive(Clone, Debug)]
 pub(crate) struct Manner {
@@ -259,14 +269,6 @@ impl Transactor {
                 named(code)
             )));
         }
-        const FENCED: [ErrorCode; 6] = [
-            ErrorCode::InvalidProducerEpoch,
-            ErrorCode::ProducerFenced,
-            ErrorCode::InvalidProducerIdMapping,
-            ErrorCode::InvalidTxnState,
-            ErrorCode::OutOfOrderSequenceNumber,
-            ErrorCode::TransactionAbortable,
-        ];
         if !FENCED.map(ErrorCode::code).contains(&code) {
             return desk.unexpected(&format!("{step:?}"), code);
         }
@@ -297,7 +299,7 @@ impl Transactor {
 
     fn given_id(&mut self, desk: &mut Desk<'_>, (id, epoch): ProducerId) -> Result<(), Violation> {
         self.id = Some((id, epoch));
-        desk.ledger.given_id(id, self.manner.name.clone())?;
+        desk.ledger.given_id(id, &self.manner.name)?;
         // What others were given may be heard of in any order.
         if self.manner.is_alone { desk.ledger.given_epoch(id, epoch) } else { Ok(()) }
     }
@@ -313,7 +315,8 @@ impl Transactor {
         let Some(open) = &mut self.open else { return Ok(()) };
         if let Some((part, batch)) = open.next.take() {
             open.has_written = true;
-            self.sequences.insert(part, batch.sequence + batch.records.len() as i32);
+            let count = i32::try_from(batch.records.len()).unwrap_or(0);
+            self.sequences.insert(part, batch.sequence + count);
             desk.ledger.acked(&batch.records, answer.base_offset.cast_unsigned())?;
         }
         Ok(())

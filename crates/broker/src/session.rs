@@ -14,6 +14,7 @@ use mainstem_topic::FilterId;
 use crate::answers::Answers;
 use crate::groups::{Group, Load};
 use crate::message::{Message, SessionKey};
+use crate::outside::SINKS;
 use crate::queue::Queue;
 use crate::retained::Cursor;
 use crate::shared::Part;
@@ -286,13 +287,19 @@ impl Session {
         self.rare.as_ref().is_some_and(|rare| rare.cut_short.iter().any(|(known, _)| *known == packet_id))
     }
 
-    /// Whether it is not known yet who lacks such a publish.
+    /// Whether it is not known yet who lacks such a publish, or whether sinks have it. Sinks keep messages in logs
+    /// that no commit of the shard speaks of, so that waiting for one would not do.
     pub(crate) fn is_in_doubt(&self, packet_id: u16) -> bool {
         let is_it = |(known, cut_short): &(u16, CutShort)| {
             let under_way = cut_short.under_way.as_ref();
             *known == packet_id && under_way.is_some_and(|publish| publish.awaited > 0)
         };
-        self.rare.as_ref().is_some_and(|rare| rare.cut_short.iter().any(is_it))
+        let is_on_its_way = |publish: &UnderWay| {
+            publish.packet_id == packet_id && publish.awaited > 0 && publish.reach & SINKS != 0
+        };
+        self.rare
+            .as_ref()
+            .is_some_and(|rare| rare.cut_short.iter().any(is_it) || rare.under_way.iter().any(is_on_its_way))
     }
 
     /// Who lacks such a publish, which is now to be given to them.

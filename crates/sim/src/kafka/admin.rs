@@ -57,6 +57,8 @@ pub(crate) struct Admin {
     name: String,
     /// The topic; two if the last change may have happened or not.
     maybe: Vec<Option<Shape>>,
+    /// Until so many brokers have ended, it may turn out to be another than is seen: a change has failed.
+    unsure_until: u64,
     /// What becomes of it with the change that is asked for.
     then: Option<Shape>,
     asked: Option<Asked>,
@@ -64,7 +66,7 @@ pub(crate) struct Admin {
 
 impl Admin {
     pub(crate) fn new(index: usize) -> Self {
-        Self { name: format!("a{index}"), maybe: vec![None], then: None, asked: None }
+        Self { name: format!("a{index}"), maybe: vec![None], unsure_until: 0, then: None, asked: None }
     }
 
     fn choose(&mut self, desk: &mut Desk<'_>) -> Option<Asked> {
@@ -199,19 +201,26 @@ impl Admin {
             return Ok(());
         }
         if !self.maybe.contains(&then) {
-            // It may have happened all the same.
+            // It may have happened all the same, as the next broker will see.
             self.maybe.push(then);
+            self.unsure_until = desk.ledger.ends + 1;
         }
         desk.unexpected(&format!("{asked:?} of {}", self.name), code)
     }
 
     /// Keeps what the topic may be, by what was seen of it.
-    fn seen(&mut self, what: &str, is_it: impl Fn(&Option<Shape>) -> bool) -> Result<(), Violation> {
-        let before = format!("{:?}", self.maybe);
-        self.maybe.retain(is_it);
-        self.maybe.dedup();
-        if self.maybe.is_empty() {
-            return Err(Violation(format!("{} is {before}, and {what}", self.name)));
+    fn seen(
+        &mut self,
+        desk: &Desk<'_>,
+        what: &str,
+        is_it: impl Fn(&Option<Shape>) -> bool,
+    ) -> Result<(), Violation> {
+        if !self.maybe.iter().any(&is_it) {
+            return Err(Violation(format!("{} is {:?}, and {what}", self.name, self.maybe)));
+        }
+        if desk.ledger.ends >= self.unsure_until {
+            self.maybe.retain(is_it);
+            self.maybe.dedup();
         }
         Ok(())
     }
@@ -220,14 +229,14 @@ impl Admin {
         let topics = response.read::<MetadataRequest>()?.topics;
         let Some(found) = topics.first() else { return Err(Violation("no metadata".to_owned())) };
         if found.error_code == ErrorCode::UnknownTopicOrPartition.code() {
-            return self.seen("is not there", Option::is_none);
+            return self.seen(desk, "is not there", Option::is_none);
         }
         if found.error_code != 0 {
             return desk.unexpected("Metadata", found.error_code);
         }
         let count = i32::try_from(found.partitions.len()).unwrap_or(i32::MAX);
         let is_it = |shape: &Option<Shape>| shape.as_ref().is_some_and(|shape| shape.partitions == count);
-        self.seen(&format!("has {count} partitions"), is_it)
+        self.seen(desk, &format!("has {count} partitions"), is_it)
     }
 
     fn see_value(&mut self, desk: &Desk<'_>, response: &Response) -> Result<(), Violation> {
@@ -239,7 +248,7 @@ impl Admin {
         let value = found.configs.first().and_then(|config| config.value.clone()).unwrap_or_default();
         let is_it =
             |shape: &Option<Shape>| shape.as_ref().is_some_and(|shape| shape.value.to_string() == value);
-        self.seen(&format!("is set to {value}"), is_it)
+        self.seen(desk, &format!("is set to {value}"), is_it)
     }
 
     fn see_end(&mut self, desk: &Desk<'_>, response: &Response) -> Result<(), Violation> {
@@ -251,7 +260,7 @@ impl Admin {
         }
         let end = found.offset;
         let is_in = |(there, sent): (i64, i64)| (there..=sent).contains(&end);
-        self.seen(&format!("has {end} records"), |shape| {
+        self.seen(desk, &format!("has {end} records"), |shape| {
             shape.as_ref().is_some_and(|shape| is_in(shape.records))
         })?;
         for shape in self.maybe.iter_mut().flatten() {

@@ -23,6 +23,8 @@ pub(crate) struct Committer {
     /// Asked to be committed.
     tried: i64,
     asked: Option<Asked>,
+    /// It has seen what there is at the end of the run.
+    has_looked_last: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +35,7 @@ enum Asked {
 
 impl Committer {
     pub(crate) fn new(index: usize) -> Self {
-        Self { group: format!("group {index}"), floor: -1, tried: -1, asked: None }
+        Self { group: format!("group {index}"), floor: -1, tried: -1, asked: None, has_looked_last: false }
     }
 
     fn commit(&mut self, desk: &mut Desk<'_>) {
@@ -100,11 +102,12 @@ impl Client for Committer {
         if self.asked.is_some() {
             return;
         }
-        if desk.is_ending || desk.dice.chance(30) {
-            // At the end it looks once more, whatever has happened before.
-            if !desk.is_ending || desk.dice.chance(20) {
+        if desk.is_ending {
+            if !self.has_looked_last {
                 self.look(desk);
             }
+        } else if desk.dice.chance(30) {
+            self.look(desk);
         } else {
             self.commit(desk);
         }
@@ -112,7 +115,10 @@ impl Client for Committer {
 
     fn answered(&mut self, desk: &mut Desk<'_>, response: &Response) -> Result<(), Violation> {
         match self.asked.take() {
-            Some(Asked::Look) => self.found(desk, response),
+            Some(Asked::Look) => {
+                self.has_looked_last = desk.is_ending;
+                self.found(desk, response)
+            }
             Some(Asked::Commit(offset)) => {
                 let answer = response.read::<OffsetCommitRequest>()?;
                 let code = answer.topics.iter().flat_map(|topic| &topic.partitions).next();

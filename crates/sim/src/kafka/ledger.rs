@@ -133,6 +133,8 @@ pub(crate) struct Ledger {
     now: Moment,
     /// The run's topics are there.
     pub(crate) has_topics: bool,
+    /// Brokers that have ended.
+    pub(crate) ends: u64,
     pub(crate) acknowledged: u64,
     pub(crate) consumed: u64,
 }
@@ -254,6 +256,7 @@ impl Ledger {
 
     /// The broker has ended. Where records had been deleted a log may start where it did before.
     pub(crate) fn broker_ended(&mut self) {
+        self.ends += 1;
         for log in self.logs.values_mut().filter(|log| log.deletable > 0) {
             (log.reach.start, log.reach.last_stable) = (0, 0);
         }

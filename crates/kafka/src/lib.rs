@@ -37,6 +37,7 @@
 #[macro_use]
 mod message;
 
+mod aborted;
 pub mod api;
 pub mod error_code;
 pub mod frame;
@@ -51,6 +52,7 @@ mod sample;
 mod uuid;
 mod wire;
 
+pub use aborted::Aborted;
 pub use error_code::ErrorCode;
 pub use header::{RequestHeader, put_response_header};
 pub use message::{Message, Request};

@@ -4,11 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use mainstem_compress::batch;
-use mainstem_kafka::ErrorCode;
-use mainstem_kafka::api::fetch::{
-    AbortedTransaction, FetchPartition, FetchRequest, FetchTopic, PartitionData,
-};
-use mainstem_kafka::record::{Marker, Outcome};
+use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
+use mainstem_kafka::{Aborted, ErrorCode};
 use mainstem_log::{Batch, Record, Records, batches};
 
 use super::cluster::{Cluster, Partition};
@@ -158,11 +155,12 @@ impl PartitionReader {
             outcome => outcome?,
         }
         let bytes = data.records.as_deref().unwrap_or_default();
-        let mut aborted = Aborted::new(data.aborted_transactions.as_deref().unwrap_or_default());
+        let aborted = data.aborted_transactions.iter().flatten();
+        let mut aborted = Aborted::new(aborted.map(|known| (known.producer_id, known.first_offset)));
         let mut whole = 0;
         for batch in batches(bytes) {
             whole += batch.bytes().len();
-            let is_wanted = aborted.is_wanted(&batch)?;
+            let is_wanted = !aborted.passes_over(&batch.header);
             if is_wanted && self.batch(partition, &batch, sink)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
@@ -241,88 +239,11 @@ impl PartitionReader {
     }
 }
 
-/// The aborted transactions among the batches of an answer, followed from batch to batch (KIP-98).
-struct Aborted {
-    /// Those whose first record is still to come, the latest first.
-    to_come: Vec<(i64, i64)>,
-    /// Producers in whose aborted transactions one is.
-    producers: BTreeSet<i64>,
-}
-
-impl Aborted {
-    fn new(transactions: &[AbortedTransaction]) -> Self {
-        let pair = |transaction: &AbortedTransaction| (transaction.first_offset, transaction.producer_id);
-        let mut to_come: Vec<(i64, i64)> = transactions.iter().map(pair).collect();
-        to_come.sort_unstable_by(|one, other| other.cmp(one));
-        Self { to_come, producers: BTreeSet::new() }
-    }
-
-    /// Whether the records of the next batch are for reading.
-    fn is_wanted(&mut self, batch: &Batch<'_>) -> Result<bool, Failure> {
-        let header = &batch.header;
-        while let Some((first, producer)) = self.to_come.last()
-            && *first < header.end_offset().cast_signed()
-        {
-            self.producers.insert(*producer);
-            self.to_come.pop();
-        }
-        if header.is_control() {
-            let plain =
-                batch::plain(batch, BATCH_BYTES_MAX).map_err(|error| Failure::new(error.to_string()))?;
-            let record = Records::of(*header, &plain).next().and_then(Result::ok);
-            let marker = record.and_then(|record| Marker::parse(&record).ok().flatten());
-            if marker.is_some_and(|marker| marker.outcome == Outcome::Abort) {
-                self.producers.remove(&header.producer_id);
-            }
-            return Ok(false);
-        }
-        Ok(!(header.is_transactional() && self.producers.contains(&header.producer_id)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use mainstem_log::{BatchBuilder, BatchKind, Origin};
+    use mainstem_log::BatchBuilder;
 
     use super::*;
-
-    fn batch(base_offset: u64, producer_id: i64, kind: BatchKind) -> Vec<u8> {
-        let mut builder = BatchBuilder::default();
-        builder.push(0, None, Some(b"value"));
-        let origin = Origin { producer_id, producer_epoch: 0, base_sequence: 0, kind };
-        let mut bytes = builder.finish_as(&origin).to_vec();
-        Batch::place(&mut bytes, base_offset, 0);
-        bytes
-    }
-
-    fn marker(base_offset: u64, producer_id: i64, outcome: Outcome) -> Vec<u8> {
-        let mut builder = BatchBuilder::default();
-        let marker = Marker { outcome, coordinator_epoch: 0 };
-        let mut bytes = marker.batch(&mut builder, 0, producer_id, 0).to_vec();
-        Batch::place(&mut bytes, base_offset, 0);
-        bytes
-    }
-
-    #[test]
-    fn aborted_records_are_passed_over_until_their_marker() {
-        let transaction = |producer_id, first_offset| AbortedTransaction { producer_id, first_offset };
-        let mut aborted = Aborted::new(&[transaction(7, 1), transaction(7, 6)]);
-        let steps = [
-            (batch(0, 7, BatchKind::Plain), true),
-            (batch(1, 7, BatchKind::Transactional), false),
-            (batch(2, 8, BatchKind::Transactional), true),
-            (marker(3, 7, Outcome::Abort), false),
-            (batch(4, 7, BatchKind::Transactional), true),
-            (marker(5, 7, Outcome::Commit), false),
-            (batch(6, 7, BatchKind::Transactional), false),
-            (marker(7, 7, Outcome::Abort), false),
-            (batch(8, 7, BatchKind::Plain), true),
-        ];
-        for (bytes, wanted) in steps {
-            let batch = Batch::parse(&bytes).unwrap();
-            assert_eq!(aborted.is_wanted(&batch).unwrap(), wanted, "at {}", batch.header.base_offset);
-        }
-    }
 
     #[test]
     fn a_partition_ends_where_it_is_told() {

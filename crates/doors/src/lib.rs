@@ -174,10 +174,7 @@ impl Doors {
             if self.mqtt.call(io, |door, io| door.holds_outside(io)) {
                 break;
             }
-            let records = self.stream.service.take_outgoing();
-            if records.is_empty() {
-                break;
-            }
+            let Some(records) = self.stream.service.take_outgoing() else { break };
             for record in &records {
                 self.carry_record(io, record);
             }

@@ -288,6 +288,21 @@ impl<'a> Records<'a> {
         Self { header, rest: bytes, left: header.records }
     }
 
+    /// The last `left` of them, which `rest` begins with: where [`Records::left`] and [`Records::rest`] said so.
+    pub fn resume(header: BatchHeader, rest: &'a [u8], left: u32) -> Self {
+        Self { header, rest, left }
+    }
+
+    /// Number of those to come.
+    pub fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// Their bytes.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     fn record(&mut self) -> Option<Record<'a>> {
         let len = usize::try_from(varint::take(&mut self.rest)?).ok()?;
         let (mut rest, behind) = self.rest.split_at_checked(len)?;

@@ -7,20 +7,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mainstem_compress::batch::plain;
+use mainstem_kafka::Aborted;
 use mainstem_kafka::record::{Header, Headers};
-use mainstem_log::{Batch, BatchHeader, Completion, Durability, Error, Records, batches};
+use mainstem_log::{Batch, BatchHeader, Completion, Durability, Error, Record, Records, batches};
 use mainstem_runtime::Io;
 
 use crate::catalogue::{PartitionId, hex};
 use crate::kept::Kept;
 use crate::mail::Mail;
-use crate::partition::{LOG_APPEND_TIME, PLAIN_BYTES_MAX};
+use crate::partition::LOG_APPEND_TIME;
 use crate::shard::Shard;
 
 /// The log of positions, in each store with bound partitions.
 const LOG: &str = "kafka-positions";
 /// Bytes read at once.
 const READ_BYTES: usize = 256 * 1024;
+/// Reads of one partition at once, where all that is read is passed over.
+const READS_MAX: usize = 16;
+/// Largest batch that goes out, once it is decompressed, bytes.
+const PLAIN_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// What goes out at once, at most: records, and about so many bytes.
+const TAKEN_MAX: usize = 16 * 1024;
+const TAKEN_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// A topic whose records go to another door.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +71,34 @@ pub(crate) struct Tails {
     last_token: u64,
     /// Whose turn is next.
     turn: usize,
+    /// A batch of which some has gone out. There is one at most: a small batch may hold millions of records.
+    begun: Option<Begun>,
+}
+
+/// A batch of which some has gone out.
+#[derive(Debug)]
+struct Begun {
+    of: (usize, PartitionId),
+    header: BatchHeader,
+    /// Its records as they were before compression, from byte `at` on those to come.
+    plain: Vec<u8>,
+    at: usize,
+    left: u32,
+}
+
+/// Records that are gathered to go out together.
+#[derive(Debug, Default)]
+struct Taken {
+    records: Vec<Outgoing>,
+    bytes: usize,
+    /// Much was passed over, and there is more to read.
+    goes_on: bool,
+}
+
+impl Taken {
+    fn is_full(&self) -> bool {
+        self.records.len() >= TAKEN_MAX || self.bytes >= TAKEN_BYTES_MAX
+    }
 }
 
 /// Where a source was told to stand in a partition.
@@ -86,7 +122,10 @@ struct Tail {
     stored: u64,
     /// A fence that is under way, and what is to be kept when it is over.
     fence: Option<(u64, u64)>,
+    /// It cannot be read, and that has been said.
     is_stuck: bool,
+    /// A batch has been left out, and that has been said.
+    has_left_out: bool,
 }
 
 fn position_key(source: &str, id: PartitionId) -> Vec<u8> {
@@ -105,6 +144,8 @@ impl Shard {
         let catalogue = Arc::clone(&self.catalogue);
         let shared = Arc::clone(&self.shared);
         self.tails.all.retain(|(_, id), _| catalogue.topic_by_id(id.topic).is_some());
+        let is_there = |begun: &Begun| self.tails.all.contains_key(&begun.of);
+        self.tails.begun = self.tails.begun.take().filter(is_there);
         // A topic that comes later has nothing that its source has not waited for.
         for (number, source) in shared.config.sources.iter().enumerate() {
             let Some(topic) = catalogue.topic(&source.topic) else { continue };
@@ -130,7 +171,7 @@ impl Shard {
         let begin = if from_start { reach.start } else { reach.high_watermark };
         let next = known.unwrap_or(begin).clamp(reach.start, reach.high_watermark);
         let stored = if known.is_some() { next } else { u64::MAX };
-        Ok(Tail { next, stored, fence: None, is_stuck: false })
+        Ok(Tail { next, stored, fence: None, is_stuck: false, has_left_out: false })
     }
 
     fn positions(&mut self, store: usize) -> Result<&mut Positions, Error> {
@@ -149,33 +190,43 @@ impl Shard {
         Ok(self.tails.positions.last_mut().expect("just pushed"))
     }
 
-    /// Gives out what other doors are to get next, a batch or so at a time.
-    pub fn take_outgoing(&mut self) -> Vec<Outgoing> {
+    /// Gives out what other doors are to get next, some at a time; nothing if there is none. It may be empty, and
+    /// more come when this is asked again.
+    pub fn take_outgoing(&mut self) -> Option<Vec<Outgoing>> {
         if self.shared.config.sources.is_empty() {
-            return Vec::new();
+            return None;
         }
         self.settle_tails();
         let keys: Vec<(usize, PartitionId)> = self.tails.all.keys().copied().collect();
+        let mut goes_on = false;
         for step in 0..keys.len() {
             let key = keys[(self.tails.turn + step) % keys.len()];
             let taken = self.take_from(key);
-            if !taken.is_empty() {
+            goes_on |= taken.goes_on;
+            if !taken.records.is_empty() {
                 self.tails.turn = (self.tails.turn + step + 1) % keys.len();
-                return taken;
+                return Some(taken.records);
             }
         }
-        Vec::new()
+        goes_on.then(Vec::new)
     }
 
-    fn take_from(&mut self, key: (usize, PartitionId)) -> Vec<Outgoing> {
+    fn take_from(&mut self, key: (usize, PartitionId)) -> Taken {
         let (source, id) = key;
-        let mut taken = Vec::new();
+        let mut taken = Taken::default();
         let Some(mut tail) = self.tails.all.remove(&key) else { return taken };
-        if let Err(error) = self.read_tail(source, id, &mut tail, &mut taken)
-            && !std::mem::replace(&mut tail.is_stuck, true)
-        {
-            let name = &self.shared.config.sources[source].name;
-            log::error!("source {name}: partition {} at {}: {error}", id.index, tail.next);
+        if let Some(begun) = self.tails.begun.take_if(|begun| begun.of == key) {
+            self.take_records(begun, &mut tail, &mut taken);
+        }
+        if !taken.is_full() {
+            match self.read_tail(key, &mut tail, &mut taken) {
+                Ok(()) => tail.is_stuck = false,
+                Err(error) if !std::mem::replace(&mut tail.is_stuck, true) => {
+                    let name = &self.shared.config.sources[source].name;
+                    log::error!("source {name}: partition {} at {}: {error}", id.index, tail.next);
+                }
+                Err(_) => {}
+            }
         }
         self.tails.all.insert(key, tail);
         taken
@@ -183,35 +234,101 @@ impl Shard {
 
     fn read_tail(
         &mut self,
-        source: usize,
-        id: PartitionId,
+        key: (usize, PartitionId),
         tail: &mut Tail,
-        taken: &mut Vec<Outgoing>,
+        taken: &mut Taken,
     ) -> Result<(), Error> {
         let failed = |code: mainstem_kafka::ErrorCode| Error::System(code.name().into());
-        let (partition, store) = self.partition(id).map_err(failed)?;
-        let reach = partition.reach(store);
-        tail.next = tail.next.max(reach.start);
-        while taken.is_empty() && tail.next < reach.last_stable {
+        for _ in 0..READS_MAX {
+            let (partition, store) = self.partition(key.1).map_err(failed)?;
+            let reach = partition.reach(store);
+            tail.next = tail.next.max(reach.start);
+            if !taken.records.is_empty() || tail.next >= reach.last_stable {
+                return Ok(());
+            }
             let mut bytes = Vec::new();
             let wanted = tail.next..reach.last_stable;
             store.read(partition.log, wanted.clone(), READ_BYTES, &mut bytes)?;
-            let ahead = partition.aborted(wanted);
-            let mut aborted = Aborted { ahead, open: Vec::new() };
+            let mut aborted = Aborted::new(partition.aborted(wanted));
             let before = tail.next;
             for batch in batches(&bytes) {
                 let header = batch.header;
-                if !aborted.passes_over(&header) {
-                    take_records(source, id.index, tail.next, &batch, taken)?;
+                if aborted.passes_over(&header) {
+                    tail.next = header.end_offset();
+                    continue;
                 }
-                tail.next = tail.next.max(header.end_offset()).min(reach.last_stable);
+                if taken.is_full() || (header.records as usize > TAKEN_MAX && self.tails.begun.is_some()) {
+                    // It waits until another that is as large has gone out.
+                    break;
+                }
+                self.take_batch(key, tail, &batch, taken);
             }
             if tail.next == before {
-                break;
+                return Ok(());
             }
         }
-        tail.is_stuck = false;
+        taken.goes_on = true;
         Ok(())
+    }
+
+    fn take_batch(
+        &mut self,
+        key: (usize, PartitionId),
+        tail: &mut Tail,
+        batch: &Batch<'_>,
+        taken: &mut Taken,
+    ) {
+        match plain(batch, PLAIN_BYTES_MAX) {
+            Ok(plain) => {
+                let header = batch.header;
+                let begun = Begun { of: key, header, plain: plain.into_owned(), at: 0, left: header.records };
+                self.take_records(begun, tail, taken);
+            }
+            Err(error) => self.leave_out(key, tail, &batch.header, &error.to_string()),
+        }
+    }
+
+    /// Takes of a batch what is left of it, as much as may go out at once.
+    fn take_records(&mut self, begun: Begun, tail: &mut Tail, taken: &mut Taken) {
+        let Begun { of, header, ref plain, at, left } = begun;
+        let mut records = Records::resume(header, &plain[at..], left);
+        // Where another one has been begun, this is gone through to its end.
+        let may_pause = self.tails.begun.is_none();
+        while !(taken.is_full() && may_pause) {
+            let outgoing = match records.next() {
+                None => break,
+                Some(Ok(record)) if record.offset < tail.next => continue,
+                Some(Ok(record)) => outgoing(of, &header, &record),
+                Some(Err(_)) => None,
+            };
+            let Some(outgoing) = outgoing else {
+                return self.leave_out(of, tail, &header, "a record that is malformed");
+            };
+            tail.next = outgoing.offset + 1;
+            let len = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
+            taken.bytes += len(&outgoing.key) + len(&outgoing.value);
+            taken.records.push(outgoing);
+        }
+        let (at, left) = (plain.len() - records.rest().len(), records.left());
+        if left > 0 {
+            self.tails.begun = Some(Begun { at, left, ..begun });
+        } else {
+            tail.next = tail.next.max(header.end_offset());
+        }
+    }
+
+    /// The rest of a batch cannot be read: nobody checks what is in a compressed one when it comes. It must not keep
+    /// back what comes behind it.
+    fn leave_out(&self, key: (usize, PartitionId), tail: &mut Tail, header: &BatchHeader, why: &str) {
+        if !std::mem::replace(&mut tail.has_left_out, true) {
+            let (name, index) = (&self.shared.config.sources[key.0].name, key.1.index);
+            log::error!(
+                "source {name}: partition {index}: the batch at {} is left out from {} on: {why}",
+                header.base_offset,
+                tail.next
+            );
+        }
+        tail.next = tail.next.max(header.end_offset());
     }
 
     /// Tokens of fences to be asked for: of positions that are to be kept when all before them is safe.
@@ -260,64 +377,21 @@ impl Shard {
     }
 }
 
-/// Batches of aborted transactions, which consumers do not see.
-struct Aborted {
-    /// Producer and first offset of those that are yet to come, or have begun before.
-    ahead: Vec<(i64, i64)>,
-    /// Producers whose transaction is being passed over.
-    open: Vec<i64>,
-}
-
-impl Aborted {
-    /// Whether a batch is none that consumers see: a marker, or part of an aborted transaction.
-    fn passes_over(&mut self, header: &BatchHeader) -> bool {
-        let producer = header.producer_id;
-        if header.is_control() {
-            // A producer has one transaction at a time, and this ends it.
-            self.open.retain(|known| *known != producer);
-            return true;
-        }
-        if !header.is_transactional() {
-            return false;
-        }
-        let begun = header.base_offset.cast_signed();
-        if let Some(at) = self.ahead.iter().position(|(known, first)| *known == producer && *first <= begun) {
-            self.ahead.swap_remove(at);
-            self.open.push(producer);
-        }
-        self.open.contains(&producer)
-    }
-}
-
-fn take_records(
-    source: usize,
-    partition: i32,
-    next: u64,
-    batch: &Batch<'_>,
-    taken: &mut Vec<Outgoing>,
-) -> Result<(), Error> {
-    let corrupt = Error::Corrupt { offset: batch.header.base_offset };
+/// A record as it goes out; nothing if its headers cannot be read.
+fn outgoing(key: (usize, PartitionId), header: &BatchHeader, record: &Record<'_>) -> Option<Outgoing> {
     // Records of a batch whose time is that of its arrival still have their producer's.
-    let arrived_ms =
-        (batch.header.attributes & LOG_APPEND_TIME != 0).then_some(batch.header.max_timestamp_ms);
-    let bytes = plain(batch, PLAIN_BYTES_MAX).map_err(|_| corrupt.clone())?;
-    for record in Records::of(batch.header, &bytes) {
-        let record = record.map_err(|_| corrupt.clone())?;
-        if record.offset < next {
-            continue;
-        }
-        let headers = Headers::parse(record.headers).map_err(|_| corrupt.clone())?;
-        let headers = headers
-            .map(|header| header.map(|Header { key, value }| (key.to_owned(), value.map(<[u8]>::to_vec))));
-        taken.push(Outgoing {
-            source,
-            partition,
-            offset: record.offset,
-            timestamp_ms: arrived_ms.unwrap_or(record.timestamp_ms),
-            key: record.key.map(<[u8]>::to_vec),
-            value: record.value.map(<[u8]>::to_vec),
-            headers: headers.collect::<Result<_, _>>().map_err(|_| corrupt.clone())?,
-        });
-    }
-    Ok(())
+    let arrived_ms = (header.attributes & LOG_APPEND_TIME != 0).then_some(header.max_timestamp_ms);
+    let headers = Headers::parse(record.headers).ok()?.map(|header| {
+        let Header { key, value } = header.ok()?;
+        Some((key.to_owned(), value.map(<[u8]>::to_vec)))
+    });
+    Some(Outgoing {
+        source: key.0,
+        partition: key.1.index,
+        offset: record.offset,
+        timestamp_ms: arrived_ms.unwrap_or(record.timestamp_ms),
+        key: record.key.map(<[u8]>::to_vec),
+        value: record.value.map(<[u8]>::to_vec),
+        headers: headers.collect::<Option<_>>()?,
+    })
 }

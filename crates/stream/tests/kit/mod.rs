@@ -19,7 +19,7 @@ use mainstem_kafka::header::parse_response_header;
 use mainstem_kafka::{Message, Reader, Request, RequestHeader};
 use mainstem_log::{BatchBuilder, Lender, Memory, Options, Store, batches};
 use mainstem_runtime::{Clock, ConnId, Departure, Detached, Io, Received, Service};
-use mainstem_stream::{Config, Mail, Shard, Shared, StoreAt};
+use mainstem_stream::{Config, Mail, Outgoing, Shard, Shared, StoreAt};
 
 /// Virtual time starts here, ms since 1970.
 pub(crate) const UNIX_MS: u64 = 1_750_000_000_000;
@@ -241,6 +241,11 @@ impl Broker {
         let disk = &self.disks.as_ref().expect("stores in files")[home];
         let taken: u64 = disk.files().iter().map(|(_, bytes)| bytes).sum();
         disk.set(Plan { space_bytes: more_bytes.map(|more| taken + more), ..Plan::default() });
+    }
+
+    /// What other doors are given next, of all shards.
+    pub(crate) fn take_outgoing(&mut self) -> Option<Vec<Outgoing>> {
+        self.doors.iter_mut().find_map(|door| door.shard.take_outgoing())
     }
 
     /// The process is to end.

@@ -4,7 +4,7 @@ use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::list_offsets::{
     ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopicResponse,
 };
-use mainstem_log::{Store, batches};
+use mainstem_log::Store;
 use mainstem_runtime::Io;
 
 use crate::catalogue::PartitionId;
@@ -24,9 +24,6 @@ const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 /// The first that has not: the first there is (KIP-1023).
 const EARLIEST_PENDING_UPLOAD: i64 = -6;
-
-/// Bytes read at once in search of the largest timestamp.
-const READ_BYTES: usize = 1024 * 1024;
 
 pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, request: ListOffsetsRequest) {
     let isolation = Isolation::from_level(request.isolation_level);
@@ -88,7 +85,7 @@ pub(crate) fn find(
         LATEST => Ok(mark(end)),
         EARLIEST | EARLIEST_LOCAL | EARLIEST_PENDING_UPLOAD => Ok(mark(reach.start)),
         LATEST_TIERED => Ok(nothing),
-        MAX_TIMESTAMP => Ok(find_largest(partition, store, reach, end)?.unwrap_or(nothing)),
+        MAX_TIMESTAMP => Ok(find_largest(partition, store, end)?.unwrap_or(nothing)),
         _ if timestamp_ms < 0 => Err(ErrorCode::UnsupportedVersion),
         _ => {
             let found = store.find_time(partition.log, timestamp_ms);
@@ -115,35 +112,26 @@ pub(crate) fn find_in_nothing(timestamp_ms: i64) -> Result<PartAnswer, ErrorCode
     Ok(PartAnswer::Offset { offset, timestamp_ms: -1 })
 }
 
-/// The first record of those with the largest timestamp: headers tell which batch has it.
+/// The first record of those with the largest timestamp before `end`. There is one for a timestamp as long as that is
+/// not above the largest, so halving finds it, in as many looks at the indexes as a timestamp has bits; no client
+/// makes the shard read a partition through.
 fn find_largest(
     partition: &Partition,
     store: &mut dyn Store,
-    reach: Reach,
     end: u64,
 ) -> Result<Option<PartAnswer>, ErrorCode> {
-    let mut largest = None;
-    let (mut next, mut bytes) = (reach.start, Vec::new());
-    while next < end {
-        bytes.clear();
-        let read = store.read(partition.log, next..end, READ_BYTES, &mut bytes);
-        read.map_err(|_| ErrorCode::KafkaStorageError)?;
-        let before = next;
-        for batch in batches(&bytes) {
-            next = batch.header.end_offset();
-            let timestamp_ms = batch.header.max_timestamp_ms;
-            if largest.is_none_or(|known| timestamp_ms > known) && !batch.header.is_control() {
-                largest = Some(timestamp_ms);
-            }
-        }
-        if next == before {
-            break;
+    let mut find = |timestamp_ms: i64| {
+        let found = store.find_time(partition.log, timestamp_ms).map_err(|_| ErrorCode::KafkaStorageError)?;
+        Ok(found.filter(|found| found.offset < end))
+    };
+    let Some(mut largest) = find(i64::MIN)? else { return Ok(None) };
+    let mut above = i64::MAX;
+    while largest.timestamp_ms + 1 < above {
+        let middle = largest.timestamp_ms.midpoint(above);
+        match find(middle)? {
+            Some(found) => largest = found,
+            None => above = middle,
         }
     }
-    let Some(largest) = largest else { return Ok(None) };
-    let found = store.find_time(partition.log, largest).map_err(|_| ErrorCode::KafkaStorageError)?;
-    Ok(found.filter(|found| found.offset < end).map(|found| PartAnswer::Offset {
-        offset: found.offset.cast_signed(),
-        timestamp_ms: found.timestamp_ms,
-    }))
+    Ok(Some(PartAnswer::Offset { offset: largest.offset.cast_signed(), timestamp_ms: largest.timestamp_ms }))
 }

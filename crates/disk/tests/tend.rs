@@ -148,6 +148,27 @@ fn what_is_too_old_is_removed() {
     assert_eq!(put(&mut store, log, 20_000, "key", None), 30);
 }
 
+/// Otherwise a crash could give their offsets again.
+#[test]
+fn what_is_on_its_way_to_the_disk_is_not_removed_however_old_it_is() {
+    let mut store = open(&Arc::new(FaultFs::new(1)), None);
+    let options = Options { cleanup: Cleanup::Delete, retention_ms: Some(1000), ..Options::default() };
+    let log = store.open("log", &options).unwrap();
+    put(&mut store, log, 10, "key", Some("value"));
+    let mut builder = BatchBuilder::default();
+    builder.push(10, None, Some(b"value"));
+    store.append(log, builder.finish()).unwrap();
+    for _ in 0..4 {
+        assert!(store.tend(20_000).is_some());
+    }
+    let status = store.status(log);
+    assert_eq!((status.start, status.committed, status.end), (0, 0, 2));
+    store.commit();
+    tend(&mut store, 20_001);
+    let status = store.status(log);
+    assert_eq!((status.start, status.committed, status.end), (2, 2, 2));
+}
+
 #[test]
 fn what_is_too_much_is_removed() {
     let fs = Arc::new(FaultFs::new(1));

@@ -183,12 +183,20 @@ impl Log {
                     due_ms => return Ok(due_ms),
                 }
             }
+            if self.segments.len() == 1 && self.committed.offset < self.head.offset {
+                // What is on its way to the disk is not to be forgotten before it is there.
+                return Ok(Some(unix_ms.saturating_add(1)));
+            }
             if self.segments.len() == 1 {
                 // All of it is too old, the newest segment too.
                 self.roll(disk)?;
             }
             let before = self.segments.len();
             let start = self.segments[1].base;
+            if start > self.committed.offset {
+                // Offsets that were never committed might be given again after a crash.
+                return Ok(Some(unix_ms.saturating_add(1)));
+            }
             self.truncate_prefix(disk, start).map_err(|error| refused(&error))?;
             if self.segments.len() == before {
                 // It has to wait until the next segment is known to be on disk.

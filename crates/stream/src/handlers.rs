@@ -57,11 +57,11 @@ pub(crate) mod sync_group;
 pub(crate) mod txn_offset_commit;
 pub(crate) mod write_txn_markers;
 
-use mainstem_kafka::{ErrorCode, Message, Reader, Request, put_response_header, registry};
+use mainstem_kafka::{ErrorCode, Message, Reader, Request, frame, put_response_header, registry};
 use mainstem_runtime::Io;
 
 use crate::mail::{Call, Letter, Mail};
-use crate::shard::{Shard, seal};
+use crate::shard::Shard;
 
 /// Hands the body, decoded, to the handler in this module.
 macro_rules! handlers {
@@ -176,10 +176,12 @@ impl Shard {
                 "kafka client {client_id:?} asks for API {api_key} in version {version}, which is not served"
             );
         }
-        let mut frame = vec![0; 4];
-        put_response_header(call.correlation_id, i16::MAX, 0, &mut frame);
-        frame.extend_from_slice(&(ErrorCode::UnsupportedVersion as i16).to_be_bytes());
-        self.reply_with(io, call.caller, seal(frame));
+        let mut answer = Vec::new();
+        let begun = frame::begin(&mut answer);
+        put_response_header(call.correlation_id, i16::MAX, 0, &mut answer);
+        answer.extend_from_slice(&(ErrorCode::UnsupportedVersion as i16).to_be_bytes());
+        frame::end(&mut answer, begun, 0);
+        self.reply_with(io, call.caller, answer);
     }
 
     /// Ends the connection of a request that is malformed.

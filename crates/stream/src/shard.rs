@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hashbrown::HashMap;
-use mainstem_kafka::{Message, Request, RequestHeader, put_response_header};
+use mainstem_kafka::{Message, Request, RequestHeader, frame, put_response_header};
 use mainstem_log::{Completion, Error, LogId, Store};
 use mainstem_runtime::{Clock, ConnId, Io, Received, Service};
 
@@ -174,10 +174,12 @@ impl Shard {
     /// Answers a request: at once if it is its turn, or else when it is.
     pub(crate) fn reply<R: Request>(&mut self, io: &mut Io<'_, Mail>, call: &Call, response: &R::Response) {
         debug_assert_eq!(call.api_key, R::KEY);
-        let mut frame = vec![0; 4];
-        put_response_header(call.correlation_id, call.api_key, call.version, &mut frame);
-        response.encode(&mut frame, call.version);
-        self.reply_with(io, call.caller, seal(frame));
+        let mut answer = Vec::new();
+        let begun = frame::begin(&mut answer);
+        put_response_header(call.correlation_id, call.api_key, call.version, &mut answer);
+        response.encode(&mut answer, call.version);
+        frame::end(&mut answer, begun, 0);
+        self.reply_with(io, call.caller, answer);
     }
 
     /// Answers a request with a whole frame; an empty one is no answer.
@@ -303,13 +305,6 @@ fn pipelines(frame: &[u8]) -> bool {
     frame.first_chunk().is_some_and(|key| i16::from_be_bytes(*key) == PRODUCE)
 }
 
-/// Sets the length that a frame begins with.
-pub(crate) fn seal(mut frame: Vec<u8>) -> Vec<u8> {
-    let length = (frame.len() - 4) as u32;
-    frame[..4].copy_from_slice(&length.to_be_bytes());
-    frame
-}
-
 impl Service for Shard {
     type Mail = Mail;
 
@@ -331,16 +326,19 @@ impl Service for Shard {
             received.consumed = bytes.len();
             return received;
         }
-        let bytes_max = self.shared.config.request_bytes_max;
-        while let Some(length) = bytes[received.consumed..].first_chunk() {
-            let length = u32::from_be_bytes(*length);
-            if length > bytes_max {
-                self.refuse(io, id, &format!("a request of {length} bytes, above the maximum"));
-                received.consumed = bytes.len();
-                break;
-            }
-            let end = 4 + length as usize;
-            let Some(frame) = bytes[received.consumed..].get(4..end) else {
+        let bytes_max = self.shared.config.request_bytes_max as usize;
+        loop {
+            let rest = &bytes[received.consumed..];
+            let end = match frame::len(rest, bytes_max) {
+                Ok(Some(end)) => end,
+                Ok(None) => break,
+                Err(error) => {
+                    self.refuse(io, id, &error.to_string());
+                    received.consumed = bytes.len();
+                    break;
+                }
+            };
+            let Some(frame) = rest.get(frame::LENGTH_BYTES..end) else {
                 received.next_len = end;
                 break;
             };

@@ -3,7 +3,7 @@
 
 mod kit;
 
-use kit::{Broker, Client, fetch_request, values};
+use kit::{Broker, Client, batch, fetch_request, produce_request, values};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,
@@ -333,4 +333,39 @@ fn a_compacted_topic_names_the_records_without_key() {
     assert_eq!(code(refused.error_code), ErrorCode::InvalidRecord);
     let blamed: Vec<i32> = refused.record_errors.iter().map(|error| error.batch_index).collect();
     assert_eq!(blamed, [0, 1, 2]);
+}
+
+/// KIP-734. Timestamps of producers need not grow.
+#[test]
+fn the_record_with_the_largest_timestamp_is_found_wherever_it_is() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 1);
+    let client = broker.connect(1);
+    let largest = |broker: &mut Broker| offset_at(broker, client, "t", 0, -3).1;
+    assert_eq!(largest(&mut broker), -1);
+    for (timestamp_ms, wanted) in [(-1, 0), (5, 1), (900, 2), (300, 2), (900, 2), (0, 2), (901, 6)] {
+        let request = produce_request("t", 0, batch(timestamp_ms, &["value"]));
+        let response = broker.ask(client, 9, &request);
+        assert_eq!(response.responses[0].partition_responses[0].error_code, 0);
+        assert_eq!(largest(&mut broker), wanted, "behind {timestamp_ms}");
+    }
+}
+
+/// A consumer whose topic is gone would otherwise ask without a pause.
+#[test]
+fn a_partition_that_is_not_there_does_not_keep_others_from_waiting() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 1);
+    let client = broker.connect(0);
+    let mut request = fetch_request("t", 0, 0, 500);
+    request.topics.extend(fetch_request("gone", 0, 0, 500).topics);
+    broker.send(client, 12, &request);
+    broker.run();
+    assert!(broker.take::<FetchRequest>(client, 12).is_none());
+    broker.pass(600);
+    let response = broker.take::<FetchRequest>(client, 12).unwrap();
+    let codes: Vec<_> = response.responses.iter().map(|topic| code(topic.partitions[0].error_code)).collect();
+    assert_eq!(codes, [ErrorCode::None, ErrorCode::UnknownTopicOrPartition]);
+    let alone = broker.ask(client, 12, &fetch_request("gone", 0, 0, 500));
+    assert_eq!(code(alone.responses[0].partitions[0].error_code), ErrorCode::UnknownTopicOrPartition);
 }

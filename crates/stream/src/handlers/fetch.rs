@@ -262,9 +262,13 @@ impl Shard {
 
     /// Whether there are enough bytes, or an error, which need not wait.
     fn has_enough(&mut self, job: &FetchJob) -> bool {
+        if job.parts.iter().all(|part| part.place.is_err()) {
+            return true;
+        }
         let mut bytes = 0;
         for part in &job.parts {
-            let Ok(Place { id, shard }) = part.place else { return true };
+            // A partition that is not there is told of in the end, and does not keep the others from waiting.
+            let Ok(Place { id, shard }) = part.place else { continue };
             if let Some(fetched) = &part.fetched {
                 if fetched.outcome.is_err() {
                     return true;

@@ -25,8 +25,9 @@ fn main() {
     println!("records of 100 bytes, one to a batch of 170, unless said otherwise\n");
     let wanted: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let rows: [(&str, Row); 5] = [
+    let rows: [(&str, Row); 6] = [
         ("buffered", buffered),
+        ("mapped", mapped),
         ("synced", synced),
         ("in-flight", in_flight),
         ("many-logs", many_logs),
@@ -128,6 +129,27 @@ fn buffered(root: &Path) {
                 let bytes = batch.repeat(group);
                 rate(count, || (0..count / group).for_each(|_| file.write_all(&bytes).unwrap()))
             },
+        );
+    }
+}
+
+/// Turns of one batch and of several on a log that asks for the page cache, by way of a mapping and by system calls.
+fn mapped(root: &Path) {
+    for (value_bytes, group) in [(100, 1), (100, 10), (100, 100), (1000, 1), (10_000, 1)] {
+        let batch = batch(value_bytes);
+        let count = (200_000_000 / batch.len()).min(1_000_000);
+        let run = |mapped_writes: bool| {
+            let settings = Settings { mapped_writes, ..Settings::default() };
+            let mut store = store(root, settings, Committer::Thread { wake: Arc::new(|| {}) });
+            let options =
+                Options { durability: Durability::Os, segment_bytes: 16 << 20, ..Options::default() };
+            let log = store.open("log", &options).unwrap();
+            rate(count, || append(&mut store, log, &batch, count, group))
+        };
+        compare(
+            &format!("mapped appends, {value_bytes} bytes, {group} a turn; bare: written"),
+            || run(true),
+            || run(false),
         );
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainstem_log::{Error, LogId, Ticket};
@@ -14,11 +14,15 @@ use crate::checkpoint;
 use crate::files::SegmentKey;
 use crate::fs::{File, Fs};
 use crate::journal::{Journal, Refused};
+use crate::name;
 use crate::scan::Place;
 
 /// Up to so many bytes of one segment go by way of the journal. Beyond, writing them twice costs more than a
 /// sync of their own.
 const JOURNALED_BYTES_MAX: u64 = 64 * 1024;
+/// Logs with new names, or to be removed, that are dealt with at once: each takes the disk some milliseconds, which
+/// all others wait for.
+const NAMED_MAX: usize = 8;
 
 /// Bytes of a segment that were written and are to become durable.
 pub(crate) struct Range {
@@ -56,20 +60,70 @@ impl Ack {
     }
 }
 
+/// A log's directory, in which there are new names.
+pub(crate) struct NewNames {
+    pub(crate) dir: PathBuf,
+    /// Whether that of the directory is new as well.
+    pub(crate) is_new: bool,
+}
+
 /// What was written in one or more turns.
 #[derive(Default)]
 pub(crate) struct Group {
-    /// Directories in which there are new names, and the logs that need them.
-    pub(crate) dirs: BTreeMap<LogId, PathBuf>,
+    pub(crate) dirs: BTreeMap<LogId, NewNames>,
     pub(crate) ranges: BTreeMap<SegmentKey, Range>,
     pub(crate) acks: Vec<Ack>,
-    /// A checkpoint to be written when all else is done.
+    pub(crate) rest: Rest,
+}
+
+/// What of a group nobody waits for.
+#[derive(Default)]
+pub(crate) struct Rest {
+    /// To be written. Nothing in it depends on what has yet to become durable.
     pub(crate) checkpoint: Option<Vec<u8>>,
+    /// Logs to be removed, and their names.
+    pub(crate) removals: BTreeMap<LogId, Arc<str>>,
 }
 
 impl Group {
     pub(crate) fn is_empty(&self) -> bool {
-        self.dirs.is_empty() && self.ranges.is_empty() && self.acks.is_empty() && self.checkpoint.is_none()
+        let Self { dirs, ranges, acks, rest: Rest { checkpoint, removals } } = self;
+        dirs.is_empty() && ranges.is_empty() && acks.is_empty() && checkpoint.is_none() && removals.is_empty()
+    }
+
+    /// The directory of a log has a new name in it.
+    pub(crate) fn note_names(&mut self, log: LogId, dir: &Path) {
+        self.dirs.entry(log).or_insert_with(|| NewNames { dir: dir.to_owned(), is_new: false });
+    }
+
+    /// Has a log removed, of which nothing that is not yet submitted need become durable.
+    pub(crate) fn remove(&mut self, log: LogId, name: Arc<str>) {
+        self.dirs.remove(&log);
+        self.ranges.retain(|(owner, _), _| *owner != log);
+        self.acks.retain(|ack| ack.log != log);
+        self.rest.removals.insert(log, name);
+    }
+
+    /// Takes out everything about logs that have new names or are to be removed, but for the first few of them from
+    /// `from` on, round and round. Moves `from` behind these.
+    pub(crate) fn split_off(&mut self, from: &mut LogId) -> Self {
+        let named: BTreeSet<LogId> = self.dirs.keys().chain(self.rest.removals.keys()).copied().collect();
+        if named.len() <= NAMED_MAX {
+            return Self::default();
+        }
+        let in_turn = named.range(*from..).chain(named.range(..*from));
+        let later: BTreeSet<LogId> = in_turn.clone().skip(NAMED_MAX).copied().collect();
+        *from = in_turn.copied().nth(NAMED_MAX).unwrap_or(*from);
+        let is_later = |log: &LogId| later.contains(log);
+        Self {
+            dirs: self.dirs.extract_if(.., |log, _| is_later(log)).collect(),
+            ranges: self.ranges.extract_if(.., |(log, _), _| is_later(log)).collect(),
+            acks: self.acks.extract_if(.., |ack| is_later(&ack.log)).collect(),
+            rest: Rest {
+                checkpoint: None,
+                removals: self.rest.removals.extract_if(.., |log, _| is_later(log)).collect(),
+            },
+        }
     }
 
     pub(crate) fn add(&mut self, range: Range) {
@@ -94,16 +148,19 @@ impl Group {
 
     /// Takes in a later group.
     pub(crate) fn merge(&mut self, later: Self) {
-        self.dirs.extend(later.dirs);
+        for (log, names) in later.dirs {
+            self.dirs.entry(log).or_insert(names);
+        }
         for (_, range) in later.ranges {
             self.add(range);
         }
         for ack in later.acks {
             self.acknowledge(ack);
         }
-        if later.checkpoint.is_some() {
-            self.checkpoint = later.checkpoint;
+        if later.rest.checkpoint.is_some() {
+            self.rest.checkpoint = later.rest.checkpoint;
         }
+        self.rest.removals.extend(later.rest.removals);
     }
 }
 
@@ -127,18 +184,12 @@ impl Syncer {
         Self { fs, dir, journal, broken, newly_broken, journaled_max }
     }
 
-    /// Makes a group durable, and returns what is to be said about it.
+    /// Makes a group durable, and returns what is to be said about it, and what is left to do.
     ///
     /// One small range, or large ones, cost a sync of each segment. Two and more small ones go into the journal
     /// together, for one sync.
-    pub(crate) fn run(&mut self, group: Group) -> (Vec<Ack>, Option<Vec<u8>>) {
-        for (log, dir) in &group.dirs {
-            if !self.broken.contains(log)
-                && let Err(error) = self.fs.sync_dir(dir)
-            {
-                self.fail(*log, &error);
-            }
-        }
+    pub(crate) fn run(&mut self, group: Group) -> (Vec<Ack>, Rest) {
+        self.sync_names(&group.dirs);
         let is_small = |range: &&Range| !range.is_closed && range.to - range.from <= JOURNALED_BYTES_MAX;
         let live = group.ranges.values().filter(|range| !self.broken.contains(&range.key.0));
         let (mut small, mut direct): (Vec<&Range>, Vec<&Range>) = live.partition(is_small);
@@ -162,11 +213,33 @@ impl Syncer {
                 ack.outcome = Err(Error::Broken);
             }
         }
-        (acks, group.checkpoint)
+        (acks, group.rest)
+    }
+
+    fn sync_names(&mut self, dirs: &BTreeMap<LogId, NewNames>) {
+        if dirs.values().any(|names| names.is_new)
+            && let Err(error) = self.fs.sync_dir(&self.dir)
+        {
+            for (log, _) in dirs.iter().filter(|(_, names)| names.is_new) {
+                self.fail(*log, &error);
+            }
+        }
+        for (log, names) in dirs {
+            if !self.broken.contains(log)
+                && let Err(error) = self.fs.sync_dir(&names.dir)
+            {
+                self.fail(*log, &error);
+            }
+        }
     }
 
     /// Does what nobody waits for.
-    pub(crate) fn rest(&mut self, checkpoint: Option<Vec<u8>>) {
+    pub(crate) fn rest(&mut self, Rest { checkpoint, removals }: Rest) {
+        if !removals.is_empty()
+            && let Err(error) = self.remove(&removals)
+        {
+            log::error!("{}: a removed log is left: {error}", self.dir.display());
+        }
         if let Err(((log, _), error)) = self.journal.pace() {
             self.fail(log, &error);
         }
@@ -175,6 +248,42 @@ impl Syncer {
         {
             log::warn!("{}: no checkpoint: {error}", self.dir.display());
         }
+    }
+
+    fn remove(&mut self, removals: &BTreeMap<LogId, Arc<str>>) -> io::Result<()> {
+        for log in removals.keys() {
+            // Should everything end now, the log is still whole.
+            self.journal.settle_log(*log).map_err(|(_, error)| error)?;
+            self.broken.remove(log);
+        }
+        let names: Vec<&str> = removals.values().map(|name| &**name).collect();
+        self.discard(&names)
+    }
+
+    /// Removes what there is of logs, of which the segments do not need the journal.
+    ///
+    /// # Errors
+    /// Some of them may be left.
+    pub(crate) fn discard(&mut self, names: &[&str]) -> io::Result<()> {
+        self.journal.forget(names)?;
+        let mut outcome = Ok(());
+        let mut set_aside = Vec::with_capacity(names.len());
+        for name in names {
+            let gone = self.dir.join(name::gone_dir(name));
+            match self.set_aside(&self.dir.join(name::log_dir(name)), &gone) {
+                Ok(()) => set_aside.push(gone),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        self.fs.sync_dir(&self.dir)?;
+        set_aside.iter().fold(outcome, |outcome, gone| outcome.and(remove_dir(&*self.fs, gone)))
+    }
+
+    fn set_aside(&self, dir: &Path, gone: &Path) -> io::Result<()> {
+        if self.fs.list(gone).is_ok() {
+            remove_dir(&*self.fs, gone)?;
+        }
+        self.fs.rename(dir, gone)
     }
 
     /// Syncs everything that the journal has and the segments have not.
@@ -225,5 +334,60 @@ impl Syncer {
         if let Err(error) = self.journal.remove() {
             log::error!("{}: journal: {error}", self.dir.display());
         }
+    }
+}
+
+/// Removes a directory of files.
+pub(crate) fn remove_dir(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
+    for file in fs.list(dir)? {
+        fs.remove_file(&dir.join(file))?;
+    }
+    fs.remove_dir(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ack(log: LogId) -> Ack {
+        Ack { log, ticket: Some(Ticket(1)), end: Place::default(), outcome: Ok(()), earlier: 0 }
+    }
+
+    #[test]
+    fn many_new_logs_come_in_turn_and_hold_up_no_others() {
+        let logs = 3 * NAMED_MAX as u32;
+        let mut waiting = Group::default();
+        for log in (0..logs).map(LogId) {
+            waiting.note_names(log, Path::new("new"));
+            waiting.acknowledge(ack(log));
+        }
+        let other = LogId(logs);
+        let (mut seen, mut from) = (BTreeSet::new(), LogId(0));
+        for round in 1..=3 {
+            // Names of the first log come again and again.
+            waiting.note_names(LogId(0), Path::new("new"));
+            waiting.acknowledge(ack(other));
+            let later = waiting.split_off(&mut from);
+            let group = std::mem::replace(&mut waiting, later);
+            assert!(group.acks.iter().any(|ack| ack.log == other), "round {round}");
+            assert_eq!(group.dirs.len(), NAMED_MAX, "round {round}");
+            let told: BTreeSet<LogId> = group.acks.iter().map(|ack| ack.log).collect();
+            assert!(group.dirs.keys().all(|log| seen.contains(log) || told.contains(log)));
+            seen.extend(group.dirs.into_keys());
+        }
+        assert_eq!(seen.len(), logs as usize);
+    }
+
+    #[test]
+    fn a_removed_log_is_waited_for_by_nobody() {
+        let mut group = Group::default();
+        for log in [LogId(1), LogId(2)] {
+            group.note_names(log, Path::new("new"));
+            group.acknowledge(ack(log));
+        }
+        group.remove(LogId(1), "one".into());
+        assert!(group.dirs.keys().eq([&LogId(2)]));
+        assert!(group.acks.iter().all(|ack| ack.log == LogId(2)));
+        assert!(group.rest.removals.keys().eq([&LogId(1)]));
     }
 }

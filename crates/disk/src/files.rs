@@ -22,6 +22,8 @@ pub(crate) struct Files {
 /// What was used lately. Of more than the bound, the half that was used longest ago has to go.
 pub(crate) struct Recent {
     used: BTreeMap<SegmentKey, u64>,
+    /// The one that was noted last, if it is still among them.
+    newest: Option<SegmentKey>,
     bound: usize,
     clock: u64,
     gone: Vec<SegmentKey>,
@@ -29,11 +31,15 @@ pub(crate) struct Recent {
 
 impl Recent {
     pub(crate) fn new(bound: usize) -> Self {
-        Self { used: BTreeMap::new(), bound: bound.max(2), clock: 0, gone: Vec::new() }
+        Self { used: BTreeMap::new(), newest: None, bound: bound.max(2), clock: 0, gone: Vec::new() }
     }
 
     /// Takes note of a use.
     pub(crate) fn note(&mut self, key: SegmentKey) {
+        if self.newest == Some(key) {
+            return;
+        }
+        self.newest = Some(key);
         self.clock += 1;
         if let Some(used) = self.used.get_mut(&key) {
             *used = self.clock;
@@ -54,10 +60,12 @@ impl Recent {
     }
 
     fn forget(&mut self, key: SegmentKey) {
+        self.newest = None;
         self.used.remove(&key);
     }
 
     fn forget_log(&mut self, log: LogId) {
+        self.newest = None;
         self.used.retain(|(owner, _), _| *owner != log);
     }
 }

@@ -5,10 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::FallocateFlags;
+
+use crate::mapped::Mapped;
 
 /// A file system, as far as a store needs one. Paths are absolute, or relative to wherever the owner stands.
 ///
@@ -95,6 +97,16 @@ pub trait File: Send + Sync {
     /// [`io::ErrorKind::StorageFull`]; what the system says. Some of the bytes may be written all the same.
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
 
+    /// Does the same where nothing but zeros stands at `at` and behind it. It may do so by way of a mapping, which costs
+    /// no system call, but within what [`File::allocate`] has reserved through this same file only. A disk that fails under a
+    /// mapping ends the process, and so does whoever cuts the file off by another way than [`File::set_len`].
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    fn append_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.write_at(bytes, at)
+    }
+
     /// Waits until all that was written, and the length, are on disk.
     ///
     /// # Errors
@@ -150,7 +162,7 @@ impl Fs for RealFs {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn File>> {
         let mut options = fs::File::options();
         options.read(true).write(true).create_new(mode == Mode::New);
-        Ok(Arc::new(RealFile(options.open(path)?)))
+        Ok(Arc::new(RealFile { file: options.open(path)?, mapped: Mutex::default() }))
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
@@ -170,17 +182,27 @@ impl Fs for RealFs {
     }
 }
 
-struct RealFile(fs::File);
+struct RealFile {
+    file: fs::File,
+    mapped: Mutex<Mapped>,
+}
+
+impl RealFile {
+    /// What is mapped of it. A panic elsewhere leaves that as good as it was.
+    fn mapped(&self) -> MutexGuard<'_, Mapped> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl File for RealFile {
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
+        Some(self.file.as_fd())
     }
 
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
         let mut read = 0;
         while read < into.len() {
-            match self.0.read_at(&mut into[read..], at + read as u64) {
+            match self.file.read_at(&mut into[read..], at + read as u64) {
                 Ok(0) => break,
                 Ok(some) => read += some,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -197,7 +219,7 @@ impl File for RealFile {
         let is_close = into.capacity() - before <= len + len / 4;
         while is_close && into.len() < before + len {
             let from = at + (into.len() - before) as u64;
-            match rustix::io::pread(&self.0, spare_capacity(into), from) {
+            match rustix::io::pread(&self.file, spare_capacity(into), from) {
                 Ok(0) => break,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
@@ -217,32 +239,42 @@ impl File for RealFile {
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, at)
+        self.file.write_all_at(bytes, at)
+    }
+
+    fn append_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.mapped().append(&self.file, bytes, at)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        let mut mapped = self.mapped();
+        mapped.cut(len);
+        self.file.set_len(len)
     }
 
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
         loop {
-            match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), at, len) {
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), at, len) {
                 Err(rustix::io::Errno::INTR) => {}
-                outcome => return Ok(outcome?),
+                Err(error) => return Err(error.into()),
+                Ok(()) => {
+                    self.mapped().reserve(at..at + len);
+                    return Ok(());
+                }
             }
         }
     }
 
     fn as_std(&self) -> Option<&fs::File> {
-        Some(&self.0)
+        Some(&self.file)
     }
 }
 

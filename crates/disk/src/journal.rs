@@ -119,10 +119,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Lets a replay do nothing of what was written for a log so far. All its segments must have been synced, or
+    /// Lets a replay do nothing of what was written for logs so far. All their segments must have been synced, or
     /// must not be needed any more.
-    pub(crate) fn forget(&mut self, name: &str) -> io::Result<()> {
-        if !self.halves.iter().any(|half| half.names.contains(name)) {
+    pub(crate) fn forget(&mut self, names: &[&str]) -> io::Result<()> {
+        let is_known = |name: &str| self.halves.iter().any(|half| half.names.contains(name));
+        let names: Vec<&str> = names.iter().copied().filter(|name| is_known(name)).collect();
+        if names.is_empty() {
             return Ok(());
         }
         if self.state != State::Ready {
@@ -130,8 +132,10 @@ impl Journal {
         }
         let mut record = std::mem::take(&mut self.record);
         begin(&mut record);
-        record.push(FORGET);
-        put_name(&mut record, name);
+        for name in &names {
+            record.push(FORGET);
+            put_name(&mut record, name);
+        }
         let outcome = self.put(&mut record);
         self.record = record;
         match outcome {
@@ -140,7 +144,7 @@ impl Journal {
             Err(Refused::Unfit) => return Err(io::Error::other("the journal is too small")),
         }
         for half in &mut self.halves {
-            half.names.remove(name);
+            half.names.retain(|name| !names.contains(&&**name));
         }
         Ok(())
     }
@@ -150,6 +154,23 @@ impl Journal {
         for half in &mut self.halves {
             half.unsynced.remove(&key);
         }
+    }
+
+    /// Syncs every segment of a log that it speaks of.
+    ///
+    /// # Errors
+    /// As [`Journal::pace`].
+    pub(crate) fn settle_log(&mut self, log: LogId) -> Result<(), (SegmentKey, io::Error)> {
+        for half in 0..self.halves.len() {
+            let of_log = self.halves[half].unsynced.range((log, 0)..=(log, u64::MAX));
+            let mut files: Vec<_> = of_log.map(|(key, file)| (*key, file.clone())).collect();
+            while self.state != State::Stuck
+                && let Some((key, file)) = files.pop()
+            {
+                self.sync(key, &*file)?;
+            }
+        }
+        Ok(())
     }
 
     /// Syncs some of the segments that the resting file speaks of: as many as it takes to be done when the active
@@ -203,13 +224,18 @@ impl Journal {
     fn settle(&mut self, leave: usize, half: usize) -> Result<(), (SegmentKey, io::Error)> {
         while self.state != State::Stuck && self.halves[half].unsynced.len() > leave {
             let Some((key, file)) = self.halves[half].unsynced.first_key_value() else { break };
-            let key = *key;
-            if let Err(error) = file.sync_data() {
-                self.state = State::Stuck;
-                return Err((key, error));
-            }
-            self.synced(key);
+            let (key, file) = (*key, file.clone());
+            self.sync(key, &*file)?;
         }
+        Ok(())
+    }
+
+    fn sync(&mut self, key: SegmentKey, file: &dyn File) -> Result<(), (SegmentKey, io::Error)> {
+        if let Err(error) = file.sync_data() {
+            self.state = State::Stuck;
+            return Err((key, error));
+        }
+        self.synced(key);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Between the shard and whoever waits for the disk: groups one way, what became of them the other.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -37,6 +38,8 @@ pub(crate) struct Queue {
 
 struct Shared {
     state: Mutex<State>,
+    /// Whether there is something in [`State::report`]. Changes only while the state is locked.
+    has_report: AtomicBool,
     syncer: Mutex<Syncer>,
     /// There is something to do.
     work: Condvar,
@@ -65,6 +68,7 @@ impl Queue {
     pub(crate) fn start(syncer: Syncer, committer: Committer) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
+            has_report: AtomicBool::new(false),
             syncer: Mutex::new(syncer),
             work: Condvar::new(),
             idle: Condvar::new(),
@@ -87,19 +91,23 @@ impl Queue {
         }
         if self.thread.is_none() {
             let mut syncer = lock(&self.shared.syncer);
-            let (acks, checkpoint) = syncer.run(group);
-            syncer.rest(checkpoint);
-            let mut report = Report { acks, broken: syncer.newly_broken() };
-            lock(&self.shared.state).report.append(&mut report);
+            let (acks, rest) = syncer.run(group);
+            syncer.rest(rest);
+            self.shared.put(Report { acks, broken: syncer.newly_broken() });
             return;
         }
         lock(&self.shared.state).next.merge(group);
         self.shared.work.notify_one();
     }
 
-    /// What there is to say since this was last called.
-    pub(crate) fn report(&self) -> Report {
-        std::mem::take(&mut lock(&self.shared.state).report)
+    /// What there is to say since this was last called, if anything.
+    pub(crate) fn report(&self) -> Option<Report> {
+        if !self.shared.has_report.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut state = lock(&self.shared.state);
+        self.shared.has_report.store(false, Ordering::Release);
+        Some(std::mem::take(&mut state.report))
     }
 
     /// Waits until everything submitted has come to its end, and hands out the syncer.
@@ -115,7 +123,7 @@ impl Queue {
 
     /// Takes note of logs that failed while the shard had the syncer.
     pub(crate) fn note_broken(&self, broken: Vec<LogId>) {
-        lock(&self.shared.state).report.broken.extend(broken);
+        self.shared.put(Report { acks: Vec::new(), broken });
     }
 }
 
@@ -135,6 +143,7 @@ impl Shared {
     /// The committer's thread: group after group, until it is over and there is none left.
     fn serve(&self, wake: &(dyn Fn() + Send + Sync)) {
         let mut state = lock(&self.state);
+        let mut from = LogId(0);
         loop {
             if state.next.is_empty() {
                 if state.is_over {
@@ -143,14 +152,15 @@ impl Shared {
                 state = wait(&self.work, state);
                 continue;
             }
-            let group = std::mem::take(&mut state.next);
+            let mut group = std::mem::take(&mut state.next);
+            state.next = group.split_off(&mut from);
             state.is_busy = true;
             drop(state);
 
             let mut syncer = lock(&self.syncer);
-            let (acks, checkpoint) = syncer.run(group);
+            let (acks, rest) = syncer.run(group);
             self.deliver(Report { acks, broken: syncer.newly_broken() }, wake);
-            syncer.rest(checkpoint);
+            syncer.rest(rest);
             self.deliver(Report { acks: Vec::new(), broken: syncer.newly_broken() }, wake);
             drop(syncer);
 
@@ -162,10 +172,20 @@ impl Shared {
         }
     }
 
-    fn deliver(&self, mut report: Report, wake: &(dyn Fn() + Send + Sync)) {
-        if !report.is_empty() {
-            lock(&self.state).report.append(&mut report);
+    fn deliver(&self, report: Report, wake: &(dyn Fn() + Send + Sync)) {
+        if self.put(report) {
             wake();
         }
+    }
+
+    /// Leaves a report for the shard. Whether there is anything in it.
+    fn put(&self, mut report: Report) -> bool {
+        if report.is_empty() {
+            return false;
+        }
+        let mut state = lock(&self.state);
+        state.report.append(&mut report);
+        self.has_report.store(true, Ordering::Release);
+        true
     }
 }

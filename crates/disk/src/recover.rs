@@ -22,6 +22,8 @@ const WRITTEN_AGAIN_BYTES: usize = 256 * 1024;
 
 /// What is known of a log before its files are looked at.
 pub(crate) struct Before {
+    /// There is nothing of it yet but its directory, of which nobody knows whether it is on disk.
+    pub(crate) is_new: bool,
     /// From the checkpoint, if it speaks of this log.
     pub(crate) known: Option<Known>,
     /// Whether nothing has been written since that checkpoint.
@@ -51,7 +53,8 @@ impl Log {
             options: options.clone(),
             segments,
             start: known.start.max(first).min(end.offset),
-            has_removed: false,
+            is_new: before.is_new,
+            removed: None,
             committed: end,
             synced: end,
             submitted: end,
@@ -61,6 +64,7 @@ impl Log {
             can_allocate: true,
             covered: end.position,
             tail: Tail::default(),
+            cached: None,
             state: State::Ready,
             ticket: None,
             awaited: 0,
@@ -126,7 +130,7 @@ impl Recovery<'_> {
     /// Makes the segments what they are to be, and returns where the last one ends.
     fn run(&mut self, known: Known, before: &Before) -> io::Result<Place> {
         if self.segments.is_empty() {
-            return self.begin(known.start);
+            return self.begin(known.start, before.is_new);
         }
         // One of which the checkpoint does not speak was never opened: not even its name need be on disk.
         let was_closed = before.was_closed && before.known.is_some();
@@ -138,7 +142,7 @@ impl Recovery<'_> {
         if end.offset < known.start {
             // What was there was never durable, and its offsets may have been seen.
             self.cut_from(0)?;
-            return self.begin(known.start);
+            return self.begin(known.start, false);
         }
         Ok(end)
     }
@@ -155,10 +159,12 @@ impl Recovery<'_> {
         end
     }
 
-    /// Makes the first segment of a log that has none.
-    fn begin(&mut self, base: u64) -> io::Result<Place> {
+    /// Makes the first segment of a log that has none. That of a new log is synced with what comes to be in it.
+    fn begin(&mut self, base: u64, is_new: bool) -> io::Result<Place> {
         self.fs.open(&self.dir.join(name::segment(base)), Mode::New)?;
-        self.fs.sync_dir(self.dir)?;
+        if !is_new {
+            self.fs.sync_dir(self.dir)?;
+        }
         let index = Some(Box::new(Index::new(base)));
         self.segments.push_back(Segment { base, bytes: 0, index, checked: 0 });
         Ok(Place::beginning(base))

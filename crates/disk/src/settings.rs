@@ -27,6 +27,11 @@ pub struct Settings {
     /// Time between two looks for what is too old or too much, ms; 0 to look each time. Compaction does not wait
     /// for it. The first comes after a tenth of it.
     pub retention_check_ms: u64,
+    /// Whether logs that ask for no more than the page cache ([`Durability::Os`](mainstem_log::Durability::Os)) are appended
+    /// to by way of a mapping of their newest segment, without a system call. A disk that fails under a mapping, or somebody who
+    /// cuts off a segment from outside, ends the process by SIGBUS, instead of an error. On file systems other than ext4,
+    /// XFS and tmpfs it changes nothing.
+    pub mapped_writes: bool,
     /// Reads compressed batches for compaction and for looking up times. Without it they are kept as they are.
     pub decompress: Option<Decompress>,
 }
@@ -41,6 +46,7 @@ impl Default for Settings {
             checkpoint_bytes: 16 << 20,
             indexes: 256,
             retention_check_ms: 0,
+            mapped_writes: false,
             decompress: None,
         }
     }
@@ -56,6 +62,7 @@ impl fmt::Debug for Settings {
             .field("checkpoint_bytes", &self.checkpoint_bytes)
             .field("indexes", &self.indexes)
             .field("retention_check_ms", &self.retention_check_ms)
+            .field("mapped_writes", &self.mapped_writes)
             .field("decompress", &self.decompress.is_some())
             .finish()
     }

@@ -82,8 +82,10 @@ pub(crate) struct Log {
     /// Oldest first; there is always one, which is appended to.
     pub(crate) segments: VecDeque<Segment>,
     pub(crate) start: u64,
-    /// A segment was removed, and the directory was not synced since.
-    pub(crate) has_removed: bool,
+    /// The name of its first segment need not be on disk yet.
+    pub(crate) is_new: bool,
+    /// Base of the segment that was removed last, if the directory was not synced since: it may come back.
+    pub(crate) removed: Option<u64>,
     /// How far it is as durable as it is to be.
     pub(crate) committed: Place,
     /// How far it is known to be on disk.
@@ -97,6 +99,8 @@ pub(crate) struct Log {
     /// What of the newest segment the committer has been told of, bytes.
     pub(crate) covered: u64,
     pub(crate) tail: crate::tail::Tail,
+    /// How old that is, and how much, as far as the store cares.
+    pub(crate) cached: Option<(u64, usize)>,
     pub(crate) state: State,
     /// Of what was appended since the last commit.
     pub(crate) ticket: Option<Ticket>,
@@ -201,7 +205,12 @@ impl Log {
         if self.head.position > self.allocated {
             self.allocate(&*file)?;
         }
-        file.write_at(self.tail.unwritten(), self.written.position)?;
+        let (bytes, at) = (self.tail.unwritten(), self.written.position);
+        if disk.settings.mapped_writes && self.options.durability == Durability::Os {
+            file.append_at(bytes, at)?;
+        } else {
+            file.write_at(bytes, at)?;
+        }
         Ok(())
     }
 
@@ -232,6 +241,10 @@ impl Log {
         self.flush(disk)?;
         let base = self.head.offset;
         let path = self.path(base);
+        // After a crash nothing may be found that begins with the second segment.
+        let first_is_there = if self.is_new { disk.fs.sync_dir(&self.dir) } else { Ok(()) };
+        first_is_there.map_err(|error| self.fail_turn(disk, Failure::Broken(error)))?;
+        self.is_new = false;
         let begun = match disk.fs.open(&path, Mode::New) {
             // Left by an append that was taken back.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -250,7 +263,7 @@ impl Log {
         })?;
         self.close_newest(disk)?;
         disk.files.hold(self.key(base), file);
-        disk.group.dirs.insert(self.id, self.dir.clone());
+        disk.group.note_names(self.id, &self.dir);
         self.segments.push_back(Segment {
             base,
             bytes: 0,
@@ -436,6 +449,7 @@ impl Log {
     /// Takes note of a report that the log is as durable up to its end as was asked for.
     pub(crate) fn advance(&mut self, ack: &Ack) {
         let end = ack.end.min(self.written);
+        self.is_new = false;
         if ack.ticket.is_some() {
             self.committed = self.committed.max(end);
         }

@@ -1,6 +1,6 @@
 //! The store: all logs of one shard.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use mainstem_log::{
 };
 
 use crate::checkpoint::{self, Checkpoint, Known};
-use crate::commit::{Group, Syncer};
+use crate::commit::{Group, NewNames, Syncer, remove_dir};
 use crate::files::{Files, Recent};
 use crate::fs::{Fs, Mode};
 use crate::journal::{self, Journal};
@@ -24,6 +24,9 @@ use crate::single::{Disk, Log};
 use tend::Tending;
 
 mod tend;
+
+/// Removed logs that the checkpoint may speak of, at most, when a log is made.
+const GONE_MAX: usize = 1000;
 
 /// A store that keeps its logs in files below one directory. There must be no other store on it.
 ///
@@ -41,9 +44,12 @@ pub struct SegmentStore {
     /// What was known of logs when the store was opened.
     known: Checkpoint,
     was_closed: bool,
-    /// Whether the last checkpoint speaks of what was removed since: logs, of which a new one must not be taken for
-    /// the old, or the end of a log, behind which something else may come to stand.
+    /// Whether the last checkpoint speaks of the end of a log that was removed since: something else may come to
+    /// stand behind it.
     is_checkpoint_wrong: bool,
+    /// Logs that the last checkpoint may speak of and that were removed since. A new one must not be taken for the
+    /// old.
+    gone: BTreeSet<String>,
     /// Logs appended to since the last commit.
     dirty: Vec<LogId>,
     tickets: u64,
@@ -63,14 +69,13 @@ enum Place {
     Open(LogId),
 }
 
-/// The share of memory of each log's tail.
+/// The share of memory of each log's tail ([`Log::cached`]).
 #[derive(Default)]
 struct Cached {
-    /// By the commit in which it was last written to.
+    /// Greater ones were written to later. Commits that concern no other logs than the one before are of the same age.
     by_age: BTreeMap<(u64, LogId), usize>,
-    ages: BTreeMap<LogId, u64>,
     bytes: usize,
-    commits: u64,
+    age: u64,
 }
 
 impl SegmentStore {
@@ -104,8 +109,7 @@ impl SegmentStore {
                 remove_dir(&*fs, &dir.join(found))?;
             }
         }
-        let is_checkpoint_wrong = known.keys().any(|name| !names.contains_key(name));
-        known.retain(|name, _| names.contains_key(name));
+        let gone = known.extract_if(.., |name, _| !names.contains_key(name)).map(|(name, _)| name).collect();
         let journal = Journal::new(fs.clone(), dir.clone(), settings.journal_bytes);
         let syncer = Syncer::new(fs.clone(), dir.clone(), journal, settings.open_files);
         let queue = Queue::start(syncer, committer)?;
@@ -121,7 +125,8 @@ impl SegmentStore {
             names,
             known,
             was_closed,
-            is_checkpoint_wrong,
+            is_checkpoint_wrong: false,
+            gone,
             dirty: Vec::new(),
             tickets: 0,
             completed: Vec::new(),
@@ -155,7 +160,7 @@ impl SegmentStore {
 
     /// Takes in what the committer has to say.
     fn take_reports(&mut self) {
-        let report = self.queue.report();
+        let Some(report) = self.queue.report() else { return };
         for ack in report.acks {
             let Some(log) = &mut self.logs[ack.log.0 as usize] else { continue };
             log.awaited -= usize::from(ack.ticket.is_some()) * (1 + ack.earlier);
@@ -217,9 +222,9 @@ impl SegmentStore {
     fn trim_cache(&mut self) {
         while self.cached.bytes > self.disk.settings.cache_bytes {
             let Some(((_, log), bytes)) = self.cached.by_age.pop_first() else { break };
-            self.cached.ages.remove(&log);
             self.cached.bytes -= bytes;
             if let Some(log) = &mut self.logs[log.0 as usize] {
+                log.cached = None;
                 log.tail.forget_written();
             }
         }
@@ -229,19 +234,25 @@ impl SegmentStore {
         let dir = self.dir.join(name::log_dir(name));
         let is_new = !self.names.contains_key(name);
         if is_new {
+            self.is_checkpoint_wrong |= self.gone.len() >= GONE_MAX || self.gone.contains(name);
             self.right_checkpoint()?;
-            if self.disk.fs.list(&dir).is_ok_and(|files| !files.is_empty()) {
-                // Left by a removal that failed.
-                self.queue.settled().journal.forget(name)?;
-                self.discard(name)?;
+            let is_left = |fs: &dyn Fs| fs.list(&dir).is_ok_and(|files| !files.is_empty());
+            if is_left(&*self.disk.fs) {
+                // One of that name is being removed.
+                self.settle();
+                if is_left(&*self.disk.fs) {
+                    self.queue.settled().discard(&[name])?;
+                }
             }
             self.disk.fs.create_dir(&dir)?;
-            self.disk.fs.sync_dir(&self.dir)?;
         }
-        let before = Before { known: self.known.get(name).copied(), was_closed: self.was_closed };
+        let before = Before { is_new, known: self.known.get(name).copied(), was_closed: self.was_closed };
         let id = LogId(self.logs.len() as u32);
         let log = Log::open(&mut self.disk, id, name, dir, options, &before)?;
         self.is_checkpoint_wrong |= before.known.is_some_and(|known| log.synced < known.committed);
+        if is_new {
+            self.disk.group.dirs.insert(id, NewNames { dir: log.dir.clone(), is_new });
+        }
         self.logs.push(Some(Box::new(log)));
         self.names.insert(name.to_owned(), Place::Open(id));
         self.right_checkpoint()?;
@@ -255,26 +266,9 @@ impl SegmentStore {
             checkpoint::store(&*self.disk.fs, &self.dir, &self.checkpoint())?;
             drop(committer_rests);
             self.is_checkpoint_wrong = false;
+            self.gone.clear();
         }
         Ok(())
-    }
-
-    fn try_remove(&mut self, log: &Log) -> io::Result<()> {
-        // Should everything end now, the log is still whole.
-        log.forget_journal(&mut self.disk, &mut self.queue.settled().journal)?;
-        self.discard(&log.name)
-    }
-
-    /// Removes what there is of a log, of which the journal has nothing.
-    fn discard(&self, name: &str) -> io::Result<()> {
-        let fs = &*self.disk.fs;
-        let gone = self.dir.join(name::gone_dir(name));
-        if fs.list(&gone).is_ok() {
-            remove_dir(fs, &gone)?;
-        }
-        fs.rename(&self.dir.join(name::log_dir(name)), &gone)?;
-        fs.sync_dir(&self.dir)?;
-        remove_dir(fs, &gone)
     }
 
     /// Syncs everything and says so.
@@ -329,14 +323,6 @@ fn make_dir(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
     fs.sync_dir(parent.unwrap_or(Path::new(".")))
 }
 
-/// Removes a directory of files.
-fn remove_dir(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
-    for file in fs.list(dir)? {
-        fs.remove_file(&dir.join(file))?;
-    }
-    fs.remove_dir(dir)
-}
-
 /// Writes to the segments what the journal has, and makes it durable there.
 fn redo(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
     let mut touched = BTreeMap::new();
@@ -357,16 +343,20 @@ fn redo(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
 
 impl Cached {
     /// Takes note that a log has been written to and now has so much in memory.
-    fn note(&mut self, log: LogId, bytes: usize) {
-        self.forget(log);
-        self.by_age.insert((self.commits, log), bytes);
-        self.ages.insert(log, self.commits);
-        self.bytes += bytes;
+    fn note(&mut self, log: &mut Log) {
+        let now = (self.age, log.tail.capacity());
+        if log.cached != Some(now) {
+            self.forget(log);
+            self.by_age.insert((now.0, log.id), now.1);
+            self.bytes += now.1;
+            log.cached = Some(now);
+        }
     }
 
-    fn forget(&mut self, log: LogId) {
-        if let Some(age) = self.ages.remove(&log) {
-            self.bytes -= self.by_age.remove(&(age, log)).unwrap_or(0);
+    fn forget(&mut self, log: &mut Log) {
+        if let Some((age, bytes)) = log.cached.take() {
+            self.by_age.remove(&(age, log.id));
+            self.bytes -= bytes;
         }
     }
 }
@@ -387,17 +377,16 @@ impl Store for SegmentStore {
     }
 
     fn remove(&mut self, log: LogId) -> Result<(), Error> {
-        self.settle();
-        let Some(gone) = self.logs[log.0 as usize].take() else { return Ok(()) };
+        let Some(mut gone) = self.logs[log.0 as usize].take() else { return Ok(()) };
         self.dirty.retain(|dirty| *dirty != log);
         self.completed.retain(|completion| completion.log != log);
-        self.cached.forget(log);
+        self.cached.forget(&mut gone);
         self.names.remove(&*gone.name);
         self.known.remove(&*gone.name);
-        self.is_checkpoint_wrong = true;
-        let outcome = self.try_remove(&gone);
+        self.gone.insert(gone.name.to_string());
         self.disk.files.close_log(log);
-        outcome.map_err(|error| refused(&error))
+        self.disk.group.remove(log, gone.name);
+        Ok(())
     }
 
     #[inline]
@@ -421,8 +410,13 @@ impl Store for SegmentStore {
         if self.dirty.is_empty() && self.disk.group.is_empty() {
             return;
         }
-        self.cached.commits += 1;
-        for log in std::mem::take(&mut self.dirty) {
+        let is_of_this_age =
+            |log: &LogId| self.log(*log).cached.is_some_and(|(age, _)| age == self.cached.age);
+        if !self.dirty.iter().all(is_of_this_age) {
+            self.cached.age += 1;
+        }
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for log in dirty.drain(..) {
             let to = open_log(&mut self.logs, log);
             let before = to.submitted;
             if let Some(ticket) = to.commit(&mut self.disk) {
@@ -433,17 +427,20 @@ impl Store for SegmentStore {
             } else {
                 to.submitted.position
             };
-            self.cached.note(log, to.tail.capacity());
+            self.cached.note(to);
         }
+        self.dirty = dirty;
         self.trim_cache();
         if self.since_checkpoint >= self.checkpoint_bytes {
             let bytes = self.checkpoint();
             self.checkpoint_bytes = self.disk.settings.checkpoint_bytes.max(8 * bytes.len() as u64);
             self.since_checkpoint = 0;
-            self.disk.group.checkpoint = Some(bytes);
+            self.disk.group.rest.checkpoint = Some(bytes);
         }
-        let group = std::mem::take(&mut self.disk.group);
-        self.queue.submit(group);
+        if !self.disk.group.is_empty() {
+            let group = std::mem::take(&mut self.disk.group);
+            self.queue.submit(group);
+        }
         self.take_reports();
     }
 
@@ -485,6 +482,7 @@ impl Store for SegmentStore {
         let log = self.log(log);
         Status {
             start: log.start,
+            start_after_crash: log.start_after_crash(),
             committed: log.committed.offset.max(log.start),
             end: log.head.offset,
             bytes: log.bytes(),

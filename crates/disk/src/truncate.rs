@@ -18,15 +18,21 @@ impl Log {
         // A segment goes only once the next one is known to be on disk: otherwise nothing might be left.
         while self.segments.len() > 1 && self.segments[1].base <= self.start.min(self.synced.base) {
             // And only once the one before it is known to have gone: it must not come back with a hole behind it.
-            if std::mem::take(&mut self.has_removed) {
+            if self.removed.take().is_some() {
                 disk.fs.sync_dir(&self.dir)?;
             }
-            self.has_removed = true;
-            self.remove_segment(disk, self.segments[0].base)?;
+            let base = self.segments[0].base;
+            self.removed = Some(base);
+            self.remove_segment(disk, base)?;
             self.segments.pop_front();
             self.compaction = None;
         }
         Ok(())
+    }
+
+    /// Where the log may start after a crash, at the earliest.
+    pub(crate) fn start_after_crash(&self) -> u64 {
+        self.removed.unwrap_or(self.segments[0].base).min(self.start)
     }
 
     /// Removes the files of a segment that is not part of the log any more.
@@ -78,7 +84,7 @@ impl Log {
                 journal.synced(key);
             }
         }
-        journal.forget(&self.name)
+        journal.forget(&[&self.name])
     }
 
     /// Makes a log ready for the next start without recovery. Says whether it is.

@@ -89,6 +89,11 @@ impl Segments {
         self
     }
 
+    fn mapped(mut self) -> Self {
+        self.settings.mapped_writes = true;
+        self
+    }
+
     fn open(&self) -> Box<dyn Store> {
         let committer = match &self.bell {
             None => Committer::Inline,
@@ -161,6 +166,13 @@ fn within_tight_bounds() {
     contract::run(&mut Segments::faulty().tight().with_thread());
 }
 
+#[test]
+fn mapped() {
+    contract::run(&mut Segments::real().mapped());
+    contract::run(&mut Segments::real().tight().mapped().with_thread());
+    contract::run(&mut Segments::faulty().tight().mapped());
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(any::<Step>(), 0..150)
 }
@@ -188,5 +200,7 @@ proptest! {
     fn it_is_the_plain_version_with_a_thread(steps in steps()) {
         contract::follow(&mut Segments::faulty().tight().with_thread(), &steps);
         contract::follow(&mut Segments::real().with_thread(), &steps);
+        contract::follow(&mut Segments::real().mapped().with_thread(), &steps);
+        contract::follow(&mut Segments::real().tight().mapped(), &steps);
     }
 }

@@ -59,6 +59,7 @@ fn write() -> (Arc<FaultFs>, SegmentStore) {
         store.tend(BEGIN_MS);
     }
     store.remove(gone).unwrap();
+    store.commit();
     store.truncate_prefix(plain, 5).unwrap();
     for _ in 0..2 {
         for log in [plain, clean] {

@@ -166,14 +166,23 @@ fn put_record(
     let parts: usize = key_and_value.into_iter().map(part_len).sum();
     // The attributes before are one byte.
     let total = 1 + varint::len(timestamp_delta) + varint::len(offset_delta) + parts + headers.len();
-    varint::put(total.cast_signed() as i64, into);
-    into.push(0);
-    varint::put(timestamp_delta, into);
-    varint::put(offset_delta, into);
-    for part in key_and_value {
-        varint::put(signed_len(part), into);
-        into.extend_from_slice(part.unwrap_or_default());
+    // Numbers are gathered on the stack: a few bytes at a time into a vector cost more than the value does.
+    let mut numbers = varint::Numbers::default();
+    numbers.put(total.cast_signed() as i64);
+    numbers.put(0);
+    numbers.put(timestamp_delta);
+    numbers.put(offset_delta);
+    let [key, value] = key_and_value;
+    numbers.put(signed_len(key));
+    into.reserve(varint::LEN_MAX + total);
+    if let Some(key) = key {
+        into.extend_from_slice(numbers.bytes());
+        into.extend_from_slice(key);
+        numbers.clear();
     }
+    numbers.put(signed_len(value));
+    into.extend_from_slice(numbers.bytes());
+    into.extend_from_slice(value.unwrap_or_default());
     into.extend_from_slice(headers);
 }
 

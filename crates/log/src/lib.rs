@@ -20,12 +20,13 @@
 //!   compacted away.
 //!
 //! # Files
-//! `store` the trait and its types · `batch` the format: header, reader · `build` making batches · `varint` ·
+//! `store` the trait and its types · `batch` the format: header, reader · `build` making batches · `headers` of records · `varint` ·
 //! `memory` · `lend` one store for several users · `contract`.
 
 mod batch;
 mod build;
 pub mod contract;
+mod headers;
 mod lend;
 mod memory;
 mod store;
@@ -33,6 +34,7 @@ pub mod varint;
 
 pub use batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Malformed, Record, Records, batches};
 pub use build::{BatchBuilder, BatchKind, Origin, rebuild, repack};
+pub use headers::{Header, Headers, put_headers};
 pub use lend::{Lender, Lent};
 pub use memory::Memory;
 pub use store::{

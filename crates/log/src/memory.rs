@@ -16,6 +16,8 @@ pub struct Memory {
     /// Logs appended to since the last commit.
     dirty: Vec<LogId>,
     completed: Vec<Completion>,
+    /// Appends that are refused before the next is taken.
+    refusals: u32,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +57,11 @@ impl Memory {
         Self::default()
     }
 
+    /// Refuses the next `count` appends with [`Error::Full`].
+    pub fn refuse_appends(&mut self, count: u32) {
+        self.refusals = count;
+    }
+
     fn log(&self, log: LogId) -> &Log {
         &self.logs[log.0 as usize]
     }
@@ -90,6 +97,10 @@ impl Store for Memory {
         let header = Batch::parse(batch).map_err(Error::Malformed)?.header;
         if header.total_bytes != batch.len() {
             return Err(Error::Malformed(Malformed::Length));
+        }
+        if self.refusals > 0 {
+            self.refusals -= 1;
+            return Err(Error::Full);
         }
         let mut bytes = batch.to_vec();
         let known = &mut self.logs[log.0 as usize];
@@ -144,7 +155,7 @@ impl Store for Memory {
 
     fn status(&self, log: LogId) -> Status {
         let Log { bytes, start, committed, end, .. } = *self.log(log);
-        Status { start, committed, end, bytes, state: State::Ready }
+        Status { start, start_after_crash: start, committed, end, bytes, state: State::Ready }
     }
 
     fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<Found>, Error> {

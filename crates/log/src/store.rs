@@ -100,6 +100,8 @@ pub struct Completion {
 pub struct Status {
     /// Offset of the first record there is, or would be.
     pub start: u64,
+    /// Where the log may start after a crash, at the earliest: what is cut off in front goes from the disk later.
+    pub start_after_crash: u64,
     /// Offset behind the last record that is as durable as the log asks for.
     pub committed: u64,
     /// Offset that the next record will get.
@@ -189,7 +191,8 @@ pub trait Store: Send {
     /// [`Error::System`] if the name is not one or the system refuses; [`Error::Full`].
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error>;
 
-    /// Removes a log and everything in it. Of its tickets nothing need be heard any more.
+    /// Removes a log and everything in it. Of its tickets nothing need be heard any more. What it had on disk goes
+    /// with the next commits: after a crash before that, the log is there again.
     ///
     /// # Errors
     /// [`Error::System`]. Some of its files may be left; the log is gone in any case.

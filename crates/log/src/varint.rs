@@ -1,16 +1,50 @@
 //! Variable-length integers of record batches: seven bits to a byte, zigzag, low bits first.
 
 /// Longest form of 64 bits.
-const LEN_MAX: usize = 10;
+pub(crate) const LEN_MAX: usize = 10;
 
 /// Appends `value`.
 pub fn put(value: i64, into: &mut Vec<u8>) {
-    let mut rest = (value << 1 ^ value >> 63).cast_unsigned();
-    while rest >= 0x80 {
-        into.push(rest as u8 | 0x80);
-        rest >>= 7;
+    let mut numbers = Numbers::default();
+    numbers.put(value);
+    into.extend_from_slice(numbers.bytes());
+}
+
+/// Up to six numbers, one behind the other.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    bytes: [u8; 64],
+    len: usize,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Self { bytes: [0; 64], len: 0 }
     }
-    into.push(rest as u8);
+}
+
+impl Numbers {
+    #[inline]
+    pub(crate) fn put(&mut self, value: i64) {
+        let mut rest = (value << 1 ^ value >> 63).cast_unsigned();
+        while rest >= 0x80 {
+            self.bytes[self.len] = rest as u8 | 0x80;
+            rest >>= 7;
+            self.len += 1;
+        }
+        self.bytes[self.len] = rest as u8;
+        self.len += 1;
+    }
+
+    /// As they are encoded.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Begins anew.
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
 }
 
 /// Takes one off the front of `bytes`; `None` if it is cut off, or has more than 64 bits.

@@ -157,6 +157,16 @@ impl File for FaultFile {
         Ok(())
     }
 
+    fn append_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        let mut disk = self.fs.disk();
+        let content = disk.content(self.node)?;
+        let mut behind = vec![0; content.len().saturating_sub(at) as usize];
+        content.read(&mut behind, at);
+        assert!(behind.iter().all(|byte| *byte == 0), "{}: there is something behind {at}", self.path);
+        drop(disk);
+        self.write_at(bytes, at)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         let mut disk = self.fs.disk();
         let fate = disk.fate(Kind::Sync, &|| format!("sync {}", self.path))?;

@@ -116,6 +116,7 @@ pub(crate) fn settings(dice: &mut Dice) -> Settings {
         checkpoint_bytes: one_of(dice, &[2048, 32768, 1 << 20]),
         indexes: one_of(dice, &[1, 3, 100]) as usize,
         retention_check_ms: 0,
+        mapped_writes: true,
         ..Settings::default()
     }
 }
@@ -445,8 +446,11 @@ impl Life<'_> {
         self.complete();
         self.going_on()?;
         let status = self.store.status(log);
+        let known = self.run.logs.get_mut(name).expect("what is open is known");
         if status.state != State::Ready {
-            self.run.logs.get_mut(name).expect("what is open is known").failed(before, status);
+            known.failed(before, status);
+        } else if outcome.is_ok() {
+            known.starts_again_from(status.start_after_crash);
         }
         if let Err(error) = outcome {
             assert_ne!(self.trouble, Trouble::None, "{name}: {error:?}");
@@ -487,16 +491,18 @@ impl Life<'_> {
         let outcome = self.store.remove(log);
         self.run.fs.note(|| format!("remove {name}: {outcome:?}"));
         self.ids.remove(name);
-        if outcome.is_ok() {
-            self.run.logs.remove(name);
-        } else if let Some(known) = self.run.logs.get_mut(name) {
+        if let Some(known) = self.run.logs.get_mut(name) {
             known.half_removed();
         }
         self.going_on()?;
-        if let Err(error) = outcome {
-            assert_ne!(self.trouble, Trouble::None, "{name}: {error:?}");
-            // The log is gone in any case, until the store begins anew.
-            assert!(!self.store.names().contains(&name.to_owned()));
+        assert_eq!(outcome, Ok(()), "{name}");
+        // The log is gone in any case, until the store begins anew.
+        assert!(!self.store.names().contains(&name.to_owned()));
+        if self.run.dice.chance(50) {
+            self.commit()?;
+            if self.run.commits == Commits::AtOnce && self.trouble == Trouble::None {
+                self.run.logs.remove(name);
+            }
         }
         Ok(())
     }

@@ -205,6 +205,12 @@ impl Log {
         self.start = self.start.max(offset.min(self.end));
     }
 
+    /// Whatever becomes of it, it starts there or later when it begins anew.
+    pub(crate) fn starts_again_from(&mut self, offset: u64) {
+        assert!(offset <= self.start, "from {offset}: {self:?}");
+        self.start_again = self.start_again.max(offset);
+    }
+
     /// It failed while it was told to start later than at `start`, and ended earlier before it did.
     pub(crate) fn failed(&mut self, start: u64, status: Status) {
         let is_between = (start..=self.start).contains(&status.start);

@@ -11,6 +11,7 @@
 //! - What an answer promises has been handed out to be kept before the answer. Its members, generation and
 //!   assignments, and all offsets are put back by [`restore`](Groups::restore) from these records. A rebalance that
 //!   was on is not: its members find the generation before it, and join again.
+//! - An offset whose record could not be kept is what it was before.
 //! - All that clients can make grow is bounded by [`Settings`].
 //!
 //! # Files
@@ -21,11 +22,13 @@
 //! | `join`, `rebalance`, `sync`, `leave` | the steps of the protocol |
 //! | `commit`, `fetch`, `expire` | offsets: committed, asked for, forgotten |
 //! | `transaction` | offsets of transactions that are not over |
+//! | `changes` | offsets as they were before what is not kept yet |
 //! | `show` | ListGroups, DescribeGroups |
 //! | `roster`, `member`, `offsets`, `timers`, `subscription` | the bookkeeping below |
 //! | `records`, `restore` | to records and back |
 
 mod answer;
+mod changes;
 mod commit;
 mod expire;
 mod fetch;
@@ -55,6 +58,7 @@ pub use answer::{
     Answer, CommittedOffset, DeletedGroup, DescribedGroup, DescribedMember, Effect, FetchedGroup,
     FetchedOffset, JoinAnswer, Joined, JoinedMember, Left, ListedGroup, PartitionDone, Synced, TopicAnswer,
 };
+pub use changes::Keep;
 pub use request::{
     Heartbeat, JoinGroup, LeaveGroup, Leaving, OffsetCommit, OffsetDelete, OffsetFetch, OffsetToCommit,
     OffsetToDelete, OffsetsOf, SyncGroup, Topic, TransactionEnd, TxnOffsetCommit,

@@ -12,7 +12,8 @@
 //! # Bounds
 //! At [`Limits::producers`] the producers that have been silent for longest are forgotten, but never one with an
 //! open transaction; if there are only such, a producer that is not known is refused. A producer that was
-//! forgotten may go on with any sequence number, as after its expiry. At [`Limits::aborted`] aborted transactions
+//! forgotten may go on with any sequence number, as after its expiry, and so may one of which the log has only
+//! the end of a transaction left. At [`Limits::aborted`] aborted transactions
 //! that readers may still meet, no new transaction is let in until the log starts later.
 
 mod aborted;
@@ -151,8 +152,8 @@ pub struct Producers {
     aborted: AbortedIndex,
     /// What is not durable yet, oldest first.
     undo: VecDeque<Undo>,
-    /// Producers of which nothing is known because all they wrote was taken back, or refused by the log: where they
-    /// go on. What is on its way behind that must not take its place.
+    /// Producers of whose batches nothing is known because all they wrote was taken back, or refused by the log:
+    /// where they go on. What is on its way behind that must not take its place.
     withdrawn: HashMap<i64, Withdrawn>,
 }
 
@@ -209,12 +210,13 @@ impl Producers {
             return Verdict::Verify;
         }
         let fault = match known {
-            Some(entry) => entry.fault_of(batch),
+            Some(entry) if !entry.may_go_on => entry.fault_of(batch),
             None if self.is_full_of_open() => Some(Error::PolicyViolation),
-            None if membership == Membership::VerifiedOwnEpoch && batch.base_sequence != 0 => {
+            _ if membership == Membership::VerifiedOwnEpoch && batch.base_sequence != 0 => {
                 Some(Error::OutOfOrderSequenceNumber)
             }
-            None if self.is_withdrawn_before(batch) => Some(Error::OutOfOrderSequenceNumber),
+            _ if self.is_withdrawn_before(batch) => Some(Error::OutOfOrderSequenceNumber),
+            Some(entry) => entry.fault_of(batch),
             // Nothing is known of it any more, or never was: it may begin anywhere.
             None => None,
         };
@@ -278,7 +280,7 @@ impl Producers {
 
     /// A batch that was to be appended could not be.
     pub fn failed(&mut self, batch: &Data) {
-        if !self.entries.contains_key(&batch.producer_id) {
+        if self.entries.get(&batch.producer_id).is_none_or(|entry| entry.may_go_on) {
             self.withdraw(batch.producer_id, batch.producer_epoch, batch.base_sequence);
         }
     }
@@ -306,7 +308,9 @@ impl Producers {
             self.forget_silent();
         }
         self.entries.insert(producer_id, entry);
-        self.withdrawn.remove(&producer_id);
+        if !entry.may_go_on {
+            self.withdrawn.remove(&producer_id);
+        }
         self.undo.push_back(Undo { offset, producer_id, before });
     }
 
@@ -327,12 +331,13 @@ impl Producers {
             if let Some(begin) = after {
                 self.open.remove(&begin);
             }
-            if let Some(before) = undo.before {
-                self.open.extend(before.open_from.map(|begin| (begin, undo.producer_id)));
-                self.entries.insert(undo.producer_id, before);
-                continue;
-            }
-            let gone = self.entries.remove(&undo.producer_id);
+            let gone = match undo.before {
+                Some(before) => {
+                    self.open.extend(before.open_from.map(|begin| (begin, undo.producer_id)));
+                    self.entries.insert(undo.producer_id, before).filter(|_| before.may_go_on)
+                }
+                None => self.entries.remove(&undo.producer_id),
+            };
             if let Some((epoch, sequence)) = gone.and_then(|entry| entry.begins_with()) {
                 self.withdraw(undo.producer_id, epoch, sequence);
             }

@@ -7,6 +7,7 @@ pub mod add_partitions_to_txn;
 pub mod alter_client_quotas;
 pub mod alter_configs;
 pub mod alter_partition_reassignments;
+pub mod alter_replica_log_dirs;
 pub mod api_versions;
 pub mod consumer_group_describe;
 pub mod consumer_group_heartbeat;
@@ -106,6 +107,7 @@ requests! {
     delete_acls::DeleteAclsRequest;
     describe_configs::DescribeConfigsRequest;
     alter_configs::AlterConfigsRequest;
+    alter_replica_log_dirs::AlterReplicaLogDirsRequest;
     describe_log_dirs::DescribeLogDirsRequest;
     sasl_authenticate::SaslAuthenticateRequest;
     create_partitions::CreatePartitionsRequest;

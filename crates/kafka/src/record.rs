@@ -1,85 +1,8 @@
-//! What is in records: their headers (KIP-82), and the markers that end transactions (KIP-98).
+//! The markers that end transactions, as records have them (KIP-98).
 
-use mainstem_log::{BatchBuilder, BatchKind, Origin, varint};
+use mainstem_log::{BatchBuilder, BatchKind, Origin};
 
 use crate::reader::{DecodeError, Reader};
-
-/// One header of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header<'a> {
-    /// A name, which a record may have several times.
-    pub key: &'a str,
-    /// What it stands for, if anything.
-    pub value: Option<&'a [u8]>,
-}
-
-/// Appends headers as [`Record::headers`](mainstem_log::Record::headers) has them, their count first.
-pub fn put_headers<'a>(headers: impl ExactSizeIterator<Item = Header<'a>>, into: &mut Vec<u8>) {
-    varint::put(signed(headers.len()), into);
-    for Header { key, value } in headers {
-        varint::put(signed(key.len()), into);
-        into.extend_from_slice(key.as_bytes());
-        varint::put(value.map_or(-1, |value| signed(value.len())), into);
-        into.extend_from_slice(value.unwrap_or_default());
-    }
-}
-
-fn signed(len: usize) -> i64 {
-    len.cast_signed() as i64
-}
-
-/// Reads the headers of a record, one after the other; it ends behind the first that cannot be read.
-#[derive(Clone, Debug)]
-pub struct Headers<'a> {
-    rest: &'a [u8],
-    left: u64,
-}
-
-impl<'a> Headers<'a> {
-    /// Of a record's headers as they are encoded, with their count.
-    ///
-    /// # Errors
-    /// [`DecodeError`] if there is no count.
-    pub fn parse(encoded: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut rest = encoded;
-        let count = varint::take(&mut rest).ok_or(DecodeError::Truncated)?;
-        let left =
-            u64::try_from(count).map_err(|_| DecodeError::Malformed("a count of headers is below zero"))?;
-        Ok(Self { rest, left })
-    }
-
-    fn header(&mut self) -> Result<Header<'a>, DecodeError> {
-        let key = self.part()?.ok_or(DecodeError::Malformed("a header has no key"))?;
-        let key =
-            std::str::from_utf8(key).map_err(|_| DecodeError::Malformed("a header's key is not UTF-8"))?;
-        Ok(Header { key, value: self.part()? })
-    }
-
-    /// A length and so many bytes; -1 stands for nothing.
-    fn part(&mut self) -> Result<Option<&'a [u8]>, DecodeError> {
-        let len = varint::take(&mut self.rest).ok_or(DecodeError::Truncated)?;
-        if len == -1 {
-            return Ok(None);
-        }
-        let len = usize::try_from(len).map_err(|_| DecodeError::Malformed("a length is below zero"))?;
-        let (part, rest) = self.rest.split_at_checked(len).ok_or(DecodeError::Truncated)?;
-        self.rest = rest;
-        Ok(Some(part))
-    }
-}
-
-impl<'a> Iterator for Headers<'a> {
-    type Item = Result<Header<'a>, DecodeError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.left = self.left.checked_sub(1)?;
-        let header = self.header();
-        if header.is_err() {
-            self.left = 0;
-        }
-        Some(header)
-    }
-}
 
 /// What becomes of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,48 +76,8 @@ impl Marker {
 #[cfg(test)]
 mod tests {
     use mainstem_log::Batch;
-    use proptest::prelude::*;
 
     use super::*;
-
-    proptest! {
-        #[test]
-        fn headers_are_read_as_they_were_put(
-            all in prop::collection::vec(("[a-zé]{0,9}", prop::option::of(prop::collection::vec(any::<u8>(), 0..99))), 0..9),
-        ) {
-            let headers = || all.iter().map(|(key, value)| Header { key, value: value.as_deref() });
-            let mut encoded = Vec::new();
-            put_headers(headers(), &mut encoded);
-            let mut builder = BatchBuilder::default();
-            builder.push_with_headers(5, Some(b"key"), None, &encoded);
-            let batch = Batch::parse(builder.finish()).unwrap();
-            let record = batch.records().next().unwrap().unwrap();
-            let read: Result<Vec<_>, _> = Headers::parse(record.headers).unwrap().collect();
-            prop_assert_eq!(read.unwrap(), headers().collect::<Vec<_>>());
-            for end in 0..encoded.len() {
-                let read = Headers::parse(&encoded[..end]).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-                prop_assert!(read.is_err());
-            }
-        }
-
-        #[test]
-        fn any_bytes_are_headers_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            if let Ok(headers) = Headers::parse(&bytes) {
-                prop_assert!(headers.count() <= bytes.len());
-            }
-        }
-    }
-
-    #[test]
-    fn headers_that_lie_are_refused() {
-        assert!(Headers::parse(&[1]).is_err(), "a count of -1");
-        // A key of -1 bytes, of -2 bytes, and one that is not UTF-8; and a value of -2 bytes.
-        for bytes in [[2, 1, 0, 0], [2, 3, 0, 0], [2, 2, 0xFF, 0], [2, 2, b'k', 3]] {
-            let mut headers = Headers::parse(&bytes).unwrap();
-            assert!(matches!(headers.next(), Some(Err(DecodeError::Malformed(_)))), "{bytes:?}");
-            assert_eq!(headers.next(), None);
-        }
-    }
 
     #[test]
     fn a_marker_is_read_as_it_was_written() {

@@ -1,13 +1,20 @@
 //! What groups answer, and what else comes out of them.
 
+use super::changes::Keep;
 use super::state::State;
 use crate::{Caller, Error, Record};
 
 /// What is to be done for the groups, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// These records are to be kept together: all of them, or none.
-    Keep(Vec<Record>),
+    /// These records are to be kept together: all of them, or none. [`Groups::kept`](super::Groups::kept) or
+    /// [`Groups::not_kept`](super::Groups::not_kept) hears of it.
+    Keep {
+        /// What they are called.
+        keep: Keep,
+        /// The records.
+        records: Vec<Record>,
+    },
     /// The caller has its answer.
     Reply {
         /// Who has asked.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::answer::{Answer, PartitionDone, TopicAnswer};
+use super::changes::Change;
 use super::offsets::Offset;
 use super::request::{OffsetCommit, OffsetDelete, OffsetToCommit, Topic};
 use super::roster::Group;
@@ -92,7 +93,8 @@ impl Groups {
                     order: self.next_order,
                 };
                 kept.push(records::offset(group_id, producer_id, topic, wanted.partition, &offset));
-                self.put_offset(group_id, producer_id, topic, wanted.partition, offset);
+                let before = self.put_offset(group_id, producer_id, topic, wanted.partition, offset);
+                self.note_change(group_id, producer_id, topic, wanted.partition, before);
             }
             PartitionDone { partition: wanted.partition, outcome }
         });
@@ -125,7 +127,7 @@ impl Groups {
         before.map(|_| ()).ok_or(Error::InvalidCommitOffsetSize)
     }
 
-    /// Puts an offset where it belongs, and counts it.
+    /// Puts an offset where it belongs, and counts it; what was in its place.
     pub(super) fn put_offset(
         &mut self,
         group_id: &str,
@@ -133,17 +135,47 @@ impl Groups {
         topic: &str,
         partition: i32,
         offset: Offset,
-    ) {
-        let Some(group) = self.known.get_mut(group_id) else { return };
+    ) -> Option<Offset> {
+        let group = self.known.get_mut(group_id)?;
         self.next_order = self.next_order.max(offset.order + 1);
-        let is_new = match producer_id {
+        let before = match producer_id {
             None => group.offsets.commit(topic, partition, offset),
             Some(producer_id) => {
                 self.transactions.entry(producer_id).or_default().insert(group.id.clone());
                 group.offsets.hold(producer_id, topic, partition, offset)
             }
         };
-        self.offsets += usize::from(is_new);
+        self.offsets += usize::from(before.is_none());
+        before
+    }
+
+    /// Takes an offset away, if there is one, and counts it.
+    pub(super) fn take_offset(
+        &mut self,
+        group_id: &str,
+        producer_id: Option<i64>,
+        topic: &str,
+        partition: i32,
+    ) {
+        if let Some(producer_id) = producer_id {
+            self.drop_pending(group_id, producer_id, topic, partition);
+        } else if let Some(group) = self.known.get_mut(group_id) {
+            self.offsets -= usize::from(group.offsets.remove(topic, partition).is_some());
+        }
+        self.forget_if_blank(group_id);
+    }
+
+    /// An offset is not what it was; its record is the next that is handed out.
+    pub(super) fn note_change(
+        &mut self,
+        group_id: &str,
+        producer_id: Option<i64>,
+        topic: &str,
+        partition: i32,
+        before: Option<Offset>,
+    ) {
+        let (group_id, topic) = (group_id.into(), topic.into());
+        self.out.changes.note(Change { group_id, producer_id, topic, partition, before });
     }
 
     /// OffsetDelete: topics that no member reads may be forgotten.
@@ -184,35 +216,36 @@ impl Groups {
         kept: &mut Vec<Record>,
     ) {
         let Some(group) = self.known.get_mut(group_id) else { return };
-        if group.offsets.remove(topic, partition) {
+        let before = group.offsets.remove(topic, partition);
+        let producers: Vec<i64> = group.offsets.producers().collect();
+        if before.is_some() {
             self.offsets -= 1;
+            self.note_change(group_id, None, topic, partition, before);
             kept.push(records::no_offset(group_id, None, topic, partition));
         }
-        let producers: Vec<i64> = group.offsets.producers().collect();
         for producer_id in producers {
-            if self.drop_pending(group_id, producer_id, topic, partition) {
+            let before = self.drop_pending(group_id, producer_id, topic, partition);
+            if before.is_some() {
+                self.note_change(group_id, Some(producer_id), topic, partition, before);
                 kept.push(records::no_offset(group_id, Some(producer_id), topic, partition));
             }
         }
     }
 
-    /// True if there was one.
     pub(super) fn drop_pending(
         &mut self,
         group_id: &str,
         producer_id: i64,
         topic: &str,
         partition: i32,
-    ) -> bool {
-        let Some(group) = self.known.get_mut(group_id) else { return false };
-        if !group.offsets.drop_pending(producer_id, topic, partition) {
-            return false;
-        }
+    ) -> Option<Offset> {
+        let group = self.known.get_mut(group_id)?;
+        let before = group.offsets.drop_pending(producer_id, topic, partition)?;
         self.offsets -= 1;
         if !group.offsets.producers().any(|open| open == producer_id) {
             self.close_transaction(producer_id, group_id);
         }
-        true
+        Some(before)
     }
 
     /// A transaction has nothing more to do with a group.

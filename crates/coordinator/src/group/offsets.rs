@@ -69,25 +69,29 @@ impl Offsets {
         })
     }
 
-    /// True if there was none for the partition.
-    pub(super) fn commit(&mut self, topic: &str, partition: i32, offset: Offset) -> bool {
+    /// What there was for the partition.
+    pub(super) fn commit(&mut self, topic: &str, partition: i32, offset: Offset) -> Option<Offset> {
         put(&mut self.committed, topic, partition, offset)
     }
 
-    /// True if the transaction had none for the partition.
-    pub(super) fn hold(&mut self, producer_id: i64, topic: &str, partition: i32, offset: Offset) -> bool {
+    /// What the transaction had for the partition.
+    pub(super) fn hold(
+        &mut self,
+        producer_id: i64,
+        topic: &str,
+        partition: i32,
+        offset: Offset,
+    ) -> Option<Offset> {
         put(self.pending.entry(producer_id).or_default(), topic, partition, offset)
     }
 
-    /// True if there was one.
-    pub(super) fn remove(&mut self, topic: &str, partition: i32) -> bool {
-        take(&mut self.committed, topic, partition).is_some()
+    pub(super) fn remove(&mut self, topic: &str, partition: i32) -> Option<Offset> {
+        take(&mut self.committed, topic, partition)
     }
 
-    /// True if there was one.
-    pub(super) fn drop_pending(&mut self, producer_id: i64, topic: &str, partition: i32) -> bool {
-        let Entry::Occupied(mut table) = self.pending.entry(producer_id) else { return false };
-        let taken = take(table.get_mut(), topic, partition).is_some();
+    pub(super) fn drop_pending(&mut self, producer_id: i64, topic: &str, partition: i32) -> Option<Offset> {
+        let Entry::Occupied(mut table) = self.pending.entry(producer_id) else { return None };
+        let taken = take(table.get_mut(), topic, partition);
         if table.get().is_empty() {
             table.remove();
         }
@@ -106,12 +110,11 @@ impl Offsets {
     }
 }
 
-fn put(table: &mut Table, topic: &str, partition: i32, offset: Offset) -> bool {
+fn put(table: &mut Table, topic: &str, partition: i32, offset: Offset) -> Option<Offset> {
     if let Some(partitions) = table.get_mut(topic) {
-        return partitions.insert(partition, offset).is_none();
+        return partitions.insert(partition, offset);
     }
-    table.entry(topic.into()).or_default().insert(partition, offset);
-    true
+    table.entry(topic.into()).or_default().insert(partition, offset)
 }
 
 fn take(table: &mut Table, topic: &str, partition: i32) -> Option<Offset> {

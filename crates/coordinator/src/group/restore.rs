@@ -26,20 +26,14 @@ impl Groups {
                 self.group_to_restore(group_id);
                 self.put_offset(group_id, producer_id, topic, partition, offset);
             }
-            (Key::Offset { group_id, producer_id: Some(producer_id), topic, partition }, None) => {
-                self.drop_pending(group_id, producer_id, topic, partition);
-                self.forget_if_blank(group_id);
-            }
-            (Key::Offset { group_id, producer_id: None, topic, partition }, None) => {
-                let had = self.known.get_mut(group_id).is_some_and(|g| g.offsets.remove(topic, partition));
-                self.offsets -= usize::from(had);
-                self.forget_if_blank(group_id);
+            (Key::Offset { group_id, producer_id, topic, partition }, None) => {
+                self.take_offset(group_id, producer_id, topic, partition);
             }
         }
         Ok(())
     }
 
-    fn group_to_restore(&mut self, group_id: &str) -> &mut Group {
+    pub(super) fn group_to_restore(&mut self, group_id: &str) -> &mut Group {
         self.known.entry(group_id.into()).or_insert_with_key(|group_id| Group::new(group_id.clone(), 0))
     }
 

@@ -1,6 +1,7 @@
 //! TxnOffsetCommit: offsets that count when a transaction is committed (KIP-98, KIP-447).
 
 use super::answer::Answer;
+use super::changes::Change;
 use super::commit::{Committer, refused};
 use super::request::{TransactionEnd, TxnOffsetCommit};
 use super::settings::{KEPT_TOGETHER_MAX, NAME_MAX_BYTES};
@@ -52,10 +53,17 @@ impl Groups {
                 self.offsets -= 1;
                 // What was committed later than this was said, by others or by another transaction, stays.
                 let latest = group.offsets.committed(&topic, partition).map(|committed| committed.order);
+                let mut note = |producer_id, before| {
+                    let (group_id, topic) = (group_id.clone(), topic.clone());
+                    self.out.changes.note(Change { group_id, producer_id, topic, partition, before });
+                };
                 if end == TransactionEnd::Commit && latest.is_none_or(|latest| latest < offset.order) {
                     kept.push(records::offset(&group_id, None, &topic, partition, &offset));
-                    self.offsets += usize::from(group.offsets.commit(&topic, partition, offset));
+                    let before = group.offsets.commit(&topic, partition, offset.clone());
+                    self.offsets += usize::from(before.is_none());
+                    note(None, before);
                 }
+                note(Some(producer_id), Some(offset));
                 // In the same part as the record before it: neither is kept without the other.
                 kept.push(records::no_offset(&group_id, Some(producer_id), &topic, partition));
                 if kept.len() + 1 >= KEPT_TOGETHER_MAX {

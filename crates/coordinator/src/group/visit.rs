@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::answer::{Answer, Effect, JoinAnswer};
+use super::changes::Changes;
 use super::records;
 use super::roster::Group;
 use super::settings::Settings;
@@ -12,25 +13,30 @@ use crate::{Caller, Error, Record};
 
 /// What is to be done, in this order.
 #[derive(Debug, Default)]
-pub(super) struct Out(VecDeque<Effect>);
+pub(super) struct Out {
+    effects: VecDeque<Effect>,
+    pub(super) changes: Changes,
+}
 
 impl Out {
     pub(super) fn reply(&mut self, caller: Caller, answer: Answer) {
-        self.0.push_back(Effect::Reply { caller, answer });
+        self.effects.push_back(Effect::Reply { caller, answer });
     }
 
     pub(super) fn reply_when_kept(&mut self, caller: Caller, answer: Answer) {
-        self.0.push_back(Effect::ReplyWhenKept { caller, answer });
+        self.effects.push_back(Effect::ReplyWhenKept { caller, answer });
     }
 
+    /// The offsets that they tell of, if they do, are those whose changes were noted first.
     pub(super) fn keep(&mut self, records: Vec<Record>) {
         if !records.is_empty() {
-            self.0.push_back(Effect::Keep(records));
+            let keep = self.changes.hand_out(records.len());
+            self.effects.push_back(Effect::Keep { keep, records });
         }
     }
 
     pub(super) fn take(&mut self) -> Option<Effect> {
-        self.0.pop_front()
+        self.effects.pop_front()
     }
 }
 

@@ -44,6 +44,9 @@ pub(super) struct Entry {
     /// The last batches of this epoch, oldest first; the first `count` mean something.
     pub(super) batches: [Written; BATCHES],
     pub(super) count: u8,
+    /// Nothing but ends of transactions is known of this epoch, and what was before them may be gone: it may go on
+    /// with any sequence number.
+    pub(super) may_go_on: bool,
 }
 
 impl Default for Entry {
@@ -57,6 +60,7 @@ impl Default for Entry {
             open_from: None,
             batches: [Written::default(); BATCHES],
             count: 0,
+            may_go_on: false,
         }
     }
 }
@@ -95,8 +99,10 @@ impl Entry {
         if batch.producer_epoch < self.epoch {
             return Some(Error::InvalidProducerEpoch);
         }
+        let is_of_epoch = batch.producer_epoch == self.epoch;
         let next = match self.batches().last() {
-            Some(last) if batch.producer_epoch == self.epoch => sequence_after(last.last_sequence, 1),
+            Some(last) if is_of_epoch => sequence_after(last.last_sequence, 1),
+            None if is_of_epoch && self.may_go_on => batch.base_sequence,
             // A new epoch begins at 0.
             _ => 0,
         };
@@ -108,6 +114,7 @@ impl Entry {
 
     pub(super) fn write(&mut self, batch: &Data, base_offset: u64, now_ms: u64) {
         self.adopt(batch.producer_epoch);
+        self.may_go_on = false;
         self.last_offset = base_offset + u64::from(batch.last_offset_delta);
         self.last_timestamp_ms = batch.max_timestamp_ms;
         self.seen_ms = now_ms;
@@ -121,6 +128,10 @@ impl Entry {
 
     /// Ends the open transaction; here is where it began.
     pub(super) fn end(&mut self, marker: &Marker, offset: u64, now_ms: u64) -> Option<u64> {
+        if self.epoch == NONE {
+            self.may_go_on = true;
+            self.epoch = marker.producer_epoch;
+        }
         self.adopt(marker.producer_epoch);
         self.coordinator_epoch = marker.coordinator_epoch;
         self.last_offset = offset;
@@ -134,6 +145,7 @@ impl Entry {
         if self.epoch != epoch {
             self.epoch = epoch;
             self.count = 0;
+            self.may_go_on = false;
         }
     }
 

@@ -7,6 +7,8 @@ use super::{Aborted, Limits, Producers};
 use crate::bytes::{Malformed, Reader, Writer};
 
 const VERSION: u8 = 1;
+/// In place of the number of batches: there are none, and the producer may go on with any sequence number.
+const MAY_GO_ON: u64 = 255;
 
 impl Producers {
     /// Everything known of the log below `offset`, which is where what is durable ends.
@@ -70,7 +72,7 @@ fn put_entry(entry: &Entry, writer: &mut Writer) {
     writer.signed(entry.last_timestamp_ms).number(entry.seen_ms).number(entry.last_offset);
     // 0 for none.
     writer.number(entry.open_from.map_or(0, |begin| begin + 1));
-    writer.number(entry.batches().len() as u64);
+    writer.number(if entry.may_go_on { MAY_GO_ON } else { entry.batches().len() as u64 });
     for written in entry.batches() {
         writer.number(written.last_offset).number(written.last_offset_delta.into());
         writer.signed(written.last_sequence.into()).signed(written.timestamp_ms);
@@ -88,7 +90,9 @@ fn take_entry(reader: &mut Reader<'_>) -> Result<Entry, Malformed> {
         open_from: reader.number()?.checked_sub(1),
         ..Entry::default()
     };
-    for _ in 0..reader.count()? {
+    let count = reader.number()?;
+    entry.may_go_on = count == MAY_GO_ON;
+    for _ in 0..if entry.may_go_on { 0 } else { count } {
         let last_offset = reader.number()?;
         let last_offset_delta = u32::try_from(reader.number()?)
             .ok()

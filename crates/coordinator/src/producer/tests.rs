@@ -54,6 +54,16 @@ impl Model {
         self.of(producer_id).rev().filter_map(of_epoch).collect()
     }
 
+    /// Whether nothing but markers is known of a producer, all of one epoch.
+    fn may_go_on(&self, producer_id: i64) -> bool {
+        let epoch = self.epoch(producer_id);
+        epoch.is_some()
+            && self.of(producer_id).all(|(_, put)| match put {
+                Put::Data(_) => false,
+                Put::Marker(marker) => Some(marker.producer_epoch) == epoch,
+            })
+    }
+
     fn open_from(&self, producer_id: i64) -> Option<u64> {
         let mut open = None;
         for (offset, put) in self.of(producer_id) {
@@ -86,7 +96,11 @@ impl Model {
             return Verdict::Duplicate { base_offset: *base_offset, timestamp_ms: other.max_timestamp_ms };
         }
         let open = self.open_from(batch.producer_id);
+        let goes_on = self.may_go_on(batch.producer_id)
+            && epoch == batch.producer_epoch
+            && (membership != Membership::VerifiedOwnEpoch || batch.base_sequence == 0);
         let expected = match current.first() {
+            None if goes_on => i64::from(batch.base_sequence),
             Some((_, last)) if epoch == batch.producer_epoch => (last_sequence(last) + 1) % (1 << 31),
             _ => 0,
         };
@@ -223,9 +237,11 @@ impl Both {
             Put::Data(batch) => batch.producer_id,
             Put::Marker(marker) => marker.producer_id,
         };
-        self.withdrawn.remove(&producer_id);
         tell(&mut self.producers, offset, &put);
         self.model.0.push((offset, put));
+        if !self.model.may_go_on(producer_id) {
+            self.withdrawn.remove(&producer_id);
+        }
     }
 
     fn data(&mut self, batch: Data, membership: Membership) {
@@ -304,18 +320,16 @@ impl Both {
         assert_eq!(stable, self.model.last_stable_offset(self.durable));
     }
 
-    /// Takes note of how those have begun of whom nothing is left.
+    /// Takes note of how those have begun of whose batches nothing is left.
     fn withdraw(&mut self, lost: Vec<(u64, Put)>) {
-        let mut met = Vec::new();
-        for (_, put) in lost {
-            let (producer_id, begin) = match put {
-                Put::Data(batch) => (batch.producer_id, Some((batch.producer_epoch, batch.base_sequence))),
-                Put::Marker(marker) => (marker.producer_id, None),
-            };
-            if self.model.epoch(producer_id).is_none() && !met.contains(&producer_id) {
-                self.withdrawn.extend(begin.map(|begin| (producer_id, begin)));
+        let mut before = Model(self.model.0.clone());
+        for (offset, put) in lost {
+            if let Put::Data(Data { producer_id, producer_epoch, base_sequence, .. }) = put
+                && (before.epoch(producer_id).is_none() || before.may_go_on(producer_id))
+            {
+                self.withdrawn.insert(producer_id, (producer_epoch, base_sequence));
             }
-            met.push(producer_id);
+            before.0.push((offset, put));
         }
     }
 
@@ -404,6 +418,32 @@ fn sequence_numbers_begin_again_behind_the_last_one() {
         producers.check(&last, Membership::Unknown),
         Verdict::Duplicate { base_offset: 0, timestamp_ms: 1 }
     );
+}
+
+/// A version 1 producer keeps its epoch, and its sequence numbers go on, from one transaction to the next.
+#[test]
+fn a_producer_of_which_only_a_marker_is_left_may_go_on() {
+    let mut producers = Producers::new(Limits::default());
+    producers.ended(&marker(1, 3, Outcome::Commit), 7, 0);
+    producers.durable(8);
+    let next = Data { is_transactional: true, ..batch(1, 3, 40) };
+    let check = |producers: &Producers, next: &Data| producers.check(next, Membership::Verified);
+    assert_eq!(check(&producers, &next), Verdict::Append);
+    let refused = Verdict::Refused(Error::OutOfOrderSequenceNumber);
+    assert_eq!(producers.check(&next, Membership::VerifiedOwnEpoch), refused, "its epoch is its own");
+    assert_eq!(check(&producers, &Data { producer_epoch: 4, ..next }), refused, "a new epoch begins at 0");
+    // It is so over restarts, and until it has written.
+    let (mut restored, _) = Producers::restore(Limits::default(), &producers.snapshot(8)).unwrap();
+    assert_eq!(check(&restored, &next), Verdict::Append);
+    restored.appended(&next, 8, 0);
+    assert_eq!(check(&restored, &Data { base_sequence: 42, ..next }), refused);
+    restored.rollback_to(8);
+    assert_eq!(
+        check(&restored, &Data { base_sequence: 41, ..next }),
+        refused,
+        "what came first was taken back"
+    );
+    assert_eq!(check(&restored, &next), Verdict::Append);
 }
 
 #[test]

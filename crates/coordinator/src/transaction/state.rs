@@ -219,7 +219,20 @@ impl Transaction {
         }
     }
 
+    /// Whether `producer` is the one that the next transaction is for, while the last one still ends: clients hear of
+    /// the end before the markers are written, and begin anew at once.
+    fn is_early(&self, producer: Producer) -> bool {
+        let given = match self.next_id {
+            NO_ID => self.producer,
+            id => Producer { id, epoch: 0 },
+        };
+        matches!(self.state, State::Prepare(_)) && producer == given
+    }
+
     fn add(&self, producer: Producer, participants: &[Participant], now_ms: u64) -> Result<Decision, Error> {
+        if self.is_early(producer) {
+            return Err(Error::ConcurrentTransactions);
+        }
         self.expect(producer)?;
         let mut next = Self { state: State::Ongoing, updated_ms: now_ms, ..self.clone() };
         match self.state {
@@ -258,6 +271,9 @@ impl Transaction {
         spare: Option<i64>,
         now_ms: u64,
     ) -> Result<Decision, Error> {
+        if self.is_early(producer) {
+            return Err(Error::ConcurrentTransactions);
+        }
         let is_bumped = self.last_epoch == producer.epoch
             && producer.epoch.checked_add(1) == Some(self.producer.epoch)
             && producer.id == self.producer.id;

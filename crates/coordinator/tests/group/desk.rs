@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use mainstem_coordinator::group::{
-    Answer, CommittedOffset, Effect, Groups, Heartbeat, JoinAnswer, JoinGroup, Joined, LeaveGroup, Leaving,
-    Left, OffsetCommit, OffsetFetch, OffsetToCommit, OffsetsOf, Settings, SyncGroup, Synced, Topic,
+    Answer, CommittedOffset, Effect, Groups, Heartbeat, JoinAnswer, JoinGroup, Joined, Keep, LeaveGroup,
+    Leaving, Left, OffsetCommit, OffsetFetch, OffsetToCommit, OffsetsOf, Settings, SyncGroup, Synced, Topic,
     TransactionEnd, TxnOffsetCommit,
 };
 use mainstem_coordinator::{Caller, Error, Record};
@@ -20,6 +20,10 @@ pub(crate) struct Desk {
     callers: u64,
     answers: BTreeMap<Caller, Answer>,
     pub(crate) log: Vec<Record>,
+    /// What is to be kept is refused.
+    pub(crate) log_fails: bool,
+    /// What has been, oldest first; the groups have not been told.
+    pub(crate) refused: Vec<Keep>,
     settings: Settings,
 }
 
@@ -37,6 +41,8 @@ impl Desk {
             callers: 0,
             answers: BTreeMap::new(),
             log: Vec::new(),
+            log_fails: false,
+            refused: Vec::new(),
             settings,
         };
         desk.groups.restored(desk.now_ms);
@@ -74,18 +80,31 @@ impl Desk {
     }
 
     /// Sorts what has come out.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         while let Some(effect) = self.groups.poll() {
             match effect {
-                Effect::Keep(records) => {
+                Effect::Keep { keep, records } => {
                     assert!(!records.is_empty(), "nothing is to be kept");
-                    self.log.extend(records);
+                    if self.log_fails {
+                        self.refused.push(keep);
+                    } else {
+                        self.log.extend(records);
+                        self.groups.kept(keep);
+                    }
                 }
                 Effect::Reply { caller, answer } | Effect::ReplyWhenKept { caller, answer } => {
                     let twice = self.answers.insert(caller, answer);
                     assert_eq!(twice, None, "{caller:?} was answered twice");
                 }
             }
+        }
+    }
+
+    /// What the log has refused is told.
+    pub(crate) fn tell_refused(&mut self) {
+        self.settle();
+        while let Some(keep) = self.refused.pop() {
+            self.groups.not_kept(keep);
         }
     }
 

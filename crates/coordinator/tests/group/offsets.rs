@@ -3,6 +3,7 @@
 use mainstem_coordinator::Error;
 use mainstem_coordinator::group::{
     Answer, OffsetCommit, OffsetDelete, OffsetFetch, OffsetToDelete, OffsetsOf, Settings, State, Topic,
+    TransactionEnd,
 };
 
 use crate::desk::{Desk, GROUP, TOPIC, Who, member, newcomer, one, subscription};
@@ -260,4 +261,53 @@ fn what_could_not_be_kept_is_answered_so() {
         panic!("no answer")
     };
     assert_eq!(groups[0].outcome, Err(Error::NotCoordinator));
+}
+
+/// Whatever a log has refused of offsets is to look as if it had not been asked for: it will, after a restart.
+#[test]
+fn what_could_not_be_kept_of_offsets_is_taken_back() {
+    let mut desk = Desk::default();
+    desk.commit_alone(0, 1).unwrap();
+    desk.commit_in_transaction(1, None, 1, 10).unwrap();
+    desk.settle();
+    desk.log_fails = true;
+    desk.commit_alone(0, 2).unwrap();
+    desk.commit_alone(0, 3).unwrap();
+    desk.commit_alone(2, 4).unwrap();
+    desk.commit_in_transaction(2, None, 3, 5).unwrap();
+    desk.end_transaction(1, TransactionEnd::Commit);
+    desk.tell_refused();
+    desk.log_fails = false;
+    let seen = |desk: &mut Desk| [0, 1, 2, 3].map(|partition| desk.fetch(partition));
+    assert_eq!(seen(&mut desk), [Some(1), None, None, None]);
+    // The transaction can still end, and the other never was.
+    desk.end_transaction(1, TransactionEnd::Commit);
+    desk.end_transaction(2, TransactionEnd::Commit);
+    assert_eq!(seen(&mut desk), [Some(1), Some(10), None, None]);
+    desk.log_fails = true;
+    desk.groups.forget_topic(TOPIC);
+    desk.tell_refused();
+    desk.log_fails = false;
+    assert_eq!(seen(&mut desk), [Some(1), Some(10), None, None]);
+    desk.restart();
+    assert_eq!(seen(&mut desk), [Some(1), Some(10), None, None]);
+}
+
+#[test]
+fn what_could_not_be_kept_has_been_overtaken_by_what_was_kept_since() {
+    for fails_first in [true, false] {
+        let mut desk = Desk::default();
+        desk.log_fails = true;
+        desk.commit_alone(0, 1).unwrap();
+        desk.settle();
+        if fails_first {
+            desk.groups.not_kept(desk.refused.pop().unwrap());
+        }
+        desk.log_fails = false;
+        desk.commit_alone(0, 2).unwrap();
+        desk.tell_refused();
+        assert_eq!(desk.fetch(0), Some(2));
+        desk.restart();
+        assert_eq!(desk.fetch(0), Some(2));
+    }
 }

@@ -171,6 +171,19 @@ fn the_end_can_be_asked_for_again() {
 }
 
 #[test]
+fn the_next_transaction_may_be_aborted_while_the_last_one_still_ends() {
+    for outcome in [Commit, Abort] {
+        let mut desk = Desk::new();
+        let producer = desk.init(0, None).unwrap().unwrap();
+        desk.add(0, producer).unwrap().unwrap();
+        let next = desk.end(producer, outcome, NEW).unwrap().unwrap();
+        assert_eq!(desk.end(next, Abort, NEW), None, "it waits");
+        assert_eq!(desk.write(), [(next, outcome)]);
+        assert_eq!(desk.answers.pop(), Some(Ok(at(producer, 2))));
+    }
+}
+
+#[test]
 fn what_was_not_begun_can_be_aborted_by_new_clients_only() {
     let mut desk = Desk::new();
     let producer = desk.init(0, None).unwrap().unwrap();
@@ -219,6 +232,19 @@ fn when_epochs_are_used_up_there_is_a_new_producer_id() {
     assert_eq!(desk.write(), [(at(old, i16::MAX), Commit)]);
     assert_eq!(desk.end(old, Commit, NEW), Some(Ok(new)), "once more");
     assert_eq!(desk.add(0, new), Some(Ok(new)));
+
+    let begins = [
+        Request::Add { producer: new, participants: vec![partition()] },
+        Request::End { producer: new, outcome: Abort, speaks: NEW },
+    ];
+    for (request, reply) in begins.into_iter().zip([new, at(new, 1)]) {
+        let old = used_up(&mut desk, State::Empty);
+        desk.add(0, old).unwrap().unwrap();
+        assert_eq!(desk.end(old, Commit, NEW), Some(Ok(new)));
+        assert_eq!(desk.ask(5, request), None, "it waits");
+        assert_eq!(desk.write(), [(at(old, i16::MAX), Commit)]);
+        assert_eq!(desk.answers.pop(), Some(Ok(reply)));
+    }
 
     let old = used_up(&mut desk, State::Empty);
     desk.add(0, old).unwrap().unwrap();

@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use mainstem_kafka::record::{Header, Marker, Outcome, put_headers};
+use mainstem_kafka::record::{Marker, Outcome};
 use mainstem_kafka::registry::{Visitor, find};
 use mainstem_kafka::{Message, Request, RequestHeader, api};
 use mainstem_log::{BatchBuilder, BatchKind, Origin};
+use mainstem_log::{Header, put_headers};
 
 fn main() -> io::Result<()> {
     let mut frames = Frames { corpus: corpus("kafka_frame")?, outcome: Ok(()) };

@@ -1,0 +1,231 @@
+//! How long one call keeps the caller of a queue with a million messages: `cargo bench -p mainstem-queue --bench stalls`.
+
+use std::time::{Duration, Instant};
+
+use mainstem_queue::{Config, GroupId, GroupName, Info, Meta, Queue, Settlement, Verdict};
+
+const MESSAGES: u64 = 1_000_000;
+const GROUP: GroupId = GroupId::DEFAULT;
+
+/// What messages are like.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Plain,
+    /// Each with a key of its own.
+    Keyed,
+    /// All with one key.
+    OneKey,
+    /// All expire.
+    Expiring,
+    /// All were moved here, from a hundred groups.
+    Moved,
+    /// Each with an identifier.
+    Identified,
+}
+
+fn message(kind: Kind, offset: u64) -> Meta {
+    let mut meta = Meta { offset, timestamp_ms: 1_000, bytes: 100, expires_ms: u64::MAX, ..Meta::default() };
+    match kind {
+        Kind::Plain => {}
+        Kind::Keyed => meta.key = Some(offset.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
+        Kind::OneKey => meta.key = Some(7),
+        Kind::Expiring => meta.expires_ms = 5_000,
+        Kind::Moved => meta.moved_by = Some((format!("q/{}", offset % 100).into(), offset / 100 + 1)),
+        Kind::Identified => meta.dedup_id = Some(offset.to_be_bytes().into()),
+    }
+    meta
+}
+
+fn filled(kind: Kind) -> Queue {
+    let mut queue = Queue::new(Config::default());
+    for offset in 0..MESSAGES {
+        queue.register(message(kind, offset), 1_000);
+    }
+    flush(&mut queue);
+    queue
+}
+
+fn flush(queue: &mut Queue) -> usize {
+    let mut bytes = Vec::new();
+    if let Some(number) = queue.flush(&mut bytes) {
+        queue.durable(number, 2_000);
+    }
+    bytes.len()
+}
+
+/// Every second message is settled, and of the others every second one is leased.
+fn holed(kind: Kind) -> Queue {
+    let mut queue = filled(kind);
+    let mut leases = Vec::new();
+    queue.lease(GROUP, 1, MESSAGES as usize, None, 1_000, &mut leases);
+    for lease in &leases {
+        let verdict = match lease.receipt.offset % 4 {
+            0 | 2 => Verdict::Ack,
+            1 => Verdict::Release,
+            _ => continue,
+        };
+        let settlement = Settlement { receipt: lease.receipt, verdict };
+        queue.settle(GROUP, &settlement, 1_000, 0).expect("it is leased");
+    }
+    flush(&mut queue);
+    queue
+}
+
+fn show(what: &str, longest: Duration, calls: usize, all: Duration) {
+    println!(
+        "{what:<46} {:>9.2} ms the longest of {calls:>6}, {:>9.1} ms all",
+        longest.as_secs_f64() * 1e3,
+        all.as_secs_f64() * 1e3
+    );
+}
+
+/// Calls `step` until it says that it is done.
+fn measure(what: &str, mut step: impl FnMut() -> bool) {
+    let (mut longest, mut all, mut calls) = (Duration::ZERO, Duration::ZERO, 0);
+    loop {
+        let begun = Instant::now();
+        let has_more = step();
+        let took = begun.elapsed();
+        (longest, all, calls) = (longest.max(took), all + took, calls + 1);
+        if !has_more {
+            return show(what, longest, calls, all);
+        }
+    }
+}
+
+fn once(what: &str, call: impl FnOnce()) {
+    let mut call = Some(call);
+    measure(what, || {
+        call.take().into_iter().for_each(|call| call());
+        false
+    });
+}
+
+fn purge(queue: &mut Queue, what: &str) {
+    let mut from = 0;
+    measure(what, || {
+        let (_, next) = queue.purge_some(None, from..u64::MAX);
+        from = next.unwrap_or(from);
+        flush(queue);
+        next.is_some()
+    });
+    tend(queue, "  lines that become free");
+}
+
+/// Does what is due until nothing is.
+fn tend(queue: &mut Queue, what: &str) {
+    measure(what, || {
+        queue.tend(100_000);
+        flush(queue);
+        queue.next_due().is_some_and(|due_ms| due_ms <= 100_000)
+    });
+}
+
+fn redrive(queue: &mut Queue, what: &str) {
+    let mut from = 0;
+    measure(what, || {
+        let (_, next) = queue.redrive_some(from, MESSAGES, 2_000);
+        from = next.unwrap_or(from);
+        flush(queue);
+        next.is_some()
+    });
+}
+
+fn add_group(queue: &mut Queue) -> GroupId {
+    let name: GroupName = "late".into();
+    let mut group = None;
+    once("new group", || group = queue.open_group(&name, 1_000).ok());
+    once("  flush", || {
+        flush(queue);
+    });
+    tend(queue, "  what it is given");
+    group.expect("there is room")
+}
+
+fn whole(kind: Kind) {
+    println!("{kind:?}");
+    let mut queue = filled(kind);
+    purge(&mut queue, "purge");
+    let mut queue = filled(kind);
+    let group = add_group(&mut queue);
+    once("remove group", || queue.remove_group(group).expect("it is there"));
+    tend(&mut queue, "  what it had");
+    let set = |queue: &mut Queue, what: &str, change: fn(&mut Config)| {
+        let mut config = queue.config().clone();
+        change(&mut config);
+        once(what, || queue.configure(config, 1_000));
+    };
+    set(&mut queue, "set fifo", |config| config.fifo = false);
+    set(&mut queue, "set ttl", |config| config.ttl_ms = 1_000_000);
+    set(&mut queue, "set length", |config| {
+        (config.length_max, config.overflow) = (900_000, mainstem_queue::Overflow::DropOldest);
+    });
+    measure("delete", || queue.dissolve());
+    once("  the rest", || drop(queue));
+}
+
+/// In parts, as long ones are written.
+fn snapshot(queue: &Queue, what: &str) -> Vec<Vec<u8>> {
+    let (mut all, mut walk) = (Vec::new(), None);
+    measure(what, || {
+        let mut part = Vec::new();
+        let Some(walk) = &mut walk else {
+            walk = Some(queue.begin_walk(&mut part));
+            all.push(part);
+            return true;
+        };
+        let has_more = queue.walk(walk, queue.at_once(), &mut part).is_some();
+        all.push(part);
+        has_more
+    });
+    all.retain(|part| !part.is_empty());
+    all
+}
+
+fn parts(kind: Kind) {
+    println!("{kind:?}, every second one settled, every fourth leased");
+    let mut queue = holed(kind);
+    let written = snapshot(&queue, "snapshot");
+    println!("  {} bytes", written.iter().map(Vec::len).sum::<usize>());
+    let mut again = Queue::new(Config::default());
+    once("read a snapshot", || written.iter().for_each(|part| again.replay(part).expect("it is one")));
+    once("needed", || drop(queue.needed(0, 1_025)));
+    once("info", || queue.info(&mut Info::default()));
+    once("peek 1,000", || queue.peek(GROUP, 500_000, 1_000, &mut Vec::new()));
+    redrive(&mut queue, "redrive nothing");
+    tend(&mut queue, "leases that end");
+    add_group(&mut queue);
+    snapshot(&queue, "snapshot of both groups");
+}
+
+fn rest() {
+    println!("others");
+    let mut queue = filled(Kind::Expiring);
+    tend(&mut queue, "messages that expire");
+    snapshot(&queue, "snapshot of what leaves");
+    let mut queue = filled(Kind::Moved);
+    redrive(&mut queue, "redrive");
+    let mut queue = filled(Kind::Identified);
+    snapshot(&queue, "snapshot of identifiers");
+    once("identifiers that are forgotten", || queue.tend(1_000_000_000));
+    let mut queue = filled(Kind::Plain);
+    let mut leases = Vec::new();
+    once("lease 1,000", || queue.lease(GROUP, 1, 1_000, None, 1_000, &mut leases));
+    once("settle 1,000", || {
+        for lease in &leases {
+            let settlement = Settlement { receipt: lease.receipt, verdict: Verdict::Release };
+            queue.settle(GROUP, &settlement, 1_000, 0).expect("it is leased");
+        }
+    });
+    once("register 4,000", || {
+        for offset in MESSAGES..MESSAGES + 4_000 {
+            queue.register(message(Kind::Plain, offset), 1_000);
+        }
+    });
+}
+
+fn main() {
+    [Kind::Plain, Kind::Keyed, Kind::OneKey].into_iter().for_each(whole);
+    [Kind::Plain, Kind::Keyed].into_iter().for_each(parts);
+    rest();
+}

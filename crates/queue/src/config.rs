@@ -1,0 +1,286 @@
+//! What a queue is set to: keys, bounds and defaults.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What happens to messages for which there is no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// The publisher is refused.
+    #[default]
+    Reject,
+    /// The oldest messages that nobody holds become dead letters.
+    DropOldest,
+}
+
+/// Where a new group begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// With all messages that any group has not settled.
+    #[default]
+    Earliest,
+    /// With what comes.
+    Latest,
+}
+
+/// What a queue is set to. Times are ms, sizes bytes; a limit of 0 is none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// How long a consumer has a message before it comes back, 10 to 43,200,000.
+    pub lease_ms: u64,
+    /// How often a message is delivered before it becomes a dead letter; 0 for ever.
+    pub max_deliveries: u32,
+    /// What a message waits for after its first refusal. Each further one doubles that.
+    pub backoff_ms: u64,
+    /// The longest it waits, also after the first.
+    pub backoff_max_ms: u64,
+    /// Part of the wait that is chosen at random, 0 to 100 per cent.
+    pub backoff_jitter_percent: u8,
+    /// The queue that dead letters go to. Empty: to the one with this one's name and `.dead`.
+    pub dead_letter_queue: String,
+    /// Whether dead letters are kept at all. If not, they are counted and gone.
+    pub dead_letters: bool,
+    /// How long a message may wait to be settled; 0 for ever.
+    pub ttl_ms: u64,
+    /// Whether a message with a key waits until those before it with the same key are settled.
+    pub fifo: bool,
+    /// Whether one consumer at a time gets messages, and another only when it has gone.
+    pub single_active_consumer: bool,
+    /// How long a deduplication identifier is remembered; 0 for not at all.
+    pub dedup_window_ms: u64,
+    /// Most messages.
+    pub length_max: u64,
+    /// Most bytes of messages.
+    pub bytes_max: u64,
+    /// What happens beyond.
+    pub overflow: Overflow,
+    /// Where a new group begins.
+    pub start: Start,
+    /// How long settled messages stay on disk to be replayed.
+    pub retention_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            lease_ms: 30_000,
+            max_deliveries: 5,
+            backoff_ms: 1_000,
+            backoff_max_ms: 300_000,
+            backoff_jitter_percent: 20,
+            dead_letter_queue: String::new(),
+            dead_letters: true,
+            ttl_ms: 0,
+            fifo: true,
+            single_active_consumer: false,
+            dedup_window_ms: 120_000,
+            length_max: 0,
+            bytes_max: 0,
+            overflow: Overflow::Reject,
+            start: Start::Earliest,
+            retention_ms: 0,
+        }
+    }
+}
+
+/// Why a queue cannot be set to something, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault(pub String);
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// The longest time a queue can be set to: a hundred years.
+const LONGEST_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
+/// The longest lease: twelve hours.
+const LEASE_MS_MAX: u64 = 12 * 60 * 60 * 1000;
+
+/// A key: its name, how a value is read into a configuration, and how it is shown.
+struct Key {
+    name: &'static str,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+    get: fn(&Config) -> String,
+}
+
+fn number(value: &str, least: u64, most: u64) -> Result<u64, String> {
+    let number = value.trim().parse::<u64>().map_err(|_| "it is not a whole number".to_owned())?;
+    if (least..=most).contains(&number) { Ok(number) } else { Err(format!("it must be {least} to {most}")) }
+}
+
+fn boolean(value: &str) -> Result<bool, String> {
+    value.trim().parse().map_err(|_| "it must be true or false".to_owned())
+}
+
+/// All keys, by name.
+const KEYS: &[Key] = &[
+    Key {
+        name: "backoff-jitter-percent",
+        set: |config, value| number(value, 0, 100).map(|value| config.backoff_jitter_percent = value as u8),
+        get: |config| config.backoff_jitter_percent.to_string(),
+    },
+    Key {
+        name: "backoff-max-ms",
+        set: |config, value| number(value, 0, LONGEST_MS).map(|value| config.backoff_max_ms = value),
+        get: |config| config.backoff_max_ms.to_string(),
+    },
+    Key {
+        name: "backoff-ms",
+        set: |config, value| number(value, 0, LONGEST_MS).map(|value| config.backoff_ms = value),
+        get: |config| config.backoff_ms.to_string(),
+    },
+    Key {
+        name: "bytes-max",
+        set: |config, value| number(value, 0, u64::MAX).map(|value| config.bytes_max = value),
+        get: |config| config.bytes_max.to_string(),
+    },
+    Key {
+        name: "dead-letter-queue",
+        set: |config, value| {
+            value.clone_into(&mut config.dead_letter_queue);
+            Ok(())
+        },
+        get: |config| config.dead_letter_queue.clone(),
+    },
+    Key {
+        name: "dead-letters",
+        set: |config, value| boolean(value).map(|value| config.dead_letters = value),
+        get: |config| config.dead_letters.to_string(),
+    },
+    Key {
+        name: "dedup-window-ms",
+        set: |config, value| number(value, 0, LONGEST_MS).map(|value| config.dedup_window_ms = value),
+        get: |config| config.dedup_window_ms.to_string(),
+    },
+    Key {
+        name: "fifo",
+        set: |config, value| boolean(value).map(|value| config.fifo = value),
+        get: |config| config.fifo.to_string(),
+    },
+    Key {
+        name: "lease-ms",
+        set: |config, value| number(value, 10, LEASE_MS_MAX).map(|value| config.lease_ms = value),
+        get: |config| config.lease_ms.to_string(),
+    },
+    Key {
+        name: "length-max",
+        set: |config, value| number(value, 0, u64::MAX).map(|value| config.length_max = value),
+        get: |config| config.length_max.to_string(),
+    },
+    Key {
+        name: "max-deliveries",
+        set: |config, value| {
+            number(value, 0, u64::from(u32::MAX)).map(|value| config.max_deliveries = value as u32)
+        },
+        get: |config| config.max_deliveries.to_string(),
+    },
+    Key {
+        name: "overflow",
+        set: |config, value| {
+            config.overflow = match value {
+                "reject" => Overflow::Reject,
+                "drop-oldest" => Overflow::DropOldest,
+                _ => return Err("it must be reject or drop-oldest".into()),
+            };
+            Ok(())
+        },
+        get: |config| match config.overflow {
+            Overflow::Reject => "reject".into(),
+            Overflow::DropOldest => "drop-oldest".into(),
+        },
+    },
+    Key {
+        name: "retention-ms",
+        set: |config, value| number(value, 0, LONGEST_MS).map(|value| config.retention_ms = value),
+        get: |config| config.retention_ms.to_string(),
+    },
+    Key {
+        name: "single-active-consumer",
+        set: |config, value| boolean(value).map(|value| config.single_active_consumer = value),
+        get: |config| config.single_active_consumer.to_string(),
+    },
+    Key {
+        name: "start",
+        set: |config, value| {
+            config.start = match value {
+                "earliest" => Start::Earliest,
+                "latest" => Start::Latest,
+                _ => return Err("it must be earliest or latest".into()),
+            };
+            Ok(())
+        },
+        get: |config| match config.start {
+            Start::Earliest => "earliest".into(),
+            Start::Latest => "latest".into(),
+        },
+    },
+    Key {
+        name: "ttl-ms",
+        set: |config, value| number(value, 0, LONGEST_MS).map(|value| config.ttl_ms = value),
+        get: |config| config.ttl_ms.to_string(),
+    },
+];
+
+impl Config {
+    /// From values by key; what is not named has its default.
+    ///
+    /// # Errors
+    /// A key that there is not, or a value that its key does not take.
+    pub fn from_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, Fault> {
+        let mut config = Self::default();
+        for (name, value) in pairs {
+            let key = KEYS.iter().find(|key| key.name == name);
+            let key = key.ok_or_else(|| Fault(format!("{name:?} is no setting of a queue")))?;
+            (key.set)(&mut config, value).map_err(|fault| Fault(format!("{name}: {value:?}: {fault}")))?;
+        }
+        Ok(config)
+    }
+
+    /// All keys with what they are set to, in order.
+    pub fn pairs(&self) -> BTreeMap<&'static str, String> {
+        KEYS.iter().map(|key| (key.name, (key.get)(self))).collect()
+    }
+
+    /// The queue that dead letters of `queue` go to.
+    pub fn dead_letter_queue_of(&self, queue: &str) -> String {
+        if self.dead_letter_queue.is_empty() {
+            format!("{queue}.dead")
+        } else {
+            self.dead_letter_queue.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_read_as_it_was() {
+        let pairs =
+            [("lease-ms", "500"), ("overflow", "drop-oldest"), ("start", "latest"), ("fifo", "false")];
+        let config = Config::from_pairs(pairs).unwrap();
+        let shown = config.pairs();
+        assert_eq!(Config::from_pairs(shown.iter().map(|(key, value)| (*key, value.as_str()))), Ok(config));
+        assert!(KEYS.is_sorted_by_key(|key| key.name));
+    }
+
+    #[test]
+    fn what_no_key_takes_is_refused_with_its_name() {
+        for (name, value) in [
+            ("lease-ms", "9"),
+            ("lease-ms", "soon"),
+            ("lease", "30000"),
+            ("overflow", "block"),
+            ("backoff-jitter-percent", "101"),
+            ("dead-letters", "yes"),
+        ] {
+            let fault = Config::from_pairs([(name, value)]).unwrap_err();
+            assert!(fault.0.contains(name), "{fault}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Messages become known: those that have become durable, and those that a group is to have again.
+
+use std::ops::Range;
+
+use mainstem_log::{Batch, BatchHeader, Error, Store, batches};
+
+use super::{Keeper, MOVER, READ_BYTES};
+use crate::ask::Plain;
+use crate::machine::GroupId;
+use crate::meta::Meta;
+
+impl Keeper {
+    /// Registers messages that have become durable, up to offset `to`, some at a time. `passes_over` says which
+    /// batches hold none. Returns whether there are more.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn register(
+        &mut self,
+        store: &mut dyn Store,
+        to: u64,
+        now_ms: u64,
+        mut passes_over: impl FnMut(&BatchHeader) -> bool,
+    ) -> Result<bool, Error> {
+        let start = store.status(self.messages).start;
+        if self.queue.registered_to() < start {
+            self.queue.registered(start);
+        }
+        let from = self.queue.registered_to();
+        if from >= to || self.queue.is_crowded() {
+            return Ok(false);
+        }
+        if !self.register_known(to, now_ms, &mut passes_over) {
+            self.register_read(store, to, now_ms, &mut passes_over)?;
+        }
+        if self.queue.registered_to() == from {
+            // Nothing is left there: what was has been compacted away.
+            self.queue.registered(to);
+        }
+        Ok(self.queue.registered_to() < to && !self.queue.is_crowded())
+    }
+
+    /// Takes note of a batch that has been appended to the log of messages, so that it need not be read when it is
+    /// durable. Whoever says so of some batches says so of all of them, or says when one of them has
+    /// [come to nothing](Self::came_to_nothing).
+    pub fn appended(&mut self, batch: &[u8], base_offset: u64) {
+        // What was there has come to nothing.
+        self.cache.forget_from(base_offset);
+        if self.cache.has_room(batch.len())
+            && let Some(plain) = Plain::placed(batch, base_offset)
+        {
+            self.cache.insert(plain);
+        }
+    }
+
+    /// Something that had been appended to the log of messages and was not durable is no part of it any more.
+    pub fn came_to_nothing(&mut self) {
+        self.cache.forget_from(self.queue.registered_to());
+    }
+
+    /// Registers messages of batches that are in memory. False if there are none.
+    fn register_known(
+        &mut self,
+        to: u64,
+        now_ms: u64,
+        passes_over: &mut impl FnMut(&BatchHeader) -> bool,
+    ) -> bool {
+        let from = self.queue.registered_to();
+        let mut bytes = 0;
+        while bytes < READ_BYTES
+            && let Some(plain) = self.cache.batch(self.queue.registered_to()).cloned()
+        {
+            let header = plain.header();
+            if header.end_offset() > to {
+                break;
+            }
+            bytes += header.total_bytes;
+            if !passes_over(&header) && !header.is_control() {
+                self.register_batch(&plain, header.base_offset, now_ms);
+            }
+            self.queue.registered(header.end_offset());
+        }
+        self.queue.registered_to() > from
+    }
+
+    /// Reads batches and registers their messages.
+    fn register_read(
+        &mut self,
+        store: &mut dyn Store,
+        to: u64,
+        now_ms: u64,
+        passes_over: &mut impl FnMut(&BatchHeader) -> bool,
+    ) -> Result<(), Error> {
+        let from = self.queue.registered_to();
+        let mut bytes = std::mem::take(&mut self.read);
+        bytes.clear();
+        let outcome = store.read(self.messages, from..to, READ_BYTES, &mut bytes);
+        if outcome.is_ok() {
+            self.register_bytes(&bytes, from..to, now_ms, passes_over);
+        }
+        if bytes.capacity() <= 2 * READ_BYTES {
+            self.read = bytes;
+        }
+        outcome
+    }
+
+    fn register_bytes(
+        &mut self,
+        bytes: &[u8],
+        offsets: Range<u64>,
+        now_ms: u64,
+        passes_over: &mut impl FnMut(&BatchHeader) -> bool,
+    ) {
+        for batch in batches(bytes) {
+            if !passes_over(&batch.header) && !batch.header.is_control() {
+                match self.plain(&batch) {
+                    Some(plain) => {
+                        self.register_batch(&plain, offsets.start, now_ms);
+                        self.cache.put(plain);
+                    }
+                    None => log_unreadable(&batch.header),
+                }
+            }
+            self.queue.registered(batch.header.end_offset().min(offsets.end));
+        }
+    }
+
+    fn register_batch(&mut self, plain: &Plain, from: u64, now_ms: u64) {
+        let header = plain.header();
+        let is_moved = header.producer_id == MOVER;
+        for record in plain.records() {
+            let Ok(record) = record else { return log_unreadable(&header) };
+            if record.offset >= from {
+                self.queue.register(Meta::of(&record, is_moved), now_ms);
+            }
+        }
+    }
+
+    /// A batch without its compression; nothing if it cannot be read.
+    pub(super) fn plain(&self, batch: &Batch<'_>) -> Option<Plain> {
+        Plain::copy(batch).or_else(|| Some(Plain::unpacked(&batch.header, &(self.decompress)(batch)?)))
+    }
+
+    /// Lets a group have messages again that are still on disk, from `from` on, some at a time: returns how many, and
+    /// where to go on.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn replay_from(
+        &mut self,
+        store: &mut dyn Store,
+        group: GroupId,
+        from: u64,
+        now_ms: u64,
+        mut passes_over: impl FnMut(&BatchHeader) -> bool,
+    ) -> Result<(u64, Option<u64>), Error> {
+        let from = from.max(store.status(self.messages).start);
+        let to = self.queue.registered_to();
+        if from >= to {
+            return Ok((0, None));
+        }
+        let mut bytes = Vec::new();
+        store.read(self.messages, from..to, READ_BYTES, &mut bytes)?;
+        let (mut metas, mut next) = (Vec::new(), from);
+        for batch in batches(&bytes) {
+            next = batch.header.end_offset();
+            if passes_over(&batch.header) || batch.header.is_control() {
+                continue;
+            }
+            let is_moved = batch.header.producer_id == MOVER;
+            let Some(plain) = self.plain(&batch) else { continue };
+            let records = plain.records().map_while(Result::ok);
+            let records = records.filter(|record| (from..to).contains(&record.offset));
+            metas.extend(records.map(|record| Meta::of(&record, is_moved)));
+        }
+        let count = self.queue.replay_from(group, &metas, now_ms);
+        Ok((count, (next > from && next < to).then_some(next)))
+    }
+}
+
+fn log_unreadable(header: &BatchHeader) {
+    log::error!("a queue passes over a batch at offset {} that cannot be read", header.base_offset);
+}

@@ -1,0 +1,560 @@
+//! The machine of one queue: [`Queue`].
+
+use std::collections::BTreeMap;
+
+use crate::ask::{DEFAULT_GROUP, GroupName, Reason, Receipt, Refusal, Settlement};
+use crate::config::{Config, Start};
+use crate::dedup::Seen;
+use crate::event::Event;
+use crate::group::Group;
+use crate::keeper::Tuning;
+use crate::meta::Meta;
+use crate::runs::Runs;
+use crate::shared::Shared;
+
+/// Most unsettled messages that a queue wants to know at once.
+const KNOWN_MAX: u64 = 1_000_000;
+/// Most groups.
+pub(crate) const GROUPS_MAX: usize = 256;
+/// Messages that make way for one that comes.
+const OUSTED_AT_ONCE: usize = 16;
+/// Longest name of a group, bytes.
+const GROUP_NAME_BYTES_MAX: usize = 255;
+/// The longest lease, and the longest wait that a consumer can ask for: twelve hours.
+pub(crate) const LEASE_MS_MAX: u64 = 12 * 60 * 60 * 1000;
+
+/// A group of a queue, for as long as the queue is in memory. It stands in the queue's events too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupId(pub(crate) u32);
+
+impl GroupId {
+    /// The group of consumers that name none.
+    pub const DEFAULT: Self = Self(0);
+}
+
+/// A message that a consumer has from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// What to settle it with.
+    pub receipt: Receipt,
+    /// The life of the delivery before, if there was one.
+    pub life_before: u32,
+    /// When it was delivered for the first time, ms since 1970.
+    pub first_delivered_ms: u64,
+    /// Until when the consumer has it, ms since 1970.
+    pub until_ms: u64,
+}
+
+/// A message that is to be brought to another queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    /// The group that it leaves.
+    pub group: GroupId,
+    /// The how manieth it is that leaves this group. Numbers rise, and none is used for two messages.
+    pub number: u64,
+    /// Its place.
+    pub offset: u64,
+    /// How often it was delivered.
+    pub count: u32,
+    /// Why it leaves.
+    pub reason: Reason,
+    /// Since when, ms since 1970.
+    pub since_ms: u64,
+}
+
+/// A queue: messages by their offsets, and what each group makes of them. It knows no contents, reads no clock and does
+/// no IO: times are ms since 1970, and what must last comes out of [`Queue::flush`].
+///
+/// # What lasts
+/// Each flush is one batch of events. The caller appends it to a log, says when it is [durable](Queue::durable), and
+/// promises nothing to anybody that stands in a flush which is not. If a flush cannot be written, the queue is to be
+/// made again from what was: [`Queue::new`], then [`Queue::replay`] of each batch in order, then all messages are
+/// [registered](Queue::register) anew. [`Queue::snapshot`] stands for all batches before it. Then a message is where it
+/// was; what was leased is ready, with its count kept.
+///
+/// # Costs
+/// What concerns one message costs O(log n). A message that nobody has had takes about 110 bytes, 35 more with a key, and
+/// 35 more if it can expire; a further group adds next to nothing to one without a key, if it settles mostly in order. A
+/// message that was delivered takes another 120 bytes in each group that has had it. Operators' calls and [long snapshots](Queue::walk) go on in
+/// steps; changes of the configuration go through all messages.
+#[derive(Debug)]
+pub struct Queue {
+    pub(crate) shared: Shared,
+    pub(crate) groups: BTreeMap<u32, Group>,
+    pub(crate) names: BTreeMap<GroupName, GroupId>,
+    pub(crate) next_group: u32,
+    /// Highest number of a message that left a group which is no more.
+    pub(crate) last_number: u64,
+    pub(crate) seen: Seen,
+    pub(crate) duplicates: u64,
+    /// Messages that were thrown away as duplicates and may still be on disk.
+    pub(crate) dropped: Runs,
+    pub(crate) registered_to: u64,
+    /// Offsets below were registered before the queue was made again.
+    pub(crate) restored_to: u64,
+    /// Groups that are removed, whose messages have not all been let go.
+    pub(crate) remains: Vec<Group>,
+    /// Flushes up to this one are durable.
+    durable_to: u64,
+    pub(crate) at_once: usize,
+}
+
+impl Queue {
+    /// A queue without messages, and with the group `default`.
+    pub fn new(config: Config) -> Self {
+        let name: GroupName = DEFAULT_GROUP.into();
+        Self {
+            shared: Shared::new(config),
+            groups: BTreeMap::from([(0, Group::new(0, name.clone(), 0))]),
+            names: BTreeMap::from([(name, GroupId::DEFAULT)]),
+            next_group: 1,
+            last_number: 0,
+            seen: Seen::default(),
+            duplicates: 0,
+            dropped: Runs::default(),
+            registered_to: 0,
+            restored_to: 0,
+            remains: Vec::new(),
+            durable_to: 0,
+            at_once: Tuning::default().at_once,
+        }
+    }
+
+    /// Deliveries from here on are told from all before by this number, which should be one that nobody can guess: a crash
+    /// may forget deliveries whose receipts somebody has. To be called once the queue is made again, before anything
+    /// is leased.
+    pub fn begin_life(&mut self, random: u32) {
+        // Life 0 is that of what says nothing of it.
+        self.shared.life = random.max(1);
+    }
+
+    /// Messages that a call concerns itself with, at most, where there is no other bound.
+    pub fn at_once(&self) -> usize {
+        self.at_once
+    }
+
+    /// Lets no call concern itself with more messages than this; 1,000 if nothing is said. More is done by later calls.
+    pub fn set_at_once(&mut self, messages: usize) {
+        self.at_once = messages.max(1);
+    }
+
+    /// What it is set to.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// Sets it to something else, which holds for what is there too. Goes through all messages if that says when they
+    /// expire, whether there is order by key, or whether the oldest are dropped.
+    pub fn configure(&mut self, config: Config, now_ms: u64) {
+        let old = std::mem::replace(&mut self.shared.config, config);
+        let Self { shared, groups, .. } = self;
+        shared.pool.configure(&shared.config);
+        for group in groups.values_mut() {
+            if old.fifo != shared.config.fifo {
+                group.line_up(shared, now_ms);
+            }
+            if old.single_active_consumer != shared.config.single_active_consumer {
+                group.count_held(shared);
+            }
+        }
+        if shared.config.dedup_window_ms == 0 {
+            self.seen.forget_ids();
+        }
+        self.enforce_limits(self.at_once, now_ms);
+    }
+
+    // --- messages become known
+
+    /// Offsets below are known. A queue that was made again knows none.
+    pub fn registered_to(&self) -> u64 {
+        self.registered_to
+    }
+
+    /// Tells of a message. Messages come in order of their offsets, each once; one that does not is passed over.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "whoever tells of a message has no more use for what it says"
+    )]
+    pub fn register(&mut self, meta: Meta, now_ms: u64) {
+        let offset = meta.offset;
+        if offset < self.registered_to {
+            return;
+        }
+        self.registered(offset);
+        self.registered_to = offset + 1;
+        let is_new = offset >= self.restored_to;
+        if is_new && self.is_duplicate(&meta) {
+            self.duplicates += 1;
+            self.dropped.insert(offset);
+            self.shared.recorder.note(&Event::Dropped { offsets: offset..offset + 1 });
+            return;
+        }
+        let Self { shared, groups, .. } = self;
+        if is_new {
+            shared.pool.put(&meta);
+            for group in groups.values_mut() {
+                if !shared.pool.join_late(group.id, offset) {
+                    group.add(shared, offset, now_ms);
+                }
+            }
+        } else {
+            let pending = groups.values().filter(|group| group.pending.contains(offset)).count();
+            if pending > 0 || shared.pool.is_late(offset) {
+                shared.pool.put(&meta);
+                (0..pending).for_each(|_| shared.pool.pend(offset));
+                for group in groups.values_mut() {
+                    group.restore(shared, offset, now_ms);
+                }
+            }
+        }
+        self.enforce_limits(OUSTED_AT_ONCE, now_ms);
+    }
+
+    /// Everything below `to` has been registered, or is no message. If it was one that was pending before the queue was
+    /// made again, it is lost.
+    pub fn registered(&mut self, to: u64) {
+        let lost = self.registered_to..to.min(self.restored_to);
+        if !lost.is_empty() {
+            self.groups.values_mut().for_each(|group| group.forget(lost.clone()));
+            self.shared.pool.lose_late(&lost);
+        }
+        self.registered_to = self.registered_to.max(to);
+    }
+
+    /// Messages below `to` are on disk no more, and do not come back by a crash.
+    pub fn removed(&mut self, to: u64) {
+        self.dropped.remove_range(0..to);
+    }
+
+    /// Whether some group has not settled a message that is registered.
+    pub(crate) fn knows(&self, offset: u64) -> bool {
+        self.shared.pool.get(offset).is_some()
+    }
+
+    /// Whether it knows as many unsettled messages as it should: no more are to be registered for now.
+    pub fn is_crowded(&self) -> bool {
+        self.shared.pool.len() >= KNOWN_MAX
+    }
+
+    /// A message that a queue has moved here may have the identifier of one that was here before: itself.
+    fn is_duplicate(&mut self, meta: &Meta) -> bool {
+        if let Some((who, number)) = &meta.moved_by {
+            let again = self.seen.is_moved_again(who, *number);
+            self.shared.recorder.moved(who, *number);
+            return again;
+        }
+        let window_ms = self.shared.config.dedup_window_ms;
+        let Some(id) = meta.dedup_id.as_deref().filter(|_| window_ms > 0) else { return false };
+        let timestamp_ms = meta.timestamp_ms;
+        let again = self.seen.is_duplicate(id, timestamp_ms, window_ms);
+        if !again {
+            self.shared.recorder.note(&Event::Known { id, timestamp_ms });
+        }
+        again
+    }
+
+    // --- groups
+
+    /// The group of this name.
+    pub fn group(&self, name: &str) -> Option<GroupId> {
+        self.names.get(name).copied()
+    }
+
+    /// The name of a group.
+    ///
+    /// # Panics
+    /// If it has been removed.
+    pub fn group_name(&self, group: GroupId) -> &GroupName {
+        &self.groups[&group.0].name
+    }
+
+    /// All groups, in the order in which they were made.
+    pub fn groups(&self) -> impl Iterator<Item = GroupId> {
+        self.groups.keys().map(|&id| GroupId(id))
+    }
+
+    /// The group of this name, which is made if it is not there.
+    ///
+    /// # Errors
+    /// The name has no byte or more than 255, or has control characters, `/`, `+` or `#` in it; or there are 256
+    /// groups.
+    pub fn open_group(&mut self, name: &GroupName, now_ms: u64) -> Result<GroupId, Refusal> {
+        if let Some(group) = self.group(name) {
+            return Ok(group);
+        }
+        check_name(name)?;
+        if self.groups.len() >= GROUPS_MAX {
+            return Err(Refusal::TooMany);
+        }
+        let pending = match self.shared.config.start {
+            Start::Earliest => self.staying(),
+            Start::Latest => Runs::default(),
+        };
+        let id = self.next_group;
+        self.next_group += 1;
+        // There may have been one of this name before.
+        self.shared.go_on_living();
+        let group = Group::new(id, name.clone(), self.last_number);
+        let shared = &mut self.shared;
+        shared.recorder.record(&Event::Group { group: id, name, last_number: group.last_number });
+        for offsets in pending.runs() {
+            shared.recorder.record(&Event::Pending { group: id, offsets });
+        }
+        // What is registered from here on is pending for the new group too, what was before is not.
+        shared.recorder.part(self.registered_to);
+        shared.pool.set_late(id, pending);
+        self.groups.insert(id, group);
+        self.names.insert(name.clone(), GroupId(id));
+        self.let_join(&mut { self.at_once }, now_ms);
+        Ok(GroupId(id))
+    }
+
+    /// Gives new groups messages that were there before them, as long as `most` is not 0.
+    fn let_join(&mut self, most: &mut usize, now_ms: u64) {
+        let Self { shared, groups, .. } = self;
+        while *most > 0
+            && let Some(group) = shared.pool.first_late().and_then(|id| groups.get_mut(&id))
+        {
+            group.join(shared, 0, now_ms);
+            *most -= 1;
+        }
+    }
+
+    /// What is pending in any group, and does not leave there.
+    fn staying(&self) -> Runs {
+        let mut all = Runs::default();
+        for group in self.groups.values() {
+            let mut staying = group.pending.clone();
+            for gone in group.leaving.values() {
+                staying.remove(gone.offset);
+            }
+            staying.runs().for_each(|run| all.insert_range(run));
+        }
+        self.shared.pool.all_late().flat_map(Runs::runs).for_each(|run| all.insert_range(run));
+        all
+    }
+
+    /// Removes a group, with all that only it had not settled.
+    ///
+    /// # Errors
+    /// It is `default`, or is not there.
+    pub fn remove_group(&mut self, group: GroupId) -> Result<(), Refusal> {
+        if group == GroupId::DEFAULT {
+            return Err(Refusal::Invalid("the group default cannot be removed".into()));
+        }
+        let gone = self.groups.remove(&group.0).ok_or(Refusal::UnknownGroup)?;
+        self.names.remove(&gone.name);
+        self.last_number = self.last_number.max(gone.last_number);
+        self.shared.recorder.record(&Event::GroupRemoved { group: group.0 });
+        self.remains.push(gone);
+        self.clear_remains(&mut { self.at_once });
+        Ok(())
+    }
+
+    /// Lets go of what groups had that are removed, as long as `most` is not 0.
+    fn clear_remains(&mut self, most: &mut usize) {
+        while let Some(gone) = self.remains.last_mut() {
+            gone.let_all_go(&mut self.shared, most);
+            if *most == 0 {
+                return;
+            }
+            self.remains.pop();
+        }
+    }
+
+    // --- consuming
+
+    /// Leases up to `max` messages to a consumer, in order, and appends them to `out`. If one consumer is the active one,
+    /// another gets nothing, until that has [left](Self::leave), or has neither leases nor asked for the queue's lease
+    /// time: a consumer that waits for messages is to ask again within that, be it for none.
+    pub fn lease(
+        &mut self,
+        group: GroupId,
+        consumer: u64,
+        max: usize,
+        lease_ms: Option<u64>,
+        now_ms: u64,
+        out: &mut Vec<Lease>,
+    ) {
+        let Some(group) = self.groups.get_mut(&group.0) else { return };
+        let lease_ms = lease_ms.unwrap_or(self.shared.config.lease_ms).clamp(1, LEASE_MS_MAX);
+        group.lease(&mut self.shared, consumer, max, lease_ms, now_ms, out);
+    }
+
+    /// A lease of just now was none, since nobody could be given the message: it is ready as before, and that counts as no
+    /// delivery. Does nothing if somebody else has it by now.
+    pub fn take_back(&mut self, group: GroupId, lease: &Lease, now_ms: u64) {
+        if let Some(group) = self.groups.get_mut(&group.0) {
+            group.take_back(&mut self.shared, lease, now_ms);
+        }
+    }
+
+    /// Whether something is ready for this consumer.
+    pub fn can_lease(&self, group: GroupId, consumer: u64) -> bool {
+        self.groups.get(&group.0).is_some_and(|group| group.can_lease(&self.shared, consumer))
+    }
+
+    /// Number of messages that are ready in a group.
+    pub fn ready(&self, group: GroupId) -> u64 {
+        self.groups.get(&group.0).map_or(0, |group| group.ready.iter().map(Runs::len).sum())
+    }
+
+    /// What becomes of a delivery. `random` is the chance in the queue's backoff.
+    ///
+    /// # Errors
+    /// [`Refusal::Stale`]: the message is settled, or was delivered again, or is not leased. One that came back at the end
+    /// of its lease may still be acknowledged or rejected.
+    pub fn settle(
+        &mut self,
+        group: GroupId,
+        settlement: &Settlement,
+        now_ms: u64,
+        random: u32,
+    ) -> Result<(), Refusal> {
+        let group = self.groups.get_mut(&group.0).ok_or(Refusal::Stale)?;
+        group.settle(&mut self.shared, settlement, now_ms, random)
+    }
+
+    /// A consumer takes no more: another may become the active one. What it has it keeps.
+    pub fn leave(&mut self, group: GroupId, consumer: u64, _now_ms: u64) {
+        if let Some(group) = self.groups.get_mut(&group.0) {
+            group.leave(consumer);
+        }
+    }
+
+    /// Does what is due: leases and delays that end, messages that expire, limits, an active consumer that is silent. If
+    /// that is very much, it does some of it; the rest is due at once.
+    pub fn tend(&mut self, now_ms: u64) {
+        let mut most = self.at_once;
+        self.free_lines(&mut most, now_ms);
+        self.clear_remains(&mut most);
+        self.let_join(&mut most, now_ms);
+        let Self { shared, groups, .. } = self;
+        for group in groups.values_mut() {
+            group.tend(shared, &mut most, now_ms);
+        }
+        while most > 0
+            && let Some(offset) = shared.pool.take_expired(now_ms)
+        {
+            most -= 1;
+            for group in groups.values_mut() {
+                group.expel(shared, offset, Reason::Expired, now_ms);
+            }
+        }
+        self.enforce_limits(self.at_once, now_ms);
+        self.seen.tend(now_ms, self.shared.config.dedup_window_ms, self.at_once);
+    }
+
+    /// When [`Queue::tend`] is to be called next, ms since 1970; at once if that lies in the past.
+    pub fn next_due(&self) -> Option<u64> {
+        let is_over = self.shared.pool.oldest_droppable().is_some() && self.shared.exceeds(0, 0);
+        let groups = self.groups.values().filter_map(|group| group.next_due(&self.shared));
+        let has_more = is_over || self.is_busy();
+        groups.chain(self.shared.pool.next_expiry()).chain(has_more.then_some(0)).min()
+    }
+
+    /// Whether something is under way that [`Queue::tend`] is to go on with at once.
+    pub fn is_busy(&self) -> bool {
+        let is_freeing = self.shared.freeing.front().is_some_and(|freeing| freeing.flush <= self.durable_to);
+        is_freeing || self.shared.pool.first_late().is_some() || !self.remains.is_empty()
+    }
+
+    /// Lets the oldest messages leave that nobody holds, if there are too many.
+    fn enforce_limits(&mut self, most: usize, now_ms: u64) {
+        let Self { shared, groups, .. } = self;
+        for _ in 0..most {
+            let oldest = shared.pool.oldest_droppable().filter(|_| shared.exceeds(0, 0));
+            let Some(offset) = oldest else { return };
+            for group in groups.values_mut() {
+                group.expel(shared, offset, Reason::Overflow, now_ms);
+            }
+        }
+    }
+
+    /// Whether there is room for so many more messages and bytes, those on their way included.
+    pub fn admits(&self, messages: u64, bytes: u64) -> bool {
+        self.shared.config.overflow == crate::Overflow::DropOldest || !self.shared.exceeds(messages, bytes)
+    }
+
+    // --- messages that leave for another queue
+
+    /// Up to `max` messages that leave, each once, in the order of their numbers within a group. They are to be brought
+    /// there in that order. None before all messages are registered again.
+    pub fn take_leaving(&mut self, max: usize) -> Vec<Leaving> {
+        let mut taken = Vec::new();
+        if self.registered_to < self.restored_to {
+            return taken;
+        }
+        for group in self.groups.values_mut() {
+            group.take_leaving(max - taken.len(), &mut taken);
+        }
+        taken
+    }
+
+    /// It did not work: that message of a group and those behind it are to be taken again.
+    pub fn give_back_leaving(&mut self, group: GroupId, from_number: u64) {
+        if let Some(group) = self.groups.get_mut(&group.0) {
+            group.give_back(from_number);
+        }
+    }
+
+    /// A message has arrived where it went, durably: it is settled.
+    pub fn left(&mut self, group: GroupId, number: u64) {
+        if let Some(group) = self.groups.get_mut(&group.0) {
+            group.left(&mut self.shared, number);
+        }
+    }
+
+    // --- lasting
+
+    /// Appends a batch of all events since the last flush to `into`, if there are any. Its number: 1, 2, 3 …
+    pub fn flush(&mut self, into: &mut Vec<u8>) -> Option<u64> {
+        let flush = self.shared.recorder.flush(self.registered_to, into)?;
+        for id in self.shared.departed.drain(..) {
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.seal(flush);
+            }
+        }
+        Some(flush)
+    }
+
+    /// Whether nothing has happened since the last flush.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.shared.recorder.is_empty()
+    }
+
+    /// Whether there are events that somebody waits for to last.
+    pub fn flush_is_due(&self) -> bool {
+        self.shared.recorder.is_due()
+    }
+
+    /// Flushes up to this one are durable.
+    pub fn durable(&mut self, flush: u64, now_ms: u64) {
+        self.groups.values_mut().for_each(|group| group.durable(flush));
+        self.durable_to = flush;
+        self.free_lines(&mut { self.at_once }, now_ms);
+    }
+
+    /// Lets those out that waited until it is durable that the one before of their key is settled, as long as `most` is
+    /// not 0.
+    fn free_lines(&mut self, most: &mut usize, now_ms: u64) {
+        let Self { shared, groups, durable_to, .. } = self;
+        while *most > 0
+            && let Some(next) = shared.freeing.pop_front_if(|freeing| freeing.flush <= *durable_to)
+        {
+            *most -= 1;
+            if let Some(group) = groups.get_mut(&next.group) {
+                group.advance(shared, next, now_ms);
+            }
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Refusal> {
+    let is_odd = |c: char| c.is_control() || matches!(c, '/' | '+' | '#');
+    if !(1..=GROUP_NAME_BYTES_MAX).contains(&name.len()) || name.contains(is_odd) {
+        let rule = "the name of a group has 1 to 255 bytes, and no control characters, '/', '+' or '#'";
+        return Err(Refusal::Invalid(rule.into()));
+    }
+    Ok(())
+}

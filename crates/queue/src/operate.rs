@@ -1,0 +1,236 @@
+//! What operators do with a queue, and see of it.
+
+use std::ops::Range;
+
+use crate::ask::{GroupInfo, Info, Reason};
+use crate::event::Event;
+use crate::group::{Group, State};
+use crate::machine::{GroupId, Queue};
+use crate::meta::Meta;
+use crate::shared::Shared;
+
+/// Entries that are freed in the time that a message takes otherwise.
+const FREED_PER_MESSAGE: usize = 8;
+
+impl Queue {
+    /// Settles all messages of a group, or of all groups, whoever has them; but none that leave. How many there were.
+    pub fn purge(&mut self, group: Option<GroupId>) -> u64 {
+        let (mut next, mut purged) = (Some(0), 0);
+        while let Some(from) = next {
+            let (count, rest) = self.purge_some(group, from..u64::MAX);
+            (next, purged) = (rest, purged + count);
+        }
+        purged
+    }
+
+    /// The same of some messages in a range of offsets, so that nothing else waits for long: how many were settled, and
+    /// where to go on.
+    pub fn purge_some(&mut self, group: Option<GroupId>, offsets: Range<u64>) -> (u64, Option<u64>) {
+        let Self { shared, groups, at_once, .. } = self;
+        let mut groups: Vec<&mut Group> =
+            groups.values_mut().filter(|known| group.is_none_or(|group| group.0 == known.id)).collect();
+        let staying = shared.pool.staying().0;
+        let (mut left, mut from, mut purged) = (*at_once, offsets.start, 0);
+        let next = loop {
+            let firsts = groups.iter().filter_map(|group| group.first_from(shared, from));
+            let first = firsts.min().filter(|first| *first < offsets.end);
+            let Some(first) = first.filter(|_| left > 0) else { break first };
+            // A piece in one group after the other: what is settled in a row is told in one event.
+            let most = (left / groups.len()).max(1) as u64;
+            let piece = first..offsets.end.min(first.saturating_add(most));
+            for group in &mut groups {
+                let (settled, seen) = group.purge(shared, piece.clone());
+                purged += settled;
+                left = left.saturating_sub(seen);
+            }
+            left = left.saturating_sub(1);
+            from = piece.end;
+        };
+        (if group.is_none() { staying - shared.pool.staying().0 } else { purged }, next)
+    }
+
+    /// Lets up to `max` messages of the group `default` leave that another queue has moved here and nobody has: back to
+    /// where they came from. Messages of a key leave in their order, behind one that is out they stay. How many leave.
+    pub fn redrive(&mut self, max: u64, now_ms: u64) -> u64 {
+        let (mut next, mut moved) = (Some(0), 0);
+        while let Some(from) = next {
+            let (count, rest) = self.redrive_some(from, max - moved, now_ms);
+            (next, moved) = (rest, moved + count);
+        }
+        moved
+    }
+
+    /// The same of some messages from an offset on, so that nothing else waits for long: how many leave, and where to go
+    /// on.
+    pub fn redrive_some(&mut self, from: u64, max: u64, now_ms: u64) -> (u64, Option<u64>) {
+        let Some(group) = self.groups.get_mut(&GroupId::DEFAULT.0) else { return (0, None) };
+        group.redrive(&mut self.shared, from, max, self.at_once, now_ms)
+    }
+
+    /// It is of no use any more: frees some of what it knows. Returns whether there is more; what then is left may be
+    /// dropped at once.
+    pub fn dissolve(&mut self) -> bool {
+        let mut most = self.at_once.saturating_mul(FREED_PER_MESSAGE);
+        self.groups.values_mut().chain(&mut self.remains).for_each(|group| group.thin(&mut most));
+        self.shared.pool.thin(&mut most);
+        self.seen.thin(&mut most);
+        self.dropped.thin(&mut most);
+        most == 0
+    }
+
+    /// Makes messages pending again that a group has settled, as if they had never been delivered to it. Those that are
+    /// pending stay as they are; those that have expired, were thrown away as duplicates, or were
+    /// never registered, are passed over. How many are
+    /// pending again.
+    pub fn replay_from(&mut self, group: GroupId, pending: &[Meta], now_ms: u64) -> u64 {
+        let Some(group) = self.groups.get_mut(&group.0) else { return 0 };
+        let shared = &mut self.shared;
+        shared.go_on_living();
+        let ttl_ms = shared.config.ttl_ms;
+        let mut count = 0;
+        let mut run = 0..0;
+        for meta in pending {
+            let is_over = meta.expires_with(ttl_ms) <= now_ms || self.dropped.contains(meta.offset);
+            let is_there = group.first_from(shared, meta.offset) == Some(meta.offset);
+            if is_over || is_there || meta.offset >= self.registered_to {
+                continue;
+            }
+            if run.end != meta.offset {
+                record_pending(shared, group.id, &run);
+                run = meta.offset..meta.offset;
+            }
+            run.end += 1;
+            shared.pool.put(meta);
+            group.add(shared, meta.offset, now_ms);
+            count += 1;
+        }
+        record_pending(shared, group.id, &run);
+        count
+    }
+
+    /// Appends up to `max` unsettled messages of a group from an offset on: offset, deliveries, state.
+    pub fn peek(&self, group: GroupId, from: u64, max: usize, out: &mut Vec<(u64, u32, &'static str)>) {
+        let Some(group) = self.groups.get(&group.0) else { return };
+        for offset in group.pending.from(from).take(max) {
+            let count = group.entries.get(&offset).map_or(0, |entry| entry.count);
+            let state = match group.state(offset) {
+                State::Idle if group.is_ready(&self.shared, offset) => "ready",
+                State::Idle => "blocked",
+                State::Leased { .. } => "leased",
+                State::Delayed { .. } => "delayed",
+                State::Leaving { .. } => "leaving",
+            };
+            out.push((offset, count, state));
+        }
+    }
+
+    /// Says how the queue is; all but its name, its settings, and who waits.
+    pub fn info(&self, into: &mut Info) {
+        let pool = &self.shared.pool;
+        into.messages = pool.len();
+        into.bytes = pool.bytes();
+        into.oldest_ms = pool.first().map(|(_, known)| known.timestamp_ms);
+        into.duplicates = self.duplicates;
+        into.groups = self
+            .names
+            .values()
+            .filter_map(|id| self.groups.get(&id.0))
+            .map(|group| group.info(&self.shared))
+            .collect();
+    }
+
+    /// The lowest offset that some group has not settled; if there is none, what is registered. The log may forget what
+    /// lies below when all that has happened up to now is durable.
+    pub fn needed_from(&self) -> u64 {
+        let first = self.groups.values().filter_map(|group| group.first_from(&self.shared, 0)).min();
+        first.unwrap_or(self.registered_to.max(self.restored_to))
+    }
+
+    /// The lowest `max` offsets from `from` on that some group has not settled.
+    pub fn needed(&self, from: u64, max: usize) -> Vec<u64> {
+        let next = |from| self.groups.values().filter_map(|group| group.first_from(&self.shared, from)).min();
+        std::iter::successors(next(from), |&last| next(last + 1)).take(max).collect()
+    }
+}
+
+fn record_pending(shared: &mut Shared, group: u32, run: &std::ops::Range<u64>) {
+    if !run.is_empty() {
+        shared.recorder.record(&Event::Pending { group, offsets: run.clone() });
+    }
+}
+
+impl Group {
+    /// Settles what is pending in a range and does not leave: how many that were, and how many it has looked at.
+    fn purge(&mut self, shared: &mut Shared, offsets: Range<u64>) -> (u64, usize) {
+        let (mut from, mut purged, mut seen) = (offsets.start, 0, 0);
+        while shared
+            .pool
+            .late(self.id)
+            .and_then(|late| late.first_from(from))
+            .is_some_and(|at| at < offsets.end)
+        {
+            self.join(shared, from, 0);
+        }
+        while let Some(offset) = self.pending.first_from(from).filter(|offset| *offset < offsets.end) {
+            (from, seen) = (offset + 1, seen + 1);
+            if !matches!(self.state(offset), State::Leaving { .. }) {
+                self.withdraw(shared, offset);
+                // Nothing comes out of a line before this that is not settled: the time does not matter.
+                self.finish(shared, offset, 0);
+                purged += 1;
+            }
+        }
+        (purged, seen)
+    }
+
+    fn redrive(
+        &mut self,
+        shared: &mut Shared,
+        mut from: u64,
+        max: u64,
+        at_once: usize,
+        now_ms: u64,
+    ) -> (u64, Option<u64>) {
+        let (mut moved, mut seen) = (0, 0);
+        while moved < max
+            && let Some(offset) = self.pending.first_from(from)
+        {
+            if seen == at_once {
+                return (moved, Some(offset));
+            }
+            (from, seen) = (offset + 1, seen + 1);
+            let line = shared.line_of(offset);
+            let is_moved = shared.pool.get(offset).is_some_and(|known| known.is_moved);
+            let is_free = self.state(offset) == State::Idle
+                && (self.is_ready(shared, offset) || line.is_some_and(|key| self.is_redriven(key)));
+            if is_moved && is_free {
+                self.withdraw(shared, offset);
+                self.depart(shared, offset, Reason::Redriven, now_ms);
+                moved += 1;
+            }
+        }
+        (moved, None)
+    }
+
+    fn info(&self, shared: &Shared) -> GroupInfo {
+        let ready = self.ready.iter().map(crate::runs::Runs::len).sum::<u64>();
+        let leaving = self.leaving.len() as u64;
+        let others = ready + leaving + self.leased + self.delayed;
+        let first = self.pending.first().and_then(|offset| shared.pool.get(offset));
+        GroupInfo {
+            name: self.name.to_string(),
+            ready,
+            leased: self.leased,
+            delayed: self.delayed,
+            blocked: self.pending.len().saturating_sub(others),
+            leaving,
+            oldest_ms: first.map(|known| known.timestamp_ms),
+            waiting: 0,
+            delivered: self.counters.delivered,
+            redelivered: self.counters.redelivered,
+            acked: self.counters.acked,
+            nacked: self.counters.nacked,
+            dead: self.counters.dead,
+        }
+    }
+}

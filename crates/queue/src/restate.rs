@@ -1,0 +1,138 @@
+//! A queue written as a whole, some of it at a time, while it goes on.
+//!
+//! First it is said which groups there are, then each part says anew what is so of some messages at that moment. What
+//! happens to a message before its part comes is said by the part, what happens later by later events: so parts say
+//! nothing that is not so, and once all have come, what was there before the first is of no use any more.
+
+use std::ops::Range;
+
+use crate::event::Event;
+use crate::group::{Gone, Group, State};
+use crate::machine::Queue;
+use crate::recorder::Recorder;
+use crate::runs::Runs;
+
+/// How far a queue has been written: [`Queue::begin_walk`].
+#[derive(Debug)]
+pub struct Walk {
+    /// Messages below this offset are spoken of; what comes behind is told by events.
+    to: u64,
+    /// Identifiers, by how many there were before.
+    ids: Range<u64>,
+    /// Duplicates from this offset on are to come.
+    dropped: u64,
+    /// Groups that are to come, the last one first.
+    groups: Vec<u32>,
+    /// Messages of the next group from this offset on.
+    from: u64,
+}
+
+impl Queue {
+    /// Whether a snapshot speaks of no more things than this.
+    pub fn is_brief(&self, most: usize) -> bool {
+        let of_group = |group: &Group| {
+            let late = self.shared.pool.late(group.id).map_or(0, Runs::count);
+            group.pending.count() + group.entries.len() + late
+        };
+        let groups: usize = self.groups.values().map(of_group).sum();
+        groups + self.dropped.count() + self.seen.ids_len() <= most
+    }
+
+    /// Appends a batch to `into` that stands for all that were flushed, together with the [parts](Self::walk) that follow, once
+    /// these have all come. Nothing may have happened since the last flush.
+    pub fn begin_walk(&self, into: &mut Vec<u8>) -> Walk {
+        // An identifier that is told before its message makes that a duplicate of itself.
+        debug_assert!(self.shared.recorder.is_empty(), "what is recorded is flushed before a snapshot");
+        let to = self.shared.recorder.said();
+        let mut recorder = Recorder::default();
+        recorder.record(&Event::Numbers { last: self.last_number });
+        for (who, number) in self.seen.movers() {
+            recorder.record(&Event::Moved { who, number });
+        }
+        for group in self.groups.values() {
+            let Group { id, ref name, last_number, .. } = *group;
+            recorder.record(&Event::Group { group: id, name, last_number });
+        }
+        recorder.flush(to, into);
+        let groups = self.groups.keys().rev().copied().collect();
+        Walk { to, ids: self.seen.places(), dropped: 0, groups, from: 0 }
+    }
+
+    /// Appends the next part to `into`, of about `most` things. Other batches may come in between; wherever it is
+    /// replayed among them, it says nothing new. Nothing if there is none: all has been said. Nothing may have happened since the
+    /// last flush that somebody waits for.
+    pub fn walk(&self, walk: &mut Walk, most: usize, into: &mut Vec<u8>) -> Option<()> {
+        debug_assert!(!self.flush_is_due(), "what is recorded is flushed before a snapshot");
+        let mut recorder = Recorder::default();
+        // It is no news that something is registered.
+        while recorder.flush(walk.to, into).is_none() {
+            if !walk.ids.is_empty() {
+                let ids = walk.ids.start..walk.ids.end.min(walk.ids.start + most as u64);
+                walk.ids.start = ids.end;
+                for (id, timestamp_ms) in self.seen.ids_at(ids) {
+                    recorder.record(&Event::Known { id, timestamp_ms });
+                }
+            } else if walk.dropped < walk.to {
+                let end = end_of(&self.dropped, walk.dropped..walk.to, most);
+                for offsets in self.dropped.runs_within(walk.dropped..end) {
+                    recorder.record(&Event::Dropped { offsets });
+                }
+                walk.dropped = end;
+            } else {
+                self.walk_groups(walk, most, &mut recorder)?;
+            }
+        }
+        Some(())
+    }
+
+    fn walk_groups(&self, walk: &mut Walk, most: usize, recorder: &mut Recorder) -> Option<()> {
+        let id = *walk.groups.last()?;
+        if let Some(group) = self.groups.get(&id)
+            && walk.from < walk.to
+        {
+            let rest = walk.from..walk.to;
+            walk.from = group.restate(self.shared.pool.late(id), rest, most, recorder);
+        } else {
+            // It has been removed, or all of it has been said.
+            walk.groups.pop();
+            walk.from = 0;
+        }
+        Some(())
+    }
+}
+
+/// Where so many runs of those in a range end.
+fn end_of(runs: &Runs, range: Range<u64>, most: usize) -> u64 {
+    runs.runs_within(range.clone()).nth(most).map_or(range.end, |run| run.start)
+}
+
+impl Group {
+    /// Says what is so of the first messages of a range, about `most`. Returns where those end.
+    fn restate(&self, late: Option<&Runs>, range: Range<u64>, most: usize, recorder: &mut Recorder) -> u64 {
+        let group = self.id;
+        let entry = self.entries.range(range.clone()).nth(most).map(|(&offset, _)| offset);
+        let pending = end_of(&self.pending, range.clone(), most);
+        let late_end = late.map(|late| end_of(late, range.clone(), most));
+        let end = [entry, late_end].into_iter().flatten().fold(pending, u64::min);
+        let range = range.start..end;
+        recorder.record(&Event::Settled { group, offsets: range.clone() });
+        let late = late.into_iter().flat_map(|late| late.runs_within(range.clone()));
+        for offsets in self.pending.runs_within(range.clone()).chain(late) {
+            recorder.record(&Event::Pending { group, offsets });
+        }
+        for (&offset, entry) in self.entries.range(range.clone()).filter(|(_, entry)| entry.count > 0) {
+            recorder.delivered(group, offset, entry.delivered());
+        }
+        for (&offset, entry) in self.entries.range(range) {
+            if entry.not_before_ms > 0 {
+                recorder.record(&Event::Delayed { group, offset, until_ms: entry.not_before_ms });
+            }
+            if let State::Leaving { number } = entry.state
+                && let Some(&Gone { reason, since_ms, .. }) = self.leaving.get(&number)
+            {
+                recorder.record(&Event::Leaving { group, offset, number, reason, since_ms });
+            }
+        }
+        end
+    }
+}

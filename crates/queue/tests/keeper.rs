@@ -1,0 +1,154 @@
+//! A keeper and its log of messages: what is delivered is what stands in the log, whatever was there before.
+
+use mainstem_log::{Batch, BatchBuilder, BatchHeader, Durability, LogId, Memory, Options, Store};
+use mainstem_queue::{Config, GroupId, Keeper, Settlement, Taking, Tuning, Verdict};
+
+/// Compressed batches are none of these tests' business.
+fn nothing(_: &Batch<'_>) -> Option<Vec<u8>> {
+    None
+}
+
+struct World {
+    store: Memory,
+    messages: LogId,
+    keeper: Keeper,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut store = Memory::new();
+        let messages = store.open("messages", &Options::default()).unwrap();
+        let config = Config::default();
+        let keeper = Keeper::open(&mut store, "state", messages, Durability::Os, config, nothing).unwrap();
+        Self { store, messages, keeper }
+    }
+
+    /// Appends a batch, and tells the keeper of it or not.
+    fn append(&mut self, texts: &[&str], is_told: bool) {
+        let mut builder = BatchBuilder::default();
+        for text in texts {
+            builder.push(1_000, None, Some(text.as_bytes()));
+        }
+        let batch = builder.finish();
+        let appended = self.store.append(self.messages, batch).unwrap();
+        if is_told {
+            self.keeper.appended(batch, appended.base_offset);
+        }
+    }
+
+    /// What has been appended from an offset on comes to nothing.
+    fn take_back(&mut self, from: u64) {
+        self.store.truncate_suffix(self.messages, from).unwrap();
+    }
+
+    fn register(&mut self) {
+        self.store.commit();
+        let to = self.store.status(self.messages).committed;
+        while self.keeper.register(&mut self.store, to, 1_000, BatchHeader::is_control).unwrap() {}
+    }
+
+    fn take(&mut self, max: usize) -> Vec<String> {
+        self.take_with(max, Verdict::Ack)
+    }
+
+    fn take_with(&mut self, max: usize, verdict: Verdict) -> Vec<String> {
+        let group = GroupId::DEFAULT;
+        let taking = Taking { group, consumer: 1, max, bytes_max: usize::MAX, lease_ms: None };
+        let mut texts = Vec::new();
+        let mut receipts = Vec::new();
+        let each = |delivery: mainstem_queue::Delivery| {
+            let value = delivery.payload.record().value.unwrap_or_default().to_vec();
+            texts.push(String::from_utf8(value).unwrap());
+            receipts.push(delivery.receipt);
+        };
+        let count = self.keeper.lease(&mut self.store, &taking, 1_000, each).unwrap();
+        assert_eq!(count, texts.len());
+        for receipt in receipts {
+            let settlement = Settlement { receipt, verdict };
+            self.keeper.settle(group, &settlement, 1_000, 0).unwrap();
+        }
+        texts
+    }
+}
+
+/// What somebody sees of a queue.
+fn seen(keeper: &Keeper) -> Vec<(u64, u32)> {
+    let mut messages = Vec::new();
+    keeper.queue().peek(GroupId::DEFAULT, 0, usize::MAX, &mut messages);
+    messages.into_iter().map(|(offset, count, _)| (offset, count)).collect()
+}
+
+#[test]
+fn a_snapshot_in_parts_is_as_good_as_what_was_before_it_wherever_the_process_ends() {
+    let mut world = World::new();
+    world.keeper.tune(Tuning { at_once: 3, snapshot_bytes: 40, ..Tuning::default() });
+    let (mut removed, mut completions) = (0, Vec::new());
+    for round in 0..400 {
+        if round % 2 == 0 {
+            world.append(&["a", "b", "c"], true);
+            world.register();
+        }
+        // Every third one comes back, and is delivered again some time.
+        let verdict = if round % 3 == 0 { Verdict::Nack(Some(0)) } else { Verdict::Ack };
+        world.take_with(1, verdict);
+        world.keeper.store_events(&mut world.store, 1_000);
+        world.store.commit();
+        world.store.completions(&mut completions);
+        for completion in completions.drain(..) {
+            world.keeper.arrived(&mut world.store, &completion, 1_000);
+        }
+        removed += u64::from(world.store.status(world.keeper.state_log()).start > 0);
+        // Another one, that begins here.
+        let (config, to) = (Config::default(), world.store.status(world.messages).committed);
+        let mut again =
+            Keeper::open(&mut world.store, "state", world.messages, Durability::Os, config, nothing).unwrap();
+        while again.register(&mut world.store, to, 1_000, BatchHeader::is_control).unwrap() {}
+        assert_eq!(seen(&again), seen(&world.keeper), "after {round} rounds");
+    }
+    assert!(removed > 0);
+}
+
+#[test]
+fn messages_are_the_same_whether_the_keeper_was_told_of_them_or_reads_them() {
+    for told in [[true, true, true], [false, false, false], [true, false, true], [false, true, false]] {
+        let mut world = World::new();
+        world.append(&["a", "b"], told[0]);
+        world.append(&["c"], told[1]);
+        world.append(&["d", "e", "f"], told[2]);
+        world.register();
+        assert_eq!(world.take(4), ["a", "b", "c", "d"], "{told:?}");
+        assert_eq!(world.take(4), ["e", "f"], "{told:?}");
+    }
+}
+
+#[test]
+fn what_came_to_nothing_is_not_delivered() {
+    let mut world = World::new();
+    world.append(&["a"], true);
+    world.append(&["lost", "lost too"], true);
+    world.take_back(1);
+    world.append(&["b"], true);
+    world.register();
+    assert_eq!(world.take(9), ["a", "b"]);
+    world.append(&["lost"], true);
+    world.take_back(2);
+    world.keeper.came_to_nothing();
+    world.append(&["c"], false);
+    world.register();
+    assert_eq!(world.take(9), ["c"]);
+}
+
+#[test]
+fn nothing_is_remembered_of_what_was_read_before_it_was_durable() {
+    let mut world = World::new();
+    world.append(&["a"], false);
+    world.register();
+    // The keeper forgets it, so that it is read once more when it is taken.
+    world.keeper.appended(&[], 0);
+    world.append(&["lost"], false);
+    assert_eq!(world.take(1), ["a"]);
+    world.take_back(1);
+    world.append(&["b"], false);
+    world.register();
+    assert_eq!(world.take(1), ["b"]);
+}

@@ -1,0 +1,412 @@
+//! The life of messages in a queue, one step after the other.
+
+use mainstem_queue::{Config, GroupId, Lease, Meta, Queue, Reason, Receipt, Refusal, Settlement, Verdict};
+
+const GROUP: GroupId = GroupId::DEFAULT;
+
+fn message(offset: u64) -> Meta {
+    Meta { offset, timestamp_ms: 1_000, bytes: 10, expires_ms: u64::MAX, ..Meta::default() }
+}
+
+fn queue(pairs: &[(&str, &str)], messages: impl IntoIterator<Item = Meta>) -> Queue {
+    let mut queue = Queue::new(Config::from_pairs(pairs.iter().copied()).unwrap());
+    for meta in messages {
+        queue.register(meta, 1_000);
+    }
+    queue
+}
+
+fn lease(queue: &mut Queue, consumer: u64, max: usize, now_ms: u64) -> Vec<Lease> {
+    let mut leases = Vec::new();
+    queue.lease(GROUP, consumer, max, None, now_ms, &mut leases);
+    leases
+}
+
+fn offsets(leases: &[Lease]) -> Vec<u64> {
+    leases.iter().map(|lease| lease.receipt.offset).collect()
+}
+
+fn settle(queue: &mut Queue, receipt: Receipt, verdict: Verdict, now_ms: u64) -> Result<(), Refusal> {
+    queue.settle(GROUP, &Settlement { receipt, verdict }, now_ms, 0)
+}
+
+/// Flushes, as if to a disk that is at once.
+fn flush(queue: &mut Queue, now_ms: u64) -> Option<Vec<u8>> {
+    let mut events = Vec::new();
+    let number = queue.flush(&mut events)?;
+    queue.durable(number, now_ms);
+    Some(events)
+}
+
+/// The same queue after a crash that left these batches.
+fn again(batches: &[&[u8]], life: u32) -> Queue {
+    let mut again = queue(&[], []);
+    for batch in batches {
+        again.replay(batch).unwrap();
+    }
+    again.begin_life(life);
+    again.register(message(0), 3_000);
+    again
+}
+
+#[test]
+fn a_receipt_of_a_delivery_that_a_crash_has_made_forget_fits_no_other_one() {
+    let mut first = queue(&[], [message(0)]);
+    first.begin_life(10);
+    let lost = lease(&mut first, 1, 1, 1_000)[0].receipt;
+    let mut second = again(&[], 20);
+    let receipt = lease(&mut second, 2, 1, 3_000)[0].receipt;
+    assert_eq!((lost.offset, lost.count), (receipt.offset, receipt.count));
+    assert_eq!(settle(&mut second, lost, Verdict::Ack, 3_001), Err(Refusal::Stale));
+    // Nor after another crash, which forgets nothing.
+    let delivered = flush(&mut second, 3_002).unwrap();
+    let mut snapshot = Vec::new();
+    second.snapshot(&mut snapshot);
+    for batch in [&delivered, &snapshot] {
+        let mut third = again(&[batch], 30);
+        assert_eq!(settle(&mut third, lost, Verdict::Ack, 4_000), Err(Refusal::Stale));
+        assert_eq!(settle(&mut third, receipt, Verdict::Ack, 4_000), Ok(()), "nobody else has had it since");
+    }
+}
+
+#[test]
+fn a_receipt_still_counts_when_nobody_could_be_given_the_message_since() {
+    let mut first = queue(&[], [message(0)]);
+    first.begin_life(10);
+    let receipt = lease(&mut first, 1, 1, 1_000)[0].receipt;
+    let mut second = again(&[&flush(&mut first, 1_001).unwrap()], 20);
+    let unread = lease(&mut second, 2, 1, 3_000)[0];
+    second.take_back(GROUP, &unread, 3_001);
+    assert_eq!(settle(&mut second, unread.receipt, Verdict::Ack, 3_002), Err(Refusal::Stale));
+    assert_eq!(settle(&mut second, receipt, Verdict::Ack, 3_002), Ok(()));
+}
+
+#[test]
+fn a_receipt_from_before_a_replay_fits_no_delivery_behind_it() {
+    let mut queue = queue(&[], [message(0)]);
+    let before = lease(&mut queue, 1, 1, 1_000)[0].receipt;
+    settle(&mut queue, before, Verdict::Ack, 1_001).unwrap();
+    assert_eq!(queue.replay_from(GROUP, &[message(0)], 1_002), 1);
+    let receipt = lease(&mut queue, 2, 1, 1_003)[0].receipt;
+    assert_eq!(settle(&mut queue, before, Verdict::Ack, 1_004), Err(Refusal::Stale));
+    settle(&mut queue, receipt, Verdict::Ack, 1_004).unwrap();
+}
+
+#[test]
+fn a_rejected_message_leaves_once_its_event_is_durable() {
+    let mut queue = queue(&[], [message(0), message(1)]);
+    let leases = lease(&mut queue, 1, 1, 1_000);
+    settle(&mut queue, leases[0].receipt, Verdict::Reject, 1_001).unwrap();
+    assert_eq!(queue.take_leaving(9), []);
+    flush(&mut queue, 1_002).unwrap();
+    let leaving = queue.take_leaving(9);
+    assert_eq!(leaving.len(), 1);
+    assert_eq!((leaving[0].offset, leaving[0].number, leaving[0].reason), (0, 1, Reason::Rejected));
+    assert_eq!(queue.take_leaving(9), []);
+    queue.give_back_leaving(GROUP, 1);
+    assert_eq!(queue.take_leaving(9), leaving);
+    assert_eq!(queue.needed_from(), 0);
+    queue.left(GROUP, 1);
+    assert_eq!(queue.needed_from(), 1);
+}
+
+#[test]
+fn a_message_waits_until_it_is_durable_that_the_one_before_of_its_key_is_settled() {
+    let keyed = |offset| Meta { key: Some(5), ..message(offset) };
+    let mut queue = queue(&[], [keyed(0), keyed(1), message(2)]);
+    let leases = lease(&mut queue, 1, 9, 1_000);
+    assert_eq!(offsets(&leases), [0, 2]);
+    settle(&mut queue, leases[0].receipt, Verdict::Ack, 1_001).unwrap();
+    assert!(!queue.can_lease(GROUP, 1));
+    flush(&mut queue, 1_002).unwrap();
+    assert_eq!(offsets(&lease(&mut queue, 1, 9, 1_003)), [1]);
+}
+
+#[test]
+fn what_is_made_again_is_where_it_was() {
+    let mut queue = queue(&[], (0..4).map(message));
+    let leases = lease(&mut queue, 1, 3, 2_000);
+    settle(&mut queue, leases[0].receipt, Verdict::Ack, 2_000).unwrap();
+    settle(&mut queue, leases[1].receipt, Verdict::Nack(Some(500)), 2_000).unwrap();
+    let events = flush(&mut queue, 2_000).unwrap();
+    let mut again = Queue::new(Config::default());
+    again.replay(&events).unwrap();
+    assert_eq!((again.registered_to(), again.needed_from()), (0, 1));
+    for offset in 0..5 {
+        again.register(message(offset), 2_100);
+    }
+    let mut seen = Vec::new();
+    again.peek(GROUP, 0, 9, &mut seen);
+    assert_eq!(seen, [(1, 1, "delayed"), (2, 1, "ready"), (3, 0, "ready"), (4, 0, "ready")]);
+    assert_eq!(again.next_due(), Some(2_500));
+    let late = lease(&mut again, 2, 1, 2_100)[0];
+    assert_eq!((late.receipt.count, late.first_delivered_ms), (2, 2_000));
+}
+
+#[test]
+fn a_message_that_came_back_may_still_be_acknowledged_while_nobody_else_has_it() {
+    let mut queue = queue(&[("lease-ms", "100")], [message(0), message(1)]);
+    let leases = lease(&mut queue, 1, 2, 1_000);
+    queue.tend(1_100);
+    assert!(queue.can_lease(GROUP, 2));
+    for late in [Verdict::Nack(None), Verdict::Release, Verdict::Extend(10)] {
+        assert_eq!(settle(&mut queue, leases[0].receipt, late, 1_101), Err(Refusal::Stale));
+    }
+    assert_eq!(settle(&mut queue, leases[0].receipt, Verdict::Ack, 1_101), Ok(()));
+    let again = lease(&mut queue, 2, 9, 1_102);
+    assert_eq!((offsets(&again), again[0].receipt.count), (vec![1], 2));
+    assert_eq!(settle(&mut queue, leases[1].receipt, Verdict::Ack, 1_103), Err(Refusal::Stale));
+}
+
+#[test]
+fn refused_messages_wait_longer_each_time_and_then_leave() {
+    let settings = [
+        ("backoff-ms", "100"),
+        ("backoff-max-ms", "300"),
+        ("backoff-jitter-percent", "0"),
+        ("max-deliveries", "4"),
+    ];
+    let mut queue = queue(&settings, [message(0)]);
+    let mut now_ms = 1_000;
+    for wait_ms in [100, 200, 300] {
+        let receipt = lease(&mut queue, 1, 1, now_ms)[0].receipt;
+        settle(&mut queue, receipt, Verdict::Nack(None), now_ms).unwrap();
+        assert_eq!(queue.next_due(), Some(now_ms + wait_ms));
+        now_ms += wait_ms;
+        queue.tend(now_ms - 1);
+        assert!(!queue.can_lease(GROUP, 1));
+        queue.tend(now_ms);
+    }
+    let receipt = lease(&mut queue, 1, 1, now_ms)[0].receipt;
+    settle(&mut queue, receipt, Verdict::Nack(None), now_ms).unwrap();
+    flush(&mut queue, now_ms).unwrap();
+    assert_eq!(queue.take_leaving(1)[0].reason, Reason::MaxDeliveries);
+}
+
+#[test]
+fn one_consumer_is_active_until_it_leaves_or_is_silent_and_has_nothing() {
+    let settings = [("single-active-consumer", "true"), ("lease-ms", "100")];
+    let mut queue = queue(&settings, (0..4).map(message));
+    let first = lease(&mut queue, 1, 1, 1_000);
+    assert!(!queue.can_lease(GROUP, 2));
+    assert_eq!(lease(&mut queue, 2, 1, 1_001), []);
+    settle(&mut queue, first[0].receipt, Verdict::Extend(500), 1_050).unwrap();
+    queue.tend(1_200);
+    assert_eq!(lease(&mut queue, 2, 1, 1_200), []);
+    settle(&mut queue, first[0].receipt, Verdict::Ack, 1_201).unwrap();
+    assert_eq!(offsets(&lease(&mut queue, 2, 1, 1_202)), [1]);
+    queue.leave(GROUP, 2, 1_203);
+    assert_eq!(offsets(&lease(&mut queue, 3, 1, 1_203)), [2]);
+}
+
+#[test]
+fn order_by_key_can_be_turned_off_and_on() {
+    let keyed = |offset| Meta { key: Some(5), ..message(offset) };
+    let mut queue = queue(&[], (0..4).map(keyed));
+    assert_eq!(offsets(&lease(&mut queue, 1, 9, 1_000)), [0]);
+    queue.configure(Config { fifo: false, ..Config::default() }, 1_001);
+    let second = lease(&mut queue, 1, 1, 1_002);
+    assert_eq!(offsets(&second), [1]);
+    queue.configure(Config::default(), 1_003);
+    assert!(!queue.can_lease(GROUP, 1));
+    queue.tend(40_000);
+    assert_eq!(offsets(&lease(&mut queue, 1, 9, 40_001)), [0]);
+}
+
+#[test]
+fn names_of_groups_and_how_many_there_are_are_bounded() {
+    let mut queue = queue(&[], []);
+    for name in ["", "a/b", "a+", "#", "a\n", &"a".repeat(256)] {
+        assert!(matches!(queue.open_group(&name.into(), 0), Err(Refusal::Invalid(_))), "{name:?}");
+    }
+    for number in 1..256 {
+        queue.open_group(&format!("group {number}").into(), 0).unwrap();
+    }
+    assert_eq!(queue.open_group(&"one more".into(), 0), Err(Refusal::TooMany));
+    assert!(matches!(queue.remove_group(GROUP), Err(Refusal::Invalid(_))));
+}
+
+#[test]
+fn dead_letters_go_back_in_their_order() {
+    let moved = |offset| Meta {
+        key: Some(5),
+        moved_by: Some(("work/default".into(), offset + 1)),
+        ..message(offset)
+    };
+    let mut queue = queue(&[], (0..3).map(moved).chain([message(3)]));
+    assert_eq!(queue.redrive(9, 1_000), 3);
+    flush(&mut queue, 1_001).unwrap();
+    let leaving = queue.take_leaving(9);
+    let seen: Vec<_> =
+        leaving.iter().map(|leaving| (leaving.number, leaving.offset, leaving.reason)).collect();
+    assert_eq!(seen, [(1, 0, Reason::Redriven), (2, 1, Reason::Redriven), (3, 2, Reason::Redriven)]);
+}
+
+#[test]
+fn the_oldest_make_room_for_the_newest() {
+    let settings = [("length-max", "2"), ("overflow", "drop-oldest"), ("dead-letters", "false")];
+    let mut queue = queue(&settings, [message(0), message(1)]);
+    assert_eq!(offsets(&lease(&mut queue, 1, 1, 1_000)), [0]);
+    queue.register(message(2), 1_000);
+    assert_eq!(queue.needed(0, 9), [0, 2]);
+    assert!(queue.admits(10, 10));
+}
+
+#[test]
+fn a_duplicate_does_not_come_with_a_replay() {
+    let twin = |offset| Meta { dedup_id: Some(b"a".as_slice().into()), ..message(offset) };
+    let twins = [twin(0), twin(1)];
+    let mut queue = queue(&[], twins.clone());
+    let leases = lease(&mut queue, 1, 9, 1_000);
+    assert_eq!(offsets(&leases), [0]);
+    settle(&mut queue, leases[0].receipt, Verdict::Ack, 1_001).unwrap();
+    let events = flush(&mut queue, 1_002).unwrap();
+    let mut snapshot = Vec::new();
+    queue.snapshot(&mut snapshot);
+    for made_from in [events, snapshot] {
+        let mut again = Queue::new(Config::default());
+        again.replay(&made_from).unwrap();
+        for twin in &twins {
+            again.register(twin.clone(), 1_003);
+        }
+        assert_eq!(again.replay_from(GROUP, &twins, 1_003), 1, "after a restart");
+        assert_eq!(offsets(&lease(&mut again, 1, 9, 1_003)), [0]);
+    }
+    assert_eq!(queue.replay_from(GROUP, &twins, 1_003), 1);
+    assert_eq!(offsets(&lease(&mut queue, 1, 9, 1_003)), [0]);
+}
+
+/// Does what is due, as often as there is something.
+fn tend_all(queue: &mut Queue, now_ms: u64) {
+    while queue.next_due().is_some_and(|due_ms| due_ms <= now_ms) {
+        queue.tend(now_ms);
+    }
+}
+
+fn counts(queue: &Queue) -> Vec<(String, u64, u64)> {
+    let mut info = mainstem_queue::Info::default();
+    queue.info(&mut info);
+    info.groups.iter().map(|group| (group.name.clone(), group.ready, group.blocked)).collect()
+}
+
+#[test]
+fn a_purge_goes_on_in_steps_and_leaves_what_came_later() {
+    let mut queue = queue(&[], (0..50).map(message));
+    queue.open_group(&"other".into(), 1_000).unwrap();
+    queue.set_at_once(10);
+    lease(&mut queue, 1, 30, 1_000);
+    let (mut next, mut steps, mut purged) = (Some(0), 0, 0);
+    while let Some(from) = next {
+        queue.register(message(50 + steps), 1_000);
+        let (count, rest) = queue.purge_some(None, from..50);
+        (next, steps, purged) = (rest, steps + 1, purged + count);
+    }
+    assert_eq!((purged, steps), (50, 10));
+    assert_eq!(queue.needed_from(), 50);
+    flush(&mut queue, 1_001).unwrap();
+    assert_eq!(counts(&queue), [("default".into(), 10, 0), ("other".into(), 10, 0)]);
+}
+
+#[test]
+fn a_purge_that_is_cut_short_has_settled_what_it_said() {
+    let mut queue = queue(&[], (0..50).map(message));
+    queue.set_at_once(10);
+    let (count, next) = queue.purge_some(None, 0..50);
+    assert_eq!((count, next), (10, Some(10)));
+    let events = flush(&mut queue, 1_001).unwrap();
+    queue.purge_some(None, 10..50);
+    let mut again = Queue::new(Config::default());
+    again.replay(&events).unwrap();
+    assert_eq!(again.needed_from(), 10);
+}
+
+#[test]
+fn a_new_group_gets_old_messages_in_steps_though_others_settle_them() {
+    let keyed = |offset| Meta { key: Some(5), ..message(offset) };
+    let mut queue = queue(&[("fifo", "true")], (0..50).map(keyed));
+    queue.set_at_once(10);
+    let group = queue.open_group(&"late".into(), 1_000).unwrap();
+    let mut events = flush(&mut queue, 1_000).unwrap();
+    assert_eq!(counts(&queue), [("default".into(), 1, 49), ("late".into(), 1, 9)]);
+    // Those that are given later are there all the same, behind a snapshot too, and what comes now stands behind them.
+    queue.purge(Some(GROUP));
+    queue.register(keyed(50), 1_000);
+    flush(&mut queue, 1_000).unwrap();
+    assert_eq!(queue.needed_from(), 0);
+    assert_eq!(queue.needed(20, 3), [20, 21, 22]);
+    let mut snapshot = Vec::new();
+    queue.snapshot(&mut snapshot);
+    events.clear();
+    tend_all(&mut queue, 1_000);
+    assert_eq!(counts(&queue)[1], ("late".into(), 1, 50));
+    let mut again = Queue::new(Config::default());
+    again.replay(&snapshot).unwrap();
+    for offset in 0..51 {
+        again.register(keyed(offset), 1_000);
+    }
+    assert_eq!(counts(&again), [("default".into(), 1, 0), ("late".into(), 1, 50)]);
+    for offset in 0..51 {
+        let mut leases = Vec::new();
+        queue.lease(group, 1, 9, None, 1_000, &mut leases);
+        assert_eq!(offsets(&leases), [offset]);
+        let settlement = Settlement { receipt: leases[0].receipt, verdict: Verdict::Ack };
+        queue.settle(group, &settlement, 1_000, 0).unwrap();
+        flush(&mut queue, 1_000).unwrap();
+    }
+    assert_eq!(queue.needed_from(), 50);
+}
+
+#[test]
+fn a_group_that_is_removed_lets_its_messages_go_in_steps() {
+    let mut queue = queue(&[], (0..50).map(message));
+    queue.set_at_once(10);
+    for is_joined in [true, false] {
+        let group = queue.open_group(&"other".into(), 1_000).unwrap();
+        if is_joined {
+            tend_all(&mut queue, 1_000);
+            queue.lease(group, 7, 20, None, 1_000, &mut Vec::new());
+        }
+        queue.remove_group(group).unwrap();
+        assert_eq!(queue.group("other"), None);
+        tend_all(&mut queue, 1_000);
+    }
+    assert_eq!(queue.purge(None), 50);
+    let mut info = mainstem_queue::Info::default();
+    queue.info(&mut info);
+    assert_eq!((info.messages, info.bytes, queue.needed_from()), (0, 0, 50));
+    assert!(queue.admits(1, 1));
+    let mut pieces = 1;
+    (50..1_000).for_each(|offset| queue.register(message(offset), 1_000));
+    lease(&mut queue, 1, 900, 1_000);
+    while queue.dissolve() {
+        pieces += 1;
+    }
+    assert!(pieces > 10, "{pieces}");
+}
+
+#[test]
+fn what_follows_of_a_key_is_redriven_in_the_next_step_too() {
+    let moved = |offset| Meta { key: Some(5), moved_by: Some(("q/g".into(), offset + 1)), ..message(offset) };
+    let mut queue = queue(&[], (0..25).map(moved));
+    queue.set_at_once(10);
+    let (mut next, mut moved) = (Some(0), 0);
+    while let Some(from) = next {
+        let (count, rest) = queue.redrive_some(from, 100, 1_000);
+        (next, moved) = (rest, moved + count);
+    }
+    assert_eq!(moved, 25);
+}
+
+#[test]
+fn many_of_a_key_become_free_in_steps() {
+    let keyed = |offset| Meta { key: Some(1 + offset / 2), ..message(offset) };
+    let mut queue = queue(&[], (0..100).map(keyed));
+    queue.set_at_once(10);
+    for lease in lease(&mut queue, 1, 100, 1_000) {
+        settle(&mut queue, lease.receipt, Verdict::Ack, 1_000).unwrap();
+    }
+    flush(&mut queue, 1_001).unwrap();
+    assert_eq!(counts(&queue), [("default".into(), 10, 40)]);
+    tend_all(&mut queue, 1_001);
+    assert_eq!(counts(&queue), [("default".into(), 50, 0)]);
+}

@@ -1,0 +1,161 @@
+//! What consumers, and queues that messages leave for, rely upon: watched without knowing how a queue works.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mainstem_queue::{Config, Lease, Meta, Receipt};
+
+pub(crate) type Broken = Result<(), String>;
+
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    consumer: u64,
+    until_ms: u64,
+}
+
+/// What has been seen of a queue, by group and offset. Flushes are counted from the beginning, over all crashes.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    /// Whether messages of a key come in order.
+    has_order: bool,
+    dedup_window_ms: u64,
+    holders: BTreeMap<(String, u64), Holder>,
+    /// The flush that says so.
+    settled: BTreeMap<(String, u64), usize>,
+    /// The latest of each key.
+    latest: BTreeMap<(String, u64), u64>,
+    /// By number.
+    taken: BTreeMap<(String, u64), u64>,
+    departed: BTreeMap<(String, u64), u64>,
+    arrived: BTreeMap<(String, u64), usize>,
+    /// Delivered messages with an identifier that were never asked for again.
+    identified: BTreeMap<u64, (Box<[u8]>, u64)>,
+    replayed: BTreeSet<u64>,
+    /// All that were ever given out.
+    receipts: BTreeSet<(String, Receipt)>,
+}
+
+impl Rules {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self { has_order: config.fifo, dedup_window_ms: config.dedup_window_ms, ..Self::default() }
+    }
+
+    pub(crate) fn leased(
+        &mut self,
+        group: &str,
+        consumer: u64,
+        lease: &Lease,
+        log: &BTreeMap<u64, Meta>,
+        now_ms: u64,
+    ) -> Broken {
+        let offset = lease.receipt.offset;
+        let at = (group.to_owned(), offset);
+        let meta = log.get(&offset).ok_or("a message that is not there is leased")?;
+        if let Some(holder) = self.holders.get(&at).filter(|holder| holder.until_ms > now_ms) {
+            return Err(format!("two consumers have {at:?}: {consumer} and {}", holder.consumer));
+        }
+        if !self.receipts.insert((group.to_owned(), lease.receipt)) {
+            return Err(format!("two deliveries have one receipt: {at:?}, {:?}", lease.receipt));
+        }
+        if self.settled.contains_key(&at) {
+            return Err(format!("a settled message returns: {at:?}"));
+        }
+        if let Some(key) = meta.key.filter(|_| self.has_order) {
+            let of_key = |other: u64| log.get(&other).is_some_and(|meta| meta.key == Some(key));
+            let mut others = self
+                .holders
+                .iter()
+                .filter(|((of, other), _)| of == group && *other != offset && of_key(*other));
+            if let Some(other) = others.find(|(_, holder)| holder.until_ms > now_ms) {
+                return Err(format!("two of a key are out: {at:?} and {other:?}"));
+            }
+            let latest = self.latest.entry((group.to_owned(), key)).or_insert(offset);
+            if *latest > offset {
+                return Err(format!("the order of a key is lost: {at:?} after {latest}"));
+            }
+            *latest = offset;
+        }
+        if let Some(id) =
+            meta.dedup_id.clone().filter(|_| meta.moved_by.is_none() && !self.replayed.contains(&offset))
+        {
+            self.identified.insert(offset, (id, meta.timestamp_ms));
+            let here = &self.identified[&offset];
+            for (other, there) in self.identified.iter().filter(|(other, _)| **other != offset) {
+                if here.0 == there.0 && here.1.abs_diff(there.1) < self.dedup_window_ms {
+                    return Err(format!("a duplicate is delivered: {offset} and {other}"));
+                }
+            }
+        }
+        self.holders.insert(at, Holder { consumer, until_ms: lease.until_ms });
+        Ok(())
+    }
+
+    pub(crate) fn extended(&mut self, group: &str, offset: u64, until_ms: u64) {
+        if let Some(holder) = self.holders.get_mut(&(group.to_owned(), offset)) {
+            holder.until_ms = until_ms;
+        }
+    }
+
+    pub(crate) fn released(&mut self, group: &str, offset: u64) {
+        self.holders.remove(&(group.to_owned(), offset));
+    }
+
+    pub(crate) fn settled(&mut self, group: &str, offset: u64, flush: usize) {
+        self.released(group, offset);
+        self.settled.insert((group.to_owned(), offset), flush);
+    }
+
+    pub(crate) fn taken(&mut self, group: &str, number: u64, offset: u64) -> Broken {
+        let at = (group.to_owned(), number);
+        if self.arrived.contains_key(&at) {
+            return Err(format!("a message that has arrived leaves again: {at:?}"));
+        }
+        if *self.taken.entry(at.clone()).or_insert(offset) != offset {
+            return Err(format!("a number is used again: {at:?}"));
+        }
+        let departed = self.departed.entry((group.to_owned(), offset)).or_insert(number);
+        if *departed != number {
+            return Err(format!("a message leaves again: {offset} as {at:?} and {departed}"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn arrived(&mut self, group: &str, number: u64, flush: usize) {
+        self.arrived.insert((group.to_owned(), number), flush);
+    }
+
+    /// Offsets are pending again.
+    pub(crate) fn replayed(&mut self, group: &str, offsets: &[u64], log: &BTreeMap<u64, Meta>) {
+        for offset in offsets {
+            let at = (group.to_owned(), *offset);
+            self.settled.remove(&at);
+            self.departed.remove(&at);
+            self.identified.remove(offset);
+            self.replayed.insert(*offset);
+            if let Some(key) = log[offset].key {
+                self.latest.remove(&(group.to_owned(), key));
+            }
+        }
+    }
+
+    /// Nobody has anything of a group any more.
+    pub(crate) fn purged(&mut self, group: &str) {
+        self.holders.retain(|(of, _), _| of != group);
+    }
+
+    /// A group is no more. One of the same name is another one, but numbers what leaves it from there on.
+    pub(crate) fn removed(&mut self, group: &str) {
+        self.purged(group);
+        self.settled.retain(|(of, _), _| of != group);
+        self.latest.retain(|(of, _), _| of != group);
+        self.departed.retain(|(of, _), _| of != group);
+    }
+
+    /// The process has ended; so many flushes are left.
+    pub(crate) fn crashed(&mut self, flushes: usize, groups: &[&str]) {
+        self.holders.clear();
+        self.settled.retain(|_, flush| *flush <= flushes);
+        self.arrived.retain(|_, flush| *flush <= flushes);
+        self.latest.retain(|(group, _), _| groups.contains(&group.as_str()));
+        self.departed.retain(|(group, _), _| groups.contains(&group.as_str()));
+    }
+}

@@ -1,0 +1,517 @@
+//! A queue with its log, its events and a clock, beside the simple version of it; and what goes wrong there.
+
+use std::collections::BTreeMap;
+
+use mainstem_queue::{
+    Config, GroupId, GroupName, Info, Leaving, Malformed, Meta, Queue, Receipt, Settlement, Verdict, Walk,
+};
+
+use crate::naive::{Naive, State};
+use crate::ops::{Headers, Op};
+use crate::rules::{Broken, Rules};
+
+/// What is wrong with the world, or with what the queue is told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    /// A flush is said to be durable before it is: as if the next message of a key did not wait for that.
+    ToldEarly,
+    /// The last durable batch is forgotten in a crash.
+    LosesBatch,
+    /// The same, and the simple version does not know.
+    LosesBatchUnseen,
+    /// That messages have arrived is not told.
+    ForgetsArrival,
+    /// Consumers have messages for longer than the queue thinks.
+    EndsLeasesEarly,
+    /// Deduplication identifiers are not told.
+    OverlooksIdentifiers,
+    /// Parts of snapshots are lost.
+    LosesParts,
+    /// A queue that is made again is told that it has lived before.
+    LivesOn,
+}
+
+struct Batch {
+    events: Vec<u8>,
+    after: Naive,
+}
+
+/// What stands for all batches before it.
+struct Snapshot {
+    /// How many those are.
+    at: usize,
+    bytes: Vec<u8>,
+    /// Its first part among all that there are.
+    parts_from: usize,
+    /// How many batches there were when it was whole.
+    whole_at: usize,
+}
+
+pub(crate) struct World {
+    queue: Queue,
+    naive: Naive,
+    rules: Rules,
+    fault: Fault,
+    config: Config,
+    now_ms: u64,
+    /// What the log has, and where it ends.
+    log: BTreeMap<u64, Meta>,
+    end: u64,
+    batches: Vec<Batch>,
+    /// How many batches there were when this queue was made.
+    made_at: usize,
+    /// How many of its own batches are durable.
+    durable: usize,
+    snapshot: Option<Snapshot>,
+    /// One that is being written.
+    walk: Option<(Snapshot, Walk)>,
+    /// Parts of snapshots, and how many batches there were before each.
+    parts: Vec<(usize, Vec<u8>)>,
+    receipts: Vec<(String, Receipt)>,
+    crashes: u32,
+    taken: Vec<(String, u64)>,
+}
+
+/// Between the numbers of two lives, of which one grows as it goes on.
+const LIVES_APART: u32 = 10_000;
+const GROUPS: [&str; 3] = ["default", "a", "b"];
+
+impl World {
+    pub(crate) fn new(config: Config, fault: Fault) -> Self {
+        let (mut queue, mut naive) = (Queue::new(config.clone()), Naive::new(config.clone()));
+        queue.begin_life(LIVES_APART);
+        naive.begin_life(LIVES_APART);
+        Self {
+            queue,
+            naive,
+            rules: Rules::of(&config),
+            fault,
+            config,
+            now_ms: 1_000,
+            log: BTreeMap::new(),
+            end: 0,
+            batches: Vec::new(),
+            made_at: 0,
+            durable: 0,
+            snapshot: None,
+            walk: None,
+            parts: Vec::new(),
+            receipts: Vec::new(),
+            crashes: 1,
+            taken: Vec::new(),
+        }
+    }
+
+    /// The group of this number, if it is there.
+    fn find(&self, group: usize) -> Option<(&'static str, GroupId, usize)> {
+        let name = GROUPS[group % GROUPS.len()];
+        Some((name, self.queue.group(name)?, self.naive.index(name)?))
+    }
+
+    fn flush_to_come(&self) -> usize {
+        self.batches.len() + 1
+    }
+
+    pub(crate) fn apply(&mut self, op: &Op) -> Broken {
+        let now_ms = self.now_ms;
+        match *op {
+            Op::Append(ref headers) => self.append(headers),
+            Op::Gap => self.end += 1,
+            Op::Register(count) => self.register(count),
+            Op::Lease { group, consumer, max, lease_ms, unread } => {
+                self.lease(group, consumer, max, lease_ms, unread)?;
+            }
+            Op::Settle { which, verdict, random } => self.settle(which, verdict, random)?,
+            Op::Leave { group, consumer } => {
+                if let Some((_, id, at)) = self.find(group) {
+                    self.queue.leave(id, consumer, now_ms);
+                    self.naive.leave(at, consumer);
+                }
+            }
+            Op::Pass(ms) => self.now_ms += ms,
+            Op::Tend => self.tend()?,
+            Op::Flush => self.flush(),
+            Op::Durable(count) => self.become_durable(count),
+            Op::TakeLeaving(max) => self.take_leaving(max)?,
+            Op::GiveBack(which) => {
+                if let Some((name, number)) = pick(&self.taken, which) {
+                    let at = self.naive.index(&name);
+                    if let (Some(id), Some(at)) = (self.queue.group(&name), at) {
+                        self.queue.give_back_leaving(id, number);
+                        self.naive.give_back(at, number);
+                    }
+                }
+            }
+            Op::Left(which) => self.left(which),
+            Op::OpenGroup(group) => {
+                let name: GroupName = GROUPS[group].into();
+                self.queue.open_group(&name, now_ms).map_err(|refusal| refusal.to_string())?;
+                self.naive.open_group(&name, now_ms);
+            }
+            Op::RemoveGroup(group) => {
+                if let Some((name, id, at)) = self.find(group) {
+                    self.queue.remove_group(id).map_err(|refusal| refusal.to_string())?;
+                    self.naive.remove_group(at);
+                    self.rules.removed(name);
+                }
+            }
+            Op::Purge(group) => self.purge(group)?,
+            Op::Redrive(max) => {
+                let moved = self.naive.redrive(max, now_ms);
+                self.queue.set_at_once(2);
+                same("redriven", &self.queue.redrive(max, now_ms), &moved)?;
+                self.queue.set_at_once(1_000);
+            }
+            Op::Replay { group, from, len } => self.replay(group, from, len)?,
+            Op::Snapshot => {
+                self.flush();
+                let mut snapshot = Vec::new();
+                self.queue.snapshot(&mut snapshot);
+                let (at, parts_from) = (self.batches.len(), self.parts.len());
+                // It is all there is of it.
+                self.walk = None;
+                self.snapshot = Some(Snapshot { at, bytes: snapshot, parts_from, whole_at: at });
+            }
+            Op::Walk { parts, most } => self.walk(parts, most),
+            Op::Crash { kept, by_snapshot } => self.crash(kept, by_snapshot)?,
+            Op::Trim(most) => self.trim(most),
+            Op::Configure { max_deliveries, length_max, ttl_ms } => {
+                self.config = Config { max_deliveries, length_max, ttl_ms, ..self.config.clone() };
+                self.queue.configure(self.config.clone(), now_ms);
+                self.naive.configure(self.config.clone(), now_ms);
+            }
+        }
+        self.compare()
+    }
+
+    fn append(&mut self, headers: &Headers) {
+        let offset = self.end;
+        self.end += 1;
+        let from_now = |ms: u64| self.now_ms + ms;
+        let meta = Meta {
+            offset,
+            timestamp_ms: self.now_ms,
+            bytes: headers.bytes,
+            key: headers.key,
+            priority: headers.priority.min(9),
+            due_ms: headers.delay_ms.map_or(0, from_now),
+            expires_ms: headers.ttl_ms.map_or(u64::MAX, from_now),
+            dedup_id: headers.dedup_id.map(|id| [id].into()),
+            moved_by: headers.moved_by.map(|(who, number)| (format!("queue {who}").into(), number)),
+        };
+        self.log.insert(offset, meta);
+    }
+
+    fn register(&mut self, count: usize) {
+        let from = self.queue.registered_to();
+        let metas: Vec<Meta> = self.log.range(from..).take(count).map(|(_, meta)| meta.clone()).collect();
+        for mut meta in metas {
+            if self.fault == Fault::OverlooksIdentifiers {
+                meta.dedup_id = None;
+            }
+            self.naive.register(&meta, self.now_ms);
+            self.queue.register(meta, self.now_ms);
+        }
+        if self.log.range(self.queue.registered_to()..).next().is_none() {
+            self.queue.registered(self.end);
+            self.naive.registered_to = self.end;
+        }
+    }
+
+    fn lease(
+        &mut self,
+        group: usize,
+        consumer: u64,
+        max: usize,
+        lease_ms: Option<u64>,
+        unread: usize,
+    ) -> Broken {
+        let Some((name, id, at)) = self.find(group) else { return Ok(()) };
+        let mut leases = Vec::new();
+        self.queue.lease(id, consumer, max, lease_ms, self.now_ms, &mut leases);
+        same("leases", &leases, &self.naive.lease(at, consumer, max, lease_ms, self.now_ms))?;
+        for lease in leases.split_off(leases.len().saturating_sub(unread)) {
+            self.queue.take_back(id, &lease, self.now_ms);
+            self.naive.take_back(at, &lease, self.now_ms);
+        }
+        for mut lease in leases {
+            if self.fault == Fault::EndsLeasesEarly {
+                lease.until_ms += 20;
+            }
+            self.rules.leased(name, consumer, &lease, &self.log, self.now_ms)?;
+            self.receipts.push((name.to_owned(), lease.receipt));
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, which: usize, verdict: Verdict, random: u32) -> Broken {
+        // Rather a late one than an early one: those are settled.
+        let Some((name, receipt)) = pick(&self.receipts, which % 8) else { return Ok(()) };
+        let (Some(id), Some(at)) = (self.queue.group(&name), self.naive.index(&name)) else { return Ok(()) };
+        let settlement = Settlement { receipt, verdict };
+        let is_settled = self.queue.settle(id, &settlement, self.now_ms, random).is_ok();
+        same("settled", &is_settled, &self.naive.settle(at, settlement, self.now_ms, random))?;
+        if is_settled {
+            match verdict {
+                Verdict::Extend(ms) => self.rules.extended(&name, receipt.offset, self.now_ms + ms.max(1)),
+                Verdict::Ack => self.rules.settled(&name, receipt.offset, self.flush_to_come()),
+                _ => self.rules.released(&name, receipt.offset),
+            }
+        }
+        Ok(())
+    }
+
+    fn tend(&mut self) -> Broken {
+        self.queue.tend(self.now_ms);
+        self.naive.tend(self.now_ms);
+        match self.queue.next_due() {
+            Some(due_ms) if due_ms <= self.now_ms => {
+                Err(format!("it has tended at {} and is to at {due_ms}", self.now_ms))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) {
+        let is_due = self.queue.flush_is_due();
+        let mut events = Vec::new();
+        match self.queue.flush(&mut events) {
+            Some(number) => {
+                self.naive.flushed += 1;
+                assert_eq!(number, self.naive.flushed, "flushes are numbered in order");
+                self.batches.push(Batch { events, after: self.naive.clone() });
+                if self.fault == Fault::ToldEarly {
+                    self.queue.durable(number, self.now_ms);
+                    self.naive.durable(number, self.now_ms);
+                }
+            }
+            None => assert!(!is_due && events.is_empty(), "what is due is flushed"),
+        }
+    }
+
+    fn become_durable(&mut self, count: usize) {
+        self.durable = self.durable.saturating_add(count).min(self.batches.len() - self.made_at);
+        if self.fault != Fault::ToldEarly {
+            self.queue.durable(self.durable as u64, self.now_ms);
+            self.naive.durable(self.durable as u64, self.now_ms);
+        }
+    }
+
+    fn take_leaving(&mut self, max: usize) -> Broken {
+        let taken = self.queue.take_leaving(max);
+        let tell = |leaving: &Leaving| {
+            let name = self.queue.group_name(leaving.group).to_string();
+            (name, leaving.number, leaving.offset, leaving.count, leaving.reason, leaving.since_ms)
+        };
+        let told: Vec<_> = taken.iter().map(tell).collect();
+        same("leaving", &told, &self.naive.take_leaving(max))?;
+        for (name, number, offset, ..) in told {
+            if self.fault != Fault::ToldEarly {
+                self.rules.taken(&name, number, offset)?;
+            }
+            self.taken.push((name, number));
+        }
+        Ok(())
+    }
+
+    fn left(&mut self, which: usize) {
+        let Some((name, number)) = pick(&self.taken, which) else { return };
+        let (Some(id), Some(at)) = (self.queue.group(&name), self.naive.index(&name)) else { return };
+        self.rules.arrived(&name, number, self.flush_to_come());
+        if self.fault != Fault::ForgetsArrival {
+            self.queue.left(id, number);
+            self.naive.left(at, number);
+        }
+    }
+
+    fn purge(&mut self, group: Option<usize>) -> Broken {
+        let found = group.map(|group| self.find(group));
+        let (id, at) = match found {
+            Some(None) => return Ok(()),
+            Some(Some((name, id, at))) => {
+                self.rules.purged(name);
+                (Some(id), Some(at))
+            }
+            None => {
+                for name in GROUPS {
+                    self.rules.purged(name);
+                }
+                (None, None)
+            }
+        };
+        self.queue.set_at_once(2);
+        let purged = self.queue.purge(id);
+        self.queue.set_at_once(1_000);
+        same("purged", &purged, &self.naive.purge(at))
+    }
+
+    fn replay(&mut self, group: usize, from: u64, len: u64) -> Broken {
+        let Some((name, id, at)) = self.find(group) else { return Ok(()) };
+        let range = self.log.range(from..from + len);
+        let pending = &self.naive.groups[at].messages;
+        let metas: Vec<Meta> = range.map(|(_, meta)| meta.clone()).collect();
+        let offsets: Vec<u64> =
+            metas.iter().map(|meta| meta.offset).filter(|offset| !pending.contains_key(offset)).collect();
+        self.rules.replayed(name, &offsets, &self.log);
+        let again = self.naive.replay_from(at, &metas, self.now_ms);
+        same("replayed", &self.queue.replay_from(id, &metas, self.now_ms), &again)
+    }
+
+    /// When all that has happened is durable, the log forgets what is not needed: all below an offset, but a few messages
+    /// there that are.
+    fn trim(&mut self, most: usize) {
+        self.flush();
+        self.become_durable(usize::MAX);
+        let mut needed = self.queue.needed(0, most + 1);
+        let to = if needed.len() > most { needed.pop() } else { None };
+        let to = to.unwrap_or_else(|| self.queue.needed_from().max(self.queue.registered_to()));
+        self.log.retain(|&offset, _| offset >= to || needed.contains(&offset));
+    }
+
+    fn walk(&mut self, parts: usize, most: usize) {
+        // What has been seen is told before what stands for it, parts have only to come behind what somebody waits for.
+        if self.queue.flush_is_due() || self.walk.is_none() {
+            self.flush();
+        }
+        let at = self.batches.len();
+        let (mut snapshot, mut walk) = self.walk.take().unwrap_or_else(|| {
+            let mut bytes = Vec::new();
+            let walk = self.queue.begin_walk(&mut bytes);
+            (Snapshot { at, bytes, parts_from: self.parts.len(), whole_at: at }, walk)
+        });
+        for _ in 0..parts {
+            let mut part = Vec::new();
+            if self.queue.walk(&mut walk, most, &mut part).is_none() {
+                snapshot.whole_at = at;
+                self.snapshot = Some(snapshot);
+                return;
+            }
+            if self.fault != Fault::LosesParts {
+                self.parts.push((at, part));
+            }
+        }
+        self.walk = Some((snapshot, walk));
+    }
+
+    /// Takes in batches up to `told`, behind those that a snapshot stands for, and the parts between them.
+    fn replay_batches(&mut self, told: usize, by_snapshot: bool) -> Result<(), Malformed> {
+        let (mut from, mut parts_from) = (0, 0);
+        if let Some(snapshot) = self.snapshot.as_ref().filter(|_| by_snapshot) {
+            self.queue.replay(&snapshot.bytes)?;
+            (from, parts_from) = (snapshot.at, snapshot.parts_from);
+        }
+        let mut parts = self.parts[parts_from..].iter().peekable();
+        for at in from..=told {
+            while let Some((_, part)) = parts.next_if(|(before, _)| *before == at) {
+                self.queue.replay(part)?;
+            }
+            if at < told {
+                self.queue.replay(&self.batches[at].events)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn crash(&mut self, kept: usize, by_snapshot: bool) -> Broken {
+        let kept = (self.made_at + self.durable + kept).min(self.batches.len());
+        let is_lost = matches!(self.fault, Fault::LosesBatch | Fault::LosesBatchUnseen);
+        let told = kept - usize::from(is_lost && kept > 0);
+        self.batches.truncate(kept);
+        self.snapshot.take_if(|snapshot| snapshot.whole_at > told);
+        self.parts.retain(|(before, _)| *before <= told);
+        self.walk = None;
+
+        let crashed = std::mem::replace(&mut self.queue, Queue::new(self.config.clone()));
+        self.replay_batches(told, by_snapshot).map_err(|malformed| malformed.to_string())?;
+        same("registered", &self.queue.registered_to(), &0)?;
+        for meta in self.log.values() {
+            self.queue.register(meta.clone(), self.now_ms);
+        }
+        self.queue.registered(self.end);
+
+        let base = if self.fault == Fault::LosesBatchUnseen { kept } else { told };
+        let before = base
+            .checked_sub(1)
+            .map_or_else(|| Naive::new(self.config.clone()), |at| self.batches[at].after.clone());
+        self.naive = before.made_again(&self.config, &self.log, self.end, self.now_ms);
+        if self.fault != Fault::LivesOn {
+            self.crashes += 1;
+        }
+        self.queue.begin_life(self.crashes * LIVES_APART);
+        self.naive.begin_life(self.crashes * LIVES_APART);
+        self.batches.truncate(told);
+        (self.made_at, self.durable) = (told, 0);
+        // A group may have been made, or made anew, and nothing of that be left.
+        let is_there = |name: &&str| self.queue.group(name).is_some_and(|id| crashed.group(name) == Some(id));
+        let groups: Vec<&str> = GROUPS.into_iter().filter(is_there).collect();
+        self.rules.crashed(kept, &groups);
+        Ok(())
+    }
+
+    /// All that can be seen of the queue is as in the simple version.
+    fn compare(&self) -> Broken {
+        let names: Vec<String> =
+            self.queue.groups().map(|id| self.queue.group_name(id).to_string()).collect();
+        let naive: Vec<String> = self.naive.groups.iter().map(|group| group.name.clone()).collect();
+        same("groups", &names, &naive)?;
+        let mut info = Info::default();
+        self.queue.info(&mut info);
+        for (at, group) in self.naive.groups.iter().enumerate() {
+            let state = |offset: u64, state: State| match state {
+                State::Idle if self.naive.is_ready(at, offset) => "ready",
+                State::Idle => "blocked",
+                State::Leased { .. } => "leased",
+                State::Delayed { .. } => "delayed",
+                State::Leaving { .. } => "leaving",
+            };
+            let messages = group.messages.iter();
+            let expected: Vec<_> = messages
+                .map(|(&offset, message)| (offset, message.count, state(offset, message.state)))
+                .collect();
+            let id = self.queue.group(&group.name).ok_or("a group is not found")?;
+            let mut pending = Vec::new();
+            self.queue.peek(id, 0, usize::MAX, &mut pending);
+            same("pending", &pending, &expected)?;
+            for consumer in 0..3 {
+                same("can lease", &self.queue.can_lease(id, consumer), &self.naive.can_lease(at, consumer))?;
+            }
+            let told =
+                info.groups.iter().find(|told| told.name == group.name).ok_or("a group is not shown")?;
+            let count = |name: &str| expected.iter().filter(|(.., state)| *state == name).count() as u64;
+            let counts = ["ready", "leased", "delayed", "blocked", "leaving"].map(count);
+            same("counts", &[told.ready, told.leased, told.delayed, told.blocked, told.leaving], &counts)?;
+            let counters = crate::naive::Counters {
+                delivered: told.delivered,
+                redelivered: told.redelivered,
+                acked: told.acked,
+                nacked: told.nacked,
+                dead: told.dead,
+            };
+            same("counters", &counters, &group.counters)?;
+        }
+        same("size", &(info.messages, info.bytes), &self.naive.size())?;
+        same("duplicates", &info.duplicates, &self.naive.duplicates)?;
+        same("needed from", &self.queue.needed_from(), &self.naive.needed_from())?;
+        same("registered to", &self.queue.registered_to(), &self.naive.registered_to)?;
+        let is_full = self.naive.exceeds(1, 10) && self.config.overflow == mainstem_queue::Overflow::Reject;
+        same("admits", &self.queue.admits(1, 10), &!is_full)?;
+        match (self.queue.next_due(), self.naive.next_due()) {
+            (Some(due_ms), Some(latest_ms)) if due_ms <= latest_ms => Ok(()),
+            (_, None) => Ok(()),
+            (due_ms, latest_ms) => {
+                Err(format!("it is to be tended at {due_ms:?}, but must at {latest_ms:?}"))
+            }
+        }
+    }
+}
+
+/// One of the last ones.
+fn pick<T: Clone>(from: &[T], which: usize) -> Option<T> {
+    let at = from.len().checked_sub(1 + which % from.len().max(1))?;
+    from.get(at).cloned()
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, there: &T, expected: &T) -> Broken {
+    if there == expected { Ok(()) } else { Err(format!("{what}: {there:?}, but should be {expected:?}")) }
+}

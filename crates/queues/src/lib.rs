@@ -1,0 +1,52 @@
+//! Work queues of one program: in a directory of its own, without a broker.
+//!
+//! The same queues that the broker serves, with the same rules and the same files: what was put in and confirmed survives
+//! the process and, unless a queue is set otherwise, loss of power; what was acknowledged never comes back.
+//!
+//! ```
+//! use std::time::Duration;
+//! use mainstem_queues::{Queues, Settings};
+//!
+//! # let directory = std::env::temp_dir().join(format!("mainstem-queues-doc-{}", std::process::id()));
+//! let queues = Queues::open(&directory)?;
+//! let jobs = queues.queue("jobs", Settings::default())?;
+//! jobs.enqueue("resize 17.png")?;
+//! for delivery in jobs.receive(10, Duration::from_secs(1))? {
+//!     assert_eq!(delivery.value(), b"resize 17.png");
+//!     delivery.ack()?;
+//! }
+//! # drop((jobs, queues));
+//! # std::fs::remove_dir_all(&directory)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Page-cache durability
+//! A queue that is set to [`Durability::Os`] is appended to through a mapping of its newest files, without a system call, on ext4, XFS
+//! and tmpfs. A disk that fails under a mapping, or somebody else who cuts off these files, ends the program by SIGBUS instead of
+//! an [`Error`]. Queues of the default durability are not mapped.
+//!
+//! # What this crate must never know
+//! Sockets and protocols.
+//!
+//! # Entry points
+//! [`Queues::open`], [`Queues::queue`], [`Queue::enqueue`], [`Queue::receive`], [`Delivery`].
+//!
+//! # Invariants
+//! - A call that puts something in or settles something returns when that is as durable as the queue is set to;
+//!   [`Queue::post`] and [`Queue::flush`] take the two apart.
+//! - A delivery that is dropped without a verdict goes back.
+//!
+//! # Files
+//! `queue` and `delivery` are what programs hold · `common` the store and all queues behind one lock · `error`.
+
+mod common;
+mod delivery;
+mod error;
+mod queue;
+
+pub use common::{Queues, Settings};
+pub use delivery::Delivery;
+pub use error::Error;
+pub use mainstem_log::{Durability, Header, put_headers};
+pub use mainstem_queue::{Config, Info, Refusal};
+pub use queue::{Message, Queue};

@@ -1,0 +1,256 @@
+//! A queue as a program holds it, for one of its groups.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mainstem_log::{Appended, Store as _};
+use mainstem_queue::{DEFAULT_GROUP, GroupName, Info, Refusal, Settlement, Taking, Verdict};
+use smallvec::SmallVec;
+
+use crate::common::{Inner, Queues, now_ms};
+use crate::delivery::Delivery;
+use crate::error::Error;
+
+/// Encoded headers of a message that has none.
+const NO_HEADERS: &[u8] = &[0];
+/// Longest time between two looks whether a message is there whose time has come.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A message to be put in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Message<'a> {
+    /// Messages with the same key are delivered one after the other.
+    pub key: Option<&'a [u8]>,
+    /// What it says.
+    pub value: &'a [u8],
+    /// Headers as [`mainstem_log::put_headers`] writes them; or nothing for none.
+    pub headers: &'a [u8],
+}
+
+impl<'a, B: AsRef<[u8]> + ?Sized> From<&'a B> for Message<'a> {
+    fn from(value: &'a B) -> Self {
+        Self { value: value.as_ref(), ..Self::default() }
+    }
+}
+
+/// A queue. Clones take messages as consumers of their own.
+#[derive(Debug)]
+pub struct Queue {
+    side: Arc<Side>,
+    consumer: u64,
+}
+
+/// A queue from the side of one group.
+#[derive(Debug)]
+pub(crate) struct Side {
+    queues: Queues,
+    at: usize,
+    group: GroupName,
+}
+
+fn new_consumer() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Clone for Queue {
+    fn clone(&self) -> Self {
+        Self { side: Arc::clone(&self.side), consumer: new_consumer() }
+    }
+}
+
+impl Side {
+    /// Settles deliveries, and waits until that is durable.
+    pub(crate) fn settle(&self, settlements: &[Settlement]) -> Result<(), Error> {
+        let common = &*self.queues.common;
+        let now_ms = now_ms();
+        let mut inner = common.lock();
+        let group = inner.queues[self.at].keeper.queue().group(&self.group).ok_or(Refusal::UnknownGroup)?;
+        let mut outcome = Ok(());
+        for settlement in settlements {
+            let random = inner.random();
+            let keeper = &mut inner.queues[self.at].keeper;
+            outcome = outcome.and(keeper.settle(group, settlement, now_ms, random));
+        }
+        let number = inner.queues[self.at].keeper.number();
+        let is_kept = common.finish(inner, now_ms, |inner| {
+            let keeper = &inner.queues[self.at].keeper;
+            let is_stuck = keeper.is_stuck();
+            (is_stuck || keeper.durable() >= number).then_some(!is_stuck)
+        });
+        if settlements.iter().any(|settlement| settlement.verdict != Verdict::Ack) {
+            common.due.give();
+        }
+        common.news.give();
+        if !is_kept {
+            return Err(Refusal::Storage.into());
+        }
+        outcome.map_err(Error::from)
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(queues: Queues, at: usize) -> Self {
+        let side = Arc::new(Side { queues, at, group: DEFAULT_GROUP.into() });
+        Self { side, consumer: new_consumer() }
+    }
+
+    /// The same queue for the consumers of another group, which gets every message too.
+    #[must_use]
+    pub fn group(&self, name: &str) -> Self {
+        let Side { queues, at, .. } = &*self.side;
+        let side = Arc::new(Side { queues: queues.clone(), at: *at, group: name.into() });
+        Self { side, consumer: new_consumer() }
+    }
+
+    /// Puts a message in. Returns its offset when it is as durable as the queue is set to.
+    ///
+    /// # Errors
+    /// The queue is full, or the disk refuses.
+    pub fn enqueue<'a>(&self, message: impl Into<Message<'a>>) -> Result<u64, Error> {
+        self.enqueue_batch([message]).map(|offsets| offsets.start)
+    }
+
+    /// The same for several messages, all or none of them. Returns their offsets.
+    ///
+    /// # Errors
+    /// As [`Queue::enqueue`].
+    pub fn enqueue_batch<'a, M: Into<Message<'a>>>(
+        &self,
+        messages: impl IntoIterator<Item = M>,
+    ) -> Result<Range<u64>, Error> {
+        let common = &*self.side.queues.common;
+        let now_ms = now_ms();
+        let mut inner = common.lock();
+        let Some((appended, count)) = self.put(&mut inner, now_ms, messages)? else { return Ok(0..0) };
+        common.finish(inner, now_ms, |inner| inner.queues[self.side.at].outcome(&inner.store, appended))?;
+        common.news.give();
+        Ok(appended.base_offset..appended.base_offset + count)
+    }
+
+    /// Puts a message in and does not wait: it is durable, and delivered, when [`Queue::flush`] or another call that
+    /// waits has returned, or after half a second.
+    ///
+    /// # Errors
+    /// The queue is full, or the disk refuses at once.
+    pub fn post<'a>(&self, message: impl Into<Message<'a>>) -> Result<(), Error> {
+        self.put(&mut self.side.queues.common.lock(), now_ms(), [message]).map(drop)
+    }
+
+    /// Waits until all that was put in before is as durable as the queue is set to.
+    ///
+    /// # Errors
+    /// The disk has refused something.
+    pub fn flush(&self) -> Result<(), Error> {
+        let inner = self.side.queues.common.lock();
+        let messages = inner.queues[self.side.at].messages;
+        let end = inner.store.status(messages).end;
+        let outcome = self.side.queues.common.finish(inner, now_ms(), |inner| {
+            let status = inner.store.status(messages);
+            let is_lost = status.end < end;
+            (is_lost || status.committed >= end).then_some(!is_lost)
+        });
+        self.side.queues.common.news.give();
+        if outcome { Ok(()) } else { Err(Refusal::Storage.into()) }
+    }
+
+    fn put<'a, M: Into<Message<'a>>>(
+        &self,
+        inner: &mut Inner,
+        now_ms: u64,
+        messages: impl IntoIterator<Item = M>,
+    ) -> Result<Option<(Appended, u64)>, Error> {
+        let one = &mut inner.queues[self.side.at];
+        let status = inner.store.status(one.messages);
+        let on_their_way = status.end - one.keeper.queue().registered_to().min(status.end);
+        let (mut count, mut bytes) = (0, 0);
+        for message in messages {
+            let Message { key, value, headers } = message.into();
+            count += 1;
+            bytes += (value.len() + headers.len()) as u64;
+            let headers = if headers.is_empty() { NO_HEADERS } else { headers };
+            one.builder.push_with_headers(now_ms.cast_signed(), key, Some(value), headers);
+        }
+        if count == 0 {
+            return Ok(None);
+        }
+        if one.keeper.is_stuck() || !one.keeper.queue().admits(on_their_way + count, bytes) {
+            one.builder = mainstem_log::BatchBuilder::default();
+            let refusal = if one.keeper.is_stuck() { Refusal::Storage } else { Refusal::Full };
+            return Err(refusal.into());
+        }
+        Ok(Some((inner.append(self.side.at)?, count)))
+    }
+
+    /// Takes at most `max` messages; waits so long for the first.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn receive(&self, max: usize, wait: Duration) -> Result<Vec<Delivery>, Error> {
+        let common = &*self.side.queues.common;
+        let mut until = None;
+        loop {
+            let seen = common.news.seen();
+            let deliveries = self.try_receive(max)?;
+            if !deliveries.is_empty() || wait.is_zero() {
+                return Ok(deliveries);
+            }
+            let now = Instant::now();
+            let left = until.get_or_insert(now + wait).saturating_duration_since(now);
+            if left.is_zero() {
+                return Ok(deliveries);
+            }
+            common.news.wait(seen, left.min(LOOK));
+        }
+    }
+
+    fn try_receive(&self, max: usize) -> Result<Vec<Delivery>, Error> {
+        let Self { side, consumer } = self;
+        let now_ms = now_ms();
+        let mut inner = side.queues.common.lock();
+        inner.poll(now_ms);
+        inner.register(side.at, now_ms)?;
+        let Inner { store, queues, .. } = &mut *inner;
+        let keeper = &mut queues[side.at].keeper;
+        keeper.tend(now_ms);
+        let group = keeper.open_group(&side.group, now_ms)?;
+        let taking = Taking { group, consumer: *consumer, max, bytes_max: usize::MAX, lease_ms: None };
+        let mut deliveries = Vec::new();
+        keeper.lease(store, &taking, now_ms, |taken| {
+            deliveries.push(Delivery::new(Arc::clone(side), taken));
+        })?;
+        Ok(deliveries)
+    }
+
+    /// Acknowledges many deliveries of this queue at once.
+    ///
+    /// # Errors
+    /// The first refusal; the others are acknowledged all the same.
+    pub fn ack_all(&self, deliveries: impl IntoIterator<Item = Delivery>) -> Result<(), Error> {
+        let settlements: SmallVec<[Settlement; 8]> = deliveries.into_iter().map(Delivery::into_ack).collect();
+        self.side.settle(&settlements)
+    }
+
+    /// How the queue is.
+    pub fn info(&self) -> Info {
+        let inner = self.side.queues.common.lock();
+        let one = &inner.queues[self.side.at];
+        let settings = one.keeper.queue().config().pairs();
+        let settings = settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let mut info = Info { name: one.name.clone(), settings, ..Info::default() };
+        one.keeper.info(&mut info);
+        info
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let mut inner = self.side.queues.common.lock();
+        let queue = inner.queues[self.side.at].keeper.queue_mut();
+        if let Some(group) = queue.group(&self.side.group) {
+            queue.leave(group, self.consumer, now_ms());
+        }
+    }
+}

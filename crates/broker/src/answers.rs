@@ -43,17 +43,38 @@ pub(crate) struct Answer {
     /// Numbers grow.
     pub(crate) number: u64,
     pub(crate) wait: Wait,
-    /// Something it waited for could not be kept.
-    pub(crate) has_failed: bool,
+    /// Why it cannot be given.
+    pub(crate) failure: Option<Failure>,
     /// A QoS 2 publish of a session that lasts: when all is done, the journal is told.
     pub(crate) completes: bool,
     pub(crate) what: What,
+}
+
+impl Answer {
+    /// Whether it tells of a publish that was not taken, or could not be kept.
+    fn refuses(&self) -> bool {
+        const PUBACK: u8 = 4;
+        const PUBREC: u8 = 5;
+        matches!(self.what, What::Ack { first, reason, .. }
+            if matches!(first >> 4, PUBACK | PUBREC) && (reason.is_error() || self.failure.is_some()))
+    }
+}
+
+/// Why an answer cannot be given as it was meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Something could not be kept. Some of it may have been.
+    NotKept,
+    /// Whoever was to take it has not, for this reason.
+    Refused(ReasonCode),
 }
 
 /// The answers of one session that have not left.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     waiting: VecDeque<Answer>,
+    /// Number of the last one that tells of a publish which was not taken, or could not be kept.
+    last_refusal: u64,
 }
 
 impl Answers {
@@ -62,21 +83,70 @@ impl Answers {
     }
 
     pub(crate) fn push(&mut self, answer: Answer) {
+        if answer.refuses() {
+            self.last_refusal = answer.number;
+        }
         self.waiting.push_back(answer);
     }
 
-    /// Another shard's part in answer `number` is on disk, or is not.
-    pub(crate) fn receipt(&mut self, number: u64, is_durable: bool) {
-        let Ok(index) = self.waiting.binary_search_by_key(&number, |answer| answer.number) else { return };
-        let answer = &mut self.waiting[index];
+    /// Whether a publish has been refused, and its client has not been told.
+    pub(crate) fn has_refusal(&self) -> bool {
+        self.waiting.front().is_some_and(|first| first.number <= self.last_refusal)
+    }
+
+    /// Puts an answer that was taken out back to the front: it has to wait once more.
+    pub(crate) fn put_back(&mut self, answer: Answer) {
+        self.waiting.push_front(answer);
+    }
+
+    fn find(&mut self, number: u64) -> Option<&mut Answer> {
+        let index = self.waiting.binary_search_by_key(&number, |answer| answer.number).ok()?;
+        self.waiting.get_mut(index)
+    }
+
+    /// The part that somebody else has in answer `number` is over.
+    pub(crate) fn receipt(&mut self, number: u64, failure: Option<Failure>) {
+        let Some(answer) = self.find(number) else { return };
         answer.wait.receipts = answer.wait.receipts.saturating_sub(1);
-        answer.has_failed |= !is_durable;
+        if answer.failure != Some(Failure::NotKept) {
+            answer.failure = failure.or(answer.failure);
+        }
+        if answer.refuses() {
+            self.last_refusal = self.last_refusal.max(number);
+        }
+    }
+
+    /// One filter of a SUBACK is refused after all, which is on disk with `commit`.
+    pub(crate) fn refuse(&mut self, number: u64, index: usize, reason: ReasonCode, commit: u64) {
+        let Some(answer) = self.find(number) else { return };
+        answer.wait.commit = answer.wait.commit.max(commit);
+        if let What::List { reasons, .. } = &mut answer.what
+            && let Some(known) = reasons.get_mut(index)
+        {
+            *known = reason as u8;
+        }
     }
 
     /// A commit could not be kept: what waits for it has failed.
     pub(crate) fn fail(&mut self, commit: u64) {
         for answer in self.waiting.iter_mut().filter(|answer| answer.wait.commit == commit) {
-            answer.has_failed = true;
+            answer.failure = Some(Failure::NotKept);
+            if answer.refuses() {
+                self.last_refusal = self.last_refusal.max(answer.number);
+            }
+        }
+    }
+
+    /// A QoS 2 publish could not be kept: no PUBREC may say that it was, however often its client sent it.
+    pub(crate) fn fail_publish(&mut self, packet_id: u16) {
+        const PUBREC: u8 = 5;
+        let is_its = |answer: &&mut Answer| {
+            let What::Ack { first, packet_id: known, .. } = answer.what else { return false };
+            first >> 4 == PUBREC && known == packet_id
+        };
+        for answer in self.waiting.iter_mut().filter(is_its) {
+            answer.failure.get_or_insert(Failure::NotKept);
+            self.last_refusal = self.last_refusal.max(answer.number);
         }
     }
 
@@ -85,8 +155,14 @@ impl Answers {
         self.waiting.pop_front_if(|answer| answer.wait.is_over(durable_commit))
     }
 
+    /// Those that nobody is told but the journal: the session is to end, which must wait for the same.
+    pub(crate) fn of_journal(&self) -> impl Iterator<Item = &Answer> {
+        self.waiting.iter().filter(|answer| matches!(answer.what, What::Settled { .. } | What::WillSent))
+    }
+
+    /// Its client has gone. What the journal is to be told of deliveries that others have goes on to wait.
     pub(crate) fn clear(&mut self) {
-        self.waiting.clear();
+        self.waiting.retain(|answer| matches!(answer.what, What::Settled { .. }));
     }
 }
 
@@ -123,6 +199,8 @@ pub(crate) struct Owed {
 
 #[derive(Debug)]
 struct UnderWay {
+    /// When its turn began, ms.
+    began_ms: u64,
     parts: u32,
     has_failed: bool,
 }
@@ -157,9 +235,14 @@ impl Commits {
     }
 
     /// The turn's commit is on its way in `parts` journals; in some it was lost at once.
-    pub(crate) fn begin(&mut self, parts: u32, has_failed: bool) {
+    pub(crate) fn begin(&mut self, parts: u32, has_failed: bool, began_ms: u64) {
         self.next += 1;
-        self.under_way.push_back(UnderWay { parts, has_failed });
+        self.under_way.push_back(UnderWay { began_ms, parts, has_failed });
+    }
+
+    /// Whether what was entered at this time or before is on disk, or cannot be kept.
+    pub(crate) fn are_over(&self, entered_ms: i64) -> bool {
+        self.under_way.front().is_none_or(|oldest| oldest.began_ms.cast_signed() > entered_ms)
     }
 
     /// One part of a commit has come to its end.
@@ -207,7 +290,7 @@ mod tests {
 
     fn ack(number: u64, commit: u64, receipts: u32) -> Answer {
         let what = What::Ack { first: 0x40, packet_id: number as u16, reason: ReasonCode::Success };
-        Answer { number, wait: Wait { commit, receipts }, has_failed: false, completes: false, what }
+        Answer { number, wait: Wait { commit, receipts }, failure: None, completes: false, what }
     }
 
     #[test]
@@ -216,12 +299,44 @@ mod tests {
         answers.push(ack(1, 5, 1));
         answers.push(ack(2, 0, 0));
         assert_eq!(answers.pop(9), None, "a receipt is missing, and the second must not overtake");
-        answers.receipt(7, true);
-        answers.receipt(1, false);
+        answers.receipt(7, None);
+        answers.receipt(1, Some(Failure::NotKept));
         assert_eq!(answers.pop(4), None);
-        assert!(answers.pop(5).unwrap().has_failed);
+        assert_eq!(answers.pop(5).unwrap().failure, Some(Failure::NotKept));
         assert_eq!(answers.pop(5).unwrap().number, 2);
         assert!(answers.is_empty());
+    }
+
+    #[test]
+    fn a_refusal_is_owed_until_it_has_left() {
+        let refused = |number| {
+            let what = What::Ack { first: 0x50, packet_id: 1, reason: ReasonCode::QuotaExceeded };
+            Answer { what, ..ack(number, 0, 0) }
+        };
+        let mut answers = Answers::default();
+        answers.push(ack(1, 1, 0));
+        assert!(!answers.has_refusal());
+        answers.push(refused(2));
+        answers.push(ack(3, 2, 1));
+        assert!(answers.pop(1).is_some() && answers.has_refusal());
+        assert!(answers.pop(1).is_some() && !answers.has_refusal());
+        answers.receipt(3, Some(Failure::NotKept));
+        assert!(answers.has_refusal());
+        assert!(answers.pop(2).is_some() && !answers.has_refusal());
+        answers.push(ack(4, 3, 0));
+        answers.fail(3);
+        assert!(answers.has_refusal());
+    }
+
+    #[test]
+    fn what_could_not_be_kept_outweighs_a_refusal() {
+        let refused = Some(Failure::Refused(ReasonCode::TopicNameInvalid));
+        let mut answers = Answers::default();
+        answers.push(ack(1, 0, 3));
+        for failure in [refused, Some(Failure::NotKept), refused] {
+            answers.receipt(1, failure);
+        }
+        assert_eq!(answers.pop(0).unwrap().failure, Some(Failure::NotKept));
     }
 
     #[test]
@@ -229,8 +344,9 @@ mod tests {
         let mut commits = Commits::default();
         assert_eq!(commits.latest(false), 0);
         assert_eq!(commits.latest(true), 1);
-        commits.begin(1, false);
-        commits.begin(2, false);
+        commits.begin(1, false, 10);
+        commits.begin(2, false, 20);
+        assert!(commits.are_over(9) && !commits.are_over(10));
         assert_eq!(commits.latest(false), 2);
         commits.arrive(2, true);
         commits.arrive(2, false);
@@ -239,5 +355,6 @@ mod tests {
         assert_eq!(commits.next_over(), Some(Over { commit: 1, has_failed: false }));
         assert_eq!(commits.next_over(), Some(Over { commit: 2, has_failed: true }));
         assert_eq!((commits.durable(), commits.latest(false)), (2, 0));
+        assert!(commits.are_over(20));
     }
 }

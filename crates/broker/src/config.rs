@@ -1,7 +1,7 @@
 //! What the MQTT door can be told, with defaults, bounds and units: the one list that the configuration file,
 //! `--set` and the reference page are made from.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use mainstem_mqtt::QoS;
 
@@ -93,7 +93,7 @@ pub enum QueueOverflow {
 }
 
 /// When something counts as kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
     /// When it is on disk.
@@ -133,6 +133,8 @@ settings! {
         receive_maximum: u16 = 256_u16, in 1 ..= 65_535;
         /// QoS 1 and 2 messages in flight towards one client; MQTT 5 clients may ask for fewer.
         max_inflight_messages: u16 = 128_u16, in 1 ..= 65_535;
+        /// Messages of a work queue that one subscription has at once, not acknowledged; within `max_inflight_messages`.
+        queue_prefetch: u16 = 64_u16, in 1 ..= 16_384;
         /// QoS 1 and 2 messages that wait for one session beyond those in flight.
         max_queued_messages: u32 = 1_000_u32, in 0 ..= 100_000_000;
         /// Bytes of payload and topic that wait for one session beyond those in flight.

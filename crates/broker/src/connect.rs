@@ -13,6 +13,7 @@ use crate::message::{Content, Message, SessionKey};
 use crate::session::Will;
 use crate::shard::{Conn, ConnState, Handled, Next, Refusal, Shard};
 use crate::shared::Mail;
+use crate::work::{is_of_queue, queue_of};
 
 /// How far the levels reach that this broker speaks.
 const NEWEST_LEVEL: u8 = Version::V5 as u8;
@@ -48,11 +49,14 @@ impl Shard {
 
     /// The first packet of a connection, which is a CONNECT.
     pub(crate) fn first_packet(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, frame: &[u8]) -> Handled {
+        let mut has_waited = false;
         if let Some((journal, number)) = self.conn(conn).connect_ends {
-            if self.is_ending(journal, number) {
+            // While nothing can be kept, it will not be over soon.
+            if self.is_ending(journal, number) && self.can_keep() {
                 return Ok(Next::Hold);
             }
             self.conn(conn).connect_ends = None;
+            has_waited = true;
         }
         let waits = std::mem::take(&mut self.conn(conn).connect_waits);
         if waits > self.commits.durable() {
@@ -72,7 +76,7 @@ impl Shard {
                 return Err(error.into());
             }
         };
-        if let Err(reason) = self.admit(&connect, waits > 0) {
+        if let Err(reason) = self.admit(&connect, has_waited || waits > 0) {
             self.turn_away(io, conn, connect.version, connect.maximum_packet_size, reason);
             return Err(Refusal::new(reason, "CONNECT is refused"));
         }
@@ -170,6 +174,7 @@ impl Shard {
         if check_name(will.topic).is_err()
             || level_count(will.topic) > usize::from(config.max_topic_levels)
             || will.topic.starts_with("$SYS/")
+            || (is_of_queue(will.topic) && queue_of(will.topic).is_none())
         {
             return Err(ReasonCode::TopicNameInvalid);
         }
@@ -193,7 +198,7 @@ impl Shard {
         connect: &Connect<'_>,
         client_id: &Arc<str>,
     ) -> Result<Seated, ReasonCode> {
-        if let Some(known) = self.shared.registry.find(client_id) {
+        if let Some(known) = self.shared.registry.find(client_id).filter(|known| !self.has_departed(*known)) {
             if known.shard != self.me {
                 self.hand_over(io, conn, known);
                 return Ok(Seated::Elsewhere);
@@ -241,6 +246,11 @@ impl Shard {
         if !self.shared.open_session() {
             return Err(ReasonCode::QuotaExceeded);
         }
+        if let Some(departed) = self.shared.registry.find(client_id).filter(|known| self.has_departed(*known))
+        {
+            // Here, what the former one has published is on its way before anything that this one will.
+            self.shared.registry.release(client_id, departed);
+        }
         let key = self.deliveries.sessions.insert(self.me, Arc::clone(client_id), conn);
         if let Err(other) = self.shared.registry.claim(client_id, key) {
             // Another shard was faster by a moment.
@@ -251,6 +261,11 @@ impl Shard {
         }
         self.deliveries.counters.sessions += 1;
         Ok(Seated::Here(Seat { slot: key.slot, present: false }))
+    }
+
+    /// Whether a session of this shard is over, and only its client identifier is not free yet.
+    fn has_departed(&mut self, key: SessionKey) -> bool {
+        key.shard == self.me && self.deliveries.sessions.get(key).is_none() && self.find_ending(key).is_none()
     }
 
     /// Whether a session is to be noted as back before its client hears so: a crash might let it expire as if
@@ -377,6 +392,7 @@ impl Shard {
             return;
         }
         self.send(io, seat.slot, &packet);
+        self.start_consumers(seat.slot);
         self.pump(io, seat.slot);
         self.wake_when_kept(seat.slot);
     }

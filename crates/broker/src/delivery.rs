@@ -15,7 +15,7 @@ use crate::message::Message;
 use crate::offer::{Deferred, Offer, Place};
 use crate::pressure::{Level, Tally};
 use crate::queue::Run;
-use crate::session::{Delivery, Rare, Session, Sessions, packet_id_of};
+use crate::session::{Delivery, Lacking, Rare, Session, Sessions, packet_id_of};
 use crate::templates::Templates;
 
 /// First byte of a PUBREL: its type and the flags it must have [MQTT-3.6.1-1].
@@ -28,8 +28,8 @@ pub(crate) struct Deliveries {
     pub(crate) counters: Counters,
     /// The journals of the sessions that last; the first is for new ones.
     pub(crate) journals: Vec<Journal>,
-    /// Journals that lack the message that is being given out, if others have it from before a crash.
-    pub(crate) only: Option<u64>,
+    /// Who lacks the message that is being given out, if others have it from before it was cut short.
+    pub(crate) only: Option<Lacking>,
     /// See [`Deferred`].
     pub(crate) deferred: Vec<Deferred>,
     /// Sessions that got something which leaves when this turn is on disk.
@@ -197,14 +197,6 @@ impl Deliveries {
         if qos0 && offer.group.is_some() {
             self.settle_offer(slot);
         }
-    }
-
-    /// Whether a session got the message before a crash: its journal has it.
-    #[cold]
-    fn has_it_already(&mut self, slot: u32) -> bool {
-        let session = self.sessions.at(slot);
-        let is_lacking = |only: u64| only & (1 << self.journals[usize::from(session.journal)].home) != 0;
-        session.lasts() && !self.only.is_none_or(is_lacking)
     }
 
     /// The session's window is full: notes how far behind its client is, unless it has stalled.

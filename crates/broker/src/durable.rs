@@ -5,10 +5,10 @@ use std::sync::Arc;
 use mainstem_mqtt::{Packet, ReasonCode, SubAck, UserProperties, Version};
 use mainstem_runtime::Io;
 
-use crate::answers::{Answer, Owed, Receipt, Wait, What};
+use crate::answers::{Answer, Failure, Owed, Receipt, Wait, What};
 use crate::groups::Group;
 use crate::journal::Arrived;
-use crate::journal::entry::{Entry, Mark, Origin, SessionEntry, WillEntry};
+use crate::journal::entry::{Entry, Origin, SessionEntry, WillEntry};
 use crate::journal::{Journal, encode_message};
 use crate::message::{Message, SessionKey};
 use crate::offer::{Deferred, Offer};
@@ -45,7 +45,7 @@ impl Shard {
     }
 
     /// How much this shard has entered anywhere: grows with each entry.
-    fn entered(&self) -> u64 {
+    pub(crate) fn entered(&self) -> u64 {
         let journals: u64 = self.deliveries.journals.iter().map(Journal::next_offset).sum();
         journals + self.retained_log.as_ref().map_or(0, |log| log.records)
     }
@@ -68,7 +68,9 @@ impl Shard {
     pub(crate) fn fence(&mut self, io: &mut Io<'_, Mail>, receipt: Receipt) -> Wait {
         let commit = self.commits.latest(true);
         self.commit_is_due = true;
-        let mut others = self.shared.lasting() & !(1 << self.me);
+        // Retained messages are entered on the first shard, whether sessions there last or not.
+        let retained = u64::from(self.shared.keeps_retained());
+        let mut others = (self.shared.lasting() | retained) & !(1 << self.me);
         let receipts = others.count_ones();
         while others != 0 {
             let other = others.trailing_zeros() as usize;
@@ -239,7 +241,8 @@ impl Shard {
 
     fn send_receipt(&mut self, io: &mut Io<'_, Mail>, owed: Owed, is_durable: bool) {
         let Owed { receipt, group } = owed;
-        let part = Part { is_durable, group, lacking: if is_durable { 0 } else { self.failing() } };
+        let part =
+            Part { is_durable, refused: None, group, lacking: if is_durable { 0 } else { self.failing() } };
         let shard = receipt.session.shard;
         if shard == self.me {
             self.on_receipt(io, receipt, &part);
@@ -250,8 +253,8 @@ impl Shard {
 
     pub(crate) fn on_receipt(&mut self, io: &mut Io<'_, Mail>, receipt: Receipt, part: &Part) {
         let is_durable = part.is_durable;
-        if let Some(ending) = self.ending.iter_mut().find(|ending| ending.receipt == receipt.number) {
-            ending.receipts = ending.receipts.saturating_sub(1);
+        if let Some(ending) = self.ending.iter_mut().find(|ending| ending.answers.contains(&receipt.number)) {
+            ending.wait.receipts = ending.wait.receipts.saturating_sub(1);
             ending.has_failed |= !is_durable;
             self.enter_ends();
             return;
@@ -261,7 +264,7 @@ impl Shard {
         }
         let Some(session) = self.deliveries.sessions.get(receipt.session) else { return };
         if let Some(rare) = &mut session.rare {
-            rare.answers.receipt(receipt.number, is_durable);
+            rare.answers.receipt(receipt.number, part.failure());
         }
         self.hear_of_part(receipt, part);
         self.send_answers(io, receipt.session.slot);
@@ -322,7 +325,7 @@ impl Shard {
         }
         // Each that waits has a number of its own, by which receipts find it.
         let number = receipt.unwrap_or_else(|| self.receipt_for(slot)).number;
-        let answer = Answer { number, wait, has_failed: false, completes, what };
+        let answer = Answer { number, wait, failure: None, completes, what };
         self.deliveries.sessions.at(slot).rare().answers.push(answer);
         if wait.commit > durable {
             let key = self.deliveries.sessions.key(self.me, slot);
@@ -331,17 +334,16 @@ impl Shard {
     }
 
     /// Sends the answers of a session that need not wait any more.
-    fn send_answers(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
+    pub(crate) fn send_answers(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
         let key = self.deliveries.sessions.key(self.me, slot);
         loop {
             let durable = self.commits.durable();
             let session = self.deliveries.sessions.at(slot);
             let next = session.rare.as_mut().and_then(|rare| rare.answers.pop(durable));
             let Some(answer) = next else { return };
-            if answer.has_failed {
-                self.give_failure(io, slot, &answer.what);
-            } else {
-                self.give_answer(io, slot, &answer.what, answer.completes);
+            match answer.failure {
+                None => self.give_answer(io, slot, &answer.what, answer.completes),
+                Some(failure) => self.give_failure(io, slot, answer, failure),
             }
             if self.deliveries.sessions.get(key).is_none() {
                 return;
@@ -361,23 +363,23 @@ impl Shard {
                 self.deliveries.sessions.at(slot).rare().will_leaving = None;
                 self.enter_session(io, slot);
             }
-            What::Settled { sequence } => {
-                if let Some((journal, session)) = self.journal(slot) {
-                    journal.mark(Mark::Settled { session, sequence });
-                }
-            }
+            What::Settled { sequence } => self.settle_given(slot, sequence),
             What::List { is_subscribe, packet_id, ref reasons } => {
                 self.send_list(io, slot, is_subscribe, packet_id, reasons);
             }
         }
     }
 
-    /// What was to be promised could not be kept.
-    fn give_failure(&mut self, io: &mut Io<'_, Mail>, slot: u32, what: &What) {
+    /// What was to be promised could not be kept, or was not taken.
+    fn give_failure(&mut self, io: &mut Io<'_, Mail>, slot: u32, answer: Answer, failure: Failure) {
         const PUBACK: u8 = 4;
         const PUBREC: u8 = 5;
         let session = self.deliveries.sessions.at(slot);
-        match what {
+        let (reason, why) = match failure {
+            Failure::NotKept => (ReasonCode::QuotaExceeded, "what it asked for cannot be kept on disk"),
+            Failure::Refused(reason) => (reason, "a queue refuses what it published"),
+        };
+        match &answer.what {
             // A PUBREC with an error would end an exchange that the disk may know of all the same; a session that
             // lasts is cut off instead, and goes on with it.
             What::Ack { first, packet_id, .. }
@@ -385,17 +387,33 @@ impl Shard {
                     && (first >> 4 == PUBACK || (first >> 4 == PUBREC && !session.lasts())) =>
             {
                 session.received.release(*packet_id);
-                self.acknowledge(io, slot, *first, *packet_id, ReasonCode::QuotaExceeded);
+                self.acknowledge(io, slot, *first, *packet_id, reason);
             }
-            // It stays with this session as well, and may be delivered twice.
-            What::Settled { .. } | What::WillSent => {}
+            What::Ack { first, .. }
+                if session.version == Version::V5
+                    && first >> 4 == PUBREC
+                    && matches!(failure, Failure::Refused(_)) =>
+            {
+                self.end_refused(slot, answer, reason);
+            }
+            What::WillSent if matches!(failure, Failure::Refused(_)) => {
+                self.give_answer(io, slot, &answer.what, false);
+            }
+            // They stay with this session as well, and may be delivered twice.
+            What::Settled { sequence } => self.doubt_given(slot, *sequence),
+            What::WillSent => {}
             _ if !session.connected => {}
             _ => {
                 let client_id = Arc::clone(&session.client_id);
-                self.cut_short_answered(slot, what);
-                let what = "what it asked for cannot be kept on disk";
-                log::warn!("client {client_id:?} is disconnected: {what}");
-                self.disconnect(io, slot, ReasonCode::QuotaExceeded, Some(what));
+                if let What::Ack { packet_id, .. } = answer.what
+                    && !session.lasts()
+                {
+                    // It is not known elsewhere, so that it counts as new when it comes again.
+                    session.received.release(packet_id);
+                }
+                self.cut_short_answered(slot, &answer.what);
+                log::warn!("client {client_id:?} is disconnected: {why}");
+                self.disconnect(io, slot, reason, Some(why));
             }
         }
     }
@@ -443,6 +461,9 @@ impl Shard {
         }
         self.arrived = arrived;
         while let Some(over) = self.commits.next_over() {
+            if over.has_failed {
+                self.fail_ends(over.commit);
+            }
             while let Some(owed) = self.commits.next_owed(over.commit) {
                 self.send_receipt(io, owed, !over.has_failed);
             }
@@ -452,6 +473,12 @@ impl Shard {
         }
         self.forget_ended();
         self.note_failures();
+        if !self.ending.is_empty() {
+            let ((), wait) = self.entering(Self::enter_ends);
+            if wait.commit > 0 {
+                io.again_soon();
+            }
+        }
         self.deliveries.queued_elsewhere = self.shared.queued_elsewhere(self.me);
     }
 
@@ -502,7 +529,7 @@ impl Shard {
         let has_entered = std::mem::replace(&mut self.entered_before, entered) != entered;
         if parts > 0 || has_entered || std::mem::take(&mut self.commit_is_due) {
             self.commit_is_due = false;
-            self.commits.begin(parts, has_failed);
+            self.commits.begin(parts, has_failed, io.clock.now_ms);
             self.deliveries.counters.log_commits += u64::from(parts > 0);
             self.count_log();
             // Some stores are done at once, and what was lost at once need not be waited for.
@@ -542,6 +569,7 @@ impl Shard {
             journal.store().tend(io.clock.unix_ms);
         }
         self.enter_ends();
+        self.settle_doubtful();
         let commit = self.commits.current();
         if let (Some(log), Some(journal)) = (&mut self.retained_log, self.deliveries.journals.first_mut()) {
             log.make_up(journal.store(), io.clock, &self.shared.retained, commit);

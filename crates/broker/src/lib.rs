@@ -22,23 +22,25 @@
 //!
 //! # Files
 //! `shard` packets and turns · `connect` CONNECT · `lifecycle` lost connections, wills, the end of sessions ·
-//! `publish` routing and fan-out · `subscribe` subscriptions and retained delivery · `offer`, `delivery`,
-//! `templates` from a message to bytes · `queue` what waits for a session · `session` per client state ·
-//! `routes` filter → shards · `groups` shared subscriptions · `retained` · `registry` client identifier →
-//! session · `message` · `pressure` who waits for whom · `timers` · `sys` · `counters` · `shared` · `config`.
+//! `publish` routing and fan-out · `acks` what clients acknowledge · `subscribe` subscriptions and retained
+//! delivery · `offer`, `delivery`, `templates` from a message to bytes · `queue` what waits for a session ·
+//! `session` per client state · `routes` filter → shards · `groups` shared subscriptions · `retained` ·
+//! `registry` client identifier → session · `message` · `pressure` who waits for whom · `timers` · `sys` ·
+//! `counters` · `shared` · `config`.
 //!
-//! Other doors: `outside` sinks and sources.
+//! Other doors: `outside` sinks and sources · `work` work queues.
 //!
 //! What outlives the process: `durable` commits and what waits for them · `answers` · `once` QoS 2 across
-//! journals · `journal` the log of a
-//! shard's sessions · `retained_log` · `snapshots` · `restore` the start.
+//! journals · `given` what sessions give to others · `journal` the log of a shard's sessions · `retained_log` · `snapshots` · `restore` the start.
 
+mod acks;
 mod answers;
 pub mod config;
 mod connect;
 mod counters;
 mod delivery;
 mod durable;
+mod given;
 mod groups;
 mod journal;
 mod lifecycle;
@@ -62,10 +64,12 @@ mod subscribe;
 mod sys;
 mod templates;
 mod timers;
+mod work;
 
 pub use config::{Durability, MqttConfig, QueueOverflow, Redirect};
 pub use counters::Counters;
-pub use outside::{Outside, SinkTicket, Sunk, user_properties};
+pub use outside::{Outcome, Outside, Sink, SinkTicket, Sunk, user_properties};
 pub use restore::{Restored, StoreAt, settle_origins};
 pub use shard::Shard;
 pub use shared::{Mail, Shared};
+pub use work::{Errand, Lease, Parcel, QueueGroup, Verdict, Wants, queue_of};

@@ -8,14 +8,20 @@ use mainstem_runtime::{ConnId, Io};
 
 use crate::answers::{Receipt, Wait, What};
 use crate::durable::Due;
+use crate::given::Given;
 use crate::groups::Group;
+use crate::journal::Journal;
 use crate::journal::entry::{Entry, Origin};
+use crate::journal::replay::StoredSession;
 use crate::message::{Content, Message, SessionKey};
 use crate::offer::Offer;
-use crate::session::{Delivery, Extra, Will};
+use crate::session::{Delivery, Extra, Session, Will};
 use crate::shard::{Handled, Next, Refusal, Shard};
 use crate::shared::{DealtMail, Mail};
 use crate::timers::Timer;
+
+/// Time until a session is looked at again that would have expired if the disk were not so slow, ms.
+const EXPIRY_RETRY_MS: u64 = 1_000;
 
 impl Shard {
     pub(crate) fn on_disconnect(
@@ -65,6 +71,8 @@ impl Shard {
         self.deliveries.backlog -= session.queue.len() as u64;
         session.gone_at_ms = now_ms.cast_signed();
         session.set_online(false);
+        self.stop_consumers(slot);
+        let session = self.deliveries.sessions.at(slot);
         session.window.disconnected();
         session.drop_logged = false;
         let expiry_s = session.expiry_s;
@@ -79,6 +87,8 @@ impl Shard {
         self.deliveries.counters.clients_connected -= 1;
         self.deliveries.forget_qos0(slot);
         self.pass_on(io, slot);
+        // What waited behind answers that nobody is given any more.
+        self.send_answers(io, slot);
         match will_delay_s {
             Some(0) if expiry_s > 0 => self.give_will(io, slot),
             Some(delay_s) if delay_s < expiry_s => {
@@ -113,33 +123,54 @@ impl Shard {
         let moves = |qos: QoS, group: Option<&Arc<Group>>| {
             (!lasts || qos < QoS::ExactlyOnce) && group.is_some_and(|group| group.has_other_online(key))
         };
-        let mut moving = session.window.take_messages(|delivery, pending| {
+        let sent = session.window.take_messages(|delivery, pending| {
             pending == Pending::PubAck && moves(delivery.qos, delivery.group())
         });
         let group_of = |extra: Option<&Extra>| extra.and_then(|extra| extra.group.clone());
         let queued = session.queue.take_if(|qos, extra| moves(qos, group_of(extra).as_ref()));
         self.deliveries.counters.queued_messages -= queued.len() as u64;
-        moving.extend(queued);
-        for delivery in moving {
-            self.deliveries.sessions.at(slot).settle(&delivery);
+        let sent = sent.into_iter().map(|delivery| (delivery, true));
+        for (delivery, was_sent) in sent.chain(queued.into_iter().map(|delivery| (delivery, false))) {
+            let session = self.deliveries.sessions.at(slot);
+            session.settle(&delivery);
+            if delivery.sequence > 0 {
+                session.rare().given.push_back(Given::new(delivery.clone(), was_sent));
+            }
             let receipt = (delivery.sequence > 0).then(|| self.receipt_for(slot));
-            let receipts = self.deal_again(io, slot, &delivery, key, receipt);
+            let ((), wait) = self
+                .entering_elsewhere(slot, |shard| ((), shard.deal_again(io, slot, &delivery, key, receipt)));
             if delivery.sequence > 0 {
                 // Only when it is safe elsewhere is it over here.
                 let what = What::Settled { sequence: delivery.sequence };
-                self.answer(io, slot, Wait { commit: 0, receipts }, receipt, what);
+                self.answer(io, slot, wait, receipt, what);
             }
         }
     }
 
+    /// Does `act`, which gives others what a session has and tells how many shards will say that they have it.
+    /// Returns what has to be waited for until the session's journal may forget that. Its own entries need not be
+    /// waited for: they stay in their order.
+    fn entering_elsewhere<R>(&mut self, slot: u32, act: impl FnOnce(&mut Self) -> (R, u32)) -> (R, Wait) {
+        let journal = usize::from(self.deliveries.sessions.at(slot).journal);
+        let elsewhere = |shard: &Self| {
+            let mine = shard.deliveries.journals.get(journal).map_or(0, Journal::next_offset);
+            shard.entered() - mine
+        };
+        let before = elsewhere(self);
+        let (result, receipts) = act(self);
+        let commit = if elsewhere(self) == before { 0 } else { self.commits.current() };
+        (result, Wait { commit, receipts })
+    }
+
     /// Publishes a session's will, if it has one. Returns it, and how many other shards will tell that they have
     /// the message.
-    fn publish_will(&mut self, io: &mut Io<'_, Mail>, slot: u32, receipt: Receipt) -> Option<(Will, u32)> {
+    fn publish_will(&mut self, io: &mut Io<'_, Mail>, slot: u32, receipt: Receipt) -> (Option<Will>, u32) {
         let session = self.deliveries.sessions.at(slot);
         let will = session.rare.as_mut().and_then(|rare| {
             rare.will_at_ms = None;
             rare.will.take()
-        })?;
+        });
+        let Some(will) = will else { return (None, 0) };
         let mut properties = will.message.properties(0);
         properties.message_expiry = will.expiry_s;
         let content = Content {
@@ -151,16 +182,17 @@ impl Shard {
             properties,
         };
         let (_, receipts) = self.publish(io, &content, &Due { receipt: Some(receipt), ..Due::default() });
-        Some((will, receipts))
+        (Some(will), receipts)
     }
 
     /// Publishes the will of a session that goes on. Its journal forgets the will when it is safe: a crash may
     /// publish it twice, but not lose it.
     fn give_will(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
         let receipt = self.receipt_for(slot);
-        let Some((will, receipts)) = self.publish_will(io, slot, receipt) else { return };
+        let (will, wait) = self.entering_elsewhere(slot, |shard| shard.publish_will(io, slot, receipt));
+        let Some(will) = will else { return };
         self.deliveries.sessions.at(slot).rare().will_leaving = Some(will);
-        self.answer(io, slot, Wait { commit: 0, receipts }, Some(receipt), What::WillSent);
+        self.answer(io, slot, wait, Some(receipt), What::WillSent);
     }
 
     pub(crate) fn check_will(&mut self, io: &mut Io<'_, Mail>, key: SessionKey) {
@@ -174,15 +206,20 @@ impl Shard {
     }
 
     pub(crate) fn check_expiry(&mut self, io: &mut Io<'_, Mail>, key: SessionKey) {
-        let expired = self.deliveries.sessions.get(key).is_some_and(|session| {
+        let now_ms = io.clock.now_ms;
+        let expired = |session: &&mut Session| {
             !session.connected
                 && session.expiry_s != u32::MAX
-                && session.gone_at_ms + i64::from(session.expiry_s) * 1000 <= io.clock.now_ms.cast_signed()
-        });
-        if expired {
-            self.deliveries.counters.clients_expired += 1;
-            self.end_session(io, key.slot);
+                && session.gone_at_ms + i64::from(session.expiry_s) * 1000 <= now_ms.cast_signed()
+        };
+        let Some(session) = self.deliveries.sessions.get(key).filter(expired) else { return };
+        if session.lasts() && !self.commits.are_over(session.gone_at_ms) {
+            // The disk does not know that its client has gone: a crash would bring it back, without what came since.
+            io.set_timer(now_ms + EXPIRY_RETRY_MS, Timer::Expiry(key).token());
+            return;
         }
+        self.deliveries.counters.clients_expired += 1;
+        self.end_session(io, key.slot);
     }
 
     /// Ends a session that has no connection: its will is due, its subscriptions and messages go.
@@ -190,6 +227,8 @@ impl Shard {
         let key = self.deliveries.sessions.key(self.me, slot);
         let session = self.deliveries.sessions.at(slot);
         debug_assert!(!session.connected);
+        let stored = self.stored_before_end(io.clock, slot);
+        let session = self.deliveries.sessions.at(slot);
         let groups = session.rare.as_mut().map(|rare| std::mem::take(&mut rare.groups)).unwrap_or_default();
         for group in &groups {
             self.shared.routes.leave(group, key);
@@ -200,41 +239,60 @@ impl Shard {
             self.remove_subscriber(subscription);
             self.deliveries.counters.subscriptions -= 1;
         }
+        self.end_queue_subscriptions(slot);
         let receipt = self.receipt_for(slot);
-        // Only now, or a group that it was in might give the will to this very session.
-        let mut receipts = self.publish_will(io, slot, receipt).map_or(0, |(_, receipts)| receipts);
-        let session = self.deliveries.sessions.at(slot);
-        let (home, number) = (session.journal, session.number);
-        // A QoS 1 message of a shared subscription may still find somebody; QoS 2 must not
-        // [MQTT-4.8.2-5] once it was sent.
-        let unsent = session.queue.take_if(|_, _| true);
-        self.deliveries.counters.queued_messages -= unsent.len() as u64;
-        let session = self.deliveries.sessions.at(slot);
-        let unacknowledged = session.window.take_messages(|_, pending| pending == Pending::PubAck);
-        for delivery in unacknowledged.into_iter().chain(unsent) {
-            self.deliveries.sessions.at(slot).settle(&delivery);
-            receipts += self.deal_again(io, slot, &delivery, key, Some(receipt));
-        }
+        let ((), wait) = self.entering_elsewhere(slot, |shard| {
+            // Only now, or a group that it was in might give the will to this very session.
+            let (_, receipts) = shard.publish_will(io, slot, receipt);
+            ((), receipts + shard.leave_to_others(io, slot, receipt))
+        });
         let session = self.deliveries.sessions.remove(slot);
-        let client_id = session.client_id;
+        let (home, number, client_id) = (session.journal, session.number, session.client_id);
+        let mut answers = vec![receipt.number];
+        let (mut wait, mut has_failed) = (wait, false);
+        // What it has given away before and is not known to be safe.
+        for answer in session.rare.iter().flat_map(|rare| rare.answers.of_journal()) {
+            answers.push(answer.number);
+            wait.commit = wait.commit.max(answer.wait.commit);
+            wait.receipts += answer.wait.receipts;
+            has_failed |= answer.failure.is_some();
+        }
         self.shared.close_session();
         self.deliveries.counters.sessions -= 1;
         if number > 0 {
-            let (receipt, journal) = (receipt.number, home);
             self.ending.push(Ending {
-                receipt,
-                receipts,
-                has_failed: false,
-                journal,
+                answers,
+                wait,
+                has_failed,
+                journal: home,
                 session: number,
                 client_id,
                 key,
                 commit: None,
+                stored,
             });
             self.enter_ends();
         } else {
-            self.shared.registry.release(&client_id, key);
+            self.departed.push((client_id, key));
         }
+    }
+
+    /// Gives messages of shared subscriptions to other members, since this session ends. Returns how many other
+    /// shards will tell that they have them.
+    ///
+    /// A QoS 1 message may still find somebody; QoS 2 must not [MQTT-4.8.2-5] once it was sent.
+    fn leave_to_others(&mut self, io: &mut Io<'_, Mail>, slot: u32, receipt: Receipt) -> u32 {
+        let key = self.deliveries.sessions.key(self.me, slot);
+        let session = self.deliveries.sessions.at(slot);
+        let unsent = session.queue.take_if(|_, _| true);
+        let unacknowledged = session.window.take_messages(|_, pending| pending == Pending::PubAck);
+        self.deliveries.counters.queued_messages -= unsent.len() as u64;
+        let mut receipts = 0;
+        for delivery in unacknowledged.into_iter().chain(unsent) {
+            self.deliveries.sessions.at(slot).settle(&delivery);
+            receipts += self.deal_again(io, slot, &delivery, key, Some(receipt));
+        }
+        receipts
     }
 
     /// Whether the end of a session is not on disk yet.
@@ -251,9 +309,9 @@ impl Shard {
     /// Enters the end of sessions whose messages are all safe elsewhere. What journals that failed have of them is
     /// safe when those are mended.
     pub(crate) fn enter_ends(&mut self) {
-        let commit = self.commits.current();
+        let (commit, durable) = (self.commits.current(), self.commits.durable());
         let is_failing = self.shared.is_failing();
-        let is_safe = |known: &&mut Ending| known.receipts == 0 && !(known.has_failed && is_failing);
+        let is_safe = |known: &&mut Ending| known.wait.is_over(durable) && !(known.has_failed && is_failing);
         for ending in self.ending.iter_mut().filter(is_safe).filter(|known| known.commit.is_none()) {
             ending.commit = Some(commit);
             self.deliveries.journals[usize::from(ending.journal)]
@@ -261,16 +319,30 @@ impl Shard {
         }
     }
 
+    /// A commit could not be kept: ends that are part of it are entered again when that is mended.
+    pub(crate) fn fail_ends(&mut self, commit: u64) {
+        for ending in &mut self.ending {
+            if ending.commit == Some(commit) || ending.wait.commit == commit {
+                ending.has_failed = true;
+                ending.commit = None;
+            }
+        }
+    }
+
     /// Forgets sessions whose end is on disk: whoever connects by their client identifier begins anew.
     pub(crate) fn forget_ended(&mut self) {
-        let (durable, registry) = (self.commits.durable(), &self.shared.registry);
-        self.ending.retain(|ending| {
-            let is_over = ending.commit.is_some_and(|commit| commit <= durable);
-            if is_over {
-                registry.release(&ending.client_id, ending.key);
-            }
-            !is_over
-        });
+        let durable = self.commits.durable();
+        let is_over = |ending: &mut Ending| ending.commit.is_some_and(|commit| commit <= durable);
+        self.departed
+            .extend(self.ending.extract_if(.., is_over).map(|ending| (ending.client_id, ending.key)));
+    }
+
+    /// Frees the client identifiers of sessions that were over before this turn: what they have published is on its
+    /// way to other shards, and comes there before what another session with that identifier publishes.
+    pub(crate) fn free_departed(&mut self) {
+        for (client_id, key) in self.departed.drain(..) {
+            self.shared.registry.release(&client_id, key);
+        }
     }
 
     /// Gives a message of a shared subscription that `from` has lost to another member, unless it has expired
@@ -387,18 +459,20 @@ pub(crate) struct Dealing {
 /// identifier stays taken until that is on disk, or a crash could bring it back beside another.
 #[derive(Debug)]
 pub(crate) struct Ending {
-    /// Number that other shards name.
-    pub(crate) receipt: u64,
-    /// Those that have not told yet.
-    pub(crate) receipts: u32,
-    /// One has told that it cannot keep its part on disk now.
+    /// Numbers that other shards name: its own, and those of what the session had given away before.
+    pub(crate) answers: Vec<u64>,
+    /// What has to be over before: others must have its messages on disk.
+    pub(crate) wait: Wait,
+    /// Something of that, or the end itself, could not be kept on disk.
     pub(crate) has_failed: bool,
-    journal: u16,
-    session: u32,
+    pub(crate) journal: u16,
+    pub(crate) session: u32,
     client_id: Arc<str>,
     key: SessionKey,
     /// The commit that the end is part of, once it has been entered.
-    commit: Option<u64>,
+    pub(crate) commit: Option<u64>,
+    /// See [`Shard::stored_before_end`].
+    pub(crate) stored: Option<Box<StoredSession>>,
 }
 
 /// Members that one message is offered to in turn while they vanish under it.

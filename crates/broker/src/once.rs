@@ -6,11 +6,13 @@ use std::collections::BTreeSet;
 use mainstem_mqtt::{Publish, QoS};
 
 use crate::answers::{Receipt, What};
+use crate::delivery::Deliveries;
 use crate::durable::Due;
+use crate::given::Given;
 use crate::journal::entry::{Entry, Mark, Origin};
 use crate::outside::SINKS;
 use crate::publish::RETAINED_LOG;
-use crate::session::{CutShort, UnderWay};
+use crate::session::{CutShort, Lacking, UnderWay};
 use crate::shard::Shard;
 use crate::shared::Part;
 
@@ -144,6 +146,7 @@ impl Shard {
                 self.take_back(slot, index, &once);
                 self.cut_short_from(slot, index, first_lost);
             }
+            self.take_back_from_ending(index, &once);
         }
     }
 
@@ -160,11 +163,29 @@ impl Shard {
         for delivery in &gone {
             session.settle(delivery);
         }
+        if let Some(rare) = &mut session.rare {
+            for Given { delivery, .. } in &mut rare.given {
+                delivery.offset = journal.moved_from(delivery.offset).unwrap_or(delivery.offset);
+            }
+            rare.given.retain(|given| !once.contains(&given.delivery.offset));
+        }
         let is_connected = session.connected;
         let qos0 = gone.iter().filter(|delivery| delivery.qos == QoS::AtMostOnce).count() as u32;
         session.queued_qos0 -= qos0.min(session.queued_qos0);
         self.deliveries.counters.queued_messages -= gone.len() as u64;
         self.deliveries.backlog -= if is_connected { gone.len() as u64 } else { 0 };
+    }
+
+    /// The same for sessions that have ended, and whose end must not be entered yet.
+    fn take_back_from_ending(&mut self, journal: usize, once: &BTreeSet<u64>) {
+        let known = &self.deliveries.journals[journal];
+        for ending in self.ending.iter_mut().filter(|ending| usize::from(ending.journal) == journal) {
+            let Some(stored) = &mut ending.stored else { continue };
+            stored.place_each(|offset| {
+                let offset = known.moved_from(offset).unwrap_or(offset);
+                (!once.contains(&offset)).then_some(offset)
+            });
+        }
     }
 
     /// A journal of this shard lacks what a session has published since commit `first_lost`.
@@ -206,7 +227,21 @@ impl Shard {
         let groups = [&publish.groups[..], &publish.kept[..]].concat();
         let cut_short = CutShort { sequence, lacking, groups, under_way: Some(Box::new(publish)) };
         let rare = self.deliveries.sessions.at(slot).rare();
+        rare.answers.fail_publish(packet_id);
         rare.cut_short.retain(|(known, _)| *known != packet_id);
         rare.cut_short.push((packet_id, cut_short));
+    }
+}
+
+impl Deliveries {
+    /// Whether a session got the message before it was cut short: its journal has it, or none has the session.
+    #[cold]
+    pub(crate) fn has_it_already(&mut self, slot: u32) -> bool {
+        let Some(Lacking { journals, is_out }) = self.only else { return false };
+        let session = self.sessions.at(slot);
+        if !session.lasts() {
+            return is_out;
+        }
+        journals & (1 << self.journals[usize::from(session.journal)].home) == 0
     }
 }

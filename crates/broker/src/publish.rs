@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use mainstem_mqtt::session::Acked;
-use mainstem_mqtt::{Ack, Publish, QoS, ReasonCode, Version};
+use mainstem_mqtt::{Publish, QoS, ReasonCode, Version};
 use mainstem_runtime::{ConnId, Io};
 use mainstem_topic::{check_name, level_count};
 
@@ -16,14 +15,15 @@ use crate::offer::Offer;
 use crate::outside::SINKS;
 use crate::pressure::Level;
 use crate::routes::Matched;
-use crate::session::{CutShort, Delivery, Sessions};
+use crate::session::{CutShort, Lacking, Sessions};
 use crate::shard::{Handled, Next, Refusal, Shard, Subscriber};
 use crate::shared::{Mail, PublishMail, ReceiptMail};
+use crate::work::{is_of_queue, queue_of};
 
 const PUBACK: u8 = 0x40;
 const PUBREC: u8 = 0x50;
-const PUBREL: u8 = 0x62;
-const PUBCOMP: u8 = 0x70;
+pub(crate) const PUBREL: u8 = 0x62;
+pub(crate) const PUBCOMP: u8 = 0x70;
 
 /// Size up to which a message costs no more to deliver than an empty one, bytes.
 const SMALL_BYTES: usize = 1024;
@@ -164,13 +164,20 @@ impl Shard {
                 }
             }
         }
+        let is_of_queue = is_of_queue(topic);
         let reason = if topic.starts_with("$SYS/") {
             self.deliveries.counters.publish_dropped += 1;
             ReasonCode::NotAuthorized
+        } else if is_of_queue && queue_of(topic).is_none() {
+            self.deliveries.counters.publish_dropped += 1;
+            if !five && publish.qos > QoS::AtMostOnce {
+                return Err(Refusal::new(ReasonCode::TopicNameInvalid, "topic name that names no queue"));
+            }
+            ReasonCode::TopicNameInvalid
         } else {
             let content = Content {
                 qos: publish.qos,
-                retain: publish.retain,
+                retain: publish.retain && !is_of_queue,
                 publisher: Some(self.deliveries.sessions.key(self.me, slot)),
                 topic,
                 payload: publish.payload,
@@ -178,7 +185,7 @@ impl Shard {
             };
             // A client that can be told is told before anybody gets a message that it may send again.
             let can_be_told = five && publish.qos > QoS::AtMostOnce;
-            if publish.retain
+            if content.retain
                 && can_be_told
                 && !publish.payload.is_empty()
                 && !self.shared.retained.has_room(topic, topic.len() + publish.payload.len())
@@ -202,7 +209,8 @@ impl Shard {
         publish: &Publish<'_>,
         content: &Content<'_>,
     ) {
-        if !publish.retain && self.shared.lasting() == 0 && !self.shared.routes.has_sinks() {
+        let has_sinks = self.shared.routes.has_sinks() || is_of_queue(content.topic);
+        if !content.retain && self.shared.lasting() == 0 && !has_sinks {
             // Nothing has to last. Who begins a session that does, on another shard and now, has no SUBACK yet.
             let (published, _) = self.publish(io, content, &Due::default());
             self.answer_publish(io, slot, publish, published.reason());
@@ -215,8 +223,8 @@ impl Shard {
         let again = cut_short.as_ref().map(|cut_short| cut_short.sequence);
         let origin = if is_once { self.origin_of(slot, publish.packet_id, again) } else { None };
         // The retained message is in a log of its own, which a crash may leave behind.
-        let reach = if publish.retain { RETAINED_LOG } else { 0 };
-        let reach = if self.shared.routes.has_sinks() { reach | SINKS } else { reach };
+        let reach = if content.retain { RETAINED_LOG } else { 0 };
+        let reach = if has_sinks { reach | SINKS } else { reach };
         let origin = origin.map(|origin| Origin { reach: origin.reach | reach, ..origin });
         let due = Due { receipt, origin, cut_short };
         let ((published, receipts), mut wait) = self.entering(|shard| {
@@ -267,6 +275,13 @@ impl Shard {
         let what = What::Ack { first, packet_id: publish.packet_id, reason: ReasonCode::QuotaExceeded };
         self.answer(io, slot, Wait::default(), None, what);
         Ok(Next::Packet)
+    }
+
+    /// Whether one before it has been refused and its client has not been told: if the connection is lost now, it
+    /// sends that one again, which must not come behind this one [MQTT-4.6.0-6].
+    pub(crate) fn is_behind_refusal(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
+        let rare = &self.deliveries.sessions.at(slot).rare;
+        publish.qos > QoS::AtMostOnce && rare.as_ref().is_some_and(|rare| rare.answers.has_refusal())
     }
 
     /// Acknowledges a PUBLISH when `wait` is over.
@@ -321,12 +336,17 @@ impl Shard {
         due: &Due,
     ) -> (Published, u32) {
         let message = self.pool.make(content, io.clock.now_ms);
+        if is_of_queue(content.topic) {
+            return (Published::Routed, self.sink_into_queue(message, due));
+        }
         let mut retained = true;
         let mut receipts = 0;
         let Due { receipt, origin, ref cut_short } = *due;
-        let only = cut_short.as_ref().map(|cut_short| cut_short.lacking);
-        if content.retain && only.is_none_or(|only| only & RETAINED_LOG != 0) {
-            match self.retain(&message, receipt.is_some()) {
+        let only = cut_short.as_ref().map(CutShort::lacking);
+        if content.retain && only.is_none_or(|only| only.journals & RETAINED_LOG != 0) {
+            // What is retained already, and was not kept, must not take the place of what came behind it.
+            let is_out = only.is_some_and(|only| only.is_out);
+            match if is_out { Retained::Changed } else { self.retain(&message, receipt.is_some()) } {
                 Retained::Changed => receipts += self.keep_retained(io, content.topic, receipt),
                 Retained::Unchanged => {}
                 Retained::Refused => retained = false,
@@ -334,7 +354,7 @@ impl Shard {
         }
         let matched = self.shared.routes.matched(&mut self.cache, content.topic);
         self.work += 1;
-        receipts += self.sink(&message, &matched, receipt, only);
+        receipts += self.sink(&message, &matched, receipt, only.map(|only| only.journals));
         self.fan_out(io, &message, &matched, only);
         for group in &matched.groups {
             let has_it = |cut_short: &CutShort| cut_short.groups.iter().any(|known| group.is_called(known));
@@ -414,7 +434,7 @@ impl Shard {
         io: &mut Io<'_, Mail>,
         message: &Arc<Message>,
         matched: &Matched,
-        only: Option<u64>,
+        only: Option<Lacking>,
     ) {
         self.deliveries.only = only;
         let receivers = self.offer_to_all(io, message, matched);
@@ -484,97 +504,11 @@ impl Shard {
         }
         hits.len() as u32
     }
-
-    pub(crate) fn on_puback(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
-        let session = self.deliveries.sessions.at(slot);
-        session.progress_ms = io.clock.now_ms;
-        let acked = session.window.puback(ack.packet_id);
-        settle(self, slot, acked);
-    }
-
-    pub(crate) fn on_pubrec(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
-        let session = self.deliveries.sessions.at(slot);
-        session.progress_ms = io.clock.now_ms;
-        let packet_id = ack.packet_id;
-        let acked = session.window.pubrec(packet_id, ack.reason.is_error());
-        if let Acked::Release(delivery) = &acked
-            && !session.lasts()
-        {
-            if let Some(delivery) = delivery {
-                session.settle(delivery);
-            }
-            self.answer_at_once(io, slot, PUBREL, packet_id, ReasonCode::Success);
-            return;
-        }
-        match acked {
-            Acked::Release(None) => {
-                // The PUBREL before this one may still wait.
-                let wait = Wait { commit: self.commits.latest(false), receipts: 0 };
-                self.answer(io, slot, wait, None, pubrel(packet_id));
-            }
-            Acked::Release(Some(delivery)) => {
-                session.settle(&delivery);
-                // A client that forgets the identifier must not meet it again: it would take the message twice.
-                let commit = match &delivery.message {
-                    Some(_) => self.commits.current(),
-                    None => self.commits.latest(false),
-                };
-                if commit > 0 {
-                    session.rare().release_commit = commit;
-                }
-                let wait = Wait { commit, receipts: 0 };
-                self.deliveries.note_release(slot, packet_id, &delivery);
-                self.answer(io, slot, wait, None, pubrel(packet_id));
-            }
-            acked @ Acked::Done(_) => settle(self, slot, acked),
-            // It may belong to a session that this client has forgotten we ended: let it finish.
-            Acked::Unknown => {
-                self.answer_at_once(io, slot, PUBREL, packet_id, ReasonCode::PacketIdentifierNotFound);
-            }
-        }
-    }
-
-    pub(crate) fn on_pubrel(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
-        let packet_id = ack.packet_id;
-        let session = self.deliveries.sessions.at(slot);
-        let known = session.received.release(packet_id);
-        let reason = if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
-        if !session.lasts() {
-            self.answer_at_once(io, slot, PUBCOMP, packet_id, reason);
-            return;
-        }
-        let wait = if known {
-            self.entering(|shard| shard.enter_release(slot, packet_id)).1
-        } else {
-            // The PUBCOMP before this one may still wait.
-            Wait { commit: self.commits.latest(false), receipts: 0 }
-        };
-        self.answer(io, slot, wait, None, What::Ack { first: PUBCOMP, packet_id, reason });
-    }
-
-    pub(crate) fn on_pubcomp(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
-        let session = self.deliveries.sessions.at(slot);
-        session.progress_ms = io.clock.now_ms;
-        let acked = session.window.pubcomp(ack.packet_id);
-        settle(self, slot, acked);
-    }
-}
-
-fn pubrel(packet_id: u16) -> What {
-    What::Ack { first: PUBREL, packet_id, reason: ReasonCode::Success }
 }
 
 /// What one delivery of a message costs, in deliveries of a small one.
 fn cost(message: &Message) -> u32 {
     1 + (message.size() / SMALL_BYTES) as u32
-}
-
-/// An exchange is over: whoever deals out shared subscriptions is to know.
-fn settle(shard: &mut Shard, slot: u32, acked: Acked<Delivery>) {
-    if let Acked::Done(Some(delivery)) = acked {
-        shard.deliveries.sessions.at(slot).settle(&delivery);
-        shard.deliveries.forget(slot, &delivery);
-    }
 }
 
 /// Whether the subscriber published the message itself and does not want it back [MQTT-3.8.3-3].

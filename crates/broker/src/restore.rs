@@ -22,6 +22,7 @@ use crate::session::{CutShort, Delivery, Extra, RetainedWalk, Will, packet_id_of
 use crate::shard::{Shard, Subscriber};
 use crate::shared::{Mail, Shared};
 use crate::timers::Timer;
+use crate::work::is_of_queue;
 
 /// A store and the number of the shard that it belongs to, or belonged to.
 pub struct StoreAt {
@@ -133,7 +134,10 @@ impl Shard {
         for (filter, subscription) in &stored.subscriptions {
             let Ok(parsed) = parse_subscription(filter) else { continue };
             let (options, id) = (subscription.options, subscription.id);
-            let is_added = if let Some(group) = parsed.group {
+            let is_added = if is_of_queue(parsed.filter) {
+                let name = (parsed.filter, parsed.group);
+                self.restore_queue_subscription(key.slot, filter, name, options, id)
+            } else if let Some(group) = parsed.group {
                 self.join(key.slot, parsed.filter, group, options, id)
             } else {
                 let subscriber = Subscriber { session: key.slot, options, id };
@@ -241,6 +245,16 @@ impl Shard {
                 continue;
             }
             let expiry_s = session.expiry_s;
+            if session.gone_at_ms >= 0 {
+                // Its connection was lost with the broker. Or its time would begin anew if that ended once more, for
+                // a session that has expired meanwhile, too.
+                session.gone_at_ms = io.clock.now_ms.cast_signed();
+                let is_awaited = session.rare.as_ref().is_some_and(|rare| rare.will.is_some());
+                if expiry_s != u32::MAX || is_awaited {
+                    self.enter_session(io, slot);
+                }
+            }
+            let session = self.deliveries.sessions.at(slot);
             let ends_at_ms = session.gone_at_ms + i64::from(expiry_s) * 1000;
             let will =
                 session.rare.as_ref().and_then(|rare| Some((rare.will.as_ref()?.delay_s, rare.will_at_ms?)));

@@ -136,6 +136,19 @@ impl Routes {
         number
     }
 
+    /// Takes a sink away; its number is not given again.
+    pub(crate) fn remove_sink(&self, filter: &str, number: u32) {
+        self.change(|index| {
+            let Some(id) = index.find(filter) else { return };
+            if let Some(route) = index.get_mut(id) {
+                route.sinks.retain(|known| *known != number);
+                if route.is_vacant() {
+                    index.remove(id);
+                }
+            }
+        });
+    }
+
     /// Whether there are sinks.
     pub(crate) fn has_sinks(&self) -> bool {
         self.sinks.load(Ordering::Relaxed) > 0

@@ -1,29 +1,31 @@
 //! A session: what the broker knows of one client, connected or not (4.1).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hashbrown::HashSet;
 use mainstem_mqtt::alias::OutboundAliases;
-use mainstem_mqtt::session::{Received, Window};
+use mainstem_mqtt::session::{LAST_ID, Received, Window};
 use mainstem_mqtt::{QoS, SubscribeOptions, Version};
 use mainstem_runtime::{Clock, ConnId};
 use mainstem_topic::FilterId;
 
 use crate::answers::Answers;
+use crate::given::Given;
 use crate::groups::{Group, Load};
 use crate::message::{Message, SessionKey};
 use crate::outside::SINKS;
 use crate::queue::Queue;
 use crate::retained::Cursor;
 use crate::shared::Part;
+use crate::work::Worker;
 
 /// Topics whose retained message one session is given before its walk comes by.
 const EARLY_MAX: usize = 16 * 1024;
 
 /// A message with what one subscriber needs to know to get it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Delivery {
     /// Nothing while it is only in the journal, or no longer needed.
     pub(crate) message: Option<Arc<Message>>,
@@ -111,6 +113,22 @@ pub(crate) struct CutShort {
     pub(crate) under_way: Option<Box<UnderWay>>,
 }
 
+/// Who lacks a publish that is given out once more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lacking {
+    /// See [`CutShort::lacking`].
+    pub(crate) journals: u64,
+    /// It was given out since the process began: sessions that no journal has got it then, and what its topic
+    /// retains in memory is that message, or a newer one.
+    pub(crate) is_out: bool,
+}
+
+impl CutShort {
+    pub(crate) fn lacking(&self) -> Lacking {
+        Lacking { journals: self.lacking, is_out: self.under_way.is_some() }
+    }
+}
+
 /// A QoS 2 publish of the session of which it is not known yet that it is on disk everywhere.
 #[derive(Clone, Debug)]
 pub(crate) struct UnderWay {
@@ -161,8 +179,12 @@ pub(crate) struct Rare {
     pub(crate) walk_is_due: bool,
     pub(crate) groups: Vec<Arc<Group>>,
     pub(crate) aliases: Option<OutboundAliases>,
+    /// What it has to do with work queues.
+    pub(crate) worker: Option<Box<Worker>>,
     /// Set while the session is in a group.
     pub(crate) load: Option<Arc<Load>>,
+    /// What it has given to others of its groups, in order.
+    pub(crate) given: VecDeque<Given>,
     /// Answers that wait for the disk, or behind some that do.
     pub(crate) answers: Answers,
     /// QoS 2 publishes taken in from a client whose session lasts.
@@ -203,7 +225,7 @@ pub(crate) struct Session {
     pub(crate) drop_logged: bool,
     /// Valid while `connected`.
     pub(crate) conn: ConnId,
-    /// QoS 1 and 2 messages it takes at once.
+    /// QoS 1 and 2 messages it takes at once, less those that it has of queues.
     pub(crate) inflight_max: u16,
     /// Largest packet it takes, bytes.
     pub(crate) packet_max: u32,
@@ -352,7 +374,7 @@ impl Session {
 
 /// The packet identifier of a delivery that a journal knows: the same before and after a crash.
 pub(crate) fn packet_id_of(sequence: u64) -> u16 {
-    ((sequence - 1) % u64::from(u16::MAX)) as u16 + 1
+    ((sequence - 1) % u64::from(LAST_ID)) as u16 + 1
 }
 
 fn order(filter: FilterId) -> (u32, u32) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use mainstem_mqtt::alias::InboundAliases;
 use mainstem_mqtt::{
-    Ack, DecodeError, Disconnect, Header, Packet, PacketType, ReasonCode, SubscribeOptions, Version, decode,
+    DecodeError, Disconnect, Header, Packet, PacketType, ReasonCode, SubscribeOptions, Version, decode,
 };
 use mainstem_runtime::{ConnId, Io, Received, Service};
 use mainstem_topic::FilterId;
@@ -16,7 +16,7 @@ use crate::delivery::Deliveries;
 use crate::journal::{Arrived, Journal};
 use crate::lifecycle::Ending;
 use crate::message::{MessagePool, SessionKey};
-use crate::outside::{Fence, Sunk};
+use crate::outside::Elsewhere;
 use crate::pressure::Level;
 use crate::restore::Unsure;
 use crate::retained_log::RetainedLog;
@@ -24,6 +24,7 @@ use crate::routes::{Cache, Matched, new_cache};
 use crate::session::Session;
 use crate::shared::{Mail, Shared};
 use crate::timers::Timer;
+use crate::work::Work;
 
 /// Deliveries of one turn after which publishers wait for the next: what bounds the length of a turn.
 const DELIVERIES_PER_TURN: u32 = 32 * 1024;
@@ -133,7 +134,6 @@ pub(crate) enum ConnState {
 }
 
 /// The MQTT door on one shard: a [`Service`] for the runtime's loop.
-#[expect(clippy::struct_excessive_bools, reason = "facts about a shard, independent of each other")]
 pub struct Shard {
     pub(crate) me: u16,
     pub(crate) shared: Arc<Shared>,
@@ -155,6 +155,10 @@ pub struct Shard {
     pub(crate) commits: Commits,
     /// Sessions whose end is to be entered.
     pub(crate) ending: Vec<Ending>,
+    /// Sessions that have given away what could not be kept at first.
+    pub(crate) doubtful: Vec<SessionKey>,
+    /// Sessions that are over, and whose client identifiers are free when this turn's mail is on its way.
+    pub(crate) departed: Vec<(Arc<str>, SessionKey)>,
     /// Number of the last answer.
     pub(crate) next_answer: u64,
     /// A commit is to be begun even if nothing has been entered: somebody waits for one.
@@ -166,10 +170,8 @@ pub struct Shard {
     pub(crate) marks_armed_ms: u64,
     /// See [`crate::settle_origins`].
     pub(crate) unsure: Vec<Unsure>,
-    /// Messages for sinks that nobody has taken yet.
-    pub(crate) sunk: Vec<Sunk>,
-    pub(crate) sinks_are_behind: bool,
-    pub(crate) fences: Vec<Fence>,
+    pub(crate) outside: Elsewhere,
+    pub(crate) queues: Work,
     turn: u64,
     /// Deliveries of this turn.
     pub(crate) work: u32,
@@ -199,15 +201,16 @@ impl Shard {
             retained_log: None,
             commits: Commits::default(),
             ending: Vec::new(),
+            doubtful: Vec::new(),
+            departed: Vec::new(),
             next_answer: 0,
             commit_is_due: false,
             entered_before: 0,
             arrived: Vec::new(),
             marks_armed_ms: 0,
             unsure: Vec::new(),
-            sunk: Vec::new(),
-            sinks_are_behind: false,
-            fences: Vec::new(),
+            outside: Elsewhere::default(),
+            queues: Work::default(),
             turn: 0,
             work: 0,
             pressed: None,
@@ -238,7 +241,8 @@ impl Shard {
         let packet = decode(version, frame)?;
         match packet {
             Packet::Publish(publish) => {
-                if self.must_wait(io, conn, slot) || self.is_in_doubt(slot, &publish) {
+                let is_early = self.is_in_doubt(slot, &publish) || self.is_behind_refusal(slot, &publish);
+                if self.must_wait(io, conn, slot) || is_early {
                     return Ok(Next::Hold);
                 }
                 let before = self.work;
@@ -333,31 +337,6 @@ impl Shard {
         match packet.encode(*version, output.buffer()) {
             Ok(()) => self.deliveries.counters.messages_sent += 1,
             Err(error) => log::error!("a packet cannot be encoded: {error}"),
-        }
-    }
-
-    /// Sends an acknowledgement. Codes other than success exist only in MQTT 5.
-    pub(crate) fn acknowledge(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        slot: u32,
-        first: u8,
-        packet_id: u16,
-        reason: ReasonCode,
-    ) {
-        let session = self.deliveries.sessions.at(slot);
-        if reason != ReasonCode::Success && session.version == Version::V5 {
-            let ack = Ack { packet_id, reason, ..Ack::default() };
-            let packet = match first >> 4 {
-                4 => Packet::PubAck(ack),
-                5 => Packet::PubRec(ack),
-                6 => Packet::PubRel(ack),
-                _ => Packet::PubComp(ack),
-            };
-            self.send(io, slot, &packet);
-        } else if let Some(output) = io.output(session.conn) {
-            crate::delivery::put_ack(output.buffer(), first, packet_id);
-            self.deliveries.counters.messages_sent += 1;
         }
     }
 
@@ -538,8 +517,9 @@ impl Service for Shard {
     fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
         self.turn += 1;
         self.work = 0;
+        self.free_departed();
         self.poll_commits(io);
-        self.congested = io.congested() || self.is_disk_behind() || self.sinks_are_behind;
+        self.congested = io.congested() || self.is_disk_behind() || self.outside.is_behind;
         if self.turn == 1 {
             self.start_timers(io);
         }
@@ -552,7 +532,7 @@ impl Service for Shard {
     }
 
     fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
-        !self.is_busy() && !io.congested() && !self.is_disk_behind() && !self.sinks_are_behind
+        !self.is_busy() && !io.congested() && !self.is_disk_behind() && !self.outside.is_behind
     }
 
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::answers::Receipt;
+use mainstem_mqtt::ReasonCode;
+
+use crate::answers::{Failure, Receipt};
 use crate::config::{Durability, MqttConfig};
 use crate::counters::{Counters, Published};
 use crate::groups::{Group, Member};
@@ -12,6 +14,7 @@ use crate::message::Message;
 use crate::registry::Registry;
 use crate::retained::Retained;
 use crate::routes::{Matched, Routes, ShardSet};
+use crate::session::Lacking;
 
 /// Mail between the shards of one broker.
 pub enum Mail {
@@ -40,8 +43,8 @@ pub struct PublishMail {
     /// Who waits for it to be on disk.
     pub(crate) receipt: Option<Receipt>,
     pub(crate) origin: Option<Origin>,
-    /// Journals that lack it, if others have it from before a crash.
-    pub(crate) only: Option<u64>,
+    /// Who lacks it, if others have it from before it was cut short.
+    pub(crate) only: Option<Lacking>,
 }
 
 /// See [`Mail::Retain`].
@@ -59,10 +62,19 @@ pub struct ReceiptMail(pub(crate) Receipt);
 #[derive(Clone, Debug)]
 pub struct Part {
     pub(crate) is_durable: bool,
+    /// Why it was not even taken.
+    pub(crate) refused: Option<ReasonCode>,
     /// The shared subscription that dealt it out there; without one it was for all subscribers of the shard.
     pub(crate) group: Option<Arc<Group>>,
     /// Journals of the shard that cannot keep anything now; one bit each.
     pub(crate) lacking: u64,
+}
+
+impl Part {
+    /// Why whoever waits for it cannot be told that all went well.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        (!self.is_durable).then_some(self.refused.map_or(Failure::NotKept, Failure::Refused))
+    }
 }
 
 /// See [`Mail::Dealt`].

@@ -62,8 +62,16 @@ impl Shard {
                 delivery.offset = to(delivery.offset).unwrap_or(delivery.offset);
             }
             session.queue.replace_each(to);
+            for given in session.rare.iter_mut().flat_map(|rare| &mut rare.given) {
+                given.delivery.offset = to(given.delivery.offset).unwrap_or(given.delivery.offset);
+            }
         }
-        self.deliveries.journals[journal].has_told_places();
+        let known = &mut self.deliveries.journals[journal];
+        for ending in self.ending.iter_mut().filter(|ending| usize::from(ending.journal) == journal) {
+            let to = |offset| Some(known.place_after_loss(offset).unwrap_or(offset));
+            ending.stored.iter_mut().for_each(|stored| stored.place_each(to));
+        }
+        known.has_told_places();
     }
 
     fn write_sessions(&mut self, clock: Clock, journal: usize, from: usize) {
@@ -81,6 +89,7 @@ impl Shard {
             }
         }
         if slots.len() < SESSIONS_PER_TURN {
+            self.write_ending(journal);
             self.deliveries.journals[journal].end_snapshot();
         }
     }
@@ -108,6 +117,12 @@ impl Shard {
                 delivery.offset = offset;
             }
         }
+        for given in session.rare.iter_mut().flat_map(|rare| &mut rare.given) {
+            let delivery = &mut given.delivery;
+            if let Some(offset) = to(delivery.offset, delivery.message.as_ref()) {
+                delivery.offset = offset;
+            }
+        }
         session.queue.relocate(to);
         // What was on disk before, and could be sent, is there again with this turn.
         if session.connected && !session.queue.is_empty() {
@@ -128,7 +143,7 @@ impl Shard {
         stored.unsettled.len()
     }
 
-    fn stored_session(&mut self, clock: Clock, slot: u32) -> StoredSession {
+    pub(crate) fn stored_session(&mut self, clock: Clock, slot: u32) -> StoredSession {
         let session = self.deliveries.sessions.at(slot);
         let gone_unix_ms = session.gone_unix_ms(clock);
         let mut stored = StoredSession {
@@ -159,6 +174,10 @@ impl Shard {
                 encode_message(&will.message, clock, &mut publish);
                 StoredWill { delay_s: will.delay_s, expiry_s: will.expiry_s, publish: publish.into() }
             });
+            for known in rare.worker.iter().flat_map(|worker| &worker.subscriptions) {
+                let subscription = StoredSubscription { options: known.options, id: known.id, walk: None };
+                stored.subscriptions.insert(known.filter.clone(), subscription);
+            }
             let key = self.deliveries.sessions.key(self.me, slot);
             let session = self.deliveries.sessions.at(slot);
             for group in session.rare.iter().flat_map(|rare| &rare.groups) {
@@ -194,36 +213,37 @@ impl Shard {
     }
 }
 
-/// What is in flight, then what waits.
+/// What is in flight, what waits, and what others have been given and may not have on disk; in their order.
 fn store_deliveries(session: &Session, stored: &mut StoredSession) {
-    let mut add = |run: Run<StoredExtra>| {
-        if !stored.unsettled.back_mut().is_some_and(|last| last.join(&run)) {
-            stored.unsettled.push_back(run);
-        }
-    };
-    for (delivery, pending) in session.window.messages() {
-        if delivery.sequence == 0 {
-            continue;
-        }
+    let mut runs: Vec<Run<StoredExtra>> = Vec::new();
+    for (delivery, pending) in session.window.messages().filter(|(delivery, _)| delivery.sequence > 0) {
         stored.sent = stored.sent.max(delivery.sequence);
         if pending == Pending::PubComp {
             stored.released.insert(delivery.sequence);
         }
-        add(run_of(delivery));
+        runs.push(run_of(delivery));
     }
-    for delivery in session.queue.near().filter(|delivery| delivery.sequence > 0) {
-        add(run_of(delivery));
+    runs.extend(session.queue.near().filter(|delivery| delivery.sequence > 0).map(run_of));
+    runs.extend(session.queue.far().map(|run| Run {
+        sequence: run.sequence,
+        offset: run.offset,
+        count: run.count,
+        bytes: run.bytes,
+        qos: run.qos,
+        retain: run.retain,
+        extra: run.extra.as_deref().map(stored_extra).map(Box::new),
+    }));
+    for given in session.rare.iter().flat_map(|rare| &rare.given) {
+        if given.was_sent {
+            stored.sent = stored.sent.max(given.delivery.sequence);
+        }
+        runs.push(run_of(&given.delivery));
     }
-    for run in session.queue.far() {
-        add(Run {
-            sequence: run.sequence,
-            offset: run.offset,
-            count: run.count,
-            bytes: run.bytes,
-            qos: run.qos,
-            retain: run.retain,
-            extra: run.extra.as_deref().map(stored_extra).map(Box::new),
-        });
+    runs.sort_by_key(|run| run.sequence);
+    for run in runs {
+        if !stored.unsettled.back_mut().is_some_and(|last| last.join(&run)) {
+            stored.unsettled.push_back(run);
+        }
     }
 }
 

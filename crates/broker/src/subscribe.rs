@@ -19,6 +19,7 @@ use crate::retained::Cursor;
 use crate::session::{Rare, RetainedWalk, Subscription};
 use crate::shard::{Handled, Next, Refusal, Shard, Subscriber};
 use crate::shared::Mail;
+use crate::work::is_of_queue;
 
 /// Retained messages handed to one new subscription at a time.
 const WALK_PIECE: usize = 64;
@@ -35,11 +36,13 @@ impl Shard {
         let id = subscribe.subscription_id.unwrap_or(0);
         let mut reasons = Vec::new();
         let mut walks = Vec::new();
-        let (outcome, wait) = self.entering(|shard| {
+        let mut consumers = Vec::new();
+        let (outcome, mut wait) = self.entering(|shard| {
             for asked in &subscribe.filters {
                 match shard.subscribe_one(slot, &asked, id)? {
                     Ok(granted) => {
                         shard.enter_subscription(slot, asked.filter, &granted, id);
+                        consumers.extend(granted.consumer.map(|consumer| (consumer, reasons.len())));
                         reasons.push(granted.qos as u8);
                         walks.extend(granted.walk);
                     }
@@ -52,7 +55,12 @@ impl Shard {
         self.work += reasons.len() as u32;
         let packet_id = subscribe.packet_id;
         let what = What::List { is_subscribe: true, packet_id, reasons: reasons.into() };
-        self.answer(io, slot, wait, None, what);
+        let receipt = (!consumers.is_empty()).then(|| self.receipt_for(slot));
+        for (consumer, index) in consumers {
+            let number = receipt.map_or(0, |receipt| receipt.number);
+            wait.receipts += u32::from(self.hold_suback(slot, consumer, (number, index)));
+        }
+        self.answer(io, slot, wait, receipt, what);
         if !walks.is_empty() {
             // Subscribing again begins again; it does not add a second walk.
             let begun = walks.into_iter().map(|walk: RetainedWalk| (walk.cursor.filter().into(), walk));
@@ -92,6 +100,15 @@ impl Shard {
         if let Some(reason) = refused {
             return Ok(Err(reason));
         }
+        if is_of_queue(parsed.filter) {
+            let granted = self.subscribe_to_queue(slot, asked, (parsed.filter, parsed.group), id);
+            return Ok(granted.map(|(options, consumer)| Granted {
+                qos: options.qos,
+                options,
+                walk: None,
+                consumer: Some(consumer),
+            }));
+        }
         let qos = asked.options.qos.min(config.qos_max());
         let options = SubscribeOptions { qos, ..asked.options };
         let added = match parsed.group {
@@ -106,7 +123,7 @@ impl Shard {
                 RetainHandling::DoNotSend => false,
             };
         let walk = wants_retained.then(|| RetainedWalk { cursor: Cursor::new(parsed.filter), options, id });
-        Ok(Ok(Granted { qos, options, walk }))
+        Ok(Ok(Granted { qos, options, walk, consumer: None }))
     }
 
     /// Lets the session's journal know of a subscription.
@@ -118,11 +135,13 @@ impl Shard {
         }
     }
 
-    fn has_room_for_subscription(&mut self, slot: u32) -> bool {
+    pub(crate) fn has_room_for_subscription(&mut self, slot: u32) -> bool {
         let most = self.config().max_subscriptions_per_session as usize;
         let session = self.deliveries.sessions.at(slot);
-        let groups = session.rare.as_ref().map_or(0, |rare| rare.groups.len());
-        session.subscriptions.len() + groups < most
+        let elsewhere = session.rare.as_ref().map_or(0, |rare| {
+            rare.groups.len() + rare.worker.as_ref().map_or(0, |worker| worker.subscriptions.len())
+        });
+        session.subscriptions.len() + elsewhere < most
     }
 
     /// Adds or replaces a subscription. True if it is new; nothing if there is no room for it.
@@ -205,6 +224,9 @@ impl Shard {
             for filter in &unsubscribe.filters {
                 let reason = match parse_subscription(filter) {
                     Err(_) => ReasonCode::TopicFilterInvalid,
+                    Ok(parsed) if is_of_queue(parsed.filter) => {
+                        shard.unsubscribe_from_queue(io, slot, filter)
+                    }
                     Ok(parsed) => match parsed.group {
                         Some(group) => shard.leave(slot, parsed.filter, group),
                         None => shard.unsubscribe_one(slot, parsed.filter),
@@ -260,6 +282,7 @@ impl Shard {
         if is_over || self.deliveries.sessions.at(slot).lasts() {
             self.deliveries.drain_queue(io, slot);
         }
+        self.pump_queues(io, slot);
     }
 
     /// A retained message has been given to a session that walks: its journal is told how far it has come.
@@ -358,4 +381,6 @@ struct Granted {
     qos: QoS,
     options: SubscribeOptions,
     walk: Option<RetainedWalk>,
+    /// Of a queue.
+    consumer: Option<u64>,
 }

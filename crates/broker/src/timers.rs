@@ -33,6 +33,8 @@ pub(crate) enum Timer {
     Tend,
     /// Marks have waited for company long enough; the turn's end sees to them.
     Marks,
+    /// Consumers that their queues have refused ask again.
+    Queues,
 }
 
 impl Timer {
@@ -49,6 +51,7 @@ impl Timer {
             Self::Sweep => pack(5, 0, 0),
             Self::Tend => pack(6, 0, 0),
             Self::Marks => pack(7, 0, 0),
+            Self::Queues => pack(7, 0, 1),
         }
     }
 
@@ -65,7 +68,8 @@ impl Timer {
             4 => Self::Sys,
             5 => Self::Sweep,
             6 => Self::Tend,
-            _ => Self::Marks,
+            _ if generation == 0 => Self::Marks,
+            _ => Self::Queues,
         }
     }
 }
@@ -92,6 +96,7 @@ impl Shard {
             Timer::Sweep => self.sweep(io),
             Timer::Tend => self.tend_stores(io),
             Timer::Marks => {}
+            Timer::Queues => self.ask_queues_again(io.clock.now_ms),
         }
     }
 
@@ -159,6 +164,7 @@ mod tests {
             Timer::Sweep,
             Timer::Tend,
             Timer::Marks,
+            Timer::Queues,
         ] {
             assert_eq!(Timer::from_token(timer.token()), timer);
         }

@@ -213,8 +213,7 @@ pub(crate) fn headers(message: &Sunk, now_ms: u64, into: &mut Vec<u8>) {
     let format = properties.payload_format.map(|format| number(u32::from(format)));
     let expiry = properties.message_expiry.map(number);
     let user = properties.user_properties.iter();
-    let mut headers: Vec<Header<'_>> =
-        user.map(|(name, value)| Header { key: name, value: Some(value.as_bytes()) }).collect();
+    let user = user.map(|(name, value)| Header { key: name, value: Some(value.as_bytes()) });
     let qos: &[u8] = match message.qos() {
         QoS::AtMostOnce => b"0",
         QoS::AtLeastOnce => b"1",
@@ -230,10 +229,31 @@ pub(crate) fn headers(message: &Sunk, now_ms: u64, into: &mut Vec<u8>) {
         (name::PAYLOAD_FORMAT, format.as_deref().map(str::as_bytes)),
         (name::EXPIRY, expiry.as_deref().map(str::as_bytes)),
     ];
-    let there = own.into_iter().filter(|(_, value)| value.is_some());
-    headers.extend(there.map(|(key, value)| Header { key, value }));
-    put_headers(headers.iter().copied(), into);
+    let own = own.into_iter().filter(|(_, value)| value.is_some());
+    let headers = user.chain(own.map(|(key, value)| Header { key, value }));
+    put_headers(Counted { left: headers.clone().count(), items: headers }, into);
 }
+
+/// Items whose number has been found out beforehand.
+struct Counted<I> {
+    items: I,
+    left: usize,
+}
+
+impl<I: Iterator> Iterator for Counted<I> {
+    type Item = I::Item;
+
+    fn next(&mut self) -> Option<I::Item> {
+        self.left = self.left.saturating_sub(1);
+        self.items.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl<I: Iterator> ExactSizeIterator for Counted<I> {}
 
 /// Memory for one message after the other.
 #[derive(Debug, Default)]
@@ -250,38 +270,68 @@ pub(crate) fn message<'a>(
     scratch: &'a mut Scratch,
 ) -> Result<Outside<'a>, Passed> {
     binding.template.fill(record, &binding.topic, &mut scratch.topic)?;
-    let header = |name: &str| {
-        let found = record.headers.iter().rev().find(|(known, _)| known == name);
-        found.and_then(|(_, value)| value.as_deref())
-    };
-    let text = |name: &str| header(name).and_then(|bytes| std::str::from_utf8(bytes).ok());
     let age_s = unix_ms.saturating_sub(record.timestamp_ms.max(0).cast_unsigned()) / 1000;
-    let mut message_expiry = None;
-    if let Some(interval) = text(name::EXPIRY).and_then(|interval| interval.parse::<u32>().ok()) {
-        let left = u64::from(interval).checked_sub(age_s).filter(|left| *left > 0);
-        message_expiry = Some(left.ok_or(Passed::Expired)? as u32);
+    let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
+    let (properties, has_expired) = properties(headers, age_s, std::iter::empty(), &mut scratch.user);
+    if has_expired {
+        return Err(Passed::Expired);
     }
-    let user = record.headers.iter().filter(|(name, _)| !name.starts_with("mqtt."));
-    let user = user.filter_map(|(name, value)| {
-        let value = std::str::from_utf8(value.as_deref().unwrap_or_default()).ok()?;
-        let is_string = |text: &str| !text.contains('\0');
-        (is_string(name) && is_string(value)).then_some((name.as_str(), value))
-    });
-    let user_properties = user_properties(user, &mut scratch.user);
     Ok(Outside {
         topic: &scratch.topic,
         payload: record.value.as_deref().unwrap_or_default(),
         qos: binding.qos,
         retain: binding.retain,
-        properties: MessageProperties {
-            payload_format: text(name::PAYLOAD_FORMAT).and_then(|format| format.parse().ok()),
-            message_expiry,
-            content_type: text(name::CONTENT_TYPE),
-            response_topic: text(name::RESPONSE_TOPIC),
-            correlation_data: header(name::CORRELATION_DATA),
-            user_properties,
-        },
+        properties,
     })
+}
+
+/// The topic that a message was published to, by the headers of its record.
+pub(crate) fn topic_of<'a>(
+    mut headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
+) -> Option<&'a str> {
+    let topic = headers.find(|(known, _)| *known == name::TOPIC);
+    topic.and_then(|(_, value)| std::str::from_utf8(value?).ok())
+}
+
+/// The properties that the headers of a record stand for, of two with one name the last, and whether the message has
+/// expired; `own` are user properties before the others. Its age is in seconds.
+pub(crate) fn properties<'a, 'b>(
+    headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)> + Clone,
+    age_s: u64,
+    own: impl Iterator<Item = (&'b str, &'b str)>,
+    section: &'a mut Vec<u8>,
+) -> (MessageProperties<'a>, bool)
+where
+    'a: 'b,
+{
+    let mut properties = MessageProperties::default();
+    let mut has_expired = false;
+    for (name, value) in headers.clone() {
+        let text = value.and_then(|bytes| std::str::from_utf8(bytes).ok());
+        match name {
+            name::EXPIRY => {
+                let interval = text.and_then(|interval| interval.parse::<u32>().ok());
+                let left = interval.map(|interval| u64::from(interval).saturating_sub(age_s) as u32);
+                has_expired = left == Some(0);
+                properties.message_expiry = left.filter(|left| *left > 0);
+            }
+            name::PAYLOAD_FORMAT => {
+                properties.payload_format = text.and_then(|format| format.parse().ok());
+            }
+            name::CONTENT_TYPE => properties.content_type = text,
+            name::RESPONSE_TOPIC => properties.response_topic = text,
+            name::CORRELATION_DATA => properties.correlation_data = value,
+            _ => {}
+        }
+    }
+    let user = headers.filter(|(name, _)| !name.starts_with("mqtt."));
+    let user = user.filter_map(|(name, value)| {
+        let value = std::str::from_utf8(value.unwrap_or_default()).ok()?;
+        let is_string = |text: &str| !text.contains('\0');
+        (is_string(name) && is_string(value)).then_some((name, value))
+    });
+    properties.user_properties = user_properties(own.chain(user), section);
+    (properties, has_expired)
 }
 
 /// Bindings that feed one another in a circle; nothing if there are none.
@@ -304,6 +354,12 @@ pub fn find_loop<'a>(inbound: &'a [Inbound], outbound: &'a [Outbound]) -> Option
             }
             path.pop();
         }
+        // A queue is a topic too.
+        for next in outbound.iter().filter(|known| reaches_queue(&reach, &known.topic)) {
+            if path.contains(&&*next.name) || walk(inbound, outbound, next, path) {
+                return true;
+            }
+        }
         path.pop();
         false
     }
@@ -311,6 +367,13 @@ pub fn find_loop<'a>(inbound: &'a [Inbound], outbound: &'a [Outbound]) -> Option
         let mut path = Vec::new();
         walk(inbound, outbound, first, &mut path).then_some(path)
     })
+}
+
+/// Whether a topic name that meets `reach` may be that of the queue `name`.
+fn reaches_queue(reach: &str, name: &str) -> bool {
+    let Some(queue) = reach.strip_prefix("$queue/") else { return reach == "#" };
+    let queue = queue.split('/').next().unwrap_or_default();
+    queue == "#" || queue == name
 }
 
 /// Whether there is a topic name that meets both filters.
@@ -408,6 +471,19 @@ mod tests {
         assert_eq!(find_loop(&ins, &direct), Some(vec!["out", "in"]));
         let around = [named("out", "copies", "plant/7/state"), named("out2", "states", "copy/{key}")];
         assert!(find_loop(&ins, &around).is_some());
+    }
+
+    #[test]
+    fn queues_are_part_of_circles() {
+        let named = |topic: &str, template: &str| Outbound {
+            name: topic.into(),
+            topic: topic.into(),
+            ..outbound(template)
+        };
+        assert!(find_loop(&[], &[named("jobs", "$queue/jobs/{key}")]).is_some());
+        assert!(find_loop(&[], &[named("jobs", "$queue/{key}")]).is_some());
+        assert!(find_loop(&[], &[named("jobs", "$queue/others"), named("others", "$queue/jobs")]).is_some());
+        assert!(find_loop(&[], &[named("jobs", "$queue/others"), named("x", "a/{key}")]).is_none());
     }
 
     #[test]

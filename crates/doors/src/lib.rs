@@ -7,15 +7,21 @@
 //! What a door says to its clients.
 //!
 //! # Entry points
-//! [`Doors`], and [`Doors::MQTT`] and [`Doors::KAFKA`], the numbers of their listeners.
+//! [`Table`] of bindings; [`Doors`], and [`Doors::MQTT`] and [`Doors::KAFKA`], the numbers of their listeners.
 //!
 //! # Invariants
 //! - Mail of one door keeps its order.
 //! - What any door has appended in a turn leaves with the same commit.
+//! - What a turn wants of work queues is asked for together: what it settles first, then what it sends.
+//!
+//! # Files
+//! `binding` what of a message becomes what of a record, and back · `queues` work queues for MQTT clients.
 
 mod binding;
+mod queues;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mainstem_broker as mqtt;
 use mainstem_log::Lender;
@@ -25,17 +31,56 @@ use slab::Slab;
 
 pub use binding::{Inbound, Key, Outbound, Template, find_loop};
 use binding::{Passed, Scratch};
+use queues::Queues;
 
 /// Batches or so of records that go out in one turn at most.
 const OUTGOING_PER_TURN: usize = 8;
 
 /// What goes from one door to another.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Bindings {
     /// In the order of their sinks, and of the Kafka door's bound topics.
     pub inbound: Vec<Inbound>,
     /// In the order of the Kafka door's sources.
     pub outbound: Vec<Outbound>,
+}
+
+/// The bindings of all shards, which may become more while they run.
+#[derive(Debug, Default)]
+pub struct Table {
+    newest: Mutex<Arc<Bindings>>,
+    /// Number of changes.
+    version: AtomicU64,
+}
+
+impl Table {
+    /// With the bindings that there are from the start.
+    pub fn new(bindings: Bindings) -> Arc<Self> {
+        Arc::new(Self { newest: Mutex::new(Arc::new(bindings)), version: AtomicU64::new(0) })
+    }
+
+    /// Adds one under the next number, which its sink is to get, or its source has.
+    pub fn add_inbound(&self, binding: Inbound) {
+        self.change(|bindings| bindings.inbound.push(binding));
+    }
+
+    /// The same for the other direction.
+    pub fn add_outbound(&self, binding: Outbound) {
+        self.change(|bindings| bindings.outbound.push(binding));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Bindings)) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = Bindings::clone(&newest);
+        change(&mut next);
+        *newest = Arc::new(next);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// The bindings that there are.
+    pub fn bindings(&self) -> Arc<Bindings> {
+        Arc::clone(&self.newest.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// Mail between the doors of two shards.
@@ -53,9 +98,13 @@ pub struct Doors {
     stores: Vec<Lender>,
     /// Whose each connection is, by slot.
     owners: Vec<Owner>,
+    table: Arc<Table>,
+    /// As of the last look, and the version of that.
     bindings: Arc<Bindings>,
+    bindings_version: u64,
     /// Messages on their way to a topic, and who waits.
     sunk: Slab<Option<mqtt::SinkTicket>>,
+    queues: Queues,
     headers: Vec<u8>,
     scratch: Scratch,
     /// Records of each outbound binding that became no message; noted once.
@@ -109,13 +158,16 @@ impl Doors {
         mqtt: mqtt::Shard,
         stream: stream::Shard,
         stores: Vec<Lender>,
-        bindings: Arc<Bindings>,
+        table: Arc<Table>,
         shards: usize,
     ) -> Self {
         Self {
-            passed: vec![0; bindings.outbound.len()],
-            bindings,
+            passed: Vec::new(),
+            bindings: table.bindings(),
+            bindings_version: 0,
+            table,
             sunk: Slab::new(),
+            queues: Queues::default(),
             headers: Vec::new(),
             scratch: Scratch::default(),
             fence_at_ms: 0,
@@ -130,25 +182,36 @@ impl Doors {
         self.owners[conn.slot()]
     }
 
+    /// Brings the bindings up to date: they are there before messages meet them.
+    fn look_at_bindings(&mut self) {
+        let version = self.table.version.load(Ordering::Acquire);
+        if version != self.bindings_version {
+            self.bindings_version = version;
+            self.bindings = self.table.bindings();
+        }
+    }
+
     /// Carries what the doors have for one another.
     fn carry(&mut self, io: &mut Io<'_, Mail>) {
-        if self.bindings.inbound.is_empty() {
-            return;
-        }
+        self.look_at_bindings();
         for message in self.mqtt.service.take_sunk() {
-            self.carry_in(io, &message);
+            match message.sink {
+                mqtt::Sink::Filter(bound) => self.carry_in(io, &message, bound as usize),
+                mqtt::Sink::Queue => self.carry_to_queue(io, &message),
+            }
         }
         for (token, is_kept) in self.stream.service.take_settled() {
             let ticket = self.sunk.remove(token as usize);
-            self.mqtt.call(io, |door, io| door.settle_sunk(io, ticket, is_kept));
+            let outcome = if is_kept { mqtt::Outcome::Kept } else { mqtt::Outcome::NotKept };
+            self.mqtt.call(io, |door, io| door.settle_sunk(io, ticket, outcome));
         }
-        let is_behind = self.stream.service.is_sink_behind();
+        self.hear_queues(io);
+        let is_behind = self.stream.service.is_sink_behind() || self.queues.is_behind();
         self.mqtt.service.hold_for_sinks(is_behind);
     }
 
     /// A message for a topic.
-    fn carry_in(&mut self, io: &mut Io<'_, Mail>, message: &mqtt::Sunk) {
-        let bound = message.sink as usize;
+    fn carry_in(&mut self, io: &mut Io<'_, Mail>, message: &mqtt::Sunk, bound: usize) {
         let Some(binding) = self.bindings.inbound.get(bound) else { return };
         self.headers.clear();
         binding::headers(message, io.clock.now_ms, &mut self.headers);
@@ -167,6 +230,7 @@ impl Doors {
 
     /// Lets records of topics go out, as far as the MQTT door takes them.
     fn carry_out(&mut self, io: &mut Io<'_, Mail>) {
+        self.look_at_bindings();
         if self.bindings.outbound.is_empty() {
             return;
         }
@@ -204,6 +268,7 @@ impl Doors {
             Err(Passed::Lacks) => false,
         };
         if !is_published {
+            self.passed.resize(bindings.outbound.len(), 0);
             let passed = &mut self.passed[record.source];
             *passed += 1;
             if *passed == 1 {
@@ -283,6 +348,7 @@ impl Service for Doors {
 
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
         self.carry(io);
+        self.ask_queues(io);
         self.stream.call(io, stream::Shard::turn_ends);
         // It commits, and then looks at what that has brought.
         self.mqtt.call(io, mqtt::Shard::turn_ends);
@@ -290,10 +356,17 @@ impl Service for Doors {
         self.stream.call(io, stream::Shard::poll_commits);
         self.carry(io);
         self.carry_out(io);
+        if self.mqtt.service.has_errands() {
+            // What has just come has made room for more.
+            io.again_soon();
+        }
     }
 
     fn drain(&mut self, io: &mut Io<'_, Mail>) {
         self.mqtt.call(io, mqtt::Shard::drain);
+        // Wills reach their queues, and what clients had goes back, before those take nothing any more.
+        self.carry(io);
+        self.ask_queues(io);
         self.stream.call(io, stream::Shard::drain);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::file::log_failure;
 use crate::links::{ConnId, Links, Phase};
-use crate::mailbox::Post;
+use crate::mailbox::{Mails, Post};
 use crate::service::{Clock, Io, IoStats, Service};
 use crate::timer::Wheel;
 
@@ -27,7 +27,7 @@ pub struct Detached<M> {
     /// Connections whose peers do not read.
     stalled: Vec<ConnId>,
     departures: Vec<Departure>,
-    mails: Vec<M>,
+    mails: Mails<M>,
     due: Vec<u64>,
     written: Vec<u8>,
 }
@@ -61,7 +61,7 @@ impl<M> Io<'_, M> {
                 drained: Vec::new(),
                 stalled: Vec::new(),
                 departures: Vec::new(),
-                mails: Vec::new(),
+                mails: Mails::default(),
                 due: Vec::new(),
                 written: Vec::new(),
             })
@@ -315,12 +315,10 @@ impl<M: Send + 'static> Detached<M> {
         self.clock = clock;
         self.links.soon = false;
         service.turn_begins(&mut self.io());
+        self.post.collect(self.shard, &mut self.mails);
         let mut mails = std::mem::take(&mut self.mails);
-        for from in 0..self.outbox.len() {
-            self.post.collect(from, self.shard, &mut mails);
-            for mail in mails.drain(..) {
-                service.mail(&mut self.io(), from, mail);
-            }
+        for (from, mail) in mails.take() {
+            service.mail(&mut self.io(), from, mail);
         }
         self.mails = mails;
         for conn in std::mem::take(&mut self.drained) {

@@ -12,7 +12,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::accept::{Arrival, Arrivals, Listener};
 use crate::links::{ConnId, Links, Phase};
-use crate::mailbox::Post;
+use crate::mailbox::{Mails, Post};
 use crate::service::{Clock, Io, IoStats, Service};
 use crate::timer::Wheel;
 
@@ -85,7 +85,7 @@ pub(crate) struct Driver<S: Service> {
     first_shard_connections: usize,
     sockets: Vec<Option<TcpStream>>,
     buffer: Box<[u8]>,
-    mails: Vec<S::Mail>,
+    mails: Mails<S::Mail>,
     /// Connections whose last read filled the buffer, or that have ended and have not been read to the end.
     again: Vec<u32>,
     held: VecDeque<ConnId>,
@@ -142,7 +142,7 @@ impl<S: Service> Driver<S> {
             first_shard_connections: 0,
             sockets: Vec::new(),
             buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
-            mails: Vec::new(),
+            mails: Mails::default(),
             again: Vec::new(),
             held: VecDeque::new(),
             held_in_vain: false,
@@ -269,16 +269,13 @@ impl<S: Service> Driver<S> {
     fn take_mail(&mut self) -> bool {
         let common = Arc::clone(&self.core.common);
         let me = self.core.shard;
-        let mut has_mail = false;
-        for from in 0..common.post.shards() {
-            common.post.collect(from, me, &mut self.mails);
-            let mut mails = std::mem::take(&mut self.mails);
-            has_mail |= !mails.is_empty();
-            for mail in mails.drain(..) {
-                self.service.mail(&mut self.core.io(), from, mail);
-            }
-            self.mails = mails;
+        common.post.collect(me, &mut self.mails);
+        let mut mails = std::mem::take(&mut self.mails);
+        let has_mail = !mails.is_empty();
+        for (from, mail) in mails.take() {
+            self.service.mail(&mut self.core.io(), from, mail);
         }
+        self.mails = mails;
         for arrival in common.arrivals.take(me) {
             self.adopt(arrival);
         }

@@ -1,26 +1,63 @@
-//! Bounded mailboxes between shards: one per ordered pair, one lock per turn, one wake on empty → non-empty.
+//! Bounded mailboxes between shards: one for each receiver, one lock per turn, one wake on empty → non-empty.
+//!
+//! What came first is taken first, whoever sent it: a client that has said something to one shard and then something
+//! to another is heard in that order by a third.
 
+use std::iter::repeat_n;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
 
-/// Mails that may wait in one mailbox before its sender is told to stop taking in more.
+/// Mails of one sender that may wait in one mailbox before it is told to stop taking in more.
 pub(crate) const CAPACITY: usize = 16 * 1024;
 
-/// What waits from one shard for another.
+/// Mails in the order of their coming, with who sent them.
 #[derive(Debug)]
-struct Pair<M> {
-    waiting: Mutex<Vec<M>>,
+pub(crate) struct Mails<M> {
+    mails: Vec<M>,
+    /// Sender and number of mails.
+    senders: Vec<(usize, usize)>,
+}
+
+impl<M> Default for Mails<M> {
+    fn default() -> Self {
+        Self { mails: Vec::new(), senders: Vec::new() }
+    }
+}
+
+impl<M> Mails<M> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.mails.is_empty()
+    }
+
+    /// Takes all of them, each with its sender.
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = (usize, M)> {
+        let senders = self.senders.drain(..).flat_map(|(from, count)| repeat_n(from, count));
+        senders.zip(self.mails.drain(..))
+    }
+}
+
+/// What waits for one shard.
+#[derive(Debug)]
+struct Mailbox<M> {
+    waiting: Mutex<Mails<M>>,
+    senders: Vec<Sender>,
+}
+
+/// What a mailbox has of one sender.
+#[derive(Debug, Default)]
+struct Sender {
     len: AtomicUsize,
-    /// The sender found the mailbox full and wants a wake when it has been emptied.
-    sender_waits: AtomicBool,
+    /// It found the mailbox full and wants a wake when it has been emptied.
+    waits: AtomicBool,
 }
 
 /// All mailboxes of one process, and the wakers of its shards.
 pub(crate) struct Post<M> {
     shards: usize,
-    pairs: Vec<Pair<M>>,
+    /// By receiver.
+    mailboxes: Vec<Mailbox<M>>,
     wakers: Vec<Option<Arc<Waker>>>,
     /// The shard has a wake on its way that it has not acted on.
     awake: Vec<AtomicBool>,
@@ -41,13 +78,13 @@ impl<M> Mailboxes for Post<M> {
     }
 
     fn is_full(&self, from: usize, to: usize, unsent: usize) -> bool {
-        let pair = self.pair(from, to);
-        if pair.len.load(Ordering::Acquire) + unsent < CAPACITY {
+        let sender = &self.mailboxes[to].senders[from];
+        if sender.len.load(Ordering::Acquire) + unsent < CAPACITY {
             return false;
         }
-        pair.sender_waits.store(true, Ordering::Release);
+        sender.waits.store(true, Ordering::Release);
         // The receiver may have emptied it between the two lines above.
-        pair.len.load(Ordering::Acquire) + unsent >= CAPACITY
+        sender.len.load(Ordering::Acquire) + unsent >= CAPACITY
     }
 }
 
@@ -55,14 +92,13 @@ impl<M> Post<M> {
     /// Mailboxes for `wakers.len()` shards; a shard without a waker is never woken (simulation).
     pub(crate) fn new(wakers: Vec<Option<Arc<Waker>>>) -> Self {
         let shards = wakers.len();
-        let pair = || Pair {
-            waiting: Mutex::new(Vec::new()),
-            len: AtomicUsize::new(0),
-            sender_waits: AtomicBool::new(false),
+        let mailbox = || Mailbox {
+            waiting: Mutex::default(),
+            senders: (0..shards).map(|_| Sender::default()).collect(),
         };
         Self {
             shards,
-            pairs: (0..shards * shards).map(|_| pair()).collect(),
+            mailboxes: (0..shards).map(|_| mailbox()).collect(),
             wakers,
             awake: (0..shards).map(|_| AtomicBool::new(false)).collect(),
         }
@@ -72,35 +108,36 @@ impl<M> Post<M> {
         self.shards
     }
 
-    fn pair(&self, from: usize, to: usize) -> &Pair<M> {
-        &self.pairs[from * self.shards + to]
-    }
-
     /// Moves all of `mails` into the mailbox and wakes the receiver if it may sleep.
     pub(crate) fn deliver(&self, from: usize, to: usize, mails: &mut Vec<M>) {
-        let pair = self.pair(from, to);
+        let mailbox = &self.mailboxes[to];
         {
-            let mut waiting = pair.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.append(mails);
-            pair.len.store(waiting.len(), Ordering::Release);
+            let mut waiting = mailbox.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.senders.push((from, mails.len()));
+            mailbox.senders[from].len.fetch_add(mails.len(), Ordering::Release);
+            waiting.mails.append(mails);
         }
         self.wake(to);
     }
 
-    /// Swaps everything that waits for `to` from `from` into the empty `mails`.
-    pub(crate) fn collect(&self, from: usize, to: usize, mails: &mut Vec<M>) {
+    /// Swaps everything that waits for `to` into the empty `mails`.
+    pub(crate) fn collect(&self, to: usize, mails: &mut Mails<M>) {
         debug_assert!(mails.is_empty());
-        let pair = self.pair(from, to);
-        if pair.len.load(Ordering::Acquire) == 0 {
+        let mailbox = &self.mailboxes[to];
+        if mailbox.senders.iter().all(|sender| sender.len.load(Ordering::Acquire) == 0) {
             return;
         }
         {
-            let mut waiting = pair.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = mailbox.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::swap(&mut *waiting, mails);
-            pair.len.store(0, Ordering::Release);
+            for sender in &mailbox.senders {
+                sender.len.store(0, Ordering::Release);
+            }
         }
-        if pair.sender_waits.swap(false, Ordering::AcqRel) {
-            self.wake(from);
+        for (from, sender) in mailbox.senders.iter().enumerate() {
+            if sender.waits.load(Ordering::Acquire) && sender.waits.swap(false, Ordering::AcqRel) {
+                self.wake(from);
+            }
         }
     }
 
@@ -136,10 +173,22 @@ mod tests {
         post.deliver(0, 1, &mut batch);
         assert!(post.is_full(0, 1, 0));
         assert!(!post.is_full(1, 0, 0), "only that direction is full");
-        let mut received = Vec::new();
-        post.collect(0, 1, &mut received);
-        assert_eq!(received, (0..CAPACITY).collect::<Vec<_>>());
+        let mut received = Mails::default();
+        post.collect(1, &mut received);
+        assert!(received.take().eq((0..CAPACITY).map(|mail| (0, mail))));
+        assert!(received.is_empty());
         assert!(!post.is_full(0, 1, 0));
         assert!(post.awake[0].load(Ordering::Acquire), "the sender was woken when its mailbox was emptied");
+    }
+
+    #[test]
+    fn what_came_first_is_taken_first_whoever_sent_it() {
+        let post: Post<char> = Post::new(vec![None; 3]);
+        for (from, mut batch) in [(1, vec!['a', 'b']), (0, vec!['c']), (1, vec!['d'])] {
+            post.deliver(from, 2, &mut batch);
+        }
+        let mut received = Mails::default();
+        post.collect(2, &mut received);
+        assert_eq!(received.take().collect::<Vec<_>>(), [(1, 'a'), (1, 'b'), (0, 'c'), (1, 'd')]);
     }
 }

@@ -87,8 +87,9 @@ pub(crate) struct Journal {
     uncommitted_bytes: u64,
     recent: Recent,
     held: Held,
-    /// QoS 2 publishes of sessions of other journals that were entered here last, oldest first.
-    origins: VecDeque<Arrival>,
+    /// QoS 2 publishes of sessions of other journals that were entered here last, oldest first, with the offsets of
+    /// their entries: 0 for those that were there before.
+    origins: VecDeque<(u64, Arrival)>,
     /// See [`Journal::take_dealt`].
     dealt: Vec<Box<str>>,
     /// Entries are lost since an append or a commit failed, until a snapshot has made up for them.
@@ -332,7 +333,7 @@ impl Journal {
         if self.origins.len() == ORIGINS_MAX {
             self.origins.pop_front();
         }
-        self.origins.push_back(arrival);
+        self.origins.push_back((self.next, arrival));
     }
 
     /// Shared subscriptions that dealt out the last message from a session of this journal.
@@ -478,7 +479,7 @@ impl Journal {
 
     /// QoS 2 publishes of sessions of other journals that are entered here.
     pub(crate) fn origins(&self) -> impl Iterator<Item = &Arrival> {
-        self.origins.iter()
+        self.origins.iter().map(|(_, arrival)| arrival)
     }
 
     /// What was lost since this was last asked.
@@ -488,6 +489,8 @@ impl Journal {
 
     /// The entries from `offset` on of publishes that are to be taken back, since their clients send them again.
     pub(crate) fn take_once_from(&mut self, offset: u64) -> BTreeSet<u64> {
+        // Or the next snapshot would tell that they have arrived here.
+        while self.origins.pop_back_if(|(entered, _)| *entered >= offset).is_some() {}
         self.held.take_once_from(offset)
     }
 

@@ -124,7 +124,7 @@ impl Journal {
             at = next;
         }
         self.next_session = replayed.last_session + 1;
-        self.origins.clone_from(&replayed.origins);
+        self.origins = replayed.origins.iter().map(|arrival| (0, arrival.clone())).collect();
         self.snapshots.found(replayed.snapshot, status.bytes);
         Ok(replayed)
     }

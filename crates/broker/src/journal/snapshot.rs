@@ -196,7 +196,7 @@ impl Journal {
     /// All sessions have been written.
     pub(crate) fn end_snapshot(&mut self) {
         let Stage::Writing { begins, .. } = self.snapshots.state else { return };
-        let origins: Vec<Arrival> = self.origins.iter().cloned().collect();
+        let origins: Vec<Arrival> = self.origins().cloned().collect();
         self.push_with(|into| put_origins(into, &origins));
         let last = self.next_session - 1;
         self.push_with(|into| {
@@ -429,7 +429,7 @@ fn take_run(reader: &mut Reader<'_>) -> Result<Run<StoredExtra>, Damaged> {
 }
 
 impl StoredWill {
-    fn as_entry(&self) -> WillEntry<'_> {
+    pub(crate) fn as_entry(&self) -> WillEntry<'_> {
         WillEntry { delay_s: self.delay_s, expiry_s: self.expiry_s, publish: &self.publish }
     }
 }

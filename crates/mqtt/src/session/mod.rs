@@ -7,4 +7,4 @@ mod received;
 mod window;
 
 pub use received::{Received, ReceivedError};
-pub use window::{Acked, Pending, Resend, Window};
+pub use window::{Acked, LAST_ID, Pending, Resend, Window};

@@ -10,8 +10,8 @@
 
 use std::collections::VecDeque;
 
-/// Identifiers run from 1 to this and begin again [MQTT-2.2.1-3].
-const LAST_ID: u16 = u16::MAX;
+/// Identifiers run from 1 to this and begin again. Those above are for exchanges that their sender keeps elsewhere.
+pub const LAST_ID: u16 = 0xBFFF;
 /// Slots between the oldest unacknowledged message and the newest. One message that is never acknowledged
 /// lets this many others pass and then holds the session.
 const SPAN_MAX: usize = 16 * 1024;
@@ -200,7 +200,7 @@ impl<M> Window<M> {
     }
 
     fn index(&self, packet_id: u16) -> Option<usize> {
-        if packet_id == 0 {
+        if !(1..=LAST_ID).contains(&packet_id) {
             return None;
         }
         let index = steps(self.first, packet_id);
@@ -305,7 +305,7 @@ mod tests {
         let mut window = Window::<()>::default();
         for round in 0..70_000_u32 {
             let id = window.send(Pending::PubAck, None);
-            assert_eq!(u32::from(id), round % 65_535 + 1);
+            assert_eq!(u32::from(id), round % u32::from(LAST_ID) + 1);
             assert_eq!(window.puback(id), Acked::Done(None));
         }
         assert!(window.is_empty());
@@ -321,6 +321,7 @@ mod tests {
         assert_eq!(window.pubrec(one, false), Acked::Unknown);
         assert_eq!(window.puback(0), Acked::Unknown);
         assert_eq!(window.puback(77), Acked::Unknown);
+        assert_eq!(window.puback(LAST_ID + one), Acked::Unknown, "no identifier of this window");
         assert_eq!(window.in_flight(), 2);
         assert_eq!(window.pubrec(two, false), Acked::Release(None));
         assert_eq!(

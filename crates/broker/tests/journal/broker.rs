@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use mainstem_broker::{Mail, MqttConfig, Restored, Shard, Shared, StoreAt, settle_origins};
 use mainstem_log::{Appended, Completion, Error, Found, LogId, Memory, Options, Status, Store, batches};
@@ -20,7 +20,19 @@ const TURNS: usize = 70;
 
 /// A store that outlives its broker and forgets nothing, so that its logs begin at offset 0.
 #[derive(Clone, Default)]
-pub(crate) struct Kept(Arc<Mutex<Memory>>);
+pub(crate) struct Kept {
+    memory: Arc<Mutex<Memory>>,
+    faults: Arc<Mutex<Faults>>,
+}
+
+/// What is wrong with a store.
+#[derive(Default)]
+struct Faults {
+    /// These take nothing.
+    full: Vec<LogId>,
+    /// It does not tell what is on disk.
+    is_slow: bool,
+}
 
 impl Kept {
     /// The store with what `log` has of each log, batch by batch.
@@ -39,13 +51,38 @@ impl Kept {
         store
     }
 
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap()
+    }
+
     pub(crate) fn names(&self) -> Vec<String> {
-        self.0.lock().unwrap().names()
+        self.memory().names()
+    }
+
+    /// A log that is there takes nothing any more.
+    pub(crate) fn fill(&self, name: &str) {
+        let log = self.memory().open(name, &Options::default()).unwrap();
+        self.faults.lock().unwrap().full.push(log);
+    }
+
+    /// There is room again.
+    pub(crate) fn clear(&self) {
+        self.faults.lock().unwrap().full.clear();
+    }
+
+    /// Nothing that is written from now on is known to be on disk.
+    pub(crate) fn stop_telling(&self) {
+        self.faults.lock().unwrap().is_slow = true;
+    }
+
+    /// What is on disk is known again.
+    pub(crate) fn tell_again(&self) {
+        self.faults.lock().unwrap().is_slow = false;
     }
 
     /// All batches of a log.
     pub(crate) fn bytes(&self, name: &str) -> Vec<u8> {
-        let mut memory = self.0.lock().unwrap();
+        let mut memory = self.memory();
         let log = memory.open(name, &Options::default()).unwrap();
         let mut bytes = Vec::new();
         let end = memory.status(log).end;
@@ -66,23 +103,28 @@ impl Store for Kept {
     }
 
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
-        self.0.lock().unwrap().open(name, options)
+        self.memory().open(name, options)
     }
 
     fn remove(&mut self, log: LogId) -> Result<(), Error> {
-        self.0.lock().unwrap().remove(log)
+        self.memory().remove(log)
     }
 
     fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        self.0.lock().unwrap().append(log, batch)
+        if self.faults.lock().unwrap().full.contains(&log) {
+            return Err(Error::Full);
+        }
+        self.memory().append(log, batch)
     }
 
     fn commit(&mut self) {
-        self.0.lock().unwrap().commit();
+        self.memory().commit();
     }
 
     fn completions(&mut self, into: &mut Vec<Completion>) {
-        self.0.lock().unwrap().completions(into);
+        if !self.faults.lock().unwrap().is_slow {
+            self.memory().completions(into);
+        }
     }
 
     fn read(
@@ -92,15 +134,15 @@ impl Store for Kept {
         most: usize,
         into: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        self.0.lock().unwrap().read(log, offsets, most, into)
+        self.memory().read(log, offsets, most, into)
     }
 
     fn status(&self, log: LogId) -> Status {
-        self.0.lock().unwrap().status(log)
+        self.memory().status(log)
     }
 
     fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<Found>, Error> {
-        self.0.lock().unwrap().find_time(log, timestamp_ms)
+        self.memory().find_time(log, timestamp_ms)
     }
 
     fn truncate_prefix(&mut self, _log: LogId, _offset: u64) -> Result<(), Error> {
@@ -108,7 +150,7 @@ impl Store for Kept {
     }
 
     fn truncate_suffix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
-        self.0.lock().unwrap().truncate_suffix(log, offset)
+        self.memory().truncate_suffix(log, offset)
     }
 
     fn tend(&mut self, _unix_ms: u64) -> Option<u64> {
@@ -122,13 +164,16 @@ pub(crate) struct Link {
     pub(crate) version: Version,
     pub(crate) client_id: &'static str,
     pub(crate) lasts: bool,
+    /// How long, if it does.
+    pub(crate) expiry_s: u32,
     pub(crate) receive_maximum: Option<u16>,
     pub(crate) will: Option<Will<'static>>,
 }
 
 impl Link {
     pub(crate) fn five(client_id: &'static str) -> Self {
-        Self { version: Version::V5, client_id, lasts: true, receive_maximum: None, will: None }
+        let expiry_s = u32::MAX;
+        Self { version: Version::V5, client_id, lasts: true, expiry_s, receive_maximum: None, will: None }
     }
 
     pub(crate) fn four(client_id: &'static str) -> Self {
@@ -192,10 +237,23 @@ impl Broker {
     /// One turn of one shard.
     pub(crate) fn turn(&mut self, shard: usize) {
         let Self { detached, shards, clients, by_conn, .. } = self;
+        for _ in 0..detached[shard].held_count() {
+            if detached[shard].offer_held(&mut shards[shard]).is_none() {
+                break;
+            }
+        }
         detached[shard].end_turn(&mut shards[shard], |conn, bytes| {
             let client = &mut clients[by_conn[&(shard, conn)]];
             packets(client.version, bytes, &mut client.received);
         });
+        for departure in detached[shard].departures() {
+            let Some(client) = by_conn.remove(&(shard, departure.conn)) else { continue };
+            let to = departure.to;
+            let conn = detached[to].connect(&mut shards[to]);
+            (clients[client].shard, clients[client].conn) = (to, conn);
+            by_conn.insert((to, conn), client);
+            detached[to].feed(&mut shards[to], conn, &departure.input);
+        }
         self.begin_turn(shard);
     }
 
@@ -220,7 +278,7 @@ impl Broker {
         self.by_conn.insert((shard, conn), client);
         let connect = Connect {
             clean_start: !link.lasts,
-            session_expiry: (link.lasts && link.version == Version::V5).then_some(u32::MAX),
+            session_expiry: (link.lasts && link.version == Version::V5).then_some(link.expiry_s),
             receive_maximum: link.receive_maximum,
             will: link.will,
             ..Connect::new(link.version, link.client_id)
@@ -308,6 +366,9 @@ fn text(packet: &Packet<'_>) -> String {
         reason => format!("{name} {} {:#04x}", ack.packet_id, reason as u8),
     };
     match packet {
+        Packet::ConnAck(connack) if connack.reason.is_error() => {
+            format!("connack {:#04x}", connack.reason as u8)
+        }
         Packet::ConnAck(connack) if connack.session_present => "connack present".to_owned(),
         Packet::Publish(publish) => text_of_publish(publish),
         Packet::PubAck(known) => ack("puback", known),
@@ -317,6 +378,7 @@ fn text(packet: &Packet<'_>) -> String {
         Packet::SubAck(list) => format!("suback {:?}", list.reasons),
         Packet::ConnAck(_) => "connack".to_owned(),
         Packet::UnsubAck(_) => "unsuback".to_owned(),
+        Packet::Disconnect(known) => format!("disconnect {:#04x}", known.reason as u8),
         other => panic!("{other:?} does not come here"),
     }
 }

@@ -3,24 +3,15 @@
 //!
 //! `MAINSTEM_WRITE_FIXTURE=1` writes the fixture of the current version. A change of the format needs a new one
 //! beside it.
-//!
-//! | file | holds |
-//! |---|---|
-//! | `broker` | a broker without sockets over stores that are kept, and its clients |
-//! | `coverage` | which entries there are, read apart from the broker's own code |
-//! | `story` | what happened before the broker was killed |
-
-mod broker;
-mod coverage;
-mod story;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use broker::{Broker, Kept, Link};
-use coverage::Coverage;
 use mainstem_mqtt::{Publish, QoS};
-use story::{config, story};
+
+use crate::broker::{Broker, Kept, Link};
+use crate::coverage::Coverage;
+use crate::story::{config, story};
 
 /// Time between the beginning of the story and the next life, ms.
 const AWAY_MS: u64 = 1_000_000;

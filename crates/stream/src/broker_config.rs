@@ -60,6 +60,18 @@ pub(crate) const KEYS: &[BrokerKey] = &[
         |facts| facts.config.group_initial_rebalance_delay_ms.to_string(),
         "Time for which a group that just got its first member waits for more, ms.",
     ),
+    key(
+        "group.max.session.timeout.ms",
+        INT,
+        |facts| facts.config.group_session_timeout_max_ms.to_string(),
+        "Longest session timeout that a member of a group may ask for, ms.",
+    ),
+    key(
+        "group.min.session.timeout.ms",
+        INT,
+        |facts| facts.config.group_session_timeout_min_ms.to_string(),
+        "Shortest session timeout that a member of a group may ask for, ms.",
+    ),
     key("log.cleanup.policy", Kind::SomeOf(&[]), |_| "delete".into(), "What becomes of old records."),
     key("log.dirs", Kind::SomeOf(&[]), |facts| facts.config.log_dir.clone(), "Where partitions lie."),
     key(

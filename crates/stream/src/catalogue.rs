@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use mainstem_kafka::Uuid;
 
+use crate::declared::Declared;
 use crate::topic_config::TopicConfig;
 
 /// Longest name of a topic.
@@ -64,6 +65,8 @@ pub(crate) struct Catalogue {
     pub(crate) by_name: BTreeMap<Arc<str>, Arc<Topic>>,
     by_id: HashMap<Uuid, Arc<Topic>, foldhash::fast::RandomState>,
     pub(crate) partitions: i32,
+    /// What other doors have declared.
+    pub(crate) declared: Declared,
 }
 
 impl Catalogue {
@@ -83,6 +86,15 @@ impl Catalogue {
         let topic = Arc::new(topic);
         self.by_id.insert(topic.id, Arc::clone(&topic));
         self.by_name.insert(Arc::clone(&topic.name), topic);
+    }
+
+    /// Puts a declaration in its place, or takes it away.
+    pub(crate) fn declare(&mut self, name: Arc<str>, text: Option<Arc<str>>) {
+        self.version += 1;
+        match text {
+            Some(text) => drop(self.declared.insert(name, text)),
+            None => drop(self.declared.remove(&name)),
+        }
     }
 
     pub(crate) fn remove(&mut self, id: Uuid) -> Option<Arc<Topic>> {

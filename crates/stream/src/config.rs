@@ -30,6 +30,10 @@ pub struct Config {
     /// Time for which a group that just got its first member waits for more, ms
     /// (`group.initial.rebalance.delay.ms`).
     pub group_initial_rebalance_delay_ms: u32,
+    /// Shortest session timeout that a member of a group may ask for, ms (`group.min.session.timeout.ms`).
+    pub group_session_timeout_min_ms: u32,
+    /// Longest one, ms (`group.max.session.timeout.ms`).
+    pub group_session_timeout_max_ms: u32,
     /// Time for which the offsets of an empty group are kept, ms (`offsets.retention.minutes`).
     pub offsets_retention_ms: u64,
     /// Retention of a topic that says nothing else, ms; negative for no limit (`log.retention.ms`).
@@ -46,6 +50,10 @@ pub struct Config {
     pub bound_topics: Vec<BoundTopic>,
     /// Topics that other doors read.
     pub sources: Vec<Source>,
+    /// Whether a work queue that messages are sent to, or wanted from, is made if it is not there.
+    pub queues_auto_create: bool,
+    /// Bounds within which queues do what takes long. Operators have no reason to change them, tests do.
+    pub queue_tuning: mainstem_queue::Tuning,
 }
 
 impl Default for Config {
@@ -61,6 +69,8 @@ impl Default for Config {
             log_dir: "data".into(),
             durability: Durability::Fsync,
             group_initial_rebalance_delay_ms: 0,
+            group_session_timeout_min_ms: 6_000,
+            group_session_timeout_max_ms: 1_800_000,
             offsets_retention_ms: 7 * 24 * 60 * 60 * 1000,
             retention_ms: 7 * 24 * 60 * 60 * 1000,
             retention_bytes: -1,
@@ -69,6 +79,8 @@ impl Default for Config {
             follows_partitions: false,
             bound_topics: Vec::new(),
             sources: Vec::new(),
+            queues_auto_create: true,
+            queue_tuning: mainstem_queue::Tuning::default(),
         }
     }
 }

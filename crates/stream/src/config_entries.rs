@@ -38,7 +38,7 @@ impl From<Kind> for ConfigType {
             Kind::Long(..) => Self::Long,
             Kind::Double(..) => Self::Double,
             Kind::SomeOf(_) | Kind::Replicas => Self::List,
-            Kind::OneOf(_) | Kind::Text => Self::String,
+            Kind::OneOf(_) | Kind::Queue(_) | Kind::Text => Self::String,
         }
     }
 }

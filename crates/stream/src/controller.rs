@@ -8,6 +8,7 @@ use mainstem_log::{Completion, Durability, Error, Store};
 use mainstem_runtime::{Clock, Io};
 use serde::{Deserialize, Serialize};
 
+use crate::alike::Alike;
 use crate::catalogue::{Catalogue, PartitionId, Topic, from_hex, hex, name_fault};
 use crate::groups::GroupCoordinator;
 use crate::kept::{Kept, KeyValue};
@@ -15,7 +16,7 @@ use crate::mail::{Letter, Mail};
 use crate::partition::Refused;
 use crate::shard::Shard;
 use crate::shared::Shared;
-use crate::topic_config::TopicConfig;
+use crate::topic_config::{self, TopicConfig};
 use crate::transactions::TransactionCoordinator;
 
 /// The log of the catalogue, in the first shard's store.
@@ -23,6 +24,8 @@ const LOG: &str = "kafka-catalogue";
 /// Key of the record with the cluster's identifier; those of topics are `topic/` and an identifier.
 const CLUSTER: &[u8] = b"cluster";
 const TOPIC: &str = "topic/";
+/// What keys of declarations of other doors begin with; their name follows.
+const DECLARED: &str = "declared/";
 
 /// What goes on when something is durable, or could not be kept.
 pub(crate) type Then = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>, Result<(), Error>) + Send>;
@@ -37,6 +40,8 @@ pub(crate) struct Controller {
     catalogue: Catalogue,
     /// Names of topics that are being made.
     making: BTreeSet<Arc<str>>,
+    /// Names of topics that there are, and of those that are being made.
+    alike: Alike,
     /// Partitions that are being made, of new topics and of those that grow.
     making_partitions: i32,
     /// The catalogue has changed, and not all shards can see that yet.
@@ -85,6 +90,11 @@ fn topic_id(key: &[u8]) -> Option<Uuid> {
     from_hex(std::str::from_utf8(key).ok()?.strip_prefix(TOPIC)?)
 }
 
+/// The name of the declaration that a record is of.
+fn declared_name(key: &[u8]) -> Option<Arc<str>> {
+    std::str::from_utf8(key).ok()?.strip_prefix(DECLARED).map(Into::into)
+}
+
 fn topic_record(topic: &Topic) -> KeyValue {
     let record = TopicRecord {
         v: 1,
@@ -105,7 +115,9 @@ impl Controller {
         let mut catalogue = Catalogue::default();
         let (mut cluster, mut unreadable) = (None, None);
         let kept = Kept::open(store, LOG, Durability::Fsync, |key, value| {
-            if key == CLUSTER {
+            if let Some(name) = declared_name(key) {
+                catalogue.declare(name, value.map(|value| String::from_utf8_lossy(value).into()));
+            } else if key == CLUSTER {
                 cluster = value.and_then(|value| serde_json::from_slice::<ClusterRecord>(value).ok());
             } else if let Some(id) = topic_id(key) {
                 match value.map(serde_json::from_slice::<TopicRecord>) {
@@ -128,12 +140,17 @@ impl Controller {
             shared.set_cluster_id(&id);
         }
         shared.publish(Arc::new(catalogue.clone()));
+        let mut alike = Alike::default();
+        for name in catalogue.by_name.keys() {
+            alike.add(name);
+        }
         let groups = GroupCoordinator::restore(store, shared, clock)?;
         let transactions = TransactionCoordinator::restore(store, shared, clock)?;
         Ok(Self {
             kept,
             catalogue,
             making: BTreeSet::new(),
+            alike,
             making_partitions: 0,
             changing: BTreeMap::new(),
             has_changed: false,
@@ -141,21 +158,6 @@ impl Controller {
             groups,
             transactions,
         })
-    }
-}
-
-impl Controller {
-    /// A topic whose name is the same but for what metrics cannot tell apart, `.` and `_`.
-    fn colliding(&self, name: &str) -> Option<&str> {
-        if !name.contains(['.', '_']) {
-            return None;
-        }
-        let alike = |other: &&Arc<str>| {
-            let pairs = other.bytes().zip(name.bytes());
-            let is_mark = |byte: u8| matches!(byte, b'.' | b'_');
-            other.len() == name.len() && pairs.into_iter().all(|(a, b)| a == b || (is_mark(a) && is_mark(b)))
-        };
-        self.catalogue.by_name.keys().chain(&self.making).find(alike).map(|name| &**name)
     }
 }
 
@@ -169,7 +171,8 @@ impl Shard {
     pub(crate) fn begin_coordinating(&mut self, io: &mut Io<'_, Mail>) {
         self.go_on_with_groups(io);
         if self.is_controller() {
-            (0..self.shared.config.bound_topics.len()).for_each(|bound| self.make_bound(io, bound));
+            self.shared.bound.refresh(&mut self.bound);
+            (0..self.bound.topics.len()).for_each(|bound| self.make_bound(io, bound));
         }
         self.begin_transactions(io);
         if self.is_controller() && self.shared.cluster_id().is_empty() {
@@ -241,9 +244,14 @@ impl Shard {
         if controller.catalogue.topic(&new.name).is_some() || controller.making.contains(&new.name) {
             return refused(ErrorCode::TopicAlreadyExists, format!("Topic '{}' already exists.", new.name));
         }
-        if let Some(other) = controller.colliding(&new.name) {
+        if let Some(other) = controller.alike.colliding(&new.name) {
             let message = format!("Topic '{}' collides with existing topic: {other}", new.name);
             return refused(ErrorCode::InvalidTopicException, message);
+        }
+        if new.partitions != 1
+            && let Some(refused) = topic_config::queue_fault(&new.config)
+        {
+            return Some(refused);
         }
         if new.partitions < 1 {
             let message = "Number of partitions was set to an invalid non-positive value.";
@@ -280,12 +288,16 @@ impl Shard {
         let record = topic_record(&topic);
         if let Some(controller) = &mut self.controller {
             controller.making.insert(Arc::clone(&name));
+            controller.alike.add(&name);
             controller.making_partitions += topic.partitions();
         }
         let made = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
             if let Some(controller) = &mut shard.controller {
                 controller.making.remove(&name);
                 controller.making_partitions -= topic.partitions();
+                if outcome.is_err() {
+                    controller.alike.remove(&name);
+                }
             }
             match outcome {
                 Ok(()) => {
@@ -374,6 +386,7 @@ impl Shard {
                 if let Some(topic) = gone {
                     shard.with_groups(io, |groups, _| groups.forget_topic(&topic.name));
                     if let Some(controller) = &mut shard.controller {
+                        controller.alike.remove(&topic.name);
                         controller.deleted.push(topic);
                     }
                 }
@@ -382,6 +395,25 @@ impl Shard {
             shard.has_changed(io, id);
         };
         self.keep(io, &[(topic_key(id), None)], Box::new(deleted));
+    }
+
+    /// Keeps a declaration of another door, or takes it back.
+    pub(crate) fn keep_declaration(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        name: Arc<str>,
+        text: Option<Arc<str>>,
+        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<(), Error>) + Send + 'static,
+    ) {
+        let record = (format!("{DECLARED}{name}").into_bytes(), text.as_deref().map(Into::into));
+        let kept = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
+            if outcome.is_ok() {
+                shard.change_catalogue(|catalogue| catalogue.declare(name, text));
+                shard.publish_changes(io);
+            }
+            then(shard, io, outcome);
+        };
+        self.keep(io, &[record], Box::new(kept));
     }
 
     fn change_catalogue(&mut self, change: impl FnOnce(&mut Catalogue)) {
@@ -405,6 +437,7 @@ impl Shard {
         }
         self.look_at_changes();
         self.place(io);
+        self.go_on_with_errands(io);
         for topic in deleted {
             self.remove_everywhere(io, &topic);
         }

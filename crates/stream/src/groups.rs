@@ -1,7 +1,7 @@
 //! Consumer groups on shard 0: the machine that coordinates them, its log, and who waits for its answers.
 
 use hashbrown::HashMap;
-use mainstem_coordinator::group::{Answer, Effect, Groups, Settings};
+use mainstem_coordinator::group::{Answer, Effect, Groups, Keep, Settings};
 use mainstem_coordinator::{Caller, Error as Refusal, Record};
 use mainstem_log::{Completion, Error, Store};
 use mainstem_runtime::{Clock, Io};
@@ -17,8 +17,12 @@ const LOG: &str = "kafka-groups";
 /// What goes on with an answer.
 type Then = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>, Answer) + Send>;
 
-/// An answer that waits, if it is not just records.
-type Waiter = Option<(Caller, Answer)>;
+/// What waits for the log.
+enum Waiter {
+    /// Records, of which the groups hear what has become.
+    Records(Keep),
+    Answer(Caller, Answer),
+}
 
 /// All groups, and what they wait for.
 pub(crate) struct GroupCoordinator {
@@ -42,6 +46,8 @@ impl GroupCoordinator {
     /// What the store says.
     pub(crate) fn restore(store: &mut dyn Store, shared: &Shared, clock: Clock) -> Result<Self, Error> {
         let settings = Settings {
+            session_timeout_min_ms: shared.config.group_session_timeout_min_ms,
+            session_timeout_max_ms: shared.config.group_session_timeout_max_ms,
             initial_rebalance_delay_ms: shared.config.group_initial_rebalance_delay_ms,
             offsets_retention_ms: shared.config.offsets_retention_ms,
             ..Settings::default()
@@ -76,14 +82,37 @@ impl GroupCoordinator {
         self.zero_unix_ms + clock.now_ms
     }
 
-    fn keep(&mut self, store: &mut dyn Store, unix_ms: u64, records: Vec<Record>) {
+    /// What is due is done before anything else: timers ring some milliseconds late, and a request must not meet a
+    /// member whose session has ended. What time it is.
+    fn catch_up(&mut self, clock: Clock) -> u64 {
+        let now_ms = self.now_ms(clock);
+        self.groups.tick(now_ms);
+        now_ms
+    }
+
+    fn keep(&mut self, store: &mut dyn Store, unix_ms: u64, keep: Keep, records: Vec<Record>) {
         let records: Vec<KeyValue> = records.into_iter().map(|record| (record.key, record.value)).collect();
-        self.kept.keep(store, unix_ms, &records, None);
+        self.kept.keep(store, unix_ms, &records, Waiter::Records(keep));
     }
 
     /// Hands the store what has been gathered for it in this turn.
     pub(crate) fn store_kept(&mut self, store: &mut dyn Store) {
         self.kept.store(store);
+    }
+
+    /// The groups hear what has become of records, before anybody is answered.
+    fn note_outcomes(&mut self, told: &[Outcome<Waiter>]) {
+        for (_, outcome) in told {
+            self.note_outcome(outcome);
+        }
+        // What has failed is taken back the newest first.
+        for (waiter, outcome) in told.iter().rev() {
+            match (waiter, outcome) {
+                (Waiter::Records(keep), Ok(())) => self.groups.kept(*keep),
+                (Waiter::Records(keep), Err(_)) => self.groups.not_kept(*keep),
+                (Waiter::Answer(..), _) => {}
+            }
+        }
     }
 
     fn note_outcome(&mut self, outcome: &Result<(), Error>) {
@@ -110,7 +139,7 @@ impl Shard {
         coordinator.callers += 1;
         let caller = Caller(coordinator.callers);
         coordinator.waiting.insert(caller, Box::new(then));
-        let now_ms = coordinator.now_ms(io.clock);
+        let now_ms = coordinator.catch_up(io.clock);
         ask(&mut coordinator.groups, now_ms, caller);
         self.go_on_with_groups(io);
     }
@@ -122,7 +151,7 @@ impl Shard {
         look: impl FnOnce(&mut Groups, u64) -> R,
     ) -> Option<R> {
         let coordinator = self.group_coordinator()?;
-        let now_ms = coordinator.now_ms(io.clock);
+        let now_ms = coordinator.catch_up(io.clock);
         let seen = look(&mut coordinator.groups, now_ms);
         self.go_on_with_groups(io);
         Some(seen)
@@ -138,8 +167,7 @@ impl Shard {
         if coordinator.timer_ms.is_some_and(|timer_ms| timer_ms <= io.clock.now_ms) {
             coordinator.timer_ms = None;
         }
-        let now_ms = coordinator.now_ms(io.clock);
-        coordinator.groups.tick(now_ms);
+        coordinator.catch_up(io.clock);
         self.go_on_with_groups(io);
     }
 
@@ -149,11 +177,11 @@ impl Shard {
             let coordinator = &mut controller.groups;
             match coordinator.groups.poll() {
                 None => break,
-                Some(Effect::Keep(records)) => {
-                    coordinator.keep(&mut *first.store, io.clock.unix_ms, records);
+                Some(Effect::Keep { keep, records }) => {
+                    coordinator.keep(&mut *first.store, io.clock.unix_ms, keep, records);
                 }
                 Some(Effect::ReplyWhenKept { caller, answer }) if !coordinator.kept.is_idle() => {
-                    let waiter = Some((caller, answer));
+                    let waiter = Waiter::Answer(caller, answer);
                     coordinator.kept.keep(&mut *first.store, io.clock.unix_ms, &[], waiter);
                 }
                 Some(Effect::Reply { caller, answer } | Effect::ReplyWhenKept { caller, answer }) => {
@@ -199,11 +227,11 @@ impl Shard {
     }
 
     fn answer_kept(&mut self, io: &mut Io<'_, Mail>, told: Vec<Outcome<Waiter>>) {
+        if let Some(coordinator) = self.group_coordinator() {
+            coordinator.note_outcomes(&told);
+        }
         for (waiter, outcome) in told {
-            if let Some(coordinator) = self.group_coordinator() {
-                coordinator.note_outcome(&outcome);
-            }
-            let Some((caller, answer)) = waiter else { continue };
+            let Waiter::Answer(caller, answer) = waiter else { continue };
             let answer = match outcome {
                 Ok(()) => answer,
                 Err(_) => answer.refused(Refusal::NotCoordinator),

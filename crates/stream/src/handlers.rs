@@ -14,6 +14,7 @@ pub(crate) mod add_offsets_to_txn;
 pub(crate) mod add_partitions_to_txn;
 pub(crate) mod alter_configs;
 pub(crate) mod alter_partition_reassignments;
+pub(crate) mod alter_replica_log_dirs;
 pub(crate) mod api_versions;
 pub(crate) mod create_acls;
 pub(crate) mod create_partitions;
@@ -29,6 +30,7 @@ pub(crate) mod describe_configs;
 pub(crate) mod describe_groups;
 pub(crate) mod describe_log_dirs;
 pub(crate) mod describe_producers;
+pub(crate) mod describe_quorum;
 pub(crate) mod describe_topic_partitions;
 pub(crate) mod describe_transactions;
 pub(crate) mod describe_user_scram_credentials;
@@ -93,6 +95,7 @@ impl Shard {
         let shard = self;
         handlers!(shard, io, call, body, shard.send_to_controller(io, call, body), {
             alter_partition_reassignments::AlterPartitionReassignmentsRequest,
+            alter_replica_log_dirs::AlterReplicaLogDirsRequest,
             api_versions::ApiVersionsRequest,
             create_acls::CreateAclsRequest,
             delete_acls::DeleteAclsRequest,
@@ -103,6 +106,7 @@ impl Shard {
             describe_configs::DescribeConfigsRequest,
             describe_log_dirs::DescribeLogDirsRequest,
             describe_producers::DescribeProducersRequest,
+            describe_quorum::DescribeQuorumRequest,
             describe_topic_partitions::DescribeTopicPartitionsRequest,
             describe_user_scram_credentials::DescribeUserScramCredentialsRequest,
             elect_leaders::ElectLeadersRequest,
@@ -170,6 +174,7 @@ impl Shard {
         if call.caller.shard == self.me
             && let Some(conn) = self.conn_mut(call.caller.conn)
             && !std::mem::replace(&mut conn.is_noted, true)
+            && self.faults.may_say(io.clock.now_ms)
         {
             let Call { api_key, version, client_id, .. } = call;
             log::info!(

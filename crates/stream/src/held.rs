@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mainstem_coordinator::Error;
 use mainstem_coordinator::producer::Membership;
@@ -19,6 +20,8 @@ use crate::work::Done;
 
 /// Bytes that are held in one partition at most.
 const HELD_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Bytes that are held in all partitions of all shards at most.
+const HELD_BYTES_MAX_IN_ALL: usize = 128 * 1024 * 1024;
 /// From this version of Produce on, clients know that a transaction may have to be aborted.
 const TRANSACTION_ABORTABLE: i16 = 11;
 /// From this version of Produce on, to write to a partition is to add it.
@@ -51,6 +54,32 @@ impl Transactional {
     }
 }
 
+/// How much is held in all partitions of all shards, bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Room(AtomicUsize);
+
+/// So much of the room is taken, until this is dropped.
+#[derive(Debug)]
+struct Share {
+    room: Arc<Room>,
+    bytes: usize,
+}
+
+impl Room {
+    /// Nothing if there is too little.
+    fn take(self: &Arc<Self>, bytes: usize) -> Option<Share> {
+        let share = Share { room: Arc::clone(self), bytes };
+        let before = self.0.fetch_add(bytes, Ordering::Relaxed);
+        (before + bytes <= HELD_BYTES_MAX_IN_ALL).then_some(share)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.room.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// A batch that is held.
 #[derive(Debug)]
 struct Batch {
@@ -59,6 +88,12 @@ struct Batch {
     epoch: i16,
     records: Vec<u8>,
     transactional: Transactional,
+    _share: Share,
+}
+
+/// An error after which producers try again.
+fn too_much() -> Refused {
+    Refused::new(ErrorCode::NotEnoughReplicas, "too much waits for the transaction coordinator")
 }
 
 /// The batches held in one partition, by producer id; the coordinator has been asked about the first of each.
@@ -76,8 +111,7 @@ impl Held {
 
     fn push(&mut self, producer_id: i64, batch: Batch) -> Result<(), Refused> {
         if self.bytes + batch.records.len() > HELD_BYTES_MAX {
-            let message = "too much waits for the transaction coordinator";
-            return Err(Refused::new(ErrorCode::NotEnoughReplicas, message));
+            return Err(too_much());
         }
         self.bytes += batch.records.len();
         self.queues.entry(producer_id).or_default().push_back(batch);
@@ -140,6 +174,7 @@ impl Shard {
         transactional: &Transactional,
     ) -> Result<(), Refused> {
         let (job, part, id) = to;
+        let share = self.shared.held.take(records.len()).ok_or_else(too_much)?;
         let (partition, _) = self.partition(id)?;
         let is_first = !partition.held.has(producer.id);
         let batch = Batch {
@@ -148,6 +183,7 @@ impl Shard {
             epoch: producer.epoch,
             records: records.to_vec(),
             transactional: transactional.clone(),
+            _share: share,
         };
         partition.held.push(producer.id, batch)?;
         if is_first {
@@ -221,5 +257,27 @@ impl Shard {
         if let Some((producer, transactional)) = next {
             self.ask_to_vouch(io, id, producer, transactional);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_held_in_all_partitions_than_there_is_room_for() {
+        let room = Arc::new(Room::default());
+        let part = HELD_BYTES_MAX_IN_ALL / 4;
+        let mut shares: Vec<Share> = (0..4).filter_map(|_| room.take(part)).collect();
+        assert_eq!(shares.len(), 4);
+        for _ in 0..3 {
+            assert!(room.take(1).is_none(), "what is refused takes no room");
+        }
+        shares.pop();
+        assert!(room.take(part + 1).is_none());
+        shares.extend(room.take(part));
+        assert_eq!(shares.len(), 4);
+        shares.clear();
+        assert!(room.take(HELD_BYTES_MAX_IN_ALL).is_some());
     }
 }

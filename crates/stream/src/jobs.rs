@@ -10,6 +10,7 @@ use crate::handlers::produce::ProduceJob;
 use crate::mail::{JobId, Letter, Mail};
 use crate::markers::MarkJob;
 use crate::partition::Refused;
+use crate::queues::SendJob;
 use crate::shard::Shard;
 use crate::sink::SinkJob;
 use crate::work::{Done, PartAnswer, PartAsk, Work};
@@ -27,6 +28,7 @@ pub(crate) enum Job {
     Produce(ProduceJob),
     Fetch(Box<FetchJob>),
     Sink(SinkJob),
+    Send(SendJob),
     Ask(AskJob),
     Mark(MarkJob),
     Changes(ChangesJob),
@@ -173,6 +175,7 @@ impl Shard {
         match (self.jobs.get(number), done) {
             (Some(Job::Produce(_)), Done::Produced(produced)) => self.produced(io, number, produced),
             (Some(Job::Sink(_)), Done::Produced(produced)) => self.sank(number, produced.outcome.is_ok()),
+            (Some(Job::Send(_)), Done::Produced(produced)) => self.sent(io, number, &produced),
             (Some(Job::Mark(_)), Done::Produced(produced)) => self.marked(io, number, produced),
             (Some(Job::Fetch(_)), Done::Fetched(fetched)) => self.fetched(io, number, fetched),
             (Some(Job::Ask(ask)), Done::Asked(answers)) => {

@@ -24,10 +24,20 @@ pub(crate) struct Kept<T> {
     log: LogId,
     builder: BatchBuilder,
     /// Who waits for what is being gathered.
-    gathering: Vec<T>,
-    in_flight: VecDeque<(Ticket, Vec<T>)>,
+    gathering: Vec<Waiter<T>>,
+    in_flight: VecDeque<(Ticket, Vec<Waiter<T>>)>,
     /// Those whose append was refused at once.
-    refused: Vec<Outcome<T>>,
+    refused: Vec<(Waiter<T>, Result<(), Error>)>,
+    /// How many appends have failed, of those of which the waiters have been told, and why the last did.
+    failures: u64,
+    failure: Option<Error>,
+}
+
+#[derive(Debug)]
+struct Waiter<T> {
+    who: T,
+    /// It has no records of its own, but waits for all before: how many failures there had been when it came.
+    failures: Option<u64>,
 }
 
 impl<T> Kept<T> {
@@ -73,15 +83,19 @@ impl<T> Kept<T> {
             gathering: Vec::new(),
             in_flight: VecDeque::new(),
             refused: Vec::new(),
+            failures: 0,
+            failure: None,
         })
     }
 
-    /// Adds records; `waiter` is told by [`Kept::arrived`] when they are durable.
-    pub(crate) fn keep(&mut self, store: &mut dyn Store, unix_ms: u64, records: &[KeyValue], waiter: T) {
+    /// Adds records; `who` is told by [`Kept::arrived`] when they are durable. Without records it is told when all
+    /// that was added before is, or that something of that has failed.
+    pub(crate) fn keep(&mut self, store: &mut dyn Store, unix_ms: u64, records: &[KeyValue], who: T) {
         for (key, value) in records {
             self.builder.push(unix_ms.cast_signed(), Some(key), value.as_deref());
         }
-        self.gathering.push(waiter);
+        let failures = records.is_empty().then_some(self.failures);
+        self.gathering.push(Waiter { who, failures });
         if self.builder.len() >= BATCH_BYTES {
             self.store(store);
         }
@@ -114,9 +128,9 @@ impl<T> Kept<T> {
         }
     }
 
-    /// Whether nobody has to wait: all that was kept is durable, or lost.
+    /// Whether nobody has to wait: all that was kept is durable, or lost, and everybody knows.
     pub(crate) fn is_idle(&self) -> bool {
-        self.gathering.is_empty() && self.in_flight.is_empty()
+        self.gathering.is_empty() && self.in_flight.is_empty() && self.refused.is_empty()
     }
 
     /// Takes note of a completion. False if it is of another log.
@@ -126,14 +140,32 @@ impl<T> Kept<T> {
         }
         while let Some((_, waiters)) = self.in_flight.pop_front_if(|(ticket, _)| *ticket <= completion.ticket)
         {
-            into.extend(waiters.into_iter().map(|waiter| (waiter, completion.outcome.clone())));
+            self.note(&completion.outcome);
+            into.extend(waiters.into_iter().map(|waiter| self.told(waiter, completion.outcome.clone())));
         }
         true
     }
 
+    fn note(&mut self, outcome: &Result<(), Error>) {
+        if let Err(error) = outcome {
+            self.failures += 1;
+            self.failure = Some(error.clone());
+        }
+    }
+
+    /// What somebody is told whose records, or those before, have come to this end.
+    fn told(&self, waiter: Waiter<T>, outcome: Result<(), Error>) -> Outcome<T> {
+        let has_failed = waiter.failures.is_some_and(|failures| failures != self.failures);
+        let failure = self.failure.clone().filter(|_| has_failed);
+        (waiter.who, outcome.and(failure.map_or(Ok(()), Err)))
+    }
+
     /// Takes those that need not wait any longer although nothing has been written for them.
     pub(crate) fn take_refused(&mut self, into: &mut Vec<Outcome<T>>) {
-        into.append(&mut self.refused);
+        for (waiter, outcome) in std::mem::take(&mut self.refused) {
+            self.note(&outcome);
+            into.push(self.told(waiter, outcome));
+        }
     }
 }
 
@@ -161,5 +193,30 @@ mod tests {
         .unwrap();
         let record = |key: &[u8], value: Option<&[u8]>| (key.to_vec(), value.map(<[u8]>::to_vec));
         assert_eq!(read, [record(b"a", Some(b"1")), record(b"b", Some(b"2")), record(b"a", None)]);
+    }
+
+    /// Whoever waits for several records must not hear only of the last.
+    #[test]
+    fn who_waits_for_all_before_hears_of_a_failure_of_any() {
+        let mut store = Memory::new();
+        let mut kept = Kept::open(&mut store, "kept", Durability::Fsync, |_, _| {}).unwrap();
+        let (mut completions, mut heard) = (Vec::new(), Vec::new());
+        let value = vec![0; BATCH_BYTES];
+        store.refuse_appends(1);
+        kept.keep(&mut store, 1, &[(b"a".to_vec(), Some(value))], 1);
+        assert!(!kept.is_idle(), "nobody has been told");
+        kept.keep(&mut store, 1, &[(b"b".to_vec(), Some(b"small".to_vec()))], 2);
+        kept.keep(&mut store, 1, &[], 3);
+        kept.store(&mut store);
+        kept.take_refused(&mut heard);
+        store.commit();
+        store.completions(&mut completions);
+        assert!(completions.iter().all(|completion| kept.arrived(completion, &mut heard)));
+        assert_eq!(heard, [(1, Err(Error::Full)), (2, Ok(())), (3, Err(Error::Full))]);
+        kept.keep(&mut store, 1, &[], 4);
+        kept.store(&mut store);
+        heard.clear();
+        kept.take_refused(&mut heard);
+        assert_eq!(heard, [(4, Ok(()))], "that has been told, and is over");
     }
 }

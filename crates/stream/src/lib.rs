@@ -21,17 +21,22 @@
 //! `config` · `shared` what shards share · `catalogue` topics there are · `topic_config` and what they are set to ·
 //! `conn` a connection and the order of its answers · `shard` the service · `mail` between shards · `work` what is
 //! done where a partition lives · `jobs` what waits for it · `partition` a partition, `unmade` one without a log ·
-//! `kept` keyed records that must last · `tending` what goes on by itself · `producers` what a partition knows of its
-//! producers · `held` batches that wait for the transaction coordinator · `controller` what is coordinated on shard 0 ·
+//! `kept` keyed records that must last · `bound` topics that other doors use · `declared` what those have said · `tending` what goes on by itself · `producers` what a partition knows of its
+//! producers · `held` batches that wait for the transaction coordinator · `faults` how often those of clients are
+//! logged · `controller` what is coordinated on shard 0, `alike` topics' names that collide ·
 //! `groups` consumer groups there · `transactions` transactions there · `markers` their ends, into partitions and
 //! groups · `handlers` one file per API · `broker_config`, `config_entries` configurations as clients see them.
 
+mod alike;
+mod bound;
 mod broker_config;
 mod catalogue;
 mod config;
 mod config_entries;
 mod conn;
 mod controller;
+mod declared;
+mod faults;
 mod follow;
 mod groups;
 mod handlers;
@@ -42,6 +47,7 @@ mod mail;
 mod markers;
 mod partition;
 mod producers;
+mod queues;
 mod shard;
 mod shared;
 mod sink;
@@ -54,7 +60,8 @@ mod work;
 
 pub use config::Config;
 pub use mail::Mail;
-pub use mainstem_kafka::record::{Header, put_headers};
+pub use mainstem_log::{Header, put_headers};
+pub use queues::desk::{Answer, Desk};
 pub use shard::{Shard, StoreAt};
 pub use shared::{Sendable, Shared};
 pub use sink::{BoundTopic, Incoming, check_topic};

@@ -7,6 +7,7 @@ use mainstem_runtime::ConnId;
 
 use crate::catalogue::PartitionId;
 use crate::held::{Vouch, Vouched};
+use crate::queues::{Errand, ReplyTo};
 use crate::work::{Done, Work};
 
 /// Mail between shards.
@@ -36,6 +37,10 @@ pub(crate) enum Letter {
     Remove { partitions: Vec<PartitionId> },
     /// To shard 0: a topic that another door writes to is to be made.
     Make { bound: usize },
+    /// To the shard that has a queue, or to shard 0: something is wanted of it.
+    Errand(Box<Errand>),
+    /// Back: the answer.
+    Errands { to: ReplyTo, reply: mainstem_queue::Reply },
     /// Something in the catalogue has changed that opened partitions are to know.
     Changed,
 }

@@ -8,13 +8,16 @@ use mainstem_kafka::{Message, Request, RequestHeader, frame, put_response_header
 use mainstem_log::{Completion, Error, LogId, Store};
 use mainstem_runtime::{Clock, ConnId, Io, Received, Service};
 
+use crate::bound::Bound;
 use crate::catalogue::{Catalogue, PartitionId};
 use crate::conn::Conn;
 use crate::controller::Controller;
+use crate::faults::Faults;
 use crate::jobs::Jobs;
 use crate::mail::{Call, Caller, Letter, Mail};
 use crate::partition::Partition;
 use crate::producers::{IsLast, Snapshots};
+use crate::queues::Queues;
 use crate::shared::Shared;
 use crate::sink::Sinks;
 use crate::tail::Tails;
@@ -56,13 +59,17 @@ pub struct Shard {
     pub(crate) conns: Vec<Conn>,
     pub(crate) jobs: Jobs,
     pub(crate) fetch_sessions: crate::handlers::fetch_session::Sessions,
+    /// What other doors write to and read, as of the last look.
+    pub(crate) bound: Arc<Bound>,
     pub(crate) sinks: Sinks,
     pub(crate) tails: Tails,
+    pub(crate) queues: Queues,
     /// Connections to be looked at before the turn ends: something of theirs has been answered.
     listed: Vec<ConnId>,
     completions: Vec<Completion>,
     /// Bytes of records that went to other shards and have not come to their end there.
     pub(crate) mailed_bytes: usize,
+    pub(crate) faults: Faults,
     is_draining: bool,
     pub(crate) has_begun: bool,
 }
@@ -78,6 +85,8 @@ pub(crate) enum Timer {
     TendMore,
     /// A coordinator has something due.
     Coordinate,
+    /// A queue has something due.
+    Queues,
 }
 
 impl Timer {
@@ -89,6 +98,7 @@ impl Timer {
             Self::Tend => 1 << Self::KIND_BIT,
             Self::Coordinate => 2 << Self::KIND_BIT,
             Self::TendMore => 3 << Self::KIND_BIT,
+            Self::Queues => 4 << Self::KIND_BIT,
         }
     }
 
@@ -97,6 +107,7 @@ impl Timer {
             0 => Self::Fetch(token & ((1 << Self::KIND_BIT) - 1)),
             1 => Self::Tend,
             2 => Self::Coordinate,
+            4 => Self::Queues,
             _ => Self::TendMore,
         }
     }
@@ -136,11 +147,14 @@ impl Shard {
             conns: Vec::new(),
             jobs: Jobs::default(),
             fetch_sessions: crate::handlers::fetch_session::Sessions::default(),
+            bound: Arc::default(),
             sinks: Sinks::default(),
             tails: Tails::default(),
+            queues: Queues::default(),
             listed: Vec::new(),
             completions: Vec::new(),
             mailed_bytes: 0,
+            faults: Faults::default(),
             is_draining: false,
             has_begun: false,
             shared,
@@ -161,12 +175,13 @@ impl Shard {
                 {
                     continue;
                 }
-                if !self.positions_arrived(at, &completion) {
+                if !self.queue_arrived(io, at, &completion) && !self.positions_arrived(at, &completion) {
                     self.partition_arrived(io, at, &completion);
                 }
             }
         }
         self.completions = completions;
+        self.tell_visitors();
         self.go_on_coordinating(io);
         self.go_on(io);
     }
@@ -219,6 +234,11 @@ impl Shard {
         }
     }
 
+    /// Whether the process is to end.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
     pub(crate) fn conn_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
         self.conns.get_mut(id.slot()).filter(|conn| conn.is_open && conn.generation == id.generation())
     }
@@ -265,7 +285,9 @@ impl Shard {
     pub(crate) fn refuse(&mut self, io: &mut Io<'_, Mail>, id: ConnId, what: &str) {
         if let Some(conn) = self.conn_mut(id) {
             let client_id = conn.client_id.clone().unwrap_or_default();
-            log::info!("kafka client {client_id:?} is disconnected: {what}");
+            if self.faults.may_say(io.clock.now_ms) {
+                log::info!("kafka client {client_id:?} is disconnected: {what}");
+            }
             self.leave(io, id);
             io.close(id);
         }
@@ -392,6 +414,8 @@ impl Service for Shard {
                 self.place(io);
             }
             Letter::Make { bound } => self.make_bound(io, bound),
+            Letter::Errand(errand) => self.run_errand(io, *errand),
+            Letter::Errands { to, reply } => self.answer_queue(io, to, reply),
         }
         debug_assert_ne!(from, self.me);
         self.go_on(io);
@@ -402,12 +426,16 @@ impl Service for Shard {
             Timer::Fetch(job) => self.fetch_is_due(io, job),
             Timer::TendMore => self.tend_more(io),
             Timer::Tend => {
+                self.faults.tell(io.clock.now_ms);
                 self.tend(io);
                 self.ask_again(io);
+                self.go_on_with_errands(io);
+                self.trim_queues();
                 self.tend_producers(io.clock.unix_ms, IsLast::No);
                 io.set_timer(io.clock.now_ms + TEND_MS, Timer::Tend.token());
             }
             Timer::Coordinate => self.coordinate_due(io),
+            Timer::Queues => self.queues_due(io),
         }
         self.go_on(io);
     }
@@ -420,6 +448,7 @@ impl Service for Shard {
         }
         self.poll_commits(io);
         self.open_some(io);
+        self.go_on_with_queues(io);
     }
 
     fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
@@ -429,6 +458,8 @@ impl Service for Shard {
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
         self.go_on(io);
         self.append_all_gathered(io);
+        self.go_on_with_queues(io);
+        self.store_queues(io);
         self.store_kept();
         self.store_positions();
         for (snapshots, at) in self.snapshots.iter_mut().zip(&mut self.stores) {
@@ -439,6 +470,7 @@ impl Service for Shard {
     /// Appends that are under way are answered; the rest is not begun.
     fn drain(&mut self, io: &mut Io<'_, Mail>) {
         self.is_draining = true;
+        self.drain_queues(io);
         self.tend_producers(io.clock.unix_ms, IsLast::Yes);
         for slot in 0..self.conns.len() {
             let conn = &self.conns[slot];

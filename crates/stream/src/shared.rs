@@ -4,10 +4,13 @@ use std::any::Any;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use mainstem_runtime::FileBytes;
+use mainstem_runtime::{FileBytes, Wake};
 
+use crate::bound::Newest;
 use crate::catalogue::Catalogue;
 use crate::config::Config;
+use crate::held::Room;
+use crate::queues::desk::Counter;
 
 /// Says how outputs send the source of a [`mainstem_log::Piece`]; nothing if they cannot.
 pub type Sendable = fn(&Arc<dyn Any + Send + Sync>) -> Option<Arc<dyn FileBytes>>;
@@ -26,13 +29,22 @@ pub struct Shared {
     /// Connections that are open.
     pub(crate) connections: AtomicI64,
     advertised: RwLock<(Arc<str>, u16)>,
+    /// For each shard, what other threads ask of queues.
+    pub(crate) counters: Vec<Counter>,
+    /// What other doors write to and read.
+    pub(crate) bound: Newest,
+    /// Batches that wait for the transaction coordinator.
+    pub(crate) held: Arc<Room>,
 }
 
 impl Shared {
     /// For a broker of `shards` shards. Without `sendable` records are copied on their way out.
     pub fn new(config: Config, shards: usize, sendable: Option<Sendable>) -> Arc<Self> {
         let advertised = (config.advertised_host.as_str().into(), config.advertised_port);
+        let bound = Newest::new(config.bound_topics.clone(), config.sources.clone());
         Arc::new(Self {
+            bound,
+            held: Arc::default(),
             config,
             sendable,
             shards,
@@ -41,7 +53,30 @@ impl Shared {
             cluster_id: RwLock::new("".into()),
             connections: AtomicI64::new(0),
             advertised: RwLock::new(advertised),
+            counters: (0..shards).map(|_| Counter::default()).collect(),
         })
+    }
+
+    /// Lets a shard be woken when another thread asks it for something.
+    pub fn bind_wake(&self, shard: usize, wake: Wake) {
+        self.counters[shard].bind(wake);
+    }
+
+    pub(crate) fn snapshot(&self) -> Arc<Catalogue> {
+        Arc::clone(&self.catalogue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The shard that has a queue; if there is none, the one that would make it.
+    pub(crate) fn shard_of_queue(&self, name: &str) -> usize {
+        let home = self.snapshot().topic(name).and_then(|topic| topic.home(0));
+        home.map_or(0, |home| self.owner(home))
+    }
+
+    /// The names of all queues, in order.
+    pub(crate) fn queues(&self) -> Vec<Arc<str>> {
+        let catalogue = self.snapshot();
+        let queues = catalogue.by_name.values().filter(|topic| topic.config.queue.is_some());
+        queues.map(|topic| Arc::clone(&topic.name)).collect()
     }
 
     /// Tells clients to connect to this host and port, from now on.
@@ -76,7 +111,7 @@ impl Shared {
     /// Brings a picture of the topics up to date.
     pub(crate) fn refresh(&self, known: &mut Arc<Catalogue>) {
         if self.version.load(Ordering::Acquire) != known.version {
-            *known = Arc::clone(&self.catalogue.lock().unwrap_or_else(PoisonError::into_inner));
+            *known = self.snapshot();
         }
     }
 

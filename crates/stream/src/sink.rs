@@ -11,7 +11,7 @@ use crate::controller::NewTopic;
 use crate::jobs::Job;
 use crate::mail::{JobId, Letter, Mail};
 use crate::shard::Shard;
-use crate::work::{ProducePart, Work};
+use crate::work::{ProducePart, RECORD_OVERHEAD_BYTES, Work};
 
 /// Bytes of one batch, at most, unless a single record is larger.
 const BATCH_BYTES: usize = 256 * 1024;
@@ -19,8 +19,6 @@ const BATCH_BYTES: usize = 256 * 1024;
 const BEHIND_BYTES: usize = 32 * 1024 * 1024;
 /// The same for records whose topic is yet to be made.
 const UNPLACED_BYTES: usize = 1024 * 1024;
-/// What a record takes in a batch besides its parts, bytes, at most.
-const RECORD_OVERHEAD_BYTES: usize = 61 + 40;
 
 /// A topic that another door writes to: it is made if it is not there.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +49,8 @@ pub fn check_topic(topic: &BoundTopic) -> Result<(), String> {
 /// A record from another door.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'a> {
-    /// Which of [`crate::Config::bound_topics`] it is for.
+    /// Which topic it is for: the number of it in [`crate::Config::bound_topics`], or what
+    /// [`crate::Shared::bind_topic`] said.
     pub bound: usize,
     /// Its key.
     pub key: Option<&'a [u8]>,
@@ -131,6 +130,7 @@ impl Shard {
     /// Takes a record of another door. Its end is told by [`Shard::take_settled`].
     pub fn sink(&mut self, io: &mut Io<'_, Mail>, record: &Incoming<'_>) {
         self.shared.refresh(&mut self.catalogue);
+        self.shared.bound.refresh(&mut self.bound);
         let topic = self.bound_topic(record.bound);
         match topic {
             // Those that came before it go first.
@@ -163,8 +163,7 @@ impl Shard {
     }
 
     fn bound_topic(&self, bound: usize) -> Option<Arc<Topic>> {
-        let name = &self.shared.config.bound_topics.get(bound)?.name;
-        self.catalogue.topic(name).cloned()
+        self.catalogue.topic(&self.bound.topics.get(bound)?.name).cloned()
     }
 
     /// Puts records to where they belong as far as their topics are there; asks for the next that is not.
@@ -213,7 +212,8 @@ impl Shard {
 
     /// Makes a bound topic, on the controller, if it is not there.
     pub(crate) fn make_bound(&mut self, io: &mut Io<'_, Mail>, bound: usize) {
-        let Some(topic) = self.shared.config.bound_topics.get(bound) else { return };
+        self.shared.bound.refresh(&mut self.bound);
+        let Some(topic) = self.bound.topics.get(bound) else { return };
         let BoundTopic { name, partitions, config } = topic.clone();
         self.shared.refresh(&mut self.catalogue);
         if self.catalogue.topic(&name).is_some() {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use mainstem_compress::batch::plain;
 use mainstem_kafka::Aborted;
-use mainstem_kafka::record::{Header, Headers};
 use mainstem_log::{Batch, BatchHeader, Completion, Durability, Error, Record, Records, batches};
+use mainstem_log::{Header, Headers};
 use mainstem_runtime::Io;
 
 use crate::catalogue::{PartitionId, hex};
@@ -26,9 +26,13 @@ const READ_BYTES: usize = 256 * 1024;
 const READS_MAX: usize = 16;
 /// Largest batch that goes out, once it is decompressed, bytes.
 const PLAIN_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// What goes out at once, at most: records, and about so many bytes.
+/// While of one batch some has gone out and some not, others go before it that are no larger than this, bytes.
+const PASSING_BYTES_MAX: usize = 1024 * 1024;
+/// What goes out at once, at most: records, and about so many bytes of memory.
 const TAKEN_MAX: usize = 16 * 1024;
 const TAKEN_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Headers of a record that goes out. Each takes more memory here than on the log, where two bytes suffice.
+const HEADERS_MAX: usize = 64 * 1024;
 
 /// A topic whose records go to another door.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +48,8 @@ pub struct Source {
 /// A record for another door.
 #[derive(Debug)]
 pub struct Outgoing {
-    /// Which of [`crate::Config::sources`] it is from.
+    /// Which source it is from: the number of it in [`crate::Config::sources`], or what [`crate::Shared::add_source`]
+    /// said.
     pub source: usize,
     /// Number of its partition.
     pub partition: i32,
@@ -66,8 +71,10 @@ pub(crate) struct Tails {
     all: BTreeMap<(usize, PartitionId), Tail>,
     /// The positions of each store, opened when the first tail needs them.
     positions: Vec<Positions>,
-    /// The catalogue's version for which they are right.
-    version: Option<u64>,
+    /// The versions of the catalogue and of what is bound for which they are right.
+    versions: Option<(u64, u64)>,
+    /// Number of sources that there were then.
+    sources: usize,
     last_token: u64,
     /// Whose turn is next.
     turn: usize,
@@ -136,30 +143,49 @@ impl Shard {
     /// Makes tails for the partitions of sources that are here now, and forgets those that are no more.
     fn settle_tails(&mut self) {
         self.shared.refresh(&mut self.catalogue);
-        if self.tails.version == Some(self.catalogue.version) {
+        let versions = (self.catalogue.version, self.bound.version);
+        let Some((catalogue_before, bound_before)) = self.tails.versions.replace(versions) else {
+            return self.make_tails(|_| true);
+        };
+        if (catalogue_before, bound_before) == versions {
             return;
         }
-        let is_first = self.tails.version.is_none();
-        self.tails.version = Some(self.catalogue.version);
+        // A topic that comes later has nothing that its source has not waited for; a source that comes later has.
+        let has_waited = self.tails.sources;
+        self.make_tails(|number| number >= has_waited);
+    }
+
+    /// Makes tails; those of sources that are `new` begin with what comes, unless they are to begin at the start.
+    fn make_tails(&mut self, is_new: impl Fn(usize) -> bool) {
         let catalogue = Arc::clone(&self.catalogue);
-        let shared = Arc::clone(&self.shared);
-        self.tails.all.retain(|(_, id), _| catalogue.topic_by_id(id.topic).is_some());
+        let bound = Arc::clone(&self.bound);
+        self.tails.sources = bound.sources.len();
+        self.tails.all.retain(|(source, id), _| {
+            catalogue.topic_by_id(id.topic).is_some()
+                && bound.sources.get(*source).is_some_and(Option::is_some)
+        });
         let is_there = |begun: &Begun| self.tails.all.contains_key(&begun.of);
         self.tails.begun = self.tails.begun.take().filter(is_there);
-        // A topic that comes later has nothing that its source has not waited for.
-        for (number, source) in shared.config.sources.iter().enumerate() {
+        for (number, source) in bound.sources.iter().enumerate() {
+            let Some(source) = source else { continue };
             let Some(topic) = catalogue.topic(&source.topic) else { continue };
             for index in 0..topic.partitions() {
                 let id = topic.partition(index);
                 if self.owner_of(id) != Ok(self.me) || self.tails.all.contains_key(&(number, id)) {
                     continue;
                 }
-                match self.make_tail(source, id, source.from_start || !is_first) {
+                match self.make_tail(source, id, source.from_start || !is_new(number)) {
                     Ok(tail) => drop(self.tails.all.insert((number, id), tail)),
                     Err(error) => log::error!("source {}: partition {index}: {error}", source.name),
                 }
             }
         }
+    }
+
+    /// What a source is called.
+    fn source_name(&self, source: usize) -> Arc<str> {
+        let source = self.bound.sources.get(source).and_then(Option::as_ref);
+        source.map_or_else(|| "".into(), |source| Arc::clone(&source.name))
     }
 
     /// A tail that begins at the start if it has no position, or else with what comes.
@@ -193,7 +219,8 @@ impl Shard {
     /// Gives out what other doors are to get next, some at a time; nothing if there is none. It may be empty, and
     /// more come when this is asked again.
     pub fn take_outgoing(&mut self) -> Option<Vec<Outgoing>> {
-        if self.shared.config.sources.is_empty() {
+        self.shared.bound.refresh(&mut self.bound);
+        if self.bound.sources.is_empty() {
             return None;
         }
         self.settle_tails();
@@ -222,7 +249,7 @@ impl Shard {
             match self.read_tail(key, &mut tail, &mut taken) {
                 Ok(()) => tail.is_stuck = false,
                 Err(error) if !std::mem::replace(&mut tail.is_stuck, true) => {
-                    let name = &self.shared.config.sources[source].name;
+                    let name = self.source_name(source);
                     log::error!("source {name}: partition {} at {}: {error}", id.index, tail.next);
                 }
                 Err(_) => {}
@@ -257,11 +284,9 @@ impl Shard {
                     tail.next = header.end_offset();
                     continue;
                 }
-                if taken.is_full() || (header.records as usize > TAKEN_MAX && self.tails.begun.is_some()) {
-                    // It waits until another that is as large has gone out.
+                if taken.is_full() || !self.take_batch(key, tail, &batch, taken) {
                     break;
                 }
-                self.take_batch(key, tail, &batch, taken);
             }
             if tail.next == before {
                 return Ok(());
@@ -271,21 +296,28 @@ impl Shard {
         Ok(())
     }
 
+    /// False if it is large, and waits until another that is large has gone out.
     fn take_batch(
         &mut self,
         key: (usize, PartitionId),
         tail: &mut Tail,
         batch: &Batch<'_>,
         taken: &mut Taken,
-    ) {
-        match plain(batch, PLAIN_BYTES_MAX) {
+    ) -> bool {
+        let header = batch.header;
+        let has_begun = self.tails.begun.is_some();
+        if has_begun && (header.records as usize > TAKEN_MAX || header.total_bytes > PASSING_BYTES_MAX) {
+            return false;
+        }
+        match plain(batch, if has_begun { PASSING_BYTES_MAX } else { PLAIN_BYTES_MAX }) {
             Ok(plain) => {
-                let header = batch.header;
                 let begun = Begun { of: key, header, plain: plain.into_owned(), at: 0, left: header.records };
                 self.take_records(begun, tail, taken);
             }
-            Err(error) => self.leave_out(key, tail, &batch.header, &error.to_string()),
+            Err(mainstem_compress::Error::TooLarge) if has_begun => return false,
+            Err(error) => self.leave_out(key, tail, &header, &error.to_string()),
         }
+        true
     }
 
     /// Takes of a batch what is left of it, as much as may go out at once.
@@ -302,11 +334,15 @@ impl Shard {
                 Some(Err(_)) => None,
             };
             let Some(outgoing) = outgoing else {
-                return self.leave_out(of, tail, &header, "a record that is malformed");
+                return self.leave_out(
+                    of,
+                    tail,
+                    &header,
+                    "a record that is malformed, or has too many headers",
+                );
             };
             tail.next = outgoing.offset + 1;
-            let len = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
-            taken.bytes += len(&outgoing.key) + len(&outgoing.value);
+            taken.bytes += outgoing.memory_bytes();
             taken.records.push(outgoing);
         }
         let (at, left) = (plain.len() - records.rest().len(), records.left());
@@ -321,7 +357,7 @@ impl Shard {
     /// back what comes behind it.
     fn leave_out(&self, key: (usize, PartitionId), tail: &mut Tail, header: &BatchHeader, why: &str) {
         if !std::mem::replace(&mut tail.has_left_out, true) {
-            let (name, index) = (&self.shared.config.sources[key.0].name, key.1.index);
+            let (name, index) = (self.source_name(key.0), key.1.index);
             log::error!(
                 "source {name}: partition {index}: the batch at {} is left out from {} on: {why}",
                 header.base_offset,
@@ -354,7 +390,7 @@ impl Shard {
             return;
         }
         tail.stored = position;
-        let name = Arc::clone(&self.shared.config.sources[source].name);
+        let name = self.source_name(source);
         let Some(store) = self.partitions.get(&id).map(|partition| partition.store) else { return };
         let Some(at) = self.tails.positions.iter().position(|known| known.store == store) else { return };
         let record = (position_key(&name, id), Some(position.to_be_bytes().to_vec()));
@@ -377,21 +413,32 @@ impl Shard {
     }
 }
 
-/// A record as it goes out; nothing if its headers cannot be read.
+impl Outgoing {
+    /// What it takes in memory, about.
+    fn memory_bytes(&self) -> usize {
+        let len = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
+        let headers = self.headers.iter();
+        let headers = headers.map(|header| size_of_val(header) + header.0.len() + len(&header.1));
+        size_of::<Self>() + len(&self.key) + len(&self.value) + headers.sum::<usize>()
+    }
+}
+
+/// A record as it goes out; nothing if its headers cannot be read, or are too many.
 fn outgoing(key: (usize, PartitionId), header: &BatchHeader, record: &Record<'_>) -> Option<Outgoing> {
     // Records of a batch whose time is that of its arrival still have their producer's.
     let arrived_ms = (header.attributes & LOG_APPEND_TIME != 0).then_some(header.max_timestamp_ms);
-    let headers = Headers::parse(record.headers).ok()?.map(|header| {
+    let headers = Headers::parse(record.headers).ok()?.take(HEADERS_MAX + 1).map(|header| {
         let Header { key, value } = header.ok()?;
         Some((key.to_owned(), value.map(<[u8]>::to_vec)))
     });
-    Some(Outgoing {
+    let headers: Vec<_> = headers.collect::<Option<_>>()?;
+    (headers.len() <= HEADERS_MAX).then(|| Outgoing {
         source: key.0,
         partition: key.1.index,
         offset: record.offset,
         timestamp_ms: arrived_ms.unwrap_or(record.timestamp_ms),
         key: record.key.map(<[u8]>::to_vec),
         value: record.value.map(<[u8]>::to_vec),
-        headers: headers.collect::<Option<_>>()?,
+        headers,
     })
 }

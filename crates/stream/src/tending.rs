@@ -10,9 +10,10 @@ use mainstem_runtime::Io;
 use crate::catalogue::{Catalogue, PartitionId, from_hex};
 use crate::mail::Mail;
 use crate::partition::log_name;
+use crate::queues::topic_of_state;
 use crate::shard::{Shard, StoreAt, Timer};
 
-/// Logs that are opened or removed in one turn: to recover or remove one takes the disk its time.
+/// Logs that are opened or removed in one turn: to recover one takes the disk its time.
 const LOGS_MAX: usize = 8;
 /// When stores go on that have more to do than one piece, ms.
 const BUSY_MS: u64 = 10;
@@ -45,6 +46,10 @@ impl Tending {
         let mut found = Self::default();
         for (at, StoreAt { home, store }) in stores.iter().enumerate() {
             for name in store.names() {
+                if topic_of_state(&name).is_some_and(|topic| catalogue.topic_by_id(topic).is_none()) {
+                    found.doomed.push_back((at, Doomed::Closed(name)));
+                    continue;
+                }
                 let Some(id) = partition_of(&name) else { continue };
                 let topic = catalogue.topic_by_id(id.topic);
                 if topic.is_some_and(|topic| topic.home(id.index) == Some(*home)) {
@@ -77,6 +82,13 @@ impl Tending {
         let store = self.unopened.remove(&id)?;
         self.doomed.push_back((store, Doomed::Closed(log_name(id))));
         Some(store)
+    }
+
+    /// Has the log of a queue's state removed that is not open, if there is one.
+    pub(crate) fn remove_state(&mut self, stores: &[StoreAt], name: &str) {
+        if let Some(at) = stores.iter().position(|at| at.store.names().iter().any(|known| known == name)) {
+            self.doomed.push_back((at, Doomed::Closed(name.to_owned())));
+        }
     }
 
     /// The next partition to be opened. One that cannot be is not tried again, but by who asks for it.

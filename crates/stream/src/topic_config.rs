@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use mainstem_kafka::ErrorCode;
 use mainstem_log::{Cleanup, Compression, Durability, Options};
 
 use crate::config::Config;
+use crate::partition::Refused;
 
 mod keys;
 
@@ -29,6 +31,8 @@ pub(crate) enum Kind {
     SomeOf(&'static [&'static str]),
     /// Pairs of a partition and a broker, or `*` for all.
     Replicas,
+    /// What a work queue takes for its setting of this name.
+    Queue(&'static str),
     /// A switch for what there is not: only `false`.
     Never,
     /// Anything.
@@ -157,6 +161,9 @@ impl Kind {
             Self::Never => Err("Tiered Storage functionality is disabled in the broker. \
                  Topic cannot be configured with remote log storage."
                 .into()),
+            Self::Queue(name) => {
+                mainstem_queue::Config::from_pairs([(name, value)]).map(drop).map_err(|fault| fault.0)
+            }
             Self::Text => Ok(()),
         }
     }
@@ -208,9 +215,40 @@ pub(crate) struct TopicConfig {
     /// Each record needs a key.
     pub(crate) is_compacted: bool,
     pub(crate) options: Options,
+    /// What it is set to as a work queue, if it is one.
+    pub(crate) queue: Option<mainstem_queue::Config>,
+}
+
+/// What a topic is that is a work queue.
+pub(crate) const QUEUE_ENABLED: &str = "queue.enabled";
+/// What the keys of a queue's settings begin with.
+pub(crate) const QUEUE: &str = "queue.";
+
+/// What a topic with these keys is set to as a work queue, if it is one.
+fn queue_of(set: &BTreeMap<String, String>) -> Option<mainstem_queue::Config> {
+    let is_enabled = set.get(QUEUE_ENABLED).is_some_and(|value| value.trim().eq_ignore_ascii_case("true"));
+    let settings = set.iter().filter(|(key, _)| *key != QUEUE_ENABLED);
+    let settings = settings.filter_map(|(key, value)| Some((key.strip_prefix(QUEUE)?, value.as_str())));
+    is_enabled.then(|| mainstem_queue::Config::from_pairs(settings).unwrap_or_default())
+}
+
+/// Why a topic of several partitions cannot be set to this; nothing if it can.
+pub(crate) fn queue_fault(set: &BTreeMap<String, String>) -> Option<Refused> {
+    let message = "A topic that is a work queue has one partition.";
+    queue_of(set).map(|_| Refused::new(ErrorCode::InvalidPartitions, message))
 }
 
 impl TopicConfig {
+    /// Why a topic of so many partitions cannot be changed from this to `next`; nothing if it can.
+    pub(crate) fn change_fault(&self, next: &Self, partitions: i32) -> Option<Refused> {
+        let refused = |message: &str| Some(Refused::new(ErrorCode::InvalidConfig, message));
+        match (&self.queue, &next.queue) {
+            (Some(_), None) => refused("A work queue cannot be made an ordinary topic."),
+            (None, Some(_)) if partitions != 1 => refused("A topic that is a work queue has one partition."),
+            _ => None,
+        }
+    }
+
     /// From what was set; it must have been checked.
     pub(crate) fn new(set: BTreeMap<String, String>, config: &Config) -> Self {
         let text = |name: &str| {
@@ -222,7 +260,10 @@ impl TopicConfig {
         let policy = text("cleanup.policy");
         let deletes = parts(&policy).any(|part| part == "delete");
         let is_compacted = parts(&policy).any(|part| part == "compact");
+        let queue = queue_of(&set);
         let cleanup = match (deletes, is_compacted) {
+            // What is settled goes, and nothing else.
+            _ if queue.is_some() => Cleanup::Manual,
             (true, true) => Cleanup::CompactAndDelete,
             (false, true) => Cleanup::Compact,
             (true, false) => Cleanup::Delete,
@@ -258,8 +299,9 @@ impl TopicConfig {
             timestamp_before_max_ms: number("message.timestamp.before.max.ms"),
             timestamp_after_max_ms: number("message.timestamp.after.max.ms"),
             recompress,
-            is_compacted,
+            is_compacted: is_compacted && queue.is_none(),
             options,
+            queue,
             set,
         }
     }
@@ -327,6 +369,17 @@ mod tests {
             let set = BTreeMap::from([(name.to_owned(), value.to_owned())]);
             assert_eq!(super::fault(&set), None, "{name}={value}");
         }
+    }
+
+    #[test]
+    fn the_settings_of_queues_are_keys_with_the_same_defaults() {
+        let settings = mainstem_queue::Config::default().pairs();
+        let keys: BTreeMap<&str, String> = KEYS
+            .iter()
+            .filter_map(|key| Some((key.name.strip_prefix(QUEUE)?, key.default_value(&Config::default()))))
+            .filter(|(name, _)| *name != "enabled")
+            .collect();
+        assert_eq!(keys, settings);
     }
 
     #[test]

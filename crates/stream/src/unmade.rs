@@ -1,5 +1,5 @@
-//! Partitions that nobody has written to. They have no log: to make one takes the disk several milliseconds, which the
-//! shard would wait for, and many partitions are only looked at. Whoever reads finds them empty.
+//! Partitions that nobody has written to. They have no log: one takes a directory, a file and their syncs, and many
+//! partitions are only looked at. Whoever reads finds them empty.
 
 use hashbrown::HashMap;
 use mainstem_kafka::ErrorCode;

@@ -16,6 +16,9 @@ use crate::partition::{Partition, Produced, Reach, Refused, Taken, Waiter};
 use crate::shard::Shard;
 use crate::shared::Sendable;
 
+/// What a record takes in a batch besides its parts, bytes, at most.
+pub(crate) const RECORD_OVERHEAD_BYTES: usize = 61 + 40;
+
 /// Work for a shard that has partitions.
 #[derive(Debug)]
 pub(crate) enum Work {
@@ -210,6 +213,7 @@ impl Shard {
         records: &[u8],
         transactional: Option<&Transactional>,
     ) -> Result<(), Refused> {
+        self.queue_takes(to.2, records)?;
         let (partition, _) = self.partition(to.2)?;
         if let (Some(transactional), Some(producer)) = (transactional, producer_of(records))
             && partition.held.has(producer.id)
@@ -398,8 +402,12 @@ impl Shard {
         let Some(partition) = self.partitions.get_mut(id) else { return };
         let mut told = Vec::new();
         let watchers = partition.arrived(completion, |job, produced| told.push((job, produced)));
+        let id = *id;
         for (job, produced) in told {
             self.work_done(io, job, Done::Produced(produced));
+        }
+        if watchers.is_some() {
+            self.stir_queue(io, id);
         }
         for watcher in watchers.into_iter().flatten() {
             self.tell_news(io, watcher);
@@ -417,6 +425,7 @@ impl Shard {
     /// Removes partitions that are here; their topic is no more.
     pub(crate) fn remove_partitions(&mut self, io: &mut Io<'_, Mail>, partitions: Vec<PartitionId>) {
         for id in partitions {
+            self.remove_queue(io, id);
             if let Some(partition) = self.partitions.remove(&id) {
                 let (at, log) = (partition.store, partition.log);
                 let mut told = Vec::new();

@@ -22,6 +22,7 @@ use mainstem_kafka::api::offset_fetch::{
 };
 use mainstem_kafka::api::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
 use mainstem_kafka::{ErrorCode, Uuid};
+use mainstem_stream::Config;
 
 const GROUP: &str = "group";
 const TOPIC: &str = "topic";
@@ -336,6 +337,19 @@ fn members_are_answered_when_all_have_joined_and_when_one_falls_silent() {
 }
 
 #[test]
+fn a_session_is_over_to_the_millisecond_though_timers_ring_later() {
+    for (silent_ms, error) in [(SESSION_MS - 1, ErrorCode::NonEmptyGroup), (SESSION_MS, ErrorCode::None)] {
+        let mut broker = Broker::new(2);
+        let client = broker.connect(0);
+        broker.pass(1);
+        settle(&mut broker, client);
+        broker.pass(silent_ms);
+        let request = DeleteGroupsRequest { groups_names: vec![GROUP.into()] };
+        assert_eq!(broker.ask(client, 2, &request).results[0].error_code, error as i16);
+    }
+}
+
+#[test]
 fn a_client_that_goes_while_it_waits_harms_nobody() {
     let mut broker = Broker::new(2);
     let (one, two) = (broker.connect(0), broker.connect(1));
@@ -426,4 +440,47 @@ fn this_node_coordinates_all_groups_and_transactions() {
             assert_eq!((node, error), if key_type < 2 { known } else { unknown }, "version {version}");
         }
     }
+}
+
+/// A commit that was refused has not happened, now as after a restart.
+#[test]
+fn an_offset_that_found_no_room_on_the_disk_is_not_shown() {
+    let mut broker = Broker::on_disk(1, Config::default());
+    let topic_id = make_topic(&mut broker);
+    let client = broker.connect(0);
+    let commit = |broker: &mut Broker, offset| {
+        let mut request = commit("", -1, topic_id, offset);
+        request.topics[0].partitions[0].committed_metadata = Some("x".repeat(4096));
+        broker.ask(client, 9, &request).topics[0].partitions[0].error_code
+    };
+    broker.set_space(0, Some(1024 * 1024));
+    let mut kept = 0;
+    while commit(&mut broker, kept + 1) == 0 {
+        kept += 1;
+    }
+    assert_eq!(commit(&mut broker, 9_999), ErrorCode::NotCoordinator as i16);
+    assert_eq!(fetch(&mut broker, client, 9, topic_id), (kept, 0));
+    broker.set_space(0, None);
+    assert_eq!(fetch(&mut broker, client, 9, topic_id), (kept, 0));
+    assert_eq!(commit(&mut broker, 10_000), 0);
+    assert_eq!(fetch(&mut broker, client, 9, topic_id), (10_000, 0));
+}
+
+#[test]
+fn the_bounds_of_session_timeouts_are_those_that_the_broker_is_set_to() {
+    let outcome = |config: Config, session_timeout_ms| {
+        let mut broker = Broker::with(1, config);
+        let client = broker.connect(0);
+        let request = JoinGroupRequest { session_timeout_ms, ..join("") };
+        broker.ask(client, 3, &request).error_code
+    };
+    let refused = ErrorCode::InvalidSessionTimeout as i16;
+    assert_eq!(outcome(Config::default(), 3_000), refused);
+    let set = Config {
+        group_session_timeout_min_ms: 3_000,
+        group_session_timeout_max_ms: 4_000,
+        ..Config::default()
+    };
+    let outcomes = [2_999, 3_000, 4_000, 4_001].map(|timeout| outcome(set.clone(), timeout));
+    assert_eq!(outcomes, [refused, 0, 0, refused]);
 }

@@ -6,7 +6,7 @@ use kit::{Broker, batch, produce_request};
 use mainstem_compress::{Compression, compress};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::produce::ProduceRequest;
-use mainstem_log::{Batch, BatchBuilder, HEADER_BYTES, repack};
+use mainstem_log::{Batch, BatchBuilder, HEADER_BYTES, Header, put_headers, repack};
 use mainstem_stream::{Config, Outgoing, Source};
 
 const TOPIC: &str = "commands";
@@ -83,4 +83,63 @@ fn a_batch_that_cannot_be_read_holds_nothing_up() {
     let parts = outgoing(&mut broker);
     let all: Vec<&str> = parts.iter().flatten().map(text).collect();
     assert_eq!(all, ["behind"]);
+}
+
+/// `count` records with so many headers each, compressed to almost nothing.
+fn headed(broker: &Broker, count: usize, headers: usize) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    put_headers((0..headers).map(|_| Header { key: "", value: None }), &mut encoded);
+    let mut builder = BatchBuilder::default();
+    for _ in 0..count {
+        builder.push_with_headers(broker.unix_ms(), None, Some(b"value"), &encoded);
+    }
+    let plain = builder.finish().to_vec();
+    packed(&plain, &compress(Compression::Zstd, None, &plain[HEADER_BYTES..]).unwrap())
+}
+
+/// A header takes two bytes on the log, which compress well, and many times that in memory.
+#[test]
+fn headers_count_for_what_goes_out_at_once() {
+    let mut broker = broker(1);
+    let (count, headers) = (200, 10_000);
+    let records = headed(&broker, count, headers);
+    assert!(records.len() < 100_000);
+    produce(&mut broker, records);
+    let parts = outgoing(&mut broker);
+    assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), count);
+    let most = 8 * 1024 * 1024 / (headers * size_of::<(String, Option<Vec<u8>>)>()) + 1;
+    assert!(parts.iter().all(|part| part.len() <= most));
+}
+
+#[test]
+fn a_record_of_more_headers_than_anybody_needs_is_left_out() {
+    let mut broker = broker(1);
+    for headers in [64 * 1024 + 1, 64 * 1024] {
+        let records = headed(&broker, 1, headers);
+        produce(&mut broker, records);
+    }
+    let parts = outgoing(&mut broker);
+    let all: Vec<u64> = parts.iter().flatten().map(|record| record.offset).collect();
+    assert_eq!(all, [1]);
+}
+
+/// While one batch goes out in parts, another must not be decompressed beside it that is as large.
+#[test]
+fn two_large_batches_go_out_one_after_the_other() {
+    let sources =
+        ["a", "b"].map(|topic| Source { name: topic.into(), topic: topic.into(), from_start: true });
+    let mut broker = Broker::with(1, Config { sources: sources.to_vec(), ..Config::default() });
+    let large = "x".repeat(1024 * 1024);
+    for topic in ["a", "b"] {
+        broker.make_topic(topic, 1);
+        let plain = batch(broker.unix_ms(), &[large.as_str(); 20]);
+        let records = packed(&plain, &compress(Compression::Zstd, None, &plain[HEADER_BYTES..]).unwrap());
+        let client = broker.connect(0);
+        let response = broker.ask::<ProduceRequest>(client, 9, &produce_request(topic, 0, records));
+        assert_eq!(response.responses[0].partition_responses[0].error_code, ErrorCode::None as i16);
+    }
+    let parts = outgoing(&mut broker);
+    assert!(parts.iter().all(|part| part.len() <= 8), "no more than 8 MiB at once");
+    let order: Vec<usize> = parts.iter().flatten().map(|record| record.source).collect();
+    assert_eq!((order.len(), order.is_sorted() || order.iter().rev().is_sorted()), (40, true), "{order:?}");
 }

@@ -181,6 +181,27 @@ fn a_deleted_topic_is_gone_with_its_records_and_its_name_is_free() {
 }
 
 #[test]
+fn with_a_deleted_topic_go_the_names_that_collide_with_its() {
+    let mut broker = Broker::new(2);
+    let client = broker.connect(1);
+    let make = |broker: &mut Broker, name| {
+        code(broker.ask(client, 7, &create(vec![topic(name, 1)])).topics[0].error_code)
+    };
+    assert_eq!(make(&mut broker, "a.b"), ErrorCode::None);
+    assert_eq!(make(&mut broker, "a_b"), ErrorCode::InvalidTopicException);
+    broker.restart(2);
+    let client = broker.connect(1);
+    let make = |broker: &mut Broker, name| {
+        code(broker.ask(client, 7, &create(vec![topic(name, 1)])).topics[0].error_code)
+    };
+    assert_eq!(make(&mut broker, "a_b"), ErrorCode::InvalidTopicException);
+    let request = DeleteTopicsRequest { topic_names: vec!["a.b".into()], ..DeleteTopicsRequest::default() };
+    assert_eq!(broker.ask(client, 5, &request).responses[0].error_code, 0);
+    assert_eq!(make(&mut broker, "a_b"), ErrorCode::None);
+    assert_eq!(make(&mut broker, "a.b"), ErrorCode::InvalidTopicException);
+}
+
+#[test]
 fn what_cannot_be_deleted_is_told_apart() {
     let mut broker = Broker::new(2);
     broker.make_topic("t", 1);

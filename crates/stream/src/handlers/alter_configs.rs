@@ -111,6 +111,9 @@ pub(crate) fn alter(
         let make = move |shard: &Shard, known: &Topic| {
             let config = &shard.shared.config;
             let config = TopicConfig::new(changed(&change, known, config)?, config);
+            if let Some(refused) = known.config.change_fault(&config, known.partitions()) {
+                return Err(refused);
+            }
             Ok(Topic { config, ..known.clone() })
         };
         shard.change_topic(io, &name, make, move |shard, io, outcome| {

@@ -63,6 +63,10 @@ fn grow(shard: &Shard, known: &Topic, wanted: &CreatePartitionsTopic) -> Result<
         );
         return refused(ErrorCode::InvalidPartitions, message);
     }
+    if known.config.queue.is_some() {
+        let message = format!("The topic {} is a work queue, which has one partition.", wanted.name);
+        return refused(ErrorCode::InvalidPartitions, message);
+    }
     let more = count - now;
     if let Some(assignments) = &wanted.assignments {
         if assignments.len() != more.unsigned_abs() as usize {

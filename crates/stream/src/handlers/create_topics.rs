@@ -17,7 +17,7 @@ use crate::controller::{NewTopic, new_uuid};
 use crate::mail::{Call, Mail};
 use crate::partition::Refused;
 use crate::shard::Shard;
-use crate::topic_config::{TopicConfig, fault};
+use crate::topic_config::{TopicConfig, fault, queue_fault};
 
 pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, request: CreateTopicsRequest) {
     let twice = twice(request.topics.iter().map(|topic| topic.name.as_str()));
@@ -82,7 +82,10 @@ fn plan(shard: &Shard, topic: &CreatableTopic) -> Result<NewTopic, Refused> {
         return Err(refused);
     }
     let config = config(topic)?;
-    let partitions = partitions(shard, topic)?;
+    let mut partitions = partitions(shard, topic)?;
+    if topic.num_partitions == -1 && topic.assignments.is_empty() && queue_fault(&config).is_some() {
+        partitions = 1;
+    }
     let new = NewTopic { name, partitions, config };
     shard.topic_fault(&new).map_or(Ok(new), Err)
 }

@@ -11,6 +11,7 @@ use mainstem_runtime::Io;
 
 use crate::catalogue::PartitionId;
 use crate::handlers::fetch_session::{PartKey, Plan, Want};
+use crate::handlers::offset_for_leader_epoch::{LEADER_EPOCH, check_epoch};
 use crate::jobs::Job;
 use crate::mail::{Call, Letter, Mail, Watcher};
 use crate::partition::Reach;
@@ -71,8 +72,11 @@ struct Place {
 }
 
 pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, request: FetchRequest) {
+    // A topic whose deletion has been answered is not there any more.
+    shard.shared.refresh(&mut shard.catalogue);
     let Some(conn) = shard.conns.get_mut(call.caller.conn.slot()) else { return };
-    let plan = shard.fetch_sessions.plan(call.caller.conn, &mut conn.fetch_session, &request);
+    let mine = &mut conn.fetch_session;
+    let plan = shard.fetch_sessions.plan(call.caller.conn, mine, call.version, &request);
     let Plan { parts, session_id, is_incremental } = match plan {
         Ok(plan) => plan,
         Err(code) => return answer_error(shard, io, &call, code),
@@ -82,7 +86,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
     let bytes_min = (request.min_bytes.max(0).unsigned_abs() as usize).min(bytes_max);
     let asks_for_nothing = parts.is_empty();
     let parts = parts.into_iter().map(|(key, want)| {
-        let place = locate(shard, &key);
+        let place = locate(shard, session_id, &key, &want);
         Part { key, want, place, fetched: None, is_watched: false }
     });
     let job = FetchJob {
@@ -108,14 +112,38 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
     shard.look(io, number);
 }
 
-fn locate(shard: &Shard, key: &PartKey) -> Result<Place, ErrorCode> {
+fn locate(shard: &mut Shard, session_id: i32, key: &PartKey, want: &Want) -> Result<Place, ErrorCode> {
+    let catalogue = &shard.catalogue;
     let topic = if key.topic_id == Uuid::default() {
-        shard.catalogue.topic(&key.topic).ok_or(ErrorCode::UnknownTopicOrPartition)?
+        catalogue.topic(&key.topic).ok_or(ErrorCode::UnknownTopicOrPartition)?
     } else {
-        shard.catalogue.topic_by_id(key.topic_id).ok_or(ErrorCode::UnknownTopicId)?
+        match (catalogue.topic_by_id(key.topic_id), &want.name) {
+            (Some(topic), Some(_)) => topic,
+            (Some(topic), None) => {
+                shard.fetch_sessions.named(session_id, key, &topic.name);
+                topic
+            }
+            (None, None) => return Err(ErrorCode::UnknownTopicId),
+            // As in Kafka, a session looks for what the identifier has named before.
+            (None, Some(name)) if catalogue.topic(name).is_some() => {
+                return Err(ErrorCode::InconsistentTopicId);
+            }
+            (None, Some(_)) => return Err(ErrorCode::UnknownTopicOrPartition),
+        }
     };
     let home = topic.home(key.index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    check_epoch(want.current_leader_epoch)?;
+    // Of epochs to come it cannot have read anything.
+    if want.last_fetched_epoch > LEADER_EPOCH {
+        return Err(ErrorCode::OffsetOutOfRange);
+    }
     Ok(Place { id: topic.partition(key.index), shard: shard.shared.owner(home) })
+}
+
+/// Whether a partition is answered with an error that is told in the end, and does not keep the others from waiting:
+/// there is no such partition. Any other error is told at once.
+fn is_left_out(part: &Part) -> bool {
+    matches!(part.place, Err(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId))
 }
 
 fn answer_error(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &Call, code: ErrorCode) {
@@ -262,12 +290,12 @@ impl Shard {
 
     /// Whether there are enough bytes, or an error, which need not wait.
     fn has_enough(&mut self, job: &FetchJob) -> bool {
-        if job.parts.iter().all(|part| part.place.is_err()) {
+        let mut to_wait_for = job.parts.iter().filter(|part| !is_left_out(part)).peekable();
+        if to_wait_for.peek().is_none() || to_wait_for.any(|part| part.place.is_err()) {
             return true;
         }
         let mut bytes = 0;
         for part in &job.parts {
-            // A partition that is not there is told of in the end, and does not keep the others from waiting.
             let Ok(Place { id, shard }) = part.place else { continue };
             if let Some(fetched) = &part.fetched {
                 if fetched.outcome.is_err() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use mainstem_kafka::api::fetch::FetchRequest;
+use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest};
 use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_runtime::ConnId;
 
@@ -14,6 +14,8 @@ use crate::work::FetchPart;
 
 /// Partitions of one session, at most; who asks for more gets no session.
 const PARTITIONS_MAX: usize = 50_000;
+/// From this version of Fetch on, topics have identifiers instead of names.
+const TOPIC_IDS: i16 = 13;
 /// Epochs that mean something else than the next of a session.
 const FINAL_EPOCH: i32 = -1;
 const INITIAL_EPOCH: i32 = 0;
@@ -27,10 +29,16 @@ pub(crate) struct PartKey {
 }
 
 /// What a consumer wants of a partition.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Want {
     pub(crate) offset: i64,
     pub(crate) bytes_max: usize,
+    /// The leader epoch that it has heard of, -1 for none.
+    pub(crate) current_leader_epoch: i32,
+    /// That of what it has read last, -1 if it does not say.
+    pub(crate) last_fetched_epoch: i32,
+    /// What the identifier of its topic has named since the session began.
+    pub(crate) name: Option<Arc<str>>,
     /// What it was told last.
     pub(crate) told: Option<Reach>,
 }
@@ -39,6 +47,8 @@ pub(crate) struct Want {
 struct Session {
     conn: ConnId,
     epoch: i32,
+    /// Its requests name topics by identifiers, or none does.
+    has_ids: bool,
     parts: BTreeMap<PartKey, Want>,
     /// Where the next response begins, so that each partition has its turn.
     first: Option<PartKey>,
@@ -67,23 +77,28 @@ fn wants(request: &FetchRequest) -> impl Iterator<Item = (PartKey, Want)> {
         topic.partitions.iter().map(move |part| {
             let key = PartKey { topic_id: topic.topic_id, topic: Arc::clone(&name), index: part.partition };
             let bytes_max = part.partition_max_bytes.max(0).unsigned_abs() as usize;
-            (key, Want { offset: part.fetch_offset, bytes_max, told: None })
+            let FetchPartition { fetch_offset: offset, current_leader_epoch, last_fetched_epoch, .. } = *part;
+            let want =
+                Want { offset, bytes_max, current_leader_epoch, last_fetched_epoch, name: None, told: None };
+            (key, want)
         })
     })
 }
 
 impl Sessions {
-    /// What is to be fetched for a request. The session of a connection that makes another one ends; `mine` is the
-    /// one it has.
+    /// What is to be fetched for a request of a version. The session of a connection that makes another one ends;
+    /// `mine` is the one it has.
     ///
     /// # Errors
-    /// There is no such session, or the request is not its next.
+    /// There is no such session, the request is not its next, or names topics in another way.
     pub(crate) fn plan(
         &mut self,
         conn: ConnId,
         mine: &mut i32,
+        version: i16,
         request: &FetchRequest,
     ) -> Result<Plan, ErrorCode> {
+        let has_ids = version >= TOPIC_IDS;
         let (id, epoch) = (request.session_id, request.session_epoch);
         if epoch == FINAL_EPOCH || epoch == INITIAL_EPOCH {
             self.remove(std::mem::take(mine));
@@ -92,7 +107,7 @@ impl Sessions {
             if epoch == INITIAL_EPOCH && parts.len() <= PARTITIONS_MAX {
                 session_id = self.next_id();
                 let parts = parts.iter().cloned().collect();
-                self.sessions.insert(session_id, Session { conn, epoch: 1, parts, first: None });
+                self.sessions.insert(session_id, Session { conn, epoch: 1, has_ids, parts, first: None });
                 *mine = session_id;
             }
             return Ok(Plan { parts, session_id, is_incremental: false });
@@ -102,6 +117,9 @@ impl Sessions {
         if epoch != session.epoch {
             return Err(ErrorCode::InvalidFetchSessionEpoch);
         }
+        if has_ids != session.has_ids {
+            return Err(ErrorCode::FetchSessionTopicIdError);
+        }
         session.epoch = if epoch == i32::MAX { 1 } else { epoch + 1 };
         for topic in &request.forgotten_topics_data {
             for index in &topic.partitions {
@@ -110,19 +128,20 @@ impl Sessions {
             }
         }
         for (key, want) in wants(request) {
-            let told = session.parts.get(&key).and_then(|known| known.told);
-            session.parts.insert(key, Want { told, ..want });
+            let known = session.parts.get(&key);
+            let (told, name) = known.map(|known| (known.told, known.name.clone())).unwrap_or_default();
+            session.parts.insert(key, Want { name, told, ..want });
         }
         if session.parts.len() > PARTITIONS_MAX {
             self.remove(std::mem::take(mine));
             return Err(ErrorCode::FetchSessionIdNotFound);
         }
         let parts = match &session.first {
-            None => session.parts.iter().map(|(key, want)| (key.clone(), *want)).collect(),
+            None => session.parts.iter().map(|(key, want)| (key.clone(), want.clone())).collect(),
             Some(first) => {
                 let behind = session.parts.range(first..);
                 let before = session.parts.range(..first);
-                behind.chain(before).map(|(key, want)| (key.clone(), *want)).collect()
+                behind.chain(before).map(|(key, want)| (key.clone(), want.clone())).collect()
             }
         };
         Ok(Plan { parts, session_id: id, is_incremental: true })
@@ -141,6 +160,13 @@ impl Sessions {
     pub(crate) fn told(&mut self, id: i32, key: &PartKey, reach: Option<Reach>) {
         if let Some(want) = self.sessions.get_mut(&id).and_then(|session| session.parts.get_mut(key)) {
             want.told = reach;
+        }
+    }
+
+    /// Takes note of what the identifier of a partition's topic names.
+    pub(crate) fn named(&mut self, id: i32, key: &PartKey, name: &Arc<str>) {
+        if let Some(want) = self.sessions.get_mut(&id).and_then(|session| session.parts.get_mut(key)) {
+            want.name = Some(Arc::clone(name));
         }
     }
 
@@ -165,7 +191,7 @@ impl Want {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstem_kafka::api::fetch::{FetchPartition, FetchTopic, ForgottenTopic};
+    use mainstem_kafka::api::fetch::{FetchTopic, ForgottenTopic};
 
     fn request(id: i32, epoch: i32, indexes: &[i32], forgotten: &[i32]) -> FetchRequest {
         let part = |index: &i32| FetchPartition { partition: *index, ..FetchPartition::default() };
@@ -193,15 +219,15 @@ mod tests {
     fn a_session_remembers_what_was_asked_for() {
         let (conn, mut mine) = (ConnId::from_parts(0, 1), 0);
         let mut sessions = Sessions::default();
-        let plan = sessions.plan(conn, &mut mine, &request(0, 0, &[0, 1, 2], &[])).unwrap();
+        let plan = sessions.plan(conn, &mut mine, 12, &request(0, 0, &[0, 1, 2], &[])).unwrap();
         assert!(!plan.is_incremental && plan.session_id == mine && mine != 0);
         let next = request(mine, 1, &[5], &[1]);
-        let plan = sessions.plan(conn, &mut mine, &next).unwrap();
+        let plan = sessions.plan(conn, &mut mine, 12, &next).unwrap();
         assert!(plan.is_incremental);
         assert_eq!(indexes(&plan), [0, 2, 5]);
         sessions.begin_with(mine, plan.parts[1].0.clone());
         let next = request(mine, 2, &[], &[]);
-        let plan = sessions.plan(conn, &mut mine, &next).unwrap();
+        let plan = sessions.plan(conn, &mut mine, 12, &next).unwrap();
         assert_eq!(indexes(&plan), [2, 5, 0]);
     }
 
@@ -209,11 +235,14 @@ mod tests {
     fn another_epoch_or_connection_is_refused() {
         let (conn, mut mine) = (ConnId::from_parts(0, 1), 0);
         let mut sessions = Sessions::default();
-        sessions.plan(conn, &mut mine, &request(0, 0, &[0], &[])).unwrap();
-        let mut ask = |conn, epoch| sessions.plan(conn, &mut mine.clone(), &request(mine, epoch, &[], &[]));
+        sessions.plan(conn, &mut mine, 12, &request(0, 0, &[0], &[])).unwrap();
+        let id = mine;
+        let mut ask = |conn, epoch| sessions.plan(conn, &mut id.clone(), 12, &request(id, epoch, &[], &[]));
         assert_eq!(ask(conn, 7).unwrap_err(), ErrorCode::InvalidFetchSessionEpoch);
         let other = ConnId::from_parts(1, 1);
         assert_eq!(ask(other, 1).unwrap_err(), ErrorCode::FetchSessionIdNotFound);
         assert!(ask(conn, 1).is_ok());
+        let with_ids = sessions.plan(conn, &mut mine, 13, &request(id, 2, &[], &[]));
+        assert_eq!(with_ids.unwrap_err(), ErrorCode::FetchSessionTopicIdError);
     }
 }

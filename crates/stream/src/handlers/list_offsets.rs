@@ -2,12 +2,14 @@
 
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::list_offsets::{
-    ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopicResponse,
+    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse,
+    ListOffsetsTopicResponse,
 };
 use mainstem_log::Store;
 use mainstem_runtime::Io;
 
 use crate::catalogue::PartitionId;
+use crate::handlers::offset_for_leader_epoch::{LEADER_EPOCH, NO_EPOCH, check_epoch};
 use crate::mail::{Call, Mail};
 use crate::partition::{Partition, Reach};
 use crate::shard::Shard;
@@ -40,9 +42,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
         let topics = request.topics.iter().map(|topic| {
             let parts = topic.partitions.iter().zip(answers.by_ref());
             let partition =
-                |(part, answer): (&mainstem_kafka::api::list_offsets::ListOffsetsPartition, PartAnswer)| {
-                    part_response(part.partition_index, &answer)
-                };
+                |(part, answer): (&ListOffsetsPartition, PartAnswer)| part_response(part, &answer);
             ListOffsetsTopicResponse { name: topic.name.clone(), partitions: parts.map(partition).collect() }
         });
         let topics = topics.collect();
@@ -50,15 +50,20 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: Call, reque
     });
 }
 
-fn part_response(partition_index: i32, answer: &PartAnswer) -> ListOffsetsPartitionResponse {
+fn part_response(part: &ListOffsetsPartition, answer: &PartAnswer) -> ListOffsetsPartitionResponse {
+    let partition_index = part.partition_index;
     let mut response = ListOffsetsPartitionResponse { partition_index, ..Default::default() };
-    match *answer {
-        PartAnswer::Offset { offset, timestamp_ms } => {
-            response.offset = offset;
-            response.timestamp = timestamp_ms;
-            response.leader_epoch = if offset >= 0 { 0 } else { -1 };
+    match (answer, check_epoch(part.current_leader_epoch)) {
+        (PartAnswer::Failed(ErrorCode::UnknownTopicOrPartition), _) => {
+            response.error_code = ErrorCode::UnknownTopicOrPartition as i16;
         }
-        PartAnswer::Failed(code) => response.error_code = code as i16,
+        (_, Err(code)) => response.error_code = code as i16,
+        (PartAnswer::Offset { offset, timestamp_ms }, Ok(())) => {
+            response.offset = *offset;
+            response.timestamp = *timestamp_ms;
+            response.leader_epoch = if *offset >= 0 { LEADER_EPOCH } else { NO_EPOCH };
+        }
+        (PartAnswer::Failed(code), Ok(())) => response.error_code = *code as i16,
         _ => response.error_code = ErrorCode::UnknownServerError as i16,
     }
     response

@@ -1,5 +1,5 @@
 //! `OffsetForLeaderEpoch`, versions 2 to 4: where leader epochs end. There is one epoch, 0, and it ends where the
-//! partition does. Runs here; partitions are asked where they live.
+//! partition does; a topic that is made anew begins with it as well. Runs here; partitions are asked where they live.
 
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::offset_for_leader_epoch::{
@@ -12,6 +12,23 @@ use crate::catalogue::PartitionId;
 use crate::mail::{Call, Mail};
 use crate::shard::Shard;
 use crate::work::{PartAnswer, PartAsk};
+
+/// The leader epoch of all partitions.
+pub(crate) const LEADER_EPOCH: i32 = 0;
+/// Stands for no leader epoch.
+pub(crate) const NO_EPOCH: i32 = -1;
+
+/// Whether a client, which has heard of the leader epoch `current`, may go on with this one (KIP-320).
+///
+/// # Errors
+/// Its epoch is older, or newer.
+pub(crate) fn check_epoch(current: i32) -> Result<(), ErrorCode> {
+    match current {
+        NO_EPOCH | LEADER_EPOCH => Ok(()),
+        ..NO_EPOCH => Err(ErrorCode::FencedLeaderEpoch),
+        _ => Err(ErrorCode::UnknownLeaderEpoch),
+    }
+}
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -41,11 +58,10 @@ pub(crate) fn handle(
 
 fn part_response((part, answer): (&OffsetForLeaderPartition, PartAnswer)) -> EpochEndOffset {
     let mut response = EpochEndOffset { partition: part.partition, ..Default::default() };
-    match answer {
-        PartAnswer::Failed(code) => response.error_code = code as i16,
-        _ if part.current_leader_epoch > 0 => response.error_code = ErrorCode::UnknownLeaderEpoch as i16,
-        PartAnswer::Reach(reach) if part.leader_epoch == 0 => {
-            response.leader_epoch = 0;
+    match (answer, check_epoch(part.current_leader_epoch)) {
+        (PartAnswer::Failed(code), _) | (_, Err(code)) => response.error_code = code as i16,
+        (PartAnswer::Reach(reach), Ok(())) if part.leader_epoch == LEADER_EPOCH => {
+            response.leader_epoch = LEADER_EPOCH;
             response.end_offset = reach.high_watermark.cast_signed();
         }
         // Of epochs that never were nothing is known.

@@ -18,6 +18,7 @@ use mainstem_kafka::api::produce::{
 use mainstem_kafka::header::parse_response_header;
 use mainstem_kafka::{Message, Reader, Request, RequestHeader};
 use mainstem_log::{BatchBuilder, Lender, Memory, Options, Store, batches};
+use mainstem_queue::{Reply, Request as QueueRequest};
 use mainstem_runtime::{Clock, ConnId, Departure, Detached, Io, Received, Service};
 use mainstem_stream::{Config, Mail, Outgoing, Shard, Shared, StoreAt};
 
@@ -62,6 +63,8 @@ pub(crate) struct Broker {
     /// What each client has been sent and has not taken.
     sent: HashMap<Client, Vec<u8>>,
     next_correlation_id: i32,
+    /// Answers of queues that nobody has taken, by shard and token.
+    replies: Vec<(usize, u64, Reply)>,
 }
 
 impl Broker {
@@ -90,6 +93,7 @@ impl Broker {
             places: Vec::new(),
             sent: HashMap::new(),
             next_correlation_id: 0,
+            replies: Vec::new(),
         };
         broker.start(shards);
         broker
@@ -243,9 +247,41 @@ impl Broker {
         disk.set(Plan { space_bytes: more_bytes.map(|more| taken + more), ..Plan::default() });
     }
 
+    /// Lets the next read of the disk of a store fail.
+    pub(crate) fn fail_read(&self, home: usize) {
+        let disk = &self.disks.as_ref().expect("stores in files")[home];
+        disk.set(Plan { failing_read: Some(1), ..Plan::default() });
+    }
+
     /// What other doors are given next, of all shards.
     pub(crate) fn take_outgoing(&mut self) -> Option<Vec<Outgoing>> {
         self.doors.iter_mut().find_map(|door| door.shard.take_outgoing())
+    }
+
+    /// Lets another door of a shard ask a queue, and nothing happen yet.
+    pub(crate) fn send_queue(&mut self, shard: usize, queue: &str, request: QueueRequest, token: u64) {
+        self.doors[shard].shard.ask_queue(&mut self.detached[shard].io(), queue, request, token);
+    }
+
+    /// The answers for another door of a shard.
+    pub(crate) fn queue_replies(&mut self, shard: usize) -> Vec<(u64, Reply)> {
+        let known =
+            self.replies.extract_if(.., |(of, ..)| *of == shard).map(|(_, token, reply)| (token, reply));
+        known.chain(self.doors[shard].shard.take_queue_replies()).collect()
+    }
+
+    /// Lets another door of a shard ask a queue, and everything happen that comes of it.
+    #[track_caller]
+    pub(crate) fn ask_queue(&mut self, shard: usize, queue: &str, request: QueueRequest) -> Reply {
+        self.send_queue(shard, queue, request, u64::MAX);
+        self.run();
+        let (mine, others): (Vec<_>, _) = self.doors[shard]
+            .shard
+            .take_queue_replies()
+            .into_iter()
+            .partition(|(token, _)| *token == u64::MAX);
+        self.replies.extend(others.into_iter().map(|(token, reply)| (shard, token, reply)));
+        mine.into_iter().next().expect("an answer").1
     }
 
     /// The process is to end.

@@ -1,0 +1,570 @@
+//! Work queues on several shards, over restarts and losses of power.
+
+mod kit;
+
+use kit::{Broker, batch, fetch_request, produce_request, values};
+use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::fetch::FetchRequest;
+use mainstem_kafka::api::produce::ProduceRequest;
+use mainstem_log::{Header, Headers, put_headers};
+use mainstem_queue::{
+    DEFAULT_GROUP, Delivery, Info, NewMessage, Receipt, Refusal, ReplayFrom, Reply, Request, Settlement,
+    Verdict,
+};
+
+const JOBS: &str = "jobs";
+
+fn message(value: &str) -> NewMessage {
+    NewMessage { value: value.as_bytes().to_vec(), ..NewMessage::default() }
+}
+
+fn with_headers(value: &str, headers: &[(&str, &str)]) -> NewMessage {
+    let mut encoded = Vec::new();
+    let headers = headers.iter().map(|(key, value)| Header { key, value: Some(value.as_bytes()) });
+    put_headers(headers, &mut encoded);
+    NewMessage { headers: encoded, ..message(value) }
+}
+
+fn keyed(key: &str, value: &str) -> NewMessage {
+    NewMessage { key: Some(key.as_bytes().to_vec()), ..message(value) }
+}
+
+fn text(delivery: &Delivery) -> String {
+    String::from_utf8(delivery.payload.record().value.unwrap_or_default().to_vec()).unwrap()
+}
+
+fn header(delivery: &Delivery, name: &str) -> Option<String> {
+    let record = delivery.payload.record();
+    let mut headers = Headers::parse(record.headers).unwrap().map(Result::unwrap);
+    let found = headers.find(|header| header.key == name)?;
+    Some(String::from_utf8(found.value?.to_vec()).unwrap())
+}
+
+fn receive_as(group: &str, consumer: u64, max: u32, wait_ms: u64) -> Request {
+    Request::Receive { group: group.into(), consumer, max, bytes_max: usize::MAX, lease_ms: None, wait_ms }
+}
+
+/// A queue as tests use it, from shard 0.
+trait Queues {
+    fn create(&mut self, queue: &str, settings: &[(&str, &str)]) -> Reply;
+    fn put(&mut self, queue: &str, messages: Vec<NewMessage>) -> Vec<u64>;
+    fn get(&mut self, queue: &str, max: u32) -> Vec<Delivery>;
+    fn settle(&mut self, queue: &str, receipt: Receipt, verdict: Verdict) -> Result<(), Refusal>;
+    fn info(&mut self, queue: &str) -> Info;
+}
+
+impl Queues for Broker {
+    fn create(&mut self, queue: &str, settings: &[(&str, &str)]) -> Reply {
+        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        self.ask_queue(0, queue, Request::Create { settings })
+    }
+
+    #[track_caller]
+    fn put(&mut self, queue: &str, messages: Vec<NewMessage>) -> Vec<u64> {
+        match self.ask_queue(0, queue, Request::Send(messages)) {
+            Reply::Sent(offsets) => offsets.into_iter().map(Result::unwrap).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn get(&mut self, queue: &str, max: u32) -> Vec<Delivery> {
+        match self.ask_queue(0, queue, receive_as(DEFAULT_GROUP, 1, max, 0)) {
+            Reply::Received(deliveries) => deliveries,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn settle(&mut self, queue: &str, receipt: Receipt, verdict: Verdict) -> Result<(), Refusal> {
+        let settlements = vec![Settlement { receipt, verdict }];
+        match self.ask_queue(0, queue, Request::Settle { group: DEFAULT_GROUP.into(), settlements }) {
+            Reply::Settled(mut outcomes) => outcomes.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn info(&mut self, queue: &str) -> Info {
+        match self.ask_queue(0, queue, Request::Info) {
+            Reply::Info(info) => *info,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn texts(deliveries: &[Delivery]) -> Vec<String> {
+    deliveries.iter().map(text).collect()
+}
+
+#[test]
+fn what_is_put_in_comes_out_once_and_what_is_acknowledged_never_again() {
+    for shards in [1, 2, 3] {
+        let mut broker = Broker::on_disk(shards, mainstem_stream::Config::default());
+        assert_eq!(broker.put(JOBS, vec![message("a"), message("b"), message("c")]), [0, 1, 2]);
+        let taken = broker.get(JOBS, 2);
+        assert_eq!(texts(&taken), ["a", "b"]);
+        assert_eq!(texts(&broker.get(JOBS, 10)), ["c"], "what somebody has nobody else gets");
+        assert_eq!(broker.settle(JOBS, taken[0].receipt, Verdict::Ack), Ok(()));
+        assert_eq!(broker.settle(JOBS, taken[0].receipt, Verdict::Ack), Err(Refusal::Stale));
+        broker.restart(shards);
+        let again = broker.get(JOBS, 10);
+        assert_eq!(texts(&again), ["b", "c"]);
+        assert!(
+            again.iter().all(|delivery| delivery.receipt.count == 2),
+            "deliveries are counted over a restart"
+        );
+        for delivery in &again {
+            assert_eq!(broker.settle(JOBS, delivery.receipt, Verdict::Ack), Ok(()));
+        }
+        broker.restart(shards);
+        assert!(broker.get(JOBS, 10).is_empty());
+        assert_eq!(broker.info(JOBS).messages, 0);
+    }
+}
+
+#[test]
+fn whoever_waits_gets_what_comes() {
+    let mut broker = Broker::new(2);
+    assert!(matches!(broker.create(JOBS, &[]), Reply::Done));
+    broker.send_queue(1, JOBS, receive_as("workers", 7, 1, u64::MAX), 70);
+    broker.send_queue(0, JOBS, receive_as("workers", 8, 1, 5_000), 80);
+    broker.run();
+    assert!(broker.queue_replies(0).is_empty() && broker.queue_replies(1).is_empty());
+    broker.put(JOBS, vec![message("a")]);
+    let first: Vec<(u64, Reply)> =
+        broker.queue_replies(1).into_iter().chain(broker.queue_replies(0)).collect();
+    assert_eq!(first.len(), 1, "one message is one consumer's");
+    broker.pass(6_000);
+    let rest: Vec<(u64, Reply)> =
+        broker.queue_replies(1).into_iter().chain(broker.queue_replies(0)).collect();
+    if first[0].0 == 70 {
+        assert!(matches!(rest.as_slice(), [(80, Reply::Received(none))] if none.is_empty()), "{rest:?}");
+    } else {
+        let leave = Request::Leave { group: "workers".into(), consumer: 7 };
+        assert!(rest.is_empty());
+        assert!(matches!(broker.ask_queue(1, JOBS, leave), Reply::Done | Reply::Received(_)));
+    }
+    // The other group has it too.
+    assert_eq!(texts(&broker.get(JOBS, 9)), ["a"]);
+}
+
+#[test]
+fn leases_end_and_failures_are_tried_again_after_their_backoff() {
+    let mut broker = Broker::new(2);
+    broker.create(JOBS, &[("lease-ms", "1000"), ("backoff-ms", "2000"), ("backoff-jitter-percent", "0")]);
+    broker.put(JOBS, vec![message("a")]);
+    let first = broker.get(JOBS, 1);
+    broker.pass(1_100);
+    let second = broker.get(JOBS, 1);
+    assert_eq!(second[0].receipt.count, 2);
+    assert_eq!(second[0].first_delivered_ms, first[0].first_delivered_ms);
+    assert_eq!(broker.settle(JOBS, first[0].receipt, Verdict::Ack), Err(Refusal::Stale));
+    assert_eq!(broker.settle(JOBS, second[0].receipt, Verdict::Extend(3_000)), Ok(()));
+    broker.pass(1_500);
+    assert!(broker.get(JOBS, 1).is_empty(), "it has more time");
+    assert_eq!(broker.settle(JOBS, second[0].receipt, Verdict::Nack(None)), Ok(()));
+    broker.pass(1_000);
+    broker.restart(2);
+    assert!(broker.get(JOBS, 1).is_empty(), "it waits for its time over a restart");
+    // The second failure: twice the first wait.
+    broker.pass(3_100);
+    assert_eq!(broker.get(JOBS, 1)[0].receipt.count, 3);
+}
+
+#[test]
+fn rejected_and_worn_out_messages_become_dead_letters_once_and_can_be_sent_back() {
+    for shards in [1, 3] {
+        let mut broker = Broker::on_disk(shards, mainstem_stream::Config::default());
+        broker.create(JOBS, &[("max-deliveries", "2"), ("backoff-ms", "0")]);
+        broker
+            .put(JOBS, vec![with_headers("bad", &[("site", "north")]), keyed("k", "worn"), message("good")]);
+        let taken = broker.get(JOBS, 3);
+        assert_eq!(broker.settle(JOBS, taken[0].receipt, Verdict::Reject), Ok(()));
+        assert_eq!(broker.settle(JOBS, taken[1].receipt, Verdict::Nack(None)), Ok(()));
+        let worn = broker.get(JOBS, 3);
+        assert_eq!(texts(&worn), ["worn"]);
+        assert_eq!(broker.settle(JOBS, worn[0].receipt, Verdict::Nack(None)), Ok(()));
+        broker.restart(shards);
+        let dead = broker.get("jobs.dead", 9);
+        assert_eq!(texts(&dead), ["bad", "worn"]);
+        let told = |at: usize, name: &str| header(&dead[at], name);
+        assert_eq!(told(0, "dead-letter-reason").as_deref(), Some("rejected"));
+        assert_eq!(told(1, "dead-letter-reason").as_deref(), Some("max-deliveries"));
+        assert_eq!(told(1, "dead-letter-count").as_deref(), Some("2"));
+        assert_eq!(told(0, "dead-letter-queue").as_deref(), Some(JOBS));
+        assert_eq!(told(0, "site").as_deref(), Some("north"));
+        assert_eq!(dead[1].payload.record().key, Some(b"k".as_slice()));
+        for delivery in &dead {
+            assert_eq!(broker.settle("jobs.dead", delivery.receipt, Verdict::Release), Ok(()));
+        }
+        let good = broker.get(JOBS, 9);
+        assert_eq!(texts(&good), ["good"]);
+        assert_eq!(broker.settle(JOBS, good[0].receipt, Verdict::Ack), Ok(()));
+        let redriven = broker.ask_queue(0, "jobs.dead", Request::Redrive { max: 100 });
+        assert!(matches!(redriven, Reply::Count(2)), "{redriven:?}");
+        assert!(broker.get("jobs.dead", 9).is_empty());
+        let back = broker.get(JOBS, 9);
+        assert_eq!(texts(&back), ["bad", "worn"]);
+        assert_eq!(header(&back[0], "dead-letter-reason"), None);
+        assert_eq!(back[0].receipt.count, 1);
+    }
+}
+
+#[test]
+fn messages_of_one_key_come_one_after_the_other_and_priorities_first() {
+    let mut broker = Broker::new(2);
+    broker.create(JOBS, &[("backoff-ms", "5000")]);
+    let urgent = with_headers("urgent", &[("priority", "9")]);
+    broker.put(JOBS, vec![keyed("k", "k1"), keyed("k", "k2"), message("x"), urgent]);
+    let taken = broker.get(JOBS, 9);
+    assert_eq!(texts(&taken), ["urgent", "k1", "x"]);
+    assert_eq!(broker.settle(JOBS, taken[1].receipt, Verdict::Nack(Some(1_000))), Ok(()));
+    assert!(broker.get(JOBS, 9).is_empty(), "the second of the key waits for the first");
+    broker.pass(1_100);
+    let again = broker.get(JOBS, 9);
+    assert_eq!(texts(&again), ["k1"]);
+    assert_eq!(broker.settle(JOBS, again[0].receipt, Verdict::Ack), Ok(()));
+    assert_eq!(texts(&broker.get(JOBS, 9)), ["k2"]);
+}
+
+#[test]
+fn delays_expiry_and_duplicates_are_heeded_over_a_restart() {
+    let mut broker = Broker::new(2);
+    broker.create(JOBS, &[]);
+    broker.put(
+        JOBS,
+        vec![
+            with_headers("later", &[("delay-ms", "3000")]),
+            with_headers("short", &[("ttl-ms", "1000")]),
+            with_headers("one", &[("dedup-id", "1")]),
+            with_headers("two", &[("dedup-id", "1")]),
+        ],
+    );
+    broker.restart(2);
+    broker.put(JOBS, vec![with_headers("three", &[("dedup-id", "1")])]);
+    broker.pass(1_500);
+    assert_eq!(texts(&broker.get(JOBS, 9)), ["one"]);
+    broker.pass(2_000);
+    assert_eq!(texts(&broker.get(JOBS, 9)), ["later"]);
+    let dead = broker.get("jobs.dead", 9);
+    assert_eq!(texts(&dead), ["short"]);
+    assert_eq!(header(&dead[0], "dead-letter-reason").as_deref(), Some("expired"));
+}
+
+#[test]
+fn a_full_queue_refuses_messages_and_kafka_producers() {
+    let mut broker = Broker::new(1);
+    broker.create(JOBS, &[("length-max", "2")]);
+    broker.put(JOBS, vec![message("a")]);
+    match broker.ask_queue(0, JOBS, Request::Send(vec![message("b"), message("c")])) {
+        Reply::Sent(places) => assert_eq!(places, [Ok(1), Err(Refusal::Full)]),
+        other => panic!("{other:?}"),
+    }
+    let client = broker.connect(0);
+    let records = batch(broker.unix_ms(), &["d"]);
+    let produced = broker.ask::<ProduceRequest>(client, 9, &produce_request(JOBS, 0, records));
+    assert_eq!(produced.responses[0].partition_responses[0].error_code, ErrorCode::PolicyViolation as i16);
+    let taken = broker.get(JOBS, 1);
+    assert_eq!(broker.settle(JOBS, taken[0].receipt, Verdict::Ack), Ok(()));
+    broker.put(JOBS, vec![message("e")]);
+}
+
+#[test]
+fn what_kafka_clients_produce_is_worked_on_and_what_is_sent_they_read() {
+    let mut broker = Broker::new(2);
+    broker.create(JOBS, &[]);
+    broker.put(JOBS, vec![message("by queue")]);
+    let client = broker.connect(1);
+    let records = batch(broker.unix_ms(), &["by kafka"]);
+    let produced = broker.ask::<ProduceRequest>(client, 9, &produce_request(JOBS, 0, records));
+    assert_eq!(produced.responses[0].partition_responses[0].error_code, 0);
+    assert_eq!(texts(&broker.get(JOBS, 9)), ["by queue", "by kafka"]);
+    let read = broker.ask::<FetchRequest>(client, 12, &fetch_request(JOBS, 0, 0, 0));
+    assert_eq!(values(&read), ["by queue", "by kafka"]);
+}
+
+#[test]
+fn a_loss_of_power_takes_nothing_that_was_answered() {
+    for shards in [1, 2] {
+        let mut broker = Broker::new(shards);
+        broker.create(JOBS, &[("backoff-ms", "0")]);
+        broker.put(JOBS, (0..100).map(|number| message(&number.to_string())).collect());
+        let taken = broker.get(JOBS, 50);
+        for delivery in &taken {
+            let verdict = if delivery.receipt.offset % 5 == 0 { Verdict::Reject } else { Verdict::Ack };
+            assert_eq!(broker.settle(JOBS, delivery.receipt, verdict), Ok(()));
+        }
+        broker.crash(shards);
+        let rest = broker.get(JOBS, 200);
+        assert_eq!(
+            rest.iter().map(|delivery| delivery.receipt.offset).collect::<Vec<_>>(),
+            (50..100).collect::<Vec<_>>()
+        );
+        assert_eq!(broker.get("jobs.dead", 200).len(), 10);
+    }
+}
+
+#[test]
+fn a_group_can_begin_again_as_far_as_messages_are_kept() {
+    let mut broker = Broker::new(2);
+    broker.create(JOBS, &[("retention-ms", "3600000")]);
+    broker.put(JOBS, vec![message("a"), message("b"), message("c")]);
+    for delivery in broker.get(JOBS, 9) {
+        assert_eq!(broker.settle(JOBS, delivery.receipt, Verdict::Ack), Ok(()));
+    }
+    let replay = Request::Replay { group: DEFAULT_GROUP.into(), from: ReplayFrom::Offset(1) };
+    assert!(matches!(broker.ask_queue(0, JOBS, replay), Reply::Count(2)));
+    broker.restart(2);
+    assert_eq!(texts(&broker.get(JOBS, 9)), ["b", "c"]);
+}
+
+#[test]
+fn queues_are_set_looked_at_emptied_and_deleted() {
+    let mut broker = Broker::new(2);
+    assert!(matches!(broker.create(JOBS, &[("lease-ms", "5")]), Reply::Refused(Refusal::Invalid(_))));
+    assert!(matches!(broker.create("a/b", &[]), Reply::Refused(Refusal::Invalid(_))));
+    assert!(matches!(broker.create(JOBS, &[("lease-ms", "500")]), Reply::Done));
+    assert!(matches!(broker.create(JOBS, &[("lease-ms", "500")]), Reply::Done), "the same again");
+    assert!(matches!(broker.create(JOBS, &[]), Reply::Refused(Refusal::Exists)));
+    broker.make_topic("plain", 1);
+    assert!(matches!(broker.ask_queue(1, "plain", Request::Info), Reply::Refused(Refusal::NotAQueue)));
+    broker.put(JOBS, vec![message("a"), message("b")]);
+    let peek = Request::Peek { group: DEFAULT_GROUP.into(), from: 1, max: 9 };
+    match broker.ask_queue(1, JOBS, peek) {
+        Reply::Peeked(messages) => {
+            assert_eq!(messages.iter().map(|message| message.offset).collect::<Vec<_>>(), [1]);
+            assert_eq!(messages[0].state, "ready");
+        }
+        other => panic!("{other:?}"),
+    }
+    let settings = vec![("max-deliveries".to_owned(), "9".to_owned())];
+    assert!(matches!(broker.ask_queue(1, JOBS, Request::Configure { settings }), Reply::Done));
+    let info = broker.info(JOBS);
+    let set = |name: &str| info.settings.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+    assert_eq!((set("max-deliveries").as_deref(), set("lease-ms").as_deref()), (Some("9"), Some("500")));
+    assert_eq!((info.messages, info.groups[0].ready), (2, 2));
+    assert!(matches!(broker.ask_queue(0, JOBS, Request::Purge { group: None }), Reply::Count(2)));
+    assert!(broker.get(JOBS, 9).is_empty());
+    assert!(matches!(broker.ask_queue(1, JOBS, Request::Delete), Reply::Done));
+    assert!(matches!(broker.ask_queue(0, JOBS, Request::Info), Reply::Refused(Refusal::UnknownQueue)));
+    broker.pass(1_000);
+    assert_eq!(broker.put(JOBS, vec![message("new")]), [0], "another queue of that name");
+}
+
+#[test]
+fn settled_messages_make_way_though_an_old_one_is_still_wanted() {
+    let mut broker =
+        Broker::on_disk(1, mainstem_stream::Config { segment_bytes: 1024 * 1024, ..Default::default() });
+    broker.create(JOBS, &[("lease-ms", "43200000")]);
+    broker.put(JOBS, vec![message("the old one")]);
+    let old = broker.get(JOBS, 1);
+    let large = "x".repeat(500_000);
+    for _ in 0..200 {
+        broker.put(JOBS, vec![message(&large)]);
+        let taken = broker.get(JOBS, 9);
+        assert_eq!(taken.len(), 1);
+        assert_eq!(broker.settle(JOBS, taken[0].receipt, Verdict::Ack), Ok(()));
+    }
+    for _ in 0..5 {
+        broker.pass(2_000);
+    }
+    let client = broker.connect(0);
+    let read = broker.ask::<FetchRequest>(client, 12, &fetch_request(JOBS, 0, 0, 0));
+    let partition = &read.responses[0].partitions[0];
+    assert_eq!(partition.error_code, ErrorCode::OffsetOutOfRange as i16, "the log begins later");
+    broker.restart(1);
+    let again = broker.get(JOBS, 9);
+    assert_eq!(texts(&again), ["the old one"]);
+    assert_eq!(again[0].receipt.offset, old[0].receipt.offset);
+}
+
+#[test]
+fn those_who_wait_share_what_comes_at_once() {
+    let mut broker = Broker::new(2);
+    broker.create(JOBS, &[]);
+    for consumer in 1..=3 {
+        broker.send_queue(0, JOBS, receive_as(DEFAULT_GROUP, consumer, 64, u64::MAX), consumer);
+    }
+    broker.run();
+    broker.put(JOBS, (0..60).map(|number| message(&number.to_string())).collect());
+    let shares: Vec<usize> = broker
+        .queue_replies(0)
+        .iter()
+        .map(|(_, reply)| if let Reply::Received(taken) = reply { taken.len() } else { 0 })
+        .collect();
+    assert_eq!(shares, [20, 20, 20]);
+}
+
+#[test]
+fn one_consumer_at_a_time_stays_the_one_while_it_waits() {
+    let mut broker = Broker::new(2);
+    broker.create(JOBS, &[("single-active-consumer", "true"), ("lease-ms", "1000")]);
+    broker.send_queue(0, JOBS, receive_as(DEFAULT_GROUP, 1, 1, u64::MAX), 10);
+    broker.run();
+    broker.send_queue(1, JOBS, receive_as(DEFAULT_GROUP, 2, 1, u64::MAX), 20);
+    // Much longer than a silent consumer stays the active one.
+    broker.pass(5_000);
+    broker.put(JOBS, vec![message("a"), message("b")]);
+    let heard = broker.queue_replies(0);
+    assert!(matches!(&heard[..], [(10, Reply::Received(taken))] if texts(taken) == ["a"]), "{heard:?}");
+    assert!(broker.queue_replies(1).is_empty());
+    let leave = Request::Leave { group: DEFAULT_GROUP.into(), consumer: 1 };
+    assert!(matches!(broker.ask_queue(0, JOBS, leave), Reply::Done));
+    let heard = broker.queue_replies(1);
+    assert!(matches!(&heard[..], [(20, Reply::Received(taken))] if texts(taken) == ["b"]), "{heard:?}");
+}
+
+/// So much behind a message that no memory has it any more, and it has to be read.
+fn bury(broker: &mut Broker) {
+    for _ in 0..6 {
+        broker.put(JOBS, vec![message(&"x".repeat(900_000))]);
+    }
+}
+
+fn cannot_be_read(broker: &mut Broker, max: u32) {
+    broker.fail_read(0);
+    let reply = broker.ask_queue(0, JOBS, receive_as(DEFAULT_GROUP, 1, max, 0));
+    assert!(matches!(reply, Reply::Refused(Refusal::Storage)), "{reply:?}");
+}
+
+#[test]
+fn what_cannot_be_read_for_now_stays_where_it_was_and_was_not_delivered() {
+    let mut broker = Broker::on_disk(1, mainstem_stream::Config::default());
+    broker.create(JOBS, &[("max-deliveries", "2")]);
+    broker.put(JOBS, vec![message("a"), message("b")]);
+    bury(&mut broker);
+    for _ in 0..3 {
+        cannot_be_read(&mut broker, 2);
+    }
+    let before = broker.info(JOBS).groups;
+    assert_eq!((before[0].ready, before[0].leased), (8, 0));
+    assert_eq!((before[0].delivered, before[0].redelivered), (0, 0));
+    broker.restart(1);
+    bury(&mut broker);
+    let first = broker.get(JOBS, 1);
+    assert_eq!((texts(&first), first[0].receipt.count), (vec!["a".to_owned()], 1));
+    assert_eq!(broker.settle(JOBS, first[0].receipt, Verdict::Release), Ok(()));
+    bury(&mut broker);
+    // One delivery is left of two.
+    for _ in 0..3 {
+        cannot_be_read(&mut broker, 1);
+    }
+    let again = broker.get(JOBS, 2);
+    assert_eq!(texts(&again), ["a", "b"]);
+    assert_eq!((again[0].receipt.count, again[1].receipt.count), (2, 1));
+    assert_eq!(again[0].first_delivered_ms, first[0].first_delivered_ms);
+    assert_eq!(broker.settle(JOBS, again[0].receipt, Verdict::Ack), Ok(()));
+    assert_eq!(broker.info(JOBS).groups[0].dead, 0);
+}
+
+#[test]
+fn what_can_be_read_is_delivered_and_the_rest_is_for_others() {
+    let mut broker = Broker::on_disk(1, mainstem_stream::Config::default());
+    broker.put(JOBS, vec![message("a")]);
+    bury(&mut broker);
+    let first = broker.get(JOBS, 1);
+    assert_eq!(broker.settle(JOBS, first[0].receipt, Verdict::Release), Ok(()));
+    // The first is in memory now, the second is not.
+    broker.fail_read(0);
+    let readable = broker.get(JOBS, 3);
+    assert_eq!(texts(&readable), ["a"]);
+    let rest = broker.get(JOBS, 2);
+    assert!(rest.iter().map(|delivery| delivery.receipt.offset).eq([1, 2]));
+    assert!(rest.iter().all(|delivery| delivery.receipt.count == 1));
+}
+
+#[test]
+fn a_dead_letter_that_cannot_be_read_for_now_leaves_later() {
+    let mut broker = Broker::on_disk(1, mainstem_stream::Config::default());
+    broker.put(JOBS, vec![message("bad"), message("worse")]);
+    broker.put("jobs.dead", Vec::new());
+    let taken = broker.get(JOBS, 2);
+    bury(&mut broker);
+    broker.fail_read(0);
+    for delivery in &taken {
+        assert_eq!(broker.settle(JOBS, delivery.receipt, Verdict::Reject), Ok(()));
+    }
+    assert!(broker.get("jobs.dead", 9).is_empty());
+    assert_eq!(broker.info(JOBS).groups[0].leaving, 2);
+    broker.pass(1_500);
+    assert_eq!(texts(&broker.get("jobs.dead", 9)), ["bad", "worse"]);
+    assert_eq!(broker.info(JOBS).groups[0].leaving, 0);
+}
+
+/// Nobody else can make believe that a queue has moved a message.
+#[test]
+fn batches_marked_as_moved_are_not_taken_from_producers() {
+    let mut broker = Broker::new(1);
+    broker.create(JOBS, &[]);
+    let mut builder = mainstem_log::BatchBuilder::default();
+    builder.push(broker.unix_ms(), None, Some(b"x"));
+    let origin = mainstem_log::Origin { producer_id: mainstem_queue::MOVER, ..Default::default() };
+    let records = builder.finish_as(&origin).to_vec();
+    let client = broker.connect(0);
+    let produced = broker.ask::<ProduceRequest>(client, 9, &produce_request(JOBS, 0, records));
+    assert_eq!(produced.responses[0].partition_responses[0].error_code, ErrorCode::InvalidRecord as i16);
+}
+
+fn slowly(at_once: usize) -> mainstem_stream::Config {
+    let queue_tuning = mainstem_queue::Tuning { at_once, ..Default::default() };
+    mainstem_stream::Config { queue_tuning, ..Default::default() }
+}
+
+#[test]
+fn a_purge_in_steps_lets_others_in_between_and_leaves_what_comes_meanwhile() {
+    let mut broker = Broker::on_disk(2, slowly(10));
+    broker.create(JOBS, &[]);
+    let many = |from: u32| (from..from + 100).map(|n| message(&n.to_string())).collect::<Vec<_>>();
+    broker.put(JOBS, many(0));
+    broker.send_queue(0, JOBS, Request::Purge { group: None }, 1);
+    broker.send_queue(0, JOBS, Request::Info, 2);
+    broker.send_queue(0, JOBS, Request::Send(many(100)), 3);
+    broker.run();
+    let replies = broker.queue_replies(0);
+    let at = |token: u64| replies.iter().position(|(of, _)| *of == token).unwrap();
+    assert!(matches!(replies[at(1)].1, Reply::Count(100)), "{replies:?}");
+    assert!(at(2) < at(1), "the purge did not keep the other waiting");
+    broker.restart(2);
+    let left = broker.get(JOBS, 1_000);
+    assert_eq!((left.len(), texts(&left)[0].as_str()), (100, "100"));
+    let settlements: Vec<_> =
+        left.iter().map(|left| Settlement { receipt: left.receipt, verdict: Verdict::Ack }).collect();
+    let reply = broker.ask_queue(0, JOBS, Request::Settle { group: DEFAULT_GROUP.into(), settlements });
+    let Reply::Settled(outcomes) = reply else { panic!("{reply:?}") };
+    assert_eq!(outcomes, vec![Ok(()); 100]);
+    assert_eq!(broker.info(JOBS).messages, 0);
+}
+
+#[test]
+fn a_purge_that_was_not_answered_is_done_in_part_at_most() {
+    let mut broker = Broker::on_disk(1, slowly(10));
+    broker.create(JOBS, &[]);
+    broker.put(JOBS, (0..100).map(|n| message(&n.to_string())).collect());
+    broker.send_queue(0, JOBS, Request::Purge { group: None }, 1);
+    broker.restart(1);
+    let left = broker.get(JOBS, 1_000);
+    assert!((1..=100).contains(&left.len()));
+    assert_eq!(texts(&left).last().unwrap(), "99");
+}
+
+#[test]
+fn all_that_a_queue_has_is_thrown_away_sent_back_or_removed_in_steps() {
+    let mut broker = Broker::on_disk(1, slowly(10));
+    broker.create(JOBS, &[]);
+    broker.put(JOBS, (0..50).map(|n| message(&n.to_string())).collect());
+    let late = broker.ask_queue(0, JOBS, receive_as("late", 1, 1_000, 1_000));
+    assert!(matches!(late, Reply::Received(_)), "{late:?}");
+    let receipts: Vec<_> = broker.get(JOBS, 1_000).iter().map(|delivery| delivery.receipt).collect();
+    assert_eq!(receipts.len(), 50);
+    let settlements =
+        receipts.iter().map(|&receipt| Settlement { receipt, verdict: Verdict::Reject }).collect();
+    broker.ask_queue(0, JOBS, Request::Settle { group: DEFAULT_GROUP.into(), settlements });
+    assert_eq!(broker.info("jobs.dead").messages, 50);
+    let redriven = broker.ask_queue(0, "jobs.dead", Request::Redrive { max: 45 });
+    assert!(matches!(redriven, Reply::Count(45)), "{redriven:?}");
+    assert_eq!((broker.info("jobs.dead").messages, broker.info(JOBS).messages), (5, 95));
+    assert!(matches!(broker.ask_queue(0, JOBS, Request::RemoveGroup { group: "late".into() }), Reply::Done));
+    assert_eq!(broker.info(JOBS).messages, 45);
+    assert!(matches!(broker.ask_queue(0, JOBS, Request::Delete), Reply::Done));
+}

@@ -8,12 +8,16 @@ use mainstem_doors::{Bindings, Inbound, Key, Outbound, Template, find_loop};
 use mainstem_mqtt::QoS;
 use mainstem_stream::{BoundTopic, Source, check_topic};
 use mainstem_topic::check_filter;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 
+mod live;
+
+pub(crate) use live::{Live, Wires};
+
 /// Messages that meet a filter become records of a topic.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MqttToTopic {
     name: String,
@@ -28,8 +32,19 @@ pub(crate) struct MqttToTopic {
     config: BTreeMap<String, String>,
 }
 
+/// Messages that meet a filter go into a work queue.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MqttToQueue {
+    name: String,
+    filter: String,
+    queue: String,
+    #[serde(default = "no_key")]
+    key: String,
+}
+
 /// Records of a topic become messages.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TopicToMqtt {
     name: String,
@@ -44,7 +59,7 @@ pub(crate) struct TopicToMqtt {
 }
 
 /// Where a binding begins that has not run before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Start {
     /// With what comes.
@@ -60,6 +75,10 @@ fn default_partitions() -> u16 {
 
 fn default_key() -> String {
     "topic".into()
+}
+
+fn no_key() -> String {
+    "none".into()
 }
 
 fn default_qos() -> u8 {
@@ -89,6 +108,13 @@ impl Config {
             declared.topics.push(topic);
             names.push(&binding.name);
         }
+        for binding in &self.mqtt_to_queue {
+            let explain = |what: String| format!("mqtt_to_queue {:?}: {what}", binding.name);
+            let (inbound, topic) = binding.read(self).map_err(explain)?;
+            declared.bindings.inbound.push(inbound);
+            declared.topics.push(topic);
+            names.push(&binding.name);
+        }
         for binding in &self.topic_to_mqtt {
             let explain = |what: String| format!("topic_to_mqtt {:?}: {what}", binding.name);
             let (outbound, source) = binding.read().map_err(explain)?;
@@ -103,7 +129,8 @@ impl Config {
         if let Some(path) = find_loop(&declared.bindings.inbound, &declared.bindings.outbound) {
             return Err(format!("bindings that feed one another in a circle: {}", path.join(", ")));
         }
-        if !names.is_empty() && self.kafka.listen.is_empty() {
+        let of_topics = self.mqtt_to_topic.len() + self.topic_to_mqtt.len();
+        if of_topics > 0 && self.kafka.listen.is_empty() {
             return Err("bindings need the Kafka door: kafka.listen is empty".into());
         }
         Ok(declared)
@@ -136,6 +163,19 @@ impl MqttToTopic {
         let topic: Arc<str> = self.topic.as_str().into();
         let bound = BoundTopic { name: Arc::clone(&topic), partitions: i32::from(self.partitions), config };
         check_topic(&bound)?;
+        let inbound = Inbound { name: self.name.as_str().into(), filter: self.filter.clone(), topic, key };
+        Ok((inbound, bound))
+    }
+}
+
+impl MqttToQueue {
+    fn read(&self, config: &Config) -> Result<(Inbound, BoundTopic), String> {
+        let bound = config.queue_topic(&self.queue)?;
+        check_topic(&bound).map_err(|what| format!("queue: {what}"))?;
+        check_name(&self.name)?;
+        check_filter(&self.filter).map_err(|error| format!("filter {:?}: {error}", self.filter))?;
+        let key = Key::parse(&self.key).map_err(|what| format!("key: {what}"))?;
+        let topic = Arc::clone(&bound.name);
         let inbound = Inbound { name: self.name.as_str().into(), filter: self.filter.clone(), topic, key };
         Ok((inbound, bound))
     }
@@ -180,6 +220,18 @@ Messages that meet a filter become records of a topic; a publisher is acknowledg
 | `key` | `\"topic\"` | topic, level:N, client, none | What becomes the record's key: the topic name, one level of it (counted from 1), the publisher's client identifier, or nothing. Records with the same key, or without key of the same topic name, go to the same partition, in order. |
 | `durability` | `kafka.durability` | fsync, os | When a record of a topic that is made counts as kept. |
 | `config` | `{}` | keys of topics | What a topic that is made is set to, for example `{ \"retention.ms\" = \"86400000\" }`. |
+
+## `[[mqtt_to_queue]]`
+
+Messages that meet a filter go into a work queue; a publisher is acknowledged when the message is kept there. May be
+repeated.
+
+| key | default | bounds | what it does |
+|---|---|---|---|
+| `name` | | letters, digits, `.`, `_`, `-` | What the binding is called. |
+| `filter` | | a topic filter | Which messages. |
+| `queue` | | a queue's name | To which queue; it is made if it is not there, as `[[queue]]` declares it if it does. |
+| `key` | `\"none\"` | topic, level:N, client, none | What becomes the message's key, as above. Messages with the same key are delivered one after the other. |
 
 ## `[[topic_to_mqtt]]`
 

@@ -4,12 +4,15 @@
 
 mod bench;
 mod bench_kafka;
+mod bench_queue;
+mod binding;
 mod connect;
 mod consume;
 mod group;
 mod kafka;
 mod produce;
 mod publish;
+mod queue;
 mod subscribe;
 mod topic;
 
@@ -21,12 +24,19 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use bench::{BenchCommand, BenchMqttArgs, PartArg, ScenarioArg};
 pub(crate) use bench_kafka::{AcksArg, BenchBatchArgs, BenchKafkaArgs, BenchKafkaCommon, BenchKafkaWork};
+pub(crate) use bench_queue::{
+    BenchConsumersArgs, BenchQueueArgs, BenchQueueCommon, BenchQueueWork, QueueProtocolArg,
+};
+pub(crate) use binding::{BindingAddArgs, BindingArgs, BindingCommand};
 pub(crate) use connect::{ConnectArgs, PacketKind, PropertyArg};
 pub(crate) use consume::ConsumeArgs;
 pub(crate) use group::{GroupArgs, GroupCommand, ResetOffsetsArgs};
 pub(crate) use kafka::{KafkaArgs, Position};
 pub(crate) use produce::ProduceArgs;
 pub(crate) use publish::PubArgs;
+pub(crate) use queue::{
+    HttpArgs, OutputArgs, PeekArgs, QueueArgs, QueueCommand, ReceiveArgs, ReplayArgs, SendArgs,
+};
 pub(crate) use subscribe::SubArgs;
 pub(crate) use topic::{TopicArgs, TopicCommand, TopicConfigArgs, TopicCreateArgs};
 
@@ -52,6 +62,10 @@ pub(crate) enum Command {
     Consume(Box<ConsumeArgs>),
     /// Show and change consumer groups
     Group(Box<GroupArgs>),
+    /// Make, show, empty and delete work queues; send messages and receive them
+    Queue(Box<QueueArgs>),
+    /// Show, add and remove bindings between MQTT topics, work queues and Kafka topics
+    Binding(Box<BindingArgs>),
     /// Put load on a broker and measure it
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -75,6 +89,9 @@ pub(crate) struct ServeArgs {
     /// Where Kafka clients connect; port 0 takes a free one, printed on stdout [default: 127.0.0.1:9092]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) kafka_listen: Option<SocketAddr>,
+    /// Where the operations door listens, for HTTP; port 0 takes a free one, printed on stdout [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) http_listen: Option<SocketAddr>,
     /// Threads that serve connections; 0 means one per core [default: 0]
     #[arg(long, value_name = "N")]
     pub(crate) shards: Option<usize>,
@@ -241,6 +258,24 @@ mod tests {
             panic!("not consume")
         };
         assert_eq!((args.offset, args.until), (Some(Position::BeforeEnd(5)), Some(Position::Time(9))));
+    }
+
+    #[test]
+    fn queue_takes_its_broker_anywhere_and_acknowledges_unless_told_otherwise() {
+        for (line, no_ack) in [
+            ("mainstem queue --http h:1 receive jobs -c 3 -W 0", false),
+            ("mainstem queue receive jobs --no-ack --http h:1", true),
+            ("mainstem queue receive jobs --no-ack --ack --http h:1", false),
+        ] {
+            let Command::Queue(args) = parsed(line) else { panic!("{line} is not queue") };
+            assert_eq!(args.http.http, "h:1");
+            let QueueCommand::Receive(args) = args.command else { panic!("{line} is not receive") };
+            assert_eq!(args.no_ack, no_ack, "{line}");
+        }
+        assert!(refused("mainstem queue send jobs x --priority 10").contains("0..=9"));
+        assert!(refused("mainstem queue configure jobs").contains("--set"));
+        assert!(refused("mainstem queue replay jobs").contains("required"));
+        assert!(refused("mainstem queue peek jobs -J -f x").contains("cannot be used with"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The configuration file: four sections, every key with a default, unknown keys refused where they stand.
+//! The configuration file: its sections, every key with a default, unknown keys refused where they stand.
 
 use std::path::Path;
 
@@ -7,8 +7,9 @@ use mainstem_broker::{Durability, MqttConfig, settings};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use crate::bindings::{MqttToTopic, TopicToMqtt};
+use crate::bindings::{MqttToQueue, MqttToTopic, TopicToMqtt};
 use crate::cli::{ServeArgs, Setting};
+use crate::queues::DeclaredQueue;
 
 settings! {
     /// The process.
@@ -69,8 +70,32 @@ settings! {
         retention_check_interval_ms: u64 = 300_000_u64, in 1 ..= 9_223_372_036_854_775_807;
         /// How long a consumer group that gets its first member waits for more before it deals out partitions, in ms (group.initial.rebalance.delay.ms).
         group_initial_rebalance_delay_ms: u32 = 0_u32, in 0 ..= 600_000;
+        /// Shortest session timeout that a member of a consumer group may ask for, in ms (group.min.session.timeout.ms).
+        group_min_session_timeout_ms: u32 = 6_000_u32, in 1 ..= 2_147_483_647;
+        /// Longest session timeout that a member of a consumer group may ask for, in ms (group.max.session.timeout.ms).
+        group_max_session_timeout_ms: u32 = 1_800_000_u32, in 1 ..= 2_147_483_647;
         /// How long the offsets of a group without members are kept, in ms (offsets.retention.minutes).
         offsets_retention_ms: u64 = 604_800_000_u64, in 1_000 ..= 9_223_372_036_854_775_807;
+    }
+}
+
+settings! {
+    /// The operations door: work queues over HTTP, health.
+    pub struct HttpConfig {
+        /// Address and port to listen on; empty for no operations door. There is no authentication: whoever reaches it may do everything with queues.
+        listen: String = "127.0.0.1:8080";
+        /// Largest body of a request, in bytes; also about the most bytes of messages in an answer.
+        max_body_bytes: u32 = 8_388_608_u32, in 1_024 ..= 1_073_741_824;
+        /// Connections at once; those beyond are answered with 503 and closed.
+        max_connections: u32 = 256_u32, in 1 ..= 100_000;
+    }
+}
+
+settings! {
+    /// All work queues.
+    pub struct QueuesConfig {
+        /// Whether a queue that messages are sent to, or wanted from, is made if it is not there, with the defaults below.
+        auto_create: bool = true;
     }
 }
 
@@ -88,6 +113,8 @@ impl KafkaConfig {
                 Durability::Fsync | Durability::None => mainstem_log::Durability::Fsync,
             },
             group_initial_rebalance_delay_ms: self.group_initial_rebalance_delay_ms,
+            group_session_timeout_min_ms: self.group_min_session_timeout_ms,
+            group_session_timeout_max_ms: self.group_max_session_timeout_ms,
             offsets_retention_ms: self.offsets_retention_ms,
             retention_ms: self.retention_ms,
             retention_bytes: self.retention_bytes,
@@ -102,6 +129,9 @@ impl KafkaConfig {
         if self.durability == Durability::None {
             return Err(("durability", "topics are kept: \"fsync\" or \"os\"".into()));
         }
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms {
+            return Err(("group_min_session_timeout_ms", "is above group_max_session_timeout_ms".into()));
+        }
         Ok(())
     }
 }
@@ -114,7 +144,11 @@ pub(crate) struct Config {
     pub(crate) runtime: RuntimeConfig,
     pub(crate) mqtt: MqttConfig,
     pub(crate) kafka: KafkaConfig,
+    pub(crate) http: HttpConfig,
+    pub(crate) queues: QueuesConfig,
+    pub(crate) queue: Vec<DeclaredQueue>,
     pub(crate) mqtt_to_topic: Vec<MqttToTopic>,
+    pub(crate) mqtt_to_queue: Vec<MqttToQueue>,
     pub(crate) topic_to_mqtt: Vec<TopicToMqtt>,
 }
 
@@ -142,6 +176,9 @@ impl Config {
         if let Some(listen) = args.kafka_listen {
             config.kafka.listen = listen.to_string();
         }
+        if let Some(listen) = args.http_listen {
+            config.http.listen = listen.to_string();
+        }
         if let Some(shards) = args.shards {
             config.runtime.shards = u16::try_from(shards).unwrap_or(u16::MAX);
         }
@@ -153,6 +190,9 @@ impl Config {
         checked("mqtt", config.mqtt.check())?;
         checked("kafka", config.kafka.check())?;
         checked("kafka", config.kafka.check_more())?;
+        checked("http", config.http.check())?;
+        checked("queues", config.queues.check())?;
+        config.check_queues()?;
         config.bindings()?;
         Ok(config)
     }
@@ -196,7 +236,8 @@ queue_overflow = \"drop-oldest\"
 ```
 
 `--set SECTION.KEY=VALUE` overrides one key of the file and may be repeated. `--data`, `--listen`,
-`--kafka-listen` and `--shards` override `server.data`, `mqtt.listen`, `kafka.listen` and `runtime.shards`, and win over `--set`. An unknown key, a value of the wrong type and a
+`--kafka-listen`, `--http-listen` and `--shards` override `server.data`, `mqtt.listen`, `kafka.listen`, `http.listen` and
+`runtime.shards`, and win over `--set`. An unknown key, a value of the wrong type and a
 value out of bounds keep the broker from starting, with the place in the file or the key in the message. The configuration
 is read once, at the start.
 
@@ -215,6 +256,13 @@ pub(crate) fn reference() -> String {
             "The Kafka door. Names in parentheses are what a topic calls it.",
             KafkaConfig::fields(),
         ),
+        reference_section(
+            "http",
+            "The operations door, told of in [http.md](http.md).",
+            HttpConfig::fields(),
+        ),
+        reference_section("queues", "All work queues.", QueuesConfig::fields()),
+        crate::queues::reference(),
         crate::bindings::REFERENCE.to_owned(),
     ]
     .concat()
@@ -241,6 +289,11 @@ mod tests {
         let config = with(&["mqtt.max_queued_messages=7", "mqtt.queue_overflow=drop-oldest"]).unwrap();
         assert_eq!(config.mqtt.max_queued_messages, 7);
         assert_eq!(config.mqtt.queue_overflow, mainstem_broker::QueueOverflow::DropOldest);
+        assert_eq!(
+            with(&["kafka.group_min_session_timeout_ms=10", "kafka.group_max_session_timeout_ms=9"])
+                .unwrap_err(),
+            "kafka.group_min_session_timeout_ms: is above group_max_session_timeout_ms"
+        );
         assert_eq!(with(&["mqtt.maximum_qos=3"]).unwrap_err(), "mqtt.maximum_qos: 3 is not within 0 to 2");
         assert!(with(&["mqtt.max_quued=3"]).unwrap_err().contains("unknown field `max_quued`"));
         assert!(with(&["mqtt.retain_available=7"]).unwrap_err().contains("retain_available"));

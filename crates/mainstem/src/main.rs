@@ -1,12 +1,15 @@
-//! The broker in one binary: `mainstem` serves; `mainstem pub`, `sub`, `topic`, `produce`, `consume`, `group` and
-//! `bench` are its tools.
+//! The broker in one binary: `mainstem` serves; `mainstem pub`, `sub`, `topic`, `produce`, `consume`, `group`,
+//! `queue` and `bench` are its tools.
 
 mod bindings;
 mod cli;
 mod config;
+mod operations;
+mod queues;
 mod serve;
 mod storage;
 mod tool;
+mod watched;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -22,6 +25,8 @@ fn main() -> ExitCode {
         Command::Produce(args) => return tool::produce(&args),
         Command::Consume(args) => return tool::consume(&args),
         Command::Group(args) => return tool::group(&args),
+        Command::Queue(args) => return tool::queue(&args),
+        Command::Binding(args) => return tool::binding(&args),
         Command::Bench(command) => return tool::bench(&command),
         Command::ConfigReference => print_config_reference(),
     };

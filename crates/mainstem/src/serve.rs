@@ -8,15 +8,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use log::LevelFilter;
+use mainstem_admin::Control;
 use mainstem_broker::Shared;
-use mainstem_doors::Doors;
+use mainstem_doors::{Doors, Table};
 use mainstem_runtime::{Listen, Options, raise_open_files_limit, shard_count, start};
+use mainstem_stream::Desk;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::bindings::{Live, Wires};
 use crate::cli::ServeArgs;
 use crate::config::Config;
+use crate::operations;
 use crate::storage::{self, Common, Stored};
+use crate::watched::Failing;
 
 /// Runs the broker until it is told to end.
 ///
@@ -54,11 +59,13 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         listen,
         seed: RandomState::new().hash_one("mainstem"),
     };
+    let bound = operations::bind(&config.http)?;
     let count = shard_count(&options);
     let declared = config.bindings()?;
     let door = mainstem_stream::Config {
         bound_topics: declared.topics,
         sources: declared.sources,
+        queues_auto_create: config.queues.auto_create,
         log_dir: std::path::absolute(&config.server.data)
             .map_or_else(|_| config.server.data.clone(), |path| path.display().to_string()),
         ..config.kafka.door()
@@ -66,10 +73,11 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let common = Common {
         mqtt: Shared::new(config.mqtt.clone(), count, options.seed),
         stream: mainstem_stream::Shared::new(door, count, Some(storage::sendable)),
-        bindings: Arc::new(declared.bindings),
+        bindings: Table::new(declared.bindings),
         retention_check_ms: config.kafka.retention_check_interval_ms,
+        failing: Failing::default(),
     };
-    for (number, binding) in (0..).zip(&common.bindings.inbound) {
+    for (number, binding) in (0..).zip(&common.bindings.bindings().inbound) {
         let sink = common.mqtt.add_sink(&binding.filter);
         debug_assert_eq!(sink, number, "sinks are numbered as bindings are");
     }
@@ -79,33 +87,58 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         options.listen.get(Doors::KAFKA).map(|listen| &listen.address),
     )?;
     let restored = storage::restore(Path::new(&config.server.data), &common, count)?;
+    let bindings = Live::new(&config, Wires::of(&common));
     let mut shards = restored.into_iter();
-    let handle = start(&options, |_, wake| {
+    let handle = start(&options, |shard, wake| {
         let Stored { doors, waker } = shards.next().expect("one for each shard");
+        common.stream.bind_wake(shard, Arc::clone(&wake));
         waker.bind(wake);
         doors
     })
     .map_err(|error| error.to_string())?;
     advertise(&common, &config.kafka.advertised, handle.addresses().get(Doors::KAFKA))?;
-    announce(handle.addresses()).map_err(|error| format!("stdout: {error}"))?;
-    watch(signals, handle.drainer())?;
+    let drain = handle.drainer();
+    let opened = config.declare_queues(&Desk::new(&common.stream)).and_then(|()| {
+        bound.map(|bound| operations::open(bound, &config.http, &common, bindings)).transpose()
+    });
+    let control = match opened {
+        Ok(control) => control,
+        Err(error) => {
+            drain();
+            handle.join().map_err(|error| format!("a shard has failed: {error}"))?;
+            return Err(error);
+        }
+    };
+    announce(handle.addresses(), control.as_ref().map(Control::address))
+        .map_err(|error| format!("stdout: {error}"))?;
+    let drain_control = control.as_ref().map(Control::drainer);
+    watch(signals, move || {
+        if let Some(drain_control) = &drain_control {
+            drain_control();
+        }
+        drain();
+    })?;
     handle.join().map_err(|error| format!("a shard has failed: {error}"))?;
+    if let Some(control) = control {
+        control.end();
+    }
     log::info!("ended");
     Ok(())
 }
 
 /// Where each door listens, for people and scripts: all at once, since a script may read the first line only and close
 /// the pipe.
-fn announce(addresses: &[SocketAddr]) -> std::io::Result<()> {
-    let line = |(door, address): (&&str, &SocketAddr)| format!("{door} listening on {address}\n");
-    let lines: String = ["mqtt", "kafka"].iter().zip(addresses).map(line).collect();
+fn announce(addresses: &[SocketAddr], control: Option<SocketAddr>) -> std::io::Result<()> {
+    let line = |(door, address): (&str, SocketAddr)| format!("{door} listening on {address}\n");
+    let doors = ["mqtt", "kafka"].into_iter().zip(addresses.iter().copied());
+    let lines: String = doors.chain(control.map(|address| ("http", address))).map(line).collect();
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(lines.as_bytes())?;
     stdout.flush()
 }
 
 /// The first signal drains, the second ends the process at once.
-fn watch(mut signals: Signals, drain: std::sync::Arc<dyn Fn() + Send + Sync>) -> Result<(), String> {
+fn watch(mut signals: Signals, drain: impl Fn() + Send + 'static) -> Result<(), String> {
     let watch = move || {
         let mut seen = 0;
         for signal in signals.forever() {
@@ -140,7 +173,8 @@ fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-fn resolve(door: &str, address: &str) -> Result<SocketAddr, String> {
+/// The first address of a name.
+pub(crate) fn resolve(door: &str, address: &str) -> Result<SocketAddr, String> {
     let mut found =
         address.to_socket_addrs().map_err(|error| format!("{door}.listen: {address:?}: {error}"))?;
     found.next().ok_or_else(|| format!("{door}.listen: {address:?} names no address"))

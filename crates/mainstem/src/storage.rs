@@ -9,10 +9,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use mainstem_broker::{Durability, Shard, Shared, StoreAt, settle_origins};
 use mainstem_compress::decompress;
 use mainstem_disk::{Committer, File, RealFs, SegmentStore, Settings};
-use mainstem_doors::{Bindings, Doors};
+use mainstem_doors::{Doors, Table};
 use mainstem_log::{Lender, Store};
 use mainstem_runtime::{Clock, FileBytes, Wake};
 use mainstem_stream as stream;
+
+use crate::watched::{Failing, Watched};
 
 /// Directory of the stores in the data directory; each shard has one in it, named by its number.
 const STORES: &str = "log";
@@ -53,9 +55,11 @@ impl Waker {
 pub(crate) struct Common {
     pub(crate) mqtt: Arc<Shared>,
     pub(crate) stream: Arc<stream::Shared>,
-    pub(crate) bindings: Arc<Bindings>,
+    pub(crate) bindings: Arc<Table>,
     /// Time between two looks for what is to be removed by age or size, ms.
     pub(crate) retention_check_ms: u64,
+    /// Logs that cannot keep anything now.
+    pub(crate) failing: Failing,
 }
 
 /// Opens the stores of `count` shards in the data directory, and makes their doors.
@@ -79,7 +83,7 @@ pub(crate) fn restore(data: &Path, common: &Common, count: usize) -> Result<Vec<
         for home in std::iter::once(number as u16).chain(mine) {
             let store = open(root.join(home.to_string()), &waker, common.retention_check_ms);
             let store = store.map_err(|error| explain(&error))?;
-            let lender = Lender::new(store);
+            let lender = Lender::new(Box::new(Watched::new(store, home, &common.failing)));
             if common.mqtt.durability() != Durability::None {
                 stores.push(StoreAt { home, store: Box::new(lender.lend()) });
             }

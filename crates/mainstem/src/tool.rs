@@ -1,4 +1,5 @@
-//! The command-line tools: `mainstem pub`, `sub`, `bench`, and `topic`, `produce`, `consume`, `group`.
+//! The command-line tools: `mainstem pub`, `sub`, `bench`, `queue`, `binding`, and `topic`, `produce`, `consume`,
+//! `group`.
 //!
 //! They know the broker only as any client does: through its socket. Nothing here touches configuration, data
 //! directory or the broker's crates.
@@ -8,7 +9,9 @@
 //! | `publish`, `lines` | `mainstem pub`; standard input line by line, beside a socket |
 //! | `subscribe`, `incoming` | `mainstem sub`; what it does with each message |
 //! | `format`, `json`, `clock` | how messages are printed |
-//! | `bench`, `bench_kafka` | `mainstem bench`, around the crate `mainstem-bench` |
+//! | `pieces`, `table`, `out` | formats and columns that tools share; standard output until nobody reads it |
+//! | `bench`, `bench_kafka`, `bench_queue` | `mainstem bench`, around the crate `mainstem-bench` |
+//! | `queue`, `binding`, `http` | `mainstem queue` and `mainstem binding`; the HTTP they speak |
 //! | `kafka` | the tools that speak Kafka, with a client of their own |
 //! | `client` | one MQTT connection: packets in and out, keep alive, deadlines |
 //! | `session`, `properties`, `target` | what CONNECT says, `-D` properties, where to connect |
@@ -16,25 +19,34 @@
 
 mod bench;
 mod bench_kafka;
+mod bench_queue;
+mod binding;
 mod client;
 mod clock;
 mod describe;
 mod failure;
 mod format;
+mod http;
 mod incoming;
 mod json;
 mod kafka;
 mod lines;
+mod out;
+mod pieces;
 mod properties;
 mod publish;
+mod queue;
 mod session;
 mod subscribe;
+mod table;
 mod target;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use crate::cli::{BenchCommand, ConsumeArgs, GroupArgs, ProduceArgs, PubArgs, SubArgs, TopicArgs};
+use crate::cli::{
+    BenchCommand, BindingArgs, ConsumeArgs, GroupArgs, ProduceArgs, PubArgs, QueueArgs, SubArgs, TopicArgs,
+};
 use failure::Failure;
 
 /// `mainstem pub`.
@@ -52,6 +64,7 @@ pub(crate) fn bench(command: &BenchCommand) -> ExitCode {
     match command {
         BenchCommand::Mqtt(args) => conclude("bench", false, bench::run(args)),
         BenchCommand::Kafka(args) => conclude("bench", false, bench_kafka::run(args)),
+        BenchCommand::Queue(args) => conclude("bench", false, bench_queue::run(args)),
     }
 }
 
@@ -73,6 +86,16 @@ pub(crate) fn consume(args: &ConsumeArgs) -> ExitCode {
 /// `mainstem group`.
 pub(crate) fn group(args: &GroupArgs) -> ExitCode {
     conclude("group", args.kafka.quiet, kafka::group(args))
+}
+
+/// `mainstem binding`.
+pub(crate) fn binding(args: &BindingArgs) -> ExitCode {
+    conclude("binding", args.http.quiet, binding::run(args))
+}
+
+/// `mainstem queue`.
+pub(crate) fn queue(args: &QueueArgs) -> ExitCode {
+    conclude("queue", args.http.quiet, queue::run(args))
 }
 
 /// The one place where a tool's failure is told.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::bench_kafka::BenchKafkaArgs;
+use super::bench_queue::BenchQueueArgs;
 use super::connect::parse_seconds;
 
 /// Kinds of load.
@@ -14,6 +15,8 @@ pub(crate) enum BenchCommand {
     Mqtt(Box<BenchMqttArgs>),
     /// Load a Kafka broker with batches encoded before; counts what is acknowledged or read
     Kafka(Box<BenchKafkaArgs>),
+    /// Load a server of work queues over MQTT, NATS or AMQP; counts what is acknowledged or received
+    Queue(Box<BenchQueueArgs>),
 }
 
 /// Who talks to whom.

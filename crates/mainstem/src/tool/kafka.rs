@@ -9,7 +9,6 @@
 //! | `cluster`, `errors` | brokers and who leads what; offsets; what is tried again, and why |
 //! | `connection` | one connection: the newest version that both sides know, requests and answers one by one |
 //! | `assignment` | what members of a group tell each other, and who gets which partitions |
-//! | `table` | columns on standard output |
 
 mod assignment;
 mod batches;
@@ -22,7 +21,6 @@ mod member;
 mod output;
 mod produce;
 mod reader;
-mod table;
 mod topics;
 
 pub(super) use consume::run as consume;

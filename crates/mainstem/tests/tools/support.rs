@@ -23,6 +23,8 @@ pub(crate) struct Broker {
     port: u16,
     /// Where it speaks Kafka, `host:port`.
     kafka: String,
+    /// Where its operations door is, `host:port`.
+    http: String,
     dir: PathBuf,
 }
 
@@ -33,9 +35,22 @@ impl Broker {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("mainstem-tools-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
+        Self::open(dir, args)
+    }
+
+    /// Kills it and starts it again, with its data and no other arguments, perhaps on other ports.
+    pub(crate) fn restart(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        // The directory is the other's before this is dropped.
+        *self = Self::open(std::mem::take(&mut self.dir), &[]);
+    }
+
+    fn open(dir: PathBuf, args: &[&str]) -> Self {
         let data = dir.join("data");
-        let own =
-            ["--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
+        let any = "127.0.0.1:0";
+        let own = ["--listen", any, "--kafka-listen", any, "--http-listen", any, "--data"];
+        let own = [&own[..], &[data.to_str().unwrap()]].concat();
         let mut child = command(&[&own, args].concat()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut address = |door: &str| {
@@ -46,7 +61,8 @@ impl Broker {
         };
         let port = address("mqtt").rsplit_once(':').unwrap().1.parse().unwrap();
         let kafka = address("kafka");
-        Self { child, port, kafka, dir }
+        let http = address("http");
+        Self { child, port, kafka, http, dir }
     }
 
     /// Where it listens, on 127.0.0.1.
@@ -57,6 +73,26 @@ impl Broker {
     /// Where it listens for Kafka, on 127.0.0.1.
     pub(crate) fn kafka_port(&self) -> u16 {
         self.kafka.rsplit_once(':').unwrap().1.parse().unwrap()
+    }
+
+    /// Where its operations door is, on 127.0.0.1.
+    pub(crate) fn http(&self) -> &str {
+        &self.http
+    }
+
+    /// Runs `mainstem queue` against it to its end.
+    pub(crate) fn queue(&self, args: &[&str]) -> Ended {
+        self.queue_with_input(args, b"")
+    }
+
+    /// Runs `mainstem binding` against it to its end.
+    pub(crate) fn binding(&self, args: &[&str]) -> Ended {
+        mainstem(&[&["binding", "--http", &self.http], args].concat(), b"")
+    }
+
+    /// The same as [`Broker::queue`], with something on standard input.
+    pub(crate) fn queue_with_input(&self, args: &[&str], input: &[u8]) -> Ended {
+        mainstem(&[&["queue", "--http", &self.http], args].concat(), input)
     }
 
     /// Its process.

@@ -11,9 +11,9 @@ use super::assignment::assigned_partitions;
 use super::cluster::{Cluster, Partition};
 use super::errors::{Several, check};
 use super::member::{commit_request, stored_offsets};
-use super::table::{Table, print};
 use crate::cli::{GroupArgs, GroupCommand, Position, ResetOffsetsArgs};
 use crate::tool::failure::Failure;
+use crate::tool::table::{Table, print};
 
 /// Stands for what is not known or not there.
 const NONE: &str = "-";

@@ -1,30 +1,23 @@
 //! How `mainstem consume` prints records.
 
-use std::io::{self, BufWriter, Stdout, Write};
-
-use mainstem_kafka::record::{Header, Headers};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use mainstem_log::Record;
+use mainstem_log::{Header, Headers};
 use serde_json::{Map, Value, json};
 
 use super::cluster::Partition;
-use crate::tool::failure::{Failure, io_words};
-use crate::tool::json::base64;
+use crate::tool::failure::Failure;
+use crate::tool::out::Out;
+use crate::tool::pieces::Pieces;
 
 /// A format, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// As `-f` has it.
-    Pieces(Vec<Piece>),
+    Pieces(Pieces),
     /// One JSON object to a line.
     Json,
-}
-
-/// A part of a format.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
-    Text(Vec<u8>),
-    /// `%` and this letter.
-    Field(char),
 }
 
 /// Letters after `%`.
@@ -33,7 +26,7 @@ const FIELDS: &str = "sSkKhtpoT";
 impl Format {
     /// The value, and a new line.
     pub(super) fn value() -> Self {
-        Self::Pieces(vec![Piece::Field('s'), Piece::Text(b"\n".into())])
+        Self::Pieces(Pieces::line_of('s'))
     }
 
     /// Reads a format string.
@@ -41,63 +34,15 @@ impl Format {
     /// # Errors
     /// If it holds a sequence that does not exist.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
-        let mut pieces = Vec::new();
-        let mut literal = Vec::new();
-        let mut rest = text.chars();
-        while let Some(c) = rest.next() {
-            match c {
-                '%' => match rest.next() {
-                    Some('%') => literal.push(b'%'),
-                    Some(letter) if FIELDS.contains(letter) => {
-                        if !literal.is_empty() {
-                            pieces.push(Piece::Text(std::mem::take(&mut literal)));
-                        }
-                        pieces.push(Piece::Field(letter));
-                    }
-                    Some(letter) => return Err(Failure::new(format!("format: there is no %{letter}"))),
-                    None => return Err(Failure::new("format: nothing after %")),
-                },
-                '\\' => literal.push(escape(&mut rest)?),
-                _ => literal.extend(c.encode_utf8(&mut [0; 4]).bytes()),
-            }
-        }
-        if !literal.is_empty() {
-            pieces.push(Piece::Text(literal));
-        }
-        Ok(Self::Pieces(pieces))
+        Pieces::parse(text, FIELDS).map(Self::Pieces)
     }
 
     fn append(&self, out: &mut Vec<u8>, partition: &Partition, record: &Record<'_>) {
         match self {
             Self::Json => out.extend(format!("{}\n", object(partition, record)).bytes()),
-            Self::Pieces(pieces) => {
-                for piece in pieces {
-                    match piece {
-                        Piece::Text(text) => out.extend_from_slice(text),
-                        Piece::Field(letter) => field(out, *letter, partition, record),
-                    }
-                }
-            }
+            Self::Pieces(pieces) => pieces.fill(out, |out, letter| field(out, letter, partition, record)),
         }
     }
-}
-
-/// What follows a `\`.
-fn escape(rest: &mut std::str::Chars<'_>) -> Result<u8, Failure> {
-    Ok(match rest.next() {
-        Some('\\') => b'\\',
-        Some('0') => 0,
-        Some('n') => b'\n',
-        Some('r') => b'\r',
-        Some('t') => b'\t',
-        Some('x') => {
-            let digits: String = rest.by_ref().take(2).collect();
-            let byte = u8::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 2);
-            byte.ok_or_else(|| Failure::new("format: \\x takes two digits"))?
-        }
-        Some(letter) => return Err(Failure::new(format!("format: there is no \\{letter}"))),
-        None => return Err(Failure::new("format: nothing after \\")),
-    })
 }
 
 fn field(out: &mut Vec<u8>, letter: char, (topic, index): &Partition, record: &Record<'_>) {
@@ -143,7 +88,7 @@ fn object((topic, index): &Partition, record: &Record<'_>) -> Value {
     }
     for (name, part) in [("key", record.key), ("value", record.value)] {
         match part.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
-            Some((bytes, Err(_))) => map.insert(format!("{name}_base64"), json!(base64(bytes))),
+            Some((bytes, Err(_))) => map.insert(format!("{name}_base64"), json!(STANDARD.encode(bytes))),
             Some((_, Ok(text))) => map.insert(name.into(), json!(text)),
             None => map.insert(name.into(), Value::Null),
         };
@@ -160,20 +105,19 @@ fn text(value: Option<&[u8]>) -> Option<String> {
 #[derive(Debug)]
 pub(super) struct Output {
     format: Format,
-    out: BufWriter<Stdout>,
+    out: Out,
     line: Vec<u8>,
-    is_gone: bool,
 }
 
 impl Output {
     /// Prints by `format`.
     pub(super) fn new(format: Format) -> Self {
-        Self { format, out: BufWriter::new(io::stdout()), line: Vec::new(), is_gone: false }
+        Self { format, out: Out::default(), line: Vec::new() }
     }
 
     /// Whether nobody reads any more.
     pub(super) fn is_gone(&self) -> bool {
-        self.is_gone
+        self.out.is_gone()
     }
 
     /// Prints a record.
@@ -183,8 +127,7 @@ impl Output {
     pub(super) fn print(&mut self, partition: &Partition, record: &Record<'_>) -> Result<(), Failure> {
         self.line.clear();
         self.format.append(&mut self.line, partition, record);
-        let result = self.out.write_all(&self.line);
-        self.written(result)
+        self.out.write(&self.line)
     }
 
     /// Hands everything printed to the operating system.
@@ -192,25 +135,13 @@ impl Output {
     /// # Errors
     /// As [`Self::print`].
     pub(super) fn flush(&mut self) -> Result<(), Failure> {
-        let result = self.out.flush();
-        self.written(result)
-    }
-
-    fn written(&mut self, result: io::Result<()>) -> Result<(), Failure> {
-        match result {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                self.is_gone = true;
-                Ok(())
-            }
-            Err(error) => Err(Failure::new(format!("standard output: {}", io_words(&error)))),
-        }
+        self.out.flush()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use mainstem_kafka::record::put_headers;
+    use mainstem_log::put_headers;
 
     use super::*;
 
@@ -229,13 +160,6 @@ mod tests {
         let format = Format::parse("%t %p %o %T %K:%k %S:%s %h %%\\n\\x41\\t\\\\").unwrap();
         assert_eq!(printed(&format, Some(b"key"), None), "t 3 42 1700 3:key -1: a=1,a= %\nA\t\\");
         assert_eq!(printed(&Format::value(), None, Some(b"v")), "v\n");
-    }
-
-    #[test]
-    fn what_does_not_exist_is_refused() {
-        for text in ["%", "%q", "\\", "\\q", "\\x4", "\\xzz"] {
-            assert!(Format::parse(text).is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -5,15 +5,15 @@ use std::io::{self, Read};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::init_producer_id::InitProducerIdRequest;
 use mainstem_kafka::api::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
-use mainstem_kafka::record::{Header, put_headers};
+use mainstem_log::{Header, put_headers};
 
 use super::batches::{Batches, Making, Producer, Ready};
 use super::cluster::Cluster;
 use super::errors::{check, persist};
-use super::table::print;
 use crate::cli::ProduceArgs;
 use crate::tool::failure::{Failure, io_words};
 use crate::tool::lines::Lines;
+use crate::tool::table::print;
 
 /// `acks` that waits for all replicas that are in sync.
 const ALL: i16 = -1;

@@ -13,9 +13,9 @@ use mainstem_kafka::api::incremental_alter_configs::{
 
 use super::cluster::{Cluster, Partition, Topic};
 use super::errors::{Several, check};
-use super::table::{Table, print};
 use crate::cli::{Position, TopicArgs, TopicCommand, TopicConfigArgs, TopicCreateArgs};
 use crate::tool::failure::Failure;
+use crate::tool::table::{Table, print};
 
 /// The resource type of topics.
 const TOPIC: i8 = 2;

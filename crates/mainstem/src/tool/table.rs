@@ -2,21 +2,21 @@
 
 use std::io::{self, Write};
 
-use crate::tool::failure::{Failure, io_words};
+use super::failure::{Failure, io_words};
 
 /// Rows of as many cells as the head has; all columns but the last are padded.
-pub(super) struct Table {
+pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with this head.
-    pub(super) fn new(head: &[&str]) -> Self {
+    pub(crate) fn new(head: &[&str]) -> Self {
         Self { rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
     /// Adds a row.
-    pub(super) fn push(&mut self, row: Vec<String>) {
+    pub(crate) fn push(&mut self, row: Vec<String>) {
         debug_assert_eq!(row.len(), self.rows[0].len());
         self.rows.push(row);
     }
@@ -38,7 +38,7 @@ impl Table {
     ///
     /// # Errors
     /// If standard output takes no more, other than by nobody reading it.
-    pub(super) fn print(&self) -> Result<(), Failure> {
+    pub(crate) fn print(&self) -> Result<(), Failure> {
         print(&self.text())
     }
 }
@@ -47,7 +47,7 @@ impl Table {
 ///
 /// # Errors
 /// As [`Table::print`].
-pub(super) fn print(text: &str) -> Result<(), Failure> {
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -1,0 +1,210 @@
+//! Messages as JSON: what comes in, and what goes out.
+//!
+//! Bytes that are text stand as a string; others stand in base64, in a field of another name (`body_base64`,
+//! `key_base64`) or, for a header, as `{"base64": "…"}`. A header that a message has several times has a list.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use mainstem_log::{Header, Headers, Record, put_headers};
+use mainstem_queue::{NewMessage, header};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// Longest deduplication identifier, bytes.
+const DEDUP_ID_BYTES_MAX: usize = 255;
+
+/// A message to be sent.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Draft {
+    pub(crate) body: Option<String>,
+    pub(crate) body_base64: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) key_base64: Option<String>,
+    pub(crate) headers: Map<String, Value>,
+    pub(crate) priority: Option<u64>,
+    pub(crate) delay_ms: Option<u64>,
+    pub(crate) deliver_at: Option<u64>,
+    pub(crate) ttl_ms: Option<u64>,
+    pub(crate) dedup_id: Option<String>,
+}
+
+impl Draft {
+    /// The message, with what it asks of the queue in its headers.
+    ///
+    /// # Errors
+    /// What contradicts itself, in words.
+    pub(crate) fn message(self) -> Result<NewMessage, String> {
+        let value = bytes("body", self.body, self.body_base64)?.unwrap_or_default();
+        let key = bytes("key", self.key, self.key_base64)?;
+        let mut headers = Vec::new();
+        for (name, value) in self.headers {
+            header_values(&name, value, &mut headers)?;
+        }
+        if self.delay_ms.is_some() && self.deliver_at.is_some() {
+            return Err("delay_ms and deliver_at exclude one another".into());
+        }
+        if self.priority.is_some_and(|priority| priority > 9) {
+            return Err("priority: it must be 0 to 9".into());
+        }
+        let is_id = |id: &String| (1..=DEDUP_ID_BYTES_MAX).contains(&id.len());
+        if self.dedup_id.as_ref().is_some_and(|id| !is_id(id)) {
+            return Err(format!("dedup_id: it must be 1 to {DEDUP_ID_BYTES_MAX} bytes"));
+        }
+        let numbers = [
+            (header::PRIORITY, self.priority),
+            (header::DELAY_MS, self.delay_ms),
+            (header::DELIVER_AT, self.deliver_at),
+            (header::TTL_MS, self.ttl_ms),
+        ];
+        for (name, number) in numbers {
+            headers.extend(number.map(|number| (name.to_owned(), Some(number.to_string().into_bytes()))));
+        }
+        headers.extend(self.dedup_id.map(|id| (header::DEDUP_ID.to_owned(), Some(id.into_bytes()))));
+        let mut encoded = Vec::new();
+        if !headers.is_empty() {
+            let all = headers.iter().map(|(key, value)| Header { key, value: value.as_deref() });
+            put_headers(all, &mut encoded);
+        }
+        Ok(NewMessage { key, value, headers: encoded })
+    }
+}
+
+fn bytes(name: &str, text: Option<String>, base64: Option<String>) -> Result<Option<Vec<u8>>, String> {
+    match (text, base64) {
+        (Some(_), Some(_)) => Err(format!("{name} and {name}_base64 exclude one another")),
+        (Some(text), None) => Ok(Some(text.into_bytes())),
+        (None, Some(base64)) => {
+            STANDARD.decode(base64).map(Some).map_err(|error| format!("{name}_base64: {error}"))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+type HeaderValue = (String, Option<Vec<u8>>);
+
+fn header_values(name: &str, value: Value, into: &mut Vec<HeaderValue>) -> Result<(), String> {
+    let Value::Array(values) = value else {
+        into.push((name.to_owned(), header_value(name, value)?));
+        return Ok(());
+    };
+    for value in values {
+        into.push((name.to_owned(), header_value(name, value)?));
+    }
+    Ok(())
+}
+
+fn header_value(name: &str, value: Value) -> Result<Option<Vec<u8>>, String> {
+    let explain = |what: &dyn std::fmt::Display| format!("header {name:?}: {what}");
+    match value {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text.into_bytes())),
+        Value::Object(mut object) if object.len() == 1 => match object.remove("base64") {
+            Some(Value::String(base64)) => STANDARD.decode(base64).map(Some).map_err(|error| explain(&error)),
+            _ => Err(explain(&"an object must have one field, base64")),
+        },
+        _ => Err(explain(&"it must be a string, null, {\"base64\": …}, or a list of those")),
+    }
+}
+
+/// Adds key, headers, body and time of arrival of a record. By which number a queue knows what came from another is no
+/// business of its consumers.
+pub(crate) fn show(record: &Record<'_>, into: &mut Map<String, Value>) {
+    into.insert("enqueued_at".into(), json!(record.timestamp_ms));
+    if let Some(key) = record.key {
+        show_bytes("key", key, into);
+    }
+    show_bytes("body", record.value.unwrap_or_default(), into);
+    let mut headers = Map::new();
+    let all = Headers::parse(record.headers).into_iter().flatten().map_while(Result::ok);
+    for header in all.filter(|header| header.key != header::MOVED_BY) {
+        let value = header.value.map_or(Value::Null, |bytes| match std::str::from_utf8(bytes) {
+            Ok(text) => json!(text),
+            Err(_) => json!({ "base64": STANDARD.encode(bytes) }),
+        });
+        match headers.get_mut(header.key) {
+            None => drop(headers.insert(header.key.into(), value)),
+            Some(Value::Array(values)) => values.push(value),
+            Some(first) => *first = json!([first.take(), value]),
+        }
+    }
+    into.insert("headers".into(), Value::Object(headers));
+}
+
+fn show_bytes(name: &str, bytes: &[u8], into: &mut Map<String, Value>) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => into.insert(name.into(), json!(text)),
+        Err(_) => into.insert(format!("{name}_base64"), json!(STANDARD.encode(bytes))),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(json: Value) -> Result<NewMessage, String> {
+        serde_json::from_value::<Draft>(json).map_err(|error| error.to_string())?.message()
+    }
+
+    fn shown(message: &NewMessage) -> Value {
+        let record = Record {
+            offset: 0,
+            timestamp_ms: 5,
+            key: message.key.as_deref(),
+            value: Some(&message.value),
+            headers: &message.headers,
+        };
+        let mut map = Map::new();
+        show(&record, &mut map);
+        Value::Object(map)
+    }
+
+    #[test]
+    fn what_is_sent_is_shown_as_it_was() {
+        let headers = json!({
+            "a": "1", "b": ["x", null, {"base64": "/w=="}], "none": null, "odd": {"base64": "/w=="},
+        });
+        let text = message(json!({ "body": "hi", "key": "k", "headers": headers })).unwrap();
+        assert_eq!(shown(&text), json!({ "enqueued_at": 5, "body": "hi", "key": "k", "headers": headers }));
+        let bytes = message(json!({ "body_base64": "/wA=", "key_base64": "/w==" })).unwrap();
+        assert_eq!((bytes.value.as_slice(), bytes.key.as_deref()), (&[0xFF, 0][..], Some(&[0xFF][..])));
+        assert_eq!(
+            shown(&bytes),
+            json!({ "enqueued_at": 5, "body_base64": "/wA=", "key_base64": "/w==", "headers": {} })
+        );
+    }
+
+    #[test]
+    fn what_is_asked_of_the_queue_stands_in_headers() {
+        let asked = json!({ "priority": 9, "delay_ms": 5, "ttl_ms": 7, "dedup_id": "d" });
+        let headers = shown(&message(asked).unwrap())["headers"].clone();
+        assert_eq!(headers, json!({ "priority": "9", "delay-ms": "5", "ttl-ms": "7", "dedup-id": "d" }));
+        let at = shown(&message(json!({ "deliver_at": 99 })).unwrap())["headers"].clone();
+        assert_eq!(at, json!({ "deliver-at": "99" }));
+    }
+
+    #[test]
+    fn by_what_a_queue_knows_a_message_of_another_is_not_shown() {
+        let moved = message(json!({ "headers": { "moved-by": "id/default/7", "a": "1" } })).unwrap();
+        assert_eq!(shown(&moved)["headers"], json!({ "a": "1" }));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        for (asked, word) in [
+            (json!({ "body": "a", "body_base64": "" }), "exclude"),
+            (json!({ "body_base64": "?" }), "body_base64"),
+            (json!({ "body": 7 }), "string"),
+            (json!({ "boddy": "a" }), "boddy"),
+            (json!({ "priority": 10 }), "0 to 9"),
+            (json!({ "priority": -1 }), "invalid value"),
+            (json!({ "delay_ms": 1, "deliver_at": 1 }), "exclude"),
+            (json!({ "dedup_id": "" }), "1 to 255"),
+            (json!({ "headers": { "a": 7 } }), "header \"a\""),
+            (json!({ "headers": { "a": { "base64": "?" } } }), "header \"a\""),
+        ] {
+            let fault = message(asked.clone()).unwrap_err();
+            assert!(fault.contains(word), "{asked}: {fault}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! All routes in one table, and what is done around each.
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, delete, get, patch, post, put};
+use serde_json::Value;
+
+use crate::app::App;
+use crate::problem::Problem;
+use crate::{bindings, health, metrics, queues, receive, send, settle};
+
+/// The description of all routes, in OpenAPI 3.1. A test compares it with [`table`].
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// A method, a path, and what answers.
+type Route = (Method, &'static str, MethodRouter<App>);
+
+fn table() -> Vec<Route> {
+    const QUEUE: &str = "/v1/queues/{name}";
+    const BINDING: &str = "/v1/bindings/{name}";
+    vec![
+        (Method::GET, "/v1/queues", get(queues::list)),
+        (Method::PUT, QUEUE, put(queues::create)),
+        (Method::GET, QUEUE, get(queues::show)),
+        (Method::PATCH, QUEUE, patch(queues::configure)),
+        (Method::DELETE, QUEUE, delete(queues::delete)),
+        (Method::POST, "/v1/queues/{name}/messages", post(send::send)),
+        (Method::POST, "/v1/queues/{name}/receive", post(receive::receive)),
+        (Method::POST, "/v1/queues/{name}/ack", post(settle::ack)),
+        (Method::POST, "/v1/queues/{name}/nack", post(settle::nack)),
+        (Method::POST, "/v1/queues/{name}/reject", post(settle::reject)),
+        (Method::POST, "/v1/queues/{name}/extend", post(settle::extend)),
+        (Method::GET, "/v1/queues/{name}/peek", get(queues::peek)),
+        (Method::POST, "/v1/queues/{name}/purge", post(queues::purge)),
+        (Method::POST, "/v1/queues/{name}/redrive", post(queues::redrive)),
+        (Method::POST, "/v1/queues/{name}/groups/{group}/replay", post(queues::replay)),
+        (Method::DELETE, "/v1/queues/{name}/groups/{group}", delete(queues::remove_group)),
+        (Method::GET, "/v1/bindings", get(bindings::list)),
+        (Method::PUT, BINDING, put(bindings::add)),
+        (Method::GET, BINDING, get(bindings::show)),
+        (Method::DELETE, BINDING, delete(bindings::remove)),
+        (Method::GET, "/v1/health/live", get(health::live)),
+        (Method::GET, "/v1/health/ready", get(health::ready)),
+        (Method::GET, "/metrics", get(metrics::metrics)),
+        (Method::GET, "/openapi.json", get(openapi)),
+    ]
+}
+
+/// Everything that is served.
+pub(crate) fn router(app: App) -> Router {
+    let add = |router: Router<App>, (_, path, handler): Route| router.route(path, handler);
+    table()
+        .into_iter()
+        .fold(Router::new(), add)
+        .fallback(async || Problem::no_route())
+        .method_not_allowed_fallback(async || Problem::method())
+        .layer(from_fn(guard))
+        .with_state(app)
+}
+
+/// Refuses what the web pages of others send through the browser of somebody who may reach this door.
+async fn guard(request: Request, next: Next) -> Response {
+    let mut response = if request.headers().contains_key(header::ORIGIN) {
+        Problem::cross_site().into_response()
+    } else {
+        next.run(request).await
+    };
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+async fn openapi() -> Response {
+    with_json(StatusCode::OK, OPENAPI.into())
+}
+
+/// An answer in JSON.
+pub(crate) fn answer(status: StatusCode, value: &Value) -> Response {
+    with_json(status, value.to_string().into())
+}
+
+fn with_json(status: StatusCode, body: Body) -> Response {
+    let mut response = (status, body).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_description_has_all_routes_and_no_others() {
+        let served: BTreeSet<(String, String)> = table()
+            .into_iter()
+            .map(|(method, path, _)| (path.to_owned(), method.as_str().to_lowercase()))
+            .collect();
+        let description: Value = serde_json::from_str(OPENAPI).unwrap();
+        let mut described = BTreeSet::new();
+        for (path, item) in description["paths"].as_object().unwrap() {
+            for method in item.as_object().unwrap().keys().filter(|key| *key != "parameters") {
+                described.insert((path.clone(), method.clone()));
+            }
+        }
+        assert_eq!(served, described);
+    }
+
+    #[test]
+    fn every_reference_of_the_description_leads_somewhere() {
+        fn check(value: &Value, root: &Value) {
+            match value {
+                Value::Object(object) => {
+                    if let Some(Value::String(reference)) = object.get("$ref") {
+                        let pointer = reference.strip_prefix('#').unwrap();
+                        assert!(root.pointer(pointer).is_some(), "{reference}");
+                    }
+                    object.values().for_each(|value| check(value, root));
+                }
+                Value::Array(values) => values.iter().for_each(|value| check(value, root)),
+                _ => {}
+            }
+        }
+        let description: Value = serde_json::from_str(OPENAPI).unwrap();
+        check(&description, &description);
+    }
+}

@@ -1,0 +1,148 @@
+//! `mainstem queue create`, `configure`, `list`, `info`, `peek`, `purge`, `redrive`, `replay` and `delete`.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use ureq::http::Method;
+
+use super::message::Output;
+use crate::cli::{PeekArgs, ReplayArgs};
+use crate::tool::clock::Moment;
+use crate::tool::failure::Failure;
+use crate::tool::http::{Http, escape, path};
+use crate::tool::table::{Table, print};
+
+pub(super) fn create(http: &Http, queue: &str, set: &[(String, String)]) -> Result<(), Failure> {
+    http.ask(&label(queue), Method::PUT, &path(queue, ""), Some(&settings(set))).map(drop)
+}
+
+pub(super) fn configure(http: &Http, queue: &str, set: &[(String, String)]) -> Result<(), Failure> {
+    http.ask(&label(queue), Method::PATCH, &path(queue, ""), Some(&settings(set))).map(drop)
+}
+
+pub(super) fn delete(http: &Http, queue: &str) -> Result<(), Failure> {
+    http.ask(&label(queue), Method::DELETE, &path(queue, ""), None).map(drop)
+}
+
+pub(super) fn list(http: &Http) -> Result<(), Failure> {
+    let answer = http.ask("queues", Method::GET, "/v1/queues?info=true", None)?;
+    let mut table =
+        Table::new(&["QUEUE", "MESSAGES", "BYTES", "OLDEST", "GROUPS", "READY", "LEASED", "DELAYED"]);
+    for queue in elements(&answer["queues"]) {
+        let groups = elements(&queue["groups"]);
+        // Each group has all messages, so these are of the one that is called default.
+        let group = groups.iter().find(|group| group["name"] == "default").unwrap_or(&Value::Null);
+        table.push(vec![
+            cell(&queue["name"]),
+            cell(&queue["messages"]),
+            cell(&queue["bytes"]),
+            age(&queue["oldest_at"]),
+            groups.len().to_string(),
+            cell(&group["ready"]),
+            cell(&group["leased"]),
+            cell(&group["delayed"]),
+        ]);
+    }
+    table.print()
+}
+
+pub(super) fn info(http: &Http, queue: &str, as_json: bool) -> Result<(), Failure> {
+    let info = http.ask(&label(queue), Method::GET, &path(queue, ""), None)?;
+    if as_json {
+        return print(&format!("{info}\n"));
+    }
+    let settings = info["settings"].as_object().into_iter().flatten();
+    let settings: Vec<String> = settings.map(|(name, value)| format!("{name}={}\n", cell(value))).collect();
+    let counts = ["messages", "bytes", "duplicates"].map(|name| format!("{name} {}\n", cell(&info[name])));
+    let oldest = age(&info["oldest_at"]);
+    let name = cell(&info["name"]);
+    print(&format!("queue {name}\n{}{}oldest {oldest}\n\n", settings.concat(), counts.concat()))?;
+    let mut table = Table::new(&[
+        "GROUP",
+        "READY",
+        "LEASED",
+        "DELAYED",
+        "BLOCKED",
+        "LEAVING",
+        "OLDEST",
+        "WAITING",
+        "DELIVERED",
+        "AGAIN",
+        "ACKED",
+        "NACKED",
+        "DEAD",
+    ]);
+    for group in elements(&info["groups"]) {
+        let counts = ["name", "ready", "leased", "delayed", "blocked", "leaving"];
+        let mut row: Vec<String> = counts.iter().map(|name| cell(&group[*name])).collect();
+        row.push(age(&group["oldest_at"]));
+        let counts = ["waiting", "delivered", "redelivered", "acked", "nacked", "dead"];
+        row.extend(counts.iter().map(|name| cell(&group[*name])));
+        table.push(row);
+    }
+    table.print()
+}
+
+pub(super) fn peek(http: &Http, args: &PeekArgs) -> Result<(), Failure> {
+    let mut output = Output::new(&args.output)?;
+    let query = format!("/peek?group={}&from={}&max={}", escape(&args.group), args.from, args.max);
+    let answer = http.ask(&label(&args.queue), Method::GET, &path(&args.queue, &query), None)?;
+    for message in elements(&answer["messages"]) {
+        output.print(&args.queue, message)?;
+    }
+    output.out.flush()
+}
+
+pub(super) fn purge(http: &Http, queue: &str, group: Option<&str>) -> Result<(), Failure> {
+    let query = group.map(|group| format!("?group={}", escape(group))).unwrap_or_default();
+    count(http, queue, &path(queue, &format!("/purge{query}")), None)
+}
+
+pub(super) fn redrive(http: &Http, queue: &str, max: Option<u64>) -> Result<(), Failure> {
+    let query = max.map(|max| format!("?max={max}")).unwrap_or_default();
+    count(http, queue, &path(queue, &format!("/redrive{query}")), None)
+}
+
+pub(super) fn replay(http: &Http, args: &ReplayArgs) -> Result<(), Failure> {
+    let from = match (args.from_offset, args.from_time_ms) {
+        (Some(offset), _) => json!({ "from_offset": offset }),
+        (None, time_ms) => json!({ "from_time_ms": time_ms }),
+    };
+    let path = path(&args.queue, &format!("/groups/{}/replay", escape(&args.group)));
+    count(http, &args.queue, &path, Some(&from))
+}
+
+/// Does something of which the answer says for how many messages, and prints that.
+fn count(http: &Http, queue: &str, path: &str, body: Option<&Value>) -> Result<(), Failure> {
+    let answer = http.ask(&label(queue), Method::POST, path, body)?;
+    print(&format!("{}\n", cell(&answer["count"])))
+}
+
+/// What a failure begins with.
+pub(super) fn label(queue: &str) -> String {
+    format!("queue {queue}")
+}
+
+/// The elements of a list.
+pub(super) fn elements(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn settings(set: &[(String, String)]) -> Value {
+    let settings: Map<String, Value> = set.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+    Value::Object(settings)
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
+
+/// A moment as one reads it.
+fn age(unix_ms: &Value) -> String {
+    let moment = unix_ms.as_u64().map(|unix_ms| Moment::at(Duration::from_millis(unix_ms)));
+    moment.map_or("-".into(), |moment| moment.iso())
+}

@@ -1,0 +1,66 @@
+//! `mainstem binding`: bindings that come and go while the broker runs, and are there again after a restart.
+
+use serde_json::Value;
+
+use crate::support::{Broker, mainstem};
+
+fn list(broker: &Broker) -> Vec<Value> {
+    let printed = broker.binding(&["list", "-J"]).succeeds();
+    printed.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_binding_carries_messages_as_soon_as_it_is_there_until_it_is_removed() {
+    let broker = Broker::start(&[]);
+    broker.binding(&["add", "alarms", "--from-mqtt", "plant/+/alarm", "--to-queue", "alarms"]).succeeds();
+    broker.binding(&["add", "all", "--from-mqtt", "plant/#", "--to-topic", "telemetry"]).succeeds();
+    broker.run("pub", &["-t", "plant/7/alarm", "-m", "hot", "-q", "1"]).succeeds();
+    broker.queue(&["receive", "alarms", "-c", "1", "-f", "%h %s\\n"]).succeeds();
+    broker.kafka("consume", &["-t", "telemetry", "-c", "1", "-f", "%s\\n"]).succeeds().prints("hot\n");
+    broker.binding(&["remove", "alarms"]).succeeds();
+    broker.run("pub", &["-t", "plant/7/alarm", "-m", "again", "-q", "1"]).succeeds();
+    broker.queue(&["receive", "alarms", "-c", "1", "-W", "0"]).fails_with(27);
+    broker.kafka("consume", &["-t", "telemetry", "-c", "2", "-f", "%s\\n"]).succeeds().prints("hot\nagain\n");
+    broker.binding(&["remove", "alarms"]).fails_with(1);
+}
+
+#[test]
+fn records_of_a_topic_are_published_as_soon_as_they_are_bound() {
+    let broker = Broker::start(&[]);
+    broker
+        .binding(&["add", "out", "--from-topic", "commands", "--to-mqtt", "plant/{key}/set", "-r"])
+        .succeeds();
+    let heard = broker.sub(&["-t", "plant/+/set", "-C", "1", "-F", "%t %p"]);
+    broker.kafka("produce", &["-t", "commands", "-k", "7", "-m", "open"]).succeeds();
+    heard.finish().succeeds().prints("plant/7/set open\n");
+}
+
+#[test]
+fn bindings_that_were_added_are_there_after_a_restart() {
+    let mut broker = Broker::start(&[]);
+    broker.binding(&["add", "jobs", "--from-mqtt", "work/#", "--to-queue", "jobs", "-k", "topic"]).succeeds();
+    broker.restart();
+    let listed = list(&broker);
+    assert_eq!(listed.len(), 1);
+    assert_eq!((&listed[0]["name"], &listed[0]["key"]), (&Value::from("jobs"), &Value::from("topic")));
+    assert_eq!(listed[0]["origin"], "operations");
+    broker.run("pub", &["-t", "work/a", "-m", "x", "-q", "1"]).succeeds();
+    broker.queue(&["receive", "jobs", "-c", "1", "-f", "%k %s\\n"]).succeeds().prints("work/a x\n");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_words() {
+    let broker = Broker::start(&[]);
+    let refused = |args: &[&str], words: &str| {
+        let run = broker.binding(args).fails_with(1);
+        assert!(run.errors().contains(words), "{}", run.errors());
+    };
+    refused(&["add", "b", "--from-mqtt", "a/#/b", "--to-queue", "q"], "filter");
+    refused(&["add", "b", "--from-mqtt", "a", "--to-queue", "q/r"], "queue");
+    refused(&["add", "b c", "--from-mqtt", "a", "--to-queue", "q"], "name");
+    broker.binding(&["add", "in", "--from-mqtt", "a/#", "--to-topic", "t"]).succeeds();
+    broker.binding(&["add", "in", "--from-mqtt", "a/#", "--to-topic", "t"]).succeeds();
+    refused(&["add", "in", "--from-mqtt", "b/#", "--to-topic", "t"], "other settings");
+    refused(&["add", "out", "--from-topic", "t", "--to-mqtt", "a/{key}"], "circle");
+    mainstem(&["binding", "add", "b", "--from-mqtt", "a"], b"").fails_with(2);
+}

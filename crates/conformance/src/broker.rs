@@ -38,6 +38,8 @@ pub enum End {
 
 /// Shards that a broker has if nothing else is said: two clients of a test may meet on two of them.
 const SHARDS: u32 = 2;
+/// The configuration file, in the broker's directory, if it has one.
+const CONFIG: &str = "mainstem.toml";
 
 impl Broker {
     /// The broker that all tests of one file share: default configuration, two shards.
@@ -63,6 +65,14 @@ impl Broker {
         let dir = env::temp_dir().join(unique("mainstem-conformance"));
         fs::create_dir_all(&dir).expect("a temporary directory");
         Self::start_in(dir, settings)
+    }
+
+    /// A broker of its own with this configuration file; it dies with the value.
+    pub fn configured(config: &str) -> Self {
+        let dir = env::temp_dir().join(unique("mainstem-conformance"));
+        fs::create_dir_all(&dir).expect("a temporary directory");
+        fs::write(dir.join(CONFIG), config).expect("a file");
+        Self::start_in(dir, &[])
     }
 
     fn start_in(dir: PathBuf, settings: &[&str]) -> Self {
@@ -152,11 +162,17 @@ impl Process {
             "127.0.0.1:0",
             "--kafka-listen",
             "127.0.0.1:0",
+            "--http-listen",
+            "127.0.0.1:0",
             "--shards",
             &shards.to_string(),
             "--data",
         ]);
         command.arg(dir.join("data")).args(["--set", "runtime.first_shard_connections=0"]);
+        let config = dir.join(CONFIG);
+        if config.exists() {
+            command.arg("--config").arg(config);
+        }
         for setting in &settings {
             command.args(["--set", setting]);
         }

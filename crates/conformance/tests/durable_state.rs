@@ -3,7 +3,7 @@
 use mainstem_conformance::prelude::*;
 use mainstem_conformance::{End, Witnesses};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const ENDS: [End; 2] = [End::Kill, End::Term];
 
@@ -205,6 +205,24 @@ fn a_will_that_waits_survives() {
         let mut publisher = Client::connect(&broker, V5);
         assert_eq!(watch.drain(&mut publisher), [], "{end:?}");
     }
+}
+
+// [MQTT5-3.1.3-9]
+/// Or a broker that ends again and again would keep a will back for ever.
+#[test]
+fn a_wills_delay_goes_on_when_the_broker_ends_again() {
+    let mut broker = Broker::with(&[]);
+    let (topic, watcher) = (unique("w"), Connect::new(unique("s")).durable());
+    let (mut watch, _) = Client::connect_with(&broker, V5, &watcher);
+    watch.subscribe(&topic, 1);
+    let _connected = Client::connect_with(&broker, V5, &with_will(&unique("c"), &topic, "x", 8));
+    broker.restart(End::Kill);
+    let_pass(&broker, Duration::from_secs(6));
+    broker.end(End::Kill);
+    let begin = Instant::now();
+    broker.start(2);
+    assert_eq!(resume(&broker, V5, &watcher).expect_message().text(), "x");
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
 }
 
 // [MQTT5-3.1.3-9] [MQTT5-3.1.2-10]

@@ -122,7 +122,8 @@ fn one_wrong_bit_never_does_more_than_end_the_connection() {
                 }
             }
         }
-        let connect = Connect::new(unique("c")).will(Will::new("w", "x")).username("u").bytes(version);
+        // A wrong bit in the identifier must not make it another client's.
+        let connect = Connect::new(unique("flipped")).will(Will::new("w", "x")).username("u").bytes(version);
         for position in 0..connect.len() {
             for bit in 0..8 {
                 let mut wrong = connect.clone();

@@ -148,11 +148,11 @@ fn a_delayed_will_comes_after_its_delay() {
 fn a_new_connection_within_the_delay_cancels_the_will() {
     let (topic, id) = (unique("will"), unique("c"));
     let mut watcher = watcher(V5, &topic);
-    let connect = Connect::new(&id).session_expiry(60).will(delayed(&topic, 1));
+    let connect = Connect::new(&id).session_expiry(60).will(delayed(&topic, 5));
     Client::connect_with(Broker::shared(), V5, &connect).0.abort();
     let (mut again, connack) = Client::connect_with(Broker::shared(), V5, &Connect::new(&id).durable());
     assert!(connack.session_present);
-    again.pass(Duration::from_millis(2500));
+    again.pass(Duration::from_millis(6500));
     expect_no_will(&mut watcher, V5);
 }
 
@@ -161,12 +161,12 @@ fn a_new_connection_within_the_delay_cancels_the_will() {
 fn a_takeover_that_continues_the_session_cancels_a_delayed_will() {
     let (topic, id) = (unique("will"), unique("c"));
     let mut watcher = watcher(V5, &topic);
-    let connect = Connect::new(&id).session_expiry(60).will(delayed(&topic, 1));
+    let connect = Connect::new(&id).session_expiry(60).will(delayed(&topic, 5));
     let (mut old, _) = Client::connect_with(Broker::shared(), V5, &connect);
     let (mut new, connack) = Client::connect_with(Broker::shared(), V5, &Connect::new(&id).durable());
     assert!(connack.session_present);
     old.expect_refused(reason::SESSION_TAKEN_OVER);
-    new.pass(Duration::from_millis(2500));
+    new.pass(Duration::from_millis(6500));
     expect_no_will(&mut watcher, V5);
 }
 

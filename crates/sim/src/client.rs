@@ -251,6 +251,7 @@ impl Client {
     ) {
         let Some(session) = self.session else { return };
         let (since, asked) = (ledger.since(), ledger.tick());
+        ledger.leave(session, filter, group, self.leaving(since, asked));
         let filter = Arc::clone(filter);
         let text = filter_text(&filter, group);
         let sub = Sub { filter, group, qos, asked, since, granted: None, leaving: None, left: None };
@@ -260,6 +261,12 @@ impl Client {
         self.sends.push(frames::subscribe(self.profile.version, packet_id, &text, qos));
     }
 
+    /// From when on messages may pass a subscription by that is given up at `asked`. What is acknowledged is on its way
+    /// to sessions that end with their connection, and may come behind what they send.
+    fn leaving(&self, since: Moment, asked: Moment) -> Moment {
+        if self.lasts { asked } else { since }
+    }
+
     pub(crate) fn unsubscribe(
         &mut self,
         ledger: &mut Ledger,
@@ -267,8 +274,8 @@ impl Client {
         group: Option<&'static str>,
     ) {
         let Some(session) = self.session else { return };
-        let asked = ledger.tick();
-        ledger.leave(session, filter, group, asked);
+        let (since, asked) = (ledger.since(), ledger.tick());
+        ledger.leave(session, filter, group, self.leaving(since, asked));
         let packet_id = self.packet_id();
         let text = filter_text(filter, group);
         self.requests.insert(packet_id, Request::Unsubscribe { filter: Arc::clone(filter), group, asked });

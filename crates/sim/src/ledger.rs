@@ -173,7 +173,6 @@ impl Ledger {
 
     /// A client asks for a subscription. Returns its number in its session.
     pub(crate) fn subscribe(&mut self, session: SessionId, sub: Sub) -> usize {
-        self.leave(session, &sub.filter, sub.group, sub.asked);
         let subs = &mut self.sessions[session].subs;
         subs.push(sub);
         subs.len() - 1

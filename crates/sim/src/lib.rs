@@ -20,11 +20,13 @@
 //! The real clock, the real network, the real disk. What a broker does inside: it is judged by what its clients see.
 //!
 //! # Entry points
-//! [`try_seed`], [`trace`]; [`Flaw`] for tests that plant bugs. [`kafka`] has the same for the Kafka door.
+//! [`try_seed`], [`trace`]; [`Flaw`] for tests that plant bugs. [`kafka`] has the same for the Kafka door,
+//! [`queue`] for work queues.
 //!
 //! # Files
 //! `plan` what a run is made of · `run` steps · `finish` its end · `client` · `frames` packets · `ledger` what was
 //! promised · `machine` the broker's process · `disk` commits that take time · `flaw` planted bugs ·
+//! `world` what is under the clients of `queue` ·
 //! `heard` what the broker logs.
 
 mod client;
@@ -37,7 +39,9 @@ pub mod kafka;
 mod ledger;
 mod machine;
 mod plan;
+pub mod queue;
 mod run;
+mod world;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mainstem_broker::{Counters, Durability, MqttConfig, Shard, Shared, StoreAt, settle_origins};
 use mainstem_disk::fault::{self, Dice, FaultFs};
 use mainstem_disk::{Committer, Fs, SegmentStore, Settings};
-use mainstem_doors::{Bindings, Doors, Mail};
+use mainstem_doors::{Bindings, Doors, Mail, Table};
 use mainstem_log::{Error, Lender, Store};
 use mainstem_runtime::{Clock, ConnId, Detached, Io, Service};
 use mainstem_stream as stream;
@@ -55,6 +55,8 @@ struct Place {
 /// What leaves a shard at the end of a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
+    /// When the turn began, as the shard's clock says.
+    pub(crate) began_ms: u64,
     pub(crate) output: Vec<(LinkId, Vec<u8>)>,
     /// Connections that the broker has ended.
     pub(crate) closed: Vec<LinkId>,
@@ -63,6 +65,7 @@ pub(crate) struct Left {
 /// A running broker.
 pub(crate) struct Machine {
     shared: Arc<Shared>,
+    topics: Arc<stream::Shared>,
     shards: Vec<Doors>,
     detached: Vec<Detached<Mail>>,
     gates: Vec<Vec<Gate>>,
@@ -70,6 +73,8 @@ pub(crate) struct Machine {
     by_conn: HashMap<(usize, ConnId), LinkId>,
     /// Connections on their way to each shard, in the order of their leaving.
     arrivals: Vec<VecDeque<LinkId>>,
+    /// When each shard began its turn.
+    turns_ms: Vec<u64>,
     began_ms: u64,
 }
 
@@ -107,18 +112,20 @@ impl Machine {
             gates.push(gates_here);
         }
         settle_origins(&mut mqtt);
-        let bindings = &setup.bindings;
+        let table = Table::new(Bindings::clone(&setup.bindings));
         let doors =
-            |(mqtt, (streams, lenders))| Doors::new(mqtt, streams, lenders, Arc::clone(bindings), count);
+            |(mqtt, (streams, lenders))| Doors::new(mqtt, streams, lenders, Arc::clone(&table), count);
         let shards = mqtt.into_iter().zip(others).map(doors).collect();
         let mut machine = Self {
             shared,
+            topics,
             shards,
             detached: Io::<Mail>::detached(count, seed),
             gates,
             links: BTreeMap::new(),
             by_conn: HashMap::new(),
             arrivals: vec![VecDeque::new(); count],
+            turns_ms: vec![now_ms; count],
             began_ms: now_ms,
         };
         (0..count).for_each(|shard| machine.begin_turn(shard, now_ms));
@@ -167,6 +174,11 @@ impl Machine {
 
     pub(crate) fn shards(&self) -> usize {
         self.shards.len()
+    }
+
+    /// Where others than clients ask its queues.
+    pub(crate) fn desk(&self) -> stream::Desk {
+        stream::Desk::new(&self.topics)
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -255,7 +267,7 @@ impl Machine {
     }
 
     fn flush(&mut self, shard: usize) -> Left {
-        let mut left = Left::default();
+        let mut left = Left { began_ms: self.turns_ms[shard], ..Left::default() };
         let Self { detached, shards, by_conn, links, arrivals, .. } = self;
         let here = &mut detached[shard];
         here.end_turn(&mut shards[shard], |conn, bytes| {
@@ -284,6 +296,7 @@ impl Machine {
     /// It begins the next.
     pub(crate) fn begin_turn(&mut self, shard: usize, now_ms: u64) {
         let clock = clock(self.began_ms, now_ms);
+        self.turns_ms[shard] = now_ms;
         self.detached[shard].begin_turn(&mut self.shards[shard], clock);
     }
 

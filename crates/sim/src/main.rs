@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use mainstem_sim::{Sound, Tally, Violation, kafka};
+use mainstem_sim::{Sound, Tally, Violation, kafka, queue};
 
 const USAGE: &str = "\
-usage: mainstem-sim [--door mqtt|kafka] [--seed N [--trace] | --seeds A..B] [--seconds N] [--all]
+usage: mainstem-sim [--door mqtt|kafka|queue] [--seed N [--trace] | --seeds A..B] [--seconds N] [--all]
 
   --door DOOR  whose clients there are (mqtt)
   --seed N     this seed only
@@ -22,6 +22,7 @@ enum Door {
     #[default]
     Mqtt,
     Kafka,
+    Queue,
 }
 
 impl Door {
@@ -29,6 +30,7 @@ impl Door {
         match self {
             Self::Mqtt => "mqtt",
             Self::Kafka => "kafka",
+            Self::Queue => "queue",
         }
     }
 
@@ -36,6 +38,7 @@ impl Door {
         match self {
             Self::Mqtt => mainstem_sim::try_seed(seed, &mut Sound),
             Self::Kafka => kafka::try_seed(seed, &mut Sound),
+            Self::Queue => queue::try_seed(seed, &mut Sound),
         }
     }
 
@@ -43,6 +46,7 @@ impl Door {
         match self {
             Self::Mqtt => mainstem_sim::trace(seed, &mut Sound),
             Self::Kafka => kafka::trace(seed, &mut Sound),
+            Self::Queue => queue::trace(seed, &mut Sound),
         }
     }
 }
@@ -64,6 +68,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Option<Options> {
                 options.door = match arguments.next()?.as_str() {
                     "mqtt" => Door::Mqtt,
                     "kafka" => Door::Kafka,
+                    "queue" => Door::Queue,
                     _ => return None,
                 }
             }

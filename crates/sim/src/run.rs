@@ -285,7 +285,8 @@ impl<'a> Run<'a> {
             if is_cut {
                 self.links.remove(&id);
             } else if let Some(link) = self.links.get_mut(&id) {
-                link.closed_ms = Some(self.now_ms);
+                // The session's expiry counts from then.
+                link.closed_ms = Some(left.began_ms);
                 link.up.clear();
                 let client = &self.clients[link.client];
                 if let Some(session) = client.session.filter(|_| client.link == Some(id)) {

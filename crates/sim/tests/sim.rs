@@ -9,7 +9,7 @@ mod flaws;
 use std::ops::Range;
 use std::panic;
 
-use mainstem_sim::{Sound, Tally, Violation, kafka, trace, try_seed};
+use mainstem_sim::{Sound, Tally, Violation, kafka, queue, trace, try_seed};
 
 /// What the smoke run takes.
 const SMOKE: Range<u64> = 100..200;
@@ -49,6 +49,11 @@ fn kafka_clients_see_what_they_were_promised() {
     run("kafka", |seed| kafka::try_seed(seed, &mut Sound));
 }
 
+#[test]
+fn users_of_queues_see_what_they_were_promised() {
+    run("queue", |seed| queue::try_seed(seed, &mut Sound));
+}
+
 /// Twice the same, and not the same with another seed.
 fn check_traces(trace: impl Fn(u64) -> Vec<String>) {
     for seed in 0..10 {
@@ -65,6 +70,7 @@ fn check_traces(trace: impl Fn(u64) -> Vec<String>) {
 fn the_same_seed_gives_the_same_trace() {
     check_traces(|seed| trace(seed, &mut Sound));
     check_traces(|seed| kafka::trace(seed, &mut Sound));
+    check_traces(|seed| queue::trace(seed, &mut Sound));
 }
 
 /// Looks for a seed that finds a planted bug, in these words. What panics in a broker that was given wrong data is
@@ -89,7 +95,11 @@ fn every_planted_bug_is_found() {
     let kafka = flaws::kafka::ALL
         .iter()
         .filter(|(name, words, make)| !is_found(name, words, |seed| kafka::try_seed(seed, &mut *make())));
-    let missed: Vec<&str> = mqtt.map(|flaw| flaw.0).chain(kafka.map(|flaw| flaw.0)).collect();
+    let queue = flaws::queue::ALL
+        .iter()
+        .filter(|(name, words, make)| !is_found(name, words, |seed| queue::try_seed(seed, &mut *make())));
+    let names = mqtt.map(|flaw| flaw.0).chain(kafka.map(|flaw| flaw.0)).chain(queue.map(|flaw| flaw.0));
+    let missed: Vec<&str> = names.collect();
     drop(panic::take_hook());
     assert!(missed.is_empty(), "not found within {PLANTED_WITHIN} seeds: {missed:?}");
 }

@@ -258,11 +258,13 @@ impl Transactor {
         if code == ErrorCode::ConcurrentTransactions.code() || (desk.is_troubled && is_storage(code)) {
             return Ok(());
         }
-        // Of what was deleted a partition may know no more than the end of a transaction.
-        let part = self.open.as_ref().and_then(|open| open.next.as_ref()).map(|(part, _)| *part);
-        let is_deleted = part.is_some_and(|part| desk.ledger.deletable(part) > 0);
-        let is_lost = is_deleted && code == ErrorCode::OutOfOrderSequenceNumber.code();
-        if self.manner.is_alone && !is_lost {
+        if step == Step::Produce
+            && code == ErrorCode::OutOfOrderSequenceNumber.code()
+            && self.may_be_unknown(desk)
+        {
+            return self.give_up(desk.ledger);
+        }
+        if self.manner.is_alone {
             let name = &self.manner.name;
             return Err(Violation(format!(
                 "{name}, which is alone, is answered with {} at {step:?}",
@@ -273,6 +275,13 @@ impl Transactor {
             return desk.unexpected(&format!("{step:?}"), code);
         }
         self.give_up(desk.ledger)
+    }
+
+    /// Whether a partition may know nothing of what this transaction has written to it: with records that were
+    /// deleted, a loss of power takes what was known of who had sent them.
+    fn may_be_unknown(&self, desk: &Desk<'_>) -> bool {
+        let next = self.open.as_ref().and_then(|open| open.next.as_ref());
+        desk.has_lost_power && next.is_some_and(|(part, _)| desk.ledger.deletable(*part) > 0)
     }
 
     /// Forgets its transaction, which its next beginning ends.

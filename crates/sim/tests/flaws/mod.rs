@@ -2,6 +2,7 @@
 //! between it and its clients.
 
 pub(crate) mod kafka;
+pub(crate) mod queue;
 mod stores;
 
 use std::collections::HashMap;

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use mainstem_log::{Appended, Completion, Durability, Error, LogId, Options, Status, Store, Ticket, batches};
+use mainstem_log::{
+    Appended, BatchBuilder, Completion, Durability, Error, LogId, Options, Status, Store, Ticket, batches,
+};
 
 /// Implements the rest of a store by the one it wraps.
 macro_rules! as_wrapped {
@@ -193,5 +195,94 @@ impl Store for LostBatch {
             }
         }
         Ok(())
+    }
+}
+
+/// What is done to a record of the state of queues before it is appended: its key and its value.
+pub(crate) type Change = fn(&[u8], &mut Vec<u8>, &mut Option<&'static [u8]>);
+
+/// Changes what is kept of the state of queues, or lets more of their messages go than may.
+pub(crate) struct Changed {
+    store: Box<dyn Store>,
+    change: Option<Change>,
+    /// Logs of messages, and of the state of queues.
+    messages: Vec<LogId>,
+    states: Vec<LogId>,
+}
+
+impl Changed {
+    pub(crate) fn new(store: Box<dyn Store>, change: Option<Change>) -> Self {
+        Self { store, change, messages: Vec::new(), states: Vec::new() }
+    }
+}
+
+impl Store for Changed {
+    fn names(&self) -> Vec<String> {
+        self.store.names()
+    }
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        let log = self.store.open(name, options)?;
+        if name.starts_with("q-") {
+            self.states.push(log);
+        } else if name.starts_with("p-") {
+            self.messages.push(log);
+        }
+        Ok(log)
+    }
+
+    fn remove(&mut self, log: LogId) -> Result<(), Error> {
+        self.store.remove(log)
+    }
+
+    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
+        let Some(change) = self.change.filter(|_| self.states.contains(&log)) else {
+            return self.store.append(log, batch);
+        };
+        let mut builder = BatchBuilder::default();
+        for record in batches(batch).flat_map(|batch| batch.records().flatten().collect::<Vec<_>>()) {
+            let (mut key, mut value) = (None, record.value.unwrap_or_default().to_vec());
+            if let Some(own) = record.key {
+                let keys = [b"snapshot".as_slice(), b"begin", b"part", b"end", b"aside"];
+                key = keys.into_iter().find(|known| *known == own);
+                change(own, &mut value, &mut key);
+            }
+            builder.push(record.timestamp_ms, key, Some(&value));
+        }
+        self.store.append(log, builder.finish())
+    }
+
+    fn commit(&mut self) {
+        self.store.commit();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        self.store.completions(into);
+    }
+
+    fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
+        self.store.read(log, offsets, max, into)
+    }
+
+    fn status(&self, log: LogId) -> Status {
+        self.store.status(log)
+    }
+
+    fn find_time(&mut self, log: LogId, at_ms: i64) -> Result<Option<mainstem_log::Found>, Error> {
+        self.store.find_time(log, at_ms)
+    }
+
+    fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
+        let is_early = self.change.is_none() && self.messages.contains(&log);
+        let offset = if is_early { self.store.status(log).committed } else { offset };
+        self.store.truncate_prefix(log, offset)
+    }
+
+    fn truncate_suffix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
+        self.store.truncate_suffix(log, offset)
+    }
+
+    fn tend(&mut self, unix_ms: u64) -> Option<u64> {
+        self.store.tend(unix_ms)
     }
 }

@@ -1,0 +1,120 @@
+//! Those who send: single messages and many, with keys, priorities, delays, times to live and identifiers, and again
+//! where they do not know what has become of one that has an identifier.
+
+use mainstem_log::{Header, put_headers};
+use mainstem_queue::{NewMessage, Reply, Request, header};
+
+use super::client::{Client, Desk};
+use super::ledger::{Message, MessageId, Outcome, Pending};
+use super::plan::Role;
+use crate::plan::pick;
+
+/// Requests that have not been answered, at most.
+const WAITING_MAX: usize = 4;
+
+#[derive(Debug, Default)]
+pub(crate) struct Producer {
+    /// Messages with identifiers of which nobody knows whether they were taken.
+    unknown: Vec<MessageId>,
+    /// Messages of which no answer came.
+    unsure: Vec<MessageId>,
+    /// It has not sent anything yet: no run is without a message.
+    has_sent: bool,
+}
+
+impl Producer {
+    fn invent(desk: &mut Desk<'_>, queue: usize) -> MessageId {
+        let plan = desk.plan;
+        let dice = &mut *desk.dice;
+        let delay_ms = if dice.chance(plan.delays) { pick(dice, &[1, 200, 3_000, 15_000]) } else { 0 };
+        let ttl_ms = if dice.chance(plan.ttls) { pick(dice, &[1, 500, 5_000, 60_000]) } else { 0 };
+        desk.ledger.messages.push(Message {
+            queue,
+            key: dice.chance(plan.keys).then(|| dice.below(4)),
+            priority: if dice.chance(plan.priorities) { dice.below(10) as u8 } else { 0 },
+            delay_ms,
+            ttl_ms,
+            has_id: dice.chance(plan.ids),
+            attempts: Vec::new(),
+        });
+        desk.ledger.messages.len() - 1
+    }
+
+    fn send(desk: &mut Desk<'_>, queue: usize, ids: Vec<MessageId>) {
+        let messages = ids.iter().map(|id| new_message(*id, &desk.ledger.messages[*id])).collect();
+        desk.asks.push_back((queue, Request::Send(messages), ids));
+    }
+}
+
+/// A message as it is sent. It says which one it is.
+fn new_message(id: MessageId, message: &Message) -> NewMessage {
+    let mut value = format!("{id};").into_bytes();
+    let len = if id.is_multiple_of(19) { 3_000 } else { value.len() + id % 7 };
+    value.resize(len, b'x');
+    let asked = [
+        (header::PRIORITY, (message.priority > 0).then(|| message.priority.to_string())),
+        (header::DELAY_MS, (message.delay_ms > 0).then(|| message.delay_ms.to_string())),
+        (header::TTL_MS, (message.ttl_ms > 0).then(|| message.ttl_ms.to_string())),
+        (header::DEDUP_ID, message.has_id.then(|| format!("id-{id}"))),
+    ];
+    let asked: Vec<(&str, String)> =
+        asked.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let mut headers = Vec::new();
+    if !asked.is_empty() {
+        let all = asked.iter().map(|(key, value)| Header { key, value: Some(value.as_bytes()) });
+        put_headers(all, &mut headers);
+    }
+    NewMessage { key: message.key.map(|key| format!("k{key}").into_bytes()), value, headers }
+}
+
+impl Client for Producer {
+    fn act(&mut self, desk: &mut Desk<'_>) {
+        if desk.waiting >= WAITING_MAX {
+            return;
+        }
+        let unsure = std::mem::take(&mut self.unsure);
+        self.unknown.extend(unsure.into_iter().filter(|id| desk.ledger.messages[*id].has_id));
+        if !self.unknown.is_empty() && desk.dice.chance(if desk.is_ending { 100 } else { 40 }) {
+            let at = desk.dice.below(self.unknown.len() as u64) as usize;
+            let id = self.unknown.swap_remove(at);
+            let queue = desk.ledger.messages[id].queue;
+            return Self::send(desk, queue, vec![id]);
+        }
+        if (desk.is_ending || desk.ledger.messages.len() >= desk.plan.messages_max) && self.has_sent {
+            return;
+        }
+        self.has_sent = true;
+        let is_temporary = desk.dice.chance(5);
+        let queue = desk.any_queue(|role| match role {
+            Role::Main { .. } => !is_temporary,
+            Role::Dead => false,
+            Role::Temporary => is_temporary,
+        });
+        let count = pick(desk.dice, &[1, 1, 2, 5, 20]);
+        let ids = (0..count).map(|_| Self::invent(desk, queue)).collect();
+        Self::send(desk, queue, ids);
+    }
+
+    fn answered(&mut self, desk: &mut Desk<'_>, pending: &Pending, _: &Reply) {
+        for id in &pending.messages {
+            let message = &desk.ledger.messages[*id];
+            let last = message.attempts.last().map(|attempt| attempt.outcome);
+            // One that was taken may be sent once more, and count for nothing.
+            let is_repeated = message.is_taken() && !desk.is_ending && desk.dice.chance(10);
+            if message.has_id
+                && ((last == Some(Outcome::Unknown) && !message.is_taken()) || is_repeated)
+                && desk.plan.queues[message.queue].role != Role::Temporary
+            {
+                self.unknown.push(*id);
+            }
+        }
+    }
+
+    fn lost(&mut self, pending: &Pending) {
+        self.unsure.extend(&pending.messages);
+    }
+
+    fn is_done(&self) -> bool {
+        self.unknown.is_empty() && self.unsure.is_empty()
+    }
+}

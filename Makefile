@@ -13,7 +13,7 @@ SIM_SECONDS ?= 300
 # ARGS="fan-out-qos2 --rounds 5".
 ARGS ?=
 
-.PHONY: help run test fuzz sim bench bench-kafka bench-peers bench-bus soak
+.PHONY: help run test fuzz sim bench bench-kafka bench-queue bench-peers bench-bus soak
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -43,6 +43,10 @@ bench: ## Measure the broker beside its peers (docs/benchmarks.md)
 bench-kafka: ## Measure the Kafka door beside Apache Kafka (docs/benchmarks.md)
 	@xtask/setup cc
 	cargo xtask bench-kafka $(ARGS)
+
+bench-queue: ## Measure work queues beside RabbitMQ and NATS JetStream (docs/benchmarks.md)
+	@xtask/setup cc
+	cargo xtask bench-queue $(ARGS)
 
 bench-peers: ## Install the peers that a package registry has, into target/peers
 	@xtask/setup cc

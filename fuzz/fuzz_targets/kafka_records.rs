@@ -5,8 +5,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mainstem_kafka::record::{Header, Headers, Marker, put_headers};
-use mainstem_log::{Batch, Compression, Record, batches, rebuild};
+use mainstem_kafka::record::Marker;
+use mainstem_log::{Batch, Compression, Header, Headers, Record, batches, put_headers, rebuild};
 
 fuzz_target!(|input: &[u8]| {
     for batch in batches(input) {

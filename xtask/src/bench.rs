@@ -1,14 +1,14 @@
-//! `cargo xtask bench` and `bench-kafka`: the broker and its peers side by side, in one run on one machine.
+//! `cargo xtask bench`, `bench-kafka` and `bench-queue`: the broker and its peers side by side, in one run on one machine.
 //!
-//! Each row is a load of `mainstem bench mqtt` or `mainstem bench kafka`, put on each broker in turn, a fresh process each time, and
+//! Each row is a load of `mainstem bench mqtt`, `kafka` or `queue`, put on each broker in turn, a fresh process each time, and
 //! that for so many rounds (A B C A B C): what the machine does meanwhile hits all of them alike. What counts are the
 //! ratios of medians. Nothing fails because a number is bad; only what could not be run is an error.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `rows`, `kafka_rows` | what is measured, and the targets |
+//! | `rows`, `kafka_rows`, `queue_rows` | what is measured, and the targets |
 //! | `metric` | one number of a report: its name, where it stands, how it is printed |
-//! | `brokers` | the brokers: where their binaries are, how they are started |
+//! | `brokers`, `rabbit` | the brokers: where their binaries are, how they are started |
 //! | `server`, `ready` | one running broker; whether a Kafka broker answers |
 //! | `table` | medians, ratios and verdicts as text |
 //! | `machine` | what it ran on |
@@ -17,6 +17,8 @@ mod brokers;
 mod kafka_rows;
 pub(crate) mod machine;
 mod metric;
+mod queue_rows;
+mod rabbit;
 mod ready;
 mod rows;
 pub(crate) mod server;
@@ -26,6 +28,7 @@ use crate::Outcome;
 use crate::ci::run_command;
 use brokers::Broker;
 use kafka_rows::KAFKA_ROWS;
+use queue_rows::QUEUE_ROWS;
 use rows::{ROWS, Row};
 use serde_json::{Value, json};
 use server::Server;
@@ -67,6 +70,15 @@ pub(crate) const KAFKA: Suite = Suite {
     peers: &brokers::KAFKA,
     generator: &["bench", "kafka"],
     warmup_s: 5,
+    seconds: 5,
+};
+
+/// Work queues.
+pub(crate) const QUEUE: Suite = Suite {
+    rows: &QUEUE_ROWS,
+    peers: &brokers::QUEUE,
+    generator: &["bench", "queue"],
+    warmup_s: 2,
     seconds: 5,
 };
 
@@ -169,7 +181,7 @@ impl Run {
         fs::create_dir_all(&scratch).map_err(|error| at(&scratch, &error))?;
         let generator = scratch.join("mainstem");
         fs::copy(&binary, &generator).map_err(|error| at(&binary, &error))?;
-        let brokers = brokers::find(root, &generator, plan.suite.peers, &plan.peers)?;
+        let brokers = brokers::find(root, &generator, &scratch, plan.suite.peers, &plan.peers)?;
         let (raw_path, text_path) =
             (directory.join(format!("{stamp}.jsonl")), directory.join(format!("{stamp}.txt")));
         let create = |path: &Path| File::create(path).map_err(|error| at(path, &error));
@@ -250,9 +262,10 @@ impl Run {
     fn measure(&self, row: &Row, broker: &Broker, plan: &Plan) -> Outcome<Value> {
         let (mut server, ready) = broker.start(&self.root, &self.scratch, row.ground)?;
         if let Some(first) = broker.exercise() {
-            self.load(first, &server, plan)?;
+            self.load(first, &server, &[], plan)?;
         }
-        let mut report = self.load(row.load, &server, plan)?;
+        let dialect = broker.dialect(row.ground, server.port);
+        let mut report = self.load(row.load, &server, &dialect, plan)?;
         report["ready_s"] = json!(ready.as_secs_f64());
         if let Some(then) = &row.then {
             let port = server.port;
@@ -265,7 +278,7 @@ impl Run {
                 "rss_mib": server.resident_mib()?,
                 "data_mib": data >> 20,
             });
-            merge(&mut report, self.load(then.load, &server, plan)?);
+            merge(&mut report, self.load(then.load, &server, &dialect, plan)?);
         }
         server.stop()?;
         let directory = broker.directory(&self.scratch);
@@ -273,9 +286,9 @@ impl Run {
         Ok(report)
     }
 
-    fn load(&self, load: &[&str], server: &Server, plan: &Plan) -> Outcome<Value> {
+    fn load(&self, load: &[&str], server: &Server, dialect: &[String], plan: &Plan) -> Outcome<Value> {
         let mut command = Command::new(&self.generator);
-        command.args(plan.suite.generator).args(load).arg("--json").stdin(Stdio::null());
+        command.args(plan.suite.generator).args(load).args(dialect).arg("--json").stdin(Stdio::null());
         command.args(["--port", &server.port.to_string(), "--broker-pid", &server.pid().to_string()]);
         for (option, seconds) in [("--duration", plan.seconds), ("--warmup", plan.suite.warmup_s)] {
             if !load.contains(&option) {

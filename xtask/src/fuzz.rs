@@ -28,10 +28,8 @@ pub(crate) fn smoke(root: &Path, seconds_each: u32) -> Outcome {
 /// `seed` is libFuzzer's option; 0 lets it choose.
 fn fuzz(root: &Path, seconds_each: u32, seed: &str) -> Outcome {
     for package in ["mqtt", "kafka", "compress"] {
-        if root.join(format!("crates/{package}/examples/fuzz_seeds.rs")).exists() {
-            let package = format!("mainstem-{package}");
-            run_command(root, "cargo", &["run", "--quiet", "-p", &package, "--example", "fuzz_seeds"], &[])?;
-        }
+        let (package, example) = (format!("mainstem-{package}"), format!("fuzz_seeds_{package}"));
+        run_command(root, "cargo", &["run", "--quiet", "-p", &package, "--example", &example], &[])?;
     }
     let limit = format!("-max_total_time={seconds_each}");
     for target in targets(root)? {

@@ -5,7 +5,7 @@
 //! - `config-reference`: the page of all configuration keys, which the broker prints from its own types.
 //! - `conformance`: the tables that lead from a statement of the specification to the tests that show it.
 //! - `fuzz`: each fuzz target for so many seconds.
-//! - `bench`, `bench-kafka`, `bench-peers`: the broker and its peers side by side; installing the peers.
+//! - `bench`, `bench-kafka`, `bench-queue`, `bench-peers`: the broker and its peers side by side; installing the peers.
 //! - `bench-bus`: the bus beside other buses and channels.
 //! - `soak`: many loads at once for a long time, watching for loss, growth and panics; and a broker that is killed.
 //! - `sim`: tests that take seeds, with as many seeds as there is time for.
@@ -45,12 +45,16 @@ usage: cargo xtask <chore>
                           measure the broker beside its peers (3 rounds of 8 seconds)
   bench-kafka [ROW...] [--rounds N] [--seconds N] [--peers A,B]
                           measure the Kafka door beside Apache Kafka (3 rounds of 5 seconds)
+  bench-queue [ROW...] [--rounds N] [--seconds N] [--peers A,B]
+                          measure work queues beside RabbitMQ and JetStream (3 rounds of 5 seconds)
   bench log [ROW...]      measure the segment log beside bare system calls
+  bench queues [ROW...]   measure work queues of a program, without a broker
   bench-peers             install peers that are missing into target/peers
   bench-bus [--rounds N]  measure the bus beside its peers (3 rounds)
   soak [--seconds N]      both of the following, each for half of N seconds (3600)
   soak many [--seconds N] many loads at once
   soak kill [--seconds N] [--seed N] [--rate N] [--shards N] [--end kill|term|never] [--broker mosquitto] [--forget]
+            [--lazyfs PROGRAM] [--durability fsync|os|none]
                           kill the broker under load, again and again (docs/benchmarks.md)
   sim [--seconds N] [--seed N]
                           crash the log and whole brokers as often as N seconds (300) allow, from seed N on, or from a new one";
@@ -71,9 +75,11 @@ fn main() -> ExitCode {
             .parse()
             .map_err(|_| format!("--seconds takes a number, not `{seconds}`"))
             .and_then(|seconds| fuzz::run(root, seconds)),
-        ["bench", "log", ref rows @ ..] => bench_log(root, rows),
+        ["bench", "log", ref rows @ ..] => bench_crate(root, "mainstem-disk", "log", rows),
+        ["bench", "queues", ref rows @ ..] => bench_crate(root, "mainstem-queues", "queues", rows),
         ["bench", ref rest @ ..] => bench::run(root, &bench::MQTT, rest),
         ["bench-kafka", ref rest @ ..] => bench::run(root, &bench::KAFKA, rest),
+        ["bench-queue", ref rest @ ..] => bench::run(root, &bench::QUEUE, rest),
         ["bench-peers"] => bench::install(root),
         ["bench-bus", ref rest @ ..] => bench_bus::run(root, rest),
         ["soak", ref rest @ ..] => soak::run(root, rest),
@@ -89,8 +95,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// `cargo xtask bench log`: the segment log beside bare system calls (`crates/disk/benches/log.rs`).
-fn bench_log(root: &Path, rows: &[&str]) -> Outcome {
-    let measure = ["bench", "--quiet", "--package", "mainstem-disk", "--bench", "log", "--"];
+/// `cargo xtask bench log` and `cargo xtask bench queues`: what a crate measures of itself in its `benches`.
+fn bench_crate(root: &Path, package: &str, name: &str, rows: &[&str]) -> Outcome {
+    let measure = ["bench", "--quiet", "--package", package, "--bench", name, "--"];
     ci::run_command(root, "cargo", &[&measure, rows].concat(), &[])
 }

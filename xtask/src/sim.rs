@@ -20,7 +20,7 @@ struct Program {
     in_smoke: bool,
 }
 
-const PROGRAMS: [Program; 5] = [
+const PROGRAMS: [Program; 6] = [
     Program {
         name: "crashes of the log",
         package: "mainstem-disk",
@@ -54,6 +54,13 @@ const PROGRAMS: [Program; 5] = [
         package: "mainstem-sim",
         target: "sim",
         test: "kafka_clients_see_what_they_were_promised",
+        in_smoke: false,
+    },
+    Program {
+        name: "whole brokers, with work queues",
+        package: "mainstem-sim",
+        target: "sim",
+        test: "users_of_queues_see_what_they_were_promised",
         in_smoke: false,
     },
 ];

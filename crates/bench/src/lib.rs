@@ -1,5 +1,5 @@
 //! The load generators behind `mainstem bench`: the one for MQTT puts traffic on a broker and counts what arrives,
-//! the one for Kafka is in `kafka`.
+//! the one for Kafka is in `kafka`, the one for work queues of several kinds in `queue`.
 //!
 //! What is reported is what receivers got, never what was sent. Every payload carries the moment its message
 //! was due and a sequence number, so that lost, repeated, reordered and late messages are all found. The load is
@@ -11,7 +11,8 @@
 //! send leaves in one write per turn; nothing is allocated per message; and there is one timer per thread, not
 //! one per message.
 //!
-//! This crate knows nothing of the broker but its wire protocols; it works against any MQTT or Kafka broker.
+//! This crate knows nothing of the broker but its wire protocols; it works against any MQTT or Kafka broker, and
+//! against servers of work queues that speak MQTT, AMQP or NATS.
 //!
 //! | file | holds |
 //! |---|---|
@@ -28,6 +29,7 @@
 //! | `stored` | retained messages, and those that wait for sessions: storing and fetching them |
 //! | `process`, `monitor`, `report` | /proc, who is watched there, and what the caller gets |
 //! | `kafka` and the files below it | the generator for Kafka brokers |
+//! | `queue` and the files below it | the generator for work queues |
 
 mod account;
 mod alarm;
@@ -42,6 +44,7 @@ mod options;
 mod plan;
 mod process;
 mod publisher;
+mod queue;
 mod report;
 mod run;
 mod schedule;
@@ -58,5 +61,9 @@ pub use kafka::{
     Acks, FetchReport, KafkaCost, KafkaOptions, KafkaReport, ProduceReport, Shape, Work, run_kafka,
 };
 pub use options::{Load, Options, Part, Scenario};
+pub use queue::{
+    ConsumeReport, EnqueueReport, QueueDurability, QueueOptions, QueueProtocol, QueueReport, QueueType,
+    QueueWork, run_queue,
+};
 pub use report::{BrokerCost, IdleReport, Latency, Report, StoredReport, TrafficReport};
 pub use run::run;

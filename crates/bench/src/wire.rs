@@ -39,8 +39,9 @@ impl Stamp {
         })
     }
 
+    /// Appends the stamp, as [`Stamp::read`] reads it.
     #[inline]
-    fn append(&self, out: &mut Vec<u8>) {
+    pub(crate) fn append(&self, out: &mut Vec<u8>) {
         let mut bytes = [0; STAMP_BYTES];
         bytes[..8].copy_from_slice(&self.due_ns.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.stream.to_le_bytes());

@@ -4,7 +4,7 @@
 //! raised so that none drops anything because of a setting; nothing is logged. Where what is kept on disk is measured,
 //! those take part that keep something, and Mainstem once more with each weaker durability.
 
-use super::{Server, at, machine, ready};
+use super::{Server, at, machine, rabbit, ready};
 use crate::Outcome;
 use crate::ci::run_command;
 use std::env;
@@ -23,6 +23,10 @@ pub(super) const PEERS: [&str; 7] =
 /// The peers of the Kafka door.
 pub(super) const KAFKA: [&str; 2] = ["mainstem-os", "kafka"];
 
+/// The peers of work queues. Two of each: how soon a message is on the disk is what they differ in.
+pub(super) const QUEUE: [&str; 6] =
+    ["mainstem-os", "rabbit-quorum", "rabbit-classic", "jetstream", "jetstream-sync", "fluxmq"];
+
 /// The identifier of a cluster of one, as Kafka writes such: 16 bytes in base64.
 const KAFKA_CLUSTER: &str = "bWFpbnN0ZW0tYmVuY2gtMA";
 
@@ -35,6 +39,8 @@ pub(super) enum Ground {
     Disk,
     /// The Kafka door.
     Kafka,
+    /// Work queues.
+    Queue,
 }
 
 impl Ground {
@@ -44,6 +50,7 @@ impl Ground {
             Self::Memory => &IN_MEMORY,
             Self::Disk => &ON_DISK,
             Self::Kafka => &KAFKA,
+            Self::Queue => &QUEUE,
         }
     }
 }
@@ -55,6 +62,8 @@ pub(super) struct Broker {
     /// What its binary says when asked.
     pub(super) version: String,
     binary: PathBuf,
+    /// Another server that it needs all the time.
+    names: Option<Server>,
 }
 
 /// Mainstem and those of its `peers` that are there: all, or the named ones.
@@ -64,6 +73,7 @@ pub(super) struct Broker {
 pub(super) fn find(
     root: &Path,
     mainstem: &Path,
+    scratch: &Path,
     peers: &[&'static str],
     named: &[String],
 ) -> Outcome<Vec<Broker>> {
@@ -76,7 +86,13 @@ pub(super) fn find(
         let found =
             if peer.starts_with("mainstem-") { Some(mainstem.to_owned()) } else { binary_of(root, peer)? };
         match found {
-            Some(binary) => brokers.push(Broker::new(peer, binary)),
+            Some(binary) => {
+                let mut broker = Broker::new(peer, binary);
+                if is_rabbit(peer) {
+                    broker.names = Some(rabbit::name_server(scratch, peer)?);
+                }
+                brokers.push(broker);
+            }
             None if is_named => return Err(format!("{peer} is not here: {}", how_to_get(peer))),
             None => {}
         }
@@ -90,7 +106,15 @@ pub(super) fn how_to_get(peer: &str) -> &'static str {
         "flashmq" => "FLASHMQ has to name its binary",
         "rumqttd" => "`make bench-peers` installs it, or RUMQTTD names its binary",
         "mosquitto" => "install the package of that name",
-        "nats" => "NATS has to name the binary nats-server, or it is on PATH",
+        "nats" | "jetstream" | "jetstream-sync" => {
+            "`make bench-peers` installs it, or NATS names the binary nats-server, or it is on PATH"
+        }
+        "rabbit-quorum" | "rabbit-classic" => {
+            "install the package rabbitmq-server, or RABBITMQ names the script of that name in its own directory"
+        }
+        "fluxmq" => {
+            "FLUXMQ has to name a program that runs it, for AMQP 0-9-1 on the port it gets as its argument"
+        }
         "kafka" => {
             "`make bench-peers` installs it, or KAFKA names the directory with its jars; and Java is needed"
         }
@@ -100,14 +124,22 @@ pub(super) fn how_to_get(peer: &str) -> &'static str {
 
 /// The binary that the environment names, or one on PATH, or one that `make bench-peers` installed.
 fn binary_of(root: &Path, peer: &str) -> Outcome<Option<PathBuf>> {
-    if let Some(named) = env::var_os(peer.to_uppercase()) {
+    let variable = match peer {
+        "jetstream" | "jetstream-sync" => "NATS".to_owned(),
+        "rabbit-quorum" | "rabbit-classic" => "RABBITMQ".to_owned(),
+        peer => peer.to_uppercase(),
+    };
+    if let Some(named) = env::var_os(variable) {
         let path = fs::canonicalize(&named).map_err(|error| at(Path::new(&named), &error))?;
         return Ok(Some(path));
     }
     let file = match peer {
-        "flashmq" | "mochi" => return Ok(None),
+        "flashmq" | "mochi" | "fluxmq" => return Ok(None),
         "kafka" => return Ok(Some(root.join(KAFKA_JARS)).filter(|jars| jars.is_dir())),
-        "nats" => "nats-server",
+        "nats" | "jetstream" | "jetstream-sync" => "nats-server",
+        "rabbit-quorum" | "rabbit-classic" => {
+            return Ok(Some(PathBuf::from(rabbit::SCRIPT)).filter(|script| script.is_file()));
+        }
         peer => peer,
     };
     let path = env::var_os("PATH").unwrap_or_default();
@@ -120,32 +152,54 @@ fn binary_of(root: &Path, peer: &str) -> Outcome<Option<PathBuf>> {
 /// Where the jars of Apache Kafka are, unless the environment names another directory.
 const KAFKA_JARS: &str = "target/peers/kafka";
 
-/// Installs the peers that a package registry has and that are not here yet, into `target/peers`.
+/// Installs the peers that a package registry has and that are not here yet, into `target/peers`; and RabbitMQ where
+/// packages may not start services.
 ///
 /// # Errors
-/// If one cannot be installed.
+/// If one cannot be installed. The others are, as far as they can be.
 pub(crate) fn install(root: &Path) -> Outcome {
     // Not with the versions it locks: one of them is refused by compilers of today.
     let rumqttd = ["install", "rumqttd", "--quiet", "--root", "target/peers"];
-    install_one(root, "rumqttd", "cargo", &rumqttd)?;
     let jars = format!("-DoutputDirectory={}", root.join(KAFKA_JARS).display());
     let kafka = ["-q", "-f", "bench/kafka/pom.xml", "dependency:copy-dependencies", &jars];
-    install_one(root, "kafka", "mvn", &kafka)
+    let programs = root.join("target/peers/bin").display().to_string();
+    let nats = ["-C", "bench/nats", "install", "tool"];
+    let rabbit = ["install", "--yes", "--no-install-recommends", "rabbitmq-server"];
+    let outcomes = [
+        install_one(root, "rumqttd", "cargo", &rumqttd, &[]),
+        install_one(root, "kafka", "mvn", &kafka, &[]),
+        install_one(root, "nats", "go", &nats, &[("GOBIN", &programs)]),
+        if rabbit::is_installable() || binary_of(root, "rabbit-quorum")?.is_some() {
+            let quiet = [("DEBIAN_FRONTEND", "noninteractive")];
+            install_one(root, "rabbit-quorum", "apt-get", &rabbit, &quiet)
+        } else {
+            println!("rabbitmq is not here: {}", how_to_get("rabbit-quorum"));
+            Ok(())
+        },
+    ];
+    let failures: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-fn install_one(root: &Path, peer: &str, program: &str, arguments: &[&str]) -> Outcome {
+fn install_one(
+    root: &Path,
+    peer: &str,
+    program: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Outcome {
     if let Some(present) = binary_of(root, peer)? {
         println!("{peer} is here: {}", present.display());
         return Ok(());
     }
-    println!("installing {peer} into target/peers (once)");
-    run_command(root, program, arguments, &[])
+    println!("installing {peer} (once)");
+    run_command(root, program, arguments, environment)
 }
 
 impl Broker {
     fn new(name: &'static str, binary: PathBuf) -> Self {
         let version = version(name, &binary);
-        Self { name, version, binary }
+        Self { name, version, binary, names: None }
     }
 
     /// Starts it with files of its own below `scratch`. How long it took until it could be used.
@@ -224,7 +278,14 @@ impl Broker {
             ("mosquitto", Ground::Memory) => command.arg("-c").arg(configured("mosquitto.conf")?),
             ("mosquitto", Ground::Disk) => command.arg("-c").arg(configured("mosquitto-durable.conf")?),
             ("nats", _) => command.arg("--config").arg(configured("nats.conf")?),
-            ("mochi", _) => command.arg(port.to_string()),
+            ("mochi" | "fluxmq", _) => command.arg(port.to_string()),
+            ("jetstream", _) => command.arg("--config").arg(configured("jetstream.conf")?),
+            ("jetstream-sync", _) => command.arg("--config").arg(configured("jetstream-sync.conf")?),
+            (rabbit, _) if is_rabbit(rabbit) => {
+                let configuration = configured("rabbitmq.conf")?;
+                command = rabbit::command(&self.binary, directory, &configuration, port, self.names.as_ref());
+                command.current_dir(directory)
+            }
             ("kafka", _) => {
                 command = self.java(directory);
                 // The heap of Kafka's own scripts.
@@ -236,17 +297,42 @@ impl Broker {
                     command.args(["--set", &format!("kafka.durability={durability}")]);
                 }
                 command.args(["--kafka-listen", &format!("127.0.0.1:{port}"), "--listen", "127.0.0.1:0"]);
-                command.args(["--data", "data"])
+                command.args(["--http-listen", "127.0.0.1:0", "--data", "data"])
+            }
+            (_, Ground::Queue) => {
+                // Limits that the rows stay below. How soon a message is on the disk is a setting of each queue.
+                for limit in ["receive_maximum", "max_inflight_messages"] {
+                    command.args(["--set", &format!("mqtt.{limit}=1000")]);
+                }
+                command.args(["--kafka-listen", "127.0.0.1:0", "--http-listen", &http_address(port)]);
+                command.args(["--listen", &format!("127.0.0.1:{port}"), "--data", "data"])
             }
             (mainstem, _) => {
                 if let Some(durability) = mainstem.strip_prefix("mainstem-") {
                     command.args(["--set", &format!("mqtt.durability={durability}")]);
                 }
-                command.args(["--kafka-listen", "127.0.0.1:0"]);
+                command.args(["--kafka-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]);
                 command.args(["--listen", &format!("127.0.0.1:{port}"), "--data", "data"])
             }
         };
         Ok(command)
+    }
+
+    /// What the generator has to be told of it beside the port, where servers speak different protocols.
+    pub(super) fn dialect(&self, ground: Ground, port: u16) -> Vec<String> {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        if ground != Ground::Queue {
+            return Vec::new();
+        }
+        match self.name {
+            "rabbit-quorum" => words(&["--protocol", "amqp", "--queue-type", "quorum"]),
+            "rabbit-classic" | "fluxmq" => words(&["--protocol", "amqp", "--queue-type", "classic"]),
+            "jetstream" | "jetstream-sync" => words(&["--protocol", "nats"]),
+            mainstem => {
+                let durability = mainstem.strip_prefix("mainstem-").unwrap_or("fsync");
+                words(&["--protocol", "mqtt", "--durability", durability, "--http", &http_address(port)])
+            }
+        }
     }
 
     /// Java with the jars that `binary` is the directory of.
@@ -274,6 +360,15 @@ impl Broker {
     }
 }
 
+fn is_rabbit(peer: &str) -> bool {
+    matches!(peer, "rabbit-quorum" | "rabbit-classic")
+}
+
+/// Where Mainstem on this port has its HTTP API: ports are not given out next to each other.
+fn http_address(port: u16) -> String {
+    format!("127.0.0.1:{}", port + 1)
+}
+
 /// Fills in a configuration of `bench/`. Where the result lies.
 fn configure(root: &Path, directory: &Path, file: &str, port: u16) -> Outcome<PathBuf> {
     let template = root.join("bench").join(file);
@@ -294,9 +389,12 @@ fn version(name: &str, binary: &Path) -> String {
     if name == "kafka" {
         return kafka_version(binary).unwrap_or_else(|| binary.display().to_string());
     }
+    if is_rabbit(name) {
+        return rabbit::version(binary).unwrap_or_else(|| binary.display().to_string());
+    }
     let flag = match name {
         "mosquitto" => Some("-h"),
-        "mochi" => None,
+        "mochi" | "fluxmq" => None,
         _ => Some("--version"),
     };
     let ask = |flag| {

@@ -49,6 +49,10 @@ pub(super) enum Metric {
     ReadyMs,
     /// Memory before the load.
     StartMib,
+    /// Messages put into a queue and acknowledged, or taken out of it and acknowledged.
+    MessagesPerS,
+    /// Messages that were in the queue before.
+    FilledWith,
 }
 
 /// What a load row prints of each broker.
@@ -157,6 +161,39 @@ pub(super) const OF_KAFKA_RESTART: &[Metric] = &[
     Metric::LifePeakMib,
 ];
 
+/// What a row about putting messages into a queue prints of each server.
+pub(super) const OF_QUEUE: &[Metric] = &[
+    Metric::MessagesPerS,
+    Metric::CpuPerMillion,
+    Metric::P50Ms,
+    Metric::P99Ms,
+    Metric::RssPeakMib,
+    Metric::WaitedPercent,
+    Metric::GeneratorPercent,
+];
+
+/// What a row about emptying a queue prints of each server.
+pub(super) const OF_QUEUE_CONSUME: &[Metric] = &[
+    Metric::MessagesPerS,
+    Metric::CpuPerMillion,
+    Metric::RssPeakMib,
+    Metric::FilledWith,
+    Metric::WaitedPercent,
+    Metric::GeneratorPercent,
+];
+
+/// What a row prints in which messages are put in and taken out at the same time.
+pub(super) const OF_QUEUE_FLOW: &[Metric] = &[
+    Metric::MessagesPerS,
+    Metric::DeliveryP50Ms,
+    Metric::DeliveryP99Ms,
+    Metric::P50Ms,
+    Metric::P99Ms,
+    Metric::CpuPerMillion,
+    Metric::RssPeakMib,
+    Metric::WaitedPercent,
+];
+
 impl Metric {
     /// Heads its column.
     pub(super) fn name(self) -> &'static str {
@@ -191,6 +228,8 @@ impl Metric {
             Self::DeliveryP99Ms => "p99 ms to consumer",
             Self::ReadyMs => "ready ms",
             Self::StartMib => "idle MiB",
+            Self::MessagesPerS => "messages/s",
+            Self::FilledWith => "were there",
         }
     }
 
@@ -203,6 +242,7 @@ impl Metric {
                 | Self::GeneratorPercent
                 | Self::IdleCpuPercent
                 | Self::NotFetched
+                | Self::FilledWith
         )
     }
 
@@ -211,6 +251,10 @@ impl Metric {
         let at = |pointer: &str| report.pointer(pointer)?.as_f64();
         let either = |one: &str, other: &str| at(one).or_else(|| at(other));
         let stored = |name: &str| at(&format!("/retained/{name}")).or_else(|| at(&format!("/queued/{name}")));
+        let acknowledged = |name: &str| {
+            let parts = ["traffic", "produce", "enqueue"];
+            parts.iter().find_map(|part| at(&format!("/{part}/latency/{name}")))
+        };
         match self {
             Self::DeliveredPercent => {
                 let (published, unsent) = (at("/traffic/published")?, at("/traffic/unsent")?);
@@ -218,10 +262,10 @@ impl Metric {
                 Some(if unsent > 0.0 { percent * published / (published + unsent) } else { percent })
             }
             Self::DeliveriesPerS => at("/traffic/deliveries_per_s"),
-            Self::CpuPerMillion => at("/traffic/broker/cpu_s_per_million"),
-            Self::P50Ms => Some(either("/traffic/latency/p50_us", "/produce/latency/p50_us")? / 1e3),
-            Self::P99Ms => Some(either("/traffic/latency/p99_us", "/produce/latency/p99_us")? / 1e3),
-            Self::RssPeakMib => at("/traffic/broker/rss_peak_mib"),
+            Self::CpuPerMillion => either("/traffic/broker/cpu_s_per_million", "/cost/cpu_s_per_million"),
+            Self::P50Ms => Some(acknowledged("p50_us")? / 1e3),
+            Self::P99Ms => Some(acknowledged("p99_us")? / 1e3),
+            Self::RssPeakMib => either("/traffic/broker/rss_peak_mib", "/cost/rss_peak_mib"),
             Self::ConnectionsPerS => either("/traffic/connections_per_s", "/idle/connections_per_s")
                 .or_else(|| at("/connections_per_s")),
             Self::WaitedPercent => either("/traffic/broker/waited_percent", "/cost/waited_percent"),
@@ -247,6 +291,8 @@ impl Metric {
             Self::DeliveryP99Ms => Some(at("/delivery/p99_us")? / 1e3),
             Self::ReadyMs => Some(at("/ready_s")? * 1e3),
             Self::StartMib => at("/cost/rss_start_mib"),
+            Self::MessagesPerS => either("/enqueue/messages_per_s", "/consume/messages_per_s"),
+            Self::FilledWith => at("/consume/filled"),
         }
     }
 
@@ -273,6 +319,8 @@ impl Metric {
             | Self::FetchedPerS
             | Self::BytesPerMessage
             | Self::GeneratorPercent
+            | Self::MessagesPerS
+            | Self::FilledWith
             | Self::NotFetched => format!("{value:.0}"),
             // Short of all by one in 100,000 is short of all.
             Self::DeliveredPercent => format!("{value:.3}"),
@@ -306,6 +354,18 @@ mod tests {
         let report = json!({"traffic": null, "idle": {"connections_per_s": 7.0}});
         assert_eq!(Metric::ConnectionsPerS.of(&report), Some(7.0));
         assert_eq!(Metric::CpuPerMillion.of(&report), None);
+    }
+
+    #[test]
+    fn reports_of_work_queues_have_their_numbers() {
+        let enqueue =
+            json!({"enqueue": {"messages_per_s": 5.0, "latency": {"p50_us": 20.0}}, "consume": null});
+        assert_eq!(Metric::MessagesPerS.of(&enqueue), Some(5.0));
+        assert_eq!(Metric::P50Ms.of(&enqueue), Some(0.02));
+        let consume =
+            json!({"consume": {"messages_per_s": 6.0, "filled": 7}, "cost": {"cpu_s_per_million": 1.5}});
+        let numbers = [Metric::MessagesPerS, Metric::FilledWith, Metric::CpuPerMillion];
+        assert_eq!(numbers.map(|metric| metric.of(&consume)), [Some(6.0), Some(7.0), Some(1.5)]);
     }
 
     #[test]

@@ -36,6 +36,17 @@ impl Row {
         self.excused.iter().find(|(name, _)| *name == broker).map(|(_, why)| *why)
     }
 
+    /// Whom the targets are for: its subject first.
+    pub(super) fn subjects(&self) -> Vec<&'static str> {
+        let mut subjects = vec![self.subject];
+        for subject in self.targets.iter().filter_map(|target| target.subject) {
+            if !subjects.contains(&subject) {
+                subjects.push(subject);
+            }
+        }
+        subjects
+    }
+
     /// All that take no part.
     pub(super) fn excuses(&self) -> impl Iterator<Item = &(&'static str, &'static str)> {
         self.excused.iter()
@@ -49,9 +60,11 @@ pub(super) struct Then {
     pub(super) load: &'static [&'static str],
 }
 
-/// What the median of the row's subject is to be.
+/// What a median is to be.
 #[derive(Debug)]
 pub(super) struct Target {
+    /// Who is meant, if not the row's subject.
+    pub(super) subject: Option<&'static str>,
     pub(super) metric: Metric,
     pub(super) bound: Bound,
 }
@@ -72,7 +85,11 @@ use Metric::{ConnectionsPerS, CpuPerMillion, DeliveredPercent, DeliveriesPerS, F
 use Metric::{LifePeakMib, P50Ms, P99Ms, RestartS, RssPeakMib, RssStoredMib};
 
 pub(super) const fn target(metric: Metric, bound: Bound) -> Target {
-    Target { metric, bound }
+    Target { subject: None, metric, bound }
+}
+
+pub(super) const fn target_of(subject: &'static str, metric: Metric, bound: Bound) -> Target {
+    Target { subject: Some(subject), metric, bound }
 }
 
 const fn traffic(
@@ -347,18 +364,19 @@ const fn is_open(pace: &str) -> bool {
 mod tests {
     use super::*;
     use crate::bench::kafka_rows::KAFKA_ROWS;
+    use crate::bench::queue_rows::QUEUE_ROWS;
 
     #[test]
     fn every_row_prints_what_it_aims_at_and_names_peers_that_exist() {
-        for row in ROWS.iter().chain(&KAFKA_ROWS) {
-            for Target { metric, bound } in row.targets {
+        for row in ROWS.iter().chain(&KAFKA_ROWS).chain(&QUEUE_ROWS) {
+            for Target { metric, bound, .. } in row.targets {
                 assert!(row.metrics.contains(metric), "{}: {metric:?}", row.name);
                 if let TimesMax(_, peer) | TimesMin(_, peer) = bound {
                     assert!(row.takes(peer), "{}", row.name);
                 }
             }
             assert!(row.excuses().all(|(peer, _)| row.ground.peers().contains(peer)), "{}", row.name);
-            assert!(row.takes(row.subject), "{}", row.name);
+            assert!(row.subjects().iter().all(|subject| row.takes(subject)), "{}", row.name);
         }
     }
 }

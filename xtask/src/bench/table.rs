@@ -1,6 +1,8 @@
 //! What the runs of a row come to: medians, ratios and verdicts, as text.
 
+use super::brokers::Ground;
 use super::metric::Metric;
+use super::queue_rows::policy;
 use super::rows::{Bound, Row, Target};
 use serde_json::Value;
 use std::fmt::Write;
@@ -26,8 +28,9 @@ pub(super) fn render(row: &Row, brokers: &[&'static str], samples: &[Sample]) ->
     let mut text = format!("\n{}: {}\n\n", row.name, row.about);
     let mut lines = vec![header(row)];
     lines.extend(brokers.iter().map(|broker| medians(row, broker, samples)));
-    let peers = brokers.iter().filter(|broker| **broker != row.subject);
-    lines.extend(peers.map(|peer| ratios(row, peer, samples)));
+    for (subject, peer) in pairs(row, brokers) {
+        lines.push(ratios(row, subject, peer, samples));
+    }
     text += &aligned(&lines);
     for broker in brokers {
         text += &amiss(broker, samples);
@@ -36,9 +39,20 @@ pub(super) fn render(row: &Row, brokers: &[&'static str], samples: &[Sample]) ->
         writeln!(text, "  {peer} takes no part: {why}").expect("a string takes all");
     }
     for target in row.targets {
-        text += &verdict(row.subject, target, samples);
+        text += &verdict(target.subject.unwrap_or(row.subject), target, samples);
     }
     text
+}
+
+/// Who is compared with whom: those that targets are for with all others; two of them once.
+fn pairs(row: &Row, brokers: &[&'static str]) -> Vec<(&'static str, &'static str)> {
+    let subjects: Vec<_> = row.subjects().into_iter().filter(|subject| brokers.contains(subject)).collect();
+    let mut pairs = Vec::new();
+    for (position, subject) in subjects.iter().enumerate() {
+        let before = &subjects[..=position];
+        pairs.extend(brokers.iter().filter(|peer| !before.contains(peer)).map(|peer| (*subject, *peer)));
+    }
+    pairs
 }
 
 fn header(row: &Row) -> Vec<String> {
@@ -50,15 +64,21 @@ fn medians(row: &Row, broker: &str, samples: &[Sample]) -> Vec<String> {
     let shown = |metric: &Metric| {
         median_of(broker, *metric, samples).map_or("-".to_owned(), |median| metric.show(median))
     };
-    [broker.to_owned()].into_iter().chain(row.metrics.iter().map(shown)).collect()
+    [label(row, broker)].into_iter().chain(row.metrics.iter().map(shown)).collect()
 }
 
-fn ratios(row: &Row, peer: &str, samples: &[Sample]) -> Vec<String> {
-    let shown = |metric: &Metric| match ratio(*metric, row.subject, peer, samples) {
+/// Its name; and where that differs, when what it has acknowledged is on the disk.
+fn label(row: &Row, broker: &str) -> String {
+    let policy = if row.ground == Ground::Queue { policy(broker) } else { None };
+    policy.map_or(broker.to_owned(), |policy| format!("{broker}, {policy}"))
+}
+
+fn ratios(row: &Row, subject: &str, peer: &str, samples: &[Sample]) -> Vec<String> {
+    let shown = |metric: &Metric| match ratio(*metric, subject, peer, samples) {
         Some(ratio) if metric.is_compared() => format!("{ratio:.2}x"),
         _ => String::new(),
     };
-    [format!("{} / {peer}", row.subject)].into_iter().chain(row.metrics.iter().map(shown)).collect()
+    [format!("{subject} / {peer}")].into_iter().chain(row.metrics.iter().map(shown)).collect()
 }
 
 fn ratio(metric: Metric, subject: &str, peer: &str, samples: &[Sample]) -> Option<f64> {
@@ -125,6 +145,9 @@ fn amiss(broker: &str, samples: &[Sample]) -> String {
         ("lost", total("/queued/lost")),
         ("repeated", total("/queued/duplicates")),
         ("out of order", total("/queued/out_of_order")),
+        ("due and not sent", total("/enqueue/unsent")),
+        ("lost", total("/consume/lost")),
+        ("repeated", total("/consume/repeated")),
     ];
     let words: Vec<String> = counts
         .iter()
@@ -136,7 +159,7 @@ fn amiss(broker: &str, samples: &[Sample]) -> String {
 
 /// A line that says what was aimed at and whether it was reached.
 fn verdict(subject: &str, target: &Target, samples: &[Sample]) -> String {
-    let Target { metric, bound } = target;
+    let Target { metric, bound, .. } = target;
     let own = median_of(subject, *metric, samples);
     let (aim, reached, met) = match *bound {
         Bound::Max(limit) => {

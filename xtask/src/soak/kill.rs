@@ -8,6 +8,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `life` | the broker's process |
+//! | `lazyfs` | loss of power: what was not synced is gone |
 //! | `clients` | who takes part |
 //! | `publisher`, `subscriber`, `retained`, `will` | what each does and checks |
 //! | `link`, `track`, `random` | a connection; what came of a stream; choices |
@@ -16,6 +17,7 @@
 //! The packets are the test kit's own, from `mainstem-conformance`: not the broker's.
 
 mod clients;
+mod lazyfs;
 mod life;
 mod link;
 mod publisher;
@@ -30,7 +32,7 @@ use crate::Outcome;
 use crate::bench::server::End;
 use crate::bench::{at, binary, median, positive};
 use clients::Receivers;
-use life::{Kind, Life};
+use life::{Conditions, Kind, Life};
 use random::Random;
 use std::fs;
 use std::ops::Range;
@@ -81,6 +83,10 @@ pub(super) struct Options {
     /// The shards of each life; from the seed, if not said.
     shards: Option<u32>,
     is_forgetful: bool,
+    /// As the broker's own setting; what is the default there, if not said.
+    durability: Option<String>,
+    /// The program that mounts LazyFS.
+    lazyfs: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -88,7 +94,9 @@ impl Default for Options {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let seed = now.as_secs();
         let (ends, kind) = (Ends::Either, Kind::Mainstem);
-        Self { seconds: 600, seed, rate: 2000, ends, kind, shards: None, is_forgetful: false }
+        let lazyfs = std::env::var_os("LAZYFS").map(PathBuf::from);
+        let (shards, durability) = (None, None);
+        Self { seconds: 600, seed, rate: 2000, ends, kind, shards, is_forgetful: false, durability, lazyfs }
     }
 }
 
@@ -115,8 +123,13 @@ impl Options {
                 "--end" => options.ends = ends_named(value()?)?,
                 "--broker" => options.kind = kind_named(value()?)?,
                 "--forget" => options.is_forgetful = true,
+                "--durability" => options.durability = Some(value()?.to_owned()),
+                "--lazyfs" => options.lazyfs = Some(value()?.into()),
                 _ => return Err(format!("soak kill does not know `{argument}`")),
             }
+        }
+        if options.is_forgetful && options.lazyfs.is_some() {
+            return Err("--forget and LazyFS are not for one run".to_owned());
         }
         Ok(options)
     }
@@ -145,7 +158,7 @@ fn kind_named(name: &str) -> Outcome<Kind> {
 /// # Errors
 /// All that is amiss.
 pub(super) fn smoke(root: &Path, seconds: u32) -> Outcome {
-    let options = Options { shards: Some(2), ..Options::lasting(seconds) };
+    let options = Options { shards: Some(2), lazyfs: None, ..Options::lasting(seconds) };
     run(root, &options)?;
     let forgetful = Options { seconds: seconds.div_ceil(5), is_forgetful: true, ..options };
     match run(root, &forgetful) {
@@ -164,13 +177,20 @@ pub(super) fn smoke(root: &Path, seconds: u32) -> Outcome {
 /// All that is amiss.
 pub(super) fn run(root: &Path, options: &Options) -> Outcome {
     let scratch = root.join("target/soak-kill");
+    lazyfs::unmount_leftover(&scratch);
     if scratch.exists() {
         fs::remove_dir_all(&scratch).map_err(|error| at(&scratch, &error))?;
     }
     fs::create_dir_all(&scratch).map_err(|error| at(&scratch, &error))?;
-    let life =
-        Life::begin(options.kind, executable(root, options, &scratch)?, scratch, options.is_forgetful)?;
-    println!("kill: {} s from seed {} (--seed {})", options.seconds, options.seed, options.seed);
+    let conditions = Conditions {
+        kind: options.kind,
+        is_forgetful: options.is_forgetful,
+        durability: options.durability.as_deref(),
+        lazyfs: options.lazyfs.as_deref(),
+    };
+    let life = Life::begin(&conditions, executable(root, options, &scratch)?, scratch)?;
+    let power = if options.lazyfs.is_some() { ", with loss of power (LazyFS)" } else { "" };
+    println!("kill: {} s from seed {} (--seed {}){power}", options.seconds, options.seed, options.seed);
     let world = World::new(life.port, options.seed, clients::streams());
     let mut run = Run { options, world: &world, life, ends: Vec::new(), restarts_ms: Vec::new() };
     let outcome = thread::scope(|scope| {
@@ -253,7 +273,9 @@ impl Run<'_> {
         self.world.is_closing.store(true, Ordering::SeqCst);
         let mut before = self.progress();
         let mut moved = Instant::now();
-        while !(receivers.are_complete() && self.is_acknowledged()) && moved.elapsed() < DRAIN {
+        while !(receivers.are_complete() && self.is_acknowledged() && will::all_have_come(self.world))
+            && moved.elapsed() < DRAIN
+        {
             thread::sleep(POLL);
             let now = self.progress();
             if now != before {
@@ -261,6 +283,7 @@ impl Run<'_> {
             }
         }
         thread::sleep(AFTER);
+        will::judge(self.world);
     }
 
     fn progress(&self) -> (u64, Vec<u64>) {
@@ -279,10 +302,11 @@ impl Run<'_> {
         let ends = |wanted: End| self.ends.iter().filter(|end| **end == wanted).count();
         let longest = self.restarts_ms.iter().copied().fold(0.0, f64::max);
         let wills = world.wills.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let late_wills = world.late_wills.lock().unwrap_or_else(PoisonError::into_inner).len();
         format!(
             "kill: {} kills, {} ends by SIGTERM; back within {:.0} ms (median), {longest:.0} ms (longest); {} MiB of data\n\
              kill: {} messages published, {} acknowledged, {} sent again; {} delivered, {} repeated at QoS 1\n\
-             kill: {} lost, {} repeated at QoS 2; {} retained messages checked, {wills} wills",
+             kill: {} lost, {} repeated at QoS 2; {} retained messages checked, {wills} wills, {late_wills} of them late",
             ends(End::Kill),
             ends(End::Term),
             median(self.restarts_ms.clone()).unwrap_or(0.0),
@@ -306,6 +330,7 @@ mod tests {
     #[test]
     fn options_come_in_any_order_and_what_is_not_known_is_refused() {
         let options = Options::parse(&["--end", "term", "--seed", "7", "--broker", "mosquitto"]).unwrap();
+        assert!(Options::parse(&["--lazyfs", "lazyfs", "--forget"]).unwrap_err().contains("--forget"));
         assert_eq!((options.ends, options.seed), (Ends::Always(End::Term), 7));
         assert_eq!(options.kind, Kind::Mosquitto);
         for wrong in [["--end", "well"].as_slice(), &["--seed"], &["--rate", "0"], &["--kills", "3"]] {

@@ -70,7 +70,7 @@ pub(crate) fn run(root: &Path, seconds: u32) -> Outcome {
     let log = scratch.join("broker.log");
     let mut server = Server::start(&log, |port| {
         let mut command = Command::new(&binary);
-        command.args(["--kafka-listen", "127.0.0.1:0"]);
+        command.args(["--kafka-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]);
         command.args(["--listen", &format!("127.0.0.1:{port}"), "--data"]).arg(scratch.join("data"));
         command.args(["--set", "mqtt.sys_interval_s=1"]);
         Ok(command)

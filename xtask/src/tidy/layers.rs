@@ -27,21 +27,22 @@ const fn layer(name: &'static str, imports: &'static [&'static str]) -> Layer {
 }
 
 /// The table of the workspace in ARCHITECTURE.md, lowest first.
-const LAYERS: [Layer; 22] = [
+const LAYERS: [Layer; 23] = [
     pure("topic", &[], &["foldhash", "hashbrown"]),
     pure("mqtt", &["topic"], &[]),
     pure("log", &[], &["crc32c"]),
     pure("kafka", &["log"], &[]),
     pure("coordinator", &[], &[]),
-    pure("queue", &["log"], &[]),
+    pure("queue", &["log"], &["foldhash", "hashbrown", "log"]),
     layer("bus", &["topic"]),
     layer("disk", &["log"]),
     layer("compress", &["log"]),
     layer("runtime", &[]),
-    layer("broker", &["topic", "mqtt", "log", "queue", "bus", "runtime"]),
-    layer("stream", &["kafka", "coordinator", "compress", "log", "runtime"]),
-    layer("doors", &["mqtt", "broker", "stream", "log", "runtime"]),
-    layer("admin", &["broker"]),
+    layer("queues", &["queue", "compress", "disk", "log"]),
+    layer("broker", &["topic", "mqtt", "log", "runtime"]),
+    layer("stream", &["kafka", "coordinator", "queue", "compress", "log", "runtime"]),
+    layer("doors", &["mqtt", "broker", "stream", "queue", "log", "runtime"]),
+    layer("admin", &["queue", "log"]),
     layer("bench", ANY),
     layer("bench-bus", &["bus", "topic"]),
     layer("bus-python", &["bus"]),

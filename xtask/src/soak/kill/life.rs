@@ -1,10 +1,11 @@
 //! The broker's process, from one life to the next.
 
+use super::lazyfs::Lazy;
 use crate::Outcome;
 use crate::bench::server::{End, Server};
 use crate::bench::{at, bytes_below};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -23,18 +24,36 @@ pub(super) struct Life {
     scratch: PathBuf,
     /// Between two lives the data is thrown away: a fault that must be found.
     is_forgetful: bool,
+    durability: Option<String>,
     number: u32,
     server: Option<Server>,
+    /// Where its data is, if that loses power with it. It is unmounted after the broker has ended.
+    lazy: Option<Lazy>,
     pub(super) port: u16,
+}
+
+/// What a broker's lives are like.
+pub(super) struct Conditions<'a> {
+    pub(super) kind: Kind,
+    /// Between two lives the data is thrown away.
+    pub(super) is_forgetful: bool,
+    /// What mainstem is set to, other than by default.
+    pub(super) durability: Option<&'a str>,
+    /// The program that mounts LazyFS: what is not synced is lost at the end of each life.
+    pub(super) lazyfs: Option<&'a Path>,
 }
 
 impl Life {
     /// Its first life.
     ///
     /// # Errors
-    /// If it does not start.
-    pub(super) fn begin(kind: Kind, binary: PathBuf, scratch: PathBuf, is_forgetful: bool) -> Outcome<Self> {
-        let mut life = Self { kind, binary, scratch, is_forgetful, number: 1, server: None, port: 0 };
+    /// If it does not start, or what its data is to be on cannot be mounted.
+    pub(super) fn begin(conditions: &Conditions, binary: PathBuf, scratch: PathBuf) -> Outcome<Self> {
+        let &Conditions { kind, is_forgetful, durability, lazyfs } = conditions;
+        let durability = durability.map(str::to_owned);
+        let lazy = lazyfs.map(|program| Lazy::mount(program, &scratch)).transpose()?;
+        let (number, server, port) = (1, None, 0);
+        let mut life = Self { kind, binary, scratch, is_forgetful, durability, number, server, lazy, port };
         let server = Server::start(&life.log(), |port| life.command(port, 2))?;
         life.port = server.port;
         life.server = Some(server);
@@ -54,12 +73,15 @@ impl Life {
         let mut command = Command::new(&self.binary);
         match self.kind {
             Kind::Mainstem => {
-                command.args(["--kafka-listen", "127.0.0.1:0"]);
+                command.args(["--kafka-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]);
                 command.args(["--listen", &format!("127.0.0.1:{port}"), "--shards", &shards.to_string()]);
                 command.arg("--data").arg(self.data());
                 command.args(["--set", "runtime.first_shard_connections=0"]);
                 command.args(["--set", "mqtt.max_queued_messages=100000000"]);
                 command.args(["--set", "mqtt.max_queued_bytes=100000000000"]);
+                if let Some(durability) = &self.durability {
+                    command.args(["--set", &format!("mqtt.durability={durability}")]);
+                }
             }
             Kind::Mosquitto => {
                 let config = self.scratch.join("mosquitto.conf");
@@ -73,7 +95,7 @@ impl Life {
         Ok(command)
     }
 
-    /// Ends this life. How the process ended, if it was asked to.
+    /// Ends this life, and loses what was not synced if power is lost with it.
     ///
     /// # Errors
     /// If it had ended before, ends badly, or has logged a panic.
@@ -87,6 +109,9 @@ impl Life {
                     return Err(format!("on SIGTERM it ended with {status}"));
                 }
             }
+        }
+        if let Some(lazy) = &mut self.lazy {
+            lazy.forget()?;
         }
         let log = self.log();
         let said = fs::read_to_string(&log).map_err(|error| at(&log, &error))?;

@@ -20,7 +20,7 @@ const DUE: &str = "due";
 const NOT_DUE: &str = "not due";
 /// Longest will delay of those that are to be published, in seconds.
 const DELAY_S_MAX: u64 = 2;
-/// Longest time from the end of a connection to its will, beyond the delay.
+/// Longest time from the end of a connection to its will, beyond the delay, until it counts as late.
 const PATIENCE: Duration = Duration::from_secs(30);
 const EXPIRY_S: u32 = 3600;
 
@@ -67,8 +67,7 @@ pub(super) fn due(world: &World, index: u64) {
         let until = Instant::now() + Duration::from_secs(delay) + PATIENCE;
         while ended == Ended::Lost && !has_come(world, &payload) && !world.is_over() {
             if Instant::now() > until {
-                let sentence = format_args!("{payload}, with a delay of {delay} s");
-                world.faults.add("will lost", sentence);
+                world.late_wills.lock().unwrap_or_else(PoisonError::into_inner).push(payload);
                 return Ok(());
             }
             thread::sleep(TURN);
@@ -76,6 +75,20 @@ pub(super) fn due(world: &World, index: u64) {
         Ok(())
     };
     repeat(world, "client with a will", World::is_closing, &mut client);
+}
+
+/// Whether all wills have come that were late while the broker died again and again.
+pub(super) fn all_have_come(world: &World) -> bool {
+    let late = world.late_wills.lock().unwrap_or_else(PoisonError::into_inner);
+    late.iter().all(|payload| has_come(world, payload))
+}
+
+/// Those that have not come are lost.
+pub(super) fn judge(world: &World) {
+    let late = world.late_wills.lock().unwrap_or_else(PoisonError::into_inner);
+    for payload in late.iter().filter(|payload| !has_come(world, payload)) {
+        world.faults.add("will lost", payload);
+    }
 }
 
 /// A client whose will is due much later: it is always back before that.

@@ -147,6 +147,8 @@ pub(super) struct World {
     pub(super) is_watching: AtomicBool,
     /// Payloads of wills that were published.
     pub(super) wills: Mutex<Vec<Vec<u8>>>,
+    /// Payloads of wills that nobody waits for any more: at the end they must have come.
+    pub(super) late_wills: Mutex<Vec<String>>,
 }
 
 impl World {
@@ -165,6 +167,7 @@ impl World {
             retained_checked: AtomicU64::new(0),
             is_watching: AtomicBool::new(false),
             wills: Mutex::new(Vec::new()),
+            late_wills: Mutex::new(Vec::new()),
         }
     }
 

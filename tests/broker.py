@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+DOORS = ("mqtt", "kafka", "http")
 START_S = 30
 DRAIN_S = 15
 
@@ -29,29 +30,30 @@ def binary() -> Path:
     raise FileNotFoundError("no mainstem binary: build one, or name it in MAINSTEM_BIN")
 
 
-def launch(door: str, flags: list[str]) -> tuple[subprocess.Popen, tuple[str, int]]:
-    """Starts the binary and waits until it accepts at `door`. The process, and where it listens."""
+def launch(flags: list[str]) -> tuple[subprocess.Popen, dict[str, tuple[str, int]]]:
+    """Starts the binary and waits until it accepts. The process, and where each door listens."""
     command = [str(binary()), *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    listening = re.compile(rf"{door} listening on (\S+):(\d+)\s*$")
-    address: list[tuple[str, int]] = []
+    listening = re.compile(r"(\w+) listening on (\S+):(\d+)\s*$")
+    addresses: dict[str, tuple[str, int]] = {}
     ready = threading.Event()
 
     def read_stdout():
         # Reads to the end, so that the broker never blocks on a full pipe.
         for line in process.stdout:
             found = listening.search(line)
-            if found and not address:
-                address.append((found[1], int(found[2])))
+            if found:
+                addresses[found[1]] = (found[2], int(found[3]))
+            if len(addresses) == len(DOORS):
                 ready.set()
         ready.set()
 
     threading.Thread(target=read_stdout, daemon=True).start()
-    if not ready.wait(START_S) or not address:
+    if not ready.wait(START_S) or len(addresses) < len(DOORS):
         process.kill()
         process.wait()
         raise RuntimeError(f"the broker did not say within {START_S} s where it listens: {command}")
-    return process, address[0]
+    return process, addresses
 
 
 class Broker:
@@ -80,14 +82,16 @@ class Broker:
     def start(cls, *settings: str) -> "Broker":
         """Starts the binary with the given `section.key=VALUE` settings and waits until it accepts."""
         data = tempfile.TemporaryDirectory(prefix="mainstem-test-")
-        process, (host, port) = launch(cls.door, cls.flags("127.0.0.1:0", data.name, settings))
+        process, addresses = launch(cls.flags("127.0.0.1:0", data.name, settings))
+        host, port = addresses[cls.door]
         return cls(host, port, process, data, settings)
 
     @classmethod
     def flags(cls, listen: str, data: str, settings) -> list[str]:
         """What the binary is started with, so that the door of the tests is at the address `listen`."""
-        doors = {"mqtt": "127.0.0.1:0", "kafka": "127.0.0.1:0", cls.door: listen}
-        flags = ["--listen", doors["mqtt"], "--kafka-listen", doors["kafka"], "--data", data]
+        doors = {"mqtt": "127.0.0.1:0", "kafka": "127.0.0.1:0", "http": "127.0.0.1:0", cls.door: listen}
+        flags = ["--listen", doors["mqtt"], "--kafka-listen", doors["kafka"], "--http-listen", doors["http"]]
+        flags += ["--data", data]
         for setting in ("mqtt.sys_interval_s=1", *settings):
             flags += ["--set", setting]
         return flags
@@ -95,7 +99,7 @@ class Broker:
     def start_again(self):
         """Starts it with the data that it left, where it listened before."""
         flags = self.flags(f"{self.host}:{self.port}", self._data.name, self._settings)
-        self._process, _ = launch(self.door, flags)
+        self._process, _ = launch(flags)
 
     def end(self):
         """Ends it by SIGKILL, to be started again."""

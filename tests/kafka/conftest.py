@@ -5,7 +5,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker import KafkaBroker
 
-DEADLINE_S = 15
+DEADLINE_S = 30
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ function binary() {
 async function start(door) {
   const data = mkdtempSync(join(tmpdir(), 'mainstem-test-'));
   const flags = ['--listen', '127.0.0.1:0', '--kafka-listen', '127.0.0.1:0', '--data', data];
-  flags.push('--set', 'mqtt.sys_interval_s=1');
+  flags.push('--http-listen', '127.0.0.1:0', '--set', 'mqtt.sys_interval_s=1');
   const child = spawn(binary(), flags, { stdio: ['ignore', 'pipe', 'inherit'] });
   const kill = () => child.kill('SIGKILL');
   process.once('exit', kill);

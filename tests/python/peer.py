@@ -13,7 +13,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 V31, V311, V5 = paho.MQTTv31, paho.MQTTv311, paho.MQTTv5
 VERSIONS = [V31, V311, V5]
 VERSION_NAMES = {V31: "3.1", V311: "3.1.1", V5: "5"}
-DEADLINE_S = 10
+DEADLINE_S = 30
 
 
 def properties(packet: int, **values) -> Properties:
@@ -71,7 +71,7 @@ class Peer:
         self.paho.on_subscribe = lambda _c, _u, mid, reasons, props: self._subacks.put((mid, reasons, props))
         self.paho.on_unsubscribe = lambda _c, _u, mid, reasons, props: self._unsubacks.put((mid, reasons, props))
         self.paho.on_disconnect = lambda _c, _u, flags, reason, props: self._closed(flags, reason, props)
-        self._open = False
+        self._open = self._is_waiting = False
 
     def connect(self):
         """Connects and waits for a CONNACK, which is left in `session_present`, `reason` and `properties`."""
@@ -79,14 +79,20 @@ class Peer:
         if self.version == V5:
             arguments |= {"clean_start": self._clean, "properties": self._connect}
         self.paho.connect(*self._address, **arguments)
-        self._open = True
+        self._open = self._is_waiting = True
         self.paho.loop_start()
-        flags, self.reason, self.properties = self.connack.get(timeout=DEADLINE_S)
+        answer = self.connack.get(timeout=DEADLINE_S)
+        self._is_waiting = False
+        if answer is None:
+            raise ConnectionError(f"{self.client_id}: the connection was lost before there was a CONNACK")
+        flags, self.reason, self.properties = answer
         self.session_present = flags.session_present
         return self
 
     def _closed(self, flags, reason, props):
         self._open = False
+        if self._is_waiting:
+            self.connack.put(None)
         self.disconnected.put((flags, reason, props))
 
     def __enter__(self):

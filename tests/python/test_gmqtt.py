@@ -9,7 +9,7 @@ import pytest
 from gmqtt.mqtt.constants import MQTTv311, MQTTv50
 from gmqtt.storage import PersistentStorage
 
-DEADLINE_S = 10
+DEADLINE_S = 30
 each_version = pytest.mark.parametrize("version", [MQTTv311, MQTTv50], ids=["3.1.1", "5"])
 each_qos = pytest.mark.parametrize("qos", [0, 1, 2])
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-DEADLINE_S = 20
+DEADLINE_S = 30
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 

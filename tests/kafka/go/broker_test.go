@@ -69,7 +69,8 @@ func startBroker() (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	command := exec.Command(path, "--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--data", data)
+	free := "127.0.0.1:0"
+	command := exec.Command(path, "--listen", free, "--kafka-listen", free, "--http-listen", free, "--data", data)
 	command.Stderr = os.Stderr
 	// It ends with this process, whatever ends that.
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

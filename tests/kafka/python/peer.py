@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-DEADLINE_S = 15
+DEADLINE_S = 30
 # pytest shows it when a test fails.
 LOG = logging.getLogger("librdkafka")
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

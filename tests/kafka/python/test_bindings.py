@@ -42,7 +42,7 @@ class Bound:
 
     def start(self):
         flags = ["--config", str(self.configuration), "--listen", self.mqtt, "--kafka-listen", self.kafka]
-        self.process, addresses = launch_both([*flags, "--data", self.data])
+        self.process, addresses = launch_both([*flags, "--http-listen", "127.0.0.1:0", "--data", self.data])
         self.mqtt, self.kafka = addresses["mqtt"], addresses["kafka"]
 
     def kill(self):

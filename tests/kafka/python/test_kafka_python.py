@@ -19,9 +19,11 @@ def producer_of(kafka, **settings) -> KafkaProducer:
 
 
 def consumer_of(kafka, *topics, **settings) -> KafkaConsumer:
-    """Gives up after the deadline."""
+    """Gives up after the deadline. It asks for metadata often: the client forgets what it wanted to know if an older
+    request was on its way, and then finds out after this time only."""
     return KafkaConsumer(*topics, bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest",
-                         enable_auto_commit=False, consumer_timeout_ms=DEADLINE_S * 1000, **settings)
+                         enable_auto_commit=False, consumer_timeout_ms=DEADLINE_S * 1000,
+                         metadata_max_age_ms=1_000, **settings)
 
 
 def send_all(producer, topic, values, **options):

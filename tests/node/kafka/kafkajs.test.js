@@ -11,7 +11,7 @@ const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, Partiti
 CompressionCodecs[CompressionTypes.Snappy] = snappy;
 
 const broker = sharedBroker('kafka');
-const DEADLINE_MS = 20_000;
+const DEADLINE_MS = 30_000;
 
 const unique = () => `t-${randomUUID()}`;
 const numbers = (count, prefix = '') => Array.from({ length: count }, (_, number) => `${prefix}${number}`);

@@ -27,7 +27,7 @@ import java.util.stream.IntStream;
 
 /** A version 5 client that a test can wait on: every wait has a deadline. */
 final class Peer implements AutoCloseable {
-    static final int DEADLINE_S = 10;
+    static final int DEADLINE_S = 30;
 
     final Mqtt5BlockingClient client;
     final BlockingQueue<MqttClientDisconnectedContext> disconnected = new LinkedBlockingQueue<>();

@@ -40,8 +40,9 @@ abstract class WithBroker {
             return;
         }
         data = Files.createTempDirectory("mainstem-test-");
-        process = new ProcessBuilder(binary(), "--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--data", data.toString(), "--set",
-                "mqtt.sys_interval_s=1").redirectError(ProcessBuilder.Redirect.INHERIT).start();
+        process = new ProcessBuilder(binary(), "--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--http-listen",
+                "127.0.0.1:0", "--data", data.toString(), "--set", "mqtt.sys_interval_s=1")
+                .redirectError(ProcessBuilder.Redirect.INHERIT).start();
         Runtime.getRuntime().addShutdownHook(new Thread(process::destroyForcibly));
         CompletableFuture<Matcher> ready = new CompletableFuture<>();
         Thread reader = new Thread(() -> readStdout(process.inputReader(), ready));

@@ -40,7 +40,7 @@ import org.junit.jupiter.api.BeforeAll;
  * MAINSTEM_BIN, or what cargo built.
  */
 abstract class WithKafka {
-    static final int DEADLINE_S = 20;
+    static final int DEADLINE_S = 30;
     private static final Pattern READY = Pattern.compile("kafka listening on (\\S+:\\d+)$");
     private static final int START_S = 10;
     private static final int DRAIN_S = 15;
@@ -56,7 +56,7 @@ abstract class WithKafka {
         if (bootstrap == null) {
             data = Files.createTempDirectory("mainstem-test-");
             process = new ProcessBuilder(binary(), "--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0",
-                    "--data", data.toString()).redirectError(ProcessBuilder.Redirect.INHERIT).start();
+                    "--http-listen", "127.0.0.1:0", "--data", data.toString()).redirectError(ProcessBuilder.Redirect.INHERIT).start();
             Runtime.getRuntime().addShutdownHook(new Thread(process::destroyForcibly));
             CompletableFuture<Matcher> ready = new CompletableFuture<>();
             Thread reader = new Thread(() -> readStdout(process.inputReader(), ready));

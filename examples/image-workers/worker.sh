@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The same worker over HTTP: curl and jq. MAINSTEM_URL names the operations door, QUEUE the queue.
+set -euo pipefail
+door="${MAINSTEM_URL:-http://127.0.0.1:8080}/v1/queues/${QUEUE:-images}"
+here=$(dirname "$0")
+
+# settle VERDICT RECEIPT. A receipt that is stale (409) is no error of ours: the lease has ended, and somebody else has the job.
+settle() {
+    local status
+    status=$(curl -sS -o /dev/null -w '%{http_code}' "$door/$1" \
+        -H content-type:application/json -d "{\"receipts\": [\"$2\"]}")
+    case "$status" in
+        200) ;;
+        409) echo "job $2: too late" ;;
+        *) echo "job $2: $1 is answered with $status" >&2; return 1 ;;
+    esac
+}
+
+echo "working on $door"
+while true; do
+    # Waits up to 20 s for a job, which then is ours for 60 s.
+    if ! answer=$(curl -sS --fail-with-body -X POST "$door/receive?wait_ms=20000&lease_ms=60000"); then
+        echo "$answer" >&2
+        sleep 1
+        continue
+    fi
+    receipt=$(jq -r '.messages[0].receipt // empty' <<< "$answer")
+    [ -n "$receipt" ] || continue
+    status=0
+    jq -j '.messages[0].body' <<< "$answer" | python3 "$here/resize.py" || status=$?
+    case "$status" in
+        0) echo "job $receipt: done"; settle ack "$receipt" ;;
+        65) echo "job $receipt: rejected"; settle reject "$receipt" ;;
+        *) echo "job $receipt: failed"; settle nack "$receipt" ;;
+    esac
+done

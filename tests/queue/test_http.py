@@ -1,0 +1,350 @@
+"""httpx over HTTP: every route, what is refused, and who waits. Each answer is compared with the OpenAPI description."""
+
+import asyncio
+import base64
+import json
+import re
+import socket
+import time
+import urllib.error
+import urllib.request
+
+import httpx
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from operations import DEADLINE_S, eventually
+
+JSON = {"content-type": "application/json"}
+
+
+def at(queue, what=""):
+    return f"/v1/queues/{queue}{what}"
+
+
+def test_the_description_is_valid(operations):
+    OpenAPIV31SpecValidator(operations.description.document).validate()
+
+
+def test_a_queue_is_made_shown_changed_and_removed(operations, unique):
+    url = at(unique)
+    made = operations.ask("PUT", url, json={"lease_ms": 60_000, "fifo": False})
+    assert made.status_code == 201
+    assert (made.json()["settings"]["lease_ms"], made.json()["settings"]["fifo"]) == (60_000, False)
+    assert operations.ask("PUT", url, json={"fifo": False, "lease_ms": 60_000}).status_code == 200
+    operations.refused("PUT", url, 409, "exists", json={"lease_ms": 1000})
+    shown = operations.info(unique)
+    assert (shown["name"], shown["messages"], shown["bytes"], shown["oldest_at"]) == (unique, 0, 0, None)
+    changed = operations.done("PATCH", url, json={"max_deliveries": 7, "overflow": "drop-oldest"})
+    settings = changed["settings"]
+    assert (settings["max_deliveries"], settings["overflow"], settings["lease_ms"]) == (7, "drop-oldest", 60_000)
+    names = [queue["name"] for queue in operations.done("GET", "/v1/queues")["queues"]]
+    assert unique in names and names == sorted(names)
+    listed = operations.done("GET", "/v1/queues", params={"info": "true"})["queues"]
+    assert operations.info(unique) in listed
+    assert operations.ask("DELETE", url).status_code == 204
+    operations.refused("GET", url, 404, "unknown-queue")
+    operations.refused("DELETE", url, 404, "unknown-queue")
+
+
+def test_what_is_sent_is_received_as_it_was(operations, queue):
+    binary, text = bytes(range(256)), "ü\n\"\\\u0000 日本"
+    odd = base64.b64encode(binary).decode()
+    messages = [
+        {"body": text, "key": "k", "headers": {"trace": "7", "many": ["a", None, {"base64": odd}]}, "priority": 3},
+        {"body_base64": odd, "key_base64": odd, "priority": 2},
+        {"headers": {}, "priority": 1},
+        {},
+    ]
+    before_ms = int(time.time() * 1000)
+    sent = operations.ask("POST", at(queue, "/messages"), json={"messages": messages})
+    assert (sent.status_code, sent.json()) == (201, {"results": [{"offset": number} for number in range(4)]})
+    got = operations.receive(queue, max=10)
+    first, second, third, last = got
+    assert (first["body"], first["key"], first["delivery_count"]) == (text, "k", 1)
+    assert re.fullmatch("0-1-[0-9a-f]{8}", first["receipt"])
+    assert first["headers"] == {"trace": "7", "many": ["a", None, {"base64": odd}], "priority": "3"}
+    assert before_ms <= first["enqueued_at"] <= first["first_delivered_at"] < first["lease_until"]
+    assert (second["body_base64"], second["key_base64"]) == (odd, odd)
+    assert (third["body"], last["body"], last["headers"]) == ("", "", {})
+    operations.ack(queue, *got)
+    assert operations.info(queue)["messages"] == 0
+
+
+def test_a_body_that_is_no_json_is_a_message(operations, queue):
+    query = {"key": "a/b", "priority": 9, "ttl_ms": 60_000, "dedup_id": "once", "header": ["site=north", "site=south", "e="]}
+    sent = operations.done("POST", at(queue, "/messages"), params=query, content=b"\xff\x00", headers={"content-type": "image/png"})
+    assert sent == {"results": [{"offset": 0}]}
+    operations.done("POST", at(queue, "/messages"), params=query, content=b"again")
+    (message,) = operations.receive(queue, max=5)
+    assert base64.b64decode(message["body_base64"]) == b"\xff\x00"
+    expected = {"site": ["north", "south"], "e": "", "priority": "9", "ttl-ms": "60000", "dedup-id": "once"}
+    assert (message["key"], message["headers"]) == ("a/b", expected)
+    assert operations.info(queue)["duplicates"] == 1
+
+
+def test_messages_come_in_batches(operations, queue):
+    bodies = [f"{number}" for number in range(1000)]
+    assert operations.send(queue, *bodies) == list(range(1000))
+    got = operations.receive(queue, max=1000)
+    assert [message["body"] for message in got] == bodies
+    operations.ack(queue, *got)
+    assert operations.receive(queue, wait_ms=0) == []
+
+
+def test_a_failure_waits_and_counts(operations, make_queue):
+    queue = make_queue(backoff_ms=1000, backoff_jitter_percent=0, max_deliveries=4)
+    operations.send(queue, "x")
+    (message,) = operations.receive(queue)
+    began = time.monotonic()
+    assert operations.settle("nack", queue, message) == ["ok"]
+    assert operations.receive(queue, wait_ms=0) == []
+    assert operations.group(queue)["delayed"] == 1
+    (message,) = operations.receive(queue)
+    assert time.monotonic() - began >= 1
+    assert (message["offset"], message["delivery_count"]) == (0, 2)
+    assert operations.settle("nack", queue, message, delay_ms=0) == ["ok"]
+    (message,) = operations.receive(queue)
+    assert operations.settle("nack", queue, message, delay_ms=0) == ["ok"]
+    (message,) = operations.receive(queue)
+    assert operations.settle("nack", queue, message) == ["ok"]
+    (letter,) = operations.receive(f"{queue}.dead")
+    headers = letter["headers"]
+    assert (headers["dead-letter-reason"], headers["dead-letter-count"]) == ("max-deliveries", "4")
+    assert operations.group(queue)["dead"] == 1
+
+
+def test_dead_letters_are_sent_back(operations, queue):
+    operations.send(queue, *"abc")
+    assert operations.settle("reject", queue, *operations.receive(queue, max=3)) == ["ok"] * 3
+    dead = f"{queue}.dead"
+    eventually(lambda: operations.info(queue)["messages"] == 0, "all have left")
+    assert [message["headers"]["dead-letter-reason"] for message in operations.peek(dead)] == ["rejected"] * 3
+    assert operations.done("POST", at(dead, "/redrive"), params={"max": 1}) == {"count": 1}
+    (first,) = operations.receive(queue)
+    assert (first["body"], first["delivery_count"], first["headers"]) == ("a", 1, {})
+    assert operations.done("POST", at(dead, "/redrive")) == {"count": 2}
+    rest = operations.receive(queue) + operations.receive(queue)
+    assert [message["body"] for message in rest] == ["b", "c"]
+    operations.empty(dead)
+
+
+def test_a_receipt_that_is_stale(operations, make_queue):
+    queue = make_queue(backoff_ms=0)
+    operations.send(queue, "x", "y")
+    x, y = operations.receive(queue, max=2)
+    operations.settle("nack", queue, x)
+    (again,) = operations.receive(queue)
+    for verdict, more in (("ack", {}), ("nack", {}), ("reject", {}), ("extend", {"lease_ms": 1000})):
+        body = {"receipts": [x["receipt"]], **more}
+        operations.refused("POST", at(queue, f"/{verdict}"), 409, "stale", json=body)
+    assert operations.settle("ack", queue, x, again, y, "77-1-5d3c09e2") == ["stale", "ok", "ok", "stale"]
+    operations.refused("POST", at(queue, "/ack"), 409, "stale", json={"receipts": [again["receipt"]]})
+    operations.refused("POST", at(queue, "/ack"), 422, "invalid", json={"receipts": ["7"]})
+
+
+def test_a_lease_ends_and_can_be_extended(operations, make_queue):
+    queue = make_queue(lease_ms=1000)
+    operations.send(queue, "short", "long", "own")
+    short, long = operations.receive(queue, max=2)
+    (own,) = operations.receive(queue, lease_ms=60_000)
+    assert own["lease_until"] - own["first_delivered_at"] == 60_000
+    assert operations.settle("extend", queue, long, lease_ms=60_000) == ["ok"]
+    (again,) = operations.receive(queue, lease_ms=60_000)
+    assert (again["offset"], again["body"], again["delivery_count"]) == (0, "short", 2)
+    assert operations.receive(queue, wait_ms=0) == []
+    operations.ack(queue, again, long, own)
+
+
+def test_who_is_late_may_still_settle_what_nobody_else_has(operations, make_queue):
+    queue = make_queue(lease_ms=50)
+    operations.send(queue, "x")
+    (message,) = operations.receive(queue)
+    eventually(lambda: operations.group(queue)["ready"] == 1, "the lease has ended")
+    operations.ack(queue, message)
+    assert operations.info(queue)["messages"] == 0
+
+
+def test_groups_have_messages_of_their_own(operations, queue):
+    operations.send(queue, "a", "b")
+    for group in ("one", "two"):
+        got = operations.receive(queue, group=group, max=2)
+        assert [message["body"] for message in got] == ["a", "b"]
+        operations.ack(queue, got[0], params={"group": group})
+    assert [message["body"] for message in operations.peek(queue, group="one")] == ["b"]
+    assert [(message["body"], message["state"]) for message in operations.peek(queue)] == [("a", "ready"), ("b", "ready")]
+    assert operations.done("POST", at(queue, "/purge"), params={"group": "default"}) == {"count": 2}
+    assert operations.info(queue)["messages"] == 1
+    assert operations.ask("DELETE", at(queue, "/groups/one")).status_code == 204
+    assert operations.ask("DELETE", at(queue, "/groups/two")).status_code == 204
+    operations.refused("DELETE", at(queue, "/groups/one"), 404, "unknown-group")
+    assert [group["name"] for group in operations.info(queue)["groups"]] == ["default"]
+    operations.refused("GET", at(queue, "/peek"), 404, "unknown-group", params={"group": "none"})
+
+
+def test_a_queue_is_looked_into_and_emptied(operations, queue):
+    operations.send(queue, *(f"{number}" for number in range(20)))
+    (taken,) = operations.receive(queue)
+    shown = operations.peek(queue, max=3)
+    assert [(message["offset"], message["body"], message["state"]) for message in shown] == [
+        (0, "0", "leased"), (1, "1", "ready"), (2, "2", "ready")]
+    assert len(operations.peek(queue)) == 10
+    assert [message["offset"] for message in operations.peek(queue, **{"from": 18})] == [18, 19]
+    assert operations.done("POST", at(queue, "/purge")) == {"count": 20}
+    assert operations.peek(queue) == []
+    operations.refused("POST", at(queue, "/ack"), 409, "stale", json={"receipts": [taken["receipt"]]})
+
+
+def test_a_group_may_begin_again(operations, make_queue):
+    queue = make_queue(retention_ms=3_600_000)
+    replay = at(queue, "/groups/default/replay")
+    operations.send(queue, "a", "b")
+    got = operations.receive(queue, max=2)
+    operations.ack(queue, *got)
+    operations.send(queue, "c")
+    assert operations.done("POST", replay, json={"from_offset": 1}) == {"count": 1}
+    again = operations.receive(queue, max=5)
+    assert [message["body"] for message in again] == ["b", "c"]
+    operations.ack(queue, *again)
+    assert operations.done("POST", replay, json={"from_time_ms": got[0]["enqueued_at"]})["count"] == 3
+    for body in ({}, {"from_offset": 1, "from_time_ms": 1}):
+        operations.refused("POST", replay, 422, "invalid", json=body)
+
+
+def test_a_full_queue_says_so(operations, make_queue):
+    queue = make_queue(length_max=2)
+    answer = operations.ask("POST", at(queue, "/messages"), json={"messages": [{"body": "x"}] * 3})
+    assert answer.status_code == 207
+    first, second, third = answer.json()["results"]
+    assert (first, second, third["problem"]["type"]) == ({"offset": 0}, {"offset": 1}, "urn:mainstem:problem:full")
+    problem = operations.ask("POST", at(queue, "/messages"), content=b"x")
+    assert (problem.status_code, problem.headers["retry-after"]) == (429, "1")
+    several = operations.refused("POST", at(queue, "/messages"), 429, "full", json={"messages": [{}, {}]})
+    assert len(several["results"]) == 2
+
+
+@pytest.mark.parametrize(("method", "path", "status", "word", "request_"), [
+    ("POST", "/messages", 400, "malformed", {"content": b"{", "headers": JSON}),
+    ("POST", "/messages", 422, "invalid", {"json": {"messages": []}}),
+    ("POST", "/messages", 422, "invalid", {"json": {"messages": [{}] * 1001}}),
+    ("POST", "/messages", 422, "invalid", {"json": {"messages": [{"bodi": "x"}]}}),
+    ("POST", "/messages", 422, "invalid", {"json": {"messages": [{"body": "x", "body_base64": ""}]}}),
+    ("POST", "/messages", 422, "invalid", {"json": {"messages": [{"priority": 10}]}}),
+    ("POST", "/messages", 422, "invalid", {"json": {"messages": [{"dedup_id": "x" * 256}]}}),
+    ("POST", "/messages", 413, "too-large", {"content": b"x" * (8 * 1024 * 1024 + 1)}),
+    ("POST", "/receive", 422, "invalid", {"params": {"max": 0}}),
+    ("POST", "/receive", 422, "invalid", {"params": {"max": 1001}}),
+    ("POST", "/receive", 422, "invalid", {"params": {"wait_ms": 60_001}}),
+    ("POST", "/receive", 400, "malformed", {"params": {"max": "many"}}),
+    ("POST", "/receive", 400, "malformed", {"params": {"maximum": 1}}),
+    ("POST", "/ack", 422, "invalid", {"json": {}}),
+    ("POST", "/ack", 415, "media-type", {"content": b"receipts=0-1-5d3c09e2"}),
+    ("POST", "/extend", 422, "invalid", {"json": {"receipts": ["0-1-5d3c09e2"], "lease_ms": 0}}),
+    ("POST", "/nack", 422, "invalid", {"json": {"receipts": ["0-1-5d3c09e2"], "delay_ms": 43_200_001}}),
+    ("PATCH", "", 422, "invalid", {"json": {"lease": 1}}),
+    ("PATCH", "", 422, "invalid", {"json": {"lease_ms": 1}}),
+    ("POST", "/peek", 405, "method", {}),
+    ("GET", "/messages/7", 404, "no-route", {}),
+    ("GET", "", 403, "cross-site", {"headers": {"origin": "http://example.com"}}),
+])
+def test_what_is_wrong_is_refused(operations, queue, method, path, status, word, request_):
+    operations.refused(method, at(queue, path), status, word, **request_)
+
+
+def test_what_is_not_there_is_not_found(operations, unique):
+    for method, path in (("GET", ""), ("PATCH", ""), ("GET", "/peek"), ("POST", "/purge"), ("POST", "/redrive")):
+        operations.refused(method, at(unique, path), 404, "unknown-queue")
+    operations.refused("POST", at(unique, "/ack"), 404, "unknown-queue", json={"receipts": ["0-1-5d3c09e2"]})
+    operations.refused("PUT", at("no%20queue"), 422, "invalid")
+
+
+def test_a_request_waits_for_a_message(operations, queue):
+    began = time.monotonic()
+    assert operations.receive(queue, wait_ms=300) == []
+    assert 0.3 <= time.monotonic() - began < 5
+
+
+def test_twenty_wait_and_each_gets_one(operations, queue):
+    async def run():
+        async with httpx.AsyncClient(base_url=operations.url, timeout=DEADLINE_S, trust_env=False) as client:
+            waiting = [asyncio.create_task(client.post(at(queue, "/receive"), params={"wait_ms": 10_000})) for _ in range(20)]
+            while (await client.get(at(queue))).json()["groups"][0]["waiting"] < 20:
+                pass
+            began = time.monotonic()
+            messages = [{"body": f"{number}"} for number in range(20)]
+            await client.post(at(queue, "/messages"), json={"messages": messages})
+            answers = [answer.json()["messages"] for answer in await asyncio.gather(*waiting)]
+            assert time.monotonic() - began < 5
+            assert sorted(int(answer[0]["body"]) for answer in answers) == list(range(20))
+            assert all(len(answer) == 1 for answer in answers)
+
+    asyncio.run(run())
+
+
+def test_who_goes_while_it_waits_takes_nothing(operations, queue):
+    host, port = operations.url.removeprefix("http://").split(":")
+    for _ in range(5):
+        with socket.create_connection((host, int(port))) as gone:
+            gone.sendall(f"POST {at(queue, '/receive')}?wait_ms=60000 HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode())
+            eventually(lambda: operations.group(queue)["waiting"] == 1, "it waits")
+        eventually(lambda: operations.group(queue)["waiting"] == 0, "it has gone")
+    operations.send(queue, "x")
+    (message,) = operations.receive(queue)
+    assert message["delivery_count"] == 1
+
+
+def test_a_named_consumer_waits_once(operations, make_queue):
+    """And holds a queue with a single active consumer."""
+    queue = make_queue(single_active_consumer=True)
+    operations.send(queue, "a", "b")
+    assert [message["body"] for message in operations.receive(queue, consumer="one")] == ["a"]
+    assert operations.receive(queue, consumer="two", wait_ms=0) == []
+    assert [message["body"] for message in operations.receive(queue, consumer="one")] == ["b"]
+
+    async def run():
+        async with httpx.AsyncClient(base_url=operations.url, timeout=DEADLINE_S, trust_env=False) as client:
+            parameters = {"wait_ms": 10_000, "consumer": "one"}
+            older = asyncio.create_task(client.post(at(queue, "/receive"), params=parameters))
+            while (await client.get(at(queue))).json()["groups"][0]["waiting"] < 1:
+                pass
+            newer = asyncio.create_task(client.post(at(queue, "/receive"), params=parameters))
+            assert (await older).json() == {"messages": []}
+            operations.send(queue, "c")
+            assert (await newer).json()["messages"][0]["body"] == "c"
+
+    asyncio.run(run())
+
+
+def test_health(operations):
+    assert operations.done("GET", "/v1/health/live") == {"status": "live"}
+    assert operations.done("GET", "/v1/health/ready") == {"status": "ready"}
+
+
+def test_urllib_is_enough(operations, queue):
+    """What comes with Python, in four requests; and a refusal as it has it."""
+    def ask(method, path, body=None, kind="application/json"):
+        request = urllib.request.Request(operations.url + at(queue, path), body, {"content-type": kind}, method=method)
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+            return json.load(answer)
+
+    assert ask("POST", "/messages", b"resize cat.png", "text/plain") == {"results": [{"offset": 0}]}
+    (message,) = ask("POST", "/receive?wait_ms=1000")["messages"]
+    body = json.dumps({"receipts": [message["receipt"]]}).encode()
+    assert ask("POST", "/ack", body)["results"][0]["outcome"] == "ok"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask("POST", "/ack", body)
+    assert (refused.value.code, json.load(refused.value)["type"]) == (409, "urn:mainstem:problem:stale")
+
+
+def test_who_waits_is_answered_when_the_broker_ends(own_doors, unique):
+    async def run():
+        async with httpx.AsyncClient(base_url=own_doors.url, timeout=DEADLINE_S, trust_env=False) as client:
+            await client.put(at(unique))
+            waiting = asyncio.create_task(client.post(at(unique, "/receive"), params={"wait_ms": 60_000}))
+            while (await client.get(at(unique))).json()["groups"][0]["waiting"] < 1:
+                pass
+            own_doors.terminate()
+            assert (await waiting).json() == {"messages": []}
+
+    asyncio.run(run())
+    own_doors.ended()

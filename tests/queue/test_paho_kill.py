@@ -1,0 +1,206 @@
+"""paho-mqtt: workers and the broker are killed in the middle; nothing confirmed is lost, nothing settled comes back.
+
+`MAINSTEM_KILLS` says how often the broker is killed (4), `MAINSTEM_SEED` decides the moments (1).
+"""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from queue import Empty
+
+import pytest
+
+from operations import Operations, eventually
+from worker import Worker, count, texts, told
+
+KILLS = int(os.environ.get("MAINSTEM_KILLS", "4"))
+SEED = int(os.environ.get("MAINSTEM_SEED", "1"))
+LIFE_S = (0.2, 1.0)
+SETTLE_S = 60
+
+pytestmark = pytest.mark.timeout(60 + 30 * KILLS)
+
+
+def test_what_a_killed_worker_had_goes_to_others(doors, operations, unique, queue):
+    operations.send(queue, *(f"{number}" for number in range(10)))
+    script = Path(__file__).with_name("lone_worker.py")
+    lone = [sys.executable, script, doors.mqtt.host, f"{doors.mqtt.port}", queue, "10"]
+    with subprocess.Popen(lone, stdout=subprocess.PIPE, text=True) as killed, Worker(doors.mqtt, f"{unique}other") as other:
+        try:
+            assert [killed.stdout.readline().strip() for _ in range(10)] == [f"{number}" for number in range(10)]
+            other.work_on(queue)
+            operations.send(queue, "new")
+            fresh = other.next()
+            assert (fresh.payload, count(fresh)) == (b"new", 1), "what the first one has is its own"
+        finally:
+            killed.kill()
+        got = other.receive(10)
+        assert sorted(texts(got)) == [f"{number}" for number in range(10)]
+        assert {count(message) for message in got} == {2}
+        for message in [fresh, *got]:
+            other.ack(message)
+        operations.empty(queue)
+
+
+class Client:
+    """A paho client that connects again whenever its broker is back, until it is told to stop."""
+
+    def __init__(self, doors, name):
+        self._doors, self._name = doors, name
+        self._is_over = threading.Event()
+        self._lives = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        while not self._is_over.is_set():
+            self._lives += 1
+            worker = Worker(self._doors.mqtt, f"{self._name}-{self._lives}", keepalive=10)
+            try:
+                worker.connect()
+            except OSError:
+                # It is not back yet, or has gone again.
+                worker.paho.loop_stop()
+                self._is_over.wait(0.01)
+                continue
+            try:
+                self.live(worker)
+            except AssertionError:
+                assert not worker.disconnected.empty(), "nothing but the end of the broker interrupts it"
+            finally:
+                worker.paho.loop_stop()
+
+    def is_on(self, worker) -> bool:
+        return worker.disconnected.empty() and not self._is_over.is_set()
+
+    def stop(self):
+        self._is_over.set()
+        self._thread.join(SETTLE_S)
+        assert not self._thread.is_alive()
+
+
+class Sender(Client):
+    """Sends numbers one after the other, each until it is confirmed."""
+
+    def __init__(self, doors, name, queue):
+        self._queue = queue
+        self.confirmed = []
+        self.sent = 0
+        super().__init__(doors, name)
+
+    def live(self, worker):
+        while self.is_on(worker):
+            text = f"{self._name}/{self.sent}"
+            info = worker.publish_later(f"$queue/{self._queue}", text, qos=1)
+            while not info.is_published() and worker.disconnected.empty():
+                time.sleep(0.001)
+            if info.is_published():
+                assert worker._answers.pop(info.mid) == 0
+                self.confirmed.append(text)
+                # What is not confirmed is sent again by the next life, and may be there twice.
+                self.sent += 1
+
+
+class Labourer(Client):
+    """Fails each message once, if it has an even number, and acknowledges it then."""
+
+    def __init__(self, doors, name, queue, book):
+        self._queue, self._book = queue, book
+        super().__init__(doors, name)
+
+    def live(self, worker):
+        worker.work_on(self._queue)
+        while self.is_on(worker):
+            try:
+                message = worker.messages.get(timeout=0.05)
+            except Empty:
+                continue
+            self._book.came(worker, message)
+
+
+class Book:
+    """What has come, how often, and what has been acknowledged."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.counts = {}
+        self.acknowledged = set()
+
+    def came(self, worker, message):
+        text, number = message.payload.decode(), count(message)
+        with self._lock:
+            self.counts.setdefault(int(told(message)["offset"]), []).append(number)
+        if number == 1 and text.endswith("0"):
+            worker.fail(message, delay_ms=20)
+        else:
+            worker.ack(message)
+            with self._lock:
+                self.acknowledged.add(text)
+
+
+def test_the_broker_is_killed_under_its_workers(own_doors, unique):
+    with Operations(own_doors.url) as operations:
+        # A lost connection is a delivery that came to nothing: each kill is one.
+        operations.create(unique, max_deliveries=0, backoff_jitter_percent=0)
+    book = Book()
+    senders = [Sender(own_doors, f"{unique}s{number}", unique) for number in range(2)]
+    labourers = [Labourer(own_doors, f"{unique}w{number}", unique, book) for number in range(3)]
+    moments = random.Random(SEED)
+    for _ in range(KILLS):
+        time.sleep(moments.uniform(*LIFE_S))
+        own_doors.kill()
+        own_doors.start()
+    time.sleep(moments.uniform(*LIFE_S))
+    for sender in senders:
+        sender.stop()
+    confirmed = {text for sender in senders for text in sender.confirmed}
+    assert len(confirmed) > 20 * KILLS
+    with Operations(own_doors.url) as operations:
+        eventually(lambda: operations.info(unique)["messages"] == 0, "all is settled", SETTLE_S)
+        info = operations.info(unique)
+        assert info["groups"][0]["dead"] == 0
+        for labourer in labourers:
+            labourer.stop()
+        assert confirmed <= book.acknowledged, "lost"
+        # Counts are kept over kills: no two deliveries of a message have the same number.
+        for offset, counts in book.counts.items():
+            assert len(counts) == len(set(counts)), f"{offset}: {counts}"
+        # A sender that was not told sends a second message with the same text.
+        assert len(book.counts) - len(book.acknowledged) <= KILLS * len(senders)
+    # What was settled stays settled: an end by SIGKILL, and nobody gets anything.
+    own_doors.kill()
+    own_doors.start()
+    with Operations(own_doors.url) as operations:
+        assert operations.info(unique)["messages"] == 0
+        assert operations.receive(unique, wait_ms=0) == []
+    own_doors.stop()
+
+
+def test_delays_counts_and_settlements_survive(own_doors, unique):
+    with Operations(own_doors.url) as operations, Worker(own_doors.mqtt, unique) as worker:
+        operations.create(unique, backoff_ms=60_000, backoff_jitter_percent=0)
+        for text, asked in (("done", {}), ("failed", {}), ("held", {}), ("late", {"delay_ms": 60_000}),
+                            ("once", {"dedup_id": "a"}), ("broken", {})):
+            worker.send(unique, text, **asked)
+        worker.work_on(unique)
+        taken = {message.payload: message for message in worker.receive(5)}
+        worker.ack(taken[b"done"])
+        worker.fail(taken[b"failed"])
+        worker.reject(taken[b"broken"])
+        operations.receive(f"{unique}.dead", lease_ms=60_000)
+        eventually(lambda: operations.group(unique)["delayed"] == 2 and operations.info(unique)["messages"] == 4, "all is settled")
+        own_doors.kill()
+    own_doors.start()
+    with Operations(own_doors.url) as operations, Worker(own_doors.mqtt, unique) as worker:
+        states = {message["body"]: (message["state"], message["delivery_count"]) for message in operations.peek(unique)}
+        assert states == {"failed": ("delayed", 1), "held": ("ready", 1), "late": ("delayed", 0), "once": ("ready", 1)}
+        assert worker.send(unique, "twice", dedup_id="a") == 0
+        again = worker.work_on(unique).receive(2)
+        assert sorted((text, count(message)) for text, message in zip(texts(again), again)) == [("held", 2), ("once", 2)]
+        (letter,) = operations.receive(f"{unique}.dead")
+        assert (letter["body"], letter["delivery_count"]) == ("broken", 2)
+    own_doors.stop()

@@ -1,0 +1,215 @@
+"""paho-mqtt: what a message may ask of its queue, and what a queue may say to its senders."""
+
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from peer import V311
+from worker import Worker, count, texts, told
+
+FULL, NO_SUCH_NAME = 0x97, 0x90
+
+
+@pytest.fixture
+def client(doors, unique):
+    with Worker(doors.mqtt, f"{unique}client") as connected:
+        yield connected
+
+
+@pytest.fixture
+def another(doors, unique):
+    with Worker(doors.mqtt, f"{unique}another") as connected:
+        yield connected
+
+
+def test_the_most_urgent_comes_first(client, queue):
+    for payload, asked in (("a", {}), ("b", {"priority": 5}), ("c", {"priority": 9}), ("d", {"priority": 5}), ("e", {})):
+        client.send(queue, payload, **asked)
+    assert texts(client.work_on(queue).receive(5)) == ["c", "b", "d", "a", "e"]
+
+
+def test_a_priority_that_cannot_be_read_counts_for_nothing(client, queue):
+    for payload, priority in (("a", "high"), ("b", ""), ("c", "-1"), ("d", "1")):
+        assert client.send(queue, payload, priority=priority) == 0
+    assert texts(client.work_on(queue).receive(4)) == ["d", "a", "b", "c"]
+
+
+def test_a_message_may_wait(client, operations, queue):
+    began = time.monotonic()
+    client.send(queue, "late", delay_ms=1000)
+    client.send(queue, "later", deliver_at=int(time.time() * 1000) + 1300)
+    client.send(queue, "now", deliver_at=1)
+    group = operations.group(queue)
+    assert (group["ready"], group["delayed"]) == (1, 2)
+    client.work_on(queue)
+    assert client.next().payload == b"now"
+    assert client.next().payload == b"late"
+    assert time.monotonic() - began >= 1
+    assert client.next().payload == b"later"
+    assert time.monotonic() - began >= 1.29
+
+
+def test_what_has_expired_is_not_delivered(client, operations, make_queue):
+    """By a user property, by the Message Expiry Interval, or by the queue's own limit; told why in the dead letter."""
+    queue, short = make_queue(), make_queue(ttl_ms=300)
+    began = time.monotonic()
+    client.send(queue, "by property", ttl_ms=300)
+    client.send(queue, "by interval", properties={"MessageExpiryInterval": 1})
+    client.send(queue, "stays")
+    client.send(short, "by queue")
+    client.work_on(f"{queue}.dead").work_on(f"{short}.dead")
+    letters = client.receive(3)
+    assert sorted(texts(letters)) == ["by interval", "by property", "by queue"]
+    assert time.monotonic() - began >= 1
+    assert {told(letter)["dead-letter-reason"] for letter in letters} == {"expired"}
+    assert texts(client.work_on(queue).receive(1)) == ["stays"]
+
+
+def test_a_duplicate_is_taken_and_thrown_away(client, operations, make_queue):
+    queue = make_queue(dedup_window_ms=1500)
+    for payload in ("first", "second"):
+        assert client.send(queue, payload, dedup_id="order-1") == 0
+    assert client.send(queue, "other", dedup_id="order-2") == 0
+    assert texts(client.work_on(queue).receive(2)) == ["first", "other"]
+    info = operations.info(queue)
+    assert (info["messages"], info["duplicates"]) == (2, 1)
+    # The window is a second and a half from the first one on.
+    deadline = time.monotonic() + 10
+    while client.messages.empty():
+        assert time.monotonic() < deadline
+        client.send(queue, "third", dedup_id="order-1")
+    assert client.next().payload == b"third"
+
+
+def test_messages_with_a_key_come_one_after_the_other(client, another, operations, make_queue):
+    """Also when they fail, and when they come to two workers."""
+    queue = make_queue(backoff_ms=100, max_deliveries=0)
+    client.work_on(queue)
+    another.work_on(queue)
+    expected = {key: [f"{key}{number}" for number in range(8)] for key in ("a", "b", "c")}
+    for number in range(8):
+        for key in expected:
+            client.send(queue, f"{key}{number}", key=key)
+    done = {key: [] for key in expected}
+    deadline = time.monotonic() + 20
+    failures = 0
+    while sum(map(len, done.values())) < 24:
+        assert time.monotonic() < deadline, done
+        for worker in (client, another):
+            while not worker.messages.empty():
+                message = worker.messages.get()
+                key, text = told(message)["key"], message.payload.decode()
+                # The next of its key, whichever worker has it: those behind it wait until it is settled.
+                assert text == expected[key][len(done[key])]
+                if count(message) == 1 and text[1] in "036":
+                    failures += 1
+                    worker.fail(message)
+                else:
+                    done[key].append(text)
+                    worker.ack(message)
+    assert (done, failures) == (expected, 9)
+    operations.empty(queue)
+
+
+def test_keys_hold_up_nobody_else(client, queue):
+    """Of each key one message is out, though there is room for more; others come past."""
+    for payload, key in (("a0", "a"), ("a1", "a"), ("b0", "b"), ("free", None)):
+        client.send(queue, payload, key=key)
+    client.work_on(queue)
+    first, *others = client.receive(3)
+    assert texts([first, *others]) == ["a0", "b0", "free"]
+    client.reject(first)
+    assert client.next().payload == b"a1"
+
+
+def test_without_fifo_a_key_is_but_a_key(client, make_queue):
+    queue = make_queue(fifo=False)
+    for number in range(3):
+        client.send(queue, f"{number}", key="a")
+    assert texts(client.work_on(queue).receive(3)) == ["0", "1", "2"]
+
+
+def test_a_full_queue_refuses_its_senders(client, another, operations, make_queue):
+    queue = make_queue(length_max=3)
+    assert [client.send(queue, f"{number}") for number in range(5)] == [0, 0, 0, FULL, FULL]
+    worker = another.work_on(queue)
+    got = worker.receive(3)
+    assert texts(got) == ["0", "1", "2"]
+    assert client.send(queue, "x") == FULL, "what is under way counts as well"
+    worker.ack(got[0])
+    deadline = time.monotonic() + 10
+    while client.send(queue, "y") == FULL:
+        assert time.monotonic() < deadline
+    assert worker.next().payload == b"y"
+    small = make_queue(bytes_max=1000)
+    assert [client.send(small, "x" * 400) for _ in range(4)][-1] == FULL
+
+
+def test_a_full_queue_closes_the_connection_of_who_cannot_be_told(doors, unique, make_queue):
+    """A client of MQTT 3.1.1 must not take a refusal for an acknowledgement."""
+    queue = make_queue(length_max=1)
+    with Worker(doors.mqtt, f"{unique}old", V311) as old:
+        old.publish(f"$queue/{queue}", b"1", qos=1)
+        refused = old.publish_later(f"$queue/{queue}", b"2", qos=1)
+        old.disconnected.get(timeout=10)
+        assert not refused.is_published()
+
+
+def test_a_full_queue_may_part_with_its_oldest(client, operations, make_queue):
+    queue = make_queue(length_max=3, overflow="drop-oldest")
+    assert [client.send(queue, f"{number}") for number in range(5)] == [0] * 5
+    letters = client.work_on(f"{queue}.dead").receive(2)
+    assert texts(letters) == ["0", "1"]
+    assert {told(letter)["dead-letter-reason"] for letter in letters} == {"overflow"}
+    assert texts(client.work_on(queue).receive(3)) == ["2", "3", "4"]
+
+
+@pytest.mark.parametrize("name", ["no queue", "ü", "x" * 250, ""])
+def test_what_cannot_be_a_queue_takes_nothing(client, name):
+    assert client.send(name, "x") == NO_SUCH_NAME
+
+
+def test_a_topic_is_no_queue(client, doors, unique):
+    admin = AdminClient({"bootstrap.servers": str(doors.kafka)})
+    admin.create_topics([NewTopic(unique, 1, 1)])[unique].result(10)
+    assert client.send(unique, "x") == NO_SUCH_NAME
+    assert client.subscribe(f"$queue/{unique}", qos=1) == 0x8F
+
+
+def test_one_worker_at_a_time(client, another, make_queue):
+    """The second takes over when the first has gone."""
+    queue = make_queue(single_active_consumer=True)
+    client.work_on(queue)
+    another.work_on(queue)
+    for number in range(4):
+        another.send(queue, f"{number}")
+    got = client.receive(4)
+    assert another.messages.empty()
+    client.ack(got[0])
+    client.settle()
+    client.cut()
+    rest = another.receive(3)
+    assert (texts(rest), {count(message) for message in rest}) == (["1", "2", "3"], {2})
+
+
+def test_a_will_may_be_work(client, doors, unique, queue):
+    client.work_on(queue)
+    will = {"topic": f"$queue/{queue}", "payload": b"find out why", "qos": 1}
+    Worker(doors.mqtt, f"{unique}mortal", will=will).connect().cut()
+    assert client.next().payload == b"find out why"
+
+
+def test_qos_2_is_in_the_queue_once(client, operations, queue):
+    for number in range(10):
+        client.publish(f"$queue/{queue}", f"{number}", qos=2)
+    assert texts(client.work_on(queue).receive(10)) == [f"{number}" for number in range(10)]
+    assert operations.info(queue)["messages"] == 10
+
+
+def test_a_queue_is_made_by_its_first_message_or_worker(client, operations, unique):
+    assert client.send(f"{unique}-sent", "x") == 0
+    client.work_on(f"{unique}-wanted")
+    for name in (f"{unique}-sent", f"{unique}-wanted"):
+        settings = operations.info(name)["settings"]
+        assert (settings["max_deliveries"], settings["lease_ms"], settings["durability"]) == (5, 30_000, "fsync")

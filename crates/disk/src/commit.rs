@@ -279,8 +279,13 @@ impl Syncer {
         set_aside.iter().fold(outcome, |outcome, gone| outcome.and(remove_dir(&*self.fs, gone)))
     }
 
+    /// A log that was set aside before, but not for good, need not be there.
     fn set_aside(&self, dir: &Path, gone: &Path) -> io::Result<()> {
-        if self.fs.list(gone).is_ok() {
+        let was_set_aside = self.fs.list(gone).is_ok();
+        if was_set_aside && self.fs.list(dir).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return Ok(());
+        }
+        if was_set_aside {
             remove_dir(&*self.fs, gone)?;
         }
         self.fs.rename(dir, gone)

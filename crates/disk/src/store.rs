@@ -236,9 +236,11 @@ impl SegmentStore {
         if is_new {
             self.is_checkpoint_wrong |= self.gone.len() >= GONE_MAX || self.gone.contains(name);
             self.right_checkpoint()?;
-            let is_left = |fs: &dyn Fs| fs.list(&dir).is_ok_and(|files| !files.is_empty());
+            // One of that name may be on its way out: it must be gone for good before this one begins, or loss of power
+            // brings it back in its place. Set aside under the other name it is until the disk knows.
+            let gone = self.dir.join(name::gone_dir(name));
+            let is_left = |fs: &dyn Fs| [&dir, &gone].iter().any(|dir| has_files(fs, dir));
             if is_left(&*self.disk.fs) {
-                // One of that name is being removed.
                 self.settle();
                 if is_left(&*self.disk.fs) {
                     self.queue.settled().discard(&[name])?;
@@ -308,6 +310,10 @@ fn refused(error: &io::Error) -> Error {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full,
         _ => Error::System(error.to_string()),
     }
+}
+
+fn has_files(fs: &dyn Fs, dir: &Path) -> bool {
+    fs.list(dir).is_ok_and(|files| !files.is_empty())
 }
 
 /// Makes a directory and those above it, durably.

@@ -182,7 +182,7 @@ impl RetainedLog {
             return;
         }
         let topics = std::mem::take(&mut self.gathered);
-        match store.append(self.log, self.builder.finish()) {
+        match store.append_sound(self.log, self.builder.finish_sound()) {
             Ok(Appended { ticket, .. }) => self.in_flight.push_back(InFlight { ticket, commit, topics }),
             Err(error) => self.miss(topics, &error),
         }

@@ -13,7 +13,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainstem_log::{BatchHeader, Durability, Error, LogId, Options, State, Ticket, batches};
+use mainstem_log::{BatchHeader, Durability, Error, LogId, Options, Sound, State, Ticket, batches};
 
 use crate::commit::{Ack, Group, Range};
 use crate::compact::Compaction;
@@ -148,23 +148,19 @@ impl Log {
         self.segments.back_mut().expect("there is always a segment")
     }
 
-    /// Takes in a sound batch, and returns its base offset.
+    /// Takes in a batch, and returns its base offset.
     #[inline]
-    pub(crate) fn append(
-        &mut self,
-        disk: &mut Disk,
-        header: &BatchHeader,
-        batch: &[u8],
-    ) -> Result<u64, Error> {
+    pub(crate) fn append(&mut self, disk: &mut Disk, batch: &Sound<'_>) -> Result<u64, Error> {
         if self.state == State::Broken {
             return Err(Error::Broken);
         }
+        let header = batch.header();
         let len = header.total_bytes as u64;
         if self.head.position > 0 && self.head.position + len > self.options.segment_bytes {
             self.roll(disk)?;
         }
         let base_offset = self.head.offset;
-        let header = BatchHeader { base_offset, ..*header };
+        let header = BatchHeader { base_offset, ..header };
         let place = self.head;
         self.head = place.behind(&header);
         let bytes = self.head.position;
@@ -173,7 +169,7 @@ impl Log {
         if let Some(index) = &mut newest.index {
             index.note(place, &header);
         }
-        self.tail.push(batch, base_offset);
+        self.tail.push(batch.bytes(), base_offset);
         if self.tail.unwritten().len() >= UNWRITTEN_MAX {
             self.flush(disk)?;
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainstem_log::{
-    Appended, Batch, Completion, Error, Found, LogId, Malformed, Options, Piece, State, Status, Store, Ticket,
+    Appended, Completion, Error, Found, LogId, Options, Piece, Sound, State, Status, Store, Ticket,
 };
 
 use crate::checkpoint::{self, Checkpoint, Known};
@@ -396,14 +396,10 @@ impl Store for SegmentStore {
     }
 
     #[inline]
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        let header = Batch::parse(batch).map_err(Error::Malformed)?.header;
-        if header.total_bytes != batch.len() {
-            return Err(Error::Malformed(Malformed::Length));
-        }
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
         let Self { logs, disk, .. } = self;
         let to = open_log(logs, log);
-        let base_offset = to.append(disk, &header, batch)?;
+        let base_offset = to.append(disk, &batch)?;
         let ticket = *to.ticket.get_or_insert_with(|| {
             self.tickets += 1;
             self.dirty.push(log);

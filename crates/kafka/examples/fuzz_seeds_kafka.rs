@@ -64,7 +64,7 @@ fn write_batches(corpus: &Path) -> io::Result<()> {
     builder.push(0, Some(b"key"), Some(b"value"));
     let kind = BatchKind::Transactional;
     let origin = Origin { producer_id: 7, producer_epoch: 1, base_sequence: 0, kind };
-    let transactional = builder.finish_as(&origin).to_vec();
+    let transactional = builder.finish_as(&origin).bytes().to_vec();
     let marker = Marker { outcome: Outcome::Commit, coordinator_epoch: 3 };
     let marker = marker.batch(&mut builder, 5, 7, 1).to_vec();
     fs::write(corpus.join("transaction"), [transactional, marker].concat())?;

@@ -48,7 +48,7 @@ mod tests {
         let mut builder = BatchBuilder::default();
         builder.push(0, None, Some(b"value"));
         let origin = Origin { producer_id, producer_epoch: 0, base_sequence: 0, kind };
-        let mut bytes = builder.finish_as(&origin).to_vec();
+        let mut bytes = builder.finish_as(&origin).bytes().to_vec();
         Batch::place(&mut bytes, base_offset, 0);
         bytes
     }

@@ -46,12 +46,9 @@ impl Marker {
         value[..2].copy_from_slice(&MARKER_VERSION.to_be_bytes());
         value[2..].copy_from_slice(&self.coordinator_epoch.to_be_bytes());
         builder.push(timestamp_ms, Some(&key), Some(&value));
-        builder.finish_as(&Origin {
-            producer_id,
-            producer_epoch,
-            base_sequence: -1,
-            kind: BatchKind::Control,
-        })
+        builder
+            .finish_as(&Origin { producer_id, producer_epoch, base_sequence: -1, kind: BatchKind::Control })
+            .bytes()
     }
 
     /// The marker that is in a record of a control batch; `None` if that marks something else. Later versions only

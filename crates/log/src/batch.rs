@@ -233,6 +233,41 @@ impl<'a> Batch<'a> {
     }
 }
 
+/// One whole batch of which the checksum is known to be right.
+#[derive(Clone, Copy, Debug)]
+pub struct Sound<'a>(Batch<'a>);
+
+impl<'a> Sound<'a> {
+    /// The batch that `bytes` are, nothing behind it.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let batch = Batch::parse(bytes)?;
+        if batch.bytes.len() == bytes.len() { Ok(Self(batch)) } else { Err(Malformed::Length) }
+    }
+
+    /// A batch that has just been made, with its checksum.
+    pub(crate) fn made(header: BatchHeader, bytes: &'a [u8]) -> Self {
+        Self(Batch { header, bytes })
+    }
+
+    /// The batch.
+    pub fn batch(&self) -> Batch<'a> {
+        self.0
+    }
+
+    /// Its header.
+    pub fn header(&self) -> BatchHeader {
+        self.0.header
+    }
+
+    /// All its bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.0.bytes
+    }
+}
+
 /// The batches in `bytes`, one behind the other, unchecked. Ends at the first that is not whole.
 pub fn batches(bytes: &[u8]) -> impl Iterator<Item = Batch<'_>> {
     let mut rest = bytes;

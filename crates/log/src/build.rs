@@ -1,6 +1,6 @@
 //! Making record batches.
 
-use crate::batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Record};
+use crate::batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Record, Sound};
 use crate::varint;
 
 /// Bits of the attributes that name the compression.
@@ -102,14 +102,19 @@ impl BatchBuilder {
         self.records += 1;
     }
 
-    /// The finished batch, at base offset 0; the builder begins the next with the next record.
+    /// The bytes of the finished batch, at base offset 0; the builder begins the next with the next record.
     pub fn finish(&mut self) -> &[u8] {
+        self.finish_sound().bytes()
+    }
+
+    /// The finished batch.
+    pub fn finish_sound(&mut self) -> Sound<'_> {
         self.finish_as(&Origin::default())
     }
 
     /// The same in the name of `origin`.
-    pub fn finish_as(&mut self, origin: &Origin) -> &[u8] {
-        let header = BatchHeader {
+    pub fn finish_as(&mut self, origin: &Origin) -> Sound<'_> {
+        let mut header = BatchHeader {
             base_offset: 0,
             total_bytes: self.bytes.len(),
             leader_epoch: 0,
@@ -123,9 +128,9 @@ impl BatchBuilder {
             base_sequence: origin.base_sequence,
             records: self.records,
         };
-        put_header(&header, &mut self.bytes);
+        header.checksum = put_header(&header, &mut self.bytes);
         self.records = 0;
-        &self.bytes
+        Sound::made(header, &self.bytes)
     }
 }
 
@@ -186,8 +191,8 @@ fn put_record(
     into.extend_from_slice(headers);
 }
 
-/// Writes the header of the batch that `bytes` are, checksum included.
-fn put_header(header: &BatchHeader, bytes: &mut [u8]) {
+/// Writes the header of the batch that `bytes` are, and returns the checksum in it.
+fn put_header(header: &BatchHeader, bytes: &mut [u8]) -> u32 {
     let length = (bytes.len() - 12) as u32;
     bytes[8..12].copy_from_slice(&length.to_be_bytes());
     bytes[16] = 2;
@@ -202,6 +207,7 @@ fn put_header(header: &BatchHeader, bytes: &mut [u8]) {
     let checksum = crc32c::crc32c(&bytes[21..]);
     bytes[17..21].copy_from_slice(&checksum.to_be_bytes());
     Batch::place(bytes, header.base_offset, header.leader_epoch);
+    checksum
 }
 
 /// Length as the format has it: -1 for what is not there.
@@ -257,7 +263,9 @@ mod tests {
             let origin = Origin { producer_id, producer_epoch, base_sequence, kind };
             let mut builder = BatchBuilder::default();
             builder.push_with_headers(1, None, None, b"\x02\x02k\x02v");
-            let header = Batch::parse(builder.finish_as(&origin)).unwrap().header;
+            let made = builder.finish_as(&origin);
+            let header = Sound::parse(made.bytes()).unwrap().header();
+            prop_assert_eq!(made.header(), header, "it is known as it is read");
             prop_assert_eq!(header.producer_id, producer_id);
             prop_assert_eq!(header.producer_epoch, producer_epoch);
             prop_assert_eq!(header.base_sequence, base_sequence);

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::batch::Sound;
 use crate::store::{Appended, Completion, Error, Found, LogId, Options, Piece, Status, Store};
 
 /// A store that is lent out. All that its users append leaves with the same commit, whoever asks for it.
@@ -99,8 +100,8 @@ impl Store for Lent {
     }
 
     #[inline]
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        lock(&self.common).store.append(log, batch)
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+        lock(&self.common).store.append_sound(log, batch)
     }
 
     fn commit(&mut self) {

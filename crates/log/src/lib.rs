@@ -32,7 +32,7 @@ mod memory;
 mod store;
 pub mod varint;
 
-pub use batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Malformed, Record, Records, batches};
+pub use batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Malformed, Record, Records, Sound, batches};
 pub use build::{BatchBuilder, BatchKind, Origin, rebuild, repack};
 pub use headers::{Header, Headers, put_headers};
 pub use lend::{Lender, Lent};

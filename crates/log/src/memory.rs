@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::batch::{Batch, BatchHeader, Malformed};
+use crate::batch::{Batch, BatchHeader, Sound};
 use crate::store::{Appended, Completion, Error, Found, LogId, Options, State, Status, Store, Ticket};
 
 /// A store without disk. Every commit completes at once. Retention and compaction are left to stores that
@@ -93,16 +93,12 @@ impl Store for Memory {
         Ok(())
     }
 
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        let header = Batch::parse(batch).map_err(Error::Malformed)?.header;
-        if header.total_bytes != batch.len() {
-            return Err(Error::Malformed(Malformed::Length));
-        }
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
         if self.refusals > 0 {
             self.refusals -= 1;
             return Err(Error::Full);
         }
-        let mut bytes = batch.to_vec();
+        let (header, mut bytes) = (batch.header(), batch.bytes().to_vec());
         let known = &mut self.logs[log.0 as usize];
         let base_offset = known.end;
         Batch::place(&mut bytes, base_offset, 0);

@@ -5,6 +5,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::batch::Sound;
+
 /// Names an open log of a [`Store`]. Means nothing to another store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LogId(pub u32);
@@ -204,7 +206,16 @@ pub trait Store: Send {
     ///
     /// # Errors
     /// [`Error::Malformed`], [`Error::Broken`], [`Error::Full`]. Nothing was appended.
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error>;
+    #[inline]
+    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
+        self.append_sound(log, Sound::parse(batch).map_err(Error::Malformed)?)
+    }
+
+    /// The same for a batch that need not be checked: one that was just made, or was checked before.
+    ///
+    /// # Errors
+    /// [`Error::Broken`], [`Error::Full`]. Nothing was appended.
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error>;
 
     /// Sets everything appended since the last commit on its way. To be called once per turn.
     fn commit(&mut self);

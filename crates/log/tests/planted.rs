@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mainstem_log::contract::{self, Subject};
 use mainstem_log::{
-    Appended, Batch, Completion, Error, Found, LogId, Memory, Options, Status, Store, Ticket, batches,
+    Appended, Batch, Completion, Error, Found, LogId, Memory, Options, Sound, Status, Store, Ticket, batches,
 };
 
 /// What is wrong with a store.
@@ -91,7 +91,11 @@ impl Store for Flawed {
         if self.is(TakesMalformed) && Batch::parse_unchecked(batch).is_ok() && Batch::parse(batch).is_err() {
             return Ok(Appended { base_offset: self.store.status(log).end, ticket: Ticket(1) });
         }
-        let mut appended = self.store.append(log, batch)?;
+        self.append_sound(log, Sound::parse(batch).map_err(Error::Malformed)?)
+    }
+
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+        let mut appended = self.store.append_sound(log, batch)?;
         if self.is(SkipsAnOffset) && appended.base_offset > 0 {
             appended.base_offset += 1;
         }

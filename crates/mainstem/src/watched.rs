@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mainstem_log::{Appended, Completion, Error, Found, LogId, Options, Piece, Status, Store};
+use mainstem_log::{Appended, Completion, Error, Found, LogId, Options, Piece, Sound, Status, Store};
 
 /// Logs that are named of those that cannot keep anything.
 const NAMED_MAX: usize = 5;
@@ -94,8 +94,8 @@ impl Store for Watched {
         self.store.remove(log)
     }
 
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        let appended = self.store.append(log, batch);
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+        let appended = self.store.append_sound(log, batch);
         if let Err(error) = &appended {
             self.watch.heard(log, Some(error));
         }

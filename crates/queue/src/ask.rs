@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mainstem_log::{Batch, BatchHeader, Compression, HEADER_BYTES, Record, Records, repack};
+use mainstem_log::{Batch, BatchHeader, Compression, HEADER_BYTES, Record, Records, Sound, repack};
 
 /// Name of a group.
 pub type GroupName = Arc<str>;
@@ -98,10 +98,9 @@ impl Plain {
         (batch.header.compression() == Compression::None).then(|| Self { bytes: batch.bytes().into() })
     }
 
-    /// A copy of the whole batch that `bytes` are, as it stands at an offset of its log; nothing if it is none, or is
-    /// compressed.
-    pub(crate) fn placed(bytes: &[u8], base_offset: u64) -> Option<Self> {
-        let mut plain = Self::copy(&Batch::parse_unchecked(bytes).ok()?)?;
+    /// A copy of a batch, as it stands at an offset of its log; nothing if it is compressed.
+    pub(crate) fn placed(batch: Sound<'_>, base_offset: u64) -> Option<Self> {
+        let mut plain = Self::copy(&batch.batch())?;
         Batch::place(Arc::get_mut(&mut plain.bytes)?, base_offset, 0);
         Some(plain)
     }

@@ -3,6 +3,9 @@
 use mainstem_log::{Batch, BatchBuilder, BatchHeader, Durability, LogId, Memory, Options, Store};
 use mainstem_queue::{Config, GroupId, Keeper, Settlement, Taking, Tuning, Verdict};
 
+/// Of a batch, more than the keeper has room for.
+const TOO_LARGE_BYTES: usize = 5 * 1024 * 1024;
+
 /// Compressed batches are none of these tests' business.
 fn nothing(_: &Batch<'_>) -> Option<Vec<u8>> {
     None
@@ -29,8 +32,8 @@ impl World {
         for text in texts {
             builder.push(1_000, None, Some(text.as_bytes()));
         }
-        let batch = builder.finish();
-        let appended = self.store.append(self.messages, batch).unwrap();
+        let batch = builder.finish_sound();
+        let appended = self.store.append_sound(self.messages, batch).unwrap();
         if is_told {
             self.keeper.appended(batch, appended.base_offset);
         }
@@ -143,8 +146,10 @@ fn nothing_is_remembered_of_what_was_read_before_it_was_durable() {
     let mut world = World::new();
     world.append(&["a"], false);
     world.register();
-    // The keeper forgets it, so that it is read once more when it is taken.
-    world.keeper.appended(&[], 0);
+    // The keeper forgets it for one that it has no room for, so that it is read once more when it is taken.
+    let mut builder = BatchBuilder::default();
+    builder.push(1_000, None, Some(&vec![b'x'; TOO_LARGE_BYTES]));
+    world.keeper.appended(builder.finish_sound(), 0);
     world.append(&["lost"], false);
     assert_eq!(world.take(1), ["a"]);
     world.take_back(1);

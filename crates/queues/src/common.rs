@@ -301,8 +301,8 @@ impl Inner {
     /// Appends a batch that has been put together in the queue's builder.
     pub(crate) fn append(&mut self, at: usize) -> Result<Appended, Error> {
         let one = &mut self.queues[at];
-        let batch = one.builder.finish();
-        let appended = self.store.append(one.messages, batch)?;
+        let batch = one.builder.finish_sound();
+        let appended = self.store.append_sound(one.messages, batch)?;
         one.keeper.appended(batch, appended.base_offset);
         Ok(appended)
     }
@@ -413,7 +413,7 @@ impl Inner {
         builder.push_with_headers(now_ms().cast_signed(), key.as_deref(), value.as_deref(), headers);
         let origin = mainstem_log::Origin { producer_id: MOVER, ..mainstem_log::Origin::default() };
         let batch = builder.finish_as(&origin);
-        let appended = self.store.append(one.messages, batch)?;
+        let appended = self.store.append_sound(one.messages, batch)?;
         one.keeper.appended(batch, appended.base_offset);
         Ok((at, appended))
     }

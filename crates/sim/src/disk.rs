@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mainstem_log::{Appended, Completion, Error, Found, LogId, Options, Status, Store, Ticket};
+use mainstem_log::{Appended, Completion, Error, Found, LogId, Options, Sound, Status, Store, Ticket};
 
 struct Gated {
     store: Box<dyn Store>,
@@ -33,8 +33,8 @@ struct Issued {
 }
 
 impl Gated {
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        let appended = self.store.append(log, batch)?;
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+        let appended = self.store.append_sound(log, batch)?;
         let (inner, turn) = (appended.ticket, self.turn);
         let is_known = |issued: &&Issued| issued.log == log && issued.inner == inner && issued.turn == turn;
         let known = self.issued.iter().rev().find(is_known).map(|issued| issued.outer);
@@ -131,8 +131,8 @@ impl Store for SlowStore {
         self.0.open().store.remove(log)
     }
 
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        self.0.open().append(log, batch)
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+        self.0.open().append_sound(log, batch)
     }
 
     fn commit(&mut self) {

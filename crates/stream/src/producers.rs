@@ -329,7 +329,7 @@ mod tests {
         let mut builder = BatchBuilder::default();
         builder.push(1, None, Some(b"value"));
         let origin = Origin { producer_id: 7, producer_epoch: 0, base_sequence, kind: BatchKind::Plain };
-        builder.finish_as(&origin).to_vec()
+        builder.finish_as(&origin).bytes().to_vec()
     }
 
     fn append(partition: &mut Partition, store: &mut Memory, base_sequence: i32) -> Taken {

@@ -23,7 +23,7 @@ fn numbered(broker: &Broker, base_sequence: i32, value: &str) -> Vec<u8> {
     let mut builder = BatchBuilder::default();
     builder.push(broker.unix_ms(), None, Some(value.as_bytes()));
     let kind = BatchKind::Plain;
-    builder.finish_as(&Origin { producer_id: 7, producer_epoch: 0, base_sequence, kind }).to_vec()
+    builder.finish_as(&Origin { producer_id: 7, producer_epoch: 0, base_sequence, kind }).bytes().to_vec()
 }
 
 /// Each name differs from a topic's in a mark only, so none of them can be made.

@@ -500,7 +500,7 @@ fn batches_marked_as_moved_are_not_taken_from_producers() {
     let mut builder = mainstem_log::BatchBuilder::default();
     builder.push(broker.unix_ms(), None, Some(b"x"));
     let origin = mainstem_log::Origin { producer_id: mainstem_queue::MOVER, ..Default::default() };
-    let records = builder.finish_as(&origin).to_vec();
+    let records = builder.finish_as(&origin).bytes().to_vec();
     let client = broker.connect(0);
     let produced = broker.ask::<ProduceRequest>(client, 9, &produce_request(JOBS, 0, records));
     assert_eq!(produced.responses[0].partition_responses[0].error_code, ErrorCode::InvalidRecord as i16);

@@ -56,7 +56,7 @@ fn batch(
     }
     let Producer { id, epoch } = producer;
     let origin = Origin { producer_id: id, producer_epoch: epoch, base_sequence, kind };
-    builder.finish_as(&origin).to_vec()
+    builder.finish_as(&origin).bytes().to_vec()
 }
 
 fn init_request(transactional_id: Option<&str>) -> InitProducerIdRequest {

@@ -355,7 +355,7 @@ impl Journal {
             }
             return;
         }
-        match self.store.append(self.log, self.builder.finish()) {
+        match self.store.append_sound(self.log, self.builder.finish_sound()) {
             Ok(appended) => {
                 debug_assert_eq!(appended.base_offset + u64::from(records), self.next);
                 self.snapshots.wrote(bytes);

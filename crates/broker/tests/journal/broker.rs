@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mainstem_broker::{Mail, MqttConfig, Restored, Shard, Shared, StoreAt, settle_origins};
-use mainstem_log::{Appended, Completion, Error, Found, LogId, Memory, Options, Status, Store, batches};
+use mainstem_log::{
+    Appended, Completion, Error, Found, LogId, Memory, Options, Sound, Status, Store, batches,
+};
 use mainstem_mqtt::{
     Ack, Connect, Disconnect, Header, Packet, Publish, QoS, ReasonCode, Subscribe, SubscribeFilter,
     SubscribeFilters, SubscribeOptions, Unsubscribe, UnsubscribeFilters, UserProperties, Version, Will,
@@ -110,11 +112,11 @@ impl Store for Kept {
         self.memory().remove(log)
     }
 
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
         if self.faults.lock().unwrap().full.contains(&log) {
             return Err(Error::Full);
         }
-        self.memory().append(log, batch)
+        self.memory().append_sound(log, batch)
     }
 
     fn commit(&mut self) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mainstem_disk::fault::FaultFs;
 use mainstem_disk::{Committer, File, Fs, Mode, SegmentStore, Settings};
 use mainstem_log::{
-    Appended, Batch, BatchHeader, Completion, Error, Found, LogId, Options, Status, Store, batches,
+    Appended, Batch, BatchHeader, Completion, Error, Found, LogId, Options, Sound, Status, Store, batches,
 };
 
 use crate::life::Make;
@@ -211,8 +211,8 @@ impl Store for Hasty {
         self.store.open(name, options)
     }
 
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        let appended = self.store.append(log, batch)?;
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+        let appended = self.store.append_sound(log, batch)?;
         self.early.retain(|known| known.log != log);
         self.early.push(Completion { log, ticket: appended.ticket, outcome: Ok(()) });
         Ok(appended)
@@ -247,8 +247,8 @@ impl Store for Short {
         Ok(log)
     }
 
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        self.store.append(log, batch)
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+        self.store.append_sound(log, batch)
     }
 
     fn commit(&mut self) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use mainstem_log::{Batch, BatchHeader, Error, Store, batches};
+use mainstem_log::{Batch, BatchHeader, Error, Sound, Store, batches};
 
 use super::{Keeper, MOVER, READ_BYTES};
 use crate::ask::Plain;
@@ -43,10 +43,10 @@ impl Keeper {
     /// Takes note of a batch that has been appended to the log of messages, so that it need not be read when it is
     /// durable. Whoever says so of some batches says so of all of them, or says when one of them has
     /// [come to nothing](Self::came_to_nothing).
-    pub fn appended(&mut self, batch: &[u8], base_offset: u64) {
+    pub fn appended(&mut self, batch: Sound<'_>, base_offset: u64) {
         // What was there has come to nothing.
         self.cache.forget_from(base_offset);
-        if self.cache.has_room(batch.len())
+        if self.cache.has_room(batch.bytes().len())
             && let Some(plain) = Plain::placed(batch, base_offset)
         {
             self.cache.insert(plain);

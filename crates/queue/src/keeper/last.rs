@@ -52,7 +52,7 @@ impl Keeper {
         }
         while let Some((number, events)) = self.gathered.pop_front() {
             self.builder.push(now_ms.cast_signed(), None, Some(&events));
-            match store.append(self.state, self.builder.finish()) {
+            match store.append_sound(self.state, self.builder.finish_sound()) {
                 Ok(appended) => {
                     self.events_bytes += events.len();
                     let what = Written::Events(number, events);

@@ -60,7 +60,7 @@ impl Keeper {
         now_ms: u64,
     ) -> Option<Appended> {
         self.builder.push(now_ms.cast_signed(), Some(key), Some(value));
-        store.append(self.state, self.builder.finish()).ok()
+        store.append_sound(self.state, self.builder.finish_sound()).ok()
     }
 
     fn store_snapshot(&mut self, store: &mut dyn Store, now_ms: u64) {

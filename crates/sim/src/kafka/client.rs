@@ -134,7 +134,7 @@ pub(crate) fn batch(
         Origin { producer_id, producer_epoch, base_sequence, kind }
     });
     let sequence = producer.map_or(-1, |(_, sequence)| sequence);
-    Batch { records: records.to_vec(), sequence, bytes: builder.finish_as(&origin).to_vec() }
+    Batch { records: records.to_vec(), sequence, bytes: builder.finish_as(&origin).bytes().to_vec() }
 }
 
 /// The record that a value says it is.

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use mainstem_log::{
-    Appended, BatchBuilder, Completion, Durability, Error, LogId, Options, Status, Store, Ticket, batches,
+    Appended, BatchBuilder, Completion, Durability, Error, LogId, Options, Sound, Status, Store, Ticket,
+    batches,
 };
 
 /// Implements the rest of a store by the one it wraps.
@@ -60,8 +61,8 @@ impl Store for EarlyAcks {
         self.store.open(name, options)
     }
 
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        let appended = self.store.append(log, batch)?;
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+        let appended = self.store.append_sound(log, batch)?;
         self.appended.push((log, appended.ticket));
         Ok(appended)
     }
@@ -102,8 +103,8 @@ impl Store for Lax {
         self.0.remove(log)
     }
 
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        self.0.append(log, batch)
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+        self.0.append_sound(log, batch)
     }
 
     fn commit(&mut self) {
@@ -166,8 +167,8 @@ impl Store for LostBatch {
         Ok(log)
     }
 
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        self.store.append(log, batch)
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+        self.store.append_sound(log, batch)
     }
 
     fn commit(&mut self) {
@@ -235,12 +236,12 @@ impl Store for Changed {
         self.store.remove(log)
     }
 
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
         let Some(change) = self.change.filter(|_| self.states.contains(&log)) else {
-            return self.store.append(log, batch);
+            return self.store.append_sound(log, batch);
         };
         let mut builder = BatchBuilder::default();
-        for record in batches(batch).flat_map(|batch| batch.records().flatten().collect::<Vec<_>>()) {
+        for record in batches(batch.bytes()).flat_map(|batch| batch.records().flatten().collect::<Vec<_>>()) {
             let (mut key, mut value) = (None, record.value.unwrap_or_default().to_vec());
             if let Some(own) = record.key {
                 let keys = [b"snapshot".as_slice(), b"begin", b"part", b"end", b"aside"];

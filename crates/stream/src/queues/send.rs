@@ -194,7 +194,7 @@ impl Shard {
         let number = self.jobs.add(Job::Send(SendJob { id, senders, load: Load::default() }));
         let job = JobId { shard: self.me, job: number };
         let origin = Origin { producer_id: MOVER, ..Origin::default() };
-        let batch = builder.finish_as(&origin);
+        let batch = builder.finish_as(&origin).bytes();
         if let Err(refused) = self.append_here(io, (job, 0, id), batch, Membership::Unknown) {
             self.work_done(io, job, Done::Produced(Produced { part: 0, outcome: Err(refused) }));
         }

@@ -94,7 +94,7 @@ impl Batches {
         let Producer { id: producer_id, epoch: producer_epoch } = self.producer;
         let base_sequence = if producer_id < 0 { -1 } else { pending.sequence };
         let origin = Origin { producer_id, producer_epoch, base_sequence, ..Origin::default() };
-        let bytes = self.making.compressed(pending.builder.finish_as(&origin))?;
+        let bytes = self.making.compressed(pending.builder.finish_as(&origin).bytes())?;
         // Behind the highest number comes zero.
         pending.sequence =
             ((pending.sequence.cast_unsigned() + records) & i32::MAX.cast_unsigned()).cast_signed();

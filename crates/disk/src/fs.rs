@@ -7,7 +7,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::buffer::spare_capacity;
 use rustix::fs::FallocateFlags;
 
 use crate::mapped::Mapped;
@@ -212,30 +211,29 @@ impl File for RealFile {
         Ok(read)
     }
 
+    #[expect(
+        unsafe_code,
+        reason = "filling memory with zeros before it is read into costs a third of reading"
+    )]
     fn read_into(&self, into: &mut Vec<u8>, len: usize, at: u64) -> io::Result<()> {
         let before = into.len();
         into.reserve_exact(len);
-        // Reading into what is reserved spares filling it with zeros, as long as that is not far too much.
-        let is_close = into.capacity() - before <= len + len / 4;
-        while is_close && into.len() < before + len {
-            let from = at + (into.len() - before) as u64;
-            match rustix::io::pread(&self.file, spare_capacity(into), from) {
-                Ok(0) => break,
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        let mut read = 0;
+        while read < len {
+            let spare = &mut into.spare_capacity_mut()[..len - read];
+            match rustix::io::pread(&self.file, spare, at + read as u64) {
+                Ok(([], _)) => break,
+                Ok((some, _)) => read += some.len(),
+                Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => {
                     into.truncate(before);
                     return Err(error.into());
                 }
             }
+            // SAFETY: the system has written so many bytes behind those that were there.
+            unsafe { into.set_len(before + read) };
         }
-        if is_close {
-            into.truncate(before + len);
-            return Ok(());
-        }
-        into.resize(before + len, 0);
-        let read = self.read_at(&mut into[before..], at);
-        into.truncate(before + *read.as_ref().unwrap_or(&0));
-        read.map(|_| ())
+        Ok(())
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {

@@ -56,9 +56,14 @@ enum Reached {
     Offset(u64),
     /// No more is wanted.
     Enough,
+    /// The bytes end before the batch does.
+    Short,
     /// What stands there is damaged.
     Damage,
 }
+
+/// Bytes that are read from a file at once. They are looked at while they are in the processor's cache.
+const STEP_BYTES: usize = 128 * 1024;
 
 /// What a search for a batch looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,10 +126,13 @@ impl Log {
         let at = self.segment_of(offsets.start);
         let wanted = Wanted { end: offsets.end, max_bytes, first };
         // Whoever reads on needs no search; if that does not do, a search tells why.
-        if let Some(place) = self.cursor(at, offsets.start)
-            && let Reached::Offset(next) = self.take_batches(disk, at, place, max_bytes, &wanted, into)?
-        {
-            return Ok(Some(next));
+        if let Some(place) = self.cursor(at, offsets.start) {
+            let before = into.len();
+            match self.take_batches(disk, at, place, max_bytes, &wanted, into)? {
+                Reached::Offset(next) => return Ok(Some(next)),
+                Reached::Enough if into.len() > before => return Ok(None),
+                _ => {}
+            }
         }
         let spot = self.locate(disk, at, offsets.start).map_err(corrupt)?;
         match self.take_spot(disk, at, spot, &wanted, into)? {
@@ -135,11 +143,11 @@ impl Log {
                 match self.take_spot(disk, at, spot, &wanted, into)? {
                     Reached::Damage => Err(Error::Corrupt { offset: offsets.start }),
                     Reached::Offset(next) => Ok(Some(next)),
-                    Reached::Enough => Ok(None),
+                    Reached::Enough | Reached::Short => Ok(None),
                 }
             }
             Reached::Offset(next) => Ok(Some(next)),
-            Reached::Enough => Ok(None),
+            Reached::Enough | Reached::Short => Ok(None),
         }
     }
 
@@ -187,12 +195,28 @@ impl Log {
         let behind = self.end_of_segment(at);
         let file = self.file(&mut disk.files, place.base).map_err(corrupt)?;
         let len = len.min((behind.position - place.position) as usize);
-        let from = into.len();
-        file.read_into(into, len, place.position).map_err(corrupt)?;
         let checked = self.segments[at].checked;
         let unchecked_from = checked.saturating_sub(place.position) as usize;
         let gaps = self.gaps(place.base);
-        let (kept, end, taken) = wanted.of(&into[from..], place.offset, gaps, unchecked_from);
+        let from = into.len();
+        into.reserve_exact(len);
+        let (mut kept, mut end, mut taken) = (0, place.offset, Reached::Short);
+        let mut known = self.known_ahead(at, place, len, wanted);
+        while matches!(taken, Reached::Short) && into.len() - from < len {
+            let read = into.len() - from;
+            let ahead = known.map_or(0, |known| (known.position - place.position) as usize);
+            let step = (ahead + STEP_BYTES).min(len - read);
+            file.read_into(into, step, place.position + read as u64).map_err(corrupt)?;
+            if into.len() - from == read {
+                break;
+            }
+            if let Some(known) = known.take()
+                && begins(into.get(from + ahead..), known.offset)
+            {
+                (kept, end) = (ahead, known.offset);
+            }
+            (kept, end, taken) = wanted.of(&into[from..], kept, end, gaps, unchecked_from);
+        }
         into.truncate(from + kept);
         if kept == 0 {
             return Ok(taken);
@@ -203,7 +227,22 @@ impl Log {
         }
         self.cursors[self.next_cursor] = next;
         self.next_cursor = (self.next_cursor + 1) % self.cursors.len();
-        Ok(Reached::Offset(if next.position == behind.position { behind.offset } else { end }))
+        Ok(match taken {
+            _ if next.position == behind.position => Reached::Offset(behind.offset),
+            // Nobody need look again at the batch that did not fit.
+            Reached::Enough | Reached::Short => Reached::Enough,
+            Reached::Offset(_) | Reached::Damage => Reached::Offset(end),
+        })
+    }
+
+    /// A batch behind `place` up to which all is wanted, and was looked at before: as the index says.
+    fn known_ahead(&self, at: usize, place: Place, len: usize, wanted: &Wanted) -> Option<Place> {
+        let segment = &self.segments[at];
+        let index = segment.index.as_ref()?;
+        let most = len.min(wanted.max_bytes).saturating_sub(HEADER_BYTES) as u64;
+        let known = index.before_position(segment.checked.min(place.position + most));
+        let known = if known.offset > wanted.end { index.before_offset(wanted.end) } else { known };
+        (known.position > place.position).then_some(known)
     }
 
     /// The number of the segment that holds or follows `offset`.
@@ -433,6 +472,12 @@ fn go_forward<'a>(
     }
 }
 
+/// Whether `bytes` begin with a batch that says it stands at `offset`.
+fn begins(bytes: Option<&[u8]>, offset: u64) -> bool {
+    let header = bytes.map(BatchHeader::parse);
+    header.is_some_and(|header| header.is_ok_and(|header| header.base_offset == offset))
+}
+
 fn corrupt_at(place: Place) -> Error {
     Error::Corrupt { offset: place.offset }
 }
@@ -498,20 +543,29 @@ fn take(
 
 impl Wanted {
     /// How many bytes of `bytes` are whole, sound batches that are wanted, the offset behind them, and what follows
-    /// them. The first is due at offset `next`. Checksums are compared from byte `unchecked_from` on.
-    fn of(&self, bytes: &[u8], mut next: u64, gaps: Gaps, unchecked_from: usize) -> (usize, u64, Reached) {
-        let mut len = 0;
+    /// them. The first `len` bytes are known to be that; what comes behind them is due at offset `next`. Checksums are compared
+    /// from byte `unchecked_from` on.
+    fn of(
+        &self,
+        bytes: &[u8],
+        mut len: usize,
+        mut next: u64,
+        gaps: Gaps,
+        unchecked_from: usize,
+    ) -> (usize, u64, Reached) {
         loop {
             let rest = &bytes[len..];
             if rest.len() < HEADER_BYTES {
-                return (len, next, Reached::Enough);
+                return (len, next, Reached::Short);
             }
             let Ok(header) = BatchHeader::parse(rest) else { return (len, next, Reached::Damage) };
             let size = header.total_bytes;
             let is_first = self.first && len == 0;
-            if header.base_offset >= self.end || !is_first && len + size > self.max_bytes || size > rest.len()
-            {
+            if header.base_offset >= self.end || !is_first && len + size > self.max_bytes {
                 return (len, next, Reached::Enough);
+            }
+            if size > rest.len() {
+                return (len, next, Reached::Short);
             }
             let is_due = header.base_offset == next || gaps == Gaps::Allowed && header.base_offset > next;
             if !is_due || len >= unchecked_from && Batch::parse(rest).is_err() {

@@ -79,6 +79,9 @@ class Member:
         self.seen = []
         self.owned = set()
         self._is_over = threading.Event()
+        # A leader of kafka-python that assigns before it has heard of the topic's partitions assigns none, and misses
+        # the news of them if that comes meanwhile.
+        until(lambda: self.consumer.partitions_for_topic(topic), "metadata")
         self.consumer.subscribe([topic])
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

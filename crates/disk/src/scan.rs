@@ -6,7 +6,8 @@ use mainstem_log::{Batch, BatchHeader, HEADER_BYTES};
 
 use crate::fs::File;
 
-/// What is read at once.
+/// What is read at once, at least and at most.
+const WINDOW_BYTES_MIN: usize = 4096;
 const WINDOW_BYTES: usize = 128 * 1024;
 /// What a disk writes whole or not at all, bytes.
 const SECTOR_BYTES: u64 = 512;
@@ -65,12 +66,14 @@ pub(crate) struct Scan<'a> {
     gaps: Gaps,
     window: Vec<u8>,
     window_at: u64,
+    /// How much was read at once last.
+    window_bytes: usize,
 }
 
 impl<'a> Scan<'a> {
     /// Over the first `bytes` of a segment whose records are all below offset `limit`.
     pub(crate) fn new(file: &'a dyn File, bytes: u64, limit: u64, gaps: Gaps) -> Self {
-        Self { file, bytes, limit, gaps, window: Vec::new(), window_at: 0 }
+        Self { file, bytes, limit, gaps, window: Vec::new(), window_at: 0, window_bytes: WINDOW_BYTES_MIN }
     }
 
     /// Up to `len` bytes from `position` on: fewer at the end only.
@@ -78,12 +81,14 @@ impl<'a> Scan<'a> {
         let len = len.min(self.bytes.saturating_sub(position) as usize);
         let held = self.window_at..=self.window_at + self.window.len() as u64;
         if !(held.contains(&position) && held.contains(&(position + len as u64))) {
-            let wanted = len.max(WINDOW_BYTES.min(self.bytes.saturating_sub(position) as usize));
-            self.window.resize(wanted, 0);
+            // Whoever reads on gets more and more at once; whoever leaps over what is in batches need not have it.
+            let reads_on = held.contains(&position);
+            let window_bytes = if reads_on { 2 * self.window_bytes } else { WINDOW_BYTES_MIN };
+            self.window_bytes = window_bytes.min(WINDOW_BYTES);
+            let left = self.bytes.saturating_sub(position) as usize;
+            self.window.clear();
             self.window_at = position;
-            let read = self.file.read_at(&mut self.window, position);
-            self.window.truncate(*read.as_ref().unwrap_or(&0));
-            read?;
+            self.file.read_into(&mut self.window, len.max(self.window_bytes.min(left)), position)?;
         }
         let from = (position - self.window_at) as usize;
         let to = (from + len).min(self.window.len());

@@ -217,6 +217,8 @@ impl Log {
             }
             (kept, end, taken) = wanted.of(&into[from..], kept, end, gaps, unchecked_from);
         }
+        // Of a batch that does not fit the header is there. Less may be what a loss of power left at the end of a segment.
+        let is_batch_next = into.len() - from - kept >= HEADER_BYTES;
         into.truncate(from + kept);
         if kept == 0 {
             return Ok(taken);
@@ -230,8 +232,9 @@ impl Log {
         Ok(match taken {
             _ if next.position == behind.position => Reached::Offset(behind.offset),
             // Nobody need look again at the batch that did not fit.
-            Reached::Enough | Reached::Short => Reached::Enough,
-            Reached::Offset(_) | Reached::Damage => Reached::Offset(end),
+            Reached::Enough => Reached::Enough,
+            Reached::Short if is_batch_next => Reached::Enough,
+            Reached::Offset(_) | Reached::Short | Reached::Damage => Reached::Offset(end),
         })
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainstem_disk::fault::{FaultFs, Plan};
-use mainstem_disk::{Committer, Fs, SegmentStore, Settings};
+use mainstem_disk::{Committer, Fs, Mode, SegmentStore, Settings};
 use mainstem_log::{BatchBuilder, Completion, Error, LogId, Options, State, Store, batches};
 use proptest::prelude::*;
 
@@ -120,6 +120,36 @@ proptest! {
             }
         }
         prop_assert_eq!(append(&mut store, log, 1, 1), Ok(200));
+    }
+}
+
+/// As a loss of power leaves it that forgets how a file was cut off.
+#[test]
+fn what_is_left_at_the_end_of_a_segment_is_passed_over() {
+    let fs = Arc::new(FaultFs::new(1));
+    let mut store = open(&fs, without_cache());
+    let options = Options { segment_bytes: 1000, ..Options::default() };
+    let log = store.open("log", &options).unwrap();
+    for _ in 0..50 {
+        append(&mut store, log, 1, 60).unwrap();
+    }
+    commit(&mut store);
+    let mut all = Vec::new();
+    store.read(log, 0..50, usize::MAX >> 1, &mut all).unwrap();
+    assert_eq!(offsets(&all).len(), 50);
+    let killed = Arc::new(fs.killed(1));
+    drop(store);
+    for (path, bytes) in killed.files().iter().filter(|(path, _)| path.ends_with(".segment")) {
+        killed.open(Path::new(path), Mode::Existing).unwrap().write_at(&[0; 20], *bytes).unwrap();
+    }
+
+    let mut store = open(&killed, without_cache());
+    let log = store.open("log", &options).unwrap();
+    for _ in 0..2 {
+        let mut read = Vec::new();
+        store.read(log, 0..50, 5000, &mut read).unwrap();
+        assert_eq!(offsets(&read).len(), 5000 / (all.len() / 50));
+        assert!(all.starts_with(&read));
     }
 }
 

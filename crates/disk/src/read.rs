@@ -21,6 +21,8 @@ pub struct FileRange {
     pub position: u64,
     /// Of all of them, bytes.
     pub len: u64,
+    /// Offset behind the last.
+    pub end: u64,
 }
 
 impl fmt::Debug for FileRange {
@@ -359,7 +361,7 @@ impl Log {
             let end = end.map_err(corrupt)?;
             let file = self.file(&mut disk.files, place.base).map_err(corrupt)?;
             let len = end.position - place.position;
-            ranges.push(FileRange { file, position: place.position, len });
+            ranges.push(FileRange { file, position: place.position, len, end: end.offset });
             left = left.saturating_sub(len);
             if end.position < behind.position {
                 break;

@@ -474,8 +474,12 @@ impl Store for SegmentStore {
         if self.log(log).tail.has(offsets.start) {
             return Ok(None);
         }
-        let piece =
-            |FileRange { file, position, len }: FileRange| Piece { source: Arc::new(file), position, len };
+        let piece = |FileRange { file, position, len, end }: FileRange| Piece {
+            source: Arc::new(file),
+            position,
+            len,
+            end,
+        };
         let ranges = self.ranges(log, offsets, max_bytes as u64)?;
         Ok(Some(ranges.into_iter().map(piece).collect()))
     }

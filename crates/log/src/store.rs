@@ -144,6 +144,8 @@ pub struct Piece {
     pub position: u64,
     /// Length, bytes.
     pub len: u64,
+    /// Offset behind its last batch.
+    pub end: u64,
 }
 
 /// Why a store did not do what it was asked for, by what the caller can do about it.

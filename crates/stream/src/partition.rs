@@ -18,6 +18,7 @@ use crate::held::Held;
 use crate::mail::{JobId, Watcher};
 use crate::producers::{Found, Known, data, on_log};
 use crate::topic_config::{TimestampType, TopicConfig};
+use crate::work::Isolation;
 
 /// What the records of one batch may take when they are decompressed for a check, bytes.
 pub(crate) const PLAIN_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -118,6 +119,16 @@ pub(crate) struct Reach {
     pub(crate) start: u64,
     pub(crate) high_watermark: u64,
     pub(crate) last_stable: u64,
+}
+
+impl Reach {
+    /// Offset behind what a consumer may have.
+    pub(crate) fn end(self, isolation: Isolation) -> u64 {
+        match isolation {
+            Isolation::ReadUncommitted => self.high_watermark,
+            Isolation::ReadCommitted => self.last_stable,
+        }
+    }
 }
 
 /// The name of a partition's log.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainstem_coordinator::producer::{Active, Membership};
 use mainstem_coordinator::transaction::Producer;
 use mainstem_kafka::ErrorCode;
-use mainstem_log::Completion;
+use mainstem_log::{Completion, batches};
 use mainstem_runtime::{FileBytes, Io};
 
 use crate::catalogue::PartitionId;
@@ -87,6 +87,8 @@ pub(crate) struct Fetched {
     /// Transactions that were aborted, of those whose records these are: producer id and first offset.
     pub(crate) aborted: Vec<(i64, i64)>,
     pub(crate) records: Records,
+    /// What the partition has: [`Records::found`].
+    pub(crate) found: usize,
 }
 
 /// Batches as they lie in a log: copied, or where they are.
@@ -103,9 +105,24 @@ pub(crate) struct FileRange {
     pub(crate) file: Arc<dyn FileBytes>,
     pub(crate) position: u64,
     pub(crate) len: usize,
+    /// Offset behind the last of them.
+    pub(crate) end: u64,
 }
 
 impl Records {
+    /// Offset behind the last batch; nothing if there is none.
+    fn end(&self) -> Option<u64> {
+        let of_files = self.files.last().map(|range| range.end);
+        of_files.or_else(|| batches(&self.bytes).last().map(|batch| batch.header.end_offset()))
+    }
+
+    /// Bytes that a partition has for a consumer who takes `bytes_max`, which whole batches may make less of: a fetch
+    /// that waits for as much as it takes must not wait for more.
+    pub(crate) fn found(&self, end: u64, bytes_max: usize) -> usize {
+        let is_cut = self.end().is_some_and(|own| own < end);
+        if is_cut { self.len().max(bytes_max) } else { self.len() }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() + self.files.iter().map(|range| range.len).sum::<usize>()
     }
@@ -274,12 +291,20 @@ impl Shard {
                 outcome: Err(ErrorCode::None),
                 aborted: Vec::new(),
                 records: Records::default(),
+                found: 0,
             };
             let bytes_max = part.bytes_max.min(left);
             let Fetched { aborted, records, .. } = &mut fetched;
             let outcome = self.read_here(part, work.isolation, bytes_max, is_first, aborted, records);
             left = left.saturating_sub(fetched.records.len());
             is_first &= fetched.records.is_empty();
+            // Whoever waits for any is not concerned with how many there are.
+            fetched.found = match outcome {
+                Ok(reach) if work.bytes_min > 1 => {
+                    fetched.records.found(reach.end(work.isolation), bytes_max)
+                }
+                _ => fetched.records.len(),
+            };
             fetched.outcome = outcome;
             all.push(fetched);
         }
@@ -313,10 +338,7 @@ impl Shard {
         if offset < reach.start || offset > reach.high_watermark {
             return Err(ErrorCode::OffsetOutOfRange);
         }
-        let end = match isolation {
-            Isolation::ReadUncommitted => reach.high_watermark,
-            Isolation::ReadCommitted => reach.last_stable,
-        };
+        let end = reach.end(isolation);
         if offset < end && (is_first || bytes_max > 0) {
             let files = match sendable {
                 Some(sendable) => find_files(store, partition.log, offset..end, bytes_max, sendable),
@@ -459,7 +481,7 @@ fn find_files(
     let Some(pieces) = store.pieces(log, offsets, bytes_max)? else { return Ok(None) };
     let range = |piece: mainstem_log::Piece| {
         let file = sendable(&piece.source)?;
-        Some(FileRange { file, position: piece.position, len: piece.len as usize })
+        Some(FileRange { file, position: piece.position, len: piece.len as usize, end: piece.end })
     };
     Ok(pieces.into_iter().map(range).collect())
 }
@@ -473,7 +495,7 @@ fn producer_of(records: &[u8]) -> Option<Producer> {
 /// Whether what a shard has read does not suffice to answer a fetch that wants `bytes_min`. An error always does.
 /// Both sides ask: the shard that reads has the fetch hear of news then, and the other lets that be forgotten.
 pub(crate) fn is_short(all: &[Fetched], bytes_min: usize) -> bool {
-    let bytes: usize = all.iter().map(|fetched| fetched.records.len()).sum();
+    let bytes: usize = all.iter().map(|fetched| fetched.found).sum();
     bytes < bytes_min && all.iter().all(|fetched| fetched.outcome.is_ok())
 }
 

@@ -282,6 +282,27 @@ fn a_fetch_waits_for_as_many_bytes_as_it_wants() {
     }
 }
 
+/// Whole batches may be fewer bytes than that.
+#[test]
+fn a_fetch_that_wants_as_much_as_it_takes_does_not_wait_when_there_is_more() {
+    let mut broker = Broker::new(2);
+    broker.make_topic("t", 2);
+    let producer = broker.connect(0);
+    for index in 0..2 {
+        let reader = broker.connect(1);
+        let mut request = FetchRequest { min_bytes: 1000, ..fetch_request("t", index, 0, 10_000) };
+        request.topics[0].partitions[0].partition_max_bytes = 1000;
+        for _ in 0..2 {
+            assert_eq!(broker.produce(producer, "t", index, &[&"a".repeat(400)]).error_code, 0);
+        }
+        broker.send(reader, 12, &request);
+        assert!(broker.take::<FetchRequest>(reader, 12).is_none(), "there is not as much");
+        assert_eq!(broker.produce(producer, "t", index, &[&"b".repeat(400)]).error_code, 0);
+        let response = broker.take::<FetchRequest>(reader, 12).expect("an answer");
+        assert_eq!(values(&response).len(), 2, "the third does not fit");
+    }
+}
+
 /// Each of them may be told by its shard while others have not said yet what they have.
 #[test]
 fn a_fetch_over_many_shards_misses_nothing() {

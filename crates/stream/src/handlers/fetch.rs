@@ -301,7 +301,7 @@ impl Shard {
                 if fetched.outcome.is_err() {
                     return true;
                 }
-                bytes += fetched.records.len();
+                bytes += fetched.found;
             } else if shard == self.me {
                 let Ok(reach) = self.reach_of(&part.want, id) else { return true };
                 if has_records(&part.want, reach, job.isolation) {
@@ -318,10 +318,8 @@ impl Shard {
                         &mut Vec::new(),
                         &mut plain,
                     );
-                    if read.is_err() {
-                        return true;
-                    }
-                    bytes += plain.len();
+                    let Ok(reach) = read else { return true };
+                    bytes += plain.found(reach.end(job.isolation), wanted.bytes_max);
                 }
             }
             if bytes >= job.bytes_min.max(1) {
@@ -418,7 +416,9 @@ impl Shard {
             }
             let mut fetched = match part.fetched.take() {
                 Some(fetched) => fetched,
-                None => Fetched { part: 0, outcome, aborted: Vec::new(), records: Records::default() },
+                None => {
+                    Fetched { part: 0, outcome, aborted: Vec::new(), records: Records::default(), found: 0 }
+                }
             };
             if has_records
                 && fetched.records.is_empty()
@@ -445,7 +445,7 @@ impl Shard {
             writer.partition(output.buffer(), &data);
             writer.begin_records(output.buffer(), bytes.len() + in_files_here);
             output.buffer().extend_from_slice(&bytes);
-            for FileRange { file, position, len } in files {
+            for FileRange { file, position, len, .. } in files {
                 output.push_file(file, position, len);
             }
             writer.end_records(output.buffer());
@@ -467,11 +467,7 @@ impl Fetched {
 }
 
 fn has_records(want: &Want, reach: Reach, isolation: Isolation) -> bool {
-    let end = match isolation {
-        Isolation::ReadUncommitted => reach.high_watermark,
-        Isolation::ReadCommitted => reach.last_stable,
-    };
-    u64::try_from(want.offset).is_ok_and(|offset| offset < end)
+    u64::try_from(want.offset).is_ok_and(|offset| offset < reach.end(isolation))
 }
 
 /// For each run of partitions of one topic that are answered, how many they are.

@@ -71,9 +71,13 @@ impl Seen {
         }
     }
 
-    /// The same long after, if no message comes.
+    /// The same long after, if no message comes; or at once, if none are to be remembered.
     pub(crate) fn tend(&mut self, now_ms: u64, window_ms: u64, most: usize) {
-        self.prune(now_ms, window_ms.saturating_add(window_ms.max(SLACK_MS)), most);
+        if window_ms == 0 {
+            (0..most.min(self.ages.len())).for_each(|_| self.forget_oldest());
+        } else {
+            self.prune(now_ms, window_ms.saturating_add(window_ms.max(SLACK_MS)), most);
+        }
     }
 
     fn forget_oldest(&mut self) {
@@ -82,13 +86,6 @@ impl Seen {
         if self.ids.get(&id) == Some(&seen_ms) {
             self.ids.remove(&id);
         }
-    }
-
-    /// Forgets all identifiers.
-    pub(crate) fn forget_ids(&mut self) {
-        self.ids.clear();
-        self.forgotten += self.ages.len() as u64;
-        self.ages.clear();
     }
 
     /// Forgets identifiers, as long as `most` is not 0.

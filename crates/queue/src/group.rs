@@ -13,6 +13,7 @@
 
 mod consume;
 mod leave;
+mod order;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -101,6 +102,8 @@ pub(crate) struct Group {
     pub(crate) ready: [Runs; 10],
     pub(crate) entries: BTreeMap<u64, Entry>,
     lines: Lines,
+    /// Those for which it is not yet so, whether there is order by key, as the queue is set to.
+    turning: Runs,
     /// Ends of leases and delays.
     due: BTreeSet<(u64, u64)>,
     /// What leaves, by number.
@@ -115,7 +118,7 @@ pub(crate) struct Group {
     pub(crate) leased: u64,
     pub(crate) delayed: u64,
     active: Option<Active>,
-    /// Leases of each consumer, if only one gets messages.
+    /// Leases of each consumer.
     held: BTreeMap<u64, u64>,
     pub(crate) counters: Counters,
 }
@@ -129,6 +132,7 @@ impl Group {
             ready: Default::default(),
             entries: BTreeMap::new(),
             lines: Lines::default(),
+            turning: Runs::default(),
             due: BTreeSet::new(),
             leaving: BTreeMap::new(),
             last_number,
@@ -159,6 +163,12 @@ impl Group {
         let silent = self.active.filter(|active| !self.held.contains_key(&active.consumer));
         let silent = silent.map(|active| active.asked_ms.saturating_add(shared.config.lease_ms));
         due.into_iter().chain(silent).min()
+    }
+
+    /// The line that a message stands in.
+    pub(crate) fn line_of(&self, shared: &Shared, offset: u64) -> Option<u64> {
+        let has_order = shared.config.fifo != self.turning.contains(offset);
+        if has_order { shared.pool.get(offset)?.key() } else { None }
     }
 
     // --- coming in
@@ -209,20 +219,23 @@ impl Group {
 
     /// Lets an idle message out, or into its line.
     fn admit(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
-        let Some(key) = shared.line_of(offset) else { return self.place(shared, offset, now_ms) };
+        let Some(key) = self.line_of(shared, offset) else { return self.place(shared, offset, now_ms) };
         if self.lines.enter(key, offset) {
             return self.place(shared, offset, now_ms);
         }
-        let later = self.lines.out(key).filter(|&out| out > offset);
-        if let Some(later) =
-            later.filter(|&out| self.lines.is_settled(key, out) || self.is_ready(shared, out))
-        {
-            self.ready[usize::from(shared.pool.get(later).map_or(0, |known| known.priority))].remove(later);
+        let Some(later) = self.lines.out(key).filter(|&out| out > offset) else { return };
+        if self.lines.is_settled(key, later) || self.unready(shared, later) {
             self.let_earlier_out(shared, key, now_ms);
         }
     }
 
-    /// Lets an earlier message of a key out if one waits.
+    /// Makes a message that is ready not so; says whether it was.
+    fn unready(&mut self, shared: &Shared, offset: u64) -> bool {
+        let known = shared.pool.get(offset);
+        known.is_some_and(|known| self.ready[usize::from(known.priority)].remove(offset))
+    }
+
+    /// Lets an earlier message of a key out if one waits, instead of the one that is out and idle.
     fn let_earlier_out(&mut self, shared: &Shared, key: u64, now_ms: u64) -> bool {
         let earlier = self.lines.give_way(key);
         if let Some(earlier) = earlier {
@@ -231,9 +244,9 @@ impl Group {
         earlier.is_some()
     }
 
-    /// A message comes out of its line, unless it is settled.
+    /// A message comes out of its line, unless it is settled, or somebody has it.
     fn let_out(&mut self, shared: &Shared, key: u64, offset: u64, now_ms: u64) {
-        if !self.lines.is_settled(key, offset) {
+        if !self.lines.is_settled(key, offset) && self.state(offset) == State::Idle {
             self.place(shared, offset, now_ms);
         }
     }
@@ -254,7 +267,7 @@ impl Group {
 
     /// A message that was out is idle: it is out again, unless an earlier one of its key is there by now.
     fn rejoin(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
-        let Some(key) = shared.line_of(offset) else { return self.place(shared, offset, now_ms) };
+        let Some(key) = self.line_of(shared, offset) else { return self.place(shared, offset, now_ms) };
         if self.lines.enter(key, offset) && !self.let_earlier_out(shared, key, now_ms) {
             self.place(shared, offset, now_ms);
         }
@@ -267,9 +280,7 @@ impl Group {
         let entry = self.entries.get_mut(&offset);
         match entry.as_ref().map_or(State::Idle, |entry| entry.state) {
             State::Idle => {
-                if let Some(known) = shared.pool.get(offset) {
-                    self.ready[usize::from(known.priority)].remove(offset);
-                }
+                self.unready(shared, offset);
                 return;
             }
             State::Leased { consumer, until_ms } => {
@@ -308,7 +319,7 @@ impl Group {
 
     /// A message is settled here, or leaves: it keeps its place in line until that is durable.
     fn quit_line(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
-        let Some(key) = shared.line_of(offset) else { return };
+        let Some(key) = self.line_of(shared, offset) else { return };
         let flush = shared.recorder.next_flush();
         self.lines.settle(key, offset, flush);
         shared.freeing.push_back(Freeing { flush, group: self.id, key, offset });
@@ -379,31 +390,5 @@ impl Group {
         thin(&mut self.leaving, most);
         thin_set(&mut self.due, most);
         self.lines.thin(most);
-    }
-
-    // --- changes of the configuration
-
-    /// Whether there is order by key has changed: all that nobody has lines up anew.
-    pub(crate) fn line_up(&mut self, shared: &mut Shared, now_ms: u64) {
-        self.lines = Lines::default();
-        let offsets: Vec<u64> =
-            self.pending.from(0).filter(|&offset| shared.pool.get(offset).is_some()).collect();
-        for &offset in &offsets {
-            match self.state(offset) {
-                State::Leased { .. } => {
-                    let key = shared.line_of(offset).filter(|&key| self.lines.out(key).is_none());
-                    if let Some(key) = key {
-                        self.lines.enter(key, offset);
-                    }
-                }
-                State::Idle | State::Delayed { .. } => self.withdraw(shared, offset),
-                State::Leaving { .. } => {}
-            }
-        }
-        for offset in offsets {
-            if self.state(offset) == State::Idle {
-                self.admit(shared, offset, now_ms);
-            }
-        }
     }
 }

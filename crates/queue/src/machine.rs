@@ -16,6 +16,8 @@ use crate::shared::Shared;
 const KNOWN_MAX: u64 = 1_000_000;
 /// Most groups.
 pub(crate) const GROUPS_MAX: usize = 256;
+/// A message that is let out of its line, or into it, or out of the queue, takes as long as so many that are looked at.
+const THINGS_PER_MOVE: usize = 4;
 /// Messages that make way for one that comes.
 const OUSTED_AT_ONCE: usize = 16;
 /// Longest name of a group, bytes.
@@ -75,8 +77,8 @@ pub struct Leaving {
 /// # Costs
 /// What concerns one message costs O(log n). A message that nobody has had takes about 110 bytes, 35 more with a key, and
 /// 35 more if it can expire; a further group adds next to nothing to one without a key, if it settles mostly in order. A
-/// message that was delivered takes another 120 bytes in each group that has had it. Operators' calls and [long snapshots](Queue::walk) go on in
-/// steps; changes of the configuration go through all messages.
+/// message that was delivered takes another 120 bytes in each group that has had it. Operators' calls, [long snapshots](Queue::walk) and
+/// [changes of the configuration](Queue::configure) go on in steps.
 #[derive(Debug)]
 pub struct Queue {
     pub(crate) shared: Shared,
@@ -143,24 +145,39 @@ impl Queue {
         &self.shared.config
     }
 
-    /// Sets it to something else, which holds for what is there too. Goes through all messages if that says when they
-    /// expire, whether there is order by key, or whether the oldest are dropped.
+    /// Sets it to something else, which holds for what is there too. Whatever that asks of every message is done in steps: by
+    /// this call, by each [`Queue::tend`], and by calls with the same configuration. Until it has come to a message
+    ///
+    /// - whether there is order by key is for this message as it was before;
+    /// - the message is not delivered if it has expired, but may not leave yet.
     pub fn configure(&mut self, config: Config, now_ms: u64) {
         let old = std::mem::replace(&mut self.shared.config, config);
-        let Self { shared, groups, .. } = self;
-        shared.pool.configure(&shared.config);
+        let Config { fifo, single_active_consumer, .. } = self.shared.config;
+        for group in self.groups.values_mut() {
+            if old.fifo != fifo {
+                group.turn_order(self.registered_to);
+            }
+            if old.single_active_consumer != single_active_consumer {
+                group.let_nobody_be_active();
+            }
+        }
+        self.heed_config(now_ms);
+        self.enforce_limits(self.moved_at_once(), now_ms);
+    }
+
+    /// Messages that are let out of lines or of the queue in one call.
+    fn moved_at_once(&self) -> usize {
+        (self.at_once / THINGS_PER_MOVE).max(1)
+    }
+
+    /// Goes on with what a change of the configuration asks of messages.
+    fn heed_config(&mut self, now_ms: u64) {
+        let mut most = self.moved_at_once();
+        let Self { shared, groups, at_once, .. } = self;
+        shared.pool.heed_ttl(shared.config.ttl_ms, *at_once);
         for group in groups.values_mut() {
-            if old.fifo != shared.config.fifo {
-                group.line_up(shared, now_ms);
-            }
-            if old.single_active_consumer != shared.config.single_active_consumer {
-                group.count_held(shared);
-            }
+            group.line_up(shared, &mut most, now_ms);
         }
-        if shared.config.dedup_window_ms == 0 {
-            self.seen.forget_ids();
-        }
-        self.enforce_limits(self.at_once, now_ms);
     }
 
     // --- messages become known
@@ -425,6 +442,7 @@ impl Queue {
     /// Does what is due: leases and delays that end, messages that expire, limits, an active consumer that is silent. If
     /// that is very much, it does some of it; the rest is due at once.
     pub fn tend(&mut self, now_ms: u64) {
+        self.heed_config(now_ms);
         let mut most = self.at_once;
         self.free_lines(&mut most, now_ms);
         self.clear_remains(&mut most);
@@ -433,21 +451,18 @@ impl Queue {
         for group in groups.values_mut() {
             group.tend(shared, &mut most, now_ms);
         }
-        while most > 0
-            && let Some(offset) = shared.pool.take_expired(now_ms)
-        {
-            most -= 1;
+        while let Some(offset) = shared.pool.take_expired(now_ms, &mut most) {
             for group in groups.values_mut() {
                 group.expel(shared, offset, Reason::Expired, now_ms);
             }
         }
-        self.enforce_limits(self.at_once, now_ms);
+        self.enforce_limits(self.moved_at_once(), now_ms);
         self.seen.tend(now_ms, self.shared.config.dedup_window_ms, self.at_once);
     }
 
     /// When [`Queue::tend`] is to be called next, ms since 1970; at once if that lies in the past.
     pub fn next_due(&self) -> Option<u64> {
-        let is_over = self.shared.pool.oldest_droppable().is_some() && self.shared.exceeds(0, 0);
+        let is_over = self.shared.oldest_too_many().is_some();
         let groups = self.groups.values().filter_map(|group| group.next_due(&self.shared));
         let has_more = is_over || self.is_busy();
         groups.chain(self.shared.pool.next_expiry()).chain(has_more.then_some(0)).min()
@@ -456,15 +471,18 @@ impl Queue {
     /// Whether something is under way that [`Queue::tend`] is to go on with at once.
     pub fn is_busy(&self) -> bool {
         let is_freeing = self.shared.freeing.front().is_some_and(|freeing| freeing.flush <= self.durable_to);
-        is_freeing || self.shared.pool.first_late().is_some() || !self.remains.is_empty()
+        let pool = &self.shared.pool;
+        let is_heeding = pool.is_heeding() || self.groups.values().any(Group::is_lining_up);
+        let is_forgetting = self.shared.config.dedup_window_ms == 0 && self.seen.ids_len() > 0;
+        let is_moving = pool.first_late().is_some() || !self.remains.is_empty();
+        is_freeing || is_heeding || is_forgetting || is_moving
     }
 
     /// Lets the oldest messages leave that nobody holds, if there are too many.
     fn enforce_limits(&mut self, most: usize, now_ms: u64) {
         let Self { shared, groups, .. } = self;
         for _ in 0..most {
-            let oldest = shared.pool.oldest_droppable().filter(|_| shared.exceeds(0, 0));
-            let Some(offset) = oldest else { return };
+            let Some(offset) = shared.oldest_too_many() else { return };
             for group in groups.values_mut() {
                 group.expel(shared, offset, Reason::Overflow, now_ms);
             }

@@ -199,7 +199,7 @@ impl Group {
                 return (moved, Some(offset));
             }
             (from, seen) = (offset + 1, seen + 1);
-            let line = shared.line_of(offset);
+            let line = self.line_of(shared, offset);
             let is_moved = shared.pool.get(offset).is_some_and(|known| known.is_moved);
             let is_free = self.state(offset) == State::Idle
                 && (self.is_ready(shared, offset) || line.is_some_and(|key| self.is_redriven(key)));

@@ -1,14 +1,14 @@
 //! The messages that some group has not settled: what all groups know of them, and how much they are.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::ops::Range;
 
-use crate::config::{Config, Overflow};
+use crate::expiry::{Era, Expiry};
 use crate::meta::Meta;
 use crate::runs::Runs;
-use crate::thin::{thin, thin_set};
+use crate::thin::thin;
 
 /// What is known of a message.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,8 @@ pub(crate) struct Known {
     /// Those of them that have it leased, or that it leaves.
     held: u16,
     pub(crate) priority: u8,
+    /// By which time to live it stands among those that expire.
+    pub(crate) era: Era,
     /// Whether another queue moved it here.
     pub(crate) is_moved: bool,
 }
@@ -50,43 +52,38 @@ impl Known {
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     messages: BTreeMap<u64, Known>,
-    /// Those that expire, by when.
-    expiring: BTreeSet<(u64, u64)>,
-    /// Those that no group holds, if the oldest of them are dropped when there are too many.
-    droppable: Option<Runs>,
+    expiry: Expiry,
+    /// Those that no group holds.
+    free: Runs,
     /// What new groups are still to be given, by group: messages that stay here until then.
     late: BTreeMap<u32, Runs>,
-    ttl_ms: u64,
     bytes: u64,
     staying: u64,
     staying_bytes: u64,
 }
 
 impl Pool {
-    pub(crate) fn new(config: &Config) -> Self {
-        let mut pool = Self::default();
-        pool.configure(config);
-        pool
+    /// Of a queue that gives messages so long; 0 for ever.
+    pub(crate) fn new(ttl_ms: u64) -> Self {
+        Self { expiry: Expiry::new(ttl_ms), ..Self::default() }
     }
 
-    /// Heeds what of the configuration concerns messages. Goes through all of them if that changes.
-    pub(crate) fn configure(&mut self, config: &Config) {
-        if self.ttl_ms != config.ttl_ms {
-            self.ttl_ms = config.ttl_ms;
-            let ttl_ms = self.ttl_ms;
-            let times = self.messages.iter().map(|(&offset, known)| (known.expires_ms(ttl_ms), offset));
-            self.expiring = times.filter(|&(at, _)| at != u64::MAX).collect();
+    /// Gives messages so long from now on. Goes on with what that changes for those that are there, for `most` of them.
+    pub(crate) fn heed_ttl(&mut self, ttl_ms: u64, most: usize) {
+        self.expiry.set_ttl(ttl_ms);
+        let Some(from) = self.expiry.next() else { return };
+        let mut rest = self.messages.range_mut(from..);
+        for (&offset, known) in rest.by_ref().take(most) {
+            self.expiry.put_again(offset, known);
         }
-        let drops = config.overflow == Overflow::DropOldest && config.length_max.max(config.bytes_max) > 0;
-        if drops && self.droppable.is_none() {
-            let mut free = Runs::default();
-            for (&offset, _) in self.messages.iter().filter(|(_, known)| known.held == 0) {
-                free.insert(offset);
-            }
-            self.droppable = Some(free);
-        } else if !drops {
-            self.droppable = None;
-        }
+        let next = rest.next().map(|(&offset, _)| offset);
+        self.expiry.went_on(next);
+        self.expiry.set_ttl(ttl_ms);
+    }
+
+    /// Whether that is to be gone on with.
+    pub(crate) fn is_heeding(&self) -> bool {
+        self.expiry.next().is_some()
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -114,24 +111,33 @@ impl Pool {
 
     /// Whether there is a message that has expired by then.
     pub(crate) fn has_expired(&self, offset: u64, now_ms: u64) -> bool {
-        self.get(offset).is_some_and(|known| known.expires_ms(self.ttl_ms) <= now_ms)
+        self.get(offset).is_some_and(|known| known.expires_ms(self.expiry.ttl_ms()) <= now_ms)
     }
 
-    /// When the first message expires.
+    /// When the first message expires, or is to be looked at.
     pub(crate) fn next_expiry(&self) -> Option<u64> {
-        self.expiring.first().map(|&(at, _)| at)
+        self.expiry.first()
     }
 
-    /// A message that has expired by then, each once.
-    pub(crate) fn take_expired(&mut self, now_ms: u64) -> Option<u64> {
-        let &(at, offset) = self.expiring.first().filter(|&&(at, _)| at <= now_ms)?;
-        self.expiring.remove(&(at, offset));
-        Some(offset)
+    /// A message that has expired by then, each once. Looks for it as long as `most` is not 0.
+    pub(crate) fn take_expired(&mut self, now_ms: u64, most: &mut usize) -> Option<u64> {
+        while *most > 0
+            && let Some(offset) = self.expiry.take(now_ms)
+        {
+            *most -= 1;
+            if self.has_expired(offset, now_ms) {
+                return Some(offset);
+            }
+            if let Some(known) = self.messages.get_mut(&offset) {
+                self.expiry.put_again(offset, known);
+            }
+        }
+        None
     }
 
-    /// The oldest message that no group holds, if such are dropped.
-    pub(crate) fn oldest_droppable(&self) -> Option<u64> {
-        self.droppable.as_ref()?.first()
+    /// The oldest message that no group holds.
+    pub(crate) fn oldest_free(&self) -> Option<u64> {
+        self.free.first()
     }
 
     /// A message that is to be pending somewhere; it may be known.
@@ -148,15 +154,11 @@ impl Pool {
             staying: 0,
             held: 0,
             priority: meta.priority.min(9),
+            era: Era::default(),
             is_moved: meta.moved_by.is_some(),
         });
-        let at = known.expires_ms(self.ttl_ms);
-        if at != u64::MAX {
-            self.expiring.insert((at, meta.offset));
-        }
-        if let Some(free) = &mut self.droppable {
-            free.insert(meta.offset);
-        }
+        self.expiry.put(meta.offset, known);
+        self.free.insert(meta.offset);
         self.bytes += u64::from(meta.bytes);
     }
 
@@ -237,19 +239,15 @@ impl Pool {
     pub(crate) fn hold(&mut self, offset: u64) {
         let Some(known) = self.messages.get_mut(&offset) else { return };
         known.held += 1;
-        if let Some(free) = &mut self.droppable {
-            free.remove(offset);
-        }
+        self.free.remove(offset);
     }
 
     /// A group that held it does so no more.
     pub(crate) fn let_go(&mut self, offset: u64) {
         let Some(known) = self.messages.get_mut(&offset) else { return };
         known.held -= 1;
-        if known.held == 0
-            && let Some(free) = &mut self.droppable
-        {
-            free.insert(offset);
+        if known.held == 0 {
+            self.free.insert(offset);
         }
     }
 
@@ -284,8 +282,8 @@ impl Pool {
     pub(crate) fn thin(&mut self, most: &mut usize) {
         self.late.values_mut().for_each(|late| late.thin(most));
         thin(&mut self.messages, most);
-        thin_set(&mut self.expiring, most);
-        self.droppable.iter_mut().for_each(|free| free.thin(most));
+        self.expiry.thin(most);
+        self.free.thin(most);
     }
 
     fn forget(&mut self, offset: u64) {
@@ -299,14 +297,9 @@ impl Pool {
         if known.pending > 0 || self.is_late(offset) {
             return;
         }
-        let at = known.expires_ms(self.ttl_ms);
         self.bytes -= u64::from(known.bytes);
+        self.expiry.remove(offset, known);
+        self.free.remove(offset);
         self.messages.remove(&offset);
-        if at != u64::MAX {
-            self.expiring.remove(&(at, offset));
-        }
-        if let Some(free) = &mut self.droppable {
-            free.remove(offset);
-        }
     }
 }

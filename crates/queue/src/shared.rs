@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::config::Config;
+use crate::config::{Config, Overflow};
 use crate::pool::Pool;
 use crate::recorder::Recorder;
 
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(config: Config) -> Self {
         Self {
-            pool: Pool::new(&config),
+            pool: Pool::new(config.ttl_ms),
             config,
             recorder: Recorder::default(),
             life: 0,
@@ -47,11 +47,6 @@ impl Shared {
         self.life = self.life.wrapping_add(1).max(1);
     }
 
-    /// The line that a message stands in.
-    pub(crate) fn line_of(&self, offset: u64) -> Option<u64> {
-        if self.config.fifo { self.pool.get(offset)?.key() } else { None }
-    }
-
     /// Whether a message was delivered as often as it may be.
     pub(crate) fn is_spent(&self, count: u32) -> bool {
         (1..=count).contains(&self.config.max_deliveries)
@@ -62,5 +57,11 @@ impl Shared {
         let (length, size) = self.pool.staying();
         let over = |most: u64, there: u64, more: u64| most > 0 && there.saturating_add(more) > most;
         over(self.config.length_max, length, messages) || over(self.config.bytes_max, size, bytes)
+    }
+
+    /// The oldest message that nobody holds, if there are too many and such make way.
+    pub(crate) fn oldest_too_many(&self) -> Option<u64> {
+        let drops = self.config.overflow == Overflow::DropOldest && self.exceeds(0, 0);
+        self.pool.oldest_free().filter(|_| drops)
     }
 }

@@ -214,6 +214,122 @@ fn order_by_key_can_be_turned_off_and_on() {
 }
 
 #[test]
+fn order_by_key_is_turned_off_and_on_in_steps() {
+    let keyed = |offset| Meta { key: Some(5), ..message(offset) };
+    let mut queue = queue(&[], (0..100).map(keyed));
+    queue.set_at_once(40);
+    let off = Config { fifo: false, ..Config::default() };
+    queue.configure(off.clone(), 1_000);
+    // A message that is let in or out counts as four; and the next one in line is out.
+    assert_eq!((queue.ready(GROUP), queue.is_busy()), (11, true));
+    queue.tend(1_000);
+    assert_eq!((queue.ready(GROUP), queue.next_due()), (21, Some(0)));
+    // Half-way back again: those that are out line up, the others are where they were.
+    queue.configure(Config::default(), 1_001);
+    assert_eq!((queue.ready(GROUP), queue.is_busy()), (11, true));
+    queue.tend(1_001);
+    assert_eq!(queue.ready(GROUP), 1);
+    while queue.is_busy() {
+        queue.tend(1_001);
+    }
+    assert_eq!(offsets(&lease(&mut queue, 1, 100, 1_002)), [0]);
+    queue.configure(off, 1_003);
+    while queue.is_busy() {
+        queue.tend(1_003);
+    }
+    assert_eq!(offsets(&lease(&mut queue, 1, 100, 1_003)), (1..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn nobody_of_a_key_comes_out_until_all_are_back_that_were_out_without_order() {
+    let keyed = |offset| Meta { key: Some(5), ..message(offset) };
+    let mut queue = queue(&[("fifo", "false")], (0..6).map(keyed));
+    let leases = lease(&mut queue, 1, 4, 1_000);
+    settle(&mut queue, leases[0].receipt, Verdict::Release, 1_000).unwrap();
+    queue.configure(Config::default(), 1_001);
+    for (at, verdict) in [(2, Verdict::Ack), (1, Verdict::Release)] {
+        assert!(!queue.can_lease(GROUP, 1));
+        settle(&mut queue, leases[at].receipt, verdict, 1_002).unwrap();
+    }
+    assert!(!queue.can_lease(GROUP, 1));
+    settle(&mut queue, leases[3].receipt, Verdict::Release, 1_002).unwrap();
+    assert_eq!(offsets(&lease(&mut queue, 1, 9, 1_003)), [0]);
+}
+
+/// Three of a key without order, of which the first is durably settled in line, the second not durably, and both come again.
+fn settled_in_line_and_again_without_order() -> Queue {
+    let keyed = |offset| Meta { key: Some(5), ..message(offset) };
+    let mut queue = queue(&[], (0..3).map(keyed));
+    let first = lease(&mut queue, 1, 9, 1_000);
+    settle(&mut queue, first[0].receipt, Verdict::Ack, 1_000).unwrap();
+    flush(&mut queue, 1_000);
+    let second = lease(&mut queue, 1, 9, 1_000);
+    settle(&mut queue, second[0].receipt, Verdict::Ack, 1_000).unwrap();
+    queue.configure(Config { fifo: false, ..Config::default() }, 1_000);
+    assert_eq!(queue.replay_from(GROUP, &[keyed(0), keyed(1)], 1_000), 2);
+    queue.set_at_once(4);
+    queue
+}
+
+#[test]
+fn what_was_settled_in_line_may_come_again_without_order() {
+    let mut queue = settled_in_line_and_again_without_order();
+    for (ready, is_busy) in [(3, true), (2, true), (1, false)] {
+        queue.configure(Config::default(), 1_000);
+        assert_eq!((queue.ready(GROUP), queue.is_busy()), (ready, is_busy));
+    }
+    flush(&mut queue, 1_000);
+    assert_eq!(offsets(&lease(&mut queue, 1, 9, 1_001)), [0]);
+}
+
+#[test]
+fn that_it_was_settled_before_lets_nobody_out_while_somebody_has_a_message() {
+    let mut queue = settled_in_line_and_again_without_order();
+    let leases = lease(&mut queue, 1, 2, 1_000);
+    settle(&mut queue, leases[0].receipt, Verdict::Release, 1_000).unwrap();
+    while queue.is_busy() || !queue.config().fifo {
+        queue.configure(Config::default(), 1_000);
+    }
+    flush(&mut queue, 1_000);
+    assert!(!queue.can_lease(GROUP, 1), "somebody has the second");
+    settle(&mut queue, leases[1].receipt, Verdict::Release, 1_000).unwrap();
+    assert_eq!(offsets(&lease(&mut queue, 1, 9, 1_001)), [0]);
+}
+
+#[test]
+fn the_time_to_live_may_change_faster_than_all_messages_can_be_looked_at() {
+    let mut queue = queue(&[], (0..1_000).map(message));
+    queue.set_at_once(1);
+    for ttl_ms in (1..2_000).rev() {
+        queue.configure(Config { ttl_ms: 1_000 + ttl_ms, ..Config::default() }, 1_000);
+    }
+    assert_eq!(offsets(&lease(&mut queue, 1, 1, 1_500)), [0]);
+    queue.set_at_once(1_000);
+    while queue.is_busy() {
+        queue.tend(1_000);
+    }
+    assert_eq!(queue.next_due(), Some(2_001), "all are there, and expire as was said last");
+    for _ in 0..2 {
+        queue.tend(2_001);
+    }
+    assert_eq!(queue.ready(GROUP), 0);
+    queue.configure(Config::default(), 2_002);
+    assert_eq!(queue.needed(0, 9).len(), 9, "what leaves stays until it has arrived");
+}
+
+#[test]
+fn who_has_been_given_more_time_does_not_expire_while_that_goes_round() {
+    let mut queue = queue(&[("ttl-ms", "100")], (0..20).map(message));
+    queue.set_at_once(4);
+    queue.configure(Config { ttl_ms: 1_000, ..Config::default() }, 1_000);
+    while queue.is_busy() {
+        assert_eq!(queue.ready(GROUP), 20);
+        queue.tend(1_500);
+    }
+    assert_eq!((queue.ready(GROUP), queue.next_due()), (20, Some(2_000)));
+}
+
+#[test]
 fn names_of_groups_and_how_many_there_are_are_bounded() {
     let mut queue = queue(&[], []);
     for name in ["", "a/b", "a+", "#", "a\n", &"a".repeat(256)] {

@@ -76,9 +76,7 @@ impl Group {
             self.counters.delivered += 1;
             self.leased += 1;
             self.due.insert((until_ms, offset));
-            if shared.config.single_active_consumer {
-                *self.held.entry(consumer).or_default() += 1;
-            }
+            *self.held.entry(consumer).or_default() += 1;
             shared.pool.hold(offset);
             let delivered = Delivered { count, life, first_ms: first_delivered_ms };
             shared.recorder.delivered(self.id, offset, delivered);
@@ -194,16 +192,8 @@ impl Group {
     }
 
     /// Whether one consumer is the active one has changed.
-    pub(crate) fn count_held(&mut self, shared: &Shared) {
+    pub(crate) fn let_nobody_be_active(&mut self) {
         self.active = None;
-        self.held.clear();
-        if shared.config.single_active_consumer {
-            for entry in self.entries.values() {
-                if let State::Leased { consumer, .. } = entry.state {
-                    *self.held.entry(consumer).or_default() += 1;
-                }
-            }
-        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! The simple version of a queue: every question is answered by looking at all messages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mainstem_queue::{Config, Lease, Meta, Overflow, Reason, Receipt, Settlement, Start, Verdict};
 
+/// Messages that make way for one that comes.
+const OUSTED_AT_ONCE: usize = 16;
 const TWELVE_HOURS_MS: u64 = 43_200_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub(crate) struct Group {
     /// Which flush says that a number leaves.
     number_flush: BTreeMap<u64, u64>,
     awaiting: Vec<Awaiting>,
+    /// Offsets for which it is not yet so, whether there is order by key, as the queue is set to.
+    turning: BTreeSet<u64>,
     active: Option<(u64, u64)>,
     pub(crate) counters: Counters,
 }
@@ -109,6 +113,7 @@ impl Naive {
         for group in &mut again.groups {
             group.messages.clear();
             group.awaiting.clear();
+            group.turning.clear();
             group.number_flush.clear();
             (group.taken_to, group.active, group.counters) = (0, None, Counters::default());
         }
@@ -131,7 +136,7 @@ impl Naive {
                 }
             }
             again.settle_down(now_ms);
-            again.enforce_limits(now_ms);
+            again.enforce_limits(OUSTED_AT_ONCE, now_ms);
         }
         again.registered_to = to;
         again
@@ -152,19 +157,21 @@ impl Naive {
         }
     }
 
-    fn key(&self, offset: u64) -> Option<u64> {
-        if self.config.fifo { self.metas[&offset].key } else { None }
+    /// The key of a message in a group, if order by that counts for it.
+    fn key(&self, at: usize, offset: u64) -> Option<u64> {
+        let has_order = self.config.fifo != self.groups[at].turning.contains(&offset);
+        if has_order { self.metas[&offset].key } else { None }
     }
 
     /// Whether a message that does not leave waits for another of its key.
     fn is_blocked(&self, at: usize, offset: u64) -> bool {
         let group = &self.groups[at];
-        let Some(key) = self.key(offset) else { return false };
+        let Some(key) = self.key(at, offset) else { return false };
         if matches!(group.messages[&offset].state, State::Leased { .. } | State::Delayed { .. }) {
             return false;
         }
         let of_key =
-            group.messages.iter().filter(|&(&other, _)| other != offset && self.key(other) == Some(key));
+            group.messages.iter().filter(|&(&other, _)| other != offset && self.key(at, other) == Some(key));
         let mut others = of_key.filter(|(_, message)| !matches!(message.state, State::Leaving { .. }));
         group.awaiting.iter().any(|awaiting| awaiting.key == key && awaiting.offset < offset)
             || others.any(|(&other, message)| other < offset || message.state != State::Idle)
@@ -224,11 +231,11 @@ impl Naive {
             group.messages.insert(meta.offset, NEW);
         }
         self.settle_down(now_ms);
-        self.enforce_limits(now_ms);
+        self.enforce_limits(OUSTED_AT_ONCE, now_ms);
     }
 
     fn finish(&mut self, at: usize, offset: u64) {
-        if let Some(key) = self.key(offset) {
+        if let Some(key) = self.key(at, offset) {
             let flush = self.flushed + 1;
             self.groups[at].awaiting.retain(|awaiting| awaiting.offset != offset);
             self.groups[at].awaiting.push(Awaiting { flush, key, offset });
@@ -269,8 +276,11 @@ impl Naive {
         over(self.config.length_max, length + messages) || over(self.config.bytes_max, size + bytes)
     }
 
-    fn enforce_limits(&mut self, now_ms: u64) {
-        while self.config.overflow == Overflow::DropOldest && self.exceeds(0, 0) {
+    fn enforce_limits(&mut self, most: usize, now_ms: u64) {
+        for _ in 0..most {
+            if self.config.overflow == Overflow::Reject || !self.exceeds(0, 0) {
+                return;
+            }
             let is_free = |offset: &u64| {
                 let mut states = self.groups.iter().filter_map(|group| group.messages.get(offset)).peekable();
                 states.peek().is_some()
@@ -438,6 +448,7 @@ impl Naive {
     }
 
     pub(crate) fn tend(&mut self, now_ms: u64) {
+        self.line_up(usize::MAX, now_ms);
         for at in 0..self.groups.len() {
             let mut due: Vec<(u64, u64)> = Vec::new();
             for (&offset, message) in &self.groups[at].messages {
@@ -467,7 +478,7 @@ impl Naive {
             self.expel(offset, Reason::Expired, now_ms);
         }
         self.settle_down(now_ms);
-        self.enforce_limits(now_ms);
+        self.enforce_limits(usize::MAX, now_ms);
     }
 
     // --- lasting, leaving
@@ -562,16 +573,60 @@ impl Naive {
         if group.is_none() { all } else { purged }
     }
 
-    pub(crate) fn configure(&mut self, config: Config, now_ms: u64) {
-        self.config = config;
-        self.enforce_limits(now_ms);
+    /// Goes on to `most` messages.
+    pub(crate) fn configure(&mut self, config: Config, most: usize, now_ms: u64) {
+        let old = std::mem::replace(&mut self.config, config);
+        for group in &mut self.groups {
+            if old.fifo != self.config.fifo {
+                let turning = (0..self.registered_to).filter(|offset| !group.turning.contains(offset));
+                group.turning = turning.collect();
+            }
+            if old.single_active_consumer != self.config.single_active_consumer {
+                group.active = None;
+            }
+        }
+        self.line_up(most, now_ms);
+        self.enforce_limits(most, now_ms);
+    }
+
+    /// For some messages order by key is no more, or comes to be.
+    fn line_up(&mut self, mut most: usize, now_ms: u64) {
+        for at in 0..self.groups.len() {
+            while most > 0
+                && let Some(&first) = self.groups[at].turning.first()
+            {
+                most -= 1;
+                let group = &mut self.groups[at];
+                let pending = group.messages.range(first..).next().map(|(&offset, _)| offset);
+                let Some(offset) = pending else {
+                    group.turning.clear();
+                    break;
+                };
+                let turns = group.turning.contains(&offset);
+                group.turning.retain(|&turning| turning > offset);
+                let state = group.messages[&offset].state;
+                let lines_up = turns && self.key(at, offset).is_some();
+                if lines_up && !matches!(state, State::Leaving { .. }) {
+                    self.groups[at].awaiting.retain(|awaiting| awaiting.offset != offset);
+                    if let State::Delayed { .. } = state {
+                        self.message(at, offset).state = State::Idle;
+                    }
+                }
+                self.settle_down(now_ms);
+            }
+        }
+    }
+
+    /// Whether a change is to be gone on with.
+    pub(crate) fn is_lining_up(&self) -> bool {
+        self.groups.iter().any(|group| !group.turning.is_empty())
     }
 
     pub(crate) fn redrive(&mut self, max: u64, now_ms: u64) -> u64 {
         let offsets: Vec<u64> = self.groups[0].messages.keys().copied().collect();
         let mut moved = 0;
         for offset in offsets {
-            let key = self.key(offset);
+            let key = self.key(0, offset);
             let is_idle = self.groups[0].messages[&offset].state == State::Idle;
             let is_next = self.is_ready(0, offset) || key.is_some_and(|key| self.is_redriven(key));
             if moved < max && self.metas[&offset].moved_by.is_some() && is_idle && is_next {
@@ -585,7 +640,7 @@ impl Naive {
     /// Whether the first of a key in the group `default` is on its way back, which is not durable, and no other is out.
     fn is_redriven(&self, key: u64) -> bool {
         let group = &self.groups[0];
-        let of_key = || group.messages.iter().filter(|&(&offset, _)| self.key(offset) == Some(key));
+        let of_key = || group.messages.iter().filter(|&(&offset, _)| self.key(0, offset) == Some(key));
         let is_out = |state| !matches!(state, State::Idle | State::Leaving { .. });
         let idle = of_key().filter(|(_, message)| message.state == State::Idle).map(|(&offset, _)| offset);
         let awaiting = group.awaiting.iter().filter(|awaiting| awaiting.key == key);
@@ -606,7 +661,9 @@ impl Naive {
             if !is_over && !self.groups[at].messages.contains_key(&meta.offset) {
                 self.metas.insert(meta.offset, meta.clone());
                 self.groups[at].messages.insert(meta.offset, NEW);
-                self.groups[at].awaiting.retain(|awaiting| awaiting.offset != meta.offset);
+                if self.key(at, meta.offset).is_some() {
+                    self.groups[at].awaiting.retain(|awaiting| awaiting.offset != meta.offset);
+                }
                 self.settle_down(now_ms);
                 again += 1;
             }
@@ -636,6 +693,7 @@ impl Group {
             taken_to: 0,
             number_flush: BTreeMap::new(),
             awaiting: Vec::new(),
+            turning: BTreeSet::new(),
             active: None,
             counters: Counters::default(),
         }

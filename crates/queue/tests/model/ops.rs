@@ -65,11 +65,18 @@ pub(crate) enum Op {
         by_snapshot: bool,
     },
     Trim(usize),
+    /// The first step of that is done.
     Configure {
         max_deliveries: u32,
         length_max: u64,
         ttl_ms: u64,
+        drops_oldest: bool,
+        is_single: bool,
     },
+    /// The same of order by key: it is turned round.
+    TurnOrder,
+    /// Goes on with changes of the configuration.
+    Heed(usize),
 }
 
 pub(crate) fn config() -> impl Strategy<Value = Config> {
@@ -154,8 +161,13 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (1..5_usize, 1..4_usize).prop_map(|(parts, most)| Op::Walk { parts, most }),
         4 => (0..4_usize, any::<bool>()).prop_map(|(kept, by_snapshot)| Op::Crash { kept, by_snapshot }),
         2 => (0..4_usize).prop_map(Op::Trim),
-        1 => (0..4_u32, prop_oneof![Just(0), 2..8_u64], prop_oneof![Just(0), 50..500_u64])
-            .prop_map(|(max_deliveries, length_max, ttl_ms)| Op::Configure { max_deliveries, length_max, ttl_ms }),
+        1 => (0..4_u32, prop_oneof![Just(0), 2..8_u64], prop_oneof![Just(0), 50..500_u64], any::<bool>(), weighted(0.2, Just(())))
+            .prop_map(|(max_deliveries, length_max, ttl_ms, drops_oldest, is_single)| {
+                let is_single = is_single.is_some();
+                Op::Configure { max_deliveries, length_max, ttl_ms, drops_oldest, is_single }
+            }),
+        2 => Just(Op::TurnOrder),
+        4 => (1..4_usize).prop_map(Op::Heed),
     ]
 }
 

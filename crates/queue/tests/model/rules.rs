@@ -15,8 +15,9 @@ struct Holder {
 /// What has been seen of a queue, by group and offset. Flushes are counted from the beginning, over all crashes.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
-    /// Whether messages of a key come in order.
+    /// Whether messages of a key come in order, and the flush that says all that happened before.
     has_order: bool,
+    has_order_from: usize,
     dedup_window_ms: u64,
     holders: BTreeMap<(String, u64), Holder>,
     /// The flush that says so.
@@ -37,6 +38,15 @@ pub(crate) struct Rules {
 impl Rules {
     pub(crate) fn of(config: &Config) -> Self {
         Self { has_order: config.fifo, dedup_window_ms: config.dedup_window_ms, ..Self::default() }
+    }
+
+    /// Messages of a key come in order from now on, or need not. What was settled out of order before `flush` may be
+    /// forgotten in a crash, and come behind others.
+    pub(crate) fn has_order(&mut self, has_order: bool, flush: usize) {
+        if std::mem::replace(&mut self.has_order, has_order) != has_order {
+            self.latest.clear();
+            self.has_order_from = flush;
+        }
     }
 
     pub(crate) fn leased(
@@ -155,7 +165,8 @@ impl Rules {
         self.holders.clear();
         self.settled.retain(|_, flush| *flush <= flushes);
         self.arrived.retain(|_, flush| *flush <= flushes);
-        self.latest.retain(|(group, _), _| groups.contains(&group.as_str()));
+        let is_kept = self.has_order_from <= flushes;
+        self.latest.retain(|(group, _), _| is_kept && groups.contains(&group.as_str()));
         self.departed.retain(|(group, _), _| groups.contains(&group.as_str()));
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use mainstem_queue::{
-    Config, GroupId, GroupName, Info, Leaving, Malformed, Meta, Queue, Receipt, Settlement, Verdict, Walk,
+    Config, GroupId, GroupName, Info, Leaving, Malformed, Meta, Overflow, Queue, Receipt, Settlement,
+    Verdict, Walk,
 };
 
 use crate::naive::{Naive, State};
@@ -176,13 +177,35 @@ impl World {
             Op::Walk { parts, most } => self.walk(parts, most),
             Op::Crash { kept, by_snapshot } => self.crash(kept, by_snapshot)?,
             Op::Trim(most) => self.trim(most),
-            Op::Configure { max_deliveries, length_max, ttl_ms } => {
+            Op::Configure { max_deliveries, length_max, ttl_ms, drops_oldest, is_single } => {
+                self.config.overflow = if drops_oldest { Overflow::DropOldest } else { Overflow::Reject };
+                self.config.single_active_consumer = is_single;
                 self.config = Config { max_deliveries, length_max, ttl_ms, ..self.config.clone() };
-                self.queue.configure(self.config.clone(), now_ms);
-                self.naive.configure(self.config.clone(), now_ms);
+                self.configure(1);
             }
+            Op::TurnOrder => {
+                self.config.fifo = !self.config.fifo;
+                self.configure(1);
+            }
+            Op::Heed(most) => self.configure(most),
         }
         self.compare()
+    }
+
+    /// Sets the queue to what it is to be set to, and goes on with that for so many messages.
+    fn configure(&mut self, most: usize) {
+        // What is done to a message counts as four.
+        self.queue.set_at_once(most * 4);
+        self.queue.configure(self.config.clone(), self.now_ms);
+        self.queue.set_at_once(1_000);
+        self.naive.configure(self.config.clone(), most, self.now_ms);
+        self.watch_order();
+    }
+
+    /// While order by key is turned on or off nothing is promised of it.
+    fn watch_order(&mut self) {
+        let has_order = self.config.fifo && !self.naive.is_lining_up();
+        self.rules.has_order(has_order, self.flush_to_come());
     }
 
     fn append(&mut self, headers: &Headers) {
@@ -265,6 +288,7 @@ impl World {
     fn tend(&mut self) -> Broken {
         self.queue.tend(self.now_ms);
         self.naive.tend(self.now_ms);
+        self.watch_order();
         match self.queue.next_due() {
             Some(due_ms) if due_ms <= self.now_ms => {
                 Err(format!("it has tended at {} and is to at {due_ms}", self.now_ms))
@@ -446,6 +470,7 @@ impl World {
         let is_there = |name: &&str| self.queue.group(name).is_some_and(|id| crashed.group(name) == Some(id));
         let groups: Vec<&str> = GROUPS.into_iter().filter(is_there).collect();
         self.rules.crashed(kept, &groups);
+        self.watch_order();
         Ok(())
     }
 
@@ -494,7 +519,7 @@ impl World {
         same("duplicates", &info.duplicates, &self.naive.duplicates)?;
         same("needed from", &self.queue.needed_from(), &self.naive.needed_from())?;
         same("registered to", &self.queue.registered_to(), &self.naive.registered_to)?;
-        let is_full = self.naive.exceeds(1, 10) && self.config.overflow == mainstem_queue::Overflow::Reject;
+        let is_full = self.naive.exceeds(1, 10) && self.config.overflow == Overflow::Reject;
         same("admits", &self.queue.admits(1, 10), &!is_full)?;
         match (self.queue.next_due(), self.naive.next_due()) {
             (Some(due_ms), Some(latest_ms)) if due_ms <= latest_ms => Ok(()),

@@ -533,7 +533,7 @@ impl Ledger {
             return Err(format!("it comes before its time: {} ms after {timestamp_ms}", message.delay_ms));
         }
         let own_ms = if is_sent { message.ttl_ms } else { 0 };
-        let ttl_ms = [own_ms, plan.ttl_ms].into_iter().filter(|ttl_ms| *ttl_ms > 0).min();
+        let ttl_ms = [own_ms, plan.surest_ttl_ms()].into_iter().filter(|ttl_ms| *ttl_ms > 0).min();
         if ttl_ms.is_some_and(|ttl_ms| dose.granted_ms >= timestamp_ms + ttl_ms) {
             return Err(format!("it has expired: {ttl_ms:?} ms after {timestamp_ms}"));
         }
@@ -550,7 +550,7 @@ impl Ledger {
         dose: &Dose,
     ) -> Result<(), String> {
         let book = &self.books[queue];
-        let Some(key) = self.messages[id].key.filter(|_| book.plan.is_fifo) else { return Ok(()) };
+        let Some(key) = self.messages[id].key.filter(|_| book.plan.has_order()) else { return Ok(()) };
         let Some(group) = book.groups.get(name) else { return Ok(()) };
         for other in book.by_key.get(&key).into_iter().flatten().copied() {
             let place = &book.places[&other];
@@ -581,9 +581,8 @@ impl Ledger {
     /// Whether a message may be settled in a group, or on its way elsewhere.
     fn may_be_over(&self, queue: usize, group: &Group, offset: u64, place: &Place) -> bool {
         let plan = &self.books[queue].plan;
-        let may_drop = plan.drops_oldest && plan.length_max > 0;
-        let may_expire = plan.ttl_ms > 0 || self.messages[place.message].ttl_ms > 0;
-        may_drop
+        let may_expire = plan.may_expire() || self.messages[place.message].ttl_ms > 0;
+        plan.may_drop()
             || may_expire
             || self.books[queue].is_redriven
             || group.may_be_over(offset, self.sent_at(place.message), plan.max_deliveries)

@@ -32,8 +32,7 @@ impl Client for Operator {
             16..22 => (temporary, Request::Delete),
             22..30 => (temporary, Request::Create { settings: Vec::new() }),
             30..34 => {
-                let retention_ms = pick(desk.dice, &["0", "1000", "60000"]).to_owned();
-                let settings = vec![("retention-ms".to_owned(), retention_ms)];
+                let settings = desk.plan.queues[main].change(desk.dice);
                 (main, Request::Configure { settings })
             }
             34..60 => {

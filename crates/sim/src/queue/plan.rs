@@ -44,6 +44,11 @@ pub(crate) struct QueuePlan {
     pub(crate) drops_oldest: bool,
     pub(crate) ttl_ms: u64,
     pub(crate) keeps_dead: bool,
+    /// What operators change while it is there: whether there is order by key, how long messages live, how many there
+    /// may be and what happens to those beyond.
+    pub(crate) turns_order: bool,
+    pub(crate) changes_ttl: bool,
+    pub(crate) changes_length: bool,
     /// Settings that no judgement asks for.
     pub(crate) others: Vec<(String, String)>,
 }
@@ -67,6 +72,45 @@ impl QueuePlan {
         let own = own.map(|(name, value)| (name.to_owned(), value));
         let dead = dead.map(|dead| ("dead-letter-queue".to_owned(), dead.to_owned()));
         own.into_iter().chain(dead).chain(self.others.clone()).collect()
+    }
+
+    /// Another value for something that operators change.
+    pub(crate) fn change(&self, dice: &mut Dice) -> Vec<(String, String)> {
+        let others = [
+            ("fifo", pick(dice, &["false", "true"]), self.turns_order),
+            ("ttl-ms", pick(dice, &["0", "2000", "5000", "60000"]), self.changes_ttl),
+            ("length-max", pick(dice, &["0", "10", "50"]), self.changes_length),
+            ("overflow", pick(dice, &["reject", "drop-oldest"]), self.changes_length),
+        ];
+        let changed = others.iter().filter(|(.., is_changed)| *is_changed && dice.chance(60));
+        let own = changed.map(|(name, value, _)| (*name, *value)).collect::<Vec<_>>();
+        let retention = ("retention-ms", pick(dice, &["0", "1000", "60000"]));
+        let all = own.into_iter().chain([retention]);
+        all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    /// Whether there is order by key at all times, and whether there may be at some.
+    pub(crate) fn has_order(&self) -> bool {
+        self.is_fifo && !self.turns_order
+    }
+
+    pub(crate) fn may_have_order(&self) -> bool {
+        self.is_fifo || self.turns_order
+    }
+
+    /// How long messages live at most, at all times; 0 for ever.
+    pub(crate) fn surest_ttl_ms(&self) -> u64 {
+        if self.changes_ttl { 0 } else { self.ttl_ms }
+    }
+
+    /// Whether messages may expire that do not ask for it.
+    pub(crate) fn may_expire(&self) -> bool {
+        self.changes_ttl || self.ttl_ms > 0
+    }
+
+    /// Whether messages may make way for others.
+    pub(crate) fn may_drop(&self) -> bool {
+        self.changes_length || (self.drops_oldest && self.length_max > 0)
     }
 
     /// The shortest wait of a message that was refused for the so manieth time.
@@ -210,6 +254,9 @@ fn main_queue(dice: &mut Dice, name: String, dead: usize) -> QueuePlan {
         drops_oldest: dice.chance(40),
         ttl_ms: pick(dice, &[0, 0, 0, 5_000]),
         keeps_dead: dice.chance(85),
+        turns_order: dice.chance(25),
+        changes_ttl: dice.chance(20),
+        changes_length: dice.chance(20),
         others: others.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
     }
 }
@@ -230,6 +277,9 @@ fn plain_queue(name: String, role: Role) -> QueuePlan {
         drops_oldest: false,
         ttl_ms: 0,
         keeps_dead: true,
+        turns_order: false,
+        changes_ttl: false,
+        changes_length: false,
         others: Vec::new(),
     }
 }

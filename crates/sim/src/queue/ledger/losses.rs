@@ -39,8 +39,8 @@ impl Ledger {
                 }
                 let is_kept = book.plan.keeps_dead;
                 let is_unseen = !is_kept || grave.is_purged || is_back;
-                let may_drop = book.plan.drops_oldest && book.plan.length_max > 0;
-                let may_expire = book.plan.ttl_ms > 0 || message.ttl_ms > 0;
+                let may_drop = book.plan.may_drop();
+                let may_expire = book.plan.may_expire() || message.ttl_ms > 0;
                 let is_over = offsets.iter().any(|offset| {
                     let is_dead = group.is_dead(*offset);
                     let may_die = may_drop || may_expire || group.may_die(*offset, book.plan.max_deliveries);

@@ -29,7 +29,7 @@ impl Ledger {
                 && place.origin == Origin::Sender
                 && !message.has_id
                 && message.delay_ms == 0
-                && (message.key.is_none() || !book.plan.is_fifo)
+                && (message.key.is_none() || !book.plan.may_have_order())
                 && self.surely_has(group, place)
                 && group.is_untouched(offset)
                 && !self.may_be_over(pending.queue, group, offset, place);

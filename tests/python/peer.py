@@ -128,10 +128,14 @@ class Peer:
 
     def publish_later(self, topic, payload=b"", qos=0, retain=False, **props):
         """Publishes without waiting, and returns what can be waited on."""
-        made = publish_properties(**props) if self.version == V5 and props else None
-        info = self.paho.publish(topic, payload, qos, retain, properties=made)
+        info = self.publish_refused(topic, payload, qos, retain, **props)
         assert info.rc == paho.MQTT_ERR_SUCCESS
         return info
+
+    def publish_refused(self, topic, payload=b"", qos=0, retain=False, **props):
+        """Publishes what the server closes the connection for, which paho may know before it has sent all."""
+        made = publish_properties(**props) if self.version == V5 and props else None
+        return self.paho.publish(topic, payload, qos, retain, properties=made)
 
     def receive(self, count=1, timeout=DEADLINE_S):
         """The next `count` messages, all of them within the deadline."""

@@ -83,7 +83,7 @@ def test_an_alias_ends_with_its_connection(broker, unique):
     with Peer(broker, f"{unique}p", session_expiry=100) as publisher:
         publisher.publish(f"{unique}/a", b"named", 1, TopicAlias=1)
     again = Peer(broker, f"{unique}p", clean=False).connect()
-    again.publish_later("", b"by alias", 1, TopicAlias=1)
+    again.publish_refused("", b"by alias", 1, TopicAlias=1)
     flags, reason, _ = again.disconnected.get(timeout=10)
     assert flags.is_disconnect_packet_from_server
     assert reason.value == 0x82

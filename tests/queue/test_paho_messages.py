@@ -151,9 +151,9 @@ def test_a_full_queue_closes_the_connection_of_who_cannot_be_told(doors, unique,
     queue = make_queue(length_max=1)
     with Worker(doors.mqtt, f"{unique}old", V311) as old:
         old.publish(f"$queue/{queue}", b"1", qos=1)
-        refused = old.publish_later(f"$queue/{queue}", b"2", qos=1)
+        refused = old.publish_refused(f"$queue/{queue}", b"2", qos=1)
         old.disconnected.get(timeout=10)
-        assert not refused.is_published()
+        assert refused.rc or not refused.is_published()
 
 
 def test_a_full_queue_may_part_with_its_oldest(client, operations, make_queue):

@@ -51,7 +51,6 @@ pub(crate) enum PartArg {
 /// number of messages in flight (closed loop), which finds the highest throughput.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct BenchMqttArgs {
     /// Broker's host name or address
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
@@ -91,15 +90,6 @@ pub(crate) struct BenchMqttArgs {
     /// have it, above until it is acknowledged [default without --rate: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) window: Option<u32>,
-    /// Measured seconds
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
-    pub(crate) duration: Duration,
-    /// Seconds of load before the measured part
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_seconds)]
-    pub(crate) warmup: Duration,
-    /// Longest wait for stragglers after the load ends
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
-    pub(crate) drain: Duration,
     /// Open at most this many connections per second [default: as fast as possible]
     #[arg(long, value_name = "N", value_parser = parse_rate)]
     pub(crate) connect_rate: Option<f64>,
@@ -137,15 +127,31 @@ pub(crate) struct BenchMqttArgs {
     /// Password for every connection
     #[arg(long, value_name = "PASSWORD", requires = "username")]
     pub(crate) password: Option<String>,
+    #[command(flatten)]
+    pub(crate) measure: MeasureArgs,
+    /// Print a line per second on stderr, even if that is no terminal
+    #[arg(long)]
+    pub(crate) progress: bool,
+}
+
+/// How long it is measured, and what is said of it.
+#[derive(Args, Debug)]
+pub(crate) struct MeasureArgs {
+    /// Measured seconds; of `queue consume`, the most there are
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    pub(crate) duration: Duration,
+    /// Seconds of load before the measured part; none where something is filled first
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_seconds)]
+    pub(crate) warmup: Duration,
+    /// Longest wait for what is under way after the load ends
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    pub(crate) drain: Duration,
     /// Process of the broker: its CPU time, memory and context switches are read from /proc
     #[arg(long, value_name = "PID")]
     pub(crate) broker_pid: Option<u32>,
     /// Print one line of JSON on stdout, and the table on stderr instead
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print a line per second on stderr, even if that is no terminal
-    #[arg(long)]
-    pub(crate) progress: bool,
 }
 
 const AFTER_HELP: &str = "\

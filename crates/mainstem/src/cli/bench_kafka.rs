@@ -1,12 +1,9 @@
 //! Flags of `mainstem bench kafka`.
 
-use std::time::Duration;
-
 use clap::{Args, Subcommand, ValueEnum};
 use mainstem_log::Compression;
 
-use super::bench::parse_rate;
-use super::connect::parse_seconds;
+use super::bench::{MeasureArgs, parse_rate};
 
 /// Load a Kafka broker with batches that were encoded before, and report rates, latencies and what they cost.
 ///
@@ -49,21 +46,8 @@ pub(crate) struct BenchKafkaCommon {
     /// Connections; the partitions are dealt out among them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub(crate) connections: u32,
-    /// Measured seconds
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
-    pub(crate) duration: Duration,
-    /// Seconds of load before the measured part
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_seconds)]
-    pub(crate) warmup: Duration,
-    /// Longest wait for answers after the load ends
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
-    pub(crate) drain: Duration,
-    /// Process of the broker: its CPU time, memory and context switches are read from /proc
-    #[arg(long, value_name = "PID")]
-    pub(crate) broker_pid: Option<u32>,
-    /// Print one line of JSON on stdout, and the table on stderr instead
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) measure: MeasureArgs,
 }
 
 /// What a batch looks like.

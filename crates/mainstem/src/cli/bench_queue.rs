@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use mainstem_bench::{QueueDurability, QueueType};
 
-use super::bench::parse_rate;
+use super::bench::{MeasureArgs, parse_rate};
 use super::connect::parse_seconds;
 
 /// Load a server of work queues, and report rates, latencies and what they cost.
@@ -64,21 +64,8 @@ pub(crate) struct BenchQueueCommon {
     /// Bytes of a payload
     #[arg(long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u32).range(16..=100_000))]
     pub(crate) payload: u32,
-    /// Measured seconds; of consuming, the most there are
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
-    pub(crate) duration: Duration,
-    /// Seconds of load before the measured part; none where the queue is filled first
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_seconds)]
-    pub(crate) warmup: Duration,
-    /// Longest wait for what is under way after the load ends
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
-    pub(crate) drain: Duration,
-    /// Process of the server: its CPU time, memory and context switches are read from /proc
-    #[arg(long, value_name = "PID")]
-    pub(crate) broker_pid: Option<u32>,
-    /// Print one line of JSON on stdout, and the table on stderr instead
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) measure: MeasureArgs,
 }
 
 /// Who takes messages out.

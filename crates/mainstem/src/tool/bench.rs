@@ -27,7 +27,7 @@ pub(crate) fn run(args: &BenchMqttArgs) -> Result<(), Failure> {
         }
     })
     .map_err(|error: BenchError| Failure::new(error.to_string()))?;
-    print(&report, args.json)?;
+    print(&report, args.measure.json)?;
     match &report.first_fault {
         None => Ok(()),
         Some(fault) => Err(Failure::new(format!("{} connections broke: {fault}", report.connections_broken))),
@@ -61,9 +61,9 @@ fn options(args: &BenchMqttArgs) -> Options {
             Some(rate) => Load::Rate(rate),
             None => Load::Window(args.window.unwrap_or(WINDOW)),
         },
-        duration: args.duration,
-        warmup: args.warmup,
-        drain: args.drain,
+        duration: args.measure.duration,
+        warmup: args.measure.warmup,
+        drain: args.measure.drain,
         connect_rate: args.connect_rate,
         idle: args.idle,
         retained: args.retained,
@@ -79,7 +79,7 @@ fn options(args: &BenchMqttArgs) -> Options {
         receive_maximum: args.receive_maximum,
         threads: args.threads as usize,
         credentials: args.username.clone().zip(Some(args.password.clone().unwrap_or_default())),
-        broker_pid: args.broker_pid,
+        broker_pid: args.measure.broker_pid,
     }
 }
 

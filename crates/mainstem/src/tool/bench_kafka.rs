@@ -40,7 +40,7 @@ pub(crate) fn run(args: &BenchKafkaArgs) -> Result<(), Failure> {
         BenchKafkaWork::Idle(args) => (&args.common, options(&args.common, NO_BATCH, Work::Idle)),
     };
     let report = run_kafka(&options).map_err(|error: BenchError| Failure::new(error.to_string()))?;
-    print(&report, common.json)?;
+    print(&report, common.measure.json)?;
     match wrong(&report) {
         None => Ok(()),
         Some(what) => Err(Failure::new(what)),
@@ -76,10 +76,10 @@ fn options(common: &BenchKafkaCommon, shape: Shape, work: Work) -> KafkaOptions 
         connections: common.connections,
         shape,
         work,
-        duration: common.duration,
-        warmup: common.warmup,
-        drain: common.drain,
-        broker_pid: common.broker_pid,
+        duration: common.measure.duration,
+        warmup: common.measure.warmup,
+        drain: common.measure.drain,
+        broker_pid: common.measure.broker_pid,
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &BenchQueueArgs) -> Result<(), Failure> {
         }
     };
     let report = run_queue(&options).map_err(|error: BenchError| Failure::new(error.to_string()))?;
-    print(&report, common.json)?;
+    print(&report, common.measure.json)?;
     match wrong(&report) {
         None => Ok(()),
         Some(what) => Err(Failure::new(what)),
@@ -74,9 +74,9 @@ fn options(common: &BenchQueueCommon, consumers: &BenchConsumersArgs, work: Queu
         prefetch: consumers.prefetch,
         payload_bytes: common.payload as usize,
         work,
-        duration: common.duration,
-        warmup: common.warmup,
-        drain: common.drain,
-        broker_pid: common.broker_pid,
+        duration: common.measure.duration,
+        warmup: common.measure.warmup,
+        drain: common.measure.drain,
+        broker_pid: common.measure.broker_pid,
     }
 }

@@ -219,8 +219,7 @@ impl Log {
             }
             (kept, end, taken) = wanted.of(&into[from..], kept, end, gaps, unchecked_from);
         }
-        // Of a batch that does not fit the header is there. Less may be what a loss of power left at the end of a segment.
-        let is_batch_next = into.len() - from - kept >= HEADER_BYTES;
+        let left = into.len() - from - kept;
         into.truncate(from + kept);
         if kept == 0 {
             return Ok(taken);
@@ -235,7 +234,8 @@ impl Log {
             _ if next.position == behind.position => Reached::Offset(behind.offset),
             // Nobody need look again at the batch that did not fit.
             Reached::Enough => Reached::Enough,
-            Reached::Short if is_batch_next => Reached::Enough,
+            Reached::Short if left >= HEADER_BYTES || is_batch_at(&*file, next) => Reached::Enough,
+            // What is left may be what a loss of power left at the end of a segment.
             Reached::Offset(_) | Reached::Short | Reached::Damage => Reached::Offset(end),
         })
     }
@@ -481,6 +481,13 @@ fn go_forward<'a>(
 fn begins(bytes: Option<&[u8]>, offset: u64) -> bool {
     let header = bytes.map(BatchHeader::parse);
     header.is_some_and(|header| header.is_ok_and(|header| header.base_offset == offset))
+}
+
+/// Whether a batch begins at `place` that says it stands there.
+fn is_batch_at(file: &dyn File, place: Place) -> bool {
+    let mut header = [0; HEADER_BYTES];
+    let read = file.read_at(&mut header, place.position);
+    read.is_ok_and(|read| begins(header.get(..read), place.offset))
 }
 
 fn corrupt_at(place: Place) -> Error {

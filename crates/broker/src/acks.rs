@@ -49,9 +49,6 @@ impl Shard {
                     Some(_) => self.commits.current(),
                     None => self.commits.latest(false),
                 };
-                if commit > 0 {
-                    session.rare().release_commit = commit;
-                }
                 let wait = Wait { commit, receipts: 0 };
                 self.deliveries.note_release(slot, packet_id, &delivery);
                 self.answer(io, slot, wait, None, pubrel(packet_id));

@@ -160,6 +160,11 @@ impl Answers {
         self.waiting.iter().filter(|answer| matches!(answer.what, What::Settled { .. } | What::WillSent))
     }
 
+    /// Whether the session's will is on its way.
+    pub(crate) fn has_will(&self) -> bool {
+        self.waiting.iter().any(|answer| answer.what == What::WillSent)
+    }
+
     /// Its client has gone. What the journal is to be told of deliveries that others have goes on to wait.
     pub(crate) fn clear(&mut self) {
         self.waiting.retain(|answer| matches!(answer.what, What::Settled { .. }));

@@ -10,7 +10,7 @@ use mainstem_topic::{check_name, level_count};
 
 use crate::config::Redirect;
 use crate::message::{Content, Message, SessionKey};
-use crate::session::Will;
+use crate::session::{Session, Will};
 use crate::shard::{Conn, ConnState, Handled, Next, Refusal, Shard};
 use crate::shared::Mail;
 use crate::work::{is_of_queue, queue_of};
@@ -58,11 +58,6 @@ impl Shard {
             self.conn(conn).connect_ends = None;
             has_waited = true;
         }
-        let waits = std::mem::take(&mut self.conn(conn).connect_waits);
-        if waits > self.commits.durable() {
-            self.conn(conn).connect_waits = waits;
-            return Ok(Next::Hold);
-        }
         let connect = match decode(Version::V5, frame) {
             Ok(Packet::Connect(connect)) => connect,
             Ok(_) => {
@@ -76,7 +71,7 @@ impl Shard {
                 return Err(error.into());
             }
         };
-        if let Err(reason) = self.admit(&connect, has_waited || waits > 0) {
+        if let Err(reason) = self.admit(&connect, has_waited) {
             self.turn_away(io, conn, connect.version, connect.maximum_packet_size, reason);
             return Err(Refusal::new(reason, "CONNECT is refused"));
         }
@@ -217,16 +212,9 @@ impl Shard {
             }
             if self.deliveries.sessions.get(known).is_some() {
                 if !connect.clean_start {
-                    let session = self.deliveries.sessions.at(known.slot);
-                    let release = session.rare.as_ref().map_or(0, |rare| rare.release_commit);
-                    if release > self.commits.durable() {
-                        // Its PUBREL would be sent again at once, which must not be before it is on disk.
-                        self.conn(conn).connect_waits = release;
-                        return Ok(Seated::NotYet);
-                    }
-                    if self.must_note_return(conn, known) {
-                        self.note_return(io, conn, known);
-                        return Ok(Seated::NotYet);
+                    if self.owes_will(io, known) {
+                        let is_over_soon = self.can_keep();
+                        return is_over_soon.then_some(Seated::NotYet).ok_or(ReasonCode::ServerUnavailable);
                     }
                     return Ok(Seated::Here(Seat { slot: known.slot, present: true }));
                 }
@@ -266,30 +254,6 @@ impl Shard {
     /// Whether a session of this shard is over, and only its client identifier is not free yet.
     fn has_departed(&mut self, key: SessionKey) -> bool {
         key.shard == self.me && self.deliveries.sessions.get(key).is_none() && self.find_ending(key).is_none()
-    }
-
-    /// Whether a session is to be noted as back before its client hears so: a crash might let it expire as if
-    /// nobody had come.
-    fn must_note_return(&mut self, conn: ConnId, key: SessionKey) -> bool {
-        let noted = self.conn(conn).returns_to;
-        let session = self.deliveries.sessions.at(key.slot);
-        if !session.lasts() || session.expiry_s == u32::MAX {
-            return false;
-        }
-        let failures = self.deliveries.journals[usize::from(session.journal)].failures;
-        // What was noted before the journal failed is not on disk.
-        noted != Some((key, failures))
-    }
-
-    fn note_return(&mut self, io: &Io<'_, Mail>, conn: ConnId, key: SessionKey) {
-        let session = self.deliveries.sessions.at(key.slot);
-        session.rare().returns = true;
-        let journal = usize::from(session.journal);
-        self.enter_session(io, key.slot);
-        let failures = self.deliveries.journals[journal].failures;
-        let commit = self.commits.current();
-        let conn = self.conn(conn);
-        (conn.returns_to, conn.connect_waits) = (Some((key, failures)), commit);
     }
 
     fn hand_over(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, to: SessionKey) {
@@ -334,7 +298,6 @@ impl Shard {
             rare.will = None;
             rare.will_leaving = None;
             rare.will_at_ms = None;
-            rare.returns = false;
         }
         if let Some(will) = &connect.will {
             let key = self.deliveries.sessions.key(self.me, seat.slot);
@@ -392,19 +355,49 @@ impl Shard {
             return;
         }
         self.send(io, seat.slot, &packet);
+        self.welcome_when_kept(io, conn, seat.slot);
         self.start_consumers(seat.slot);
         self.pump(io, seat.slot);
-        self.wake_when_kept(seat.slot);
     }
 
-    /// What came for a session while it had no connection, and is not on disk yet, wakes nobody by itself.
-    fn wake_when_kept(&mut self, slot: u32) {
-        let session = self.deliveries.sessions.at(slot);
-        if session.lasts() && !session.queue.is_empty() {
+    /// A crash must not take the session of which the client has been told, nor its will, nor let it expire as if
+    /// nobody had come. The same commit wakes it for what came while it had no connection and is not on disk yet.
+    fn welcome_when_kept(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, slot: u32) {
+        if self.deliveries.sessions.at(slot).lasts() {
+            let commit = self.commits.current();
+            self.conn(conn).connack_waits = commit;
+            io.hold_output(conn);
             let key = self.deliveries.sessions.key(self.me, slot);
-            self.commits.wake_with(self.commits.current(), key);
+            self.commits.wake_with(commit, key);
             self.commit_is_due = true;
         }
+    }
+
+    /// Lets a CONNACK go that has waited for `commit`, or takes it back if that has failed.
+    pub(crate) fn end_welcome(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        key: SessionKey,
+        commit: u64,
+        has_failed: bool,
+    ) {
+        let Some(session) = self.deliveries.sessions.get(key) else { return };
+        let Session { conn, connected, version, packet_max, .. } = *session;
+        if !connected || !(1..=commit).contains(&self.conn(conn).connack_waits) {
+            return;
+        }
+        self.conn(conn).connack_waits = 0;
+        if !has_failed {
+            io.release_output(conn);
+            return;
+        }
+        let client_id = &self.deliveries.sessions.at(key.slot).client_id;
+        log::warn!("client {client_id:?} is refused: its session cannot be kept on disk");
+        io.discard_output(conn);
+        self.turn_away(io, conn, version, Some(packet_max), ReasonCode::ServerUnavailable);
+        self.vacate(conn);
+        io.close(conn);
+        self.detach(io, key.slot);
     }
 }
 

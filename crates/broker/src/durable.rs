@@ -359,10 +359,7 @@ impl Shard {
                 }
                 self.acknowledge(io, slot, first, packet_id, reason);
             }
-            What::WillSent => {
-                self.deliveries.sessions.at(slot).rare().will_leaving = None;
-                self.enter_session(io, slot);
-            }
+            What::WillSent => self.forget_will(io, slot),
             What::Settled { sequence } => self.settle_given(slot, sequence),
             What::List { is_subscribe, packet_id, ref reasons } => {
                 self.send_list(io, slot, is_subscribe, packet_id, reasons);
@@ -401,7 +398,7 @@ impl Shard {
             }
             // They stay with this session as well, and may be delivered twice.
             What::Settled { sequence } => self.doubt_given(slot, *sequence),
-            What::WillSent => {}
+            What::WillSent => self.doubt(slot),
             _ if !session.connected => {}
             _ => {
                 let client_id = Arc::clone(&session.client_id);
@@ -497,6 +494,8 @@ impl Shard {
     }
 
     fn on_commit(&mut self, io: &mut Io<'_, Mail>, key: SessionKey, commit: u64, has_failed: bool) {
+        self.end_welcome(io, key, commit, has_failed);
+        // One that was not to outlive its connection has ended with it.
         let Some(session) = self.deliveries.sessions.get(key) else { return };
         if has_failed && let Some(rare) = &mut session.rare {
             rare.answers.fail(commit);
@@ -569,7 +568,7 @@ impl Shard {
             journal.store().tend(io.clock.unix_ms);
         }
         self.enter_ends();
-        self.settle_doubtful();
+        self.settle_doubtful(io);
         let commit = self.commits.current();
         if let (Some(log), Some(journal)) = (&mut self.retained_log, self.deliveries.journals.first_mut()) {
             log.make_up(journal.store(), io.clock, &self.shared.retained, commit);

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use mainstem_runtime::Clock;
+use mainstem_runtime::{Clock, Io};
 
 use crate::journal::Journal;
 use crate::journal::entry::Mark;
@@ -11,6 +11,7 @@ use crate::journal::replay::{StoredExtra, StoredSession};
 use crate::queue::Run;
 use crate::session::Delivery;
 use crate::shard::Shard;
+use crate::shared::Mail;
 
 /// A delivery that somebody else has got, and may not have on disk.
 #[derive(Clone, Debug)]
@@ -47,6 +48,11 @@ impl Shard {
         for given in given.iter_mut().filter(|given| given.delivery.sequence == sequence) {
             given.has_failed = true;
         }
+        self.doubt(slot);
+    }
+
+    /// What a session has given to others could not be kept, and will be when the disk is mended.
+    pub(crate) fn doubt(&mut self, slot: u32) {
         let key = self.deliveries.sessions.key(self.me, slot);
         if self.doubtful.last() != Some(&key) {
             self.doubtful.push(key);
@@ -54,7 +60,7 @@ impl Shard {
     }
 
     /// When all disks are mended, what could not be kept at first has been.
-    pub(crate) fn settle_doubtful(&mut self) {
+    pub(crate) fn settle_doubtful(&mut self, io: &Io<'_, Mail>) {
         if self.doubtful.is_empty() || !self.can_keep() {
             return;
         }
@@ -63,6 +69,10 @@ impl Shard {
             let failed = given.iter().flat_map(|rare| &rare.given).filter(|given| given.has_failed);
             for sequence in failed.map(|given| given.delivery.sequence).collect::<Vec<_>>() {
                 self.settle_given(key.slot, sequence);
+            }
+            let rare = self.deliveries.sessions.get(key).and_then(|session| session.rare.as_ref());
+            if rare.is_some_and(|rare| rare.will_leaving.is_some() && !rare.answers.has_will()) {
+                self.forget_will(io, key.slot);
             }
         }
     }

@@ -195,6 +195,21 @@ impl Shard {
         self.answer(io, slot, wait, Some(receipt), What::WillSent);
     }
 
+    /// The will that has left is safe elsewhere.
+    pub(crate) fn forget_will(&mut self, io: &Io<'_, Mail>, slot: u32) {
+        self.deliveries.sessions.at(slot).rare().will_leaving = None;
+        self.enter_session(io, slot);
+    }
+
+    /// Whether a will of a session without a connection is on its way, and not safe yet. Its client must not be told
+    /// that it is back before that: the journal would forget the will.
+    pub(crate) fn owes_will(&mut self, io: &mut Io<'_, Mail>, key: SessionKey) -> bool {
+        // One may be due that its timer has not come to: whoever comes back takes back only what is not.
+        self.check_will(io, key);
+        let session = self.deliveries.sessions.at(key.slot);
+        session.lasts() && session.rare.as_ref().is_some_and(|rare| rare.will_leaving.is_some())
+    }
+
     pub(crate) fn check_will(&mut self, io: &mut Io<'_, Mail>, key: SessionKey) {
         let due = self.deliveries.sessions.get(key).is_some_and(|session| {
             let will_at_ms = session.rare.as_ref().and_then(|rare| rare.will_at_ms);

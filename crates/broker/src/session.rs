@@ -191,11 +191,7 @@ pub(crate) struct Rare {
     pub(crate) received_sequence: u64,
     /// QoS 2 publishes that may have been cut short by a crash, by their packet identifiers.
     pub(crate) cut_short: Vec<(u16, CutShort)>,
-    /// The commit that the last PUBREL waits for.
-    pub(crate) release_commit: u64,
     pub(crate) under_way: Vec<UnderWay>,
-    /// Its client is back, and hears so when that is on disk.
-    pub(crate) returns: bool,
     /// Topics whose retained message was given out before the walk came by.
     pub(crate) early: HashSet<Box<str>, foldhash::fast::RandomState>,
 }
@@ -297,11 +293,10 @@ impl Session {
         self.rare.as_ref().is_some_and(|rare| !rare.answers.is_empty())
     }
 
-    /// When its connection was lost, ms since 1970; nothing while it has one, or is about to.
+    /// When its connection was lost, ms since 1970; nothing while it has one.
     pub(crate) fn gone_unix_ms(&self, clock: Clock) -> Option<u64> {
         let age_ms = (clock.now_ms.cast_signed() - self.gone_at_ms).max(0).cast_unsigned();
-        let returns = self.rare.as_ref().is_some_and(|rare| rare.returns);
-        (!self.connected && !returns).then(|| clock.unix_ms.saturating_sub(age_ms))
+        (!self.connected).then(|| clock.unix_ms.saturating_sub(age_ms))
     }
 
     /// Whether a QoS 2 publish of it was taken in by some shards and not by all, when the process ended.

@@ -105,12 +105,11 @@ pub(crate) struct Conn {
     pub(crate) publishes: bool,
     /// Set while its publishes wait for receivers that are behind.
     pub(crate) brake: Option<Brake>,
-    /// Its CONNECT is answered when this commit is over.
-    pub(crate) connect_waits: u64,
+    /// With this commit its session and will are on disk. Until then its CONNACK is held back, and whatever follows
+    /// it; 0 is over.
+    pub(crate) connack_waits: u64,
     /// Its CONNECT is answered when the end of this session is on disk: journal and number.
     pub(crate) connect_ends: Option<(u16, u32)>,
-    /// Its CONNECT waits until it is on disk that this session is back, in a journal that had failed so often.
-    pub(crate) returns_to: Option<(SessionKey, u64)>,
 }
 
 /// Why a publisher waits, and since when.
@@ -234,9 +233,11 @@ impl Shard {
     }
 
     fn handle(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, frame: &[u8]) -> Handled {
-        let Conn { state, version, .. } = &self.conns[conn.slot()];
-        let (state, version) = (*state, *version);
+        let Conn { state, version, connack_waits, .. } = self.conns[conn.slot()];
         let ConnState::Serving(slot) = state else { return self.first_packet(io, conn, frame) };
+        if connack_waits > 0 {
+            return Ok(Next::Hold);
+        }
         let version = version.unwrap_or(Version::V4);
         let packet = decode(version, frame)?;
         match packet {
@@ -384,10 +385,7 @@ impl Shard {
 
     /// Frees the slot of a connection that has ended.
     pub(crate) fn vacate(&mut self, conn: ConnId) {
-        let Conn { generation, returns_to, .. } = *self.conn(conn);
-        if let Some(session) = returns_to.and_then(|(key, _)| self.deliveries.sessions.get(key)) {
-            session.rare().returns = false;
-        }
+        let generation = self.conn(conn).generation;
         *self.conn(conn) = Conn { generation, ..Conn::default() };
         self.deliveries.counters.connections -= 1;
         self.shared.leave();

@@ -260,7 +260,7 @@ impl<M: Send + 'static> Detached<M> {
             return false;
         }
         link.dirty = false;
-        if link.phase == Phase::Free {
+        if link.phase == Phase::Free || link.holds_output {
             return true;
         }
         self.written.clear();

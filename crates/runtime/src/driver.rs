@@ -328,9 +328,8 @@ impl<S: Service> Driver<S> {
         else {
             return;
         };
-        if event.is_writable() && !link.dirty && !link.output.is_empty() {
-            link.dirty = true;
-            self.core.links.dirty.push(slot);
+        if event.is_writable() && !link.output.is_empty() {
+            self.core.links.mark_dirty(slot);
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             self.read(slot);

@@ -44,12 +44,15 @@ pub(crate) enum Phase {
 }
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "facts about a connection, independent of each other")]
 pub(crate) struct Link {
     pub(crate) generation: u32,
     pub(crate) phase: Phase,
     /// Number of the listener that accepted it.
     pub(crate) listener: usize,
     pub(crate) dirty: bool,
+    /// Its output waits for a word of the service.
+    pub(crate) holds_output: bool,
     /// Output passed the high-water mark; the service wants to hear when it has drained.
     pub(crate) congested: bool,
     /// Waits in the driver's queue of held connections; its socket is not read.
@@ -98,6 +101,7 @@ impl Links {
             phase: Phase::Open,
             listener: 0,
             dirty: false,
+            holds_output: false,
             congested: false,
             held: false,
             left_bytes: None,
@@ -115,6 +119,7 @@ impl Links {
         debug_assert_ne!(link.phase, Phase::Free);
         link.phase = Phase::Free;
         link.generation = link.generation.wrapping_add(1);
+        link.holds_output = false;
         link.congested = false;
         link.held = false;
         link.next_len = 0;
@@ -136,6 +141,14 @@ impl Links {
 
     pub(crate) fn id(&self, slot: u32) -> ConnId {
         ConnId { slot, generation: self.slots[slot as usize].generation }
+    }
+
+    /// Lets the connection's output be flushed at the end of the turn.
+    pub(crate) fn mark_dirty(&mut self, slot: u32) {
+        let link = &mut self.slots[slot as usize];
+        if !std::mem::replace(&mut link.dirty, true) {
+            self.dirty.push(slot);
+        }
     }
 
     /// Notes what a flush did.

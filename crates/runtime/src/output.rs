@@ -114,6 +114,13 @@ impl Output {
         &mut self.buf
     }
 
+    /// Throws away what waits, of which the socket has taken nothing.
+    pub(crate) fn clear(&mut self) {
+        debug_assert_eq!(self.sent, 0, "half a packet has left");
+        self.buf.clear();
+        self.inserts = None;
+    }
+
     /// Appends a payload without copying it.
     pub fn push_shared(&mut self, bytes: Arc<[u8]>) {
         let at = self.buf.len();

@@ -136,13 +136,35 @@ impl<M> Io<'_, M> {
         if link.phase != Phase::Open {
             return None;
         }
-        if !link.dirty {
-            link.dirty = true;
-            self.links.dirty.push(conn.slot);
-        }
+        self.links.mark_dirty(conn.slot);
         let link = &mut self.links.slots[conn.slot()];
         self.links.pool.equip(&mut link.output);
         Some(&mut link.output)
+    }
+
+    /// Keeps what waits in the connection's output, and what comes to it, until [`Io::release_output`].
+    pub fn hold_output(&mut self, conn: ConnId) {
+        if let Some(link) = self.links.get_mut(conn) {
+            link.holds_output = true;
+        }
+    }
+
+    /// Lets go what has been held back. It leaves at the end of the turn.
+    pub fn release_output(&mut self, conn: ConnId) {
+        if let Some(link) = self.links.get_mut(conn)
+            && std::mem::take(&mut link.holds_output)
+        {
+            self.links.mark_dirty(conn.slot);
+        }
+    }
+
+    /// Throws away what has been held back, and lets go what comes from here on.
+    pub fn discard_output(&mut self, conn: ConnId) {
+        if let Some(link) = self.links.get_mut(conn)
+            && std::mem::take(&mut link.holds_output)
+        {
+            link.output.clear();
+        }
     }
 
     /// As [`Io::output`], but nothing if more than a fair share of bytes waits there already; then
@@ -204,8 +226,9 @@ impl<M> Io<'_, M> {
         }
     }
 
-    /// Ends a connection after its output has left. The service hears no more of it.
+    /// Ends a connection after its output has left; what is held back is thrown away. The service hears no more of it.
     pub fn close(&mut self, conn: ConnId) {
+        self.discard_output(conn);
         if let Some(link) = self.links.get_mut(conn)
             && link.phase == Phase::Open
         {

@@ -254,7 +254,7 @@ fn nothing_is_taken_behind_a_publish_whose_refusal_has_not_left() {
     stores[0].fill("mqtt");
     let other = broker.connect(0, Link::five("other"));
     broker.settle();
-    assert_eq!(broker.take(other), ["connack"]);
+    assert_eq!(broker.take(other), ["connack 0x88"]);
     broker.publish(writer, publish(2, "b"));
     broker.settle();
     stores[0].clear();

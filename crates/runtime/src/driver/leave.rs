@@ -21,8 +21,8 @@ impl<S: Service> Driver<S> {
             let links = &mut self.core.links;
             let link = &mut links.slots[slot as usize];
             link.dirty = false;
-            let Some(socket) = self.sockets[slot as usize].as_mut().filter(|_| link.phase != Phase::Free)
-            else {
+            let may_leave = link.phase != Phase::Free && !link.holds_output;
+            let Some(socket) = self.sockets[slot as usize].as_mut().filter(|_| may_leave) else {
                 continue;
             };
             match link.output.write_to(socket, &mut self.core.stats.writes) {

@@ -74,12 +74,16 @@ pub(crate) struct Client {
     pub(crate) lasts: bool,
     /// Something that lasts has been acknowledged in it.
     pub(crate) is_anchored: bool,
+    /// What is to be published if the connection is lost.
+    will: Option<MessageId>,
     /// When the connection was lost, at the earliest.
     pub(crate) gone_ms: u64,
     /// A CONNECT or DISCONNECT that nobody answered may have ended the session.
     pub(crate) is_unsure: bool,
     /// Another CONNECT was not answered.
     is_unanswered: bool,
+    /// A clean start that nobody answered may still be on its way, and end the session when it arrives.
+    is_haunted: bool,
     /// It does not know which session it was given: it leaves, to begin anew.
     pub(crate) quits: bool,
     /// On this connection it acknowledges nothing.
@@ -111,9 +115,11 @@ impl Client {
             former: None,
             lasts: false,
             is_anchored: false,
+            will: None,
             gone_ms: 0,
             is_unsure: false,
             is_unanswered: false,
+            is_haunted: false,
             quits: false,
             is_silent: false,
             partial: Vec::new(),
@@ -148,15 +154,21 @@ impl Client {
         self.session.is_some() && self.is_anchored && is_in_time
     }
 
-    /// Opens a connection with CONNECT. A clean start forgets the session, whether it is answered or not.
+    /// Opens a connection with CONNECT. A clean start forgets the session, whether it is answered or not. With
+    /// `has_strays` something of earlier connections is still on its way.
     pub(crate) fn connect(
         &mut self,
         ledger: &mut Ledger,
         link: LinkId,
         clean: bool,
         will: Option<MessageId>,
+        has_strays: bool,
         now_ms: u64,
     ) {
+        if self.is_haunted {
+            (self.is_anchored, self.is_unanswered) = (false, true);
+        }
+        self.is_haunted = has_strays && (self.is_unsure || self.is_haunted);
         // If the session had expired by then, another one has begun.
         self.is_unsure |= self.is_unanswered && !self.must_be_there(now_ms);
         let clean = clean || self.is_unsure || self.profile.expiry_s == 0;
@@ -165,6 +177,7 @@ impl Client {
         }
         // Before MQTT 5, who begins anew ends with the connection.
         self.lasts = self.profile.expiry_s > 0 && (self.profile.version == Version::V5 || !clean);
+        self.will = will;
         let will = will.map(|id| (id, &ledger.messages[id]));
         self.sends.push(frames::connect(&self.profile, &self.id, clean, will));
         self.link = Some(link);
@@ -189,7 +202,10 @@ impl Client {
             Stage::Connecting { clean: true } => self.is_unsure = true,
             Stage::Connecting { clean: false } => self.is_unanswered = true,
             Stage::Away => {}
-            Stage::Online => self.gone_ms = now_ms,
+            Stage::Online => {
+                self.gone_ms = now_ms;
+                self.leave_will(ledger);
+            }
         }
         self.stage = Stage::Away;
         self.quits = false;
@@ -200,6 +216,15 @@ impl Client {
         self.in_flight.clear();
         if !self.lasts {
             self.forget_session();
+        }
+    }
+
+    /// The will is due, unless it may be taken back: by a client that returns before its delay is over, or by an end of
+    /// the process if the session is not kept.
+    fn leave_will(&mut self, ledger: &mut Ledger) {
+        let is_at_once = self.profile.version == Version::V4 || self.profile.will_delay_s == 0;
+        if let Some(will) = self.will.take().filter(|_| self.lasts && is_at_once) {
+            ledger.messages[will].is_due = true;
         }
     }
 
@@ -286,6 +311,7 @@ impl Client {
     pub(crate) fn disconnect(&mut self, ends_session: bool) {
         let ends_session = ends_session && self.profile.version == Version::V5 && self.lasts;
         self.sends.push(frames::disconnect(self.profile.version, ends_session));
+        self.will = None;
         if ends_session {
             // Whether it has ended is known only to the broker.
             self.is_unsure = true;
@@ -380,6 +406,7 @@ impl Client {
         if !connack.session_present {
             self.forget_session();
         }
+        self.is_anchored = self.lasts;
         match self.session {
             Some(session) => ledger.returned(session),
             None => self.session = Some(ledger.begin_session(self.index)),

@@ -19,6 +19,7 @@ pub struct Violation(pub String);
 
 /// A message as its publisher knows it.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "facts about a message, independent of each other")]
 pub(crate) struct Message {
     pub(crate) publisher: usize,
     pub(crate) topic: Arc<str>,
@@ -27,6 +28,8 @@ pub(crate) struct Message {
     /// Its payload is empty: it clears what is retained.
     pub(crate) is_clear: bool,
     pub(crate) is_will: bool,
+    /// A will that has to be published, sooner or later.
+    pub(crate) is_due: bool,
     pub(crate) expiry_s: Option<u32>,
     /// First sent.
     pub(crate) sent: Moment,
@@ -34,6 +37,13 @@ pub(crate) struct Message {
     pub(crate) sent_ms: u64,
     /// PUBACK or PUBREC has come, and said that all is well.
     pub(crate) acked: Option<Moment>,
+}
+
+impl Message {
+    /// Why it has to come.
+    fn promise(&self) -> &'static str {
+        if self.is_due { "was a will that is due" } else { "was acknowledged" }
+    }
 }
 
 /// A subscription as its client knows it.
@@ -64,7 +74,7 @@ impl Sub {
 
     /// Whether it was there from before a message was sent until after it was acknowledged.
     fn must_meet(&self, message: &Message) -> bool {
-        let Some(acked) = message.acked else { return false };
+        let Some(acked) = message.acked.or(message.is_due.then_some(Moment::MAX)) else { return false };
         matches(&self.filter, &message.topic)
             && self.granted.is_some_and(|granted| granted < message.sent)
             && self.leaving.is_none_or(|leaving| leaving > acked)
@@ -298,7 +308,8 @@ impl Ledger {
     /// this day.
     pub(crate) fn check_losses(&self, sessions: &[SessionId]) -> Result<(), Violation> {
         for (id, message) in self.messages.iter().enumerate() {
-            if message.acked.is_none() || message.is_clear || message.expiry_s.is_some() {
+            if (message.acked.is_none() && !message.is_due) || message.is_clear || message.expiry_s.is_some()
+            {
                 continue;
             }
             let mut groups = BTreeSet::new();
@@ -310,8 +321,10 @@ impl Ledger {
                         groups.insert(group);
                     } else if !has_it {
                         return Err(Violation(format!(
-                            "client {}, session {session}: message {id} on {} was acknowledged and never came",
-                            known.client, message.topic
+                            "client {}, session {session}: message {id} on {} {} and never came",
+                            known.client,
+                            message.topic,
+                            message.promise()
                         )));
                     }
                 }
@@ -342,8 +355,9 @@ impl Ledger {
             return Ok(());
         }
         Err(Violation(format!(
-            "group {group}: message {id} on {} was acknowledged and came to nobody",
-            message.topic
+            "group {group}: message {id} on {} {} and came to nobody",
+            message.topic,
+            message.promise()
         )))
     }
 

@@ -13,7 +13,8 @@
 //! | the retained message is the last that was acknowledged, or a later one | `Ledger::check_retained_now` |
 //! | no message to a session that has not asked for it, or not any more | `Ledger::arrive` |
 //! | a packet identifier keeps its message until it is released | `Client::incoming` |
-//! | a session that was acknowledged is there until it expires, and not after a clean start | `Client::connack` |
+//! | a will that its delay does not put off is published, whatever ends the connection | `Client::leave_will` |
+//! | a session whose client was told of it is there until it expires, and not after a clean start | `Client::connack` |
 //! | no more in flight than Receive Maximum; queues and sessions are gone when nobody needs them | `Client::incoming`, `Run::check_gauges` |
 //!
 //! # What this crate must never know

@@ -319,6 +319,7 @@ impl<'a> Run<'a> {
     pub(crate) fn connect(&mut self, index: usize, clean: bool) {
         let link = self.next_link;
         self.next_link += 1;
+        let has_strays = self.links.values().any(|link| link.client == index && link.is_cut);
         self.links.insert(link, Link { client: index, ..Link::default() });
         let profile = &self.clients[index].profile;
         let (has_will, is_lazy) = (profile.has_will, profile.is_lazy);
@@ -329,7 +330,7 @@ impl<'a> Run<'a> {
         let shard = self.any_shard();
         self.machine.open(link, shard, Doors::MQTT);
         self.clients[index].is_silent = is_lazy && self.dice.chance(50);
-        self.clients[index].connect(&mut self.ledger, link, clean, will, self.now_ms);
+        self.clients[index].connect(&mut self.ledger, link, clean, will, has_strays, self.now_ms);
         self.fs.note(|| format!("client {index} connects to shard {shard}"));
         self.send(index);
     }
@@ -343,6 +344,7 @@ impl<'a> Run<'a> {
             retain: false,
             is_clear: false,
             is_will: false,
+            is_due: false,
             expiry_s: None,
             sent,
             sent_ms: self.now_ms,

@@ -414,7 +414,7 @@ impl<'a> Run<'a> {
             return;
         }
         let link = self.open(Who::Publisher(index), Doors::MQTT);
-        self.publishers[index].connect(&mut self.messages, link, false, None, self.now_ms);
+        self.publishers[index].connect(&mut self.messages, link, false, None, false, self.now_ms);
         self.send(Who::Publisher(index));
     }
 
@@ -433,6 +433,7 @@ impl<'a> Run<'a> {
                 retain: false,
                 is_clear: false,
                 is_will: false,
+                is_due: false,
                 expiry_s: None,
                 sent,
                 sent_ms: self.now_ms,

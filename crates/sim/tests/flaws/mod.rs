@@ -8,7 +8,7 @@ mod stores;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mainstem_mqtt::{Packet, Publish, QoS, Version, decode};
+use mainstem_mqtt::{Connect, Packet, Publish, QoS, Version, decode};
 use mainstem_sim::{Flaw, Wrap};
 
 use stores::{EarlyAcks, LostBatch};
@@ -17,7 +17,7 @@ use stores::{EarlyAcks, LostBatch};
 type Make = fn() -> Box<dyn Flaw>;
 
 /// All flaws there are, with words of what must be found because of them.
-pub(crate) const ALL: [(&str, &str, Make); 9] = [
+pub(crate) const ALL: [(&str, &str, Make); 10] = [
     ("acknowledged before it is synced", "was acknowledged and", || Box::new(Early)),
     ("a batch is lost at recovery", "was acknowledged and", || Box::new(Lossy)),
     ("delivered twice", "at QoS 2 for the 2. time", || Box::new(Twice::default())),
@@ -27,6 +27,7 @@ pub(crate) const ALL: [(&str, &str, Make); 9] = [
     ("an identifier gets another message", "and comes as", || Box::new(Swapped::default())),
     ("a session is forgotten", "its session is gone", || Box::new(Absent::default())),
     ("acknowledged and thrown away", "was acknowledged and never came", || Box::new(Thrown::default())),
+    ("a will is not taken", "was a will that is due and never came", || Box::new(Unheard::default())),
 ];
 
 struct Early;
@@ -174,5 +175,23 @@ impl Flaw for Thrown {
             // What has no payload is acknowledged, and tells nobody what it is.
             .map(|(version, publish)| encode(version, Publish { payload: b"", ..publish }));
         vec![(client, changed.unwrap_or(frame))]
+    }
+}
+
+/// Some wills are not heard of.
+#[derive(Default)]
+struct Unheard(u64);
+
+impl Flaw for Unheard {
+    fn to_broker(&mut self, _client: usize, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        let Ok(Packet::Connect(connect)) = decode(Version::V5, &frame) else { return vec![frame] };
+        if connect.will.is_none() || !is_turn(&mut self.0, 3) {
+            return vec![frame];
+        }
+        let mut unheard = Vec::new();
+        let version = connect.version;
+        let without = Packet::Connect(Connect { will: None, ..connect });
+        without.encode(version, &mut unheard).expect("it was decoded");
+        vec![unheard]
     }
 }

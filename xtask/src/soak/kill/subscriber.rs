@@ -132,10 +132,7 @@ impl<'a> Subscriber<'a> {
                 self.tracks().clear();
             }
         } else if !connack.session_present {
-            // A new session is told of before it is on disk; SUBACK waits for that.
-            if self.session == Session::Subscribed {
-                self.world.faults.add("session lost", &self.plan.name);
-            }
+            self.world.faults.add("session lost", &self.plan.name);
             self.held.clear();
             self.session = Session::Made;
         }

@@ -18,7 +18,7 @@ fn again(publish: &Publish<'static>) -> Publish<'static> {
 }
 
 /// Connects a client, which has a session if `is_present`.
-fn join(broker: &mut Broker, shard: usize, link: Link, is_present: bool) -> usize {
+pub(crate) fn join(broker: &mut Broker, shard: usize, link: Link, is_present: bool) -> usize {
     let client = broker.connect(shard, link);
     broker.settle();
     let connack = if is_present { "connack present" } else { "connack" };
@@ -26,14 +26,14 @@ fn join(broker: &mut Broker, shard: usize, link: Link, is_present: bool) -> usiz
     client
 }
 
-fn subscribe(broker: &mut Broker, client: usize, filter: &str, qos: QoS) {
+pub(crate) fn subscribe(broker: &mut Broker, client: usize, filter: &str, qos: QoS) {
     broker.subscribe(client, filter, qos, None);
     broker.settle();
     assert_eq!(broker.take(client).remove(0), format!("suback [{}]", qos as u8));
 }
 
 /// The store as the process leaves it when it is killed.
-fn killed(stores: &[Kept]) -> Vec<Kept> {
+pub(crate) fn killed(stores: &[Kept]) -> Vec<Kept> {
     stores.iter().map(|store| store.copy(|_| true)).collect()
 }
 

@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `broker` | a broker without sockets over stores that are kept, and its clients |
+//! | `connect` | what a CONNECT waits for |
 //! | `coverage` | which entries there are, read apart from the broker's own code |
 //! | `faults` | what clients see of stores that are full, and of an end between two of them |
 //! | `format` | the format as it was written, and as it is |
@@ -10,6 +11,7 @@
 //! | `story` | what happened before the broker was killed |
 
 mod broker;
+mod connect;
 mod coverage;
 mod faults;
 mod format;

@@ -10,7 +10,7 @@ pub(crate) fn config() -> MqttConfig {
     MqttConfig { snapshot_bytes: 4096, sys_interval_s: 0, ..MqttConfig::default() }
 }
 
-const PUMP: Will<'static> = Will {
+pub(crate) const PUMP: Will<'static> = Will {
     qos: QoS::AtLeastOnce,
     retain: false,
     topic: "wills/pump",

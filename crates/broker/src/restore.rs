@@ -331,6 +331,12 @@ pub fn settle_origins(shards: &mut [Shard]) {
                 rare.cut_short.retain(|(known, _)| known != packet_id);
                 let cut_short = CutShort { sequence: *sequence, lacking, groups, under_way: None };
                 rare.cut_short.push((*packet_id, cut_short));
+                // It notes it before anything newer: a later number would say that this one has been released.
+                let taken = Some((*sequence, lacking));
+                let entry = Entry::Received { session: *number, packet_id: *packet_id, taken };
+                if let Some((journal, _)) = shard.journal(*slot) {
+                    journal.push(&entry);
+                }
             }
         }
         for (slot, sequence) in latest {

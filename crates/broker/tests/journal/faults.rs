@@ -62,6 +62,41 @@ fn what_a_journal_has_lost_has_not_arrived_there() {
 }
 
 #[test]
+fn what_its_own_journal_has_lost_is_known_behind_what_is_newer() {
+    let stores = vec![Kept::default(), Kept::default()];
+    let mut broker = Broker::new(&config(), &stores, 2, 0);
+    let writer = join(&mut broker, 0, Link::five("writer"), false);
+    let reader = join(&mut broker, 1, Link::five("reader"), false);
+    subscribe(&mut broker, reader, "t", QoS::ExactlyOnce);
+    let before = stores[0].copy(|_| true);
+    let publishes = [once(1, "nobody", "x"), once(2, "t", "y")];
+    for publish in &publishes {
+        broker.publish(writer, publish.clone());
+    }
+    broker.settle();
+    assert_eq!(broker.take(reader), ["publish q2 1 t y"]);
+    broker.receive(reader, 1);
+    broker.settle();
+    assert_eq!(broker.take(reader), ["pubrel 1"]);
+
+    // The power goes between the two stores; and soon the process, when the first of the two is there again.
+    let stores = [before, stores[1].copy(|_| true)];
+    let mut broker = Broker::new(&config(), &stores, 2, 0);
+    let writer = join(&mut broker, 0, Link::five("writer"), true);
+    broker.publish(writer, again(&publishes[0]));
+    broker.settle();
+    assert_eq!(broker.take(writer), ["pubrec 1 0x10"]);
+
+    let mut broker = Broker::new(&config(), &killed(&stores), 2, 0);
+    let writer = join(&mut broker, 0, Link::five("writer"), true);
+    let reader = join(&mut broker, 1, Link::five("reader"), true);
+    broker.publish(writer, again(&publishes[1]));
+    broker.settle();
+    assert_eq!(broker.take(writer).last().map(String::as_str), Some("pubrec 2"));
+    assert_eq!(broker.take(reader), [""; 0]);
+}
+
+#[test]
 fn what_is_retained_gives_way_to_nothing_older_that_is_sent_again() {
     let stores = vec![Kept::default()];
     let mut broker = Broker::new(&config(), &stores, 1, 0);

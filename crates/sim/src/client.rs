@@ -337,6 +337,17 @@ impl Client {
         }
     }
 
+    /// The broker has sent a packet, which may never arrive: takes note of it if it refuses a message.
+    pub(crate) fn note_refusal(&self, ledger: &mut Ledger, frame: &[u8]) {
+        let Ok(Packet::PubAck(ack) | Packet::PubRec(ack)) = decode(self.profile.version, frame) else {
+            return;
+        };
+        let known = self.outgoing.iter().find(|known| known.packet_id == ack.packet_id);
+        if let Some(known) = known.filter(|_| ack.reason.is_error()) {
+            ledger.messages[known.message].was_refused = true;
+        }
+    }
+
     /// Takes in bytes from the broker.
     pub(crate) fn receive(
         &mut self,

@@ -35,6 +35,9 @@ pub(crate) struct Message {
     pub(crate) sent: Moment,
     /// Last sent.
     pub(crate) sent_ms: u64,
+    /// The broker has answered that it does not take it. Whoever has not read that sends it again, behind what was
+    /// taken since.
+    pub(crate) was_refused: bool,
     /// PUBACK or PUBREC has come, and said that all is well.
     pub(crate) acked: Option<Moment>,
 }
@@ -277,7 +280,7 @@ impl Ledger {
             let is_due = known.subs.iter().any(is_due);
             let last = known.last.entry(key).or_insert(id);
             let last = std::mem::replace(last, id.max(*last));
-            if is_due && last > id {
+            if is_due && last > id && !message.was_refused {
                 return Err(Violation(format!("{who}: behind message {last}")));
             }
         }

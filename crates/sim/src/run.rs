@@ -271,6 +271,7 @@ impl<'a> Run<'a> {
                 let (frame, behind) = rest.split_at(len);
                 rest = behind;
                 self.fs.note(|| format!("client {index} is sent {}", show(frame)));
+                self.clients[index].note_refusal(&mut self.ledger, frame);
                 for (to, frame) in self.flaw.to_client(index, frame.to_vec()) {
                     let link = if to == index { Some(id) } else { self.clients[to].link };
                     let is_there = to == index || self.clients[to].is_online();
@@ -348,6 +349,7 @@ impl<'a> Run<'a> {
             expiry_s: None,
             sent,
             sent_ms: self.now_ms,
+            was_refused: false,
             acked: None,
         });
         self.ledger.messages.len() - 1

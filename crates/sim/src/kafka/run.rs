@@ -437,6 +437,7 @@ impl<'a> Run<'a> {
                 expiry_s: None,
                 sent,
                 sent_ms: self.now_ms,
+                was_refused: false,
                 acked: None,
             });
             let id = self.messages.messages.len() - 1;

@@ -56,10 +56,12 @@ impl Held {
         self.once.split_off(from).into_iter().collect()
     }
 
-    /// The journal goes on at `end` after it has failed: what was entered behind that has another name from now on.
-    pub(super) fn begin_anew(&mut self, end: u64) {
+    /// The journal goes on at `end` after it has failed: what was entered behind that has another name from now on,
+    /// `shift` behind its offset.
+    pub(super) fn begin_anew(&mut self, end: u64, shift: u64) {
         self.committed(end);
-        self.lost.extend(self.waiting.drain(..).map(|(offset, message)| (offset | LOST, message)));
+        let lost = self.waiting.drain(..);
+        self.lost.extend(lost.map(|(offset, message)| ((offset + shift) | LOST, message)));
     }
 
     /// All that was lost has been entered again.
@@ -92,11 +94,13 @@ mod tests {
         assert!(held.message(3).is_none() && held.message(4).is_none());
         assert_eq!(held.message(6).unwrap().topic(), "c");
 
-        held.begin_anew(6);
+        held.begin_anew(6, 0);
         held.hold(6, &message("d"));
         assert!(held.message(5).is_none(), "it is on disk after all");
         assert_eq!(held.message(6).unwrap().topic(), "d");
+        held.begin_anew(6, 1);
         assert_eq!(held.message(6 | LOST).unwrap().topic(), "c");
+        assert_eq!(held.message(7 | LOST).unwrap().topic(), "d");
         held.healed();
         assert!(held.message(6 | LOST).is_none());
     }

@@ -39,7 +39,7 @@ const MARKS_WAIT_MS: u64 = 50;
 const MARKS_BYTES_MAX: usize = 32 * 1024;
 /// Time until a journal that failed is tried again, ms.
 const RETRY_MS: u64 = 1_000;
-/// Marks offsets of entries that are no more.
+/// Marks names of entries that are no more.
 const LOST: u64 = 1 << 62;
 /// Foreign origins that are remembered, see [`Journal::origins`].
 const ORIGINS_MAX: usize = 4096;
@@ -98,6 +98,10 @@ pub(crate) struct Journal {
     lost: Option<Lost>,
     /// Where what was lost begins.
     lost_from: u64,
+    /// How far the names of what was lost are behind its offsets: others at the same offsets may have been lost before.
+    lost_shift: u64,
+    /// What is lost next has names from here on.
+    lost_next: u64,
     /// When it may be tried to make up for them, ms.
     retry_at_ms: u64,
     completions: Vec<Completion>,
@@ -179,6 +183,8 @@ impl Journal {
             is_failing: false,
             lost: None,
             lost_from: 0,
+            lost_shift: 0,
+            lost_next: 0,
             retry_at_ms: 0,
             completions: Vec::new(),
             clock,
@@ -459,7 +465,7 @@ impl Journal {
     /// of late, or, if it is lost and its place will be taken by another, nowhere.
     pub(crate) fn place_after_loss(&self, offset: u64) -> Option<u64> {
         let is_lost = offset >= self.lost_from && !Self::is_lost(offset);
-        self.snapshots.taken_back(offset).or_else(|| is_lost.then_some(offset | LOST))
+        self.snapshots.taken_back(offset).or_else(|| is_lost.then_some((offset + self.lost_shift) | LOST))
     }
 
     /// Where a message was moved from by a snapshot that has been given up; it is still there.
@@ -514,11 +520,13 @@ impl Journal {
         let end = self.store.status(self.log).end;
         // What was under way when it failed may have arrived since.
         self.lost_from = end;
+        self.lost_shift = self.lost_next.saturating_sub(end);
+        self.lost_next = self.next.max(end) + self.lost_shift;
         self.turn_start = end;
         self.next = end;
         self.stored = end;
         self.committed = end;
-        self.held.begin_anew(end);
+        self.held.begin_anew(end, self.lost_shift);
         // What this turn has gathered counts from where the lost entries would have ended.
         self.builder = BatchBuilder::default();
         self.sets.forget();

@@ -1,9 +1,9 @@
 //! What clients see of stores that are full, and of an end of the process between what two stores have.
 
-use mainstem_mqtt::{Publish, QoS};
+use mainstem_mqtt::{MessageProperties, Publish, QoS, Will};
 
 use crate::broker::{Broker, Kept, Link};
-use crate::story::config;
+use crate::story::{PUMP, config};
 
 /// Time in which a store that has room again has been made up to, ms.
 const MENDED_MS: u64 = 3_000;
@@ -304,6 +304,53 @@ fn nothing_is_taken_behind_a_publish_whose_refusal_has_not_left() {
     broker.settle();
     assert_eq!(broker.take(writer), ["puback 1", "puback 2 0x97", "puback 3"]);
     assert_eq!(broker.take(reader), ["publish q1 2 t c"]);
+}
+
+#[test]
+fn what_two_failures_in_a_row_have_lost_is_told_apart() {
+    const MESSAGES: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+    const PUMPS: [&str; 4] = ["north", "east", "south", "west"];
+    let stores = vec![Kept::default()];
+    let mut broker = Broker::new(&config(), &stores, 1, 0);
+    let reader = join(&mut broker, 0, Link::five("reader"), false);
+    for filter in ["t", "wills/#"] {
+        subscribe(&mut broker, reader, filter, QoS::AtLeastOnce);
+    }
+    let other = join(&mut broker, 0, Link::five("other"), false);
+    let guest = |client_id| Link { lasts: false, ..Link::five(client_id) };
+    let writer = join(&mut broker, 0, guest("writer"), false);
+    let pumps = PUMPS.map(|client_id| {
+        let will = Will { delay_interval: None, payload: client_id.as_bytes(), ..PUMP };
+        let will = Will { properties: MessageProperties::default(), ..will };
+        join(&mut broker, 0, Link { will: Some(will), ..guest(client_id) }, false)
+    });
+    broker.disconnect(reader, true);
+    broker.settle();
+    stores[0].fill("mqtt");
+    for (id, payload) in (1..).zip(MESSAGES) {
+        // Entries that nothing refers to, which the next try does not make again.
+        broker.subscribe(other, "x", QoS::AtLeastOnce, None);
+        broker.unsubscribe(other, "x");
+        broker.publish(writer, Publish { qos: QoS::AtLeastOnce, ..once(id, "t", payload) });
+    }
+    broker.settle();
+    // The next try fails as well, and what is entered behind it stands where something of the first has stood.
+    broker.pass(MENDED_MS / 2);
+    for pump in pumps {
+        broker.hang_up(pump);
+    }
+    broker.pass(MENDED_MS / 2);
+    stores[0].clear();
+    broker.pass(MENDED_MS);
+
+    let mut broker = Broker::new(&config(), &killed(&stores), 1, 3 * MENDED_MS);
+    let reader = broker.connect(0, Link::five("reader"));
+    broker.settle();
+    let topics = MESSAGES.map(|payload| format!("t {payload}"));
+    let wills = PUMPS.map(|client_id| format!("wills/pump {client_id}"));
+    let all = topics.iter().chain(&wills).zip(1..).map(|(what, id)| format!("publish q1 {id} {what}"));
+    let all: Vec<_> = std::iter::once("connack present".to_owned()).chain(all).collect();
+    assert_eq!(broker.take(reader), all);
 }
 
 #[test]

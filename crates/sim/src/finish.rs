@@ -112,14 +112,14 @@ impl Run<'_> {
             let Some(link) = self.links.get_mut(id) else { continue };
             let up = std::mem::take(&mut link.up);
             has_moved |= !up.is_empty();
-            let is_cut = link.is_cut;
+            let (is_cut, client) = (link.is_cut, link.client);
             if link.closed_ms.is_none() {
                 self.machine.set_stalled(*id, false);
                 self.machine.feed(*id, &up);
             }
             if is_cut {
                 self.links.remove(id);
-                self.machine.hang_up(*id);
+                self.hang_up(*id, client);
             }
         }
         for shard in 0..self.machine.shards() {

@@ -209,23 +209,24 @@ impl Machine {
         }
     }
 
-    /// The broker notices that a client has gone.
-    pub(crate) fn hang_up(&mut self, link: LinkId) {
-        let Some(place) = self.links.get_mut(&link) else { return };
+    /// The broker notices that a client has gone. Returns what it had to say and never will.
+    pub(crate) fn hang_up(&mut self, link: LinkId) -> Vec<u8> {
+        let Some(place) = self.links.get_mut(&link) else { return Vec::new() };
         let Some(conn) = place.conn else {
             place.is_abandoned = true;
-            return;
+            return Vec::new();
         };
         let detached = &mut self.detached[place.shard];
         if detached.bound_for(conn).is_some() {
             place.is_abandoned = true;
-            return;
+            return Vec::new();
         }
-        detached.hang_up(&mut self.shards[place.shard], conn);
+        let unsent = detached.hang_up(&mut self.shards[place.shard], conn);
         if !detached.is_known(conn) {
             self.by_conn.remove(&(place.shard, conn));
             self.links.remove(&link);
         }
+        unsent
     }
 
     /// Lets a client read nothing, or read again.

@@ -442,7 +442,18 @@ impl<'a> Run<'a> {
         if all {
             self.machine.feed(id, &link.up);
         }
-        self.machine.hang_up(id);
+        self.hang_up(id, link.client);
+    }
+
+    /// The broker learns that a connection has ended. What it still had to say may have refused something.
+    pub(crate) fn hang_up(&mut self, id: LinkId, client: usize) {
+        let unsent = self.machine.hang_up(id);
+        let mut rest = &unsent[..];
+        while let Some(len) = frames::whole(rest) {
+            let (frame, behind) = rest.split_at(len);
+            rest = behind;
+            self.clients[client].note_refusal(&mut self.ledger, frame);
+        }
     }
 
     fn stall_some(&mut self) {

@@ -9,6 +9,7 @@ use crate::answers::{Receipt, What};
 use crate::delivery::Deliveries;
 use crate::durable::Due;
 use crate::given::Given;
+use crate::journal::Journal;
 use crate::journal::entry::{Entry, Mark, Origin};
 use crate::outside::SINKS;
 use crate::publish::RETAINED_LOG;
@@ -220,11 +221,22 @@ impl Shard {
         }
     }
 
+    /// Shared subscriptions that have dealt out a publish, as other journals of this shard know that have it.
+    fn dealt_here(&mut self, slot: u32, publish: &UnderWay) -> Vec<Box<str>> {
+        let session = self.deliveries.sessions.at(slot);
+        let journals = &self.deliveries.journals;
+        let home = journals[usize::from(session.journal)].home;
+        let it = (home, session.number, publish.packet_id, publish.sequence);
+        let is_it = |known: &Origin| (known.home, known.session, known.packet_id, known.sequence) == it;
+        let arrivals = journals.iter().flat_map(Journal::origins);
+        arrivals.filter(|known| is_it(&known.origin)).flat_map(|known| known.groups.iter().cloned()).collect()
+    }
+
     /// A QoS 2 publish has not arrived everywhere: when it is sent again, those that lack it get it.
     pub(crate) fn cut_short(&mut self, slot: u32, publish: UnderWay) {
         let UnderWay { packet_id, sequence, .. } = publish;
         let lacking = publish.lacking & publish.targets | publish.reach & (RETAINED_LOG | SINKS);
-        let groups = [&publish.groups[..], &publish.kept[..]].concat();
+        let groups = [&publish.groups[..], &publish.kept[..], &self.dealt_here(slot, &publish)].concat();
         let cut_short = CutShort { sequence, lacking, groups, under_way: Some(Box::new(publish)) };
         let rare = self.deliveries.sessions.at(slot).rare();
         rare.answers.fail_publish(packet_id);

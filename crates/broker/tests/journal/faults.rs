@@ -97,6 +97,32 @@ fn what_its_own_journal_has_lost_is_known_behind_what_is_newer() {
 }
 
 #[test]
+fn what_a_group_has_dealt_out_is_known_without_the_journal_of_its_publisher() {
+    let stores = vec![Kept::default(), Kept::default()];
+    let mut broker = Broker::new(&config(), &stores, 2, 0);
+    let member = join(&mut broker, 0, Link::five("member"), false);
+    subscribe(&mut broker, member, "$share/crew/t", QoS::ExactlyOnce);
+    join(&mut broker, 1, Link::five("writer"), false);
+    // Both journals are those of one shard from now on.
+    let stores = killed(&stores);
+    let mut broker = Broker::new(&config(), &stores, 1, 0);
+    let writer = join(&mut broker, 0, Link::five("writer"), true);
+    let member = join(&mut broker, 0, Link::five("member"), true);
+    stores[1].fill("mqtt");
+    broker.publish(writer, once(1, "t", "x"));
+    broker.settle();
+    assert_eq!(broker.take(writer), ["disconnect 0x97"]);
+    assert_eq!(broker.take(member), ["publish q2 1 t x"]);
+    stores[1].clear();
+    broker.pass(MENDED_MS);
+    let writer = join(&mut broker, 0, Link::five("writer"), true);
+    broker.publish(writer, again(&once(1, "t", "x")));
+    broker.settle();
+    assert_eq!(broker.take(writer), ["pubrec 1"]);
+    assert_eq!(broker.take(member), [""; 0]);
+}
+
+#[test]
 fn what_is_retained_gives_way_to_nothing_older_that_is_sent_again() {
     let stores = vec![Kept::default()];
     let mut broker = Broker::new(&config(), &stores, 1, 0);

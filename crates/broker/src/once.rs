@@ -17,6 +17,10 @@ use crate::session::{CutShort, Lacking, UnderWay};
 use crate::shard::Shard;
 use crate::shared::Part;
 
+/// Bit of what a publish lacks that was cut short: shared subscriptions that have not dealt it out. Journals have the
+/// bits below.
+const GROUPS: u64 = 1 << 61;
+
 impl Shard {
     /// A QoS 2 publish of a session that lasts, as other journals are to remember it.
     /// One that goes on after a crash keeps the sequence number that it had, or a second crash would make it
@@ -235,7 +239,9 @@ impl Shard {
     /// A QoS 2 publish has not arrived everywhere: when it is sent again, those that lack it get it.
     pub(crate) fn cut_short(&mut self, slot: u32, publish: UnderWay) {
         let UnderWay { packet_id, sequence, .. } = publish;
-        let lacking = publish.lacking & publish.targets | publish.reach & (RETAINED_LOG | SINKS);
+        let missing = publish.lacking & publish.targets | publish.reach & (RETAINED_LOG | SINKS);
+        // Or a journal that knows of nothing that it lacks would take it for complete.
+        let lacking = missing | GROUPS;
         let groups = [&publish.groups[..], &publish.kept[..], &self.dealt_here(slot, &publish)].concat();
         let cut_short = CutShort { sequence, lacking, groups, under_way: Some(Box::new(publish)) };
         let rare = self.deliveries.sessions.at(slot).rare();

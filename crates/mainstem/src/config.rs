@@ -25,7 +25,7 @@ settings! {
     /// The threads that serve connections.
     pub struct RuntimeConfig {
         /// Shards, each one thread; 0 means one for each core that the process may use.
-        shards: u16 = 0_u16, in 0 ..= 62;
+        shards: u16 = 0_u16, in 0 ..= 61;
         /// Whether each shard is pinned to a core.
         pin: bool = true;
         /// Connections that stay together on the first shard before the others get any: few connections mostly talk to each other, and a message to another shard waits for its thread to wake. 0 deals them out from the first.

@@ -17,7 +17,7 @@ use crate::mailbox::Post;
 use crate::service::Service;
 
 /// Most shards that one process runs.
-const SHARDS_MAX: usize = 62;
+const SHARDS_MAX: usize = 61;
 
 /// How to run the shards.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use mainstem_mqtt::{MessageProperties, Publish, QoS, Will};
 
 use crate::broker::{Broker, Kept, Link};
-use crate::story::{PUMP, config};
+use crate::story::{PUMP, config, fill};
 
 /// Time in which a store that has room again has been made up to, ms.
 const MENDED_MS: u64 = 3_000;
@@ -120,6 +120,31 @@ fn what_a_group_has_dealt_out_is_known_without_the_journal_of_its_publisher() {
     broker.settle();
     assert_eq!(broker.take(writer), ["pubrec 1"]);
     assert_eq!(broker.take(member), [""; 0]);
+}
+
+#[test]
+fn a_snapshot_knows_that_no_member_of_a_group_has_a_publish() {
+    let stores = vec![Kept::default(), Kept::default()];
+    let mut broker = Broker::new(&config(), &stores, 2, 0);
+    let writer = join(&mut broker, 0, Link::five("writer"), false);
+    let member = join(&mut broker, 1, Link::five("member"), false);
+    subscribe(&mut broker, member, "$share/crew/t", QoS::ExactlyOnce);
+    stores[1].fill("mqtt");
+    broker.publish(writer, once(1, "t", "x"));
+    broker.settle();
+    assert_eq!(broker.take(writer), ["disconnect 0x97"]);
+    stores[1].clear();
+    broker.pass(MENDED_MS);
+    assert_eq!(broker.take(member), [""; 0]);
+    fill(&mut broker, &stores, 0);
+
+    let mut broker = Broker::new(&config(), &killed(&stores), 2, MENDED_MS);
+    let member = join(&mut broker, 1, Link::five("member"), true);
+    let writer = join(&mut broker, 0, Link::five("writer"), true);
+    broker.publish(writer, again(&once(1, "t", "x")));
+    broker.settle();
+    assert_eq!(broker.take(writer), ["pubrec 1"]);
+    assert_eq!(broker.take(member), ["publish q2 2 t x"]);
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn retain(broker: &mut Broker, sensor: usize) {
 }
 
 /// Lets a journal grow until it has one snapshot more.
-fn fill(broker: &mut Broker, stores: &[Kept], shard: usize) {
+pub(crate) fn fill(broker: &mut Broker, stores: &[Kept], shard: usize) {
     let client_id = ["filler-0", "filler-1"][shard];
     let snapshots = || batches(&stores[shard].bytes("mqtt-snapshot")).count();
     let before = snapshots();

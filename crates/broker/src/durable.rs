@@ -158,6 +158,9 @@ impl Shard {
         let topic = message.topic();
         let session = self.deliveries.sessions.at(slot);
         let options = session.rare.as_mut().and_then(|rare| {
+            if rare.walks.is_empty() {
+                return None;
+            }
             rare.early.insert(topic.into());
             let walk = rare.walks.values().find(|walk| walk.cursor.is_ahead(topic))?;
             Some((walk.options, walk.id))

@@ -335,6 +335,14 @@ impl Session {
         }
     }
 
+    /// For how many retained messages above QoS 0 there is room.
+    pub(crate) fn walk_room(&self) -> u16 {
+        let room = self.inflight_max.saturating_sub(self.window.in_flight());
+        // Those of a session that lasts leave by the queue, which must not fill up with what can wait in the store.
+        let queued = if self.lasts() { self.queue.len().min(u16::MAX.into()) as u16 } else { 0 };
+        room.saturating_sub(queued)
+    }
+
     /// Whether more has been published ahead of its walks than is remembered.
     pub(crate) fn is_walk_crowded(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.early.len() >= EARLY_MAX)

@@ -253,6 +253,9 @@ impl Shard {
         if let Some(rare) = &mut session.rare {
             // Nothing new is sent for a subscription that has gone [MQTT-3.10.4-2].
             rare.walks.remove(name);
+            if rare.walks.is_empty() {
+                rare.early = HashSet::default();
+            }
         }
         self.remove_subscriber(subscription);
         self.deliveries.counters.subscriptions -= 1;
@@ -279,10 +282,26 @@ impl Shard {
             return;
         }
         let is_over = self.walk_retained(io, slot);
-        if is_over || self.deliveries.sessions.at(slot).lasts() {
+        let session = self.deliveries.sessions.at(slot);
+        if is_over || session.lasts() {
+            let waited = session.queue.len();
             self.deliveries.drain_queue(io, slot);
+            let session = self.deliveries.sessions.at(slot);
+            if !is_over && session.queue.len() < waited && session.walk_room() > 0 {
+                // What has left is in nobody's hands, whose acknowledgement would let the walk go on.
+                self.walk_soon(slot);
+            }
         }
         self.pump_queues(io, slot);
+    }
+
+    /// The session's walk goes on in the next turn.
+    fn walk_soon(&mut self, slot: u32) {
+        let key = self.deliveries.sessions.key(self.me, slot);
+        let rare = self.deliveries.sessions.at(slot).rare();
+        if !std::mem::replace(&mut rare.walk_is_due, true) {
+            self.walking.push(key);
+        }
     }
 
     /// A retained message has been given to a session that walks: its journal is told how far it has come.
@@ -309,14 +328,8 @@ impl Shard {
         let mut found = Vec::new();
         for _ in 0..WALK_PIECES_PER_TURN {
             let session = self.deliveries.sessions.at(slot);
-            let mut window_room = session.inflight_max.saturating_sub(session.window.in_flight());
-            let mut has_room = session.has_window_room();
-            let lasts = session.lasts();
-            if lasts {
-                // They leave by the queue, which must not fill up with what can wait in the store.
-                window_room = window_room.saturating_sub(session.queue.len().min(u16::MAX.into()) as u16);
-                has_room = window_room > 0;
-            }
+            let window_room = session.walk_room();
+            let has_room = if session.lasts() { window_room > 0 } else { session.has_window_room() };
             let conn = session.conn;
             let Some(rare) = session.rare.as_mut().filter(|rare| !rare.walks.is_empty()) else { return true };
             let may_go_on = |walk: &RetainedWalk| has_room || walk.options.qos == QoS::AtMostOnce;
@@ -364,14 +377,10 @@ impl Shard {
             // Retained messages say nothing about who keeps up with publishers.
             self.deliveries.take_tally();
         }
-        let key = self.deliveries.sessions.key(self.me, slot);
-        let rare = self.deliveries.sessions.at(slot).rare();
-        if rare.walks.is_empty() {
+        if self.deliveries.sessions.at(slot).rare().walks.is_empty() {
             return true;
         }
-        if !std::mem::replace(&mut rare.walk_is_due, true) {
-            self.walking.push(key);
-        }
+        self.walk_soon(slot);
         false
     }
 }

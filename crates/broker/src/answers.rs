@@ -82,6 +82,10 @@ impl Answers {
         self.waiting.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     pub(crate) fn push(&mut self, answer: Answer) {
         if answer.refuses() {
             self.last_refusal = answer.number;
@@ -218,6 +222,11 @@ pub(crate) struct Over {
 }
 
 impl Commits {
+    /// Commits under way, and all who wait for one.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.under_way.len() + self.owed.len() + self.waiting.len()
+    }
+
     /// The number of this turn's commit.
     pub(crate) fn current(&self) -> u64 {
         self.next + 1

@@ -26,7 +26,7 @@
 //! delivery · `offer`, `delivery`, `templates` from a message to bytes · `queue` what waits for a session ·
 //! `session` per client state · `routes` filter → shards · `groups` shared subscriptions · `retained` ·
 //! `registry` client identifier → session · `message` · `pressure` who waits for whom · `timers` · `sys` ·
-//! `counters` · `shared` · `config`.
+//! `counters` · `shared` · `config` · `unfinished` what is remembered.
 //!
 //! Other doors: `outside` sinks and sources · `work` work queues.
 //!
@@ -64,6 +64,7 @@ mod subscribe;
 mod sys;
 mod templates;
 mod timers;
+mod unfinished;
 mod work;
 
 pub use config::{Durability, MqttConfig, QueueOverflow, Redirect};

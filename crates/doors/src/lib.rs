@@ -153,6 +153,11 @@ impl Doors {
     /// Number of the Kafka door's listener.
     pub const KAFKA: usize = 1;
 
+    /// The MQTT door, for those who look what it remembers.
+    pub fn mqtt(&mut self) -> &mut mqtt::Shard {
+        &mut self.mqtt.service
+    }
+
     /// The doors of one of `shards` shards, which share `stores`.
     pub fn new(
         mqtt: mqtt::Shard,

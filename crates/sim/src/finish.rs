@@ -49,7 +49,11 @@ impl Run<'_> {
         self.check_gauges()
     }
 
-    fn check_gauges(&self) -> Result<(), Violation> {
+    fn check_gauges(&mut self) -> Result<(), Violation> {
+        let unfinished = self.machine.unfinished();
+        if unfinished != 0 && !self.machine.is_failing() {
+            return Err(Violation(format!("all is over, and {unfinished} things are remembered")));
+        }
         let counters = self.machine.counters();
         if counters.queued_messages != 0 {
             return Err(Violation(format!(

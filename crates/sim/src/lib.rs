@@ -15,7 +15,7 @@
 //! | a packet identifier keeps its message until it is released | `Client::incoming` |
 //! | a will that its delay does not put off is published, whatever ends the connection | `Client::leave_will` |
 //! | a session whose client was told of it is there until it expires, and not after a clean start | `Client::connack` |
-//! | no more in flight than Receive Maximum; queues and sessions are gone when nobody needs them | `Client::incoming`, `Run::check_gauges` |
+//! | no more in flight than Receive Maximum; queues, sessions, and whatever is remembered of what was under way, are gone when nobody needs them | `Client::incoming`, `Run::check_gauges` |
 //!
 //! # What this crate must never know
 //! The real clock, the real network, the real disk. What a broker does inside: it is judged by what its clients see.

@@ -185,6 +185,11 @@ impl Machine {
         self.shared.counters()
     }
 
+    /// What the MQTT doors remember of things under way.
+    pub(crate) fn unfinished(&mut self) -> usize {
+        self.shards.iter_mut().map(|shard| shard.mqtt().unfinished()).sum()
+    }
+
     /// Whether the broker says that it cannot keep anything now.
     pub(crate) fn is_failing(&self) -> bool {
         self.shared.is_failing()

@@ -45,6 +45,11 @@ impl Held {
         Some(Arc::clone(&self.waiting[index].1))
     }
 
+    /// Everything that is remembered.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len() + self.lost.len() + self.once.len()
+    }
+
     /// Whether publishes from `offset` on are to be taken back.
     pub(super) fn has_once_from(&self, offset: u64) -> bool {
         self.once.back().is_some_and(|last| *last >= offset)

@@ -488,6 +488,11 @@ impl Journal {
         self.origins.iter().map(|(_, arrival)| arrival)
     }
 
+    /// Batches on their way to the disk, and entries that are remembered until they are there.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.in_flight.len() + self.held.len()
+    }
+
     /// What was lost since this was last asked.
     pub(crate) fn take_lost(&mut self) -> Option<Lost> {
         self.lost.take()

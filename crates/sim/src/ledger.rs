@@ -298,7 +298,7 @@ impl Ledger {
                     .filter(|other| other.retain && other.topic == message.topic)
                     .any(|other| newer(&other))
         };
-        if self.sessions[session].subs.iter().any(|sub| is_fresh(&sub)) {
+        if message.was_refused || self.sessions[session].subs.iter().any(|sub| is_fresh(&sub)) {
             return Ok(());
         }
         Err(Violation(format!(
@@ -392,14 +392,18 @@ impl Ledger {
         for (topic, ids) in topics {
             let acked = ids.iter().rposition(|id| self.messages[*id].acked.is_some());
             let possible = &ids[acked.unwrap_or(0)..];
+            // One that was refused at first may have come behind them.
+            let refused = ids.iter().filter(|id| self.messages[**id].was_refused);
+            let mut possible = possible.iter().chain(refused);
             let is_right = match found.get(topic) {
-                Some(id) => possible.contains(id),
-                None => acked.is_none() || possible.iter().any(|id| self.messages[*id].is_clear),
+                Some(id) => possible.any(|known| known == id),
+                None => acked.is_none() || possible.any(|id| self.messages[*id].is_clear),
             };
             if !is_right {
                 return Err(Violation(format!(
-                    "{topic} retains {:?}, and should one of {possible:?}",
-                    found.get(topic)
+                    "{topic} retains {:?}, and should one of {:?}",
+                    found.get(topic),
+                    &ids[acked.unwrap_or(0)..]
                 )));
             }
         }

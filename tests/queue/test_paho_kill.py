@@ -155,7 +155,7 @@ def test_the_broker_is_killed_under_its_workers(own_doors, unique):
         return sum(len(sender.confirmed) for sender in senders)
 
     for _ in range(KILLS):
-        enough = confirmed_in_all() + 20
+        enough = confirmed_in_all() + 21
         eventually(lambda: confirmed_in_all() >= enough, "messages are confirmed between two kills", SETTLE_S)
         time.sleep(moments.uniform(*LIFE_S))
         own_doors.kill()
@@ -164,6 +164,7 @@ def test_the_broker_is_killed_under_its_workers(own_doors, unique):
     for sender in senders:
         sender.stop()
     confirmed = {text for sender in senders for text in sender.confirmed}
+    assert len(confirmed) > 20 * KILLS
     with Operations(own_doors.url) as operations:
         eventually(lambda: operations.info(unique)["messages"] == 0, "all is settled", SETTLE_S)
         info = operations.info(unique)

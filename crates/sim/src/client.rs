@@ -72,7 +72,7 @@ pub(crate) struct Client {
     former: Option<SessionId>,
     /// It outlives its connection.
     pub(crate) lasts: bool,
-    /// Something that lasts has been acknowledged in it.
+    /// Its client has been told of it, and nothing may have ended it since.
     pub(crate) is_anchored: bool,
     /// What is to be published if the connection is lost.
     will: Option<MessageId>,
@@ -459,7 +459,6 @@ impl Client {
         if qos == QoS::AtLeastOnce {
             self.outgoing.remove(index);
         } else {
-            self.is_anchored |= self.lasts;
             self.outgoing[index].is_received = true;
             self.sends.push(frames::ack(Packet::PubRel, self.profile.version, packet_id));
         }
@@ -474,7 +473,6 @@ impl Client {
             Request::Subscribe(index) => {
                 if list.reasons.first().is_some_and(|reason| *reason < 0x80) {
                     ledger.grant(session, index);
-                    self.is_anchored |= self.lasts;
                 }
             }
             Request::Unsubscribe { filter, group, asked } => ledger.left(session, &filter, group, asked),

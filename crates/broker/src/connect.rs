@@ -212,9 +212,15 @@ impl Shard {
             }
             if self.deliveries.sessions.get(known).is_some() {
                 if !connect.clean_start {
-                    if self.owes_will(io, known) {
-                        let is_over_soon = self.can_keep();
-                        return is_over_soon.then_some(Seated::NotYet).ok_or(ReasonCode::ServerUnavailable);
+                    // One may be due that its timer has not come to: who comes back takes back only what is not.
+                    self.check_will(io, known);
+                    if self.owes_will(known) {
+                        let can_keep = self.can_keep();
+                        return if can_keep {
+                            Ok(Seated::NotYet)
+                        } else {
+                            Err(ReasonCode::ServerUnavailable)
+                        };
                     }
                     return Ok(Seated::Here(Seat { slot: known.slot, present: true }));
                 }

@@ -203,9 +203,7 @@ impl Shard {
 
     /// Whether a will of a session without a connection is on its way, and not safe yet. Its client must not be told
     /// that it is back before that: the journal would forget the will.
-    pub(crate) fn owes_will(&mut self, io: &mut Io<'_, Mail>, key: SessionKey) -> bool {
-        // One may be due that its timer has not come to: whoever comes back takes back only what is not.
-        self.check_will(io, key);
+    pub(crate) fn owes_will(&mut self, key: SessionKey) -> bool {
         let session = self.deliveries.sessions.at(key.slot);
         session.lasts() && session.rare.as_ref().is_some_and(|rare| rare.will_leaving.is_some())
     }

@@ -32,6 +32,16 @@ pub(crate) fn subscribe(broker: &mut Broker, client: usize, filter: &str, qos: Q
     assert_eq!(broker.take(client).remove(0), format!("suback [{}]", qos as u8));
 }
 
+/// Publishes to `t` at QoS 2 while a journal is full, which ends the connection; then there is room again.
+fn publish_in_vain(broker: &mut Broker, store: &Kept, writer: usize) {
+    store.fill("mqtt");
+    broker.publish(writer, once(1, "t", "x"));
+    broker.settle();
+    assert_eq!(broker.take(writer), ["disconnect 0x97"]);
+    store.clear();
+    broker.pass(MENDED_MS);
+}
+
 /// The store as the process leaves it when it is killed.
 pub(crate) fn killed(stores: &[Kept]) -> Vec<Kept> {
     stores.iter().map(|store| store.copy(|_| true)).collect()
@@ -44,12 +54,7 @@ fn what_a_journal_has_lost_has_not_arrived_there() {
     let writer = join(&mut broker, 0, Link::five("writer"), false);
     let reader = join(&mut broker, 1, Link::five("reader"), false);
     subscribe(&mut broker, reader, "t", QoS::ExactlyOnce);
-    stores[1].fill("mqtt");
-    broker.publish(writer, once(1, "t", "x"));
-    broker.settle();
-    assert_eq!(broker.take(writer), ["disconnect 0x97"]);
-    stores[1].clear();
-    broker.pass(MENDED_MS);
+    publish_in_vain(&mut broker, &stores[1], writer);
     assert_eq!(broker.take(reader), [""; 0]);
 
     let mut broker = Broker::new(&config(), &killed(&stores), 2, MENDED_MS);
@@ -108,13 +113,8 @@ fn what_a_group_has_dealt_out_is_known_without_the_journal_of_its_publisher() {
     let mut broker = Broker::new(&config(), &stores, 1, 0);
     let writer = join(&mut broker, 0, Link::five("writer"), true);
     let member = join(&mut broker, 0, Link::five("member"), true);
-    stores[1].fill("mqtt");
-    broker.publish(writer, once(1, "t", "x"));
-    broker.settle();
-    assert_eq!(broker.take(writer), ["disconnect 0x97"]);
+    publish_in_vain(&mut broker, &stores[1], writer);
     assert_eq!(broker.take(member), ["publish q2 1 t x"]);
-    stores[1].clear();
-    broker.pass(MENDED_MS);
     let writer = join(&mut broker, 0, Link::five("writer"), true);
     broker.publish(writer, again(&once(1, "t", "x")));
     broker.settle();
@@ -129,12 +129,7 @@ fn a_snapshot_knows_that_no_member_of_a_group_has_a_publish() {
     let writer = join(&mut broker, 0, Link::five("writer"), false);
     let member = join(&mut broker, 1, Link::five("member"), false);
     subscribe(&mut broker, member, "$share/crew/t", QoS::ExactlyOnce);
-    stores[1].fill("mqtt");
-    broker.publish(writer, once(1, "t", "x"));
-    broker.settle();
-    assert_eq!(broker.take(writer), ["disconnect 0x97"]);
-    stores[1].clear();
-    broker.pass(MENDED_MS);
+    publish_in_vain(&mut broker, &stores[1], writer);
     assert_eq!(broker.take(member), [""; 0]);
     fill(&mut broker, &stores, 0);
 
@@ -187,13 +182,8 @@ fn what_is_sent_again_comes_once_to_sessions_that_end_with_their_connection() {
     let writer = join(&mut broker, 0, Link::five("writer"), false);
     let reader = join(&mut broker, 0, Link { lasts: false, ..Link::five("reader") }, false);
     subscribe(&mut broker, reader, "t", QoS::ExactlyOnce);
-    stores[0].fill("mqtt");
-    broker.publish(writer, once(1, "t", "x"));
-    broker.settle();
-    assert_eq!(broker.take(writer), ["disconnect 0x97"]);
+    publish_in_vain(&mut broker, &stores[0], writer);
     assert_eq!(broker.take(reader), ["publish q2 1 t x"]);
-    stores[0].clear();
-    broker.pass(MENDED_MS);
 
     let writer = join(&mut broker, 0, Link::five("writer"), true);
     broker.publish(writer, again(&once(1, "t", "x")));

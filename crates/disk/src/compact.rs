@@ -311,6 +311,7 @@ impl Log {
         index.reach(Place { base, position: bytes, offset: end });
         let segment = Segment { base, bytes, index: Some(Box::new(index)), checked: 0 };
         self.segments.insert(at, segment);
+        self.count_closed();
         disk.files.hold(self.key(base), file);
         self.note_index(disk, at);
         self.cursors = [Place::default(); 4];

@@ -161,7 +161,7 @@ impl Fs for RealFs {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn File>> {
         let mut options = fs::File::options();
         options.read(true).write(true).create_new(mode == Mode::New);
-        Ok(Arc::new(RealFile { file: options.open(path)?, mapped: Mutex::default() }))
+        Ok(Arc::new(RealFile { file: Arc::new(options.open(path)?), mapped: Mutex::default() }))
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
@@ -182,7 +182,7 @@ impl Fs for RealFs {
 }
 
 struct RealFile {
-    file: fs::File,
+    file: Arc<fs::File>,
     mapped: Mutex<Mapped>,
 }
 
@@ -237,6 +237,7 @@ impl File for RealFile {
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.mapped().make_way(at + bytes.len() as u64);
         self.file.write_all_at(bytes, at)
     }
 

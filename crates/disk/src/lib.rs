@@ -24,7 +24,8 @@
 //! log at most. An index takes up to 48 KiB ([`Settings::indexes`]).
 //!
 //! # Files
-//! `store` all logs of a shard · `single` one log, and the way of an append · `read` · `truncate` · `recover` ·
+//! `store` all logs of a shard · `single` one log, and the way of an append, with `space` ·
+//! `read` · `truncate` · `recover` ·
 //! `store::tend` what is due by itself · `compact` key compaction, with `keys` and `filter` · `tail` newest entries in memory · `index` · `scan` walking through a segment · `commit` making
 //! groups durable · `queue` between the shard and that · `journal` many small writes in one · `checkpoint` · `files`
 //! open files · `name` · `settings` · `fs` the seam to the file system, and the real one behind it, with `mapped` ·
@@ -48,6 +49,7 @@ mod recover;
 mod scan;
 mod settings;
 mod single;
+mod space;
 mod store;
 mod tail;
 mod truncate;

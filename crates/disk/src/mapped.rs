@@ -1,27 +1,33 @@
 //! Appending to a file without a system call: through a window of it that is mapped into memory.
 //!
 //! What is stored into a shared mapping is in the page cache, where every reader and every sync finds it, and where
-//! the end of the process leaves it. The first append that reaches behind the window is written, and a new window
-//! opened behind it, full of zeros that are written too: the kernel then has the pages, in large pieces, so
-//! that touching them costs a fraction of a fault each, and an error is met as an error.
+//! the end of the process leaves it. A window is full of zeros when it opens, which are written: the kernel then has the
+//! pages, in large pieces, so that touching them costs a fraction of a fault each, and an error is met as an error. That
+//! takes as long as fifty appends, so the next window is opened by another thread while this one fills. What reaches
+//! over a window's end is written.
 //!
 //! A page that the kernel cannot provide ends the process (SIGBUS). So a window never reaches behind what was
 //! reserved in the file, is gone before the file is cut off, and opens only on file systems that write in place, which
 //! need no space for writing again what they have.
 
+mod ahead;
+mod window;
+
 use std::fs;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::FsWord;
 
-/// A window ends where this many bytes of the file, or a multiple of them, do.
-const WINDOW_BYTES: u64 = 256 * 1024;
+use ahead::Ahead;
+use window::{WINDOW_BYTES, Window};
+
+/// What is to be reserved of a file behind the end of what is written, for windows to open in time, bytes.
+pub(crate) const MAPPED_AHEAD_BYTES: u64 = 2 * WINDOW_BYTES;
 /// A larger append is written: the kernel gives it large pages by itself.
 const APPEND_MAX: usize = 64 * 1024;
-const ZEROS: &[u8] = &[0; WINDOW_BYTES as usize];
 /// What `statfs` calls ext4, XFS and tmpfs.
 const IN_PLACE: [FsWord; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
 
@@ -29,63 +35,14 @@ const IN_PLACE: [FsWord; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
     window: Option<Window>,
+    /// The one behind it.
+    ahead: Ahead,
     /// Bytes that were reserved, through this very file.
     reserved: Range<u64>,
     /// Where the last small append ended. A window is opened where two follow one another.
     written_to: Option<u64>,
     /// Whether windows may be opened, once that is known: on a file system that writes in place, until one fails to open.
     may_open: Option<bool>,
-}
-
-#[derive(Debug)]
-struct Window {
-    memory: MmapRaw,
-    /// The bytes of the file that it shows.
-    bytes: Range<u64>,
-}
-
-impl Window {
-    fn open(file: &fs::File, bytes: Range<u64>) -> io::Result<Self> {
-        let len = (bytes.end - bytes.start) as usize;
-        file.write_all_at(&ZEROS[..len], bytes.start)?;
-        let memory = MmapOptions::new().offset(bytes.start).len(len).map_raw(file)?;
-        // All pages at once cost less than a fault each. Kernels before 5.14 do not know how.
-        if let Err(error) = memory.advise(Advice::PopulateWrite) {
-            log::trace!("a window's pages come one by one: {error}");
-        }
-        Ok(Self { memory, bytes })
-    }
-
-    /// Stores `bytes` at byte offset `at` of the file, from front to back: should the process be killed on the way, a first
-    /// part of them is there and zeros behind, as a write leaves it that is cut short.
-    #[expect(unsafe_code, reason = "memory that is shared with the kernel is written to")]
-    #[expect(clippy::cast_ptr_alignment, reason = "what is not aligned is written before, byte by byte")]
-    fn store(&mut self, bytes: &[u8], at: u64) {
-        assert!(self.bytes.start <= at && at + bytes.len() as u64 <= self.bytes.end);
-        let from = (at - self.bytes.start) as usize;
-        // SAFETY: `from` lies within the mapping, as has just been asserted.
-        let mut to = unsafe { self.memory.as_mut_ptr().add(from) };
-        let (first, rest) = bytes.split_at(to.align_offset(8).min(bytes.len()));
-        let (words, last) = rest.as_chunks::<8>();
-        // SAFETY: all of `bytes` lies within the mapping, as was asserted, and each word is aligned, since `first` ends
-        // where that is so. The mapping lives as long as `self`, which is borrowed alone, and nothing else in the
-        // process has a pointer into it. The file is as long as the window ([`Mapped::cut`]), so the
-        // pages are there. Volatile writes are not put in another order.
-        unsafe {
-            for byte in first {
-                to.write_volatile(*byte);
-                to = to.add(1);
-            }
-            for word in words {
-                to.cast::<u64>().write_volatile(u64::from_ne_bytes(*word));
-                to = to.add(8);
-            }
-            for byte in last {
-                to.write_volatile(*byte);
-                to = to.add(1);
-            }
-        }
-    }
 }
 
 impl Mapped {
@@ -100,10 +57,18 @@ impl Mapped {
 
     /// To be called before the file is cut off.
     pub(crate) fn cut(&mut self, len: u64) {
+        self.ahead.take();
         if self.window.as_ref().is_some_and(|window| window.bytes.end > len) {
             self.window = None;
         }
         self.reserved.end = self.reserved.end.min(len);
+    }
+
+    /// To be called before something is written up to byte offset `end` by another way.
+    pub(crate) fn make_way(&mut self, end: u64) {
+        if self.ahead.concerns(end) {
+            self.ahead.take();
+        }
     }
 
     /// Writes `bytes` at byte offset `at`, behind which there are only zeros.
@@ -111,7 +76,7 @@ impl Mapped {
     /// # Errors
     /// What the system says. Some of the bytes may be written all the same.
     #[inline]
-    pub(crate) fn append(&mut self, file: &fs::File, bytes: &[u8], at: u64) -> io::Result<()> {
+    pub(crate) fn append(&mut self, file: &Arc<fs::File>, bytes: &[u8], at: u64) -> io::Result<()> {
         let end = at + bytes.len() as u64;
         if let Some(window) = &mut self.window
             && bytes.len() <= APPEND_MAX
@@ -122,27 +87,52 @@ impl Mapped {
             self.written_to = Some(end);
             return Ok(());
         }
+        self.write(file, bytes, at)
+    }
+
+    /// Writes what does not lie in the window, and opens the one behind it.
+    #[cold]
+    fn write(&mut self, file: &Arc<fs::File>, bytes: &[u8], at: u64) -> io::Result<()> {
+        let end = at + bytes.len() as u64;
+        let opened = if self.ahead.concerns(end) { self.ahead.take() } else { None };
         file.write_all_at(bytes, at)?;
         if bytes.len() <= APPEND_MAX {
             if self.written_to == Some(at) {
-                self.window = self.open(file, end);
+                self.go_on(file, end, opened);
             }
             self.written_to = Some(end);
         }
         Ok(())
     }
 
-    /// The window that begins at byte offset `at`, if there may be one.
-    fn open(&mut self, file: &fs::File, at: u64) -> Option<Window> {
-        let bytes = at..(at + 1).next_multiple_of(WINDOW_BYTES).min(self.reserved.end);
+    /// Lets the window be the one that has byte offset `at` in it, if there may be one, and has the next one opened.
+    fn go_on(&mut self, file: &Arc<fs::File>, at: u64, opened: Option<io::Result<Window>>) {
+        let bytes = self.bytes_from(at);
         let may_open = *self.may_open.get_or_insert_with(|| is_in_place(file));
         if !may_open || bytes.is_empty() || at < self.reserved.start {
-            return None;
+            self.window = None;
+            return;
         }
-        let window = Window::open(file, bytes);
+        let opened = match opened {
+            Some(Ok(window)) if !window.bytes.contains(&at) => None,
+            opened => opened,
+        };
+        let window = opened.unwrap_or_else(|| Window::open(file, bytes));
         // Whatever the error is: from now on everything is written, and meets it if it lasts.
         self.may_open = Some(window.is_ok());
-        window.ok()
+        // The one before is closed by whoever stored into it: another thread would have to interrupt this one for that, and
+        // spin until its CPU answers.
+        self.window = window.ok();
+        let Some(window) = &self.window else { return };
+        let next = self.bytes_from(window.bytes.end);
+        if !next.is_empty() {
+            self.ahead.order(file, next);
+        }
+    }
+
+    /// What a window shows that begins at byte offset `at`.
+    fn bytes_from(&self, at: u64) -> Range<u64> {
+        at..(at + 1).next_multiple_of(WINDOW_BYTES).min(self.reserved.end)
     }
 }
 
@@ -162,7 +152,7 @@ mod tests {
     /// A file that is removed when it is done with.
     struct Temporary {
         path: PathBuf,
-        file: fs::File,
+        file: Arc<fs::File>,
     }
 
     impl Temporary {
@@ -170,7 +160,7 @@ mod tests {
             let path = std::env::temp_dir().join(format!("mainstem-mapped-{name}-{}", std::process::id()));
             let file =
                 fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
-            Self { path, file }
+            Self { path, file: Arc::new(file) }
         }
 
         /// As another process would read it.
@@ -231,6 +221,71 @@ mod tests {
     }
 
     #[test]
+    fn the_next_window_is_there_before_it_is_needed() {
+        let temporary = Temporary::new("next");
+        let mut mapped = Mapped::default();
+        temporary.reserve(&mut mapped, 0..4 * WINDOW_BYTES);
+        let mut at = 0;
+        let mut append = |mapped: &mut Mapped| {
+            mapped.append(&temporary.file, &[at as u8 | 1; 1000], at).unwrap();
+            at += 1000;
+            at
+        };
+        append(&mut mapped);
+        append(&mut mapped);
+        for number in 1..3 {
+            while append(&mut mapped) <= number * WINDOW_BYTES - 1000 {}
+            if !is_in_place(&temporary.file) {
+                continue;
+            }
+            mapped.ahead.wait();
+            append(&mut mapped);
+            let window = mapped.window.as_ref().unwrap();
+            assert_eq!(window.bytes, number * WINDOW_BYTES..(number + 1) * WINDOW_BYTES);
+        }
+        let bytes = temporary.bytes();
+        assert!(
+            bytes[..at as usize]
+                .chunks(1000)
+                .zip(0_u64..)
+                .all(|(chunk, number)| { chunk.iter().all(|byte| *byte == (number * 1000) as u8 | 1) })
+        );
+        assert!(bytes[at as usize..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn nothing_is_overwritten_by_a_window_that_was_not_waited_for() {
+        let temporary = Temporary::new("race");
+        for round in 0..200 {
+            let mut mapped = Mapped::default();
+            mapped.cut(0);
+            temporary.file.set_len(0).unwrap();
+            temporary.reserve(&mut mapped, 0..2 * WINDOW_BYTES);
+            (0..3).for_each(|number| mapped.append(&temporary.file, &[1; 100], number * 100).unwrap());
+            // By way of an append that leaps, by another way, or by a second owner of the file.
+            let behind = [2; 100];
+            match round % 3 {
+                0 => mapped.append(&temporary.file, &behind, WINDOW_BYTES + 50).unwrap(),
+                1 => {
+                    mapped.make_way(WINDOW_BYTES + 150);
+                    temporary.file.write_all_at(&behind, WINDOW_BYTES + 50).unwrap();
+                }
+                _ => {
+                    drop(mapped);
+                    temporary.file.write_all_at(&behind, WINDOW_BYTES + 50).unwrap();
+                }
+            }
+            // When one has been opened that was ordered later, that one is over.
+            let other = Temporary::new("race-other");
+            let mut ahead = Ahead::default();
+            ahead.order(&other.file, 0..4096);
+            ahead.wait();
+            let from = WINDOW_BYTES as usize + 50;
+            assert_eq!(temporary.bytes()[from..from + 100], behind, "round {round}");
+        }
+    }
+
+    #[test]
     fn large_appends_open_none() {
         let temporary = Temporary::new("large");
         let mut mapped = Mapped::default();
@@ -283,6 +338,7 @@ mod tests {
                     }
                     Step::Write(bytes) => {
                         let bytes = vec![number as u8 | 1; bytes];
+                        mapped.make_way(at + bytes.len() as u64);
                         temporary.file.write_all_at(&bytes, at).unwrap();
                         plain.extend(bytes);
                     }

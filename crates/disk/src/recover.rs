@@ -14,7 +14,8 @@ use crate::fs::{File, Fs, Mode};
 use crate::index::Index;
 use crate::name;
 use crate::scan::{Gaps, Place, Scan};
-use crate::single::{Disk, Log, Segment};
+use crate::single::{Disk, Log, Segment, closed_bytes};
+use crate::space::Space;
 use crate::tail::Tail;
 
 /// What recovery writes at once.
@@ -51,6 +52,7 @@ impl Log {
             name: Arc::from(name),
             dir,
             options: options.clone(),
+            closed_bytes: closed_bytes(&segments),
             segments,
             start: known.start.max(first).min(end.offset),
             is_new: before.is_new,
@@ -60,8 +62,7 @@ impl Log {
             submitted: end,
             written: end,
             head: end,
-            allocated: 0,
-            can_allocate: true,
+            space: Space::default(),
             covered: end.position,
             tail: Tail::default(),
             cached: None,
@@ -77,7 +78,7 @@ impl Log {
             next_cursor: 0,
         };
         let file = log.file(&mut disk.files, end.base)?;
-        log.allocated = file.len()?;
+        log.space.restart(file.len()?);
         Ok(log)
     }
 }

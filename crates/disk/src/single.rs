@@ -20,15 +20,14 @@ use crate::compact::Compaction;
 use crate::files::{Files, Recent, SegmentKey};
 use crate::fs::{File, Fs, Mode};
 use crate::index::Index;
+use crate::mapped::MAPPED_AHEAD_BYTES;
 use crate::name;
 use crate::scan::{Gaps, Place, Scan};
 use crate::settings::Settings;
+use crate::space::Space;
 
 /// What may wait in memory for the end of the turn, for one log. Beyond it is written at once.
 const UNWRITTEN_MAX: usize = 4 << 20;
-/// Space is reserved in steps of at least and at most so many bytes, as large as the segment is by then.
-const ALLOCATE_MIN: u64 = 64 * 1024;
-const ALLOCATE_MAX: u64 = 4 << 20;
 
 /// What logs need of their store.
 pub(crate) struct Disk {
@@ -52,6 +51,11 @@ pub(crate) struct Segment {
     pub(crate) index: Option<Box<Index>>,
     /// The checksums of so many bytes have been compared since the store was opened.
     pub(crate) checked: u64,
+}
+
+/// Size of all segments but the newest.
+pub(crate) fn closed_bytes(segments: &VecDeque<Segment>) -> u64 {
+    segments.iter().rev().skip(1).map(|segment| segment.bytes).sum()
 }
 
 /// Why nothing more was written.
@@ -81,6 +85,8 @@ pub(crate) struct Log {
     pub(crate) options: Options,
     /// Oldest first; there is always one, which is appended to.
     pub(crate) segments: VecDeque<Segment>,
+    /// Size of all segments but the newest.
+    pub(crate) closed_bytes: u64,
     pub(crate) start: u64,
     /// The name of its first segment need not be on disk yet.
     pub(crate) is_new: bool,
@@ -93,9 +99,8 @@ pub(crate) struct Log {
     pub(crate) submitted: Place,
     pub(crate) written: Place,
     pub(crate) head: Place,
-    /// Space reserved in the newest segment, bytes.
-    pub(crate) allocated: u64,
-    pub(crate) can_allocate: bool,
+    /// What is reserved in the newest segment.
+    pub(crate) space: Space,
     /// What of the newest segment the committer has been told of, bytes.
     pub(crate) covered: u64,
     pub(crate) tail: crate::tail::Tail,
@@ -141,7 +146,13 @@ impl Log {
 
     /// Size of what is in it, bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.bytes).sum()
+        debug_assert_eq!(self.closed_bytes, closed_bytes(&self.segments), "{}", self.name);
+        self.closed_bytes + self.segments.back().map_or(0, |newest| newest.bytes)
+    }
+
+    /// To be called when there are other segments.
+    pub(crate) fn count_closed(&mut self) {
+        self.closed_bytes = closed_bytes(&self.segments);
     }
 
     pub(crate) fn newest(&mut self) -> &mut Segment {
@@ -198,36 +209,14 @@ impl Log {
 
     fn write(&mut self, disk: &mut Disk) -> Result<(), Failure> {
         let file = self.file(&mut disk.files, self.head.base)?;
-        if self.head.position > self.allocated {
-            self.allocate(&*file)?;
-        }
+        let is_mapped = disk.settings.mapped_writes && self.options.durability == Durability::Os;
+        let ahead = if is_mapped { MAPPED_AHEAD_BYTES } else { 0 };
+        self.space.reserve(&*file, self.head.position, ahead, self.options.segment_bytes)?;
         let (bytes, at) = (self.tail.unwritten(), self.written.position);
-        if disk.settings.mapped_writes && self.options.durability == Durability::Os {
+        if is_mapped {
             file.append_at(bytes, at)?;
         } else {
             file.write_at(bytes, at)?;
-        }
-        Ok(())
-    }
-
-    /// Reserves space for what is to be written, and some more if there is.
-    fn allocate(&mut self, file: &dyn File) -> Result<(), Failure> {
-        if !self.can_allocate {
-            return Ok(());
-        }
-        let from = self.allocated;
-        let needed = self.head.position - from;
-        let step = from.clamp(ALLOCATE_MIN, ALLOCATE_MAX);
-        let left = self.options.segment_bytes.saturating_sub(from);
-        let wanted = step.min(left).max(needed);
-        let outcome = file.allocate(from, wanted).or_else(|error| match Failure::from(error) {
-            Failure::Full => file.allocate(from, needed).map(|()| self.allocated = from + needed),
-            Failure::Broken(error) => Err(error),
-        });
-        match outcome {
-            Ok(()) => self.allocated = self.allocated.max(from + wanted),
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => self.can_allocate = false,
-            Err(error) => return Err(error.into()),
         }
         Ok(())
     }
@@ -266,13 +255,14 @@ impl Log {
             index: Some(Box::new(Index::new(base))),
             checked: 0,
         });
+        self.count_closed();
         let closed = self.segments.len() - 2;
         if self.segments[closed].index.is_some() {
             self.note_index(disk, closed);
         }
         self.head = Place::beginning(base);
         self.written = self.head;
-        self.allocated = 0;
+        self.space.restart(0);
         self.covered = 0;
         // Nobody waits for it, but what is before this need not be read by a recovery, and may be removed.
         disk.group.acknowledge(Ack {
@@ -289,7 +279,7 @@ impl Log {
     fn close_newest(&mut self, disk: &mut Disk) -> Result<(), Error> {
         let Place { base, position, .. } = self.head;
         let closed = self.file(&mut disk.files, base).and_then(|file| {
-            if self.allocated > position {
+            if self.space.end > position {
                 file.set_len(position)?;
             }
             Ok(file)
@@ -416,7 +406,7 @@ impl Log {
         let file = self.file(&mut disk.files, place.base)?;
         file.set_len(place.position)?;
         file.sync_data()?;
-        self.allocated = place.position;
+        self.space.restart(place.position);
         self.covered = if has_rolled { place.position } else { self.covered.min(place.position) };
         self.end_at(place);
         Ok(())
@@ -427,6 +417,7 @@ impl Log {
         while self.segments.len() > 1 && self.newest().base > place.base {
             self.segments.pop_back();
         }
+        self.count_closed();
         let newest = self.newest();
         newest.bytes = place.position;
         newest.checked = newest.checked.min(place.position);

@@ -25,6 +25,7 @@ impl Log {
             self.removed = Some(base);
             self.remove_segment(disk, base)?;
             self.segments.pop_front();
+            self.count_closed();
             self.compaction = None;
         }
         Ok(())
@@ -67,7 +68,7 @@ impl Log {
         let file = self.file(&mut disk.files, place.base)?;
         file.set_len(place.position)?;
         file.sync_data()?;
-        self.allocated = place.position;
+        self.space.restart(place.position);
         self.covered = place.position;
         self.cleaned = self.cleaned.min(place.offset);
         self.end_at(place);
@@ -94,10 +95,10 @@ impl Log {
         }
         let Place { base, position, .. } = self.written;
         let closed = self.file(&mut disk.files, base).and_then(|file| {
-            if self.allocated > position {
+            if self.space.end > position {
                 file.set_len(position)?;
             }
-            if self.allocated > position || self.synced < self.written {
+            if self.space.end > position || self.synced < self.written {
                 file.sync_data()?;
             }
             Ok(())
@@ -106,7 +107,7 @@ impl Log {
             log::warn!("log {}: {error}", self.name);
             return false;
         }
-        self.allocated = position;
+        self.space.restart(position);
         self.synced = self.written;
         self.keep_index(disk);
         true

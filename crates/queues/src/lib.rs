@@ -23,7 +23,7 @@
 //! # Page-cache durability
 //! A queue that is set to [`Durability::Os`] is appended to through a mapping of its newest files, without a system call, on ext4, XFS
 //! and tmpfs. A disk that fails under a mapping, or somebody else who cuts off these files, ends the program by SIGBUS instead of
-//! an [`Error`]. Queues of the default durability are not mapped.
+//! an [`Error`]. Queues of the default durability are not mapped. A thread of all queues of the program prepares what is mapped next.
 //!
 //! # What this crate must never know
 //! Sockets and protocols.

@@ -27,6 +27,8 @@ mod tend;
 
 /// Removed logs that the checkpoint may speak of, at most, when a log is made.
 const GONE_MAX: usize = 1000;
+/// Logs that were written to within so many commits are of the same age.
+const COMMITS_OF_AN_AGE: u32 = 64;
 
 /// A store that keeps its logs in files below one directory. There must be no other store on it.
 ///
@@ -72,10 +74,12 @@ enum Place {
 /// The share of memory of each log's tail ([`Log::cached`]).
 #[derive(Default)]
 struct Cached {
-    /// Greater ones were written to later. Commits that concern no other logs than the one before are of the same age.
+    /// Greater ones were written to later.
     by_age: BTreeMap<(u64, LogId), usize>,
     bytes: usize,
     age: u64,
+    /// Commits of this age.
+    commits: u32,
 }
 
 impl SegmentStore {
@@ -221,6 +225,8 @@ impl SegmentStore {
     /// Bounds the memory of the tails: those that were not written to for longest lose theirs.
     fn trim_cache(&mut self) {
         while self.cached.bytes > self.disk.settings.cache_bytes {
+            // What is written to from here on is to stay longer than what is here.
+            self.cached.commits = COMMITS_OF_AN_AGE;
             let Some(((_, log), bytes)) = self.cached.by_age.pop_first() else { break };
             self.cached.bytes -= bytes;
             if let Some(log) = &mut self.logs[log.0 as usize] {
@@ -348,6 +354,14 @@ fn redo(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
 }
 
 impl Cached {
+    /// There is one more commit. It costs something for each log that is in it to be of a new age.
+    fn grow_older(&mut self) {
+        self.commits += 1;
+        if self.commits >= COMMITS_OF_AN_AGE {
+            (self.age, self.commits) = (self.age + 1, 0);
+        }
+    }
+
     /// Takes note that a log has been written to and now has so much in memory.
     fn note(&mut self, log: &mut Log) {
         let now = (self.age, log.tail.capacity());
@@ -412,11 +426,7 @@ impl Store for SegmentStore {
         if self.dirty.is_empty() && self.disk.group.is_empty() {
             return;
         }
-        let is_of_this_age =
-            |log: &LogId| self.log(*log).cached.is_some_and(|(age, _)| age == self.cached.age);
-        if !self.dirty.iter().all(is_of_this_age) {
-            self.cached.age += 1;
-        }
+        self.cached.grow_older();
         let mut dirty = std::mem::take(&mut self.dirty);
         for log in dirty.drain(..) {
             let to = open_log(&mut self.logs, log);

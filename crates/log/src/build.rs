@@ -188,7 +188,11 @@ fn put_record(
     numbers.put(signed_len(value));
     into.extend_from_slice(numbers.bytes());
     into.extend_from_slice(value.unwrap_or_default());
-    into.extend_from_slice(headers);
+    match headers {
+        // Nearly always.
+        [none] => into.push(*none),
+        some => into.extend_from_slice(some),
+    }
 }
 
 /// Writes the header of the batch that `bytes` are, and returns the checksum in it.

@@ -24,6 +24,9 @@ use crate::runs::Runs;
 use crate::shared::{Freeing, Shared};
 use crate::thin::{thin, thin_set};
 
+/// Consumers without a lease that are remembered: many of them take the next message soon.
+const IDLE_HOLDERS_MAX: usize = 16;
+
 /// State of a message that is not blocked, and not ready without ever having been leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -118,7 +121,7 @@ pub(crate) struct Group {
     pub(crate) leased: u64,
     pub(crate) delayed: u64,
     active: Option<Active>,
-    /// Leases of each consumer.
+    /// Leases of each consumer, and of some that have none at the moment.
     held: BTreeMap<u64, u64>,
     pub(crate) counters: Counters,
 }
@@ -160,7 +163,7 @@ impl Group {
     /// When a lease or a delay ends, or the active consumer has been silent for too long.
     pub(crate) fn next_due(&self, shared: &Shared) -> Option<u64> {
         let due = self.due.first().map(|&(at, _)| at);
-        let silent = self.active.filter(|active| !self.held.contains_key(&active.consumer));
+        let silent = self.active.filter(|active| !self.holds(active.consumer));
         let silent = silent.map(|active| active.asked_ms.saturating_add(shared.config.lease_ms));
         due.into_iter().chain(silent).min()
     }
@@ -277,21 +280,13 @@ impl Group {
 
     /// Makes a pending message idle, and neither ready nor blocked: something else is to become of it at once.
     pub(crate) fn withdraw(&mut self, shared: &mut Shared, offset: u64) {
-        let entry = self.entries.get_mut(&offset);
-        match entry.as_ref().map_or(State::Idle, |entry| entry.state) {
+        match self.state(offset) {
             State::Idle => {
                 self.unready(shared, offset);
                 return;
             }
             State::Leased { consumer, until_ms } => {
-                self.due.remove(&(until_ms, offset));
-                self.leased -= 1;
-                if let Some(held) = self.held.get_mut(&consumer) {
-                    *held -= 1;
-                    if *held == 0 {
-                        self.held.remove(&consumer);
-                    }
-                }
+                self.end_lease(offset, consumer, until_ms);
                 shared.pool.let_go(offset);
             }
             State::Delayed { until_ms } => {
@@ -300,7 +295,7 @@ impl Group {
             }
             State::Leaving { .. } => return,
         }
-        if let Some(entry) = entry {
+        if let Some(entry) = self.entries.get_mut(&offset) {
             entry.state = State::Idle;
             if entry.count == 0 && entry.not_before_ms == 0 {
                 self.entries.remove(&offset);
@@ -308,12 +303,40 @@ impl Group {
         }
     }
 
+    /// A consumer has a message no more.
+    fn end_lease(&mut self, offset: u64, consumer: u64, until_ms: u64) {
+        self.due.remove(&(until_ms, offset));
+        self.leased -= 1;
+        let idle = self.held.len() > IDLE_HOLDERS_MAX;
+        if let Some(held) = self.held.get_mut(&consumer) {
+            *held -= 1;
+            if *held == 0 && idle {
+                self.held.remove(&consumer);
+            }
+        }
+    }
+
+    /// Whether a consumer has messages.
+    fn holds(&self, consumer: u64) -> bool {
+        self.held.get(&consumer).is_some_and(|held| *held > 0)
+    }
+
     /// A message that was withdrawn is settled.
     pub(crate) fn finish(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        self.quit(shared, offset, now_ms);
+        shared.pool.settle(offset);
+    }
+
+    /// A message whose lease has ended, and that was not withdrawn, is settled.
+    pub(crate) fn finish_leased(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        self.quit(shared, offset, now_ms);
+        shared.pool.settle_held(offset);
+    }
+
+    fn quit(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        self.entries.remove(&offset);
         self.quit_line(shared, offset, now_ms);
         self.pending.remove(offset);
-        self.entries.remove(&offset);
-        shared.pool.settle(offset);
         shared.recorder.settled(self.id, offset);
     }
 

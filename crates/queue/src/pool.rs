@@ -272,6 +272,23 @@ impl Pool {
         self.forget(offset);
     }
 
+    /// A group that held it has settled it: it lets go and settles in one.
+    pub(crate) fn settle_held(&mut self, offset: u64) {
+        self.stay_no_more(offset);
+        let is_late = self.is_late(offset);
+        let Entry::Occupied(mut there) = self.messages.entry(offset) else { return };
+        let known = there.get_mut();
+        known.held -= 1;
+        known.pending -= 1;
+        if known.pending == 0 && !is_late {
+            self.bytes -= u64::from(known.bytes);
+            self.expiry.remove(offset, known);
+            there.remove();
+        } else if known.held == 0 {
+            self.free.insert(offset);
+        }
+    }
+
     /// A group that it was leaving is done with it.
     pub(crate) fn settle_departed(&mut self, offset: u64) {
         self.let_go(offset);

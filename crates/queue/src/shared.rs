@@ -62,6 +62,6 @@ impl Shared {
     /// The oldest message that nobody holds, if there are too many and such make way.
     pub(crate) fn oldest_too_many(&self) -> Option<u64> {
         let drops = self.config.overflow == Overflow::DropOldest && self.exceeds(0, 0);
-        self.pool.oldest_free().filter(|_| drops)
+        if drops { self.pool.oldest_free() } else { None }
     }
 }

@@ -36,7 +36,7 @@ impl Group {
 
     fn is_silent(&self, shared: &Shared, active: Active, now_ms: u64) -> bool {
         let until_ms = active.asked_ms.saturating_add(shared.config.lease_ms);
-        until_ms <= now_ms && !self.held.contains_key(&active.consumer)
+        until_ms <= now_ms && !self.holds(active.consumer)
     }
 
     /// See [`crate::Queue::lease`].
@@ -97,7 +97,12 @@ impl Group {
         let entry = self.entries.get(&offset).copied().filter(|entry| entry.is_of(settlement.receipt));
         let entry = entry.ok_or(Refusal::Stale)?;
         match (entry.state, settlement.verdict) {
-            (State::Leased { .. } | State::Idle, Verdict::Ack) => {
+            (State::Leased { consumer, until_ms }, Verdict::Ack) => {
+                self.end_lease(offset, consumer, until_ms);
+                self.counters.acked += 1;
+                self.finish_leased(shared, offset, now_ms);
+            }
+            (State::Idle, Verdict::Ack) => {
                 self.withdraw(shared, offset);
                 self.counters.acked += 1;
                 self.finish(shared, offset, now_ms);

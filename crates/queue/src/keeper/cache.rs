@@ -30,7 +30,8 @@ impl Default for Cache {
 struct Indexed {
     plain: Plain,
     end: u64,
-    /// Records that are not known to be settled.
+    records: u32,
+    /// Those of them that are not known to be settled.
     left: u32,
     /// For each record its offset and where it begins. Made when it is first asked for; a batch of one record has none.
     places: Vec<(u64, u32)>,
@@ -39,12 +40,12 @@ struct Indexed {
 impl Indexed {
     /// What it takes as soon as it is asked for.
     fn bytes(&self) -> usize {
-        let places = if self.is_one() { 0 } else { self.plain.header().records as usize };
+        let places = if self.is_one() { 0 } else { self.records as usize };
         self.plain.bytes().len() + places * size_of::<(u64, u32)>() + OVERHEAD_BYTES
     }
 
     fn is_one(&self) -> bool {
-        self.plain.header().records == 1
+        self.records == 1
     }
 
     fn get(&mut self, offset: u64) -> Option<Payload> {
@@ -104,7 +105,8 @@ impl Cache {
     /// Puts in a batch that is not here.
     pub(super) fn insert(&mut self, plain: Plain) {
         let header = plain.header();
-        let indexed = Indexed { plain, end: header.end_offset(), left: header.records, places: Vec::new() };
+        let (end, records) = (header.end_offset(), header.records);
+        let indexed = Indexed { plain, end, records, left: records, places: Vec::new() };
         self.bytes += indexed.bytes();
         self.batches.insert(header.base_offset, indexed);
     }

@@ -15,6 +15,8 @@ use crate::error::Error;
 
 /// Encoded headers of a message that has none.
 const NO_HEADERS: &[u8] = &[0];
+/// Deliveries that room is made for before they are there.
+const ROOM_MAX: usize = 1024;
 /// Longest time between two looks whether a message is there whose time has come.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -217,7 +219,8 @@ impl Queue {
         keeper.tend(now_ms);
         let group = keeper.open_group(&side.group, now_ms)?;
         let taking = Taking { group, consumer: *consumer, max, bytes_max: usize::MAX, lease_ms: None };
-        let mut deliveries = Vec::new();
+        let ready = usize::try_from(keeper.queue().ready(group)).unwrap_or(usize::MAX);
+        let mut deliveries = Vec::with_capacity(ready.min(max).min(ROOM_MAX));
         keeper.lease(store, &taking, now_ms, |taken| {
             deliveries.push(Delivery::new(Arc::clone(side), taken));
         })?;

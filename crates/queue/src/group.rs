@@ -174,6 +174,20 @@ impl Group {
         if has_order { shared.pool.get(offset)?.key() } else { None }
     }
 
+    /// Whether something is remembered, by what it is.
+    pub(crate) fn unfinished(&self) -> [(&'static str, bool); 8] {
+        [
+            ("pending messages", !self.pending.is_empty()),
+            ("ready messages", self.ready.iter().any(|ready| !ready.is_empty())),
+            ("deliveries", !self.entries.is_empty()),
+            ("lines", !self.lines.is_empty()),
+            ("ends of leases and delays", !self.due.is_empty()),
+            ("leaving messages", !self.leaving.is_empty() || !self.sealed.is_empty()),
+            ("leases and delays", self.leased + self.delayed > 0),
+            ("holders", self.held.values().any(|held| *held > 0) || self.held.len() > IDLE_HOLDERS_MAX + 1),
+        ]
+    }
+
     // --- coming in
 
     /// A message is to be settled here that the pool knows.

@@ -43,6 +43,7 @@ mod restore;
 mod runs;
 mod shared;
 mod thin;
+mod unfinished;
 
 pub use ask::{
     Answered, DEFAULT_GROUP, Delivery, GroupInfo, GroupName, Info, Message, NewMessage, Payload, Plain,

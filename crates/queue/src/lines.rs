@@ -32,6 +32,11 @@ fn first_of(set: &BTreeSet<(u64, u64)>, key: u64) -> Option<u64> {
 }
 
 impl Lines {
+    /// Whether nobody is out or waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.out.is_empty() && self.waiting.is_empty() && self.astray.is_empty() && self.settled.is_empty()
+    }
+
     /// Who of this key is out.
     pub(crate) fn out(&self, key: u64) -> Option<u64> {
         self.out.get(key)

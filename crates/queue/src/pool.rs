@@ -162,6 +162,17 @@ impl Pool {
         self.bytes += u64::from(meta.bytes);
     }
 
+    /// Whether something is remembered, by what it is.
+    pub(crate) fn unfinished(&self) -> [(&'static str, bool); 5] {
+        [
+            ("messages", !self.messages.is_empty()),
+            ("times to live", self.expiry.first().is_some()),
+            ("messages that nobody has", !self.free.is_empty()),
+            ("messages for new groups", !self.late.is_empty()),
+            ("sizes", (self.bytes, self.staying, self.staying_bytes) != (0, 0, 0)),
+        ]
+    }
+
     // --- groups that are new
 
     /// A group is still to be given these.

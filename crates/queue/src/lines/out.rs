@@ -34,6 +34,10 @@ impl Out {
         (key >> 32) as usize % self.pieces.len()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.iter().all(Piece::is_empty)
+    }
+
     pub(super) fn get(&self, key: u64) -> Option<u64> {
         self.pieces[self.place(key)].get(&key).copied()
     }

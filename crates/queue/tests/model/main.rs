@@ -12,12 +12,12 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestError, TestRunner};
 use world::{Fault, World};
 
-fn run(config: Config, ops: &[Op], fault: Fault) -> Result<(), TestCaseError> {
+fn run(config: Config, ops: &[Op], fault: Fault) -> Result<World, TestCaseError> {
     let mut world = World::new(config, fault);
     for op in ops {
         world.apply(op).map_err(|broken| TestCaseError::fail(format!("{op:?}: {broken}")))?;
     }
-    Ok(())
+    Ok(world)
 }
 
 proptest! {
@@ -25,7 +25,7 @@ proptest! {
 
     #[test]
     fn a_queue_does_what_a_simple_one_does(config in ops::config(), ops in ops::ops(150)) {
-        run(config, &ops, Fault::None)?;
+        run(config, &ops, Fault::None)?.come_to_rest().map_err(TestCaseError::fail)?;
     }
 }
 
@@ -37,7 +37,7 @@ fn find(fault: Fault, pairs: &[(&str, &str)]) -> String {
         runs,
         proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
     )
-    .run(&ops::ops(100), |ops| run(config.clone(), &ops, fault));
+    .run(&ops::ops(100), |ops| run(config.clone(), &ops, fault).map(drop));
     match found {
         Err(TestError::Fail(reason, _)) => reason.message().to_owned(),
         other => panic!("{fault:?} was not found: {other:?}"),

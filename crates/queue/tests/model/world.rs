@@ -11,6 +11,8 @@ use crate::naive::{Naive, State};
 use crate::ops::{Headers, Op};
 use crate::rules::{Broken, Rules};
 
+mod rest;
+
 /// What is wrong with the world, or with what the queue is told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {

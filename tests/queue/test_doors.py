@@ -14,6 +14,7 @@ from peer import Peer
 from worker import Worker, count, texts, told
 
 DEADLINE_S = 30
+FULL = 0x97
 
 
 @pytest.fixture
@@ -148,6 +149,15 @@ filter = "plant/+/press"
 queue = "presses"
 key = "level:2"
 
+[[queue]]
+name = "small"
+length_max = 1
+
+[[mqtt_to_queue]]
+name = "small-work"
+filter = "small/#"
+queue = "small"
+
 [[mqtt_to_queue]]
 name = "alarms"
 filter = "alarm/#"
@@ -191,6 +201,24 @@ def test_ordinary_topics_feed_queues(bound, unique):
     with Operations(bound.url) as operations:
         assert [message["body"] for message in operations.receive("presses")] == ["kept"]
     bound.stop()
+
+
+def test_a_full_queue_refuses_whoever_a_binding_listens_to(bound, unique):
+    """With a reason, as often as it is tried, and for as long as it is full."""
+    with Operations(bound.url) as operations, Worker(bound.mqtt, unique) as press:
+        def publish(payload):
+            info = press.publish_later("small/press", payload, qos=1)
+            info.wait_for_publish(DEADLINE_S)
+            return press.reason_of(info)
+
+        assert publish(b"x" * 1_200_000) == FULL, "too large for the queue"
+        assert publish(b"1") == 0
+        assert [publish(b"2"), publish(b"3")] == [FULL, FULL]
+        operations.ack("small", *operations.receive("small"))
+        eventually(lambda: publish(b"4") == 0, "there is room again")
+        (message,) = operations.receive("small")
+        assert message["body"] == "4"
+        assert press.disconnected.empty()
 
 
 def test_bindings_come_and_go_while_the_broker_runs(own_doors, unique):

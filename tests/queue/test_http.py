@@ -92,6 +92,25 @@ def test_messages_come_in_batches(operations, queue):
     assert operations.receive(queue, wait_ms=0) == []
 
 
+def test_a_batch_may_be_larger_than_a_batch_of_the_log(operations, queue):
+    bodies = [f"{number}".ljust(100_000, "x") for number in range(40)]
+    operations.send(queue, *bodies)
+    got = [message["body"] for _ in range(40) for message in operations.receive(queue)]
+    assert got == bodies
+
+
+def test_a_large_message_becomes_a_dead_letter(operations, make_queue):
+    """Also one that takes all a message may, to which something is added."""
+    queue = make_queue()
+    bodies = ["a" * 500_000, "b" * 600_000, "c" * 1_048_000, "d"]
+    for body in bodies:
+        operations.send(queue, body)
+    messages = [message for _ in bodies for message in operations.receive(queue)]
+    operations.settle("reject", queue, *messages)
+    letters = [letter for _ in bodies for letter in operations.receive(f"{queue}.dead", wait_ms=10_000)]
+    assert [letter["body"] for letter in letters] == bodies
+
+
 def test_a_failure_waits_and_counts(operations, make_queue):
     queue = make_queue(backoff_ms=1000, backoff_jitter_percent=0, max_deliveries=4)
     operations.send(queue, "x")

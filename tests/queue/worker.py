@@ -38,7 +38,11 @@ class Worker(Peer):
         info = self.publish_later(topic, payload, qos=1, **extra, **(properties or {}))
         info.wait_for_publish(10)
         assert info.is_published(), f"no acknowledgement of {payload!r}"
-        return self._answers.pop(info.mid)
+        return self.reason_of(info)
+
+    def reason_of(self, published) -> int:
+        """The reason code of the acknowledgement of something published."""
+        return self._answers.pop(published.mid)
 
     def answer(self, message, code, **user):
         """Acknowledges with a reason code, and user properties such as `delay_ms`."""

@@ -377,7 +377,7 @@ impl Shard {
         let session = self.deliveries.sessions.at(slot);
         let (reason, why) = match failure {
             Failure::NotKept => (ReasonCode::QuotaExceeded, "what it asked for cannot be kept on disk"),
-            Failure::Refused(reason) => (reason, "a queue refuses what it published"),
+            Failure::Refused(reason) => (reason, "a queue or a topic refuses what it published"),
         };
         match &answer.what {
             // A PUBREC with an error would end an exchange that the disk may know of all the same; a session that

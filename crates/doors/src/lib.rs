@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mainstem_broker as mqtt;
 use mainstem_log::Lender;
+use mainstem_mqtt::ReasonCode;
 use mainstem_runtime::{ConnId, Io, Received, Service, TIMER_MARK};
 use mainstem_stream as stream;
 use slab::Slab;
@@ -205,9 +206,14 @@ impl Doors {
                 mqtt::Sink::Queue => self.carry_to_queue(io, &message),
             }
         }
-        for (token, is_kept) in self.stream.service.take_settled() {
+        for (token, sank) in self.stream.service.take_settled() {
             let ticket = self.sunk.remove(token as usize);
-            let outcome = if is_kept { mqtt::Outcome::Kept } else { mqtt::Outcome::NotKept };
+            let outcome = match sank {
+                stream::Sank::Kept => mqtt::Outcome::Kept,
+                stream::Sank::NotKept => mqtt::Outcome::NotKept,
+                stream::Sank::NoRoom => mqtt::Outcome::Refused(ReasonCode::QuotaExceeded),
+                stream::Sank::Invalid => mqtt::Outcome::Refused(ReasonCode::ImplementationSpecificError),
+            };
             self.mqtt.call(io, |door, io| door.settle_sunk(io, ticket, outcome));
         }
         self.hear_queues(io);

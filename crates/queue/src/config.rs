@@ -226,6 +226,11 @@ const KEYS: &[Key] = &[
 ];
 
 impl Config {
+    /// Whether a publisher may be refused because there is too much.
+    pub fn has_limits(&self) -> bool {
+        self.overflow == Overflow::Reject && (self.length_max > 0 || self.bytes_max > 0)
+    }
+
     /// From values by key; what is not named has its default.
     ///
     /// # Errors

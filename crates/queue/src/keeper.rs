@@ -246,6 +246,11 @@ impl Keeper {
         self.queue.open_group(name, now_ms)
     }
 
+    /// The log of its messages.
+    pub fn messages_log(&self) -> LogId {
+        self.messages
+    }
+
     /// The log of its state.
     pub fn state_log(&self) -> LogId {
         self.state

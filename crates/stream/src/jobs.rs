@@ -12,7 +12,7 @@ use crate::markers::MarkJob;
 use crate::partition::Refused;
 use crate::queues::SendJob;
 use crate::shard::Shard;
-use crate::sink::SinkJob;
+use crate::sink::{Sank, SinkJob};
 use crate::work::{Done, PartAnswer, PartAsk, Work};
 
 /// Requests that wait, by number.
@@ -174,7 +174,7 @@ impl Shard {
     pub(crate) fn finish_part(&mut self, io: &mut Io<'_, Mail>, number: u64, done: Done) {
         match (self.jobs.get(number), done) {
             (Some(Job::Produce(_)), Done::Produced(produced)) => self.produced(io, number, produced),
-            (Some(Job::Sink(_)), Done::Produced(produced)) => self.sank(number, produced.outcome.is_ok()),
+            (Some(Job::Sink(_)), Done::Produced(produced)) => self.sank(number, Sank::of(&produced.outcome)),
             (Some(Job::Send(_)), Done::Produced(produced)) => self.sent(io, number, &produced),
             (Some(Job::Mark(_)), Done::Produced(produced)) => self.marked(io, number, produced),
             (Some(Job::Fetch(_)), Done::Fetched(fetched)) => self.fetched(io, number, fetched),

@@ -64,5 +64,5 @@ pub use mainstem_log::{Header, put_headers};
 pub use queues::desk::{Answer, Desk};
 pub use shard::{Shard, StoreAt};
 pub use shared::{Sendable, Shared};
-pub use sink::{BoundTopic, Incoming, check_topic};
+pub use sink::{BoundTopic, Incoming, Sank, check_topic};
 pub use tail::{Outgoing, Source};

@@ -68,6 +68,8 @@ pub(crate) struct Queues {
     due: BTreeSet<(u64, PartitionId)>,
     /// When the timer is set for.
     timer_ms: Option<u64>,
+    /// Who has sent messages and waits.
+    senders: Slab<send::Sender>,
     /// Answers for the other doors of this shard.
     replies: Vec<(u64, Reply)>,
     /// Who asked from other threads.
@@ -460,7 +462,7 @@ impl Shard {
         for to in waits.chain(held).chain(kept).chain(chores).collect::<Vec<_>>() {
             self.answer_queue(io, to, Reply::Refused(Refusal::UnknownQueue));
         }
-        self.refuse_sends(io, open.sends);
+        self.refuse_sends(io, &open.sends);
         self.queues.gone.push(open.keeper);
         io.again_soon();
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use mainstem_kafka::ErrorCode;
 use mainstem_log::BatchBuilder;
 use mainstem_runtime::Io;
 
@@ -10,6 +11,7 @@ use crate::catalogue::{PartitionId, Topic};
 use crate::controller::NewTopic;
 use crate::jobs::Job;
 use crate::mail::{JobId, Letter, Mail};
+use crate::partition::{Placed, Refused};
 use crate::shard::Shard;
 use crate::work::{ProducePart, RECORD_OVERHEAD_BYTES, Work};
 
@@ -66,6 +68,33 @@ pub struct Incoming<'a> {
     pub token: u64,
 }
 
+/// What became of a record from another door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sank {
+    /// It is as durable as its topic is set to.
+    Kept,
+    /// It cannot be, or it is not known whether it is: it may be tried again.
+    NotKept,
+    /// There is no room for it, or it is larger than its topic takes.
+    NoRoom,
+    /// Its topic does not take such a record.
+    Invalid,
+}
+
+impl Sank {
+    /// Of the batch that it was in.
+    pub(crate) fn of(outcome: &Result<Placed, Refused>) -> Self {
+        match outcome {
+            Ok(_) => Self::Kept,
+            Err(refused) => match refused.code {
+                ErrorCode::PolicyViolation | ErrorCode::MessageTooLarge => Self::NoRoom,
+                ErrorCode::InvalidRecord | ErrorCode::InvalidTimestamp => Self::Invalid,
+                _ => Self::NotKept,
+            },
+        }
+    }
+}
+
 /// Records of other doors on one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Sinks {
@@ -77,7 +106,7 @@ pub(crate) struct Sinks {
     asked: Vec<usize>,
     /// Appends under way, bytes.
     bytes: usize,
-    settled: Vec<(u64, bool)>,
+    settled: Vec<(u64, Sank)>,
 }
 
 #[derive(Debug, Default)]
@@ -152,8 +181,8 @@ impl Shard {
         }
     }
 
-    /// Takes the tokens of records that have come to their end, and whether they are kept.
-    pub fn take_settled(&mut self) -> Vec<(u64, bool)> {
+    /// Takes the tokens of records that have come to their end, and what has become of them.
+    pub fn take_settled(&mut self) -> Vec<(u64, Sank)> {
         std::mem::take(&mut self.sinks.settled)
     }
 
@@ -275,15 +304,15 @@ impl Shard {
                 }];
                 self.give_work(io, owner, job, Work::Produce(parts));
             }
-            Err(_) => self.sank(job, false),
+            Err(_) => self.sank(job, Sank::NotKept),
         }
     }
 
     /// A batch has come to its end.
-    pub(crate) fn sank(&mut self, number: u64, is_kept: bool) {
+    pub(crate) fn sank(&mut self, number: u64, sank: Sank) {
         let Some(Job::Sink(job)) = self.jobs.take(number) else { return };
         self.sinks.bytes -= job.bytes;
-        self.sinks.settled.extend(job.tokens.into_iter().map(|token| (token, is_kept)));
+        self.sinks.settled.extend(job.tokens.into_iter().map(|token| (token, sank)));
     }
 }
 

@@ -238,7 +238,10 @@ impl Shard {
             return self.hold(io, to, producer, records, transactional);
         }
         match (self.append_here(io, to, records, Membership::Unknown)?, transactional) {
-            (None, _) => Ok(()),
+            (None, _) => {
+                self.queue_has_taken(to.2, records);
+                Ok(())
+            }
             (Some(producer), Some(transactional)) => self.hold(io, to, producer, records, transactional),
             (Some(_), None) => Err(ErrorCode::TransactionalIdAuthorizationFailed.into()),
         }

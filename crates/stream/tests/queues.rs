@@ -2,100 +2,12 @@
 
 mod kit;
 
+use kit::queues::{JOBS, Queues as _, header, keyed, message, receive_as, texts, with_headers};
 use kit::{Broker, batch, fetch_request, produce_request, values};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::fetch::FetchRequest;
 use mainstem_kafka::api::produce::ProduceRequest;
-use mainstem_log::{Header, Headers, put_headers};
-use mainstem_queue::{
-    DEFAULT_GROUP, Delivery, Info, NewMessage, Receipt, Refusal, ReplayFrom, Reply, Request, Settlement,
-    Verdict,
-};
-
-const JOBS: &str = "jobs";
-
-fn message(value: &str) -> NewMessage {
-    NewMessage { value: value.as_bytes().to_vec(), ..NewMessage::default() }
-}
-
-fn with_headers(value: &str, headers: &[(&str, &str)]) -> NewMessage {
-    let mut encoded = Vec::new();
-    let headers = headers.iter().map(|(key, value)| Header { key, value: Some(value.as_bytes()) });
-    put_headers(headers, &mut encoded);
-    NewMessage { headers: encoded, ..message(value) }
-}
-
-fn keyed(key: &str, value: &str) -> NewMessage {
-    NewMessage { key: Some(key.as_bytes().to_vec()), ..message(value) }
-}
-
-fn text(delivery: &Delivery) -> String {
-    String::from_utf8(delivery.payload.record().value.unwrap_or_default().to_vec()).unwrap()
-}
-
-fn header(delivery: &Delivery, name: &str) -> Option<String> {
-    let record = delivery.payload.record();
-    let mut headers = Headers::parse(record.headers).unwrap().map(Result::unwrap);
-    let found = headers.find(|header| header.key == name)?;
-    Some(String::from_utf8(found.value?.to_vec()).unwrap())
-}
-
-fn receive_as(group: &str, consumer: u64, max: u32, wait_ms: u64) -> Request {
-    Request::Receive { group: group.into(), consumer, max, bytes_max: usize::MAX, lease_ms: None, wait_ms }
-}
-
-/// A queue as tests use it, from shard 0.
-trait Queues {
-    fn create(&mut self, queue: &str, settings: &[(&str, &str)]) -> Reply;
-    fn put(&mut self, queue: &str, messages: Vec<NewMessage>) -> Vec<u64>;
-    fn get(&mut self, queue: &str, max: u32) -> Vec<Delivery>;
-    fn settle(&mut self, queue: &str, receipt: Receipt, verdict: Verdict) -> Result<(), Refusal>;
-    fn info(&mut self, queue: &str) -> Info;
-}
-
-impl Queues for Broker {
-    fn create(&mut self, queue: &str, settings: &[(&str, &str)]) -> Reply {
-        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        self.ask_queue(0, queue, Request::Create { settings })
-    }
-
-    #[track_caller]
-    fn put(&mut self, queue: &str, messages: Vec<NewMessage>) -> Vec<u64> {
-        match self.ask_queue(0, queue, Request::Send(messages)) {
-            Reply::Sent(offsets) => offsets.into_iter().map(Result::unwrap).collect(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[track_caller]
-    fn get(&mut self, queue: &str, max: u32) -> Vec<Delivery> {
-        match self.ask_queue(0, queue, receive_as(DEFAULT_GROUP, 1, max, 0)) {
-            Reply::Received(deliveries) => deliveries,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[track_caller]
-    fn settle(&mut self, queue: &str, receipt: Receipt, verdict: Verdict) -> Result<(), Refusal> {
-        let settlements = vec![Settlement { receipt, verdict }];
-        match self.ask_queue(0, queue, Request::Settle { group: DEFAULT_GROUP.into(), settlements }) {
-            Reply::Settled(mut outcomes) => outcomes.remove(0),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[track_caller]
-    fn info(&mut self, queue: &str) -> Info {
-        match self.ask_queue(0, queue, Request::Info) {
-            Reply::Info(info) => *info,
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn texts(deliveries: &[Delivery]) -> Vec<String> {
-    deliveries.iter().map(text).collect()
-}
+use mainstem_queue::{DEFAULT_GROUP, Refusal, ReplayFrom, Reply, Request, Settlement, Verdict};
 
 #[test]
 fn what_is_put_in_comes_out_once_and_what_is_acknowledged_never_again() {

@@ -66,11 +66,12 @@ impl Shard {
             let (name, config) = (&open.topic.name, open.keeper.queue().config());
             let destination = destination(config, name, &record, leaving.reason);
             let goes_with = bound_for.as_ref().is_none_or(|known| *known == destination);
-            if !goes_with || bytes > BYTES_AT_ONCE {
+            let size = record.value.map_or(0, <[u8]>::len) + record.headers.len();
+            if !goes_with || (bytes > 0 && bytes + size > BYTES_AT_ONCE) {
                 left_behind = Some(leaving);
                 break;
             }
-            bytes += record.value.map_or(0, <[u8]>::len) + record.headers.len();
+            bytes += size;
             let group = open.keeper.queue().group_name(leaving.group);
             moved.push(Moved::new(&record, &leaving, Origin { id: &own_id, queue: name, group }));
             open.departing.under_way.push(leaving);

@@ -8,6 +8,7 @@ use mainstem_log::{BatchBuilder, BatchHeader, Origin};
 use mainstem_queue::{Answered, MOVER, Moved, NewMessage, Refusal, Reply};
 use mainstem_runtime::Io;
 
+use super::Open;
 use super::errand::ReplyTo;
 use crate::catalogue::PartitionId;
 use crate::jobs::Job;
@@ -25,15 +26,14 @@ const NO_HEADERS: &[u8] = &[0];
 #[derive(Debug, Default)]
 pub(super) struct Sends {
     builder: BatchBuilder,
-    /// Who has sent those that are gathered.
-    senders: Vec<Sender>,
-    /// Messages that are gathered or appended, and not registered.
-    messages: u64,
+    /// Which messages of whom those are that are gathered.
+    parts: Vec<Part>,
+    /// Bytes of messages that are gathered or in the log, and not registered.
     bytes: u64,
-    /// Those of them that are gathered.
+    /// What is gathered.
     gathered: Load,
-    /// Those of them that are durable, by the offset behind them.
-    landed: VecDeque<(u64, Load)>,
+    /// Bytes that are in the log, by the offset behind them.
+    landed: VecDeque<(u64, u64)>,
 }
 
 /// How much is sent.
@@ -43,26 +43,55 @@ struct Load {
     bytes: u64,
 }
 
-/// Somebody who has sent messages.
+/// Somebody who has sent messages. They may be in several batches.
 #[derive(Debug)]
-struct Sender {
+pub(super) struct Sender {
     to: ReplyTo,
-    /// For each message its place in the batch, or why it is not there.
-    places: Vec<Answered<u64>>,
+    /// For each message its offset, or why it has none.
+    answers: Vec<Answered<u64>>,
+    /// Messages of which that is not known yet.
+    left: usize,
+}
+
+/// Messages of a sender that follow one another in a batch.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// Which sender, by its place in [`super::Queues::senders`].
+    sender: usize,
+    /// The first one among the sender's messages.
+    from: usize,
+    /// The first one among the batch's.
+    place: u64,
+    count: usize,
 }
 
 /// Messages that are being appended.
 #[derive(Debug)]
 pub(crate) struct SendJob {
     id: PartitionId,
-    senders: Vec<Sender>,
+    parts: Vec<Part>,
     /// What of it counts as on its way.
     load: Load,
 }
 
 impl Sends {
     pub(super) fn is_empty(&self) -> bool {
-        self.senders.is_empty()
+        self.builder.is_empty()
+    }
+
+    /// Puts in a message that a sender has as its number `at`.
+    fn gather(&mut self, sender: usize, at: usize, message: &NewMessage, timestamp_ms: i64) {
+        let place = u64::from(self.builder.records());
+        let headers = if message.headers.is_empty() { NO_HEADERS } else { &message.headers };
+        self.builder.push_with_headers(timestamp_ms, message.key.as_deref(), Some(&message.value), headers);
+        let bytes = size(message) as u64;
+        self.gathered.messages += 1;
+        self.gathered.bytes += bytes;
+        self.bytes += bytes;
+        match self.parts.last_mut() {
+            Some(last) if last.sender == sender && last.from + last.count == at => last.count += 1,
+            _ => self.parts.push(Part { sender, from: at, place, count: 1 }),
+        }
     }
 
     /// Gives back memory that is not in use.
@@ -74,15 +103,9 @@ impl Sends {
 
     /// What lies below this offset is registered.
     pub(super) fn registered(&mut self, to: u64) {
-        while let Some((_, load)) = self.landed.pop_front_if(|(end, _)| *end <= to) {
-            self.arrived(load);
+        while let Some((_, bytes)) = self.landed.pop_front_if(|(end, _)| *end <= to) {
+            self.bytes -= bytes;
         }
-    }
-
-    /// So much is not on its way any more.
-    fn arrived(&mut self, load: Load) {
-        self.messages -= load.messages;
-        self.bytes -= load.bytes;
     }
 }
 
@@ -97,60 +120,69 @@ impl Shard {
         &mut self,
         io: &mut Io<'_, Mail>,
         id: PartitionId,
-        messages: Vec<NewMessage>,
+        messages: &[NewMessage],
         to: ReplyTo,
     ) {
         let timestamp_ms = io.clock.unix_ms.cast_signed();
-        let Some(open) = self.queues.open.get_mut(&id) else {
-            return self.answer_queue(io, to, Reply::Refused(Refusal::UnknownQueue));
-        };
-        let most = open.topic.config.message_bytes_max.saturating_sub(RECORD_OVERHEAD_BYTES);
-        let batch_max = BATCH_BYTES.min(most);
-        let is_stuck = open.keeper.is_stuck();
-        let mut places = Vec::with_capacity(messages.len());
-        let mut is_cut = false;
-        for message in messages {
-            let size = size(&message);
-            let sends = &mut open.sends;
-            if !sends.builder.is_empty() && sends.builder.len() + size + RECORD_OVERHEAD_BYTES > batch_max {
-                is_cut = true;
+        // It is not to be answered before all its messages have been looked at.
+        let sender = Sender { to, answers: Vec::with_capacity(messages.len()), left: 1 };
+        let sender = self.queues.senders.insert(sender);
+        for (at, message) in messages.iter().enumerate() {
+            let admitted = self.admit(io, id, message);
+            let senders = &mut self.queues.senders[sender];
+            senders.left += usize::from(admitted.is_ok());
+            senders.answers.push(admitted.map(|()| 0));
+            if let Some(open) = self.queues.open.get_mut(&id)
+                && senders.answers[at].is_ok()
+            {
+                open.sends.gather(sender, at, message, timestamp_ms);
             }
-            let admitted = if is_stuck {
-                Err(Refusal::Storage)
-            } else if size > most {
-                Err(Refusal::TooLarge { most })
-            } else if !open.keeper.queue().admits(sends.messages + 1, sends.bytes + size as u64) {
-                Err(Refusal::Full)
-            } else {
-                Ok(u64::from(sends.builder.records()))
-            };
-            if admitted.is_ok() {
-                let headers = if message.headers.is_empty() { NO_HEADERS } else { &message.headers };
-                let key = message.key.as_deref();
-                sends.builder.push_with_headers(timestamp_ms, key, Some(&message.value), headers);
-                sends.messages += 1;
-                sends.bytes += size as u64;
-                sends.gathered.messages += 1;
-                sends.gathered.bytes += size as u64;
-            }
-            places.push(admitted);
         }
-        open.sends.senders.push(Sender { to, places });
-        if is_cut || open.sends.builder.len() > batch_max {
+        self.answered(io, sender, 1);
+    }
+
+    /// What has come to a queue and is not registered yet. Its messages are in the log, whoever they are from, or gathered.
+    fn on_their_way(&self, open: &Open) -> Load {
+        let Sends { gathered, bytes, .. } = &open.sends;
+        let log = self.stores[open.store].store.status(open.keeper.messages_log());
+        let unregistered = log.end - open.keeper.queue().registered_to().clamp(log.start, log.end);
+        // What was there when it was opened is not known yet, nor how much of it is settled.
+        let unregistered = if open.is_ready { unregistered } else { 0 };
+        Load { messages: unregistered + gathered.messages, bytes: *bytes }
+    }
+
+    /// Makes room for a message in the batch of the queue.
+    ///
+    /// # Errors
+    /// The queue does not take it.
+    fn admit(&mut self, io: &mut Io<'_, Mail>, id: PartitionId, message: &NewMessage) -> Result<(), Refusal> {
+        let Some(open) = self.queues.open.get(&id) else { return Err(Refusal::UnknownQueue) };
+        let most = open.topic.config.message_bytes_max.saturating_sub(RECORD_OVERHEAD_BYTES);
+        let size = size(message);
+        let builder = &open.sends.builder;
+        if open.keeper.is_stuck() {
+            return Err(Refusal::Storage);
+        }
+        if size > most {
+            return Err(Refusal::TooLarge { most });
+        }
+        let Load { messages, bytes } = self.on_their_way(open);
+        if !open.keeper.queue().admits(messages + 1, bytes + size as u64) {
+            return Err(Refusal::Full);
+        }
+        if !builder.is_empty() && builder.len() + size + RECORD_OVERHEAD_BYTES > BATCH_BYTES.min(most) {
             self.append_sends(io, id);
         }
+        Ok(())
     }
 
     /// Sets what has been gathered for a queue on its way.
     pub(super) fn append_sends(&mut self, io: &mut Io<'_, Mail>, id: PartitionId) {
         let Some(open) = self.queues.open.get_mut(&id).filter(|open| !open.sends.is_empty()) else { return };
-        let senders = std::mem::take(&mut open.sends.senders);
-        if open.sends.builder.is_empty() {
-            return self.answer_senders(io, senders, &Ok(0));
-        }
+        let parts = std::mem::take(&mut open.sends.parts);
         let mut builder = std::mem::take(&mut open.sends.builder);
         let load = std::mem::take(&mut open.sends.gathered);
-        let number = self.jobs.add(Job::Send(SendJob { id, senders, load }));
+        let number = self.jobs.add(Job::Send(SendJob { id, parts, load }));
         let job = JobId { shard: self.me, job: number };
         let appended = self.append_here(io, (job, 0, id), builder.finish(), Membership::Unknown);
         if let Some(open) = self.queues.open.get_mut(&id) {
@@ -172,11 +204,20 @@ impl Shard {
         }
         let (Some(header), Some(open)) = (header, self.queues.open.get(&id)) else { return Ok(()) };
         let (messages, bytes) = (u64::from(header.records), header.total_bytes as u64);
-        let Sends { messages: more, bytes: more_bytes, .. } = &open.sends;
-        if open.keeper.queue().admits(more + messages, more_bytes + bytes) {
+        let more = self.on_their_way(open);
+        if open.keeper.queue().admits(more.messages + messages, more.bytes + bytes) {
             return Ok(());
         }
         Err(Refused::new(ErrorCode::PolicyViolation, "the queue is full"))
+    }
+
+    /// A batch of a producer has come into a partition that may be a queue's.
+    pub(crate) fn queue_has_taken(&mut self, id: PartitionId, records: &[u8]) {
+        let Some(open) = self.queues.open.get_mut(&id) else { return };
+        let end = self.stores[open.store].store.status(open.keeper.messages_log()).end;
+        let bytes = records.len() as u64;
+        open.sends.bytes += bytes;
+        open.sends.landed.push_back((end, bytes));
     }
 
     /// Takes in messages of other queues.
@@ -186,12 +227,14 @@ impl Shard {
         for Moved { key, value, headers } in moved {
             builder.push_with_headers(timestamp_ms, key.as_deref(), value.as_deref(), headers);
         }
-        let places = (0..moved.len() as u64).map(Ok).collect();
-        let senders = vec![Sender { to, places }];
-        if builder.is_empty() {
-            return self.answer_senders(io, senders, &Ok(0));
+        let count = moved.len();
+        let sender = Sender { to, answers: vec![Ok(0); count], left: count };
+        if count == 0 {
+            return self.answer_queue(io, sender.to, Reply::Sent(sender.answers));
         }
-        let number = self.jobs.add(Job::Send(SendJob { id, senders, load: Load::default() }));
+        let part = Part { sender: self.queues.senders.insert(sender), from: 0, place: 0, count };
+        let job = SendJob { id, parts: vec![part], load: Load::default() };
+        let number = self.jobs.add(Job::Send(job));
         let job = JobId { shard: self.me, job: number };
         let origin = Origin { producer_id: MOVER, ..Origin::default() };
         let batch = builder.finish_as(&origin).bytes();
@@ -207,34 +250,43 @@ impl Shard {
             Ok(placed) => Ok(placed.base_offset.max(0).cast_unsigned()),
             Err(refused) => Err(match refused.code {
                 ErrorCode::UnknownTopicOrPartition => Refusal::UnknownQueue,
-                ErrorCode::MessageTooLarge => {
-                    Refusal::Invalid("messages that are larger together than a batch may be".into())
-                }
+                // It could be larger when it was gathered.
+                ErrorCode::MessageTooLarge => Refusal::Invalid("a message that is too large".into()),
                 _ => Refusal::Storage,
             }),
         };
         if let Some(open) = self.queues.open.get_mut(&job.id) {
             match &base {
-                Ok(base) => open.sends.landed.push_back((base + job.load.messages, job.load)),
-                Err(_) => open.sends.arrived(job.load),
+                Ok(base) => open.sends.landed.push_back((base + job.load.messages, job.load.bytes)),
+                Err(_) => open.sends.bytes -= job.load.bytes,
             }
         }
-        self.answer_senders(io, job.senders, &base);
+        self.answer_parts(io, &job.parts, &base);
     }
 
-    fn answer_senders(&mut self, io: &mut Io<'_, Mail>, senders: Vec<Sender>, base: &Answered<u64>) {
-        for Sender { to, places } in senders {
-            let place = |place: Answered<u64>| match (place, base) {
-                (Ok(at), Ok(base)) => Ok(base + at),
-                (Ok(_), Err(refusal)) => Err(refusal.clone()),
-                (Err(refusal), _) => Err(refusal),
-            };
-            self.answer_queue(io, to, Reply::Sent(places.into_iter().map(place).collect()));
+    /// What has become of a batch is known, which begins at that offset.
+    fn answer_parts(&mut self, io: &mut Io<'_, Mail>, parts: &[Part], base: &Answered<u64>) {
+        for &Part { sender, from, place, count } in parts {
+            let answers = &mut self.queues.senders[sender].answers[from..from + count];
+            for (answer, place) in answers.iter_mut().zip(place..) {
+                *answer = base.clone().map(|base| base + place);
+            }
+            self.answered(io, sender, count);
+        }
+    }
+
+    /// So much more of what a sender waits for is known.
+    fn answered(&mut self, io: &mut Io<'_, Mail>, sender: usize, count: usize) {
+        let waiting = &mut self.queues.senders[sender];
+        waiting.left -= count;
+        if waiting.left == 0 {
+            let Sender { to, answers, .. } = self.queues.senders.remove(sender);
+            self.answer_queue(io, to, Reply::Sent(answers));
         }
     }
 
     /// The queue is gone, and what was gathered for it.
-    pub(super) fn refuse_sends(&mut self, io: &mut Io<'_, Mail>, sends: Sends) {
-        self.answer_senders(io, sends.senders, &Err(Refusal::UnknownQueue));
+    pub(super) fn refuse_sends(&mut self, io: &mut Io<'_, Mail>, sends: &Sends) {
+        self.answer_parts(io, &sends.parts, &Err(Refusal::UnknownQueue));
     }
 }

@@ -69,14 +69,16 @@ impl Shard {
         let Some(open) = self.queues.open.get_mut(&id) else {
             return self.answer_queue(io, to, Reply::Refused(Refusal::UnknownQueue));
         };
-        if let Request::Send(messages) = request {
-            return self.send_to_queue(io, id, messages, to);
-        }
-        if !open.is_ready {
+        // Whether there is room is known when all that is there is.
+        let can_wait = !matches!(request, Request::Send(_)) || open.keeper.queue().config().has_limits();
+        if !open.is_ready && can_wait {
             if open.held.len() < WAITING_MAX {
                 return open.held.push(Held(request, to));
             }
             return self.answer_queue(io, to, Reply::Refused(Refusal::Busy));
+        }
+        if let Request::Send(messages) = request {
+            return self.send_to_queue(io, id, &messages, to);
         }
         match self.try_serve(io, id, request, to) {
             Ok(Some(reply)) => self.answer_queue(io, to, reply),

@@ -4,6 +4,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod queues;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 

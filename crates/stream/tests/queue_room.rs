@@ -1,0 +1,119 @@
+//! How much queues take, from whom, and how large messages are.
+
+mod kit;
+
+use kit::queues::{JOBS, Queues as _, message, text, texts};
+use kit::{Broker, batch, produce_request};
+use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::produce::ProduceRequest;
+use mainstem_queue::{NewMessage, Refusal, Reply, Request, Verdict};
+
+/// What a topic takes at most, as it is set to if nothing else is said, and some bytes fewer.
+const ABOUT_MOST: usize = 1024 * 1024 - 100;
+
+fn large(first: &str, bytes: usize) -> NewMessage {
+    message(&format!("{first}{}", "x".repeat(bytes - first.len())))
+}
+
+/// First letters of messages.
+fn firsts(deliveries: &[mainstem_queue::Delivery]) -> Vec<String> {
+    deliveries.iter().map(|delivery| text(delivery)[..1].to_owned()).collect()
+}
+
+#[test]
+fn large_messages_become_dead_letters_and_come_back() {
+    let mut broker = Broker::new(2);
+    broker.create(JOBS, &[]);
+    for (first, bytes) in [("a", 500_000), ("b", 600_000), ("c", ABOUT_MOST), ("d", 10)] {
+        broker.put(JOBS, vec![large(first, bytes)]);
+    }
+    let taken = broker.get(JOBS, 9);
+    assert_eq!(taken.len(), 4);
+    for delivery in taken {
+        assert_eq!(broker.settle(JOBS, delivery.receipt, Verdict::Reject), Ok(()));
+    }
+    broker.pass(5_000);
+    assert_eq!(broker.info(JOBS).messages, 0, "all have left");
+    let dead = broker.get("jobs.dead", 9);
+    assert_eq!(firsts(&dead), ["a", "b", "c", "d"]);
+    for delivery in dead {
+        assert_eq!(broker.settle("jobs.dead", delivery.receipt, Verdict::Release), Ok(()));
+    }
+    let redriven = broker.ask_queue(0, "jobs.dead", Request::Redrive { max: 100 });
+    assert!(matches!(redriven, Reply::Count(4)), "{redriven:?}");
+    broker.pass(5_000);
+    assert_eq!(firsts(&broker.get(JOBS, 9)), ["a", "b", "c", "d"]);
+}
+
+#[test]
+fn messages_sent_together_may_be_larger_than_a_batch() {
+    let mut broker = Broker::new(2);
+    broker.create(JOBS, &[]);
+    let messages: Vec<_> = ["a", "b", "c", "d", "e", "f"].map(|first| large(first, 300_000)).into();
+    assert_eq!(broker.put(JOBS, messages), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(firsts(&broker.get(JOBS, 9)), ["a", "b", "c", "d", "e", "f"]);
+}
+
+#[test]
+fn one_that_is_too_large_takes_none_with_it() {
+    let mut broker = Broker::new(1);
+    broker.create(JOBS, &[]);
+    broker.send_queue(0, JOBS, Request::Send(vec![large("a", 200_000)]), 1);
+    let second = vec![large("b", 900_000), large("c", 2 * ABOUT_MOST), message("d")];
+    broker.send_queue(0, JOBS, Request::Send(second), 2);
+    broker.run();
+    let mut replies = broker.queue_replies(0);
+    replies.sort_by_key(|(token, _)| *token);
+    let places: Vec<_> = replies
+        .into_iter()
+        .map(|(_, reply)| match reply {
+            Reply::Sent(places) => places,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(places[0], [Ok(0)]);
+    assert_eq!((&places[1][0], &places[1][2]), (&Ok(1), &Ok(2)));
+    assert!(matches!(places[1][1], Err(Refusal::TooLarge { .. })));
+}
+
+#[test]
+fn what_is_not_durable_yet_takes_room_whoever_sent_it() {
+    for settings in [("length-max", "3"), ("bytes-max", "300")] {
+        let mut broker = Broker::new(1);
+        broker.create(JOBS, &[settings]);
+        let client = broker.connect(0);
+        broker.set_stuck(true);
+        let records = batch(broker.unix_ms(), &[&"k".repeat(60), &"l".repeat(60)]);
+        broker.send(client, 9, &produce_request(JOBS, 0, records.clone()));
+        broker.turn(3);
+        broker.send(client, 9, &produce_request(JOBS, 0, records));
+        broker.send_queue(0, JOBS, Request::Send(vec![message(&"m".repeat(60)); 2]), 1);
+        broker.turn(3);
+        broker.set_stuck(false);
+        broker.run();
+        let code = |broker: &mut Broker| {
+            let response = broker.take::<ProduceRequest>(client, 9).expect("an answer");
+            response.responses[0].partition_responses[0].error_code
+        };
+        let (first, second) = (code(&mut broker), code(&mut broker));
+        assert_eq!((first, second), (0, ErrorCode::PolicyViolation as i16), "{settings:?}");
+        let there = broker.info(JOBS).messages;
+        assert!((2..=3).contains(&there), "{settings:?}: {there} messages");
+    }
+}
+
+#[test]
+fn a_queue_that_is_full_is_full_when_it_is_opened_again() {
+    let mut broker = Broker::on_disk(1, mainstem_stream::Config::default());
+    broker.create(JOBS, &[("length-max", "2")]);
+    broker.put(JOBS, vec![message("a"), message("b")]);
+    broker.restart(1);
+    match broker.ask_queue(0, JOBS, Request::Send(vec![message("c")])) {
+        Reply::Sent(places) => assert_eq!(places, [Err(Refusal::Full)]),
+        other => panic!("{other:?}"),
+    }
+    let taken = broker.get(JOBS, 9);
+    assert_eq!(texts(&taken), ["a", "b"]);
+    assert_eq!(broker.settle(JOBS, taken[0].receipt, Verdict::Ack), Ok(()));
+    broker.put(JOBS, vec![message("c")]);
+}

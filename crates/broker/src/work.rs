@@ -110,6 +110,8 @@ pub enum Verdict {
     Reject,
     /// Its consumer is gone.
     Release,
+    /// The same, and it was never sent to it.
+    Unsent,
 }
 
 /// Something that a consumer wants of its queue.

@@ -335,6 +335,20 @@ fn what_finds_no_room_is_held_and_goes_before_the_next() {
 }
 
 #[test]
+fn what_is_held_when_its_consumer_goes_was_never_sent() {
+    let mut desk = Desk::new(small());
+    let narrow = Connect { receive_maximum: Some(1), ..Connect::new(Version::V5, "a") };
+    let conn = desk.connect(narrow);
+    desk.turn();
+    let consumer = desk.subscribe(conn, "$queue/jobs");
+    desk.receives();
+    assert!(desk.deliver(consumer, [1, 2]));
+    assert_eq!(ids(&desk.got()), [0xC000]);
+    desk.detached.hang_up(&mut desk.shard, conn);
+    assert_eq!(desk.settled(), [(1, Verdict::Release), (2, Verdict::Unsent)]);
+}
+
+#[test]
 fn what_is_held_too_long_is_not_sent() {
     let mut desk = Desk::new(small());
     let narrow = Connect { receive_maximum: Some(1), ..Connect::new(Version::V5, "a") };

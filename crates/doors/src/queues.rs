@@ -206,7 +206,7 @@ impl Doors {
             is_there = is_there && self.deliver(io, of, consumer, delivery);
             if !is_there {
                 // Its consumer has gone in the meantime.
-                left.push(Settlement { receipt: delivery.receipt, verdict: Verdict::Release });
+                left.push(Settlement { receipt: delivery.receipt, verdict: Verdict::Unsent });
             }
         }
         if !left.is_empty() {
@@ -238,6 +238,7 @@ fn settlement((lease, verdict): (Lease, mainstem_broker::Verdict)) -> Settlement
         Said::Nack(delay_ms) => Verdict::Nack(delay_ms),
         Said::Reject => Verdict::Reject,
         Said::Release => Verdict::Release,
+        Said::Unsent => Verdict::Unsent,
     };
     let Lease { offset, count, life } = lease;
     Settlement { receipt: Receipt { offset, count, life }, verdict }

@@ -45,6 +45,8 @@ pub enum Verdict {
     Reject,
     /// Nobody has tried, or nobody knows: its consumer is gone. It is delivered again at once.
     Release,
+    /// Its consumer never saw it: it is delivered again at once, and that counts as no delivery.
+    Unsent,
     /// The consumer needs more time, so many ms from now on.
     Extend(u64),
 }

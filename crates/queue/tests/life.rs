@@ -50,6 +50,29 @@ fn again(batches: &[&[u8]], life: u32) -> Queue {
 }
 
 #[test]
+fn a_delivery_that_was_never_sent_counts_for_nothing() {
+    let mut queue = queue(&[("max-deliveries", "2"), ("backoff-ms", "0")], [message(0)]);
+    let mut receipts = Vec::new();
+    for _ in 0..5 {
+        let receipt = lease(&mut queue, 1, 1, 1_000)[0].receipt;
+        assert_eq!(receipt.count, 1);
+        assert_eq!(settle(&mut queue, receipt, Verdict::Unsent, 1_000), Ok(()));
+        assert_eq!(settle(&mut queue, receipt, Verdict::Ack, 1_000), Err(Refusal::Stale));
+        assert!(!receipts.contains(&receipt));
+        receipts.push(receipt);
+    }
+    let first = lease(&mut queue, 1, 1, 1_000)[0].receipt;
+    assert_eq!(settle(&mut queue, first, Verdict::Nack(None), 1_000), Ok(()));
+    let second = lease(&mut queue, 1, 1, 1_000)[0].receipt;
+    assert_eq!((first.count, second.count), (1, 2));
+    assert_eq!(settle(&mut queue, second, Verdict::Unsent, 1_000), Ok(()));
+    let third = lease(&mut queue, 1, 1, 1_000)[0].receipt;
+    assert_eq!(third.count, 2);
+    assert_eq!(settle(&mut queue, third, Verdict::Nack(None), 1_000), Ok(()));
+    assert_eq!(offsets(&lease(&mut queue, 1, 1, 1_000)), [] as [u64; 0], "it is a dead letter now");
+}
+
+#[test]
 fn a_receipt_of_a_delivery_that_a_crash_has_made_forget_fits_no_other_one() {
     let mut first = queue(&[], [message(0)]);
     first.begin_life(10);

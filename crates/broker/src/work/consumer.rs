@@ -147,7 +147,7 @@ impl Shard {
     /// A consumer is no more.
     fn retire(&mut self, known: &mut QueueSubscription) {
         for held in known.held.drain(..) {
-            self.queues.settle(&known.of, held.lease, Verdict::Release);
+            self.queues.settle(&known.of, held.lease, Verdict::Unsent);
         }
         let consumer = std::mem::take(&mut known.consumer);
         if self.queues.consumers.remove(&consumer).is_some() {

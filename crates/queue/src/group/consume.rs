@@ -121,6 +121,12 @@ impl Group {
                 self.come_back(shared, offset, delay_ms, now_ms);
             }
             (State::Leased { .. }, Verdict::Release) => self.come_back(shared, offset, 0, now_ms),
+            (State::Leased { .. }, Verdict::Unsent) => {
+                // The next delivery has this one's number, and must not have its receipt.
+                shared.go_on_living();
+                let life_before = if count > 1 { entry.life } else { 0 };
+                self.uncount(shared, offset, life_before, now_ms);
+            }
             (State::Leased { consumer, until_ms }, Verdict::Extend(ms)) => {
                 self.due.remove(&(until_ms, offset));
                 let until_ms = now_ms.saturating_add(ms.clamp(1, LEASE_MS_MAX));
@@ -135,11 +141,17 @@ impl Group {
     /// See [`crate::Queue::take_back`].
     pub(crate) fn take_back(&mut self, shared: &mut Shared, lease: &Lease, now_ms: u64) {
         let offset = lease.receipt.offset;
-        let is_leased = |entry: &&mut Entry| matches!(entry.state, State::Leased { .. });
-        let entry = self.entries.get_mut(&offset).filter(is_leased);
-        let Some(entry) = entry.filter(|entry| entry.is_of(lease.receipt)) else { return };
+        let entry = self.entries.get(&offset).filter(|entry| matches!(entry.state, State::Leased { .. }));
+        if entry.is_some_and(|entry| entry.is_of(lease.receipt)) {
+            self.uncount(shared, offset, lease.life_before, now_ms);
+        }
+    }
+
+    /// The delivery of a leased message was none: the one before was the last, in that life.
+    fn uncount(&mut self, shared: &mut Shared, offset: u64, life_before: u32, now_ms: u64) {
+        let Some(entry) = self.entries.get_mut(&offset) else { return };
         entry.count -= 1;
-        entry.life = lease.life_before;
+        entry.life = life_before;
         let delivered = entry.delivered();
         self.counters.delivered -= 1;
         if delivered.count > 0 {
@@ -147,6 +159,9 @@ impl Group {
         }
         shared.recorder.delivered(self.id, offset, delivered);
         self.withdraw(shared, offset);
+        if shared.pool.has_expired(offset, now_ms) {
+            return self.depart(shared, offset, Reason::Expired, now_ms);
+        }
         self.rejoin(shared, offset, now_ms);
     }
 

@@ -363,15 +363,22 @@ impl Naive {
 
     /// Of a lease of just now.
     pub(crate) fn take_back(&mut self, at: usize, lease: &Lease, now_ms: u64) {
-        let message = self.message(at, lease.receipt.offset);
+        self.uncount(at, lease.receipt.offset, lease.life_before, now_ms);
+        self.settle_down(now_ms);
+    }
+
+    fn uncount(&mut self, at: usize, offset: u64, life_before: u32, now_ms: u64) {
+        let message = self.message(at, offset);
         message.count -= 1;
-        message.life = lease.life_before;
+        message.life = life_before;
         message.state = State::Idle;
         let is_again = message.count > 0;
         let counters = &mut self.groups[at].counters;
         counters.delivered -= 1;
         counters.redelivered -= u64::from(is_again);
-        self.settle_down(now_ms);
+        if self.expires_ms(&self.metas[&offset]) <= now_ms {
+            self.depart(at, offset, Reason::Expired, now_ms);
+        }
     }
 
     pub(crate) fn settle(&mut self, at: usize, settlement: Settlement, now_ms: u64, random: u32) -> bool {
@@ -398,6 +405,10 @@ impl Naive {
                 self.come_back(at, offset, delay_ms.unwrap_or(backoff_ms).min(TWELVE_HOURS_MS), now_ms);
             }
             Verdict::Release if is_leased => self.come_back(at, offset, 0, now_ms),
+            Verdict::Unsent if is_leased => {
+                self.life += 1;
+                self.uncount(at, offset, if count > 1 { message.life } else { 0 }, now_ms);
+            }
             Verdict::Extend(ms) if is_leased => {
                 let State::Leased { consumer, .. } = message.state else { unreachable!() };
                 let until_ms = now_ms + ms.clamp(1, TWELVE_HOURS_MS);

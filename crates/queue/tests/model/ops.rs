@@ -128,6 +128,7 @@ fn verdict() -> impl Strategy<Value = Verdict> {
         2 => weighted(0.5, 0..60_u64).prop_map(Verdict::Nack),
         1 => Just(Verdict::Reject),
         2 => Just(Verdict::Release),
+        1 => Just(Verdict::Unsent),
         1 => (0..100_u64).prop_map(Verdict::Extend),
     ]
 }

@@ -160,7 +160,7 @@ impl Group {
         match settlement.verdict {
             Verdict::Ack => parcel.may_be_acked = true,
             Verdict::Reject => parcel.may_be_rejected = true,
-            Verdict::Nack(_) | Verdict::Release | Verdict::Extend(_) => {}
+            Verdict::Nack(_) | Verdict::Release | Verdict::Unsent | Verdict::Extend(_) => {}
         }
         let mut doses = parcel.doses.iter_mut().rev();
         let Some(dose) = doses.find(|dose| dose.is_of(settlement.receipt)) else { return };
@@ -223,7 +223,7 @@ impl Group {
                 }
             }
             Verdict::Extend(ms) => parcel.doses[at].until_ms = pending.asked_ms + ms,
-            Verdict::Release => {}
+            Verdict::Release | Verdict::Unsent => {}
         }
         Ok(())
     }

@@ -42,6 +42,8 @@ mod kind {
     pub(super) const PENDING: u8 = 11;
     pub(super) const NUMBERS: u8 = 12;
     pub(super) const LIFE: u8 = 13;
+    // 14 is none.
+    pub(super) const PENDING_ELSEWHERE: u8 = 15;
 }
 
 /// What is known of the deliveries of a message.
@@ -80,6 +82,8 @@ pub(crate) enum Event<'a> {
     Moved { who: &'a str, number: u64 },
     /// Offsets are pending, and were never delivered.
     Pending { group: u32, offsets: Range<u64> },
+    /// What is pending in other groups, and does not leave there, is pending, and was never delivered.
+    PendingElsewhere { group: u32 },
     /// New groups number what leaves them from behind that number on.
     Numbers { last: u64 },
 }
@@ -221,6 +225,7 @@ impl Writer {
                 self.kind_of_group(kind::PENDING, group);
                 self.offsets(offsets);
             }
+            Event::PendingElsewhere { group } => self.kind_of_group(kind::PENDING_ELSEWHERE, group),
             Event::Numbers { last } => {
                 self.bytes.push(kind::NUMBERS);
                 self.number(last);
@@ -296,6 +301,7 @@ impl<'a> Reader<'a> {
                 Event::Moved { who, number: self.number()? }
             }
             kind::PENDING => Event::Pending { group: self.number_32()?, offsets: self.offsets()? },
+            kind::PENDING_ELSEWHERE => Event::PendingElsewhere { group: self.number_32()? },
             kind::NUMBERS => Event::Numbers { last: self.number()? },
             _ => return Err(Malformed("an event's kind is not known")),
         })

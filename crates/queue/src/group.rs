@@ -99,6 +99,8 @@ pub(crate) struct Counters {
 pub(crate) struct Group {
     pub(crate) id: u32,
     pub(crate) name: GroupName,
+    /// Groups from this number on are opened when it is removed.
+    pub(crate) removed_before: u32,
     /// All that it has not settled.
     pub(crate) pending: Runs,
     /// What may be leased, by priority.
@@ -131,6 +133,7 @@ impl Group {
         Self {
             id,
             name,
+            removed_before: u32::MAX,
             pending: Runs::default(),
             ready: Default::default(),
             entries: BTreeMap::new(),
@@ -197,7 +200,7 @@ impl Group {
         self.admit(shared, offset, now_ms);
     }
 
-    /// Is given the next message from `from` on that was there before this group: which one.
+    /// Is given the next message from `from` on that was there before this group, if that is known: which one.
     pub(crate) fn join(&mut self, shared: &mut Shared, from: u64, now_ms: u64) -> Option<u64> {
         let offset = shared.pool.take_late(self.id, from)?;
         if shared.pool.get(offset).is_none() {
@@ -212,9 +215,9 @@ impl Group {
         Some(offset)
     }
 
-    /// The lowest offset from `from` on that it has not settled.
+    /// The lowest offset from `from` on that it has not settled, but for what it is still to list.
     pub(crate) fn first_from(&self, shared: &Shared, from: u64) -> Option<u64> {
-        let late = shared.pool.late(self.id).and_then(|late| late.first_from(from));
+        let late = shared.pool.late(self.id).and_then(|late| late.listed.first_from(from));
         self.pending.first_from(from).into_iter().chain(late).min()
     }
 
@@ -231,6 +234,15 @@ impl Group {
         if shared.is_spent(entry.count) && entry.not_before_ms <= now_ms {
             self.withdraw(shared, offset);
             self.depart(shared, offset, Reason::MaxDeliveries, now_ms);
+        }
+    }
+
+    /// The same of a group that is removed: it lets go of the message later.
+    pub(crate) fn restore_removed(&self, shared: &mut Shared, offset: u64) {
+        if self.pending.contains(offset)
+            && let State::Leaving { .. } = self.state(offset)
+        {
+            shared.pool.depart(offset);
         }
     }
 
@@ -348,6 +360,7 @@ impl Group {
     }
 
     fn quit(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        shared.pool.keep_for_late(offset);
         self.entries.remove(&offset);
         self.quit_line(shared, offset, now_ms);
         self.pending.remove(offset);

@@ -20,7 +20,7 @@
 //! # Files
 //! `config` what a queue is set to · `meta` what its headers ask for · `ask` what doors say · `machine` the queue ·
 //! `operate` what operators do with it · `restore` made again from events · `restate` written as a whole in parts · `group` what one group makes of messages ·
-//! `lines` order by key · `expiry` when messages expire · `pool` what all groups know of messages · `shared` what the groups share · `dedup` what has been
+//! `join` what new groups are given · `lines` order by key · `expiry` when messages expire · `pool` what all groups know of messages · `shared` what the groups share · `dedup` what has been
 //! seen · `recorder` and `event` what lasts · `runs` sets of offsets · `keeper` the machine and its logs ·
 //! `moved` messages that go to another queue · `thin` what is freed slowly.
 
@@ -30,6 +30,7 @@ mod dedup;
 mod event;
 mod expiry;
 mod group;
+mod join;
 mod keeper;
 mod lines;
 mod machine;

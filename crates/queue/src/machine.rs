@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::ask::{DEFAULT_GROUP, GroupName, Reason, Receipt, Refusal, Settlement};
-use crate::config::{Config, Start};
+use crate::config::Config;
 use crate::dedup::Seen;
 use crate::event::Event;
 use crate::group::Group;
@@ -17,7 +17,7 @@ const KNOWN_MAX: u64 = 1_000_000;
 /// Most groups.
 pub(crate) const GROUPS_MAX: usize = 256;
 /// A message that is let out of its line, or into it, or out of the queue, takes as long as so many that are looked at.
-const THINGS_PER_MOVE: usize = 4;
+pub(crate) const THINGS_PER_MOVE: usize = 4;
 /// Messages that make way for one that comes.
 const OUSTED_AT_ONCE: usize = 16;
 /// Longest name of a group, bytes.
@@ -206,7 +206,7 @@ impl Queue {
             self.shared.recorder.note(&Event::Dropped { offsets: offset..offset + 1 });
             return;
         }
-        let Self { shared, groups, .. } = self;
+        let Self { shared, groups, remains, .. } = self;
         if is_new {
             shared.pool.put(&meta);
             for group in groups.values_mut() {
@@ -215,12 +215,16 @@ impl Queue {
                 }
             }
         } else {
-            let pending = groups.values().filter(|group| group.pending.contains(offset)).count();
+            let all = groups.values().chain(remains.iter());
+            let pending = all.filter(|group| group.pending.contains(offset)).count();
             if pending > 0 || shared.pool.is_late(offset) {
                 shared.pool.put(&meta);
                 (0..pending).for_each(|_| shared.pool.pend(offset));
                 for group in groups.values_mut() {
                     group.restore(shared, offset, now_ms);
+                }
+                for gone in remains.iter() {
+                    gone.restore_removed(shared, offset);
                 }
             }
         }
@@ -232,7 +236,8 @@ impl Queue {
     pub fn registered(&mut self, to: u64) {
         let lost = self.registered_to..to.min(self.restored_to);
         if !lost.is_empty() {
-            self.groups.values_mut().for_each(|group| group.forget(lost.clone()));
+            let all = self.groups.values_mut().chain(&mut self.remains);
+            all.for_each(|group| group.forget(lost.clone()));
             self.shared.pool.lose_late(&lost);
         }
         self.registered_to = self.registered_to.max(to);
@@ -303,52 +308,19 @@ impl Queue {
         if self.groups.len() >= GROUPS_MAX {
             return Err(Refusal::TooMany);
         }
-        let pending = match self.shared.config.start {
-            Start::Earliest => self.staying(),
-            Start::Latest => Runs::default(),
-        };
         let id = self.next_group;
         self.next_group += 1;
         // There may have been one of this name before.
         self.shared.go_on_living();
         let group = Group::new(id, name.clone(), self.last_number);
-        let shared = &mut self.shared;
-        shared.recorder.record(&Event::Group { group: id, name, last_number: group.last_number });
-        for offsets in pending.runs() {
-            shared.recorder.record(&Event::Pending { group: id, offsets });
-        }
+        self.shared.recorder.record(&Event::Group { group: id, name, last_number: group.last_number });
+        self.begin_to_join(id);
         // What is registered from here on is pending for the new group too, what was before is not.
-        shared.recorder.part(self.registered_to);
-        shared.pool.set_late(id, pending);
+        self.shared.recorder.part(self.registered_to);
         self.groups.insert(id, group);
         self.names.insert(name.clone(), GroupId(id));
         self.let_join(&mut { self.at_once }, now_ms);
         Ok(GroupId(id))
-    }
-
-    /// Gives new groups messages that were there before them, as long as `most` is not 0.
-    fn let_join(&mut self, most: &mut usize, now_ms: u64) {
-        let Self { shared, groups, .. } = self;
-        while *most > 0
-            && let Some(group) = shared.pool.first_late().and_then(|id| groups.get_mut(&id))
-        {
-            group.join(shared, 0, now_ms);
-            *most -= 1;
-        }
-    }
-
-    /// What is pending in any group, and does not leave there.
-    fn staying(&self) -> Runs {
-        let mut all = Runs::default();
-        for group in self.groups.values() {
-            let mut staying = group.pending.clone();
-            for gone in group.leaving.values() {
-                staying.remove(gone.offset);
-            }
-            staying.runs().for_each(|run| all.insert_range(run));
-        }
-        self.shared.pool.all_late().flat_map(Runs::runs).for_each(|run| all.insert_range(run));
-        all
     }
 
     /// Removes a group, with all that only it had not settled.
@@ -359,7 +331,8 @@ impl Queue {
         if group == GroupId::DEFAULT {
             return Err(Refusal::Invalid("the group default cannot be removed".into()));
         }
-        let gone = self.groups.remove(&group.0).ok_or(Refusal::UnknownGroup)?;
+        let mut gone = self.groups.remove(&group.0).ok_or(Refusal::UnknownGroup)?;
+        gone.removed_before = self.next_group;
         self.names.remove(&gone.name);
         self.last_number = self.last_number.max(gone.last_number);
         self.shared.recorder.record(&Event::GroupRemoved { group: group.0 });
@@ -368,8 +341,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets go of what groups had that are removed, as long as `most` is not 0.
+    /// Lets go of what groups had that are removed, as long as `most` is not 0. Not while a new group is to list it.
     fn clear_remains(&mut self, most: &mut usize) {
+        if self.is_listing() {
+            return;
+        }
         while let Some(gone) = self.remains.last_mut() {
             gone.let_all_go(&mut self.shared, most);
             if *most == 0 {
@@ -445,8 +421,8 @@ impl Queue {
         self.heed_config(now_ms);
         let mut most = self.at_once;
         self.free_lines(&mut most, now_ms);
-        self.clear_remains(&mut most);
         self.let_join(&mut most, now_ms);
+        self.clear_remains(&mut most);
         let Self { shared, groups, .. } = self;
         for group in groups.values_mut() {
             group.tend(shared, &mut most, now_ms);
@@ -474,7 +450,7 @@ impl Queue {
         let pool = &self.shared.pool;
         let is_heeding = pool.is_heeding() || self.groups.values().any(Group::is_lining_up);
         let is_forgetting = self.shared.config.dedup_window_ms == 0 && self.seen.ids_len() > 0;
-        let is_moving = pool.first_late().is_some() || !self.remains.is_empty();
+        let is_moving = pool.late_groups().next().is_some() || !self.remains.is_empty();
         is_freeing || is_heeding || is_forgetting || is_moving
     }
 

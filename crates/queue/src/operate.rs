@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::ask::{GroupInfo, Info, Reason};
 use crate::event::Event;
 use crate::group::{Group, State};
-use crate::machine::{GroupId, Queue};
+use crate::machine::{GroupId, Queue, THINGS_PER_MOVE};
 use crate::meta::Meta;
 use crate::shared::Shared;
 
@@ -26,6 +26,12 @@ impl Queue {
     /// The same of some messages in a range of offsets, so that nothing else waits for long: how many were settled, and
     /// where to go on.
     pub fn purge_some(&mut self, group: Option<GroupId>, offsets: Range<u64>) -> (u64, Option<u64>) {
+        let selected = |id: &&u32| group.is_none_or(|group| group.0 == **id);
+        if self.groups.keys().filter(selected).any(|&id| self.shared.pool.is_unlisted(id)) {
+            // What it is to be given is to be settled too.
+            self.list(&mut { self.at_once });
+            return (0, Some(offsets.start));
+        }
         let Self { shared, groups, at_once, .. } = self;
         let mut groups: Vec<&mut Group> =
             groups.values_mut().filter(|known| group.is_none_or(|group| group.0 == known.id)).collect();
@@ -36,14 +42,15 @@ impl Queue {
             let first = firsts.min().filter(|first| *first < offsets.end);
             let Some(first) = first.filter(|_| left > 0) else { break first };
             // A piece in one group after the other: what is settled in a row is told in one event.
-            let most = (left / groups.len()).max(1) as u64;
+            let things = groups.len() * if shared.config.fifo { THINGS_PER_MOVE } else { 1 };
+            let most = (left / things).max(1) as u64;
             let piece = first..offsets.end.min(first.saturating_add(most));
+            let mut seen = 0;
             for group in &mut groups {
-                let (settled, seen) = group.purge(shared, piece.clone());
-                purged += settled;
-                left = left.saturating_sub(seen);
+                let (settled, things) = group.purge(shared, piece.clone());
+                (purged, seen) = (purged + settled, seen + things);
             }
-            left = left.saturating_sub(1);
+            left = left.saturating_sub(seen.max(1));
             from = piece.end;
         };
         (if group.is_none() { staying - shared.pool.staying().0 } else { purged }, next)
@@ -83,6 +90,10 @@ impl Queue {
     /// never registered, are passed over. How many are
     /// pending again.
     pub fn replay_from(&mut self, group: GroupId, pending: &[Meta], now_ms: u64) -> u64 {
+        // What is pending again is none of what a new group is to list.
+        while self.is_listing() {
+            self.list(&mut { self.at_once });
+        }
         let Some(group) = self.groups.get_mut(&group.0) else { return 0 };
         let shared = &mut self.shared;
         shared.go_on_living();
@@ -142,14 +153,14 @@ impl Queue {
     /// The lowest offset that some group has not settled; if there is none, what is registered. The log may forget what
     /// lies below when all that has happened up to now is durable.
     pub fn needed_from(&self) -> u64 {
-        let first = self.groups.values().filter_map(|group| group.first_from(&self.shared, 0)).min();
-        first.unwrap_or(self.registered_to.max(self.restored_to))
+        self.first_needed(0).unwrap_or(self.registered_to.max(self.restored_to))
     }
 
     /// The lowest `max` offsets from `from` on that some group has not settled.
     pub fn needed(&self, from: u64, max: usize) -> Vec<u64> {
-        let next = |from| self.groups.values().filter_map(|group| group.first_from(&self.shared, from)).min();
-        std::iter::successors(next(from), |&last| next(last + 1)).take(max).collect()
+        std::iter::successors(self.first_needed(from), |&last| self.first_needed(last + 1))
+            .take(max)
+            .collect()
     }
 }
 
@@ -160,19 +171,21 @@ fn record_pending(shared: &mut Shared, group: u32, run: &std::ops::Range<u64>) {
 }
 
 impl Group {
-    /// Settles what is pending in a range and does not leave: how many that were, and how many it has looked at.
+    /// Settles what is pending in a range and does not leave: how many that were, and how many it has looked at; those
+    /// that stand in line count as more.
     fn purge(&mut self, shared: &mut Shared, offsets: Range<u64>) -> (u64, usize) {
         let (mut from, mut purged, mut seen) = (offsets.start, 0, 0);
         while shared
             .pool
             .late(self.id)
-            .and_then(|late| late.first_from(from))
+            .and_then(|late| late.listed.first_from(from))
             .is_some_and(|at| at < offsets.end)
         {
             self.join(shared, from, 0);
         }
         while let Some(offset) = self.pending.first_from(from).filter(|offset| *offset < offsets.end) {
-            (from, seen) = (offset + 1, seen + 1);
+            from = offset + 1;
+            seen += if self.line_of(shared, offset).is_some() { THINGS_PER_MOVE } else { 1 };
             if !matches!(self.state(offset), State::Leaving { .. }) {
                 self.withdraw(shared, offset);
                 // Nothing comes out of a line before this that is not settled: the time does not matter.

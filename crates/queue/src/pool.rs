@@ -6,6 +6,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 
 use crate::expiry::{Era, Expiry};
+use crate::join::Late;
 use crate::meta::Meta;
 use crate::runs::Runs;
 use crate::thin::thin;
@@ -56,7 +57,7 @@ pub(crate) struct Pool {
     /// Those that no group holds.
     free: Runs,
     /// What new groups are still to be given, by group: messages that stay here until then.
-    late: BTreeMap<u32, Runs>,
+    late: BTreeMap<u32, Late>,
     bytes: u64,
     staying: u64,
     staying_bytes: u64,
@@ -175,46 +176,74 @@ impl Pool {
 
     // --- groups that are new
 
-    /// A group is still to be given these.
-    pub(crate) fn set_late(&mut self, group: u32, offsets: Runs) {
-        if !offsets.is_empty() {
-            self.late.insert(group, offsets);
+    /// A group is still to be given what groups have in a range that were there before it.
+    pub(crate) fn begin_late(&mut self, group: u32, rest: Range<u64>) {
+        if !rest.is_empty() {
+            self.late.insert(group, Late { rest, ..Late::default() });
         }
     }
 
     /// What a group is still to be given.
-    pub(crate) fn late(&self, group: u32) -> Option<&Runs> {
+    pub(crate) fn late(&self, group: u32) -> Option<&Late> {
         self.late.get(&group)
     }
 
-    /// All that groups are still to be given.
-    pub(crate) fn all_late(&self) -> impl Iterator<Item = &Runs> {
-        self.late.values()
+    /// Groups that are still to be given something, in the order in which they were opened.
+    pub(crate) fn late_groups(&self) -> impl Iterator<Item = u32> {
+        self.late.keys().copied()
     }
 
-    /// Whether a group is still to be given this.
+    /// Those of them that are still to list some of it.
+    pub(crate) fn unlisted(&self) -> impl Iterator<Item = (u32, &Late)> {
+        self.late.iter().filter(|(_, late)| !late.rest.is_empty()).map(|(&group, late)| (group, late))
+    }
+
+    /// Whether a group is still to list some of what it is to be given.
+    pub(crate) fn is_unlisted(&self, group: u32) -> bool {
+        self.late.get(&group).is_some_and(|late| !late.rest.is_empty())
+    }
+
+    /// These are what a group is to be given of what lies below `to`, besides what is kept for it.
+    pub(crate) fn list(&mut self, group: u32, offsets: Runs, to: u64) {
+        let Entry::Occupied(mut late) = self.late.entry(group) else { return };
+        late.get_mut().listed.add(offsets);
+        late.get_mut().rest.start = to;
+        if late.get().is_empty() {
+            late.remove();
+        }
+    }
+
+    /// A group is about to settle a message, or to let it leave: those that are still to list it keep it.
+    pub(crate) fn keep_for_late(&mut self, offset: u64) {
+        for late in self.late.values_mut().filter(|late| late.rest.contains(&offset)) {
+            late.listed.insert(offset);
+        }
+    }
+
+    /// Whether a group is still to be given this, and no other may have it.
     pub(crate) fn is_late(&self, offset: u64) -> bool {
-        self.late.values().any(|offsets| offsets.contains(offset))
+        self.late.values().any(|late| late.listed.contains(offset))
     }
 
     /// A group is to be given this message behind those that it is still to be given, if there are any. Says whether.
     pub(crate) fn join_late(&mut self, group: u32, offset: u64) -> bool {
-        self.late.get_mut(&group).is_some_and(|offsets| offsets.insert(offset))
+        self.late.get_mut(&group).is_some_and(|late| late.listed.insert(offset))
     }
 
-    /// Takes out the first of them from `from` on, which the group is given now.
+    /// Takes out the first of them from `from` on, which the group is given now. Nothing if it is to be listed first.
     pub(crate) fn take_late(&mut self, group: u32, from: u64) -> Option<u64> {
-        let offsets = self.late.get_mut(&group)?;
-        let first = offsets.first_from(from)?;
-        offsets.remove(first);
-        if offsets.is_empty() {
-            self.late.remove(&group);
+        let Entry::Occupied(mut late) = self.late.entry(group) else { return None };
+        let first = late.get().first_from(from)?;
+        late.get_mut().listed.remove(first);
+        if late.get().is_empty() {
+            late.remove();
         }
         Some(first)
     }
 
-    /// A group that is no more is not given this.
+    /// A group that is no more is not given this, and lists no more.
     pub(crate) fn refuse_late(&mut self, group: u32) -> bool {
+        self.list(group, Runs::default(), u64::MAX);
         let first = self.take_late(group, 0);
         if let Some(offset) = first {
             self.forget_if_settled(offset);
@@ -222,14 +251,9 @@ impl Pool {
         first.is_some()
     }
 
-    /// The first group that is still to be given something.
-    pub(crate) fn first_late(&self) -> Option<u32> {
-        self.late.keys().next().copied()
-    }
-
     /// What was lost is given to nobody.
     pub(crate) fn lose_late(&mut self, offsets: &Range<u64>) {
-        self.late.values_mut().for_each(|late| late.remove_range(offsets.clone()));
+        self.late.values_mut().for_each(|late| late.listed.remove_range(offsets.clone()));
         self.late.retain(|_, late| !late.is_empty());
     }
 
@@ -308,7 +332,7 @@ impl Pool {
 
     /// Forgets what it knows, as long as `most` is not 0.
     pub(crate) fn thin(&mut self, most: &mut usize) {
-        self.late.values_mut().for_each(|late| late.thin(most));
+        self.late.values_mut().for_each(|late| late.listed.thin(most));
         thin(&mut self.messages, most);
         self.expiry.thin(most);
         self.free.thin(most);

@@ -21,21 +21,17 @@ pub struct Walk {
     ids: Range<u64>,
     /// Duplicates from this offset on are to come.
     dropped: u64,
-    /// Groups that are to come, the last one first.
-    groups: Vec<u32>,
-    /// Messages of the next group from this offset on.
+    /// Groups from this number on are to come, also those that are opened until then: what a new one is given is told by
+    /// what others have, and of those not all may have been said.
+    group: u32,
+    /// Messages of the first of them from this offset on.
     from: u64,
 }
 
 impl Queue {
     /// Whether a snapshot speaks of no more things than this.
     pub fn is_brief(&self, most: usize) -> bool {
-        let of_group = |group: &Group| {
-            let late = self.shared.pool.late(group.id).map_or(0, Runs::count);
-            group.pending.count() + group.entries.len() + late
-        };
-        let groups: usize = self.groups.values().map(of_group).sum();
-        groups + self.dropped.count() + self.seen.ids_len() <= most
+        self.runs().saturating_add(self.dropped.count() + self.seen.ids_len()) <= most
     }
 
     /// Appends a batch to `into` that stands for all that were flushed, together with the [parts](Self::walk) that follow, once
@@ -54,12 +50,12 @@ impl Queue {
             recorder.record(&Event::Group { group: id, name, last_number });
         }
         recorder.flush(to, into);
-        let groups = self.groups.keys().rev().copied().collect();
-        Walk { to, ids: self.seen.places(), dropped: 0, groups, from: 0 }
+        Walk { to, ids: self.seen.places(), dropped: 0, group: 0, from: 0 }
     }
 
     /// Appends the next part to `into`, of about `most` things. Other batches may come in between; wherever it is
-    /// replayed among them, it says nothing new. Nothing if there is none: all has been said. Nothing may have happened since the
+    /// replayed among them, it says nothing new. Appends nothing for as long as the next group is
+    /// [listing](Queue::is_listing). Nothing if there is none: all has been said. Nothing may have happened since the
     /// last flush that somebody waits for.
     pub fn walk(&self, walk: &mut Walk, most: usize, into: &mut Vec<u8>) -> Option<()> {
         debug_assert!(!self.flush_is_due(), "what is recorded is flushed before a snapshot");
@@ -73,47 +69,41 @@ impl Queue {
                     recorder.record(&Event::Known { id, timestamp_ms });
                 }
             } else if walk.dropped < walk.to {
-                let end = end_of(&self.dropped, walk.dropped..walk.to, most);
+                let end = self.dropped.end_of(walk.dropped..walk.to, most);
                 for offsets in self.dropped.runs_within(walk.dropped..end) {
                     recorder.record(&Event::Dropped { offsets });
                 }
                 walk.dropped = end;
             } else {
-                self.walk_groups(walk, most, &mut recorder)?;
+                let (&id, group) = self.groups.range(walk.group..).next()?;
+                if self.shared.pool.is_unlisted(id) {
+                    break;
+                }
+                self.walk_group(group, walk, most, &mut recorder);
             }
         }
         Some(())
     }
 
-    fn walk_groups(&self, walk: &mut Walk, most: usize, recorder: &mut Recorder) -> Option<()> {
-        let id = *walk.groups.last()?;
-        if let Some(group) = self.groups.get(&id)
-            && walk.from < walk.to
-        {
-            let rest = walk.from..walk.to;
-            walk.from = group.restate(self.shared.pool.late(id), rest, most, recorder);
-        } else {
-            // It has been removed, or all of it has been said.
-            walk.groups.pop();
-            walk.from = 0;
+    fn walk_group(&self, group: &Group, walk: &mut Walk, most: usize, recorder: &mut Recorder) {
+        if walk.group < group.id {
+            // The one before has been removed.
+            (walk.group, walk.from) = (group.id, 0);
         }
-        Some(())
+        if walk.from < walk.to {
+            let late = self.shared.pool.late(group.id).map(|late| &late.listed);
+            walk.from = group.restate(late, walk.from..walk.to, most, recorder);
+        } else {
+            (walk.group, walk.from) = (group.id + 1, 0);
+        }
     }
-}
-
-/// Where so many runs of those in a range end.
-fn end_of(runs: &Runs, range: Range<u64>, most: usize) -> u64 {
-    runs.runs_within(range.clone()).nth(most).map_or(range.end, |run| run.start)
 }
 
 impl Group {
     /// Says what is so of the first messages of a range, about `most`. Returns where those end.
     fn restate(&self, late: Option<&Runs>, range: Range<u64>, most: usize, recorder: &mut Recorder) -> u64 {
         let group = self.id;
-        let entry = self.entries.range(range.clone()).nth(most).map(|(&offset, _)| offset);
-        let pending = end_of(&self.pending, range.clone(), most);
-        let late_end = late.map(|late| end_of(late, range.clone(), most));
-        let end = [entry, late_end].into_iter().flatten().fold(pending, u64::min);
+        let end = self.end_of(late, range.clone(), most);
         let range = range.start..end;
         recorder.record(&Event::Settled { group, offsets: range.clone() });
         let late = late.into_iter().flat_map(|late| late.runs_within(range.clone()));

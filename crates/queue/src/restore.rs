@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use crate::event::{Delivered, Event, Malformed, Reader};
 use crate::group::{Entry, Gone, Group, State};
+use crate::join::Late;
 use crate::machine::{GROUPS_MAX, GroupId, Queue};
 use crate::recorder::Recorder;
-use crate::runs::Runs;
 
 impl Queue {
     /// Takes in one batch, as [`Queue::flush`] or [`Queue::snapshot`] gave it. Batches come in order, before anything is
@@ -49,6 +49,7 @@ impl Queue {
             }
             Event::Known { id, timestamp_ms } => self.seen.know(id, timestamp_ms),
             Event::Moved { who, number } => self.seen.moved(who, number),
+            Event::PendingElsewhere { group } => self.replay_elsewhere(group),
             Event::Numbers { last } => self.last_number = last,
             Event::Settled { group, .. }
             | Event::Delivered { group, .. }
@@ -80,10 +81,27 @@ impl Queue {
         Ok(())
     }
 
+    /// What is pending in other groups is pending in this one.
+    fn replay_elsewhere(&mut self, id: u32) {
+        let Some(mut group) = self.groups.remove(&id) else { return };
+        for other in self.groups.values() {
+            let mut staying = other.pending.clone();
+            for gone in other.leaving.values() {
+                staying.remove(gone.offset);
+            }
+            for offsets in staying.runs() {
+                group.forget(offsets.clone());
+                group.pending.insert_range(offsets);
+            }
+        }
+        self.groups.insert(id, group);
+    }
+
     /// Appends a batch to `into` that stands for all that were flushed. Nothing may have happened since the last flush: it
-    /// would be told twice.
+    /// would be told twice. No group may be [listing](Queue::is_listing).
     pub fn snapshot(&self, into: &mut Vec<u8>) {
         debug_assert!(!self.flush_is_due(), "what is recorded is flushed before a snapshot");
+        debug_assert!(!self.is_listing(), "what a group is to be given is known before a snapshot");
         let to = self.registered_to.max(self.restored_to);
         let mut recorder = Recorder::default();
         recorder.record(&Event::Numbers { last: self.last_number });
@@ -156,10 +174,10 @@ impl Group {
         }
     }
 
-    fn snapshot(&self, late: Option<&Runs>, recorder: &mut Recorder) {
+    fn snapshot(&self, late: Option<&Late>, recorder: &mut Recorder) {
         let group = self.id;
         recorder.record(&Event::Group { group, name: &self.name, last_number: self.last_number });
-        for offsets in self.pending.runs().chain(late.into_iter().flat_map(Runs::runs)) {
+        for offsets in self.pending.runs().chain(late.into_iter().flat_map(|late| late.listed.runs())) {
             recorder.record(&Event::Pending { group, offsets });
         }
         for (&offset, entry) in self.entries.iter().filter(|(_, entry)| entry.count > 0) {

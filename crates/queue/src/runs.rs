@@ -77,6 +77,11 @@ impl Runs {
         })
     }
 
+    /// Where so many runs of those in a range end.
+    pub(crate) fn end_of(&self, range: Range<u64>, most: usize) -> u64 {
+        self.runs_within(range.clone()).nth(most).map_or(range.end, |run| run.start)
+    }
+
     /// All offsets from `from` on, in order.
     pub(crate) fn from(&self, from: u64) -> impl Iterator<Item = u64> {
         let begun = self.run_of(from).map(|run| from..run.end);
@@ -102,6 +107,15 @@ impl Runs {
         }
         self.remove_range(range.clone());
         self.put(range);
+    }
+
+    /// Puts in all of another set.
+    pub(crate) fn add(&mut self, other: Self) {
+        if self.is_empty() {
+            *self = other;
+        } else {
+            other.runs().for_each(|run| self.insert_range(run));
+        }
     }
 
     /// Puts in a range of which nothing is there.

@@ -184,6 +184,49 @@ fn events_are_read_as_they_always_were() {
     }
 }
 
+/// A group is opened where much is pending; one message is on its way elsewhere.
+const OPENED: [&str; 2] = [
+    "01 01 08
+     04 00 00 01
+     04 00 02 01
+     0d ac02
+     05 00 05 07 01 dc0b
+     04 00 05 01
+     07 00 00 01 00 d00f",
+    "01 01 08
+     02 01 01 67 00
+     0f 01
+     01 08",
+];
+
+#[test]
+fn a_group_that_is_given_much_is_written_and_read_as_it_always_was() {
+    let mut queue = Queue::new(Config::default());
+    queue.begin_life(300);
+    queue.set_at_once(2);
+    (0..8).for_each(|offset| queue.register(message(offset), 1_000));
+    for receipt in lease(&mut queue, GroupId::DEFAULT, 7, 1_500) {
+        match receipt.offset {
+            0 | 2 | 4 => settle(&mut queue, receipt, Verdict::Ack),
+            5 => settle(&mut queue, receipt, Verdict::Reject),
+            _ => {}
+        }
+    }
+    let before = flush(&mut queue);
+    queue.open_group(&"g".into(), 2_000).unwrap();
+    let opened = flush(&mut queue);
+    assert_eq!([before, opened].map(|batch| hex(&batch)), OPENED.map(|batch| hex(&of_hex(batch))));
+
+    let mut again = Queue::new(Config::default());
+    for batch in OPENED {
+        again.replay(&of_hex(batch)).unwrap();
+    }
+    (0..8).for_each(|offset| again.register(message(offset), 2_000));
+    let mut pending = Vec::new();
+    again.peek(again.group("g").unwrap(), 0, 9, &mut pending);
+    assert_eq!(pending, [1, 3, 6, 7].map(|offset| (offset, 0, "ready")));
+}
+
 #[test]
 fn what_is_settled_in_order_costs_nearly_nothing() {
     let mut queue = Queue::new(Config::default());

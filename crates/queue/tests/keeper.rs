@@ -1,5 +1,7 @@
 //! A keeper and its log of messages: what is delivered is what stands in the log, whatever was there before.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use mainstem_log::{Batch, BatchBuilder, BatchHeader, Durability, LogId, Memory, Options, Store};
 use mainstem_queue::{Config, GroupId, Keeper, Settlement, Taking, Tuning, Verdict};
 
@@ -109,6 +111,72 @@ fn a_snapshot_in_parts_is_as_good_as_what_was_before_it_wherever_the_process_end
         assert_eq!(seen(&again), seen(&world.keeper), "after {round} rounds");
     }
     assert!(removed > 0);
+}
+
+#[test]
+fn a_group_that_is_opened_has_what_others_had_then_wherever_the_process_ends() {
+    let mut world = World::new();
+    world.keeper.tune(Tuning { at_once: 3, snapshot_bytes: 40, ..Tuning::default() });
+    let mut expected: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::from([("default", BTreeSet::new())]);
+    let (mut removed, mut opened, mut end, mut completions) = (0, 0, 0, Vec::new());
+    for round in 0..600 {
+        if round % 3 == 0 {
+            world.append(&["a", "b"], true);
+            world.register();
+            for pending in expected.values_mut() {
+                pending.extend(end..end + 2);
+            }
+            end += 2;
+        }
+        let name = ["a", "b"][round / 40 % 2];
+        if round % 20 == 7 && !expected.contains_key(name) {
+            world.keeper.open_group(&name.into(), 1_000).unwrap();
+            let all = expected.values().flatten().copied().collect();
+            expected.insert(name, all);
+            opened += 1;
+        } else if round % 40 == 39 {
+            let queue = world.keeper.queue_mut();
+            let other = ["b", "a"][round / 40 % 2];
+            queue.group(other).into_iter().for_each(|group| queue.remove_group(group).unwrap());
+            expected.remove(other);
+        }
+        world.keeper.tend(1_000);
+        // Holes come to be, here and there.
+        for (&name, pending) in &mut expected {
+            let queue = world.keeper.queue_mut();
+            let group = queue.group(name).unwrap();
+            let mut leases = Vec::new();
+            queue.lease(group, 1, 30, None, 1_000, &mut leases);
+            let count = leases.len();
+            for (at, lease) in leases.into_iter().enumerate() {
+                let receipt = lease.receipt;
+                let is_done = at == round % count || receipt.offset + 40 < end;
+                let verdict = if is_done { Verdict::Ack } else { Verdict::Release };
+                queue.settle(group, &Settlement { receipt, verdict }, 1_000, 0).unwrap();
+                assert!(!is_done || pending.remove(&receipt.offset));
+            }
+        }
+        world.keeper.store_events(&mut world.store, 1_000);
+        world.store.commit();
+        world.store.completions(&mut completions);
+        for completion in completions.drain(..) {
+            world.keeper.arrived(&mut world.store, &completion, 1_000);
+        }
+        removed += u64::from(world.store.status(world.keeper.state_log()).start > 0);
+        // Another one, that begins here.
+        let (config, to) = (Config::default(), world.store.status(world.messages).committed);
+        let mut again =
+            Keeper::open(&mut world.store, "state", world.messages, Durability::Os, config, nothing).unwrap();
+        while again.register(&mut world.store, to, 1_000, BatchHeader::is_control).unwrap() {}
+        assert_eq!(again.queue().groups().count(), expected.len());
+        for (name, expected) in &expected {
+            let mut messages = Vec::new();
+            again.queue().peek(again.queue().group(name).unwrap(), 0, usize::MAX, &mut messages);
+            let pending: BTreeSet<u64> = messages.into_iter().map(|(offset, ..)| offset).collect();
+            assert_eq!(&pending, expected, "{name} after {round} rounds");
+        }
+    }
+    assert!(removed > 0 && opened > 5, "{removed}, {opened}");
 }
 
 #[test]

@@ -496,6 +496,108 @@ fn a_new_group_gets_old_messages_in_steps_though_others_settle_them() {
 }
 
 #[test]
+fn a_group_may_be_opened_and_another_removed_before_all_messages_are_back() {
+    let mut queue = queue(&[], (0..30).map(message));
+    queue.open_group(&"gone".into(), 1_000).unwrap();
+    for lease in lease(&mut queue, 1, 30, 1_000) {
+        // The group that will be gone has more of them.
+        let verdict = if lease.receipt.offset % 3 == 0 { Verdict::Release } else { Verdict::Ack };
+        settle(&mut queue, lease.receipt, verdict, 1_000).unwrap();
+    }
+    let gone = queue.group("gone").unwrap();
+    let mut leases = Vec::new();
+    queue.lease(gone, 1, 20, None, 1_000, &mut leases);
+    for lease in leases {
+        let verdict = match lease.receipt.offset % 3 {
+            0 => Verdict::Ack,
+            1 => Verdict::Reject,
+            _ => continue,
+        };
+        queue.settle(gone, &Settlement { receipt: lease.receipt, verdict }, 1_000, 0).unwrap();
+    }
+    let mut batches = vec![flush(&mut queue, 1_000).unwrap()];
+
+    let mut queue = Queue::new(Config::default());
+    for batch in &batches {
+        queue.replay(batch).unwrap();
+    }
+    queue.set_at_once(2);
+    (0..12).for_each(|offset| queue.register(message(offset), 1_000));
+    let late = queue.open_group(&"late".into(), 1_000).unwrap();
+    queue.remove_group(queue.group("gone").unwrap()).unwrap();
+    // Two are not there any more.
+    (12..30)
+        .filter(|offset| ![18, 20].contains(offset))
+        .for_each(|offset| queue.register(message(offset), 1_000));
+    queue.register(message(30), 1_000);
+    batches.extend(flush(&mut queue, 1_000));
+    tend_all(&mut queue, 1_000);
+    let mut expected: Vec<u64> = (0..20).filter(|offset| offset % 3 != 1).chain(20..31).collect();
+    expected.retain(|offset| ![18, 20].contains(offset));
+    let pending = |queue: &Queue| {
+        let mut pending = Vec::new();
+        queue.peek(late, 0, 99, &mut pending);
+        pending.into_iter().map(|(offset, ..)| offset).collect::<Vec<_>>()
+    };
+    assert_eq!(pending(&queue), expected);
+
+    let mut again = Queue::new(Config::default());
+    for batch in &batches {
+        again.replay(batch).unwrap();
+    }
+    (0..31)
+        .filter(|offset| ![18, 20].contains(offset))
+        .for_each(|offset| again.register(message(offset), 1_000));
+    assert_eq!(pending(&again), expected);
+
+    queue.purge(None);
+    let mut info = mainstem_queue::Info::default();
+    queue.info(&mut info);
+    assert_eq!((info.messages, info.bytes, queue.needed_from()), (0, 0, 31));
+    assert!(queue.admits(1, 1));
+}
+
+#[test]
+fn what_only_a_removed_group_had_is_needed_until_a_new_one_knows_of_it() {
+    let mut queue = queue(&[], (0..30).map(message));
+    let gone = queue.open_group(&"gone".into(), 1_000).unwrap();
+    for lease in lease(&mut queue, 1, 30, 1_000) {
+        settle(&mut queue, lease.receipt, Verdict::Ack, 1_000).unwrap();
+    }
+    let settle_all = |queue: &mut Queue, group, is_settled: fn(u64) -> bool| {
+        let mut leases = Vec::new();
+        queue.lease(group, 1, 30, None, 1_000, &mut leases);
+        for lease in leases.into_iter().filter(|lease| is_settled(lease.receipt.offset)) {
+            let settlement = Settlement { receipt: lease.receipt, verdict: Verdict::Ack };
+            queue.settle(group, &settlement, 1_000, 0).unwrap();
+        }
+    };
+    settle_all(&mut queue, gone, |offset| offset % 2 == 0);
+    queue.set_at_once(4);
+    let late = queue.open_group(&"late".into(), 1_000).unwrap();
+    queue.remove_group(gone).unwrap();
+    let mut known = Vec::new();
+    queue.peek(late, 0, 99, &mut known);
+    assert!(queue.is_listing() && (1..5).contains(&known.len()), "{known:?}");
+    settle_all(&mut queue, late, |_| true);
+    assert_eq!(queue.needed_from(), 2 * known.len() as u64 + 1);
+    assert_eq!(queue.needed(0, 99).len(), 15 - known.len());
+    // A further one is given what the new one is to be given, and nothing else of the removed one.
+    queue.open_group(&"later".into(), 1_000).unwrap();
+    tend_all(&mut queue, 1_000);
+    assert!(!queue.is_listing());
+    let rest = 15 - known.len() as u64;
+    assert_eq!(
+        counts(&queue),
+        [("default", 0, 0), ("late", rest, 0), ("later", rest, 0)].map(|(name, ready, blocked)| (
+            name.into(),
+            ready,
+            blocked
+        ))
+    );
+}
+
+#[test]
 fn a_group_that_is_removed_lets_its_messages_go_in_steps() {
     let mut queue = queue(&[], (0..50).map(message));
     queue.set_at_once(10);

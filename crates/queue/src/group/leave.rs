@@ -16,6 +16,7 @@ impl Group {
                 return self.finish(shared, offset, now_ms);
             }
         }
+        shared.pool.keep_for_late(offset);
         self.quit_line(shared, offset, now_ms);
         self.last_number += 1;
         let number = self.last_number;

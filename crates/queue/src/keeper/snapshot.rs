@@ -95,6 +95,11 @@ impl Keeper {
         }
         let mut part = Vec::new();
         if self.queue.walk(&mut unfinished.walk, self.tuning.at_once, &mut part).is_some() {
+            if part.is_empty() {
+                // It is to come later.
+                self.unfinished = Some(unfinished);
+                return;
+            }
             match self.append_keyed(store, PART, &part, now_ms) {
                 Some(Appended { ticket, .. }) => {
                     self.in_flight.push_back(Flight { ticket, what: Written::Part });

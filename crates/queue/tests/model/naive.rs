@@ -48,6 +48,10 @@ pub(crate) struct Counters {
 pub(crate) struct Group {
     pub(crate) name: String,
     pub(crate) messages: BTreeMap<u64, Message>,
+    /// What it is still to be given, which was there before it or came since.
+    pub(crate) late: BTreeSet<u64>,
+    /// Whether there may be nothing of that in spite of what the queue has still to look at.
+    pub(crate) is_new: bool,
     last_number: u64,
     taken_to: u64,
     /// Which flush says that a number leaves.
@@ -65,6 +69,8 @@ pub(crate) struct Naive {
     /// All messages that were ever registered.
     metas: BTreeMap<u64, Meta>,
     pub(crate) groups: Vec<Group>,
+    /// Groups that are removed, of which not all has been let go.
+    pub(crate) remains: Vec<Group>,
     pub(crate) registered_to: u64,
     seen: Vec<(Box<[u8]>, u64)>,
     movers: BTreeMap<Box<str>, u64>,
@@ -81,7 +87,8 @@ impl Naive {
         Self {
             config,
             metas: BTreeMap::new(),
-            groups: vec![Group::new("default", 0)],
+            groups: vec![Group { is_new: false, ..Group::new("default", 0) }],
+            remains: Vec::new(),
             registered_to: 0,
             seen: Vec::new(),
             movers: BTreeMap::new(),
@@ -110,8 +117,11 @@ impl Naive {
         again.config = config.clone();
         (again.flushed, again.durable, again.duplicates) = (0, 0, 0);
         again.metas.clear();
+        again.remains.clear();
         for group in &mut again.groups {
             group.messages.clear();
+            group.late.clear();
+            group.is_new = false;
             group.awaiting.clear();
             group.turning.clear();
             group.number_flush.clear();
@@ -124,7 +134,9 @@ impl Naive {
             }
             again.metas.insert(offset, meta.clone());
             for at in 0..again.groups.len() {
-                let Some(old) = self.groups[at].messages.get(&offset) else { continue };
+                let group = &self.groups[at];
+                let late = group.late.contains(&offset).then_some(&NEW);
+                let Some(old) = group.messages.get(&offset).or(late) else { continue };
                 let mut message = old.clone();
                 if !matches!(message.state, State::Leaving { .. }) {
                     message.state = State::Idle;
@@ -228,7 +240,11 @@ impl Naive {
         }
         self.metas.insert(meta.offset, meta.clone());
         for group in &mut self.groups {
-            group.messages.insert(meta.offset, NEW);
+            if group.late.is_empty() {
+                group.messages.insert(meta.offset, NEW);
+            } else {
+                group.late.insert(meta.offset);
+            }
         }
         self.settle_down(now_ms);
         self.enforce_limits(OUSTED_AT_ONCE, now_ms);
@@ -260,10 +276,21 @@ impl Naive {
         group.messages.insert(offset, message);
     }
 
+    /// Those too of which not all has been let go.
+    fn all_groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().chain(&self.remains)
+    }
+
+    /// Whether some group has not settled a message, or is still to be given it.
+    fn is_there(&self, offset: u64) -> bool {
+        let mut all = self.all_groups();
+        all.any(|group| group.messages.contains_key(&offset) || group.late.contains(&offset))
+    }
+
     /// Messages that do not leave everywhere, and their bytes.
     fn staying(&self) -> (u64, u64) {
         let stays = |offset: &u64| {
-            let mut states = self.groups.iter().filter_map(|group| group.messages.get(offset));
+            let mut states = self.all_groups().filter_map(|group| group.messages.get(offset));
             states.any(|message| !matches!(message.state, State::Leaving { .. }))
         };
         let staying = self.metas.iter().filter(|(offset, _)| stays(offset));
@@ -282,8 +309,8 @@ impl Naive {
                 return;
             }
             let is_free = |offset: &u64| {
-                let mut states = self.groups.iter().filter_map(|group| group.messages.get(offset)).peekable();
-                states.peek().is_some()
+                let mut states = self.all_groups().filter_map(|group| group.messages.get(offset));
+                self.is_there(*offset)
                     && states.all(|message| matches!(message.state, State::Idle | State::Delayed { .. }))
             };
             let Some(oldest) = self.metas.keys().copied().find(is_free) else { return };
@@ -460,6 +487,8 @@ impl Naive {
 
     pub(crate) fn tend(&mut self, now_ms: u64) {
         self.line_up(usize::MAX, now_ms);
+        self.join_all(now_ms);
+        self.remains.clear();
         for at in 0..self.groups.len() {
             let mut due: Vec<(u64, u64)> = Vec::new();
             for (&offset, message) in &self.groups[at].messages {
@@ -537,7 +566,7 @@ impl Naive {
 
     // --- operators
 
-    pub(crate) fn open_group(&mut self, name: &str, now_ms: u64) {
+    pub(crate) fn open_group(&mut self, name: &str) {
         if self.index(name).is_some() {
             return;
         }
@@ -549,12 +578,20 @@ impl Naive {
                     .messages
                     .iter()
                     .filter(|(_, message)| !matches!(message.state, State::Leaving { .. }));
-                fresh.messages.extend(staying.map(|(&offset, _)| (offset, NEW)));
+                fresh.late.extend(staying.map(|(&offset, _)| offset));
+                fresh.late.extend(&group.late);
             }
         }
-        let offsets: Vec<u64> = fresh.messages.keys().copied().collect();
-        let at = self.groups.len();
         self.groups.push(fresh);
+    }
+
+    /// Gives a group the first so many messages of those that it is still to be given.
+    pub(crate) fn join(&mut self, at: usize, most: usize, now_ms: u64) {
+        let offsets: Vec<u64> = self.groups[at].late.iter().copied().take(most).collect();
+        for &offset in &offsets {
+            self.groups[at].late.remove(&offset);
+            self.groups[at].messages.insert(offset, NEW);
+        }
         self.settle_down(now_ms);
         for offset in offsets {
             if self.expires_ms(&self.metas[&offset]) <= now_ms {
@@ -564,24 +601,40 @@ impl Naive {
         self.settle_down(now_ms);
     }
 
+    /// Gives all groups all that they are still to be given.
+    pub(crate) fn join_all(&mut self, now_ms: u64) {
+        (0..self.groups.len()).for_each(|at| self.join(at, usize::MAX, now_ms));
+        self.groups.iter_mut().for_each(|group| group.is_new = false);
+    }
+
+    /// Whether a message has expired.
+    pub(crate) fn has_expired(&self, offset: u64, now_ms: u64) -> bool {
+        self.expires_ms(&self.metas[&offset]) <= now_ms
+    }
+
     pub(crate) fn remove_group(&mut self, at: usize) {
         let gone = self.groups.remove(at);
         self.last_number = self.last_number.max(gone.last_number);
+        self.remains.push(gone);
     }
 
     pub(crate) fn purge(&mut self, group: Option<usize>) -> u64 {
-        let all = self.staying().0;
+        let before = self.staying().0;
         let mut purged = 0;
         for at in (0..self.groups.len()).filter(|&at| group.is_none_or(|group| group == at)) {
             let messages = self.groups[at].messages.iter();
             let staying = messages.filter(|(_, message)| !matches!(message.state, State::Leaving { .. }));
             let offsets: Vec<u64> = staying.map(|(&offset, _)| offset).collect();
-            for offset in offsets {
+            let late = std::mem::take(&mut self.groups[at].late);
+            for &offset in &late {
+                self.groups[at].messages.insert(offset, NEW);
+            }
+            for offset in offsets.into_iter().chain(late) {
                 self.finish(at, offset);
                 purged += 1;
             }
         }
-        if group.is_none() { all } else { purged }
+        if group.is_none() { before - self.staying().0 } else { purged }
     }
 
     /// Goes on to `most` messages.
@@ -669,7 +722,8 @@ impl Naive {
             let is_over = self.expires_ms(meta) <= now_ms
                 || meta.offset >= self.registered_to
                 || self.dropped.contains(&meta.offset);
-            if !is_over && !self.groups[at].messages.contains_key(&meta.offset) {
+            let group = &self.groups[at];
+            if !is_over && !group.messages.contains_key(&meta.offset) && !group.late.contains(&meta.offset) {
                 self.metas.insert(meta.offset, meta.clone());
                 self.groups[at].messages.insert(meta.offset, NEW);
                 if self.key(at, meta.offset).is_some() {
@@ -683,14 +737,16 @@ impl Naive {
     }
 
     pub(crate) fn needed_from(&self) -> u64 {
-        let first = self.groups.iter().filter_map(|group| group.messages.keys().next()).min();
-        first.copied().unwrap_or(self.registered_to)
+        let firsts = |group: &'_ Group| {
+            let firsts = [group.messages.keys().next().copied(), group.late.first().copied()];
+            firsts.into_iter().flatten().min()
+        };
+        self.groups.iter().filter_map(firsts).min().unwrap_or(self.registered_to)
     }
 
     /// Unsettled messages and their bytes.
     pub(crate) fn size(&self) -> (u64, u64) {
-        let is_there = |offset: &u64| self.groups.iter().any(|group| group.messages.contains_key(offset));
-        let there = self.metas.iter().filter(|(offset, _)| is_there(offset));
+        let there = self.metas.iter().filter(|(offset, _)| self.is_there(**offset));
         there.fold((0, 0), |(count, bytes), (_, meta)| (count + 1, bytes + u64::from(meta.bytes)))
     }
 }
@@ -700,6 +756,8 @@ impl Group {
         Self {
             name: name.into(),
             messages: BTreeMap::new(),
+            late: BTreeSet::new(),
+            is_new: true,
             last_number,
             taken_to: 0,
             number_flush: BTreeMap::new(),

@@ -45,7 +45,13 @@ pub(crate) enum Op {
     TakeLeaving(usize),
     GiveBack(usize),
     Left(usize),
-    OpenGroup(usize),
+    /// In steps of so many messages.
+    OpenGroup {
+        group: usize,
+        at_once: usize,
+    },
+    /// Gives new groups some of what they are still to be given.
+    Join(usize),
     RemoveGroup(usize),
     Purge(Option<usize>),
     Redrive(u64),
@@ -153,7 +159,9 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (1..4_usize).prop_map(Op::TakeLeaving),
         1 => any::<usize>().prop_map(Op::GiveBack),
         4 => any::<usize>().prop_map(Op::Left),
-        2 => (1..3_usize).prop_map(Op::OpenGroup),
+        4 => (1..3_usize, prop_oneof![1..6_usize, Just(1_000)])
+            .prop_map(|(group, at_once)| Op::OpenGroup { group, at_once }),
+        6 => (1..6_usize).prop_map(Op::Join),
         1 => (1..3_usize).prop_map(Op::RemoveGroup),
         1 => weighted(0.5, 0..3_usize).prop_map(Op::Purge),
         2 => (1..4_u64).prop_map(Op::Redrive),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::ask::{GroupInfo, Info, Reason};
+use crate::ask::{GroupInfo, GroupName, Info, Reason};
 use crate::event::Event;
 use crate::group::{Group, State};
 use crate::machine::{GroupId, Queue, THINGS_PER_MOVE};
@@ -13,6 +13,12 @@ use crate::shared::Shared;
 const FREED_PER_MESSAGE: usize = 8;
 
 impl Queue {
+    /// The group that has most to settle, and how much.
+    pub fn most_behind(&self) -> Option<(&GroupName, u64)> {
+        let groups = self.groups.values().map(|group| (&group.name, group.pending.len()));
+        groups.max_by_key(|(_, pending)| *pending)
+    }
+
     /// Settles all messages of a group, or of all groups, whoever has them; but none that leave. How many there were.
     pub fn purge(&mut self, group: Option<GroupId>) -> u64 {
         let (mut next, mut purged) = (Some(0), 0);

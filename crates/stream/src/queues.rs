@@ -101,9 +101,32 @@ struct Open {
     due_ms: Option<u64>,
     /// It cannot be read, and that has been said.
     is_unreadable: bool,
+    /// Messages wait to be registered until others are settled, and that has been said when so many were not.
+    crowd_told: Option<u64>,
 }
 
 impl Open {
+    /// Says once which group holds up all others, when there is more than the queue knows at a time.
+    fn tell_crowd(&mut self) {
+        let queue = self.keeper.queue();
+        if !queue.is_crowded() && self.crowd_told.is_none() {
+            return;
+        }
+        let Some((group, pending)) = queue.most_behind() else { return };
+        match self.crowd_told {
+            // A tenth of it has gone: the next time is another one.
+            Some(told) if pending < told / 10 * 9 => self.crowd_told = None,
+            Some(_) => {}
+            None => {
+                let name = &self.topic.name;
+                log::warn!(
+                    "queue {name}: group {group} has {pending} messages to settle; later ones wait, for all groups"
+                );
+                self.crowd_told = Some(pending);
+            }
+        }
+    }
+
     /// Whoever waits for messages is not silent, and stays the active consumer if it is that.
     fn waiting_is_asking(&mut self, now_ms: u64) {
         if !self.keeper.queue().config().single_active_consumer {
@@ -294,6 +317,7 @@ impl Shard {
             departing: Departing::default(),
             due_ms: None,
             is_unreadable: false,
+            crowd_told: None,
         };
         self.queues.open.insert(id, open);
         self.queues.unopened.retain(|unopened| *unopened != id);
@@ -329,6 +353,7 @@ impl Shard {
             }
         }
         let Some(open) = self.queues.open.get_mut(&id) else { return false };
+        open.tell_crowd();
         open.waiting_is_asking(io.clock.unix_ms);
         open.keeper.tend(io.clock.unix_ms);
         self.go_on_with_chores(io, id);

@@ -326,10 +326,10 @@ impl Queue {
     /// Removes a group, with all that only it had not settled.
     ///
     /// # Errors
-    /// It is `default`, or is not there.
+    /// It is the only one, without which nobody would be given what comes; or it is not there.
     pub fn remove_group(&mut self, group: GroupId) -> Result<(), Refusal> {
-        if group == GroupId::DEFAULT {
-            return Err(Refusal::Invalid("the group default cannot be removed".into()));
+        if self.groups.len() == 1 && self.groups.contains_key(&group.0) {
+            return Err(Refusal::Invalid("the only group of a queue cannot be removed".into()));
         }
         let mut gone = self.groups.remove(&group.0).ok_or(Refusal::UnknownGroup)?;
         gone.removed_before = self.next_group;

@@ -62,7 +62,7 @@ impl Queue {
         (if group.is_none() { staying - shared.pool.staying().0 } else { purged }, next)
     }
 
-    /// Lets up to `max` messages of the group `default` leave that another queue has moved here and nobody has: back to
+    /// Lets up to `max` messages of the oldest group, `default` unless that was removed, leave that another queue has moved here and nobody has: back to
     /// where they came from. Messages of a key leave in their order, behind one that is out they stay. How many leave.
     pub fn redrive(&mut self, max: u64, now_ms: u64) -> u64 {
         let (mut next, mut moved) = (Some(0), 0);
@@ -76,7 +76,7 @@ impl Queue {
     /// The same of some messages from an offset on, so that nothing else waits for long: how many leave, and where to go
     /// on.
     pub fn redrive_some(&mut self, from: u64, max: u64, now_ms: u64) -> (u64, Option<u64>) {
-        let Some(group) = self.groups.get_mut(&GroupId::DEFAULT.0) else { return (0, None) };
+        let Some(group) = self.groups.values_mut().next() else { return (0, None) };
         group.redrive(&mut self.shared, from, max, self.at_once, now_ms)
     }
 

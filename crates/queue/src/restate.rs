@@ -45,6 +45,7 @@ impl Queue {
         for (who, number) in self.seen.movers() {
             recorder.record(&Event::Moved { who, number });
         }
+        self.record_lack_of_default(&mut recorder);
         for group in self.groups.values() {
             let Group { id, ref name, last_number, .. } = *group;
             recorder.record(&Event::Group { group: id, name, last_number });

@@ -114,11 +114,20 @@ impl Queue {
         for offsets in self.dropped.runs() {
             recorder.record(&Event::Dropped { offsets });
         }
+        self.record_lack_of_default(&mut recorder);
         for group in self.groups.values() {
             group.snapshot(self.shared.pool.late(group.id), &mut recorder);
         }
         // Nothing is pending since it is registered: each group says what is.
         recorder.flush(to, into);
+    }
+
+    /// A queue that is made again begins with the group `default`: it is to know if that has been removed.
+    pub(crate) fn record_lack_of_default(&self, recorder: &mut Recorder) {
+        let group = GroupId::DEFAULT.0;
+        if !self.groups.contains_key(&group) {
+            recorder.record(&Event::GroupRemoved { group });
+        }
     }
 }
 

@@ -159,10 +159,10 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (1..4_usize).prop_map(Op::TakeLeaving),
         1 => any::<usize>().prop_map(Op::GiveBack),
         4 => any::<usize>().prop_map(Op::Left),
-        4 => (1..3_usize, prop_oneof![1..6_usize, Just(1_000)])
+        4 => (0..3_usize, prop_oneof![1..6_usize, Just(1_000)])
             .prop_map(|(group, at_once)| Op::OpenGroup { group, at_once }),
         6 => (1..6_usize).prop_map(Op::Join),
-        1 => (1..3_usize).prop_map(Op::RemoveGroup),
+        1 => (0..3_usize).prop_map(Op::RemoveGroup),
         1 => weighted(0.5, 0..3_usize).prop_map(Op::Purge),
         2 => (1..4_u64).prop_map(Op::Redrive),
         2 => (0..3_usize, 0..30_u64, 1..10_u64).prop_map(|(group, from, len)| Op::Replay { group, from, len }),

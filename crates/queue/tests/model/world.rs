@@ -150,10 +150,13 @@ impl World {
             Op::Join(at_once) => self.join(at_once)?,
             Op::RemoveGroup(group) => {
                 if let Some((name, id, at)) = self.find(group) {
-                    self.queue.remove_group(id).map_err(|refusal| refusal.to_string())?;
-                    self.naive.remove_group(at);
-                    self.let_go();
-                    self.rules.removed(name);
+                    let is_the_only_one = self.naive.groups.len() == 1;
+                    same("refused", &self.queue.remove_group(id).is_err(), &is_the_only_one)?;
+                    if !is_the_only_one {
+                        self.naive.remove_group(at);
+                        self.let_go();
+                        self.rules.removed(name);
+                    }
                 }
             }
             Op::Purge(group) => self.purge(group)?,

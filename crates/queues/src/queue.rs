@@ -216,6 +216,9 @@ impl Queue {
         inner.register(side.at, now_ms)?;
         let Inner { store, queues, .. } = &mut *inner;
         let keeper = &mut queues[side.at].keeper;
+        if keeper.is_stuck() {
+            return Err(Refusal::Storage.into());
+        }
         keeper.tend(now_ms);
         let group = keeper.open_group(&side.group, now_ms)?;
         let taking = Taking { group, consumer: *consumer, max, bytes_max: usize::MAX, lease_ms: None };
@@ -224,6 +227,11 @@ impl Queue {
         keeper.lease(store, &taking, now_ms, |taken| {
             deliveries.push(Delivery::new(Arc::clone(side), taken));
         })?;
+        if !deliveries.is_empty() {
+            // Whoever ends the process with what it does to a message is to be counted. Loss of power may forget that:
+            // nobody waits for the disk.
+            inner.commit(now_ms);
+        }
         Ok(deliveries)
     }
 

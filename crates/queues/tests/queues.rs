@@ -1,53 +1,13 @@
 //! Queues in a directory: over the end of a process, with many threads, and with everything that may become of a message.
 
+mod support;
+
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use mainstem_queues::{Config, Durability, Error, Queue, Queues, Refusal, Settings};
-
-/// Time for which a test waits for what must come.
-const DEADLINE: Duration = Duration::from_secs(20);
-
-/// A directory that goes with its test.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("queues-{}-{number}", std::process::id());
-        Self(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name))
-    }
-
-    fn open(&self) -> Queues {
-        Queues::open(&self.0).unwrap()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("{}: {error}", self.0.display());
-        }
-    }
-}
-
-fn set(config: Config) -> Settings {
-    Settings { config, durability: Durability::Os }
-}
-
-fn take(queue: &Queue, max: usize) -> Vec<mainstem_queues::Delivery> {
-    queue.receive(max, Duration::ZERO).unwrap()
-}
-
-fn texts(deliveries: &[mainstem_queues::Delivery]) -> Vec<String> {
-    deliveries.iter().map(|delivery| String::from_utf8(delivery.value().to_vec()).unwrap()).collect()
-}
+use mainstem_queues::{Config, Durability, Error, Queues, Refusal, Settings};
+use support::{DEADLINE, Directory, set, take, texts};
 
 #[test]
 fn what_is_acknowledged_is_gone_for_good_and_the_rest_is_not() {
@@ -158,65 +118,4 @@ fn a_group_has_every_message_too() {
     let audit = jobs.group("audit");
     assert_eq!(texts(&take(&jobs, 1)), ["a"]);
     assert_eq!(texts(&take(&audit, 1)), ["a"]);
-}
-
-/// What the process does that is killed: puts numbers in, says which are confirmed, works some off and says so.
-fn be_killed(directory: &str) {
-    let jobs = Queues::open(directory).unwrap().queue("jobs", set(Config::default())).unwrap();
-    for number in 0_u64.. {
-        jobs.enqueue(&number.to_le_bytes()).unwrap();
-        println!("sent {number}");
-        if number % 3 == 0 {
-            for delivery in take(&jobs, 1) {
-                let taken = u64::from_le_bytes(delivery.value().try_into().unwrap());
-                delivery.ack().unwrap();
-                println!("done {taken}");
-            }
-        }
-    }
-}
-
-#[test]
-fn a_killed_process_has_lost_nothing_that_was_confirmed() {
-    const DIRECTORY: &str = "MAINSTEM_QUEUES_KILLED";
-    if let Ok(directory) = std::env::var(DIRECTORY) {
-        return be_killed(&directory);
-    }
-    let directory = Directory::new();
-    let (mut sent, mut done) = (Vec::new(), Vec::new());
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["a_killed_process_has_lost_nothing_that_was_confirmed", "--exact", "--nocapture"])
-        .env(DIRECTORY, &directory.0)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let note = |line: &str, sent: &mut Vec<u64>, done: &mut Vec<u64>| match line.split_once(' ') {
-        Some(("sent", number)) => sent.extend(number.parse::<u64>().ok()),
-        Some(("done", number)) => done.extend(number.parse::<u64>().ok()),
-        _ => {}
-    };
-    while sent.len() < 2_000 {
-        note(&lines.next().unwrap().unwrap(), &mut sent, &mut done);
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    // The last line may be torn.
-    let rest: Vec<String> = lines.map_while(Result::ok).collect();
-    for line in rest.iter().rev().skip(1) {
-        note(line, &mut sent, &mut done);
-    }
-    let jobs = directory.open().queue("jobs", set(Config::default())).unwrap();
-    let left = take(&jobs, usize::MAX);
-    let left: Vec<u64> =
-        left.iter().map(|delivery| u64::from_le_bytes(delivery.value().try_into().unwrap())).collect();
-    assert!(!done.is_empty());
-    for number in &done {
-        assert!(!left.contains(number), "{number} was acknowledged and came back");
-    }
-    let last_done = done.iter().max().unwrap();
-    for number in sent.iter().filter(|number| *number > last_done) {
-        // One more may have been acknowledged and not said so.
-        assert!(left.contains(number) || *number == last_done + 1, "{number} was confirmed and is lost");
-    }
 }

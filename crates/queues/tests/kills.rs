@@ -1,0 +1,119 @@
+//! Processes that end in the middle of something. Each test runs itself once more as the process that ends.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+
+use mainstem_queues::{Config, Durability, Queue, Queues, Settings};
+use support::{DEADLINE, Directory, again, set, take, texts};
+
+/// Tells a process that it is to end, and what with.
+const TASK: &str = "MAINSTEM_QUEUES_TASK";
+/// What an aborted process has ended by.
+const SIGABRT: i32 = 6;
+
+const DELIVERIES: u32 = 3;
+
+fn worn(queues: &Queues, durability: Durability) -> Queue {
+    let config = Config { max_deliveries: DELIVERIES, ..Config::default() };
+    queues.queue("jobs", Settings { config, durability }).unwrap()
+}
+
+fn durability(name: &str) -> Durability {
+    if name == "os" { Durability::Os } else { Durability::Fsync }
+}
+
+/// What a process does that a message ends: takes it, says how often that was done, and aborts.
+fn be_aborted(task: &str) {
+    let (name, directory) = task.split_once(' ').unwrap();
+    let jobs = worn(&Queues::open(directory).unwrap(), durability(name));
+    let taken = take(&jobs, 9);
+    let counts: Vec<u32> = taken.iter().map(|delivery| delivery.receipt().count).collect();
+    println!("counted {counts:?}");
+    std::process::abort();
+}
+
+#[test]
+fn a_message_that_ends_its_process_is_counted_and_becomes_a_dead_letter() {
+    const TEST: &str = "a_message_that_ends_its_process_is_counted_and_becomes_a_dead_letter";
+    if let Ok(task) = std::env::var(TASK) {
+        return be_aborted(&task);
+    }
+    for name in ["os", "fsync"] {
+        let directory = Directory::new();
+        worn(&directory.open(), durability(name)).enqueue_batch(["one", "two"]).unwrap();
+        for life in 1..=DELIVERIES {
+            let task = format!("{name} {}", directory.path());
+            let ended = again(TEST, TASK, &task).wait_with_output().unwrap();
+            assert_eq!(ended.status.signal(), Some(SIGABRT));
+            let said = String::from_utf8(ended.stdout).unwrap();
+            assert!(said.contains(&format!("counted [{life}, {life}]")), "{name}, life {life}: {said}");
+        }
+        let queues = directory.open();
+        let jobs = worn(&queues, durability(name));
+        assert!(take(&jobs, 9).is_empty(), "they were delivered as often as they may be");
+        let config = Config { max_deliveries: 0, ..Config::default() };
+        let dead = queues.queue("jobs.dead", Settings { config, durability: durability(name) }).unwrap();
+        let mut letters = dead.receive(9, DEADLINE).unwrap();
+        letters.extend(dead.receive(1, if letters.len() < 2 { DEADLINE } else { Duration::ZERO }).unwrap());
+        assert_eq!(texts(&letters), ["one", "two"]);
+    }
+}
+
+/// What the process does that is killed: puts numbers in, says which are confirmed, works some off and says so.
+fn be_killed(directory: &str) {
+    let jobs = Queues::open(directory).unwrap().queue("jobs", set(Config::default())).unwrap();
+    for number in 0_u64.. {
+        jobs.enqueue(&number.to_le_bytes()).unwrap();
+        println!("sent {number}");
+        if number % 3 == 0 {
+            for delivery in take(&jobs, 1) {
+                let taken = u64::from_le_bytes(delivery.value().try_into().unwrap());
+                delivery.ack().unwrap();
+                println!("done {taken}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_has_lost_nothing_that_was_confirmed() {
+    const TEST: &str = "a_killed_process_has_lost_nothing_that_was_confirmed";
+    if let Ok(directory) = std::env::var(TASK) {
+        return be_killed(&directory);
+    }
+    let directory = Directory::new();
+    let (mut sent, mut done) = (Vec::new(), Vec::new());
+    let mut child = again(TEST, TASK, directory.path());
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let note = |line: &str, sent: &mut Vec<u64>, done: &mut Vec<u64>| match line.split_once(' ') {
+        Some(("sent", number)) => sent.extend(number.parse::<u64>().ok()),
+        Some(("done", number)) => done.extend(number.parse::<u64>().ok()),
+        _ => {}
+    };
+    while sent.len() < 2_000 {
+        note(&lines.next().unwrap().unwrap(), &mut sent, &mut done);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The last line may be torn.
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    for line in rest.iter().rev().skip(1) {
+        note(line, &mut sent, &mut done);
+    }
+    let jobs = directory.open().queue("jobs", set(Config::default())).unwrap();
+    let left = take(&jobs, usize::MAX);
+    let left: Vec<u64> =
+        left.iter().map(|delivery| u64::from_le_bytes(delivery.value().try_into().unwrap())).collect();
+    assert!(!done.is_empty());
+    for number in &done {
+        assert!(!left.contains(number), "{number} was acknowledged and came back");
+    }
+    let last_done = done.iter().max().unwrap();
+    for number in sent.iter().filter(|number| *number > last_done) {
+        // One more may have been acknowledged and not said so.
+        assert!(left.contains(number) || *number == last_done + 1, "{number} was confirmed and is lost");
+    }
+}

@@ -245,6 +245,15 @@ impl Config {
         Ok(config)
     }
 
+    /// Whether it is what [`Config::from_pairs`] can make: each value within its bounds.
+    ///
+    /// # Errors
+    /// The first value that its key does not take.
+    pub fn check(&self) -> Result<(), Fault> {
+        let pairs = self.pairs();
+        Self::from_pairs(pairs.iter().map(|(name, value)| (*name, value.as_str()))).map(drop)
+    }
+
     /// All keys with what they are set to, in order.
     pub fn pairs(&self) -> BTreeMap<&'static str, String> {
         KEYS.iter().map(|key| (key.name, (key.get)(self))).collect()
@@ -272,6 +281,13 @@ mod tests {
         let shown = config.pairs();
         assert_eq!(Config::from_pairs(shown.iter().map(|(key, value)| (*key, value.as_str()))), Ok(config));
         assert!(KEYS.is_sorted_by_key(|key| key.name));
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_no_configuration() {
+        assert_eq!(Config::default().check(), Ok(()));
+        let fault = Config { backoff_jitter_percent: 255, ..Config::default() }.check().unwrap_err();
+        assert_eq!(fault.0, "backoff-jitter-percent: \"255\": it must be 0 to 100");
     }
 
     #[test]

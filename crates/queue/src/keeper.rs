@@ -127,8 +127,7 @@ impl Keeper {
         config: Config,
         decompress: Decompress,
     ) -> Result<Self, Error> {
-        let options = Options { durability, segment_bytes: SEGMENT_BYTES, ..Options::default() };
-        let state = store.open(name, &options)?;
+        let state = store.open(name, &options(durability))?;
         let mut found = Found::new(config);
         read_all(store, state, |record| found.take(record))?;
         let State { mut queue, asides, bytes } = found.into_state();
@@ -163,6 +162,20 @@ impl Keeper {
             has_failed: false,
             tuning: Tuning::default(),
         })
+    }
+
+    /// Lets what happens from now on be kept as `durability` says, in the log `name` that it was opened with.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn set_durability(
+        &mut self,
+        store: &mut dyn Store,
+        name: &str,
+        durability: Durability,
+    ) -> Result<(), Error> {
+        self.state = store.open(name, &options(durability))?;
+        Ok(())
     }
 
     /// Sets when it does what it does now and then.
@@ -255,6 +268,11 @@ impl Keeper {
     pub fn state_log(&self) -> LogId {
         self.state
     }
+}
+
+/// How the log of a queue's state is kept.
+fn options(durability: Durability) -> Options {
+    Options { durability, segment_bytes: SEGMENT_BYTES, ..Options::default() }
 }
 
 /// Key, value and headers, bytes.

@@ -39,6 +39,12 @@ impl From<Refusal> for Error {
     }
 }
 
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
 impl From<mainstem_log::Error> for Error {
     fn from(error: mainstem_log::Error) -> Self {
         Self::Store(error)

@@ -37,16 +37,25 @@
 //! - A delivery that is dropped without a verdict goes back.
 //!
 //! # Files
-//! `queue` and `delivery` are what programs hold · `common` the store and all queues behind one lock · `error`.
+//! `queue` and `delivery` are what programs hold · `settings` what a queue is set to · `common` all queues behind one lock, and the
+//! thread that does what is due by itself · `inner` the store and its queues · `depart` messages that go to another queue ·
+//! `signal` what threads wait for · `error`.
 
 mod common;
 mod delivery;
+mod depart;
 mod error;
+mod inner;
 mod queue;
+mod settings;
+mod signal;
+#[cfg(test)]
+mod tests;
 
-pub use common::{Queues, Settings};
+pub use common::Queues;
 pub use delivery::Delivery;
 pub use error::Error;
 pub use mainstem_log::{Durability, Header, put_headers};
-pub use mainstem_queue::{Config, Info, Refusal};
+pub use mainstem_queue::{Config, Fault, GroupInfo, Info, Overflow, Receipt, Refusal, Start};
 pub use queue::{Message, Queue};
+pub use settings::Settings;

@@ -9,9 +9,10 @@ use mainstem_log::{Appended, Store as _};
 use mainstem_queue::{DEFAULT_GROUP, GroupName, Info, Refusal, Settlement, Taking, Verdict};
 use smallvec::SmallVec;
 
-use crate::common::{Inner, Queues, now_ms};
+use crate::common::{Queues, now_ms};
 use crate::delivery::Delivery;
 use crate::error::Error;
+use crate::inner::Inner;
 
 /// Encoded headers of a message that has none.
 const NO_HEADERS: &[u8] = &[0];

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mainstem_queues::{Config, Durability, Error, Queues, Refusal, Settings};
-use support::{DEADLINE, Directory, set, take, texts};
+use support::{DEADLINE, Directory, becomes, set, take, take_one, text, texts};
 
 #[test]
 fn what_is_acknowledged_is_gone_for_good_and_the_rest_is_not() {
@@ -118,4 +118,36 @@ fn a_group_has_every_message_too() {
     let audit = jobs.group("audit");
     assert_eq!(texts(&take(&jobs, 1)), ["a"]);
     assert_eq!(texts(&take(&audit, 1)), ["a"]);
+}
+
+#[test]
+fn a_dead_letter_queue_that_has_made_itself_takes_the_settings_given_later() {
+    let directory = Directory::new();
+    let queues = directory.open();
+    let jobs = queues.queue("jobs", set(Config::default())).unwrap();
+    jobs.enqueue("a").unwrap();
+    take_one(&jobs).reject().unwrap();
+    assert!(becomes(|| jobs.info().messages == 0), "it has arrived elsewhere");
+    let config = Config { max_deliveries: 1, ttl_ms: 3_600_000, ..Config::default() };
+    let dead = queues.queue("jobs.dead", set(config.clone())).unwrap();
+    let settings = dead.info().settings;
+    let of = |name: &str| settings.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    assert_eq!((of("max-deliveries"), of("ttl-ms")), (Some("1"), Some("3600000")));
+    take_one(&dead).nack(Some(Duration::ZERO)).unwrap();
+    let deader = queues.queue("jobs.dead.dead", set(config)).unwrap();
+    assert_eq!(text(&take_one(&deader)), "a", "it was delivered as often as it may be");
+}
+
+#[test]
+fn a_queue_cannot_be_set_to_what_makes_no_sense() {
+    let directory = Directory::new();
+    let queues = directory.open();
+    let jobs = queues.queue("jobs", set(Config::default())).unwrap();
+    let odd = Config { backoff_jitter_percent: 255, ..Config::default() };
+    let fault = queues.queue("jobs", set(odd)).unwrap_err();
+    assert!(matches!(fault, Error::Fault(_)), "{fault}");
+    assert!(fault.to_string().contains("backoff-jitter-percent"), "{fault}");
+    assert!(matches!(queues.queue("no/name", set(Config::default())), Err(Error::Fault(_))));
+    let settings = jobs.info().settings;
+    assert!(settings.contains(&("backoff-jitter-percent".into(), "20".into())), "it is as it was");
 }

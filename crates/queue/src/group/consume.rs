@@ -223,7 +223,23 @@ fn backoff_ms(shared: &Shared, count: u32, random: u32) -> u64 {
     let doubled = u32::min(count.saturating_sub(1), 63);
     let delay_ms = u128::from(config.backoff_ms) << doubled;
     let delay_ms = delay_ms.min(config.backoff_max_ms.into());
-    let most = delay_ms * u128::from(config.backoff_jitter_percent) / 100;
+    let most = delay_ms * u128::from(config.backoff_jitter_percent.min(100)) / 100;
     let jitter = (most * u128::from(random)) >> 32;
-    u64::try_from(delay_ms - jitter).unwrap_or(u64::MAX)
+    u64::try_from(delay_ms.saturating_sub(jitter)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn no_setting_makes_a_wait_negative_or_endless() {
+        let config = Config { backoff_jitter_percent: 255, backoff_ms: 1_000, ..Config::default() };
+        assert_eq!(backoff_ms(&Shared::new(config), 1, u32::MAX), 1);
+        let most = u64::MAX;
+        let config =
+            Config { backoff_jitter_percent: 0, backoff_ms: most, backoff_max_ms: most, ..Config::default() };
+        assert_eq!(backoff_ms(&Shared::new(config), u32::MAX, 0), most);
+    }
 }

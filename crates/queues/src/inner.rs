@@ -1,0 +1,188 @@
+//! The store and its queues, as the one who has the lock sees them.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
+
+use mainstem_compress::batch::plain;
+use mainstem_disk::SegmentStore;
+use mainstem_log::{
+    Appended, Batch, BatchBuilder, BatchHeader, Completion, LogId, Options, Store as _, Ticket,
+};
+use mainstem_queue::Keeper;
+
+use crate::common::{PLAIN_BYTES_MAX, now_ms};
+use crate::error::Error;
+use crate::settings::Settings;
+
+/// Size of a segment of messages, bytes.
+const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+/// Names of logs: of messages, and of what has become of them.
+const MESSAGES: &str = "m-";
+const STATE: &str = "q-";
+
+fn decompress(batch: &Batch<'_>) -> Option<Vec<u8>> {
+    plain(batch, PLAIN_BYTES_MAX).ok().map(std::borrow::Cow::into_owned)
+}
+
+/// The store and its queues.
+pub(crate) struct Inner {
+    pub(crate) store: SegmentStore,
+    pub(crate) queues: Vec<One>,
+    by_name: BTreeMap<String, usize>,
+    completions: Vec<Completion>,
+    seed: u64,
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(crate) struct One {
+    pub(crate) name: String,
+    pub(crate) keeper: Keeper,
+    pub(crate) messages: LogId,
+    pub(crate) builder: BatchBuilder,
+    /// The last append that failed.
+    failed: Option<Ticket>,
+    /// What is on its way to another queue: its group, number, and where it went.
+    pub(crate) leaving: Vec<(mainstem_queue::GroupId, u64, usize, Appended)>,
+}
+
+impl One {
+    /// What has become of an append: nothing if that is not known yet.
+    pub(crate) fn outcome(&self, store: &SegmentStore, appended: Appended) -> Option<Result<(), Error>> {
+        if self.failed.is_some_and(|failed| appended.ticket <= failed) {
+            return Some(Err(Error::Refused(mainstem_queue::Refusal::Storage)));
+        }
+        (store.status(self.messages).committed > appended.base_offset).then_some(Ok(()))
+    }
+}
+
+impl Inner {
+    pub(crate) fn new(store: SegmentStore) -> Self {
+        Self { store, queues: Vec::new(), by_name: BTreeMap::new(), completions: Vec::new(), seed: 1 }
+    }
+
+    /// The queue of this name, if somebody has opened it.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The queue of this name, made if it is not there, with these settings from now on.
+    pub(crate) fn open(&mut self, name: &str, settings: Settings) -> Result<usize, Error> {
+        let Settings { config, durability } = settings;
+        let options = Options { durability, segment_bytes: SEGMENT_BYTES, ..Options::default() };
+        // If it is open, it gets the options all the same.
+        let messages = self.store.open(&format!("{MESSAGES}{name}"), &options)?;
+        let state = format!("{STATE}{name}");
+        if let Some(at) = self.find(name) {
+            let keeper = &mut self.queues[at].keeper;
+            keeper.set_durability(&mut self.store, &state, durability)?;
+            keeper.queue_mut().configure(config, now_ms());
+            return Ok(at);
+        }
+        let mut keeper = Keeper::open(&mut self.store, &state, messages, durability, config, decompress)?;
+        // What hashes are keyed with is random, and different for each.
+        keeper.begin_life(RandomState::new().hash_one(name) as u32);
+        let at = self.queues.len();
+        self.by_name.insert(name.to_owned(), at);
+        self.queues.push(One {
+            name: name.to_owned(),
+            keeper,
+            messages,
+            builder: BatchBuilder::default(),
+            failed: None,
+            leaving: Vec::new(),
+        });
+        self.register(at, now_ms())?;
+        Ok(at)
+    }
+
+    /// Makes what is durable known to the queue.
+    pub(crate) fn register(&mut self, at: usize, now_ms: u64) -> Result<(), Error> {
+        let one = &mut self.queues[at];
+        let to = self.store.status(one.messages).committed;
+        while one.keeper.register(&mut self.store, to, now_ms, BatchHeader::is_control)? {}
+        Ok(())
+    }
+
+    /// Appends a batch that has been put together in the queue's builder.
+    pub(crate) fn append(&mut self, at: usize) -> Result<Appended, Error> {
+        let one = &mut self.queues[at];
+        let batch = one.builder.finish_sound();
+        let appended = self.store.append_sound(one.messages, batch)?;
+        one.keeper.appended(batch, appended.base_offset);
+        Ok(appended)
+    }
+
+    /// A number for what is left to chance.
+    pub(crate) fn random(&mut self) -> u32 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.seed >> 32) as u32
+    }
+
+    /// Sets all that has happened on its way to the disk.
+    pub(crate) fn commit(&mut self, now_ms: u64) {
+        for one in &mut self.queues {
+            one.keeper.store_events(&mut self.store, now_ms);
+        }
+        self.store.commit();
+    }
+
+    /// Takes note of what the disk has done.
+    pub(crate) fn poll(&mut self, now_ms: u64) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.store.completions(&mut completions);
+        for completion in completions.drain(..) {
+            for one in &mut self.queues {
+                if one.messages == completion.log && completion.outcome.is_err() {
+                    one.failed = Some(completion.ticket);
+                }
+                one.keeper.arrived(&mut self.store, &completion, now_ms);
+            }
+        }
+        self.completions = completions;
+    }
+
+    /// Does what is due in all queues. Returns whether something goes on, and when something is due next, ms since
+    /// 1970.
+    pub(crate) fn go_on(&mut self) -> (bool, u64) {
+        let now_ms = now_ms();
+        self.poll(now_ms);
+        for at in 0..self.queues.len() {
+            if let Err(error) = self.register(at, now_ms) {
+                log::error!("queue {}: its messages cannot be read: {error}", self.queues[at].name);
+                continue;
+            }
+            let one = &mut self.queues[at];
+            one.keeper.tend(now_ms);
+            self.arrive(at);
+            if let Err(error) = self.depart(at) {
+                log::warn!("queue {}: messages cannot leave yet: {error}", self.queues[at].name);
+            }
+            self.trim(at);
+        }
+        self.commit(now_ms);
+        let goes_on = |one: &One| !one.leaving.is_empty() || one.keeper.queue().flush_is_due();
+        let dues = self.queues.iter().filter_map(|one| one.keeper.queue().next_due());
+        (self.queues.iter().any(goes_on), dues.min().unwrap_or(u64::MAX))
+    }
+
+    /// Lets what is not needed any more go from the disk.
+    fn trim(&mut self, at: usize) {
+        let one = &mut self.queues[at];
+        let retention_ms = one.keeper.queue().config().retention_ms;
+        let mut keep_from = u64::MAX;
+        if retention_ms > 0 {
+            let oldest_ms = now_ms().saturating_sub(retention_ms).cast_signed();
+            match self.store.find_time(one.messages, oldest_ms) {
+                Ok(Some(found)) => keep_from = found.offset,
+                Ok(None) => {}
+                Err(_) => return,
+            }
+        }
+        if let Some(offset) = one.keeper.take_trim(&mut self.store, keep_from)
+            && let Err(error) = self.store.truncate_prefix(one.messages, offset)
+        {
+            log::warn!("queue {}: settled messages are not removed: {error}", one.name);
+        }
+    }
+}

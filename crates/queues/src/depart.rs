@@ -1,7 +1,7 @@
 //! Messages that leave a queue for another: dead letters, and those sent back.
 
-use mainstem_log::{Appended, BatchBuilder, Durability, Store as _};
-use mainstem_queue::{Config, MOVER, Moved, Origin, destination};
+use mainstem_log::{Appended, BatchBuilder, Durability, Ticket};
+use mainstem_queue::{Config, GroupId, Leaving, MOVER, Moved, Origin, destination};
 
 use crate::common::now_ms;
 use crate::error::Error;
@@ -10,6 +10,17 @@ use crate::settings::Settings;
 
 /// Messages that leave for another queue at once.
 const DEPARTURES: usize = 256;
+
+/// A message on its way to another queue.
+#[derive(Debug)]
+pub(crate) struct Departed {
+    /// The group that it leaves, and its number there.
+    group: GroupId,
+    number: u64,
+    /// Where it went, and the append that it is in.
+    there: usize,
+    ticket: Ticket,
+}
 
 impl Inner {
     /// Brings messages to the queues that they leave for.
@@ -39,7 +50,9 @@ impl Inner {
             match self.take_in(&to, &moved) {
                 Ok((there, appended)) => {
                     let one = &mut self.queues[at];
-                    one.leaving.push((leaving.group, leaving.number, there, appended));
+                    let Leaving { group, number, .. } = leaving;
+                    one.leaving.push(Departed { group, number, there, ticket: appended.ticket });
+                    self.queues[there].sent.wait();
                 }
                 Err(error) => {
                     self.queues[at].keeper.queue_mut().give_back_leaving(leaving.group, leaving.number);
@@ -59,29 +72,32 @@ impl Inner {
             let config = Config { max_deliveries: 0, ..Config::default() };
             self.open(name, Settings { config, durability: Durability::Fsync })?
         };
-        let one = &mut self.queues[at];
-        let mut builder = BatchBuilder::default();
         let Moved { key, value, headers } = moved;
+        let len = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
+        let bytes = (len(key) + len(value) + headers.len()) as u64;
+        let mut builder = BatchBuilder::default();
         builder.push_with_headers(now_ms().cast_signed(), key.as_deref(), value.as_deref(), headers);
         let origin = mainstem_log::Origin { producer_id: MOVER, ..mainstem_log::Origin::default() };
-        let batch = builder.finish_as(&origin);
-        let appended = self.store.append_sound(one.messages, batch)?;
-        one.keeper.appended(batch, appended.base_offset);
-        Ok((at, appended))
+        Ok((at, self.append(at, &mut builder, &origin, bytes)?))
     }
 
     /// Settles what has arrived elsewhere.
     pub(crate) fn arrive(&mut self, at: usize) {
         let leaving = std::mem::take(&mut self.queues[at].leaving);
         let mut is_lost = false;
-        for (group, number, there, appended) in leaving {
-            let outcome = self.queues[there].outcome(&self.store, appended);
+        for departed in leaving {
+            let Departed { group, number, there, ticket } = departed;
+            if is_lost {
+                self.queues[there].sent.leave();
+                self.queues[at].keeper.queue_mut().give_back_leaving(group, number);
+                continue;
+            }
+            let outcome = self.queues[there].sent.outcome(ticket);
             let one = &mut self.queues[at];
             match outcome {
-                _ if is_lost => one.keeper.queue_mut().give_back_leaving(group, number),
-                None => one.leaving.push((group, number, there, appended)),
-                Some(Ok(())) => one.keeper.queue_mut().left(group, number),
-                Some(Err(_)) => {
+                None => one.leaving.push(departed),
+                Some(true) => one.keeper.queue_mut().left(group, number),
+                Some(false) => {
                     is_lost = true;
                     one.keeper.queue_mut().give_back_leaving(group, number);
                 }

@@ -6,12 +6,14 @@ use std::hash::{BuildHasher as _, RandomState};
 use mainstem_compress::batch::plain;
 use mainstem_disk::SegmentStore;
 use mainstem_log::{
-    Appended, Batch, BatchBuilder, BatchHeader, Completion, LogId, Options, Store as _, Ticket,
+    Appended, Batch, BatchBuilder, BatchHeader, Completion, LogId, Options, Origin, Store as _,
 };
 use mainstem_queue::Keeper;
 
 use crate::common::{PLAIN_BYTES_MAX, now_ms};
+use crate::depart::Departed;
 use crate::error::Error;
+use crate::sent::Sent;
 use crate::settings::Settings;
 
 /// Size of a segment of messages, bytes.
@@ -40,20 +42,9 @@ pub(crate) struct One {
     pub(crate) keeper: Keeper,
     pub(crate) messages: LogId,
     pub(crate) builder: BatchBuilder,
-    /// The last append that failed.
-    failed: Option<Ticket>,
-    /// What is on its way to another queue: its group, number, and where it went.
-    pub(crate) leaving: Vec<(mainstem_queue::GroupId, u64, usize, Appended)>,
-}
-
-impl One {
-    /// What has become of an append: nothing if that is not known yet.
-    pub(crate) fn outcome(&self, store: &SegmentStore, appended: Appended) -> Option<Result<(), Error>> {
-        if self.failed.is_some_and(|failed| appended.ticket <= failed) {
-            return Some(Err(Error::Refused(mainstem_queue::Refusal::Storage)));
-        }
-        (store.status(self.messages).committed > appended.base_offset).then_some(Ok(()))
-    }
+    pub(crate) sent: Sent,
+    /// What is on its way to another queue.
+    pub(crate) leaving: Vec<Departed>,
 }
 
 impl Inner {
@@ -89,7 +80,7 @@ impl Inner {
             keeper,
             messages,
             builder: BatchBuilder::default(),
-            failed: None,
+            sent: Sent::default(),
             leaving: Vec::new(),
         });
         self.register(at, now_ms())?;
@@ -101,15 +92,25 @@ impl Inner {
         let one = &mut self.queues[at];
         let to = self.store.status(one.messages).committed;
         while one.keeper.register(&mut self.store, to, now_ms, BatchHeader::is_control)? {}
+        one.sent.registered(one.keeper.queue().registered_to());
         Ok(())
     }
 
-    /// Appends a batch that has been put together in the queue's builder.
-    pub(crate) fn append(&mut self, at: usize) -> Result<Appended, Error> {
+    /// Appends what has been put together in a builder to the messages of a queue. `bytes` is the size of keys, values
+    /// and headers.
+    pub(crate) fn append(
+        &mut self,
+        at: usize,
+        builder: &mut BatchBuilder,
+        origin: &Origin,
+        bytes: u64,
+    ) -> Result<Appended, Error> {
         let one = &mut self.queues[at];
-        let batch = one.builder.finish_sound();
+        let records = u64::from(builder.records());
+        let batch = builder.finish_as(origin);
         let appended = self.store.append_sound(one.messages, batch)?;
         one.keeper.appended(batch, appended.base_offset);
+        one.sent.append(appended.ticket, appended.base_offset + records, bytes);
         Ok(appended)
     }
 
@@ -133,8 +134,8 @@ impl Inner {
         self.store.completions(&mut completions);
         for completion in completions.drain(..) {
             for one in &mut self.queues {
-                if one.messages == completion.log && completion.outcome.is_err() {
-                    one.failed = Some(completion.ticket);
+                if one.messages == completion.log {
+                    one.sent.complete(completion.ticket, completion.outcome.is_ok());
                 }
                 one.keeper.arrived(&mut self.store, &completion, now_ms);
             }

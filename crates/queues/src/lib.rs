@@ -39,7 +39,7 @@
 //! # Files
 //! `queue` and `delivery` are what programs hold · `settings` what a queue is set to · `common` all queues behind one lock, and the
 //! thread that does what is due by itself · `inner` the store and its queues · `depart` messages that go to another queue ·
-//! `signal` what threads wait for · `error`.
+//! `sent` what becomes of what was put in · `signal` what threads wait for · `error`.
 
 mod common;
 mod delivery;
@@ -47,6 +47,7 @@ mod depart;
 mod error;
 mod inner;
 mod queue;
+mod sent;
 mod settings;
 mod signal;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mainstem_log::{Appended, Store as _};
+use mainstem_log::{Appended, Origin, Store as _};
 use mainstem_queue::{DEFAULT_GROUP, GroupName, Info, Refusal, Settlement, Taking, Verdict};
 use smallvec::SmallVec;
 
@@ -43,6 +43,8 @@ impl<'a, B: AsRef<[u8]> + ?Sized> From<&'a B> for Message<'a> {
 pub struct Queue {
     side: Arc<Side>,
     consumer: u64,
+    /// Losses of which this handle has told.
+    losses: AtomicU64,
 }
 
 /// A queue from the side of one group.
@@ -60,7 +62,7 @@ fn new_consumer() -> u64 {
 
 impl Clone for Queue {
     fn clone(&self) -> Self {
-        Self { side: Arc::clone(&self.side), consumer: new_consumer() }
+        Self::of(Arc::clone(&self.side), self.losses.load(Ordering::Relaxed))
     }
 }
 
@@ -96,8 +98,12 @@ impl Side {
 
 impl Queue {
     pub(crate) fn new(queues: Queues, at: usize) -> Self {
-        let side = Arc::new(Side { queues, at, group: DEFAULT_GROUP.into() });
-        Self { side, consumer: new_consumer() }
+        let losses = queues.common.lock().queues[at].sent.losses();
+        Self::of(Arc::new(Side { queues, at, group: DEFAULT_GROUP.into() }), losses)
+    }
+
+    fn of(side: Arc<Side>, losses: u64) -> Self {
+        Self { side, consumer: new_consumer(), losses: AtomicU64::new(losses) }
     }
 
     /// The same queue for the consumers of another group, which gets every message too.
@@ -105,7 +111,7 @@ impl Queue {
     pub fn group(&self, name: &str) -> Self {
         let Side { queues, at, .. } = &*self.side;
         let side = Arc::new(Side { queues: queues.clone(), at: *at, group: name.into() });
-        Self { side, consumer: new_consumer() }
+        Self::of(side, self.losses.load(Ordering::Relaxed))
     }
 
     /// Puts a message in. Returns its offset when it is as durable as the queue is set to.
@@ -124,13 +130,18 @@ impl Queue {
         &self,
         messages: impl IntoIterator<Item = M>,
     ) -> Result<Range<u64>, Error> {
-        let common = &*self.side.queues.common;
-        let now_ms = now_ms();
+        let Side { queues, at, .. } = &*self.side;
+        let (common, now_ms) = (&*queues.common, now_ms());
         let mut inner = common.lock();
         let Some((appended, count)) = self.put(&mut inner, now_ms, messages)? else { return Ok(0..0) };
-        common.finish(inner, now_ms, |inner| inner.queues[self.side.at].outcome(&inner.store, appended))?;
+        inner.queues[*at].sent.wait();
+        let is_kept = common.finish(inner, now_ms, |inner| inner.queues[*at].sent.outcome(appended.ticket));
         common.news.give();
-        Ok(appended.base_offset..appended.base_offset + count)
+        if is_kept {
+            Ok(appended.base_offset..appended.base_offset + count)
+        } else {
+            Err(Refusal::Storage.into())
+        }
     }
 
     /// Puts a message in and does not wait: it is durable, and delivered, when [`Queue::flush`] or another call that
@@ -139,52 +150,65 @@ impl Queue {
     /// # Errors
     /// The queue is full, or the disk refuses at once.
     pub fn post<'a>(&self, message: impl Into<Message<'a>>) -> Result<(), Error> {
-        self.put(&mut self.side.queues.common.lock(), now_ms(), [message]).map(drop)
+        let mut inner = self.side.queues.common.lock();
+        if let Some((appended, _)) = self.put(&mut inner, now_ms(), [message])? {
+            inner.queues[self.side.at].sent.post(appended.ticket);
+        }
+        Ok(())
     }
 
     /// Waits until all that was put in before is as durable as the queue is set to.
     ///
     /// # Errors
-    /// The disk has refused something.
+    /// The disk has refused something that was posted since this handle was flushed last, or since it was made: by it
+    /// or another handle.
     pub fn flush(&self) -> Result<(), Error> {
-        let inner = self.side.queues.common.lock();
-        let messages = inner.queues[self.side.at].messages;
-        let end = inner.store.status(messages).end;
-        let outcome = self.side.queues.common.finish(inner, now_ms(), |inner| {
-            let status = inner.store.status(messages);
-            let is_lost = status.end < end;
-            (is_lost || status.committed >= end).then_some(!is_lost)
+        let Side { queues, at, .. } = &*self.side;
+        let inner = queues.common.lock();
+        let last = inner.queues[*at].sent.last();
+        let losses = queues.common.finish(inner, now_ms(), |inner| {
+            let sent = &inner.queues[*at].sent;
+            sent.is_done(last).then_some(sent.losses())
         });
-        self.side.queues.common.news.give();
-        if outcome { Ok(()) } else { Err(Refusal::Storage.into()) }
+        queues.common.news.give();
+        let told = self.losses.swap(losses, Ordering::Relaxed);
+        if told == losses { Ok(()) } else { Err(Refusal::Storage.into()) }
     }
 
+    /// Appends messages, if there is room for all of them.
     fn put<'a, M: Into<Message<'a>>>(
         &self,
         inner: &mut Inner,
         now_ms: u64,
         messages: impl IntoIterator<Item = M>,
     ) -> Result<Option<(Appended, u64)>, Error> {
-        let one = &mut inner.queues[self.side.at];
-        let status = inner.store.status(one.messages);
-        let on_their_way = status.end - one.keeper.queue().registered_to().min(status.end);
-        let (mut count, mut bytes) = (0, 0);
+        let at = self.side.at;
+        // If the iterator panics, what it has given is gone.
+        let mut builder = std::mem::take(&mut inner.queues[at].builder);
+        let mut bytes = 0;
         for message in messages {
             let Message { key, value, headers } = message.into();
-            count += 1;
-            bytes += (value.len() + headers.len()) as u64;
             let headers = if headers.is_empty() { NO_HEADERS } else { headers };
-            one.builder.push_with_headers(now_ms.cast_signed(), key, Some(value), headers);
+            bytes += (key.map_or(0, <[u8]>::len) + value.len() + headers.len()) as u64;
+            builder.push_with_headers(now_ms.cast_signed(), key, Some(value), headers);
         }
+        let count = u64::from(builder.records());
         if count == 0 {
+            inner.queues[at].builder = builder;
             return Ok(None);
         }
-        if one.keeper.is_stuck() || !one.keeper.queue().admits(on_their_way + count, bytes) {
-            one.builder = mainstem_log::BatchBuilder::default();
-            let refusal = if one.keeper.is_stuck() { Refusal::Storage } else { Refusal::Full };
-            return Err(refusal.into());
+        let one = &inner.queues[at];
+        let status = inner.store.status(one.messages);
+        let on_their_way = status.end.saturating_sub(one.keeper.queue().registered_to());
+        if one.keeper.is_stuck() {
+            return Err(Refusal::Storage.into());
         }
-        Ok(Some((inner.append(self.side.at)?, count)))
+        if !one.keeper.queue().admits(on_their_way + count, one.sent.bytes() + bytes) {
+            return Err(Refusal::Full.into());
+        }
+        let appended = inner.append(at, &mut builder, &Origin::default(), bytes);
+        inner.queues[at].builder = builder;
+        Ok(Some((appended?, count)))
     }
 
     /// Takes at most `max` messages; waits so long for the first.
@@ -210,7 +234,7 @@ impl Queue {
     }
 
     fn try_receive(&self, max: usize) -> Result<Vec<Delivery>, Error> {
-        let Self { side, consumer } = self;
+        let Self { side, consumer, .. } = self;
         let now_ms = now_ms();
         let mut inner = side.queues.common.lock();
         inner.poll(now_ms);
@@ -245,14 +269,25 @@ impl Queue {
         self.side.settle(&settlements)
     }
 
-    /// How the queue is.
+    /// How the queue is, with all that is durable.
     pub fn info(&self) -> Info {
-        let inner = self.side.queues.common.lock();
-        let one = &inner.queues[self.side.at];
+        let Side { queues, at, .. } = &*self.side;
+        let mut inner = queues.common.lock();
+        let now_ms = now_ms();
+        inner.poll(now_ms);
+        if let Err(error) = inner.register(*at, now_ms) {
+            log::error!("queue {}: its messages cannot be read: {error}", inner.queues[*at].name);
+        }
+        let one = &inner.queues[*at];
         let settings = one.keeper.queue().config().pairs();
         let settings = settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let mut info = Info { name: one.name.clone(), settings, ..Info::default() };
         one.keeper.info(&mut info);
+        // Those that are not known yet because there are so many.
+        let committed = inner.store.status(one.messages).committed;
+        let unknown = committed.saturating_sub(one.keeper.queue().registered_to());
+        info.messages += unknown;
+        info.groups.iter_mut().for_each(|group| group.ready += unknown);
         info
     }
 }

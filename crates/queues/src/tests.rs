@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstem_disk::fault::FaultFs;
+use mainstem_disk::fault::{FaultFs, Plan};
 use mainstem_log::Durability;
-use mainstem_queue::Config;
+use mainstem_queue::{Config, Refusal};
 
 use crate::common::Queues;
+use crate::error::Error;
 use crate::queue::Queue;
 use crate::settings::Settings;
 
@@ -40,5 +41,80 @@ fn durability_that_is_set_anew_holds_for_messages_and_verdicts() {
         strict.ack_all(taken.into_iter().filter(|delivery| delivery.value() != b"kept")).unwrap();
         let found = fs.survivor(seed);
         assert_eq!(values(&jobs(&open(&found), Durability::Fsync)), [b"kept"], "seed {seed}");
+    }
+}
+
+/// A disk without any room.
+fn full() -> Plan {
+    Plan { space_bytes: Some(0), ..Plan::default() }
+}
+
+/// A value with a number in it, so large that soon more space is needed than is reserved.
+fn numbered(at: u64) -> Vec<u8> {
+    let mut value = vec![0; 20_000];
+    value[..8].copy_from_slice(&at.to_be_bytes());
+    value
+}
+
+#[test]
+fn a_flush_tells_of_what_the_disk_has_refused_and_then_no_more() {
+    for durability in [Durability::Os, Durability::Fsync] {
+        let fs = FaultFs::new(1);
+        let jobs = jobs(&open(&fs), durability);
+        jobs.enqueue("first").unwrap();
+        let other = jobs.clone();
+        fs.set(full());
+        let large = vec![b'x'; 2 << 20];
+        jobs.post(&large).unwrap();
+        let refused = Err(Error::Refused(Refusal::Storage));
+        assert_eq!(jobs.flush(), refused);
+        assert_eq!(jobs.enqueue(&large).map(drop), refused, "whoever waits is told at once");
+        fs.set(Plan::default());
+        jobs.post("last").unwrap();
+        assert_eq!(jobs.flush(), Ok(()));
+        assert_eq!(other.flush(), refused, "this one has not been told");
+        assert_eq!(other.flush(), Ok(()));
+        assert_eq!(values(&jobs), [b"first".as_slice(), b"last"]);
+    }
+}
+
+#[test]
+fn what_is_confirmed_is_there_and_what_is_refused_is_not() {
+    const EACH: u64 = 40;
+    for durability in [Durability::Os, Durability::Fsync] {
+        let fs = FaultFs::new(2);
+        let queues = open(&fs);
+        let all = jobs(&queues, durability);
+        let confirmed: Vec<u64> = std::thread::scope(|scope| {
+            let send = |at: &u64| {
+                match at % 16 {
+                    0 => fs.set(full()),
+                    8 => fs.set(Plan::default()),
+                    _ => {}
+                }
+                all.enqueue(&numbered(*at)).is_ok()
+            };
+            let senders: Vec<_> = (0..3)
+                .map(|sender| {
+                    let numbers = (sender * EACH)..((sender + 1) * EACH);
+                    scope.spawn(move || numbers.filter(send).collect::<Vec<_>>())
+                })
+                .collect();
+            senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect()
+        });
+        fs.set(Plan::default());
+        assert!(confirmed.len() < 3 * EACH as usize, "the disk was full now and then");
+        all.enqueue("last").unwrap();
+        let mut found = Vec::new();
+        while found.last().is_none_or(|value| value != b"last") {
+            let taken = all.receive(99, Duration::from_secs(1)).unwrap();
+            found.extend(taken.iter().map(|delivery| delivery.value().to_vec()));
+            all.ack_all(taken).unwrap();
+        }
+        found.pop();
+        found.sort_unstable();
+        let mut expected: Vec<Vec<u8>> = confirmed.into_iter().map(numbered).collect();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{durability:?}");
     }
 }

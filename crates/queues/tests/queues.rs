@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use mainstem_queues::{Config, Durability, Error, Queues, Refusal, Settings};
+use mainstem_queues::{Config, Durability, Error, Message, Queues, Refusal, Settings};
 use support::{DEADLINE, Directory, becomes, set, take, take_one, text, texts};
 
 #[test]
@@ -150,4 +150,25 @@ fn a_queue_cannot_be_set_to_what_makes_no_sense() {
     assert!(matches!(queues.queue("no/name", set(Config::default())), Err(Error::Fault(_))));
     let settings = jobs.info().settings;
     assert!(settings.contains(&("backoff-jitter-percent".into(), "20".into())), "it is as it was");
+}
+
+#[test]
+fn what_is_on_its_way_counts_against_the_limit_of_bytes() {
+    const KEY: &[u8] = b"key";
+    let value = [b'x'; 95];
+    let directory = Directory::new();
+    // Of a message counts the number of its headers too, a byte.
+    let config = Config { bytes_max: 10 * 99, ..Config::default() };
+    let jobs = directory.open().queue("jobs", set(config)).unwrap();
+    let message = Message { key: Some(KEY), value: &value, ..Message::default() };
+    for _ in 0..10 {
+        jobs.post(message).unwrap();
+    }
+    let full = Error::Refused(Refusal::Full);
+    assert_eq!(jobs.post(message), Err(full.clone()));
+    jobs.flush().unwrap();
+    assert_eq!(jobs.post(""), Err(full), "they count as much when they have come");
+    assert_eq!(jobs.info().bytes, 990);
+    take_one(&jobs).ack().unwrap();
+    jobs.post(message).unwrap();
 }

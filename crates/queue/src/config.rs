@@ -98,7 +98,7 @@ impl std::error::Error for Fault {}
 /// The longest time a queue can be set to: a hundred years.
 const LONGEST_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
 /// The longest lease: twelve hours.
-const LEASE_MS_MAX: u64 = 12 * 60 * 60 * 1000;
+pub const LEASE_MS_MAX: u64 = 12 * 60 * 60 * 1000;
 
 /// A key: its name, how a value is read into a configuration, and how it is shown.
 struct Key {

@@ -50,10 +50,10 @@ pub use ask::{
     Answered, DEFAULT_GROUP, Delivery, GroupInfo, GroupName, Info, Message, NewMessage, Payload, Plain,
     Reason, Receipt, Refusal, ReplayFrom, Reply, Request, Settlement, Verdict,
 };
-pub use config::{Config, Fault, Overflow, Start};
+pub use config::{Config, Fault, LEASE_MS_MAX, Overflow, Start};
 pub use event::Malformed;
 pub use keeper::{Decompress, Departure, Keeper, MOVER, Taking, Tuning};
 pub use machine::{GroupId, Lease, Leaving, Queue};
-pub use meta::{Meta, header};
+pub use meta::{DEDUP_ID_BYTES_MAX, Meta, header};
 pub use moved::{Moved, Origin, destination};
 pub use restate::Walk;

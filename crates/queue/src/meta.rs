@@ -36,7 +36,7 @@ pub mod header {
 }
 
 /// Longest deduplication identifier, bytes. What is longer is none.
-const DEDUP_ID_BYTES_MAX: usize = 255;
+pub const DEDUP_ID_BYTES_MAX: usize = 255;
 
 /// What the machine knows of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use mainstem_disk::{Committer, Fs, RealFs, SegmentStore, Settings as StoreSettings};
 
@@ -15,6 +15,7 @@ use crate::inner::Inner;
 use crate::queue::Queue;
 use crate::settings::Settings;
 use crate::signal::Signal;
+use crate::time::now_ms;
 
 /// What the records of one batch may take when they are decompressed, bytes.
 pub(crate) const PLAIN_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -94,6 +95,11 @@ impl Queues {
         Ok(Self { common, _tender: thread })
     }
 
+    /// Names of all queues there are, in order, those included that nobody has opened.
+    pub fn names(&self) -> Vec<String> {
+        self.common.lock().names()
+    }
+
     /// The queue of this name, made if it is not there, with these settings from now on: they hold for everybody who
     /// has this queue, and for what is in it.
     ///
@@ -151,7 +157,7 @@ impl Common {
             }
             drop(inner);
             self.disk.wait(seen, PATIENCE);
-            now_ms = self::now_ms();
+            now_ms = crate::time::now_ms();
             inner = self.lock();
         }
     }
@@ -177,8 +183,4 @@ fn tend(common: &Common) {
         let most = if is_busy { BUSY } else { PATIENCE };
         common.due.wait(seen, patience.clamp(BUSY, most));
     }
-}
-
-pub(crate) fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

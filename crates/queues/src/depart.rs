@@ -3,10 +3,10 @@
 use mainstem_log::{Appended, BatchBuilder, Durability, Ticket};
 use mainstem_queue::{Config, GroupId, Leaving, MOVER, Moved, Origin, destination};
 
-use crate::common::now_ms;
 use crate::error::Error;
 use crate::inner::Inner;
 use crate::settings::Settings;
+use crate::time::now_ms;
 
 /// Messages that leave for another queue at once.
 const DEPARTURES: usize = 256;

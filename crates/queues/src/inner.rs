@@ -10,11 +10,12 @@ use mainstem_log::{
 };
 use mainstem_queue::Keeper;
 
-use crate::common::{PLAIN_BYTES_MAX, now_ms};
+use crate::common::PLAIN_BYTES_MAX;
 use crate::depart::Departed;
 use crate::error::Error;
 use crate::sent::Sent;
 use crate::settings::Settings;
+use crate::time::now_ms;
 
 /// Size of a segment of messages, bytes.
 const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
@@ -33,6 +34,8 @@ pub(crate) struct Inner {
     by_name: BTreeMap<String, usize>,
     completions: Vec<Completion>,
     seed: u64,
+    /// Memory for headers that are put together.
+    pub(crate) spare: Vec<u8>,
 }
 
 /// One queue.
@@ -49,7 +52,20 @@ pub(crate) struct One {
 
 impl Inner {
     pub(crate) fn new(store: SegmentStore) -> Self {
-        Self { store, queues: Vec::new(), by_name: BTreeMap::new(), completions: Vec::new(), seed: 1 }
+        Self {
+            store,
+            queues: Vec::new(),
+            by_name: BTreeMap::new(),
+            completions: Vec::new(),
+            seed: 1,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Names of all queues there are, open or not.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let names = self.store.names();
+        names.iter().filter_map(|name| name.strip_prefix(MESSAGES)).map(str::to_owned).collect()
     }
 
     /// The queue of this name, if somebody has opened it.
@@ -85,6 +101,12 @@ impl Inner {
         });
         self.register(at, now_ms())?;
         Ok(at)
+    }
+
+    /// Takes note of what the disk has done, and makes what is durable known to the queue.
+    pub(crate) fn look(&mut self, at: usize, now_ms: u64) -> Result<(), Error> {
+        self.poll(now_ms);
+        self.register(at, now_ms)
     }
 
     /// Makes what is durable known to the queue.

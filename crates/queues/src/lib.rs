@@ -29,7 +29,7 @@
 //! Sockets and protocols.
 //!
 //! # Entry points
-//! [`Queues::open`], [`Queues::queue`], [`Queue::enqueue`], [`Queue::receive`], [`Delivery`].
+//! [`Queues::open`], [`Queues::queue`], [`Queue::enqueue`], [`Message`], [`Queue::receive`], [`Delivery`].
 //!
 //! # Invariants
 //! - A call that puts something in or settles something returns when that is as durable as the queue is set to;
@@ -37,26 +37,31 @@
 //! - A delivery that is dropped without a verdict goes back.
 //!
 //! # Files
-//! `queue` and `delivery` are what programs hold · `settings` what a queue is set to · `common` all queues behind one lock, and the
+//! `queue`, `message` and `delivery` are what programs hold · `operate` what operators do · `settings` what a queue is set to · `common` all queues behind one lock, and the
 //! thread that does what is due by itself · `inner` the store and its queues · `depart` messages that go to another queue ·
-//! `sent` what becomes of what was put in · `signal` what threads wait for · `error`.
+//! `sent` what becomes of what was put in · `signal` what threads wait for · `time` · `error`.
 
 mod common;
 mod delivery;
 mod depart;
 mod error;
 mod inner;
+mod message;
+mod operate;
 mod queue;
 mod sent;
 mod settings;
 mod signal;
 #[cfg(test)]
 mod tests;
+mod time;
 
 pub use common::Queues;
 pub use delivery::Delivery;
 pub use error::Error;
-pub use mainstem_log::{Durability, Header, put_headers};
-pub use mainstem_queue::{Config, Fault, GroupInfo, Info, Overflow, Receipt, Refusal, Start};
-pub use queue::{Message, Queue};
+pub use mainstem_log::{Durability, Header, Headers, put_headers};
+pub use mainstem_queue::{Config, Fault, GroupInfo, Info, Overflow, Receipt, Refusal, ReplayFrom, Start};
+pub use message::Message;
+pub use operate::Peeked;
+pub use queue::Queue;
 pub use settings::Settings;

@@ -1,42 +1,25 @@
 //! A queue as a program holds it, for one of its groups.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use mainstem_log::{Appended, Origin, Store as _};
-use mainstem_queue::{DEFAULT_GROUP, GroupName, Info, Refusal, Settlement, Taking, Verdict};
+use mainstem_queue::{DEFAULT_GROUP, GroupName, Refusal, Settlement, Taking, Verdict};
 use smallvec::SmallVec;
 
-use crate::common::{Queues, now_ms};
+use crate::common::Queues;
 use crate::delivery::Delivery;
 use crate::error::Error;
 use crate::inner::Inner;
+use crate::message::Message;
+use crate::time::{as_ms, now_ms};
 
-/// Encoded headers of a message that has none.
-const NO_HEADERS: &[u8] = &[0];
 /// Deliveries that room is made for before they are there.
 const ROOM_MAX: usize = 1024;
 /// Longest time between two looks whether a message is there whose time has come.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// A message to be put in.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Message<'a> {
-    /// Messages with the same key are delivered one after the other.
-    pub key: Option<&'a [u8]>,
-    /// What it says.
-    pub value: &'a [u8],
-    /// Headers as [`mainstem_log::put_headers`] writes them; or nothing for none.
-    pub headers: &'a [u8],
-}
-
-impl<'a, B: AsRef<[u8]> + ?Sized> From<&'a B> for Message<'a> {
-    fn from(value: &'a B) -> Self {
-        Self { value: value.as_ref(), ..Self::default() }
-    }
-}
 
 /// A queue. Clones take messages as consumers of their own.
 #[derive(Debug)]
@@ -50,9 +33,10 @@ pub struct Queue {
 /// A queue from the side of one group.
 #[derive(Debug)]
 pub(crate) struct Side {
-    queues: Queues,
-    at: usize,
-    group: GroupName,
+    pub(crate) queues: Queues,
+    /// Its place among them.
+    pub(crate) at: usize,
+    pub(crate) group: GroupName,
 }
 
 fn new_consumer() -> u64 {
@@ -68,31 +52,49 @@ impl Clone for Queue {
 
 impl Side {
     /// Settles deliveries, and waits until that is durable.
-    pub(crate) fn settle(&self, settlements: &[Settlement]) -> Result<(), Error> {
+    pub(crate) fn settle(&self, settlements: &[Settlement], now_ms: u64) -> Result<(), Error> {
         let common = &*self.queues.common;
-        let now_ms = now_ms();
-        let mut inner = common.lock();
-        let group = inner.queues[self.at].keeper.queue().group(&self.group).ok_or(Refusal::UnknownGroup)?;
         let mut outcome = Ok(());
-        for settlement in settlements {
-            let random = inner.random();
-            let keeper = &mut inner.queues[self.at].keeper;
-            outcome = outcome.and(keeper.settle(group, settlement, now_ms, random));
+        let mut inner = common.lock();
+        let at_once = inner.queues[self.at].keeper.queue().at_once();
+        let mut parts = settlements.chunks(at_once).peekable();
+        while let Some(part) = parts.next() {
+            for settlement in part {
+                let random = inner.random();
+                let keeper = &mut inner.queues[self.at].keeper;
+                let group = keeper.queue().group(&self.group).ok_or(Refusal::UnknownGroup)?;
+                outcome = outcome.and(keeper.settle(group, settlement, now_ms, random));
+            }
+            if parts.peek().is_some() {
+                // Others are served in between.
+                drop(inner);
+                inner = common.lock();
+            }
         }
+        self.keep(inner, now_ms)?;
+        if settlements.iter().any(|settlement| settlement.verdict != Verdict::Ack) {
+            common.due.give();
+        }
+        outcome.map_err(Error::from)
+    }
+
+    /// Waits until all that has happened to the queue is durable, and lets everybody know who it may concern.
+    pub(crate) fn keep(&self, mut inner: MutexGuard<'_, Inner>, now_ms: u64) -> Result<(), Error> {
+        let common = &*self.queues.common;
         let number = inner.queues[self.at].keeper.number();
         let is_kept = common.finish(inner, now_ms, |inner| {
             let keeper = &inner.queues[self.at].keeper;
             let is_stuck = keeper.is_stuck();
             (is_stuck || keeper.durable() >= number).then_some(!is_stuck)
         });
-        if settlements.iter().any(|settlement| settlement.verdict != Verdict::Ack) {
-            common.due.give();
-        }
         common.news.give();
-        if !is_kept {
-            return Err(Refusal::Storage.into());
-        }
-        outcome.map_err(Error::from)
+        if is_kept { Ok(()) } else { Err(Refusal::Storage.into()) }
+    }
+
+    /// Whether that is the same group of the same queue.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let is_of_the_same = Arc::ptr_eq(&self.queues.common, &other.queues.common);
+        is_of_the_same && self.at == other.at && self.group == other.group
     }
 }
 
@@ -122,7 +124,8 @@ impl Queue {
         self.enqueue_batch([message]).map(|offsets| offsets.start)
     }
 
-    /// The same for several messages, all or none of them. Returns their offsets.
+    /// The same for several messages, all or none of them. Returns their offsets. The iterator must not use queues of
+    /// this directory, which wait for it.
     ///
     /// # Errors
     /// As [`Queue::enqueue`].
@@ -187,8 +190,9 @@ impl Queue {
         let mut builder = std::mem::take(&mut inner.queues[at].builder);
         let mut bytes = 0;
         for message in messages {
-            let Message { key, value, headers } = message.into();
-            let headers = if headers.is_empty() { NO_HEADERS } else { headers };
+            let message = message.into();
+            let Message { key, value, .. } = message;
+            let headers = message.encode(&mut inner.spare)?;
             bytes += (key.map_or(0, <[u8]>::len) + value.len() + headers.len()) as u64;
             builder.push_with_headers(now_ms.cast_signed(), key, Some(value), headers);
         }
@@ -211,21 +215,43 @@ impl Queue {
         Ok(Some((appended?, count)))
     }
 
-    /// Takes at most `max` messages; waits so long for the first.
+    /// Takes at most `max` messages; waits so long for the first. They are the caller's for the
+    /// [lease time](mainstem_queue::Config::lease_ms) of the queue.
     ///
     /// # Errors
-    /// The disk refuses.
+    /// The disk refuses. The group is not there, and there are 256 others, or it cannot have that name.
     pub fn receive(&self, max: usize, wait: Duration) -> Result<Vec<Delivery>, Error> {
+        self.receive_with(max, wait, None)
+    }
+
+    /// The same for another lease time, 1 ms to 12 hours.
+    ///
+    /// # Errors
+    /// As [`Queue::receive`].
+    pub fn receive_for(&self, lease: Duration, max: usize, wait: Duration) -> Result<Vec<Delivery>, Error> {
+        self.receive_with(max, wait, Some(as_ms(lease)))
+    }
+
+    fn receive_with(
+        &self,
+        max: usize,
+        wait: Duration,
+        lease_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>, Error> {
         let common = &*self.side.queues.common;
         let mut until = None;
         loop {
             let seen = common.news.seen();
-            let deliveries = self.try_receive(max)?;
+            let deliveries = self.try_receive(max, lease_ms)?;
             if !deliveries.is_empty() || wait.is_zero() {
                 return Ok(deliveries);
             }
             let now = Instant::now();
-            let left = until.get_or_insert(now + wait).saturating_duration_since(now);
+            // What is longer than clocks run is for ever.
+            let left = match *until.get_or_insert_with(|| now.checked_add(wait)) {
+                Some(until) => until.saturating_duration_since(now),
+                None => Duration::MAX,
+            };
             if left.is_zero() {
                 return Ok(deliveries);
             }
@@ -233,12 +259,11 @@ impl Queue {
         }
     }
 
-    fn try_receive(&self, max: usize) -> Result<Vec<Delivery>, Error> {
+    fn try_receive(&self, max: usize, lease_ms: Option<u64>) -> Result<Vec<Delivery>, Error> {
         let Self { side, consumer, .. } = self;
         let now_ms = now_ms();
         let mut inner = side.queues.common.lock();
-        inner.poll(now_ms);
-        inner.register(side.at, now_ms)?;
+        inner.look(side.at, now_ms)?;
         let Inner { store, queues, .. } = &mut *inner;
         let keeper = &mut queues[side.at].keeper;
         if keeper.is_stuck() {
@@ -246,7 +271,7 @@ impl Queue {
         }
         keeper.tend(now_ms);
         let group = keeper.open_group(&side.group, now_ms)?;
-        let taking = Taking { group, consumer: *consumer, max, bytes_max: usize::MAX, lease_ms: None };
+        let taking = Taking { group, consumer: *consumer, max, bytes_max: usize::MAX, lease_ms };
         let ready = usize::try_from(keeper.queue().ready(group)).unwrap_or(usize::MAX);
         let mut deliveries = Vec::with_capacity(ready.min(max).min(ROOM_MAX));
         keeper.lease(store, &taking, now_ms, |taken| {
@@ -260,35 +285,54 @@ impl Queue {
         Ok(deliveries)
     }
 
-    /// Acknowledges many deliveries of this queue at once.
+    /// Acknowledges many deliveries at once.
     ///
     /// # Errors
     /// The first refusal; the others are acknowledged all the same.
     pub fn ack_all(&self, deliveries: impl IntoIterator<Item = Delivery>) -> Result<(), Error> {
-        let settlements: SmallVec<[Settlement; 8]> = deliveries.into_iter().map(Delivery::into_ack).collect();
-        self.side.settle(&settlements)
+        self.settle_all(deliveries, Verdict::Ack)
     }
 
-    /// How the queue is, with all that is durable.
-    pub fn info(&self) -> Info {
-        let Side { queues, at, .. } = &*self.side;
-        let mut inner = queues.common.lock();
-        let now_ms = now_ms();
-        inner.poll(now_ms);
-        if let Err(error) = inner.register(*at, now_ms) {
-            log::error!("queue {}: its messages cannot be read: {error}", inner.queues[*at].name);
+    /// Many deliveries have failed: see [`Delivery::nack`].
+    ///
+    /// # Errors
+    /// As [`Queue::ack_all`].
+    pub fn nack_all(
+        &self,
+        deliveries: impl IntoIterator<Item = Delivery>,
+        after: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.settle_all(deliveries, Verdict::Nack(after.map(as_ms)))
+    }
+
+    /// Many deliveries are not worth another try: they become dead letters.
+    ///
+    /// # Errors
+    /// As [`Queue::ack_all`].
+    pub fn reject_all(&self, deliveries: impl IntoIterator<Item = Delivery>) -> Result<(), Error> {
+        self.settle_all(deliveries, Verdict::Reject)
+    }
+
+    fn settle_all(
+        &self,
+        deliveries: impl IntoIterator<Item = Delivery>,
+        verdict: Verdict,
+    ) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        let mut own: SmallVec<[Settlement; 8]> = SmallVec::new();
+        for delivery in deliveries {
+            if delivery.is_of(&self.side) {
+                own.push(delivery.into_settlement(verdict));
+            } else {
+                // Its receipt means something else here.
+                outcome = outcome.and(delivery.settle(verdict));
+            }
         }
-        let one = &inner.queues[*at];
-        let settings = one.keeper.queue().config().pairs();
-        let settings = settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        let mut info = Info { name: one.name.clone(), settings, ..Info::default() };
-        one.keeper.info(&mut info);
-        // Those that are not known yet because there are so many.
-        let committed = inner.store.status(one.messages).committed;
-        let unknown = committed.saturating_sub(one.keeper.queue().registered_to());
-        info.messages += unknown;
-        info.groups.iter_mut().for_each(|group| group.ready += unknown);
-        info
+        if own.is_empty() { outcome } else { self.side.settle(&own, now_ms()).and(outcome) }
+    }
+
+    pub(crate) fn side(&self) -> &Side {
+        &self.side
     }
 }
 

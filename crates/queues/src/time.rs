@@ -1,0 +1,21 @@
+//! Times as queues have them: ms, and ms since 1970.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(crate) fn now_ms() -> u64 {
+    ms_of(SystemTime::now())
+}
+
+/// What lies before 1970 is 0.
+pub(crate) fn ms_of(at: SystemTime) -> u64 {
+    as_ms(at.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+pub(crate) fn as_ms(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Times that the system does not know count as 1970.
+pub(crate) fn time_of(ms: u64) -> SystemTime {
+    UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(UNIX_EPOCH)
+}

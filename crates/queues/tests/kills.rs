@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
-use mainstem_queues::{Config, Durability, Queue, Queues, Settings};
-use support::{DEADLINE, Directory, again, set, take, texts};
+use mainstem_queues::{Config, Durability, Headers, Queue, Queues, Settings};
+use support::{DEADLINE, Directory, again, becomes, set, take, texts};
 
 /// Tells a process that it is to end, and what with.
 const TASK: &str = "MAINSTEM_QUEUES_TASK";
@@ -116,4 +116,65 @@ fn a_killed_process_has_lost_nothing_that_was_confirmed() {
         // One more may have been acknowledged and not said so.
         assert!(left.contains(number) || *number == last_done + 1, "{number} was confirmed and is lost");
     }
+}
+
+/// What the process does that is killed while messages leave: puts numbers in and says so, and rejects them.
+fn be_killed_while_messages_leave(directory: &str) {
+    let jobs = Queues::open(directory).unwrap().queue("jobs", set(Config::default())).unwrap();
+    for number in 0_u64.. {
+        let offset = jobs.enqueue(&number.to_le_bytes()).unwrap();
+        println!("sent {offset}");
+        jobs.reject_all(take(&jobs, 1)).unwrap();
+    }
+}
+
+#[test]
+fn a_message_on_its_way_to_the_dead_letters_is_in_one_of_the_two() {
+    const TEST: &str = "a_message_on_its_way_to_the_dead_letters_is_in_one_of_the_two";
+    const LIVES: usize = 5;
+    if let Ok(directory) = std::env::var(TASK) {
+        return be_killed_while_messages_leave(&directory);
+    }
+    let directory = Directory::new();
+    let (mut sent, mut arrived) = (0, 0);
+    for life in 1..=LIVES {
+        let mut child = again(TEST, TASK, directory.path());
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let says = |line: &str| line.split_once("sent ").and_then(|(_, number)| number.parse::<u64>().ok());
+        let mut confirmed = 0;
+        while confirmed < life * 97 {
+            confirmed += usize::from(says(&lines.next().unwrap().unwrap()).is_some());
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        confirmed += lines.map_while(Result::ok).filter(|line| says(line).is_some()).count();
+        sent += confirmed;
+
+        let queues = directory.open();
+        let jobs = queues.queue("jobs", set(Config::default())).unwrap();
+        let dead = queues.queue("jobs.dead", set(Config { max_deliveries: 0, ..Config::default() })).unwrap();
+        let is_leaving = |queue: &Queue| queue.info().groups.iter().any(|group| group.leaving > 0);
+        assert!(becomes(|| !is_leaving(&jobs)));
+        let left = jobs.info().messages;
+        arrived = dead.info().messages;
+        // Of those that were put in when the process was killed, one may be there that nobody has heard of.
+        let all = usize::try_from(left + arrived).unwrap();
+        assert!((sent..=sent + 1).contains(&all), "life {life}: {left} and {arrived} of {sent}");
+        sent = all;
+        let mut offsets = dead_letter_offsets(&dead);
+        offsets.extend(jobs.peek(0, usize::MAX).unwrap().iter().map(mainstem_queues::Peeked::offset));
+        offsets.sort_unstable();
+        assert!(offsets.iter().copied().eq(0..all as u64), "life {life}: each is there once");
+    }
+    assert!(arrived > 0, "some have left");
+}
+
+/// Where dead letters were before.
+fn dead_letter_offsets(dead: &Queue) -> Vec<u64> {
+    let offset = |letter: &mainstem_queues::Peeked| {
+        let mut headers = Headers::parse(letter.headers()).unwrap().map(Result::unwrap);
+        let offset = headers.find(|header| header.key == "dead-letter-offset").unwrap();
+        str::from_utf8(offset.value.unwrap()).unwrap().parse().unwrap()
+    };
+    dead.peek(0, usize::MAX).unwrap().iter().map(offset).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mainstem_disk::fault::{FaultFs, Plan};
 use mainstem_log::Durability;
@@ -117,4 +117,42 @@ fn what_is_confirmed_is_there_and_what_is_refused_is_not() {
         expected.sort_unstable();
         assert_eq!(found, expected, "{durability:?}");
     }
+}
+
+/// Values of all messages that nobody has settled in the queue of this name.
+fn left(queues: &Queues, name: &str) -> Vec<Vec<u8>> {
+    let queue = queues.queue(name, Settings::default()).unwrap();
+    queue.peek(0, usize::MAX).unwrap().iter().map(|seen| seen.value().to_vec()).collect()
+}
+
+#[test]
+fn whenever_the_power_goes_a_dead_letter_is_in_one_of_the_two() {
+    let sent = [b"a", b"b", b"c"];
+    let mut moved = 0;
+    for seed in 0..60 {
+        let fs = FaultFs::new(seed);
+        {
+            let queues = open(&fs);
+            let jobs = jobs(&queues, Durability::Fsync);
+            jobs.enqueue_batch(sent).unwrap();
+            fs.set(Plan { crash_at: Some(1 + seed), ..Plan::default() });
+            // Whether that succeeds is not known.
+            drop(jobs.receive(9, Duration::ZERO).and_then(|taken| jobs.reject_all(taken)));
+            while !fs.has_crashed() && jobs.info().messages > 0 {
+                std::thread::yield_now();
+            }
+        }
+        let queues = open(&fs.survivor(seed));
+        let jobs = jobs(&queues, Durability::Fsync);
+        let until = Instant::now() + Duration::from_secs(20);
+        while jobs.info().groups[0].leaving > 0 && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        let (here, there) = (left(&queues, "jobs"), left(&queues, "jobs.dead"));
+        moved += there.len();
+        let mut all = [here, there].concat();
+        all.sort_unstable();
+        assert_eq!(all, sent, "seed {seed}");
+    }
+    assert!((1..180).contains(&moved), "the power goes before and behind: {moved}");
 }

@@ -71,10 +71,11 @@ impl Delivery {
         time_of(self.lease_until_ms.load(Ordering::Relaxed))
     }
 
-    /// It is done. Returns when that is durable.
+    /// It is done. Returns when that is durable; while the disk is full that may take until it is not.
     ///
     /// # Errors
-    /// Somebody else has it by now, or the disk refuses.
+    /// [`Refusal::Stale`](crate::Refusal::Stale): somebody else has it by now, or had it and has settled it. Or the disk
+    /// refuses.
     pub fn ack(self) -> Result<(), Error> {
         self.settle(Verdict::Ack)
     }
@@ -121,10 +122,7 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         if !self.is_settled {
-            let settlement = Settlement { receipt: self.receipt(), verdict: Verdict::Release };
-            if let Err(error) = self.side.settle(&[settlement], now_ms()) {
-                log::debug!("a delivery is not given back: {error}");
-            }
+            self.side.release(self.receipt());
         }
     }
 }

@@ -35,6 +35,7 @@
 //! - A call that puts something in or settles something returns when that is as durable as the queue is set to;
 //!   [`Queue::post`] and [`Queue::flush`] take the two apart.
 //! - A delivery that is dropped without a verdict goes back.
+//! - A delivery is counted before anybody has it, so that a message that ends its process becomes a dead letter in the end.
 //!
 //! # Files
 //! `queue`, `message` and `delivery` are what programs hold · `operate` what operators do · `settings` what a queue is set to · `common` all queues behind one lock, and the

@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use mainstem_log::{Appended, Origin, Store as _};
-use mainstem_queue::{DEFAULT_GROUP, GroupName, Refusal, Settlement, Taking, Verdict};
+use mainstem_queue::{DEFAULT_GROUP, GroupName, Receipt, Refusal, Settlement, Taking, Verdict};
 use smallvec::SmallVec;
 
 use crate::common::Queues;
@@ -18,6 +18,8 @@ use crate::time::{as_ms, now_ms};
 
 /// Deliveries that room is made for before they are there.
 const ROOM_MAX: usize = 1024;
+/// Keys, values and headers that are put in at once, bytes.
+const BATCH_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// Longest time between two looks whether a message is there whose time has come.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -56,6 +58,9 @@ impl Side {
         let common = &*self.queues.common;
         let mut outcome = Ok(());
         let mut inner = common.lock();
+        if inner.queues[self.at].keeper.is_stuck() {
+            return Err(Refusal::Storage.into());
+        }
         let at_once = inner.queues[self.at].keeper.queue().at_once();
         let mut parts = settlements.chunks(at_once).peekable();
         while let Some(part) = parts.next() {
@@ -76,6 +81,24 @@ impl Side {
             common.due.give();
         }
         outcome.map_err(Error::from)
+    }
+
+    /// Gives a delivery back. Nobody needs that to be durable: what was delivered is ready when the queue is opened.
+    pub(crate) fn release(&self, receipt: Receipt) {
+        let common = &*self.queues.common;
+        let now_ms = now_ms();
+        let mut inner = common.lock();
+        let keeper = &mut inner.queues[self.at].keeper;
+        let Some(group) = keeper.queue().group(&self.group) else { return };
+        let settlement = Settlement { receipt, verdict: Verdict::Release };
+        match keeper.settle(group, &settlement, now_ms, 0) {
+            Ok(()) => inner.commit(now_ms),
+            // Its lease had ended.
+            Err(refusal) => log::debug!("a delivery is not given back: {refusal}"),
+        }
+        drop(inner);
+        common.due.give();
+        common.news.give();
     }
 
     /// Waits until all that has happened to the queue is durable, and lets everybody know who it may concern.
@@ -119,12 +142,13 @@ impl Queue {
     /// Puts a message in. Returns its offset when it is as durable as the queue is set to.
     ///
     /// # Errors
-    /// The queue is full, or the disk refuses.
+    /// The queue is full, the message or its deduplication identifier is too long, or the disk refuses. Then it is not
+    /// there.
     pub fn enqueue<'a>(&self, message: impl Into<Message<'a>>) -> Result<u64, Error> {
         self.enqueue_batch([message]).map(|offsets| offsets.start)
     }
 
-    /// The same for several messages, all or none of them. Returns their offsets. The iterator must not use queues of
+    /// The same for several messages of at most 1 GiB, all or none of them. Returns their offsets. The iterator must not use queues of
     /// this directory, which wait for it.
     ///
     /// # Errors
@@ -194,6 +218,9 @@ impl Queue {
             let Message { key, value, .. } = message;
             let headers = message.encode(&mut inner.spare)?;
             bytes += (key.map_or(0, <[u8]>::len) + value.len() + headers.len()) as u64;
+            if bytes > BATCH_BYTES_MAX {
+                return Err(Refusal::TooLarge { most: BATCH_BYTES_MAX as usize }.into());
+            }
             builder.push_with_headers(now_ms.cast_signed(), key, Some(value), headers);
         }
         let count = u64::from(builder.records());
@@ -216,7 +243,8 @@ impl Queue {
     }
 
     /// Takes at most `max` messages; waits so long for the first. They are the caller's for the
-    /// [lease time](mainstem_queue::Config::lease_ms) of the queue.
+    /// [lease time](mainstem_queue::Config::lease_ms) of the queue. That they were delivered is counted before anybody has
+    /// them: it survives the end of the process, but not always loss of power.
     ///
     /// # Errors
     /// The disk refuses. The group is not there, and there are 256 others, or it cannot have that name.

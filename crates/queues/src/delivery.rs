@@ -27,8 +27,8 @@ impl Delivery {
     }
 
     /// Whether it is one of that group of that queue.
-    pub(crate) fn is_of(&self, side: &Side) -> bool {
-        self.side.is(side)
+    pub(crate) fn is_of(&self, side: &Arc<Side>) -> bool {
+        Arc::ptr_eq(&self.side, side) || self.side.is(side)
     }
 
     /// What it says.

@@ -75,10 +75,13 @@ impl Inner {
         let Moved { key, value, headers } = moved;
         let len = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
         let bytes = (len(key) + len(value) + headers.len()) as u64;
-        let mut builder = BatchBuilder::default();
+        let builder = &mut self.queues[at].builder;
+        if !builder.is_empty() {
+            *builder = BatchBuilder::default();
+        }
         builder.push_with_headers(now_ms().cast_signed(), key.as_deref(), value.as_deref(), headers);
         let origin = mainstem_log::Origin { producer_id: MOVER, ..mainstem_log::Origin::default() };
-        Ok((at, self.append(at, &mut builder, &origin, bytes)?))
+        Ok((at, self.append(at, &origin, bytes)?))
     }
 
     /// Settles what has arrived elsewhere.

@@ -8,17 +8,20 @@ use mainstem_disk::SegmentStore;
 use mainstem_log::{
     Appended, Batch, BatchBuilder, BatchHeader, Completion, LogId, Options, Origin, Store as _,
 };
-use mainstem_queue::Keeper;
+use mainstem_queue::{Keeper, Refusal};
 
 use crate::common::PLAIN_BYTES_MAX;
 use crate::depart::Departed;
 use crate::error::Error;
+use crate::message::Message;
 use crate::sent::Sent;
 use crate::settings::Settings;
 use crate::time::now_ms;
 
 /// Size of a segment of messages, bytes.
 const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+/// Keys, values and headers that are put in at once, bytes.
+const BATCH_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// Names of logs: of messages, and of what has become of them.
 const MESSAGES: &str = "m-";
 const STATE: &str = "q-";
@@ -118,21 +121,54 @@ impl Inner {
         Ok(())
     }
 
-    /// Appends what has been put together in a builder to the messages of a queue. `bytes` is the size of keys, values
-    /// and headers.
-    pub(crate) fn append(
+    /// Puts messages together in the queue's builder. Returns how many they are, and the size of their keys, values and
+    /// headers. If they are refused, the builder is of no use.
+    pub(crate) fn put_together<'a, M: Into<Message<'a>>>(
         &mut self,
         at: usize,
-        builder: &mut BatchBuilder,
-        origin: &Origin,
-        bytes: u64,
-    ) -> Result<Appended, Error> {
-        let one = &mut self.queues[at];
+        now_ms: u64,
+        messages: impl IntoIterator<Item = M>,
+    ) -> Result<(u64, u64), Error> {
+        let Self { queues, spare, .. } = self;
+        let builder = &mut queues[at].builder;
+        if !builder.is_empty() {
+            // Whoever gave what is in it has panicked.
+            *builder = BatchBuilder::default();
+        }
+        let mut bytes = 0;
+        for message in messages {
+            let message = message.into();
+            let headers = message.encode(spare)?;
+            let Message { key, value, .. } = message;
+            bytes += (key.map_or(0, <[u8]>::len) + value.len() + headers.len()) as u64;
+            if bytes > BATCH_BYTES_MAX {
+                return Err(Refusal::TooLarge { most: BATCH_BYTES_MAX as usize }.into());
+            }
+            builder.push_with_headers(now_ms.cast_signed(), key, Some(value), headers);
+        }
+        Ok((builder.records().into(), bytes))
+    }
+
+    /// Whether a queue has room for so many more messages and bytes.
+    pub(crate) fn admit(&self, at: usize, count: u64, bytes: u64) -> Result<(), Refusal> {
+        let One { keeper, messages, sent, .. } = &self.queues[at];
+        if keeper.is_stuck() {
+            return Err(Refusal::Storage);
+        }
+        let end = self.store.status(*messages).end;
+        let on_their_way = end.saturating_sub(keeper.queue().registered_to());
+        let has_room = keeper.queue().admits(on_their_way + count, sent.bytes() + bytes);
+        if has_room { Ok(()) } else { Err(Refusal::Full) }
+    }
+
+    /// Appends what has been put together in the queue's builder, of this size.
+    pub(crate) fn append(&mut self, at: usize, origin: &Origin, bytes: u64) -> Result<Appended, Error> {
+        let One { builder, keeper, messages, sent, .. } = &mut self.queues[at];
         let records = u64::from(builder.records());
         let batch = builder.finish_as(origin);
-        let appended = self.store.append_sound(one.messages, batch)?;
-        one.keeper.appended(batch, appended.base_offset);
-        one.sent.append(appended.ticket, appended.base_offset + records, bytes);
+        let appended = self.store.append_sound(*messages, batch)?;
+        keeper.appended(batch, appended.base_offset);
+        sent.append(appended.ticket, appended.base_offset + records, bytes);
         Ok(appended)
     }
 

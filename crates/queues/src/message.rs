@@ -106,6 +106,7 @@ impl<'a> Message<'a> {
     }
 
     /// Its headers as a record has them, with what it asks for. `spare` is memory for them.
+    #[inline]
     pub(crate) fn encode<'b>(&self, spare: &'b mut Vec<u8>) -> Result<&'b [u8], Refusal>
     where
         'a: 'b,
@@ -113,6 +114,15 @@ impl<'a> Message<'a> {
         if self.asks_for_nothing() {
             return Ok(if self.headers.is_empty() { NO_HEADERS } else { self.headers });
         }
+        self.encode_all(spare)
+    }
+
+    /// Apart from that, so that nothing is paid for it where it is not used.
+    #[inline(never)]
+    fn encode_all<'b>(&self, spare: &'b mut Vec<u8>) -> Result<&'b [u8], Refusal>
+    where
+        'a: 'b,
+    {
         if self.dedup_id.len() > DEDUP_ID_BYTES_MAX {
             let rule = format!("the deduplication identifier has more than {DEDUP_ID_BYTES_MAX} bytes");
             return Err(Refusal::Invalid(rule));

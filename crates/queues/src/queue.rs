@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use mainstem_log::{Appended, Origin, Store as _};
+use mainstem_log::{Appended, BatchBuilder, Origin};
 use mainstem_queue::{DEFAULT_GROUP, GroupName, Receipt, Refusal, Settlement, Taking, Verdict};
 use smallvec::SmallVec;
 
@@ -18,8 +18,6 @@ use crate::time::{as_ms, now_ms};
 
 /// Deliveries that room is made for before they are there.
 const ROOM_MAX: usize = 1024;
-/// Keys, values and headers that are put in at once, bytes.
-const BATCH_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// Longest time between two looks whether a message is there whose time has come.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -64,10 +62,11 @@ impl Side {
         let at_once = inner.queues[self.at].keeper.queue().at_once();
         let mut parts = settlements.chunks(at_once).peekable();
         while let Some(part) = parts.next() {
+            let queue = inner.queues[self.at].keeper.queue();
+            let group = queue.group(&self.group).ok_or(Refusal::UnknownGroup)?;
             for settlement in part {
                 let random = inner.random();
                 let keeper = &mut inner.queues[self.at].keeper;
-                let group = keeper.queue().group(&self.group).ok_or(Refusal::UnknownGroup)?;
                 outcome = outcome.and(keeper.settle(group, settlement, now_ms, random));
             }
             if parts.peek().is_some() {
@@ -210,36 +209,17 @@ impl Queue {
         messages: impl IntoIterator<Item = M>,
     ) -> Result<Option<(Appended, u64)>, Error> {
         let at = self.side.at;
-        // If the iterator panics, what it has given is gone.
-        let mut builder = std::mem::take(&mut inner.queues[at].builder);
-        let mut bytes = 0;
-        for message in messages {
-            let message = message.into();
-            let Message { key, value, .. } = message;
-            let headers = message.encode(&mut inner.spare)?;
-            bytes += (key.map_or(0, <[u8]>::len) + value.len() + headers.len()) as u64;
-            if bytes > BATCH_BYTES_MAX {
-                return Err(Refusal::TooLarge { most: BATCH_BYTES_MAX as usize }.into());
+        let put = inner.put_together(at, now_ms, messages).and_then(|(count, bytes)| {
+            if count == 0 {
+                return Ok(None);
             }
-            builder.push_with_headers(now_ms.cast_signed(), key, Some(value), headers);
+            inner.admit(at, count, bytes)?;
+            Ok(Some((inner.append(at, &Origin::default(), bytes)?, count)))
+        });
+        if put.is_err() {
+            inner.queues[at].builder = BatchBuilder::default();
         }
-        let count = u64::from(builder.records());
-        if count == 0 {
-            inner.queues[at].builder = builder;
-            return Ok(None);
-        }
-        let one = &inner.queues[at];
-        let status = inner.store.status(one.messages);
-        let on_their_way = status.end.saturating_sub(one.keeper.queue().registered_to());
-        if one.keeper.is_stuck() {
-            return Err(Refusal::Storage.into());
-        }
-        if !one.keeper.queue().admits(on_their_way + count, one.sent.bytes() + bytes) {
-            return Err(Refusal::Full.into());
-        }
-        let appended = inner.append(at, &mut builder, &Origin::default(), bytes);
-        inner.queues[at].builder = builder;
-        Ok(Some((appended?, count)))
+        put
     }
 
     /// Takes at most `max` messages; waits so long for the first. They are the caller's for the

@@ -38,9 +38,10 @@
 //! - A delivery is counted before anybody has it, so that a message that ends its process becomes a dead letter in the end.
 //!
 //! # Files
-//! `queue`, `message` and `delivery` are what programs hold · `operate` what operators do · `settings` what a queue is set to · `common` all queues behind one lock, and the
-//! thread that does what is due by itself · `inner` the store and its queues · `depart` messages that go to another queue ·
-//! `sent` what becomes of what was put in · `signal` what threads wait for · `time` · `error`.
+//! `queue`, `message` and `delivery` are what programs hold · `operate` what operators do · `settings` what a queue is set
+//! to · `common` all queues behind one lock, and the thread that does what is due by itself · `inner` the store and its
+//! queues · `depart` messages that go to another queue · `sent` what becomes of what was put in · `signal` what threads wait
+//! for · `time` · `error`.
 
 mod common;
 mod delivery;

@@ -178,3 +178,40 @@ fn dead_letter_offsets(dead: &Queue) -> Vec<u64> {
     };
     dead.peek(0, usize::MAX).unwrap().iter().map(offset).collect()
 }
+
+const TURNS: u64 = 6;
+const EACH: u64 = 2_000;
+
+/// What a process does that changes its mind: puts numbers in, now with one durability and then with the other, and
+/// aborts.
+fn be_aborted_of_two_minds(directory: &str) {
+    let queues = Queues::open(directory).unwrap();
+    for turn in 0..TURNS {
+        let durability = if turn % 2 == 0 { Durability::Os } else { Durability::Fsync };
+        let jobs = queues.queue("jobs", Settings { durability, ..Settings::default() }).unwrap();
+        for number in (turn * EACH)..((turn + 1) * EACH) {
+            jobs.post(&number.to_le_bytes()).unwrap();
+            if number % 50 == 0 {
+                jobs.flush().unwrap();
+                jobs.ack_all(take(&jobs, 1)).unwrap();
+            }
+        }
+        jobs.flush().unwrap();
+    }
+    std::process::abort();
+}
+
+#[test]
+fn durability_may_change_while_messages_come() {
+    const TEST: &str = "durability_may_change_while_messages_come";
+    if let Ok(directory) = std::env::var(TASK) {
+        return be_aborted_of_two_minds(&directory);
+    }
+    let directory = Directory::new();
+    let ended = again(TEST, TASK, directory.path()).wait().unwrap();
+    assert_eq!(ended.signal(), Some(SIGABRT));
+    let jobs = directory.open().queue("jobs", set(Config::default())).unwrap();
+    let left = take(&jobs, usize::MAX);
+    let numbers = left.iter().map(|delivery| u64::from_le_bytes(delivery.value().try_into().unwrap()));
+    assert!(numbers.eq(TURNS * EACH / 50..TURNS * EACH), "the first ones are done");
+}

@@ -362,7 +362,28 @@ fn names_of_groups_and_how_many_there_are_are_bounded() {
         queue.open_group(&format!("group {number}").into(), 0).unwrap();
     }
     assert_eq!(queue.open_group(&"one more".into(), 0), Err(Refusal::TooMany));
-    assert!(matches!(queue.remove_group(GROUP), Err(Refusal::Invalid(_))));
+}
+
+#[test]
+fn a_queue_has_a_group_and_default_only_if_it_was_not_removed() {
+    let mut first = queue(&[], [message(0)]);
+    assert!(matches!(first.remove_group(GROUP), Err(Refusal::Invalid(_))), "it is the only one");
+    let workers = first.open_group(&"workers".into(), 1_000).unwrap();
+    assert_eq!(first.remove_group(GROUP), Ok(()));
+    assert_eq!(first.remove_group(GROUP), Err(Refusal::UnknownGroup));
+    assert!(matches!(first.remove_group(workers), Err(Refusal::Invalid(_))), "now it is the only one");
+    let events = flush(&mut first, 1_000).unwrap();
+    let mut snapshot = Vec::new();
+    first.snapshot(&mut snapshot);
+    for told in [events, snapshot] {
+        let mut second = again(&[&told], 20);
+        assert_eq!(second.group("default"), None);
+        assert_eq!(second.ready(workers), 1);
+        second.register(message(1), 3_000);
+        let anew = second.open_group(&"default".into(), 3_000).unwrap();
+        assert!(anew != GROUP);
+        assert_eq!((second.ready(workers), second.ready(anew)), (2, 2));
+    }
 }
 
 #[test]

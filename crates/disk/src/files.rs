@@ -22,8 +22,8 @@ pub(crate) struct Files {
 /// What was used lately. Of more than the bound, the half that was used longest ago has to go.
 pub(crate) struct Recent {
     used: BTreeMap<SegmentKey, u64>,
-    /// The one that was noted last, if it is still among them.
-    newest: Option<SegmentKey>,
+    /// The one that was noted last, and the one before, if they are still among them.
+    newest: [Option<SegmentKey>; 2],
     bound: usize,
     clock: u64,
     gone: Vec<SegmentKey>,
@@ -31,15 +31,17 @@ pub(crate) struct Recent {
 
 impl Recent {
     pub(crate) fn new(bound: usize) -> Self {
-        Self { used: BTreeMap::new(), newest: None, bound: bound.max(2), clock: 0, gone: Vec::new() }
+        Self { used: BTreeMap::new(), newest: [None; 2], bound: bound.max(2), clock: 0, gone: Vec::new() }
     }
 
     /// Takes note of a use.
     pub(crate) fn note(&mut self, key: SegmentKey) {
-        if self.newest == Some(key) {
+        // Often two take turns: a log of messages, and that of what becomes of them. Which of the two is newer makes no
+        // difference.
+        if self.newest.contains(&Some(key)) {
             return;
         }
-        self.newest = Some(key);
+        self.newest = [Some(key), self.newest[0]];
         self.clock += 1;
         if let Some(used) = self.used.get_mut(&key) {
             *used = self.clock;
@@ -60,12 +62,12 @@ impl Recent {
     }
 
     fn forget(&mut self, key: SegmentKey) {
-        self.newest = None;
+        self.newest = [None; 2];
         self.used.remove(&key);
     }
 
     fn forget_log(&mut self, log: LogId) {
-        self.newest = None;
+        self.newest = [None; 2];
         self.used.retain(|(owner, _), _| *owner != log);
     }
 }
@@ -81,13 +83,22 @@ impl Files {
         key: SegmentKey,
         path: impl FnOnce() -> PathBuf,
     ) -> io::Result<Arc<dyn File>> {
-        if let Some(file) = self.open.get(&key) {
+        self.borrow(key, path).cloned()
+    }
+
+    /// The same for a short while.
+    pub(crate) fn borrow(
+        &mut self,
+        key: SegmentKey,
+        path: impl FnOnce() -> PathBuf,
+    ) -> io::Result<&Arc<dyn File>> {
+        if self.open.contains_key(&key) {
             self.recent.note(key);
-            return Ok(file.clone());
+        } else {
+            let file = self.fs.open(&path(), Mode::Existing)?;
+            self.hold(key, file);
         }
-        let file = self.fs.open(&path(), Mode::Existing)?;
-        self.hold(key, file.clone());
-        Ok(file)
+        self.open.get(&key).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Takes in a file that was opened elsewhere.

@@ -208,10 +208,11 @@ impl Log {
     }
 
     fn write(&mut self, disk: &mut Disk) -> Result<(), Failure> {
-        let file = self.file(&mut disk.files, self.head.base)?;
+        let base = self.head.base;
+        let file = disk.files.borrow((self.id, base), || self.path(base))?;
         let is_mapped = disk.settings.mapped_writes && self.options.durability == Durability::Os;
         let ahead = if is_mapped { MAPPED_AHEAD_BYTES } else { 0 };
-        self.space.reserve(&*file, self.head.position, ahead, self.options.segment_bytes)?;
+        self.space.reserve(&**file, self.head.position, ahead, self.options.segment_bytes)?;
         let (bytes, at) = (self.tail.unwritten(), self.written.position);
         if is_mapped {
             file.append_at(bytes, at)?;

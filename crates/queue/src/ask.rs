@@ -153,6 +153,11 @@ impl Payload {
         payload.find().is_some().then_some(payload)
     }
 
+    /// The only record of a batch, which has been read.
+    pub(crate) fn only(batch: &Plain) -> Self {
+        Self { batch: batch.clone(), at: HEADER_BYTES as u32 }
+    }
+
     /// The record at `offset`, if it is the first one of a batch.
     pub(crate) fn first_at(batch: &Plain, offset: u64) -> Option<Self> {
         let payload = Self { batch: batch.clone(), at: HEADER_BYTES as u32 };

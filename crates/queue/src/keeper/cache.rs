@@ -29,8 +29,11 @@ impl Default for Cache {
 #[derive(Debug)]
 struct Indexed {
     plain: Plain,
+    base: u64,
     end: u64,
     records: u32,
+    /// All its records have been read.
+    is_read: bool,
     /// Those of them that are not known to be settled.
     left: u32,
     /// For each record its offset and where it begins. Made when it is first asked for; a batch of one record has none.
@@ -50,7 +53,13 @@ impl Indexed {
 
     fn get(&mut self, offset: u64) -> Option<Payload> {
         if self.is_one() {
-            return Payload::first_at(&self.plain, offset);
+            // If that was read, and could stand nowhere else, it need not be read again.
+            let is_it = self.is_read && offset + 1 == self.end && self.base + 1 == self.end;
+            return if is_it {
+                Some(Payload::only(&self.plain))
+            } else {
+                Payload::first_at(&self.plain, offset)
+            };
         }
         if self.places.is_empty() {
             self.places = places(&self.plain);
@@ -106,7 +115,9 @@ impl Cache {
     pub(super) fn insert(&mut self, plain: Plain) {
         let header = plain.header();
         let (end, records) = (header.end_offset(), header.records);
-        let indexed = Indexed { plain, end, records, left: records, places: Vec::new() };
+        let base = header.base_offset;
+        let indexed =
+            Indexed { plain, base, end, records, is_read: false, left: records, places: Vec::new() };
         self.bytes += indexed.bytes();
         self.batches.insert(header.base_offset, indexed);
     }
@@ -118,6 +129,13 @@ impl Cache {
             && let Some((_, gone)) = self.batches.pop_first()
         {
             self.bytes -= gone.bytes();
+        }
+    }
+
+    /// All records of the batch that begins at an offset have been read.
+    pub(super) fn read(&mut self, base: u64) {
+        if let Some(indexed) = self.batches.get_mut(&base) {
+            indexed.is_read = true;
         }
     }
 

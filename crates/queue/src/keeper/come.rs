@@ -75,8 +75,11 @@ impl Keeper {
                 break;
             }
             bytes += header.total_bytes;
-            if !passes_over(&header) && !header.is_control() {
-                self.register_batch(&plain, header.base_offset, now_ms);
+            if !passes_over(&header)
+                && !header.is_control()
+                && self.register_batch(&plain, header.base_offset, now_ms)
+            {
+                self.cache.read(header.base_offset);
             }
             self.queue.registered(header.end_offset());
         }
@@ -125,15 +128,20 @@ impl Keeper {
         }
     }
 
-    fn register_batch(&mut self, plain: &Plain, from: u64, now_ms: u64) {
+    /// Registers the messages of a batch from an offset on. Whether all can be read.
+    fn register_batch(&mut self, plain: &Plain, from: u64, now_ms: u64) -> bool {
         let header = plain.header();
         let is_moved = header.producer_id == MOVER;
         for record in plain.records() {
-            let Ok(record) = record else { return log_unreadable(&header) };
+            let Ok(record) = record else {
+                log_unreadable(&header);
+                return false;
+            };
             if record.offset >= from {
                 self.queue.register(Meta::of(&record, is_moved), now_ms);
             }
         }
+        true
     }
 
     /// A batch without its compression; nothing if it cannot be read.

@@ -267,6 +267,14 @@ impl Shard {
             let id = topic.partition(0);
             if let Some(open) = self.queues.open.get_mut(&id) {
                 if !Arc::ptr_eq(&open.topic, topic) {
+                    let durability = topic.config.options.durability;
+                    if open.topic.config.options.durability != durability {
+                        let store = &mut *self.stores[open.store].store;
+                        let set = open.keeper.set_durability(store, &state_name(id), durability);
+                        if let Err(error) = set {
+                            log::error!("queue {}: its state keeps its old durability: {error}", topic.name);
+                        }
+                    }
                     open.topic = Arc::clone(topic);
                     open.keeper.queue_mut().configure(config.clone(), self.unix_ms);
                     self.queues.stirred.insert(id);

@@ -480,3 +480,54 @@ fn all_that_a_queue_has_is_thrown_away_sent_back_or_removed_in_steps() {
     assert_eq!(broker.info(JOBS).messages, 45);
     assert!(matches!(broker.ask_queue(0, JOBS, Request::Delete), Reply::Done));
 }
+
+/// Takes all messages, acknowledges them, and lets the power go: how many are there again.
+fn lost_verdicts(broker: &mut Broker) -> usize {
+    broker.put(JOBS, (0..20).map(|n| message(&n.to_string())).collect());
+    let taken = broker.get(JOBS, 100);
+    assert_eq!(taken.len(), 20);
+    for delivery in &taken {
+        assert_eq!(broker.settle(JOBS, delivery.receipt, Verdict::Ack), Ok(()));
+    }
+    broker.lose_power(1);
+    broker.get(JOBS, 100).len()
+}
+
+#[test]
+fn a_verdict_is_as_durable_as_its_queue_has_been_set_to() {
+    let mut lost = [0, 0];
+    for (to, lost) in ["fsync", "os"].into_iter().zip(&mut lost) {
+        for seed in 1..10 {
+            let mut broker = Broker::on_disk(1, mainstem_stream::Config::default());
+            broker.pass(seed);
+            // It is open when it is set to something else.
+            broker.create(JOBS, &[("durability", if to == "os" { "fsync" } else { "os" })]);
+            assert!(broker.get(JOBS, 1).is_empty());
+            let settings = vec![("durability".into(), to.into())];
+            assert!(matches!(broker.ask_queue(0, JOBS, Request::Configure { settings }), Reply::Done));
+            *lost += lost_verdicts(&mut broker);
+        }
+    }
+    assert_eq!(lost[0], 0, "verdicts that were answered and lost");
+    assert!(lost[1] > 0, "nothing would be found");
+}
+
+#[test]
+fn a_queue_that_differs_in_durability_is_set_to_something_else() {
+    let mut broker = Broker::new(2);
+    let durability = |broker: &mut Broker| {
+        let settings = broker.info(JOBS).settings;
+        settings.into_iter().find(|(name, _)| name == "durability").unwrap().1
+    };
+    assert!(matches!(broker.create(JOBS, &[("durability", "os")]), Reply::Done));
+    assert!(matches!(broker.create(JOBS, &[("durability", "os")]), Reply::Done));
+    for other in [&[("durability", "fsync")][..], &[]] {
+        let reply = broker.create(JOBS, other);
+        assert!(matches!(reply, Reply::Refused(Refusal::Exists)), "{other:?}: {reply:?}");
+        assert_eq!(durability(&mut broker), "os");
+    }
+    let settings = vec![("durability".into(), "fsync".into())];
+    assert!(matches!(broker.ask_queue(0, JOBS, Request::Configure { settings }), Reply::Done));
+    assert!(matches!(broker.create(JOBS, &[]), Reply::Done));
+    assert_eq!(durability(&mut broker), "fsync");
+}

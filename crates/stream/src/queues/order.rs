@@ -96,8 +96,10 @@ impl Shard {
             return self.answer_queue(io, to, Reply::Refused(refusal));
         }
         if let Some(known) = self.catalogue.topic(&queue) {
-            let is_same = known.config.queue.is_some()
-                && TopicConfig::new(config, &self.shared.config).queue == known.config.queue;
+            let (wanted, is) = (TopicConfig::new(config, &self.shared.config), &known.config);
+            let is_same = is.queue.is_some()
+                && wanted.queue == is.queue
+                && wanted.options.durability == is.options.durability;
             let refusal = if known.config.queue.is_none() { Refusal::NotAQueue } else { Refusal::Exists };
             let reply = if is_same { Reply::Done } else { Reply::Refused(refusal) };
             return self.answer_queue(io, to, reply);

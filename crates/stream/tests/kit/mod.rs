@@ -115,6 +115,13 @@ impl Broker {
         self.start(shards);
     }
 
+    /// The same after a loss of power, on stores in files: of what was not synced, any part may be gone.
+    pub(crate) fn lose_power(&mut self, shards: usize) {
+        let disks = self.disks.as_mut().expect("stores in files");
+        *disks = disks.iter().map(|disk| disk.survivor(self.now_ms)).collect();
+        self.restart(shards);
+    }
+
     /// The same after a loss of power: what was not committed is gone.
     pub(crate) fn crash(&mut self, shards: usize) {
         self.doors.clear();

@@ -5,12 +5,14 @@
 //! | `errand` | requests on their way to the shard of a queue, and answers on their way back |
 //! | `desk` | requests of threads that are no shards |
 //! | `order` | making, setting and deleting queues, on shard 0 |
+//! | `dead` | where dead letters may go, and what such a queue is made with |
 //! | `serve` | requests where the queue is |
 //! | `chores` | those of them that take long |
 //! | `send` | messages on their way into the log |
 //! | `depart` | messages that leave for another queue |
 
 mod chores;
+pub(crate) mod dead;
 mod depart;
 pub(crate) mod desk;
 mod errand;

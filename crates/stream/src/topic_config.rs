@@ -225,7 +225,7 @@ pub(crate) const QUEUE_ENABLED: &str = "queue.enabled";
 pub(crate) const QUEUE: &str = "queue.";
 
 /// What a topic with these keys is set to as a work queue, if it is one.
-fn queue_of(set: &BTreeMap<String, String>) -> Option<mainstem_queue::Config> {
+pub(crate) fn queue_of(set: &BTreeMap<String, String>) -> Option<mainstem_queue::Config> {
     let is_enabled = set.get(QUEUE_ENABLED).is_some_and(|value| value.trim().eq_ignore_ascii_case("true"));
     let settings = set.iter().filter(|(key, _)| *key != QUEUE_ENABLED);
     let settings = settings.filter_map(|(key, value)| Some((key.strip_prefix(QUEUE)?, value.as_str())));

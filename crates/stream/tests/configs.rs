@@ -5,6 +5,7 @@ mod kit;
 use kit::{Broker, Client};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::alter_configs::{self, AlterConfigsRequest};
+use mainstem_kafka::api::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use mainstem_kafka::api::describe_configs::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResult,
 };
@@ -258,4 +259,60 @@ fn a_smaller_largest_batch_is_in_force_at_once() {
         assert_eq!(code(produced.error_code), ErrorCode::MessageTooLarge);
         assert_eq!(broker.produce(client, "t", index, &["c"]).error_code, 0);
     }
+}
+
+/// Makes a topic that is a work queue, with these settings: what its creator is told.
+fn make_queue(
+    broker: &mut Broker,
+    client: Client,
+    name: &str,
+    settings: &[(&str, &str)],
+) -> (ErrorCode, Option<String>) {
+    let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
+        name: (*name).into(),
+        value: Some((*value).into()),
+    };
+    let topic = CreatableTopic {
+        name: name.into(),
+        num_partitions: 1,
+        replication_factor: 1,
+        configs: settings.iter().chain(&[("queue.enabled", "true")]).map(config).collect(),
+        ..CreatableTopic::default()
+    };
+    let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
+    let topic = broker.ask(client, 7, &request).topics.remove(0);
+    (code(topic.error_code), topic.error_message)
+}
+
+#[test]
+fn a_queue_is_given_no_dead_letter_queue_that_cannot_be_one() {
+    let mut broker = Broker::new(2);
+    let client = broker.connect(1);
+    let dead = "queue.dead-letter-queue";
+    assert_eq!(make_queue(&mut broker, client, "a", &[(dead, "b")]), (ErrorCode::None, None));
+    let faults = [("jobs", "itself"), ("a/b", "invalid"), (".", "invalid")];
+    let refused = |(code, message): (ErrorCode, Option<String>), word: &str| {
+        assert_eq!(code, ErrorCode::InvalidConfig, "{message:?}");
+        assert!(message.as_deref().is_some_and(|message| message.contains(word)), "{message:?}");
+    };
+    for (queue, word) in faults {
+        refused(make_queue(&mut broker, client, "jobs", &[(dead, queue)]), word);
+    }
+    refused(make_queue(&mut broker, client, "b", &[(dead, "a")]), "come back here");
+    assert_eq!(make_queue(&mut broker, client, "jobs", &[]), (ErrorCode::None, None));
+    for (queue, word) in faults {
+        refused(change(&mut broker, client, (TOPIC, "jobs"), &[(dead, SET, Some(queue))]), word);
+        let config = alter_configs::AlterableConfig { name: dead.into(), value: Some(queue.into()) };
+        let enabled =
+            alter_configs::AlterableConfig { name: "queue.enabled".into(), value: Some("true".into()) };
+        let resource = alter_configs::AlterConfigsResource {
+            resource_type: TOPIC,
+            resource_name: "jobs".into(),
+            configs: vec![config, enabled],
+        };
+        let request = AlterConfigsRequest { resources: vec![resource], validate_only: false };
+        let response = broker.ask(client, 2, &request).responses.remove(0);
+        refused((code(response.error_code), response.error_message), word);
+    }
+    assert_eq!(value(&mut broker, client, "jobs", dead).0, "");
 }

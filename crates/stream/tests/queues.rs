@@ -531,3 +531,73 @@ fn a_queue_that_differs_in_durability_is_set_to_something_else() {
     assert!(matches!(broker.create(JOBS, &[]), Reply::Done));
     assert_eq!(durability(&mut broker), "fsync");
 }
+
+#[test]
+fn dead_letters_are_as_durable_as_where_they_come_from() {
+    let config = mainstem_stream::Config {
+        durability: mainstem_log::Durability::Os,
+        ..mainstem_stream::Config::default()
+    };
+    let is = |broker: &mut Broker, queue: &str| {
+        let settings = broker.info(queue).settings;
+        settings.into_iter().find(|(name, _)| name == "durability").unwrap().1
+    };
+    let bury = |broker: &mut Broker, queue: &str| {
+        broker.put(queue, vec![message("bad")]);
+        let taken = broker.get(queue, 1);
+        assert_eq!(broker.settle(queue, taken[0].receipt, Verdict::Reject), Ok(()));
+    };
+    for shards in [1, 2] {
+        let mut broker = Broker::with(shards, config.clone());
+        broker.create("safe", &[("durability", "fsync")]);
+        broker.create("quick", &[]);
+        broker.create("named", &[("durability", "fsync"), ("dead-letter-queue", "morgue")]);
+        for queue in ["safe", "quick", "named"] {
+            bury(&mut broker, queue);
+        }
+        assert_eq!(is(&mut broker, "safe.dead"), "fsync");
+        assert_eq!(is(&mut broker, "quick.dead"), "os");
+        assert_eq!(is(&mut broker, "morgue"), "fsync");
+        // Also if a consumer makes it before there are any, or it is shared.
+        broker.create("first", &[("durability", "fsync")]);
+        assert!(broker.get("first.dead", 1).is_empty());
+        assert_eq!(is(&mut broker, "first.dead"), "fsync");
+        broker.create("one", &[("dead-letter-queue", "both")]);
+        broker.create("other", &[("durability", "fsync"), ("dead-letter-queue", "both")]);
+        bury(&mut broker, "one");
+        assert_eq!(is(&mut broker, "both"), "fsync");
+        // What was set by hand stays.
+        broker.create("safe-too", &[("durability", "fsync")]);
+        broker.create("safe-too.dead", &[("durability", "os")]);
+        bury(&mut broker, "safe-too");
+        assert_eq!(
+            (is(&mut broker, "safe-too.dead").as_str(), broker.get("safe-too.dead", 9).len()),
+            ("os", 1)
+        );
+    }
+}
+
+#[test]
+fn dead_letters_do_not_come_back_to_where_they_come_from() {
+    let mut broker = Broker::new(2);
+    let to = |queue: &str| vec![("dead-letter-queue".to_owned(), queue.to_owned())];
+    let refused = |reply: Reply, word: &str| {
+        let Reply::Refused(Refusal::Invalid(what)) = reply else { panic!("{reply:?}") };
+        assert!(what.contains(word), "{what}");
+    };
+    refused(broker.create("a", &[("dead-letter-queue", "a")]), "itself");
+    refused(broker.create("a", &[("dead-letter-queue", "a/b")]), "invalid");
+    assert!(matches!(broker.create("a", &[("dead-letter-queue", "b")]), Reply::Done));
+    refused(broker.create("b", &[("dead-letter-queue", "a")]), "by way of a");
+    assert!(matches!(broker.create("b", &[("dead-letter-queue", "c")]), Reply::Done));
+    assert!(matches!(broker.create("c", &[]), Reply::Done));
+    refused(broker.ask_queue(0, "c", Request::Configure { settings: to("a") }), "by way of a, b");
+    // Where they end is no circle.
+    let mut ends = to("a");
+    ends.push(("dead-letters".into(), "false".into()));
+    assert!(matches!(broker.ask_queue(0, "c", Request::Configure { settings: ends }), Reply::Done));
+    let again = vec![("dead-letters".into(), "true".into())];
+    refused(broker.ask_queue(0, "c", Request::Configure { settings: again }), "by way of a, b");
+    // Of the queues that are made without a name.
+    refused(broker.create("x.dead", &[("dead-letter-queue", "x")]), "by way of x");
+}

@@ -16,9 +16,9 @@ use super::create_topics::invalid_request;
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC, is_this_node};
 use crate::broker_config;
 use crate::catalogue::{Topic, name_fault};
-use crate::config::Config;
 use crate::mail::{Call, Mail};
 use crate::partition::Refused;
+use crate::queues::dead;
 use crate::shard::Shard;
 use crate::topic_config::{self, TopicConfig, find, parts};
 
@@ -110,7 +110,7 @@ pub(crate) fn alter(
         let name: Arc<str> = change.resource_name.as_str().into();
         let make = move |shard: &Shard, known: &Topic| {
             let config = &shard.shared.config;
-            let config = TopicConfig::new(changed(&change, known, config)?, config);
+            let config = TopicConfig::new(changed(shard, &change, known)?, config);
             if let Some(refused) = known.config.change_fault(&config, known.partitions()) {
                 return Err(refused);
             }
@@ -146,7 +146,7 @@ fn check(shard: &Shard, change: &Change) -> Result<bool, Refused> {
                 let message = format!("The topic '{name}' does not exist.");
                 return Err(Refused::new(ErrorCode::UnknownTopicOrPartition, message));
             };
-            Ok(changed(change, topic, &shard.shared.config)? != topic.config.set)
+            Ok(changed(shard, change, topic)? != topic.config.set)
         }
         BROKER => {
             if !name.is_empty() {
@@ -169,7 +169,7 @@ fn check(shard: &Shard, change: &Change) -> Result<bool, Refused> {
 }
 
 /// What the topic is set to afterwards.
-fn changed(change: &Change, known: &Topic, config: &Config) -> Result<BTreeMap<String, String>, Refused> {
+fn changed(shard: &Shard, change: &Change, known: &Topic) -> Result<BTreeMap<String, String>, Refused> {
     let refused = |message: String| Refused::new(ErrorCode::InvalidConfig, message);
     let mut set = if change.is_whole { BTreeMap::new() } else { known.config.set.clone() };
     for Step { name, operation, value } in &change.steps {
@@ -187,13 +187,14 @@ fn changed(change: &Change, known: &Topic, config: &Config) -> Result<BTreeMap<S
                     let operation = format!("{operation:?}").to_uppercase();
                     refused(format!("Can't {operation} to key {name} because its type is not LIST."))
                 })?;
-                let now = set.get(name).cloned().unwrap_or_else(|| key.default_value(config));
+                let now = set.get(name).cloned().unwrap_or_else(|| key.default_value(&shard.shared.config));
                 set.insert(name.clone(), edit(*operation, &now, &value));
             }
             None => {}
         }
     }
-    topic_config::fault(&set).map_or(Ok(set), |fault| Err(refused(fault)))
+    let fault = topic_config::fault(&set).or_else(|| dead::fault(&shard.catalogue, &known.name, &set));
+    fault.map_or(Ok(set), |fault| Err(refused(fault)))
 }
 
 /// The list `now` with those in `value` added, or taken away.

@@ -7,8 +7,9 @@ use mainstem_kafka::ErrorCode;
 use mainstem_queue::{Refusal, Reply, Request};
 use mainstem_runtime::Io;
 
-use super::errand::{Errand, ReplyTo, Wanted};
-use crate::catalogue::Topic;
+use super::dead;
+use super::errand::{Errand, ReplyTo, Wanted, Whom};
+use crate::catalogue::{Catalogue, Topic};
 use crate::controller::NewTopic;
 use crate::mail::Mail;
 use crate::partition::Refused;
@@ -42,21 +43,14 @@ pub(super) fn settings_of(topic: &Topic) -> Vec<(String, String)> {
 }
 
 /// Why settings cannot be a queue's.
-fn check(queue: &str, set: &BTreeMap<String, String>) -> Result<(), Refusal> {
+fn check(catalogue: &Catalogue, queue: &str, set: &BTreeMap<String, String>) -> Result<(), Refusal> {
     if set.get(QUEUE_ENABLED).map(String::as_str) != Some("true") {
         return Err(Refusal::Invalid("enabled: a queue cannot be set to be none".into()));
     }
     if let Some(fault) = topic_config::fault(set) {
         return Err(Refusal::Invalid(fault));
     }
-    let dead = set.get("queue.dead-letter-queue").map(String::as_str);
-    if dead == Some(queue) {
-        return Err(Refusal::Invalid("dead-letter-queue: it is the queue itself".into()));
-    }
-    match dead.filter(|dead| !dead.is_empty()).and_then(crate::catalogue::name_fault) {
-        Some(fault) => Err(Refusal::Invalid(format!("dead-letter-queue: {fault}"))),
-        None => Ok(()),
-    }
+    dead::fault(catalogue, queue, set).map_or(Ok(()), |fault| Err(Refusal::Invalid(fault)))
 }
 
 fn refusal(refused: &Refused) -> Refusal {
@@ -92,7 +86,7 @@ impl Shard {
         to: ReplyTo,
     ) {
         let config = topic_settings(settings);
-        if let Err(refusal) = check(&queue, &config) {
+        if let Err(refusal) = check(&self.catalogue, &queue, &config) {
             return self.answer_queue(io, to, Reply::Refused(refusal));
         }
         if let Some(known) = self.catalogue.topic(&queue) {
@@ -128,7 +122,7 @@ impl Shard {
                 let change = move |shard: &Self, known: &Topic| {
                     let mut set = known.config.set.clone();
                     set.extend(topic_settings(&settings));
-                    check(&name, &set)
+                    check(&shard.catalogue, &name, &set)
                         .map_err(|refusal| Refused::new(ErrorCode::InvalidConfig, refusal.to_string()))?;
                     Ok(Topic { config: TopicConfig::new(set, &shard.shared.config), ..known.clone() })
                 };
@@ -173,10 +167,16 @@ impl Shard {
             }
             Wanted::Request(_) => false,
         };
-        let settings: Option<Vec<_>> = may_be_made.then(|| limit.into_iter().collect());
-        let Some(settings) = settings else {
+        if !may_be_made {
             return self.answer_queue(io, errand.to, Reply::Refused(Refusal::UnknownQueue));
+        }
+        let from = match errand.to.whom {
+            Whom::Queue(origin) => Some(origin.topic),
+            Whom::Door(_) | Whom::Visitor(_) => None,
         };
+        let durability = dead::durability(&self.catalogue, &errand.queue, from);
+        let durability = durability.map(|durability| (DURABILITY_SETTING.to_owned(), durability));
+        let settings: Vec<_> = limit.into_iter().chain(durability).collect();
         let config = topic_settings(&settings);
         let new = NewTopic { name: Arc::clone(&errand.queue), partitions: 1, config };
         self.make_topic(io, new, move |shard, io, made| {

@@ -27,6 +27,11 @@ class Doors:
         self.start()
 
     @property
+    def data(self) -> Path:
+        """Where it keeps what lasts."""
+        return Path(self._directory.name) / "data"
+
+    @property
     def url(self) -> str:
         """The operations door."""
         return f"http://{self.http}"

@@ -1,14 +1,15 @@
 //! How queues are, as numbers for Prometheus and what reads its text format (version 0.0.4).
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mainstem_queue::{GroupInfo, Info, Refusal, Reply, Request};
+use mainstem_queue::{GroupInfo, Info};
 
 use crate::app::App;
-use crate::problem::Problem;
+use crate::queues::all;
 
 /// What the text is.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -20,6 +21,9 @@ struct Metric<T> {
     help: &'static str,
     of: fn(&T) -> u64,
 }
+
+/// Of queues, whether they can be told of.
+const AVAILABLE: &str = "mainstem_queue_available";
 
 const GAUGE: &str = "gauge";
 const COUNTER: &str = "counter";
@@ -75,24 +79,35 @@ const OF_GROUPS: [Metric<GroupInfo>; 12] = [
     Metric { name: "dead_total", kind: COUNTER, help: "Messages that became dead letters.", of: |g| g.dead },
 ];
 
-pub(crate) async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
+pub(crate) async fn metrics(State(app): State<App>) -> Response {
     let mut queues = Vec::new();
-    for name in app.broker().queues() {
-        match app.ask(&name, Request::Info).await {
-            Ok(Reply::Info(info)) => queues.push(*info),
-            Ok(_) => return Err(Problem::unanswered()),
-            // It has gone in the meantime.
-            Err(problem) if problem == Problem::from(&Refusal::UnknownQueue) => {}
-            Err(problem) => return Err(problem),
+    // One that cannot say how it is does not keep the others from being told of.
+    let mut silent = Vec::new();
+    for (name, told) in all(&app).await {
+        match told {
+            Ok(info) => queues.push(info),
+            Err(_) => silent.push(name),
         }
     }
-    let mut response = (StatusCode::OK, text(&queues)).into_response();
+    let mut response = (StatusCode::OK, text(&queues, &silent)).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
-    Ok(response)
+    response
 }
 
-fn text(queues: &[Info]) -> String {
+fn text(queues: &[Info], silent: &[Arc<str>]) -> String {
     let mut text = String::new();
+    head(
+        &mut text,
+        AVAILABLE,
+        GAUGE,
+        "Whether the queue can say how it is: 1, or 0, and then the rest is missing.",
+    );
+    for info in queues {
+        line(&mut text, AVAILABLE, &info.name, None, 1);
+    }
+    for name in silent {
+        line(&mut text, AVAILABLE, name, None, 0);
+    }
     for metric in &OF_QUEUES {
         head(&mut text, &format!("mainstem_queue_{}", metric.name), metric.kind, metric.help);
         for info in queues {
@@ -135,7 +150,10 @@ mod tests {
         let group =
             GroupInfo { name: "a\"b".into(), ready: 3, oldest_ms: Some(61_500), ..GroupInfo::default() };
         let info = Info { name: "jobs".into(), messages: 7, groups: vec![group], ..Info::default() };
-        let text = text(&[info]);
+        let text = text(&[info], &["broken".into()]);
+        assert!(text.contains("mainstem_queue_available{queue=\"jobs\"} 1\n"));
+        assert!(text.contains("mainstem_queue_available{queue=\"broken\"} 0\n"));
+        assert_eq!(text.matches("broken").count(), 1);
         assert!(
             text.contains(
                 "# TYPE mainstem_queue_messages gauge\nmainstem_queue_messages{queue=\"jobs\"} 7\n"
@@ -147,6 +165,6 @@ mod tests {
                 "mainstem_queue_group_oldest_timestamp_seconds{queue=\"jobs\",group=\"a\\\"b\"} 61\n"
             )
         );
-        assert_eq!(text.matches("# TYPE ").count(), OF_QUEUES.len() + OF_GROUPS.len());
+        assert_eq!(text.matches("# TYPE ").count(), 1 + OF_QUEUES.len() + OF_GROUPS.len());
     }
 }

@@ -1,6 +1,8 @@
 //! Queues themselves: made, shown, changed, emptied, removed; and their groups.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,7 +11,7 @@ use mainstem_queue::{DEFAULT_GROUP, GroupInfo, Info, Message, Refusal, ReplayFro
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::app::App;
+use crate::app::{Answer, App};
 use crate::input::{Asked, At, BATCH_MAX, Json, within};
 use crate::problem::Problem;
 use crate::record;
@@ -17,6 +19,9 @@ use crate::routes::answer;
 
 /// Messages that are shown if nobody says how many.
 const PEEK_DEFAULT: u64 = 10;
+
+/// Queues that are asked at once how they are.
+const ASKED_AT_ONCE: usize = 256;
 
 type Settings = BTreeMap<String, Value>;
 
@@ -30,20 +35,33 @@ pub(crate) async fn list(
     State(app): State<App>,
     Asked(query): Asked<ListQuery>,
 ) -> Result<Response, Problem> {
-    let mut queues = Vec::new();
-    for name in app.broker().queues() {
-        if !query.info {
-            queues.push(json!({ "name": name.as_ref() }));
-            continue;
-        }
-        match app.ask(&name, Request::Info).await {
-            Ok(reply) => queues.push(show_info(info(reply)?)),
-            // It has gone in the meantime.
-            Err(problem) if problem == Problem::from(&Refusal::UnknownQueue) => {}
-            Err(problem) => return Err(problem),
+    let queues: Vec<Value> = if query.info {
+        let show = |(name, told): (Arc<str>, Result<Info, Problem>)| match told {
+            Ok(info) => show_info(info),
+            Err(problem) => json!({ "name": name.as_ref(), "problem": problem.json() }),
+        };
+        all(&app).await.into_iter().map(show).collect()
+    } else {
+        app.broker().queues().iter().map(|name| json!({ "name": name.as_ref() })).collect()
+    };
+    Ok(answer(StatusCode::OK, &json!({ "queues": queues })))
+}
+
+/// How each queue is, by name, or why it cannot say so. Many are asked before the first one is waited for.
+pub(crate) async fn all(app: &App) -> Vec<(Arc<str>, Result<Info, Problem>)> {
+    let names = app.broker().queues();
+    let mut told = Vec::with_capacity(names.len());
+    for names in names.chunks(ASKED_AT_ONCE) {
+        let asked: Vec<Answer> = names.iter().map(|name| app.begin(name, Request::Info)).collect();
+        for (name, answer) in names.iter().zip(asked) {
+            match answer.wait(Duration::ZERO).await.and_then(info) {
+                // It has gone in the meantime.
+                Err(problem) if problem == Problem::from(&Refusal::UnknownQueue) => {}
+                outcome => told.push((Arc::clone(name), outcome)),
+            }
         }
     }
-    Ok(answer(StatusCode::OK, &json!({ "queues": queues })))
+    told
 }
 
 pub(crate) async fn show(State(app): State<App>, At(queue): At<String>) -> Result<Response, Problem> {

@@ -35,6 +35,8 @@ struct State {
     asked: Vec<Request>,
     bindings: BTreeMap<String, Map<String, Value>>,
     faults: Vec<String>,
+    /// Queues whose state cannot be read.
+    broken: BTreeSet<String>,
 }
 
 #[derive(Default)]
@@ -77,6 +79,13 @@ impl Fake {
     /// Says that something is wrong.
     pub(crate) fn fail(&self, fault: &str) {
         self.state.lock().unwrap().faults.push(fault.into());
+    }
+
+    /// Makes a queue of which nothing can be read.
+    pub(crate) fn break_queue(&self, queue: &str) {
+        let mut state = self.state.lock().unwrap();
+        state.queues.insert(queue.into(), Queue::default());
+        state.broken.insert(queue.into());
     }
 
     /// Puts messages into `q`.
@@ -151,6 +160,9 @@ impl State {
     fn ask(&mut self, name: &str, request: Request, answer: Answer) -> Vec<(Answer, Reply)> {
         if let Request::Create { settings } = &request {
             return vec![(answer, self.create(name, settings))];
+        }
+        if self.broken.contains(name) {
+            return vec![(answer, Reply::Refused(Refusal::Storage))];
         }
         let Some(queue) = self.queues.get_mut(name) else {
             return vec![(answer, Reply::Refused(Refusal::UnknownQueue))];

@@ -62,6 +62,27 @@ fn numbers_of_all_queues_are_told_as_text() {
 }
 
 #[test]
+fn a_queue_that_cannot_be_read_keeps_nobody_from_the_others() {
+    let door = Door::open();
+    door.fake.break_queue("broken");
+    let list = door.ask("GET", "/v1/queues?info=true", "").is(200).json();
+    assert_eq!(list["queues"][0]["name"], "broken");
+    assert_eq!(list["queues"][0]["problem"]["type"], "urn:mainstem:problem:storage");
+    assert_eq!((&list["queues"][1]["name"], &list["queues"][1]["messages"]), (&json!("q"), &json!(0)));
+    let told = door.ask("GET", "/metrics", "").is(200);
+    let text = std::str::from_utf8(&told.body).unwrap();
+    for line in [
+        "mainstem_queue_available{queue=\"broken\"} 0",
+        "mainstem_queue_available{queue=\"q\"} 1",
+        "mainstem_queue_messages{queue=\"q\"} 0",
+    ] {
+        assert!(text.lines().any(|told| told == line), "{line}: {text}");
+    }
+    assert!(!text.contains("mainstem_queue_messages{queue=\"broken\"}"), "{text}");
+    door.ask("GET", "/v1/queues/broken", "").problem(503, "storage");
+}
+
+#[test]
 fn operators_look_empty_send_back_and_replay() {
     let door = Door::open();
     door.fake.put(&[b"a", b"b", b"\xFF"]);

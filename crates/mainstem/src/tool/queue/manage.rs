@@ -24,11 +24,19 @@ pub(super) fn delete(http: &Http, queue: &str) -> Result<(), Failure> {
     http.ask(&label(queue), Method::DELETE, &path(queue, ""), None).map(drop)
 }
 
+/// What is told of each queue.
+const COLUMNS: [&str; 8] = ["QUEUE", "MESSAGES", "BYTES", "OLDEST", "GROUPS", "READY", "LEASED", "DELAYED"];
+
 pub(super) fn list(http: &Http) -> Result<(), Failure> {
     let answer = http.ask("queues", Method::GET, "/v1/queues?info=true", None)?;
-    let mut table =
-        Table::new(&["QUEUE", "MESSAGES", "BYTES", "OLDEST", "GROUPS", "READY", "LEASED", "DELAYED"]);
+    let mut table = Table::new(&COLUMNS);
     for queue in elements(&answer["queues"]) {
+        if queue["problem"].is_object() {
+            let mut row = vec![cell(&queue["name"]), "unavailable".into()];
+            row.resize(COLUMNS.len(), "-".into());
+            table.push(row);
+            continue;
+        }
         let groups = elements(&queue["groups"]);
         // Each group has all messages, so these are of the one that is called default.
         let group = groups.iter().find(|group| group["name"] == "default").unwrap_or(&Value::Null);

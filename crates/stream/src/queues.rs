@@ -371,7 +371,8 @@ impl Shard {
         self.depart(io, id);
         self.answer_kept_of_queue(io, id);
         self.note_due(io, id);
-        has_more || self.queues.open.get(&id).is_some_and(|open| open.keeper.queue().is_busy())
+        let goes_on = |open: &Open| open.has_chores() || open.keeper.queue().is_busy();
+        has_more || self.queues.open.get(&id).is_some_and(goes_on)
     }
 
     /// Registers messages that have become durable. Returns whether there are more.

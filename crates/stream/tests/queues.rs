@@ -601,3 +601,37 @@ fn dead_letters_do_not_come_back_to_where_they_come_from() {
     // Of the queues that are made without a name.
     refused(broker.create("x.dead", &[("dead-letter-queue", "x")]), "by way of x");
 }
+
+#[test]
+fn a_replay_brings_back_no_more_than_a_queue_may_know_and_goes_on_when_some_is_settled() {
+    // What a queue knows at once, and some more.
+    let (known, more, batch_of) = (1_000_000, 40_000, 20_000);
+    let mut broker = Broker::new(1);
+    broker.create(JOBS, &[("retention-ms", "3600000"), ("lease-ms", "3600000")]);
+    let client = broker.connect(0);
+    let values = vec!["x"; batch_of];
+    for _ in 0..(known + more) / batch_of {
+        assert_eq!(broker.produce(client, JOBS, 0, &values).error_code, 0);
+        let purged = broker.ask_queue(0, JOBS, Request::Purge { group: None });
+        assert!(matches!(purged, Reply::Count(count) if count == batch_of as u64), "{purged:?}");
+    }
+    let replay = Request::Replay { group: DEFAULT_GROUP.into(), from: ReplayFrom::Offset(0) };
+    broker.send_queue(0, JOBS, replay, 1);
+    broker.run();
+    assert!(broker.queue_replies(0).is_empty(), "it waits");
+    let there = broker.info(JOBS).messages as usize;
+    assert!((known..known + batch_of).contains(&there), "{there}");
+    // Others are served meanwhile, and what they settle makes room.
+    let mut settled = 0;
+    while settled < more {
+        let taken = broker.get(JOBS, 1_000);
+        settled += taken.len();
+        let settle = |taken: &Delivery| Settlement { receipt: taken.receipt, verdict: Verdict::Ack };
+        let settlements = taken.iter().map(settle).collect();
+        let reply = broker.ask_queue(0, JOBS, Request::Settle { group: DEFAULT_GROUP.into(), settlements });
+        assert!(matches!(reply, Reply::Settled(_)), "{reply:?}");
+    }
+    let replies = broker.queue_replies(0);
+    let all = (known + more) as u64;
+    assert!(matches!(replies.as_slice(), [(1, Reply::Count(count))] if *count == all), "{replies:?}");
+}

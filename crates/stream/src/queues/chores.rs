@@ -1,7 +1,7 @@
 //! What takes long where a queue has many messages: done some messages at a time, so that nothing else waits for it.
 
 use mainstem_kafka::Aborted;
-use mainstem_queue::{Answered, GroupName, Refusal, Reply, Settlement};
+use mainstem_queue::{Answered, GroupName, Queue, Refusal, Reply, Settlement};
 use mainstem_runtime::Io;
 
 use super::Open;
@@ -22,7 +22,7 @@ pub(super) struct Chore {
 
 #[derive(Debug)]
 pub(super) enum Task {
-    /// A group gets messages again, from `next` on.
+    /// A group gets messages again, from `next` on; as many at once as the queue may know.
     Replay { group: GroupName, next: u64 },
     /// Messages are thrown away from `next` on that stood below `to` when this was asked.
     Purge { group: Option<GroupName>, next: u64, to: u64 },
@@ -53,13 +53,31 @@ impl Chore {
     pub(super) fn to(&self) -> ReplyTo {
         self.to
     }
+
+    /// Whether it cannot go on before consumers have settled something: messages come back to a queue only as long as it
+    /// knows no more than it may.
+    fn waits(&self, queue: &Queue) -> bool {
+        matches!(self.task, Task::Replay { .. }) && queue.is_crowded()
+    }
+}
+
+impl Open {
+    /// The next thing that is being done here and can go on.
+    fn next_chore(&self) -> Option<usize> {
+        self.chores.iter().position(|chore| !chore.waits(self.keeper.queue()))
+    }
+
+    /// Whether something that is being done here can go on.
+    pub(super) fn has_chores(&self) -> bool {
+        self.next_chore().is_some()
+    }
 }
 
 impl Shard {
     /// Does the next step of what takes long in a queue. What is under way there takes turns.
     pub(super) fn go_on_with_chores(&mut self, io: &mut Io<'_, Mail>, id: PartitionId) {
         let Some(open) = self.queues.open.get_mut(&id) else { return };
-        let Some(mut chore) = open.chores.pop_front() else { return };
+        let Some(mut chore) = open.next_chore().and_then(|at| open.chores.remove(at)) else { return };
         let to = chore.to;
         let step = match self.step(io, id, &mut chore) {
             Ok(step) => step,
@@ -73,10 +91,6 @@ impl Shard {
             }
             Step::Done(reply) => keep(open, to, reply),
         };
-        if !open.chores.is_empty() {
-            self.queues.stirred.insert(id);
-            io.again_soon();
-        }
         if let Some(reply) = reply {
             self.answer_queue(io, to, reply);
         }

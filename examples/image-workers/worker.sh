@@ -4,22 +4,27 @@ set -euo pipefail
 door="${MAINSTEM_URL:-http://127.0.0.1:8080}/v1/queues/${QUEUE:-images}"
 here=$(dirname "$0")
 
-# settle VERDICT RECEIPT. A receipt that is stale (409) is no error of ours: the lease has ended, and somebody else has the job.
+# settle VERDICT RECEIPT, tried again while the broker is away or busy: its receipts are good after a restart as well. One that is
+# stale (409) is no error of ours: the lease has ended, and somebody else has the job. Whatever else goes wrong, the job comes again.
 settle() {
-    local status
-    status=$(curl -sS -o /dev/null -w '%{http_code}' "$door/$1" \
-        -H content-type:application/json -d "{\"receipts\": [\"$2\"]}")
-    case "$status" in
-        200) ;;
-        409) echo "job $2: too late" ;;
-        *) echo "job $2: $1 is answered with $status" >&2; return 1 ;;
-    esac
+    local status try
+    for try in {1..60}; do
+        status=$(curl -sS --max-time 10 -o /dev/null -w '%{http_code}' "$door/$1" \
+            -H content-type:application/json -d "{\"receipts\": [\"$2\"]}") || status=000
+        case "$status" in
+            200) return ;;
+            409) echo "job $2: too late"; return ;;
+            000 | 408 | 429 | 5??) sleep 1 ;;
+            *) break ;;
+        esac
+    done
+    echo "job $2: $1 is answered with $status, and given up after $try tries" >&2
 }
 
 echo "working on $door"
 while true; do
     # Waits up to 20 s for a job, which then is ours for 60 s.
-    if ! answer=$(curl -sS --fail-with-body -X POST "$door/receive?wait_ms=20000&lease_ms=60000"); then
+    if ! answer=$(curl -sS --max-time 30 --fail-with-body -X POST "$door/receive?wait_ms=20000&lease_ms=60000"); then
         echo "$answer" >&2
         sleep 1
         continue

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from broker import ROOT, binary
-from operations import eventually
+from operations import Operations, eventually
 
 EXAMPLE = ROOT / "examples" / "image-workers"
 DEADLINE_S = 30
@@ -26,10 +26,11 @@ def run(doors, operations, unique):
     class Run:
         queue = unique
 
-        def start(self, script):
-            """Starts a worker, in a group of processes of its own."""
+        def start(self, script, stderr=None, **more):
+            """Starts a worker, in a group of processes of its own, with more in its environment."""
             command = [EXAMPLE / script, *(at if script.endswith(".py") else [])]
-            started.append(subprocess.Popen(command, env=environment, start_new_session=True))
+            process = subprocess.Popen(command, env={**environment, **more}, stderr=stderr, start_new_session=True)
+            started.append(process)
             return started[-1]
 
         def submit(self, *arguments):
@@ -130,3 +131,27 @@ def test_a_killed_worker_of_the_example(run, operations, tmp_path):
     assert killed >= 2
     small = tmp_path / "small"
     assert all((small / image.name).exists() for image in images)
+
+
+@pytest.mark.parametrize("status, then", [(0, "ack"), (65, "reject")])
+def test_the_broker_is_away_when_a_job_is_done(run, own_doors, tmp_path, status, then):
+    """The worker in the shell is not ended by that, and what it says counts when the broker is back."""
+    # Work that takes until somebody says so.
+    gate, work, errors = tmp_path / "gate", tmp_path / "python3", tmp_path / "errors"
+    work.write_text(f"#!/bin/sh\ncat > /dev/null\nuntil [ -e {gate} ]; do sleep 0.02; done\nexit {status}\n")
+    work.chmod(0o755)
+    with Operations(own_doors.url) as operations, errors.open("w") as stderr:
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        worker = run.start("worker.sh", stderr=stderr, MAINSTEM_URL=own_doors.url, PATH=path)
+        operations.send(run.queue, "a job")
+        eventually(lambda: operations.group(run.queue)["leased"] == 1, "it has the job")
+        own_doors.kill()
+        gate.touch()
+        eventually(lambda: "curl: " in errors.read_text() or worker.poll(), "it has found nobody to tell")
+        own_doors.start()
+        eventually(lambda: operations.info(run.queue)["messages"] == 0 or worker.poll(), "it is settled")
+        assert worker.poll() is None, "it works on"
+        assert operations.ask("GET", f"/v1/queues/{run.queue}.dead").is_success == (then == "reject")
+        operations.send(run.queue, "another job")
+        operations.empty(run.queue)
+    own_doors.stop()

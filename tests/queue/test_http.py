@@ -334,6 +334,40 @@ def test_a_named_consumer_waits_once(operations, make_queue):
     asyncio.run(run())
 
 
+def test_a_named_consumer_that_asks_anew_stays_the_active_one(operations, make_queue):
+    """Though another one waits, and the first has something in hand."""
+    queue = make_queue(single_active_consumer=True)
+    operations.send(queue, "a")
+    (held,) = operations.receive(queue, consumer="one")
+
+    async def run():
+        async with httpx.AsyncClient(base_url=operations.url, timeout=DEADLINE_S, trust_env=False) as client:
+            async def waiting(count):
+                while (await client.get(at(queue))).json()["groups"][0]["waiting"] != count:
+                    pass
+
+            def ask(consumer):
+                parameters = {"wait_ms": 10_000, "consumer": consumer}
+                return asyncio.create_task(client.post(at(queue, "/receive"), params=parameters))
+
+            other = ask("two")
+            await waiting(1)
+            for _ in range(5):
+                older = ask("one")
+                await waiting(2)
+                newer = ask("one")
+                assert (await older).json() == {"messages": []}
+                operations.send(queue, "b")
+                (message,) = (await newer).json()["messages"]
+                assert message["body"] == "b"
+                assert not other.done(), "two consumers at once"
+                operations.ack(queue, message)
+            other.cancel()
+
+    asyncio.run(run())
+    operations.ack(queue, held)
+
+
 def test_health(operations):
     assert operations.done("GET", "/v1/health/live") == {"status": "live"}
     assert operations.done("GET", "/v1/health/ready") == {"status": "ready"}

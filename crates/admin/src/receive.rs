@@ -155,19 +155,18 @@ impl Turn {
         let number = consumers.next.fetch_add(1, Ordering::Relaxed);
         let hash = |name| consumers.names.hash_one((queue, group, name)) >> 2 | IS_NAMED;
         let consumer = name.map_or(number, hash) | OF_HTTP;
-        let turn = Self {
+        if name.is_some() {
+            // The queue ends an older request of the same consumer.
+            consumers.lock().insert(consumer, number);
+        }
+        Self {
             app: app.clone(),
             queue: Arc::clone(queue),
             group: Arc::clone(group),
             consumer,
             number,
             is_over: false,
-        };
-        // A consumer has one request under way. Of one with a name that asks again the older is ended.
-        if name.is_some() && consumers.lock().insert(consumer, number).is_some() {
-            turn.leave();
         }
-        turn
     }
 
     /// Lets the queue answer at once.

@@ -217,7 +217,8 @@ pub enum Request {
     Receive {
         /// Of which group; it is made if it is not there.
         group: GroupName,
-        /// Who takes them: a number that nobody else has. A consumer has one request under way.
+        /// Who takes them: a number that nobody else has. A consumer has one request under way: at a desk of the
+        /// broker, a newer one of the same consumer ends the older.
         consumer: u64,
         /// Most messages.
         max: u32,

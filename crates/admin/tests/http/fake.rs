@@ -76,6 +76,11 @@ impl Fake {
         of(&state)
     }
 
+    /// How often it has been asked for something like this.
+    pub(crate) fn count(&self, is_it: impl Fn(&Request) -> bool) -> usize {
+        self.state.lock().unwrap().asked.iter().filter(|asked| is_it(asked)).count()
+    }
+
     /// Says that something is wrong.
     pub(crate) fn fail(&self, fault: &str) {
         self.state.lock().unwrap().faults.push(fault.into());
@@ -195,8 +200,10 @@ impl State {
             }
             Request::Receive { consumer, max, wait_ms, .. } => {
                 if queue.ready.is_empty() && wait_ms > 0 {
+                    let older = queue.waiting.extract_if(.., |(waits, _, _)| *waits == consumer);
+                    let ended = older.map(|(_, _, older)| (older, Reply::Received(Vec::new()))).collect();
                     queue.waiting.push((consumer, max, answer));
-                    return Vec::new();
+                    return ended;
                 }
                 Reply::Received(queue.lease(max))
             }

@@ -121,6 +121,7 @@ fn a_consumer_with_a_name_has_one_number_and_one_request() {
     let asked = door.fake.wait_for_several(2, is_receive);
     assert_eq!(consumer(&asked[0]), consumer(&asked[1]));
     drop(older);
+    assert_eq!(door.fake.count(is_leave), 0, "it is still there");
     let mut other = wait(&door, "consumer=other");
     let asked = door.fake.wait_for_several(3, is_receive);
     assert_ne!(consumer(&asked[0]), consumer(&asked[2]));

@@ -6,6 +6,7 @@ use mainstem_queue::{Moved, Refusal, Reply, Request};
 use mainstem_runtime::Io;
 
 use super::desk;
+use super::serve::Wait;
 use crate::catalogue::PartitionId;
 use crate::mail::{Letter, Mail};
 use crate::shard::Shard;
@@ -89,9 +90,28 @@ impl Shard {
         }
         let id = topic.partition(0);
         match self.owner_of(id) {
-            Ok(owner) if owner == self.me => self.serve_queue(io, id, errand.wanted, errand.to),
+            Ok(owner) if owner == self.me => {
+                self.end_older_wait(io, id, &errand);
+                self.serve_queue(io, id, errand.wanted, errand.to);
+            }
             Ok(owner) => io.send(owner, Mail(Letter::Errand(Box::new(errand)))),
             Err(_) => self.answer_queue(io, errand.to, Reply::Refused(Refusal::UnknownQueue)),
+        }
+    }
+
+    /// A consumer has one request under way: a newer one ends the older. It does not leave by that, and so stays the active
+    /// consumer if it is. Those of this shard's other doors wait for the answer before they ask again.
+    fn end_older_wait(&mut self, io: &mut Io<'_, Mail>, id: PartitionId, errand: &Errand) {
+        let (Whom::Visitor(_), Wanted::Request(Request::Receive { group, consumer, .. })) =
+            (errand.to.whom, &errand.wanted)
+        else {
+            return;
+        };
+        let Some(open) = self.queues.open.get_mut(&id) else { return };
+        let is_older = |wait: &mut Wait| wait.consumer == *consumer && wait.group == *group;
+        let older: Vec<Wait> = open.waits.extract_if(.., is_older).collect();
+        for wait in older {
+            self.answer_queue(io, wait.to, Reply::Received(Vec::new()));
         }
     }
 

@@ -56,6 +56,21 @@ def test_what_is_only_looked_at_comes_again(mainstem, operations, make_queue):
     operations.empty(queue)
 
 
+def test_a_group_by_hand(mainstem, operations, queue):
+    mainstem("send", queue, "a")
+    assert mainstem("receive", queue, "-g", "a b", "-c", "1") == "a\n"
+    assert mainstem("receive", queue, "-c", "1") == "a\n"
+    operations.empty(queue)
+    mainstem("send", queue, "b")
+    assert mainstem("receive", queue, "-c", "1") == "b\n"
+    assert operations.info(queue)["messages"] == 1, "the other group has it"
+    mainstem("remove-group", queue, "a b")
+    assert [group["name"] for group in operations.info(queue)["groups"]] == ["default"]
+    assert operations.info(queue)["messages"] == 0
+    mainstem("remove-group", queue, "a b", fails=1, says=f"queue {queue}: there is no such group")
+    mainstem("remove-group", queue, "default", fails=1, says="purge")
+
+
 def test_dead_letters_by_hand(mainstem, doors, operations, unique, queue):
     mainstem("send", queue, "broken")
     with Worker(doors.mqtt, unique) as worker:

@@ -242,9 +242,6 @@ impl State {
             Request::Purge { .. } => Reply::Count(std::mem::take(&mut queue.ready).len() as u64),
             Request::Redrive { max } => Reply::Count(max.min(3)),
             Request::Replay { .. } => Reply::Count(2),
-            Request::RemoveGroup { group } if *group == *"default" => {
-                Reply::Refused(Refusal::Invalid("the group default stays".into()))
-            }
             Request::RemoveGroup { .. } => Reply::Done,
         };
         vec![(answer, reply)]

@@ -82,6 +82,13 @@ pub(crate) enum QueueCommand {
     },
     /// Let a group have messages again that it has settled
     Replay(ReplayArgs),
+    /// Remove a group, and what it has not settled; the group default stays
+    RemoveGroup {
+        /// Queue
+        queue: String,
+        /// Group
+        group: String,
+    },
     /// Delete a queue and all that is in it
     Delete {
         /// Queue

@@ -30,6 +30,7 @@ pub(super) fn run(args: &QueueArgs) -> Result<(), Failure> {
         QueueCommand::Purge { queue, group } => manage::purge(&http, queue, group.as_deref()),
         QueueCommand::Redrive { queue, max } => manage::redrive(&http, queue, *max),
         QueueCommand::Replay(args) => manage::replay(&http, args),
+        QueueCommand::RemoveGroup { queue, group } => manage::remove_group(&http, queue, group),
         QueueCommand::Delete { queue } => manage::delete(&http, queue),
         QueueCommand::Send(args) => send::run(&http, args),
         QueueCommand::Receive(args) => receive::run(&http, args),

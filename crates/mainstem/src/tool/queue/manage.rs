@@ -1,4 +1,5 @@
-//! `mainstem queue create`, `configure`, `list`, `info`, `peek`, `purge`, `redrive`, `replay` and `delete`.
+//! `mainstem queue create`, `configure`, `list`, `info`, `peek`, `purge`, `redrive`, `replay`,
+//! `remove-group` and `delete`.
 
 use std::time::Duration;
 
@@ -118,6 +119,11 @@ pub(super) fn replay(http: &Http, args: &ReplayArgs) -> Result<(), Failure> {
     };
     let path = path(&args.queue, &format!("/groups/{}/replay", escape(&args.group)));
     count(http, &args.queue, &path, Some(&from))
+}
+
+pub(super) fn remove_group(http: &Http, queue: &str, group: &str) -> Result<(), Failure> {
+    let path = path(queue, &format!("/groups/{}", escape(group)));
+    http.ask(&label(queue), Method::DELETE, &path, None).map(drop)
 }
 
 /// Does something of which the answer says for how many messages, and prints that.

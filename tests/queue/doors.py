@@ -22,7 +22,7 @@ class Doors:
     def __init__(self, configuration=""):
         self._directory = tempfile.TemporaryDirectory(prefix="mainstem-test-")
         self._configuration = Path(self._directory.name) / "mainstem.toml"
-        self._configuration.write_text(configuration)
+        self.configure(configuration)
         self.mqtt = self.kafka = self.http = Door("127.0.0.1", 0)
         self.start()
 
@@ -42,6 +42,10 @@ class Doors:
         flags += ["--kafka-listen", str(self.kafka), "--http-listen", str(self.http)]
         self.process, addresses = launch(flags)
         self.mqtt, self.kafka, self.http = (Door(*addresses[door]) for door in ("mqtt", "kafka", "http"))
+
+    def configure(self, configuration):
+        """Writes the configuration that it is started with from now on."""
+        self._configuration.write_text(configuration)
 
     def kill(self):
         """Ends it by SIGKILL."""

@@ -13,7 +13,8 @@ import httpx
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from operations import DEADLINE_S, eventually
+from doors import Doors
+from operations import DEADLINE_S, Operations, eventually
 
 JSON = {"content-type": "application/json"}
 
@@ -240,6 +241,103 @@ def test_a_full_queue_says_so(operations, make_queue):
     assert (problem.status_code, problem.headers["retry-after"]) == (429, "1")
     several = operations.refused("POST", at(queue, "/messages"), 429, "full", json={"messages": [{}, {}]})
     assert len(several["results"]) == 2
+
+
+def test_a_queue_has_room_for_so_many_bytes(operations, make_queue):
+    queue = make_queue(bytes_max=1000)
+    messages = at(queue, "/messages")
+    answer = operations.ask("POST", messages, json={"messages": [{"body": "x" * 400}] * 3})
+    assert answer.status_code == 207
+    assert answer.json()["results"][2]["problem"]["type"] == "urn:mainstem:problem:full"
+    operations.refused("POST", messages, 429, "full", content=b"x" * 400)
+    operations.ack(queue, *operations.receive(queue))
+    assert operations.send(queue, "x" * 400) == [2]
+    operations.refused("POST", messages, 429, "full", content=b"x" * 400)
+    # One that alone is too much is refused as well, and small ones are not kept waiting by it.
+    operations.refused("POST", messages, 429, "full", content=b"x" * 1001)
+    assert operations.send(queue, "x") == [3]
+
+
+def test_a_full_queue_may_part_with_its_oldest(operations, make_queue):
+    queue = make_queue(length_max=3, overflow="drop-oldest")
+    operations.send(queue, "held")
+    (held,) = operations.receive(queue)
+    assert operations.send(queue, *"abcd") == [1, 2, 3, 4]
+    letters = operations.receive(f"{queue}.dead", max=9)
+    letters += operations.receive(f"{queue}.dead", max=9) if len(letters) < 2 else []
+    assert [letter["body"] for letter in letters] == ["a", "b"], "what somebody has in hand stays"
+    assert {letter["headers"]["dead-letter-reason"] for letter in letters} == {"overflow"}
+    operations.ack(queue, held)
+    assert [message["body"] for message in operations.receive(queue, max=9)] == ["c", "d"]
+
+
+def test_dead_letters_go_to_the_queue_that_was_chosen(operations, make_queue, unique):
+    chosen = f"{unique}-morgue"
+    queue = make_queue(dead_letter_queue=chosen)
+    operations.send(queue, "bad")
+    operations.settle("reject", queue, *operations.receive(queue))
+    (letter,) = operations.receive(chosen)
+    assert (letter["body"], letter["headers"]["dead-letter-queue"]) == ("bad", queue)
+    operations.refused("GET", at(f"{queue}.dead"), 404, "unknown-queue")
+    for wrong in (queue, "a/b", "x" * 250):
+        operations.refused("PATCH", at(queue), 422, "invalid", json={"dead_letter_queue": wrong})
+    problem = operations.refused("PATCH", at(chosen), 422, "invalid", json={"dead_letter_queue": queue})
+    assert "come back" in problem["detail"]
+    operations.done("DELETE", at(chosen))
+
+
+def test_a_group_may_begin_with_what_comes(operations, make_queue):
+    queue = make_queue(start="latest")
+    operations.send(queue, "before")
+    assert operations.receive(queue, group="late", wait_ms=0) == []
+    operations.send(queue, "after")
+    (message,) = operations.receive(queue, group="late", max=9)
+    assert message["body"] == "after"
+    assert [message["body"] for message in operations.receive(queue, max=9)] == ["before", "after"]
+
+
+def test_durability_is_set_and_compared(operations, make_queue):
+    queue = make_queue(durability="os")
+    operations.refused("PUT", at(queue), 409, "exists", json={"durability": "fsync"})
+    assert operations.info(queue)["settings"]["durability"] == "os"
+    assert operations.done("PATCH", at(queue), json={"durability": "fsync"})["settings"]["durability"] == "fsync"
+    operations.create(queue, durability="fsync")
+
+
+def test_default_stays(operations, queue):
+    problem = operations.refused("DELETE", at(queue, "/groups/default"), 422, "invalid")
+    assert "?group=default" in problem["detail"]
+
+
+def test_the_disk_is_free_when_the_last_group_has_settled():
+    """As long as a group lags behind, its messages stay, and not longer."""
+    doors = Doors("[kafka]\nsegment_bytes = 65536\n")
+    try:
+        with Operations(doors.url) as operations:
+            operations.create("jobs")
+            operations.receive("jobs", group="slow", wait_ms=0)
+
+            def taken():
+                segments = [path for path in doors.data.rglob("*") if path.is_file() and path.parent.name.startswith("p-")]
+                return sum(path.stat().st_size for path in segments)
+
+            def work_off(group):
+                while messages := operations.receive("jobs", group=group, max=100, wait_ms=0):
+                    operations.ack("jobs", *messages, params={"group": group})
+
+            for _ in range(20):
+                operations.send("jobs", *("x" * 10_000 for _ in range(20)))
+            work_off("default")
+            assert operations.group("jobs")["ready"] == 0
+            # Time enough for what is done now and then.
+            time.sleep(3)
+            assert taken() >= 4_000_000
+            assert operations.info("jobs")["messages"] == 400
+            work_off("slow")
+            eventually(lambda: taken() < 400_000, "the segments are gone")
+        doors.stop()
+    finally:
+        doors.clear()
 
 
 @pytest.mark.parametrize(("method", "path", "status", "word", "request_"), [

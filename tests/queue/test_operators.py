@@ -75,3 +75,16 @@ def test_a_queue_whose_state_cannot_be_read(own_doors, unique):
         assert (rows[broken][1], rows[sound][1]) == ("unavailable", "1")
         operations.refused("GET", f"/v1/queues/{broken}", 503, "storage")
         operations.ack(sound, *operations.receive(sound))
+
+
+def test_a_declared_queue_is_set_to_the_durability_that_it_has_been_given(own_doors):
+    def durability():
+        with Operations(own_doors.url) as operations:
+            return operations.info("jobs")["settings"]["durability"]
+
+    for declared in ("os", "fsync", "os"):
+        own_doors.kill()
+        own_doors.configure(f'[[queue]]\nname = "jobs"\ndurability = "{declared}"\n')
+        own_doors.start()
+        assert durability() == declared
+    own_doors.stop()

@@ -172,7 +172,8 @@ def test_the_broker_is_killed_under_its_workers(own_doors, unique):
         for labourer in labourers:
             labourer.stop()
         assert confirmed <= book.acknowledged, "lost"
-        # Counts are kept over kills: no two deliveries of a message have the same number.
+        # A count is written before its delivery leaves, so that no end of the process forgets one: no two deliveries of a
+        # message have the same number.
         for offset, counts in book.counts.items():
             assert len(counts) == len(set(counts)), f"{offset}: {counts}"
         # A sender that was not told sends a second message with the same text.

@@ -206,6 +206,34 @@ fn a_lease_that_ends_gives_the_message_to_others_and_what_is_said_late_settles_n
     }
 }
 
+/// It cannot refuse a message, but it can be silent: that is a failure as well, and as many as there may be are too many.
+#[test]
+fn a_worker_of_the_older_version_gets_again_what_it_is_silent_about_until_it_is_a_dead_letter() {
+    let lease = Duration::from_millis(300);
+    let settings = "[[queue]]\nname = \"jobs\"\nlease_ms = 300\nmax_deliveries = 3\n";
+    let broker = Broker::configured(settings);
+    let mut silent = worker(&broker, V4, "$queue/jobs");
+    let mut publisher = Client::connect(&broker, V4);
+    let begin = Instant::now();
+    publisher.publish("$queue/jobs", "x", 1);
+    for times in 0..3 {
+        let message = silent.expect_publish();
+        assert_eq!((message.text().as_str(), message.dup), ("x", false));
+        assert!(begin.elapsed() >= times * lease, "delivery {times} after {:?}", begin.elapsed());
+    }
+    let mut undertaker = worker(&broker, V5, "$queue/jobs.dead");
+    let letter = undertaker.expect_message();
+    assert!(begin.elapsed() >= 3 * lease, "{:?}", begin.elapsed());
+    assert_eq!(letter.text(), "x");
+    assert_eq!(user(&letter, "dead-letter-reason"), Some("max-deliveries"));
+    assert_eq!(user(&letter, "dead-letter-count"), Some("3"));
+    // It goes on with the next one.
+    publisher.publish("$queue/jobs", "y", 1);
+    let message = silent.expect_message();
+    assert_eq!(message.text(), "y");
+    expect_nothing(&mut silent, &broker);
+}
+
 #[test]
 fn a_lost_connection_gives_its_messages_to_others() {
     let broker = Broker::shared();

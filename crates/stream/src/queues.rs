@@ -463,8 +463,8 @@ impl Shard {
                 continue;
             }
             let trimmed = open.keeper.take_trim(store, keep_from);
-            // It waits for the disk, or for time to pass.
-            if retention_ms > 0 || open.keeper.is_trimming() {
+            // It waits for the disk, or for time to pass, or has been settled since it was decided what goes now.
+            if retention_ms > 0 || open.keeper.is_trimming() || trimmed.is_some() {
                 self.queues.untrimmed.insert(id);
             }
             if open.keeper.is_behind() {

@@ -292,6 +292,28 @@ fn settled_messages_make_way_though_an_old_one_is_still_wanted() {
 }
 
 #[test]
+fn what_is_settled_while_something_makes_way_makes_way_as_well() {
+    let mut broker =
+        Broker::on_disk(1, mainstem_stream::Config { segment_bytes: 1024 * 1024, ..Default::default() });
+    broker.create(JOBS, &[]);
+    let large = "x".repeat(500_000);
+    (0..40).for_each(|_| drop(broker.put(JOBS, vec![message(&large)])));
+    let client = broker.connect(0);
+    for _ in 0..2 {
+        for _ in 0..20 {
+            let taken = broker.get(JOBS, 1);
+            assert_eq!(broker.settle(JOBS, taken[0].receipt, Verdict::Ack), Ok(()));
+        }
+        // Once that is looked at, and nobody has anything to do with the queue until it is again.
+        broker.pass(1_000);
+    }
+    broker.pass(5_000);
+    let read = broker.ask::<FetchRequest>(client, 12, &fetch_request(JOBS, 0, 35, 0));
+    let code = read.responses[0].partitions[0].error_code;
+    assert_eq!(code, ErrorCode::OffsetOutOfRange as i16, "the log begins later");
+}
+
+#[test]
 fn those_who_wait_share_what_comes_at_once() {
     let mut broker = Broker::new(2);
     broker.create(JOBS, &[]);

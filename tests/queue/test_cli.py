@@ -68,7 +68,7 @@ def test_a_group_by_hand(mainstem, operations, queue):
     assert [group["name"] for group in operations.info(queue)["groups"]] == ["default"]
     assert operations.info(queue)["messages"] == 0
     mainstem("remove-group", queue, "a b", fails=1, says=f"queue {queue}: there is no such group")
-    mainstem("remove-group", queue, "default", fails=1, says="purge")
+    mainstem("remove-group", queue, "default", fails=1, says="the only group")
 
 
 def test_dead_letters_by_hand(mainstem, doors, operations, unique, queue):

@@ -304,9 +304,20 @@ def test_durability_is_set_and_compared(operations, make_queue):
     operations.create(queue, durability="fsync")
 
 
-def test_default_stays(operations, queue):
+def test_workers_that_all_name_their_group_need_no_default(operations, queue):
     problem = operations.refused("DELETE", at(queue, "/groups/default"), 422, "invalid")
-    assert "?group=default" in problem["detail"]
+    assert "the only group" in problem["detail"]
+    operations.send(queue, "1")
+    (first,) = operations.receive(queue, group="workers")
+    assert operations.ask("DELETE", at(queue, "/groups/default")).status_code == 204
+    assert [group["name"] for group in operations.info(queue)["groups"]] == ["workers"]
+    operations.send(queue, "2")
+    (second,) = operations.receive(queue, group="workers")
+    operations.ack(queue, first, second, params={"group": "workers"})
+    assert operations.info(queue)["messages"] == 0, "nobody else has them"
+    operations.send(queue, "3")
+    (third,) = operations.receive(queue)
+    assert third["body"] == "3", "default begins again like any group"
 
 
 def test_the_disk_is_free_when_the_last_group_has_settled():

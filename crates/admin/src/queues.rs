@@ -23,10 +23,6 @@ const PEEK_DEFAULT: u64 = 10;
 /// Queues that are asked at once how they are.
 const ASKED_AT_ONCE: usize = 256;
 
-/// Why the group of consumers that name none is not removed, and what to do.
-const DEFAULT_STAYS: &str = "the group default cannot be removed: every queue has it. To settle what it has, purge the \
-     queue with ?group=default; to keep it from filling up again, let workers use it, or give the queue a ttl_ms";
-
 type Settings = BTreeMap<String, Value>;
 
 #[derive(Deserialize, Default)]
@@ -176,11 +172,6 @@ pub(crate) async fn remove_group(
     State(app): State<App>,
     At((queue, group)): At<(String, String)>,
 ) -> Result<Response, Problem> {
-    if group == DEFAULT_GROUP {
-        // A queue that is not there is told of first.
-        app.ask(&queue, Request::Info).await?;
-        return Err(Problem::invalid(DEFAULT_STAYS));
-    }
     app.ask(&queue, Request::RemoveGroup { group: group.into() }).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -164,7 +164,7 @@ impl Keeper {
         })
     }
 
-    /// Sets when what has happened counts as durable, from now on: with the log `name` that it was opened with.
+    /// Lets what happens from now on be kept as `durability` says, in the log `name` that it was opened with.
     ///
     /// # Errors
     /// What the store says.
@@ -174,7 +174,6 @@ impl Keeper {
         name: &str,
         durability: Durability,
     ) -> Result<(), Error> {
-        // A store sets the options of a log that is open.
         self.state = store.open(name, &options(durability))?;
         Ok(())
     }
@@ -271,7 +270,7 @@ impl Keeper {
     }
 }
 
-/// Of the state's log.
+/// How the log of a queue's state is kept.
 fn options(durability: Durability) -> Options {
     Options { durability, segment_bytes: SEGMENT_BYTES, ..Options::default() }
 }

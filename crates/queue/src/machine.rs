@@ -329,7 +329,10 @@ impl Queue {
     /// It is the only one, without which nobody would be given what comes; or it is not there.
     pub fn remove_group(&mut self, group: GroupId) -> Result<(), Refusal> {
         if self.groups.len() == 1 && self.groups.contains_key(&group.0) {
-            return Err(Refusal::Invalid("the only group of a queue cannot be removed".into()));
+            return Err(Refusal::Invalid(
+                "the only group of a queue cannot be removed: purge it, or let another one begin first"
+                    .into(),
+            ));
         }
         let mut gone = self.groups.remove(&group.0).ok_or(Refusal::UnknownGroup)?;
         gone.removed_before = self.next_group;

@@ -648,7 +648,8 @@ fn a_replay_brings_back_no_more_than_a_queue_may_know_and_goes_on_when_some_is_s
     while settled < more {
         let taken = broker.get(JOBS, 1_000);
         settled += taken.len();
-        let settle = |taken: &Delivery| Settlement { receipt: taken.receipt, verdict: Verdict::Ack };
+        let settle =
+            |taken: &mainstem_queue::Delivery| Settlement { receipt: taken.receipt, verdict: Verdict::Ack };
         let settlements = taken.iter().map(settle).collect();
         let told = broker.ask_queue(0, JOBS, Request::Settle { group: DEFAULT_GROUP.into(), settlements });
         assert!(matches!(told, Reply::Settled(_)), "{told:?}");

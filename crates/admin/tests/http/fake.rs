@@ -139,7 +139,7 @@ impl Queue {
         }
         match settlement.verdict {
             Verdict::Extend(_) => {}
-            Verdict::Release | Verdict::Nack(_) => {
+            Verdict::Release | Verdict::Unsent | Verdict::Nack(_) => {
                 self.leased.remove(&offset);
                 self.ready.insert(offset);
             }

@@ -82,7 +82,7 @@ pub(crate) enum QueueCommand {
     },
     /// Let a group have messages again that it has settled
     Replay(ReplayArgs),
-    /// Remove a group, and what it has not settled; the group default stays
+    /// Remove a group, and what it has not settled; the only one of a queue stays
     RemoveGroup {
         /// Queue
         queue: String,

@@ -70,7 +70,8 @@ class Client:
             try:
                 self.live(worker)
             except AssertionError:
-                assert not worker.disconnected.empty(), "nothing but the end of the broker interrupts it"
+                # paho knows that a connection is lost before it says so.
+                eventually(lambda: not worker.disconnected.empty(), "nothing but the end of the broker interrupts it")
             finally:
                 worker.paho.loop_stop()
 

@@ -625,11 +625,12 @@ fn dead_letters_do_not_come_back_to_where_they_come_from() {
 }
 
 #[test]
-fn a_replay_brings_back_no_more_than_a_queue_may_know_and_goes_on_when_some_is_settled() {
+fn what_is_done_to_more_than_a_queue_may_know_goes_on_when_some_is_settled() {
     // What a queue knows at once, and some more.
     let (known, more, batch_of) = (1_000_000, 40_000, 20_000);
     let mut broker = Broker::new(1);
     broker.create(JOBS, &[("retention-ms", "3600000"), ("lease-ms", "3600000")]);
+    broker.ask_queue(0, JOBS, receive_as("others", 1, 1, 0));
     let client = broker.connect(0);
     let values = vec!["x"; batch_of];
     for _ in 0..(known + more) / batch_of {
@@ -643,9 +644,14 @@ fn a_replay_brings_back_no_more_than_a_queue_may_know_and_goes_on_when_some_is_s
     assert!(broker.queue_replies(0).is_empty(), "it waits");
     let there = broker.info(JOBS).messages as usize;
     assert!((known..known + batch_of).contains(&there), "{there}");
+    // What comes now is not known yet, and neither is it to another group.
+    assert_eq!(broker.produce(client, JOBS, 0, &values).error_code, 0);
+    broker.send_queue(0, JOBS, Request::Purge { group: Some("others".into()) }, 2);
+    broker.run();
+    assert!(broker.queue_replies(0).is_empty(), "it waits as well");
     // Others are served meanwhile, and what they settle makes room.
     let mut settled = 0;
-    while settled < more {
+    while settled < more + 2 * batch_of {
         let taken = broker.get(JOBS, 1_000);
         settled += taken.len();
         let settle =
@@ -654,7 +660,11 @@ fn a_replay_brings_back_no_more_than_a_queue_may_know_and_goes_on_when_some_is_s
         let told = broker.ask_queue(0, JOBS, Request::Settle { group: DEFAULT_GROUP.into(), settlements });
         assert!(matches!(told, Reply::Settled(_)), "{told:?}");
     }
-    let replies = broker.queue_replies(0);
-    let all = (known + more) as u64;
-    assert!(matches!(replies.as_slice(), [(1, Reply::Count(count))] if *count == all), "{replies:?}");
+    let mut replies = broker.queue_replies(0);
+    replies.sort_by_key(|(token, _)| *token);
+    let (all, late) = ((known + more) as u64, batch_of as u64);
+    let [(1, Reply::Count(replayed)), (2, Reply::Count(purged))] = replies.as_slice() else {
+        panic!("{replies:?}")
+    };
+    assert_eq!((*replayed, *purged), (all, late));
 }

@@ -54,10 +54,15 @@ impl Chore {
         self.to
     }
 
-    /// Whether it cannot go on before consumers have settled something: messages come back to a queue only as long as it
-    /// knows no more than it may.
+    /// Whether it cannot go on before consumers have settled something: messages come to a queue, or back to it, only as
+    /// long as it knows no more than it may.
     fn waits(&self, queue: &Queue) -> bool {
-        matches!(self.task, Task::Replay { .. }) && queue.is_crowded()
+        let needs_room = match self.task {
+            Task::Replay { .. } => true,
+            Task::Purge { next, .. } => next >= queue.registered_to(),
+            Task::Redrive { .. } | Task::Settle { .. } => false,
+        };
+        needs_room && queue.is_crowded()
     }
 }
 

@@ -620,6 +620,10 @@ fn dead_letters_do_not_come_back_to_where_they_come_from() {
     assert!(matches!(broker.ask_queue(0, "c", Request::Configure { settings: ends }), Reply::Done));
     let again = vec![("dead-letters".into(), "true".into())];
     refused(broker.ask_queue(0, "c", Request::Configure { settings: again }), "by way of a, b");
+    let long = "x".repeat(246);
+    refused(broker.create(&long, &[]), "longer than the max");
+    refused(broker.ask_queue(0, &long, Request::Send(vec![message("a")])), "longer than the max");
+    assert!(matches!(broker.create(&long, &[("dead-letter-queue", "x.dead")]), Reply::Done | Reply::Info(_)));
     // Of the queues that are made without a name.
     refused(broker.create("x.dead", &[("dead-letter-queue", "x")]), "by way of x");
 }

@@ -9,6 +9,9 @@ use mainstem_queue::Config;
 use crate::catalogue::{Catalogue, Topic, name_fault};
 use crate::topic_config::{DURABILITY, queue_of};
 
+/// What the names of queues of dead letters end with, unless a queue says otherwise.
+pub(super) const DEAD_LETTERS: &str = ".dead";
+
 /// Why the dead letters of a queue cannot go where it is to be set to; nothing if they can, or if it is no queue.
 pub(crate) fn fault(catalogue: &Catalogue, queue: &str, set: &BTreeMap<String, String>) -> Option<String> {
     let config = queue_of(set)?;
@@ -18,6 +21,13 @@ pub(crate) fn fault(catalogue: &Catalogue, queue: &str, set: &BTreeMap<String, S
     }
     if let Some(fault) = Some(chosen).filter(|chosen| !chosen.is_empty()).and_then(name_fault) {
         return Some(format!("dead-letter-queue: {fault}"));
+    }
+    // Dead letters of dead letters are another matter: their queue has been made, whatever its name.
+    if chosen.is_empty()
+        && !queue.ends_with(DEAD_LETTERS)
+        && let Some(fault) = destination(queue, &config).as_deref().and_then(name_fault)
+    {
+        return Some(format!("dead-letter-queue: one is to be named, since {fault}"));
     }
     // What is rejected everywhere would go round for ever.
     let mut passed = BTreeSet::new();

@@ -18,8 +18,6 @@ use crate::topic_config::{self, DURABILITY, QUEUE, QUEUE_ENABLED, TopicConfig};
 
 /// The setting of a queue that is not the machine's.
 const DURABILITY_SETTING: &str = "durability";
-/// What the names of queues of dead letters end with, unless a queue says otherwise.
-const DEAD_LETTERS: &str = ".dead";
 
 /// A queue's settings as its topic has them.
 fn topic_settings(settings: &[(String, String)]) -> BTreeMap<String, String> {
@@ -158,7 +156,7 @@ impl Shard {
     fn make_queue_for(&mut self, io: &mut Io<'_, Mail>, errand: Errand) {
         // Nobody is to lose dead letters because they fail again, even if their consumer was there before them.
         let is_for_dead_letters =
-            matches!(errand.wanted, Wanted::Move(_)) || errand.queue.ends_with(DEAD_LETTERS);
+            matches!(errand.wanted, Wanted::Move(_)) || errand.queue.ends_with(dead::DEAD_LETTERS);
         let limit = is_for_dead_letters.then(|| ("max-deliveries".to_owned(), "0".to_owned()));
         let may_be_made = match &errand.wanted {
             Wanted::Move(_) => true,
@@ -178,6 +176,11 @@ impl Shard {
         let durability = durability.map(|durability| (DURABILITY_SETTING.to_owned(), durability));
         let settings: Vec<_> = limit.into_iter().chain(durability).collect();
         let config = topic_settings(&settings);
+        let fault = dead::fault(&self.catalogue, &errand.queue, &config);
+        // Letters that are on their way have to go somewhere.
+        if let Some(fault) = fault.filter(|_| !matches!(errand.wanted, Wanted::Move(_))) {
+            return self.answer_queue(io, errand.to, Reply::Refused(Refusal::Invalid(fault)));
+        }
         let new = NewTopic { name: Arc::clone(&errand.queue), partitions: 1, config };
         self.make_topic(io, new, move |shard, io, made| {
             shard.publish_changes(io);

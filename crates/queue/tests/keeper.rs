@@ -28,6 +28,26 @@ impl World {
         Self { store, messages, keeper }
     }
 
+    /// Commits what has happened, and tells the keeper.
+    fn keep(&mut self) {
+        self.keeper.store_events(&mut self.store, 1_000);
+        self.store.commit();
+        let mut completions = Vec::new();
+        self.store.completions(&mut completions);
+        for completion in completions {
+            self.keeper.arrived(&mut self.store, &completion, 1_000);
+        }
+    }
+
+    /// Another keeper, that begins with what is in the logs.
+    fn again(&mut self) -> Keeper {
+        let (config, to) = (Config::default(), self.store.status(self.messages).committed);
+        let mut again =
+            Keeper::open(&mut self.store, "state", self.messages, Durability::Os, config, nothing).unwrap();
+        while again.register(&mut self.store, to, 1_000, BatchHeader::is_control).unwrap() {}
+        again
+    }
+
     /// Appends a batch, and tells the keeper of it or not.
     fn append(&mut self, texts: &[&str], is_told: bool) {
         let mut builder = BatchBuilder::default();
@@ -87,7 +107,7 @@ fn seen(keeper: &Keeper) -> Vec<(u64, u32)> {
 fn a_snapshot_in_parts_is_as_good_as_what_was_before_it_wherever_the_process_ends() {
     let mut world = World::new();
     world.keeper.tune(Tuning { at_once: 3, snapshot_bytes: 40, ..Tuning::default() });
-    let (mut removed, mut completions) = (0, Vec::new());
+    let mut removed = 0;
     for round in 0..400 {
         if round % 2 == 0 {
             world.append(&["a", "b", "c"], true);
@@ -96,18 +116,10 @@ fn a_snapshot_in_parts_is_as_good_as_what_was_before_it_wherever_the_process_end
         // Every third one comes back, and is delivered again some time.
         let verdict = if round % 3 == 0 { Verdict::Nack(Some(0)) } else { Verdict::Ack };
         world.take_with(1, verdict);
-        world.keeper.store_events(&mut world.store, 1_000);
-        world.store.commit();
-        world.store.completions(&mut completions);
-        for completion in completions.drain(..) {
-            world.keeper.arrived(&mut world.store, &completion, 1_000);
-        }
+        world.keep();
         removed += u64::from(world.store.status(world.keeper.state_log()).start > 0);
         // Another one, that begins here.
-        let (config, to) = (Config::default(), world.store.status(world.messages).committed);
-        let mut again =
-            Keeper::open(&mut world.store, "state", world.messages, Durability::Os, config, nothing).unwrap();
-        while again.register(&mut world.store, to, 1_000, BatchHeader::is_control).unwrap() {}
+        let again = world.again();
         assert_eq!(seen(&again), seen(&world.keeper), "after {round} rounds");
     }
     assert!(removed > 0);
@@ -118,7 +130,7 @@ fn a_group_that_is_opened_has_what_others_had_then_wherever_the_process_ends() {
     let mut world = World::new();
     world.keeper.tune(Tuning { at_once: 3, snapshot_bytes: 40, ..Tuning::default() });
     let mut expected: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::from([("default", BTreeSet::new())]);
-    let (mut removed, mut opened, mut end, mut completions) = (0, 0, 0, Vec::new());
+    let (mut removed, mut opened, mut end) = (0, 0, 0);
     for round in 0..600 {
         if round % 3 == 0 {
             world.append(&["a", "b"], true);
@@ -156,18 +168,10 @@ fn a_group_that_is_opened_has_what_others_had_then_wherever_the_process_ends() {
                 assert!(!is_done || pending.remove(&receipt.offset));
             }
         }
-        world.keeper.store_events(&mut world.store, 1_000);
-        world.store.commit();
-        world.store.completions(&mut completions);
-        for completion in completions.drain(..) {
-            world.keeper.arrived(&mut world.store, &completion, 1_000);
-        }
+        world.keep();
         removed += u64::from(world.store.status(world.keeper.state_log()).start > 0);
         // Another one, that begins here.
-        let (config, to) = (Config::default(), world.store.status(world.messages).committed);
-        let mut again =
-            Keeper::open(&mut world.store, "state", world.messages, Durability::Os, config, nothing).unwrap();
-        while again.register(&mut world.store, to, 1_000, BatchHeader::is_control).unwrap() {}
+        let again = world.again();
         assert_eq!(again.queue().groups().count(), expected.len());
         for (name, expected) in &expected {
             let mut messages = Vec::new();

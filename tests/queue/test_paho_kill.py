@@ -1,10 +1,5 @@
-"""paho-mqtt: workers and the broker are killed in the middle; nothing confirmed is lost, nothing settled comes back.
+"""paho-mqtt: workers and the broker are killed in the middle; nothing confirmed is lost, nothing settled comes back."""
 
-`MAINSTEM_KILLS` says how often the broker is killed (4), `MAINSTEM_SEED` decides the moments (1).
-"""
-
-import os
-import random
 import subprocess
 import sys
 import threading
@@ -14,15 +9,11 @@ from queue import Empty
 
 import pytest
 
+from kills import KILLS, SETTLE_S, TIMEOUT_S, kill_under
 from operations import Operations, eventually
 from worker import Worker, count, texts, told
 
-KILLS = int(os.environ.get("MAINSTEM_KILLS", "4"))
-SEED = int(os.environ.get("MAINSTEM_SEED", "1"))
-LIFE_S = (0.2, 1.0)
-SETTLE_S = 60
-
-pytestmark = pytest.mark.timeout(60 + 30 * KILLS)
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
 
 def test_what_a_killed_worker_had_goes_to_others(doors, operations, unique, queue):
@@ -150,22 +141,7 @@ def test_the_broker_is_killed_under_its_workers(own_doors, unique):
     book = Book()
     senders = [Sender(own_doors, f"{unique}s{number}", unique) for number in range(2)]
     labourers = [Labourer(own_doors, f"{unique}w{number}", unique, book) for number in range(3)]
-    moments = random.Random(SEED)
-
-    def confirmed_in_all():
-        return sum(len(sender.confirmed) for sender in senders)
-
-    for _ in range(KILLS):
-        enough = confirmed_in_all() + 21
-        eventually(lambda: confirmed_in_all() >= enough, "messages are confirmed between two kills", SETTLE_S)
-        time.sleep(moments.uniform(*LIFE_S))
-        own_doors.kill()
-        own_doors.start()
-    time.sleep(moments.uniform(*LIFE_S))
-    for sender in senders:
-        sender.stop()
-    confirmed = {text for sender in senders for text in sender.confirmed}
-    assert len(confirmed) > 20 * KILLS
+    confirmed = kill_under(own_doors, senders)
     with Operations(own_doors.url) as operations:
         eventually(lambda: operations.info(unique)["messages"] == 0, "all is settled", SETTLE_S)
         info = operations.info(unique)

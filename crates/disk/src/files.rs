@@ -12,6 +12,9 @@ use crate::fs::{File, Fs, Mode};
 /// One segment of the store.
 pub(crate) type SegmentKey = (LogId, u64);
 
+/// Uses of so many that take turns cost next to nothing.
+const NEWEST: usize = 3;
+
 /// Open files by segment, no more of them than the bound.
 pub(crate) struct Files {
     fs: Arc<dyn Fs>,
@@ -22,8 +25,8 @@ pub(crate) struct Files {
 /// What was used lately. Of more than the bound, the half that was used longest ago has to go.
 pub(crate) struct Recent {
     used: BTreeMap<SegmentKey, u64>,
-    /// The one that was noted last, and the one before, if they are still among them.
-    newest: [Option<SegmentKey>; 2],
+    /// Those that were noted last, if they are still among them.
+    newest: [Option<SegmentKey>; NEWEST],
     bound: usize,
     clock: u64,
     gone: Vec<SegmentKey>,
@@ -31,17 +34,24 @@ pub(crate) struct Recent {
 
 impl Recent {
     pub(crate) fn new(bound: usize) -> Self {
-        Self { used: BTreeMap::new(), newest: [None; 2], bound: bound.max(2), clock: 0, gone: Vec::new() }
+        Self {
+            used: BTreeMap::new(),
+            newest: [None; NEWEST],
+            bound: bound.max(NEWEST),
+            clock: 0,
+            gone: Vec::new(),
+        }
     }
 
     /// Takes note of a use.
     pub(crate) fn note(&mut self, key: SegmentKey) {
-        // Often two take turns: a log of messages, and that of what becomes of them. Which of the two is newer makes no
-        // difference.
+        // Often some take turns: a log of messages, that of what becomes of them, and its notes. Which of them is newer
+        // makes no difference.
         if self.newest.contains(&Some(key)) {
             return;
         }
-        self.newest = [Some(key), self.newest[0]];
+        self.newest.rotate_right(1);
+        self.newest[0] = Some(key);
         self.clock += 1;
         if let Some(used) = self.used.get_mut(&key) {
             *used = self.clock;
@@ -62,12 +72,12 @@ impl Recent {
     }
 
     fn forget(&mut self, key: SegmentKey) {
-        self.newest = [None; 2];
+        self.newest = [None; NEWEST];
         self.used.remove(&key);
     }
 
     fn forget_log(&mut self, log: LogId) {
-        self.newest = [None; 2];
+        self.newest = [None; NEWEST];
         self.used.retain(|(owner, _), _| *owner != log);
     }
 }

@@ -106,6 +106,23 @@ pub trait File: Send + Sync {
         self.write_at(bytes, at)
     }
 
+    /// Lets this be a file of so many zeros, which [`File::overwrite_at`] may reach by way of a mapping.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::StorageFull`]; what the system says. The file may have any length up to that, and is full of zeros.
+    fn map(&self, len: u64) -> io::Result<()> {
+        self.set_len(0)?;
+        self.allocate(0, len)
+    }
+
+    /// As [`File::append_at`], over whatever stands there, in what was [mapped](File::map).
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    fn overwrite_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.write_at(bytes, at)
+    }
+
     /// Waits until all that was written, and the length, are on disk.
     ///
     /// # Errors
@@ -242,6 +259,17 @@ impl File for RealFile {
     }
 
     fn append_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.mapped().append(&self.file, bytes, at)
+    }
+
+    fn map(&self, len: u64) -> io::Result<()> {
+        self.set_len(0)?;
+        self.allocate(0, len)?;
+        self.mapped().open_whole(&self.file, len)
+    }
+
+    fn overwrite_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        // Its window is where it is written to, or else it has none.
         self.mapped().append(&self.file, bytes, at)
     }
 

@@ -43,6 +43,7 @@ mod journal;
 mod keys;
 mod mapped;
 mod name;
+mod notes;
 mod queue;
 mod read;
 mod recover;

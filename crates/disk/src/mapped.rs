@@ -55,6 +55,19 @@ impl Mapped {
         }
     }
 
+    /// Lets all of a file that has been reserved be one window, if there may be one.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn open_whole(&mut self, file: &Arc<fs::File>, len: u64) -> io::Result<()> {
+        if is_in_place(file) {
+            self.window = Some(Window::open(file, 0..len)?);
+        }
+        // There is never another.
+        self.may_open = Some(false);
+        Ok(())
+    }
+
     /// To be called before the file is cut off.
     pub(crate) fn cut(&mut self, len: u64) {
         self.ahead.take();

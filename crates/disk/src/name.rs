@@ -18,6 +18,8 @@ const CLEANED: &str = ".cleaned";
 /// Ends that of the same when it is complete.
 const SWAP: &str = ".swap";
 
+/// What is noted beside a log, in its directory.
+pub(crate) const NOTES: &str = "notes";
 /// The positions of the store's logs, as they were lately.
 pub(crate) const CHECKPOINT: &str = "checkpoint";
 /// The same while it is written.

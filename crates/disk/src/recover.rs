@@ -13,6 +13,7 @@ use crate::compact;
 use crate::fs::{File, Fs, Mode};
 use crate::index::Index;
 use crate::name;
+use crate::notes::Notes;
 use crate::scan::{Gaps, Place, Scan};
 use crate::single::{Disk, Log, Segment, closed_bytes};
 use crate::space::Space;
@@ -65,6 +66,7 @@ impl Log {
             space: Space::default(),
             covered: end.position,
             tail: Tail::default(),
+            notes: Notes::default(),
             cached: None,
             state: State::Ready,
             ticket: None,

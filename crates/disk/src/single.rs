@@ -22,6 +22,7 @@ use crate::fs::{File, Fs, Mode};
 use crate::index::Index;
 use crate::mapped::MAPPED_AHEAD_BYTES;
 use crate::name;
+use crate::notes::Notes;
 use crate::scan::{Gaps, Place, Scan};
 use crate::settings::Settings;
 use crate::space::Space;
@@ -104,6 +105,7 @@ pub(crate) struct Log {
     /// What of the newest segment the committer has been told of, bytes.
     pub(crate) covered: u64,
     pub(crate) tail: crate::tail::Tail,
+    pub(crate) notes: Notes,
     /// How old that is, and how much, as far as the store cares.
     pub(crate) cached: Option<(u64, usize)>,
     pub(crate) state: State,

@@ -422,6 +422,16 @@ impl Store for SegmentStore {
         Ok(Appended { base_offset, ticket })
     }
 
+    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
+        let Self { logs, disk, .. } = self;
+        open_log(logs, log).keep_note(disk, note)
+    }
+
+    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
+        let Self { logs, disk, .. } = self;
+        open_log(logs, log).notes(disk).map_err(|error| refused(&error))
+    }
+
     fn commit(&mut self) {
         if self.dirty.is_empty() && self.disk.group.is_empty() {
             return;

@@ -54,6 +54,8 @@ impl Log {
         place: Place,
     ) -> io::Result<()> {
         self.forget_journal(disk, journal)?;
+        // They stand behind what is to go, or behind what will stand in its place.
+        self.forget_notes(disk)?;
         // One after the other, the newest first, so that no hole is left whenever this ends.
         while self.newest().base > place.base {
             let base = self.newest().base;
@@ -110,6 +112,7 @@ impl Log {
         self.space.restart(position);
         self.synced = self.written;
         self.keep_index(disk);
+        self.close_notes(disk);
         true
     }
 }

@@ -104,6 +104,14 @@ impl Store for Lent {
         lock(&self.common).store.append_sound(log, batch)
     }
 
+    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
+        lock(&self.common).store.note(log, note)
+    }
+
+    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
+        lock(&self.common).store.notes(log)
+    }
+
     fn commit(&mut self) {
         lock(&self.common).store.commit();
     }

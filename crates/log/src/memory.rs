@@ -30,6 +30,7 @@ struct Log {
     end: u64,
     /// Of appends that are not committed.
     ticket: Option<Ticket>,
+    notes: Vec<u8>,
 }
 
 impl Log {
@@ -105,12 +106,26 @@ impl Store for Memory {
         known.end = base_offset + u64::from(header.last_offset_delta) + 1;
         known.bytes += bytes.len() as u64;
         known.batches.insert(base_offset, bytes);
+        known.notes.clear();
         let ticket = *known.ticket.get_or_insert_with(|| {
             self.tickets += 1;
             self.dirty.push(log);
             Ticket(self.tickets)
         });
         Ok(Appended { base_offset, ticket })
+    }
+
+    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
+        let known = &mut self.logs[log.0 as usize];
+        let is_sure = known.ticket.is_none();
+        if is_sure {
+            known.notes.extend_from_slice(note);
+        }
+        is_sure
+    }
+
+    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
+        Ok(self.log(log).notes.clone())
     }
 
     fn commit(&mut self) {
@@ -198,6 +213,7 @@ impl Store for Memory {
         }
         log.end = offset;
         log.committed = log.committed.min(offset);
+        log.notes.clear();
         Ok(())
     }
 

@@ -219,6 +219,24 @@ pub trait Store: Send {
     /// [`Error::Broken`], [`Error::Full`]. Nothing was appended.
     fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error>;
 
+    /// Keeps a few bytes beside a log until the next append to it, behind those that were kept since the last one, for much
+    /// less than an append costs: they survive the end of the process at once, but not always loss of power. Whether
+    /// it did; there is little room, and not every store does. Nothing may have been appended that is not committed.
+    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
+        let _ = (log, note);
+        false
+    }
+
+    /// What was kept beside a log when it was opened, put together. To be asked before anything is appended or kept, and
+    /// to be appended then, if it is to stay: what is kept anew takes its place.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
+        let _ = log;
+        Ok(Vec::new())
+    }
+
     /// Sets everything appended since the last commit on its way. To be called once per turn.
     fn commit(&mut self);
 

@@ -102,6 +102,14 @@ impl Store for Watched {
         appended
     }
 
+    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
+        self.store.note(log, note)
+    }
+
+    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
+        self.store.notes(log)
+    }
+
     fn commit(&mut self) {
         self.store.commit();
     }

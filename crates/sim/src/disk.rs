@@ -135,6 +135,14 @@ impl Store for SlowStore {
         self.0.open().append_sound(log, batch)
     }
 
+    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
+        self.0.open().store.note(log, note)
+    }
+
+    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
+        self.0.open().store.notes(log)
+    }
+
     fn commit(&mut self) {
         let mut gated = self.0.open();
         gated.is_due = true;

@@ -9,6 +9,7 @@ use mainstem_log::contract::batch;
 use mainstem_log::{Completion, Durability, Error, LogId, Options, State, Store};
 
 use crate::model::{End, Log};
+use crate::notes::Noted;
 
 /// Opens the store that is tested.
 pub(crate) type Make = fn(&FaultFs, &Settings) -> Result<Box<dyn Store>, Error>;
@@ -72,6 +73,7 @@ struct Run {
     commits: Commits,
     dice: Dice,
     logs: BTreeMap<&'static str, Log>,
+    notes: BTreeMap<&'static str, Noted>,
     settings: Settings,
     /// Batches made so far.
     salt: u64,
@@ -95,8 +97,8 @@ pub(crate) fn run(seed: u64, fs: &FaultFs, make: Make, commits: Commits) -> Tall
     let settings = settings(&mut dice);
     fs.note(|| format!("seed {seed}: {settings:?}"));
     let fs = fs.clone();
-    let (logs, tally) = (BTreeMap::new(), Tally::default());
-    let mut run = Run { fs, make, commits, dice, logs, settings, salt: 0, tally };
+    let (logs, notes, tally) = (BTreeMap::new(), BTreeMap::new(), Tally::default());
+    let mut run = Run { fs, make, commits, dice, logs, notes, settings, salt: 0, tally };
     for _ in 0..=run.dice.below(LIVES_MAX) {
         run.live();
     }
@@ -263,7 +265,8 @@ impl Life<'_> {
         self.notice(name, log);
         match self.run.dice.below(100) {
             0..45 => self.append(name, log)?,
-            45..65 => self.commit()?,
+            45..60 => self.commit()?,
+            60..65 => self.note(name, log)?,
             65..72 => self.read(name, log)?,
             72..76 => self.find_time(name, log)?,
             76..82 => self.truncate_prefix(name, log)?,
@@ -317,8 +320,46 @@ impl Life<'_> {
             again.expect("it fails once");
         }
         let known = self.run.logs.get_mut(name).expect("what is open is known");
+        let was_killed = known.was_killed();
         known.recovered(status, &found);
         known.opened();
+        self.look_at_notes(name, log, status.end, was_killed)
+    }
+
+    fn look_at_notes(
+        &mut self,
+        name: &'static str,
+        log: LogId,
+        end: u64,
+        was_killed: bool,
+    ) -> Result<(), Crashed> {
+        let found = self.store.notes(log);
+        self.run.fs.note(|| format!("notes of {name}: {found:?}"));
+        self.going_on()?;
+        let known = self.run.notes.entry(name).or_default();
+        match found {
+            Ok(found) => known.found(&found, end, was_killed && self.trouble == Trouble::None),
+            Err(error) => {
+                known.give_up();
+                assert!(self.may_fail(&error), "{name}: {error:?}");
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, name: &'static str, log: LogId) -> Result<(), Crashed> {
+        for _ in 0..=self.run.dice.below(5) {
+            self.run.salt += 1;
+            let len = 8 + self.run.dice.below(60) as usize;
+            let mut note = self.run.salt.to_be_bytes().to_vec();
+            note.resize(len, 7);
+            let is_kept = self.store.note(log, &note);
+            let run = &mut *self.run;
+            run.fs.note(|| format!("note beside {name}, {len} bytes: {is_kept}"));
+            let end = self.store.status(log).end;
+            run.notes.entry(name).or_default().note(end, note, is_kept && !run.fs.has_crashed());
+            self.going_on()?;
+        }
         Ok(())
     }
 
@@ -474,8 +515,16 @@ impl Life<'_> {
         // What has completed did so before.
         self.complete();
         let known = self.run.logs.get_mut(name).expect("what is open is known");
+        if outcome.is_err() && can_be {
+            self.run.notes.entry(name).or_default().give_up();
+        }
         match &outcome {
-            Ok(()) => known.truncate_suffix(offset),
+            Ok(()) => {
+                if offset < known.end() {
+                    self.run.notes.entry(name).or_default().end_at(offset);
+                }
+                known.truncate_suffix(offset);
+            }
             Err(Error::OutOfRange) if !can_be => return Ok(()),
             Err(_) => known.half_truncated(offset),
         }
@@ -491,6 +540,7 @@ impl Life<'_> {
         let outcome = self.store.remove(log);
         self.run.fs.note(|| format!("remove {name}: {outcome:?}"));
         self.ids.remove(name);
+        self.run.notes.entry(name).or_default().remove();
         if let Some(known) = self.run.logs.get_mut(name) {
             known.half_removed();
         }

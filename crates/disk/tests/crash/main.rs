@@ -8,6 +8,7 @@
 mod flaws;
 mod life;
 mod model;
+mod notes;
 mod rot;
 
 use std::ops::Range;

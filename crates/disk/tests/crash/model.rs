@@ -256,6 +256,11 @@ impl Log {
         (self.due, self.taken_back) = (None, None);
     }
 
+    /// Whether all that the operating system had is still there.
+    pub(crate) fn was_killed(&self) -> bool {
+        self.hurt == Some(End::Killed)
+    }
+
     /// Whether it must be there.
     pub(crate) fn must_be_there(&self) -> bool {
         match self.hurt {

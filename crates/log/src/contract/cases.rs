@@ -32,6 +32,8 @@ pub const CASES: &[(&str, Case)] = &[
     ("tending loses nothing of what its owner keeps", tending_loses_nothing),
     ("what was committed is there again", what_was_committed_is_there_again),
     ("an emptied log goes on at its offset", an_emptied_log_goes_on),
+    ("what is noted counts until the next append", what_is_noted_counts_until_the_next_append),
+    ("what is noted does not outlive the end of its log", what_is_noted_ends_with_what_it_stands_behind),
 ];
 
 fn offsets_have_no_gaps(subject: &mut dyn Subject) {
@@ -552,4 +554,46 @@ fn an_emptied_log_goes_on(subject: &mut dyn Subject) {
         assert_eq!(bench.append(log, &batch(1, 1, 10, 7)), end);
         bench.settle();
     }
+}
+
+fn what_is_noted_counts_until_the_next_append(subject: &mut dyn Subject) {
+    let mut bench = Bench::new(subject);
+    for life in 0..4 {
+        let log = bench.open("noted");
+        bench.append(log, &batch(life, 1, 10, 7));
+        bench.settle();
+        // Nothing is promised to those who note what has to be appended.
+        let is_kept = bench.store.note(log, b"of before");
+        bench.append(log, &batch(life, 1, 10, 7));
+        assert!(!is_kept || !bench.store.note(log, b"too early"), "the append may come to nothing");
+        bench.settle();
+        let notes = [b"one".as_slice(), b"", b"and another"];
+        let kept: Vec<_> = notes.into_iter().filter(|note| bench.store.note(log, note)).collect();
+        let Some(again) = bench.reopen() else { return };
+        bench = again;
+        let log = bench.open("noted");
+        assert_eq!(bench.store.notes(log), Ok(kept.concat()), "life {life}");
+        bench.append(log, &batch(life, 1, 10, 7));
+        bench.settle();
+        let Some(again) = bench.reopen() else { return };
+        bench = again;
+        let log = bench.open("noted");
+        assert_eq!(bench.store.notes(log), Ok(Vec::new()), "life {life}");
+    }
+}
+
+fn what_is_noted_ends_with_what_it_stands_behind(subject: &mut dyn Subject) {
+    let mut bench = Bench::new(subject);
+    let log = bench.open("noted");
+    for round in 0..3 {
+        bench.append(log, &batch(round, 1, 10, 7));
+    }
+    bench.settle();
+    bench.store.note(log, b"of the third");
+    bench.store.truncate_suffix(log, 2).unwrap();
+    bench.append(log, &batch(9, 1, 10, 7));
+    bench.settle();
+    let Some(mut again) = bench.reopen() else { return };
+    let log = again.open("noted");
+    assert_eq!(again.store.notes(log), Ok(Vec::new()));
 }

@@ -8,6 +8,7 @@ mod cache;
 mod come;
 mod found;
 mod last;
+mod noted;
 mod snapshot;
 mod take;
 mod trim;
@@ -62,12 +63,14 @@ pub struct Keeper {
     queue: Queue,
     messages: LogId,
     state: LogId,
+    durability: Durability,
     decompress: Decompress,
     builder: BatchBuilder,
     /// Memory that is used again: of batches that are read, of leases, and of events.
     read: Vec<u8>,
     leases: Vec<Lease>,
     spare: Vec<Vec<u8>>,
+    note: Vec<u8>,
     /// What is to be written, by number, in order.
     gathered: VecDeque<(u64, Vec<u8>)>,
     /// What has been written and is not durable.
@@ -130,6 +133,7 @@ impl Keeper {
         let state = store.open(name, &options(durability))?;
         let mut found = Found::new(config);
         read_all(store, state, |record| found.take(record))?;
+        let gathered = found.take_notes(&store.notes(state)?)?;
         let State { mut queue, asides, bytes } = found.into_state();
         for payload in asides.values() {
             let is_moved = payload.batch_header().producer_id == MOVER;
@@ -143,12 +147,14 @@ impl Keeper {
             queue,
             messages,
             state,
+            durability,
             decompress,
             builder: BatchBuilder::default(),
             read: Vec::new(),
             leases: Vec::new(),
             spare: Vec::new(),
-            gathered: VecDeque::new(),
+            note: Vec::new(),
+            gathered,
             in_flight: VecDeque::new(),
             durable: 0,
             cache: Cache::default(),
@@ -175,6 +181,10 @@ impl Keeper {
         durability: Durability,
     ) -> Result<(), Error> {
         self.state = store.open(name, &options(durability))?;
+        self.durability = durability;
+        if self.has_noted() {
+            self.gather_all();
+        }
         Ok(())
     }
 

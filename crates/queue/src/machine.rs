@@ -203,7 +203,7 @@ impl Queue {
         if is_new && self.is_duplicate(&meta) {
             self.duplicates += 1;
             self.dropped.insert(offset);
-            self.shared.recorder.note(&Event::Dropped { offsets: offset..offset + 1 });
+            self.shared.recorder.mention(&Event::Dropped { offsets: offset..offset + 1 });
             return;
         }
         let Self { shared, groups, remains, .. } = self;
@@ -270,7 +270,7 @@ impl Queue {
         let timestamp_ms = meta.timestamp_ms;
         let again = self.seen.is_duplicate(id, timestamp_ms, window_ms);
         if !again {
-            self.shared.recorder.note(&Event::Known { id, timestamp_ms });
+            self.shared.recorder.mention(&Event::Known { id, timestamp_ms });
         }
         again
     }

@@ -26,12 +26,17 @@ pub(crate) struct Recorder {
     said: u64,
     is_due: bool,
     flushed: u64,
+    /// Whether something else is recorded than `delivered` and what has been [noted](Self::noted).
+    is_more: bool,
+    /// Whether `delivered` has been noted, as it is.
+    is_noted: bool,
 }
 
 impl Recorder {
     /// An offset is settled in a group.
     pub(crate) fn settled(&mut self, group: u32, offset: u64) {
         self.is_due = true;
+        self.is_more = true;
         match &mut self.settled {
             Some((of, run)) if *of == group && run.end == offset => run.end += 1,
             _ => {
@@ -54,15 +59,43 @@ impl Recorder {
                 run.end += 1;
             }
             _ => {
+                self.is_more |= self.delivered.is_some() && !self.is_noted;
                 self.close_delivered();
                 self.delivered = Some((group, offset..offset + 1, how));
             }
         }
+        self.is_noted = false;
+    }
+
+    /// Appends to `into` a part of a batch, without its first byte, that says all that has to last and was not
+    /// [noted](Self::noted) before. False if that is nothing, or more than a few deliveries.
+    pub(crate) fn note(&self, registered_to: u64, into: &mut Vec<u8>) -> bool {
+        let Some((group, offsets, how)) = &self.delivered else { return false };
+        if self.is_more || self.is_noted || !self.is_due {
+            return false;
+        }
+        let mut note = Writer::behind(std::mem::take(into));
+        note.put(&Event::Registered { to: self.said.max(registered_to) });
+        note.put(&Event::Delivered { group: *group, offsets: offsets.clone(), how: *how });
+        *into = note.into_bytes();
+        true
+    }
+
+    /// What is to last is kept until the next flush, which has it too.
+    pub(crate) fn noted(&mut self) {
+        self.is_noted = true;
+        self.is_due = false;
+    }
+
+    /// Whether something is noted and not flushed.
+    pub(crate) fn has_noted(&self) -> bool {
+        !self.is_due && !self.is_empty()
     }
 
     /// Something else that is to last.
     pub(crate) fn record(&mut self, event: &Event<'_>) {
         self.is_due = true;
+        self.is_more = true;
         self.close_delivered();
         self.close_settled();
         self.open.put(event);
@@ -70,12 +103,14 @@ impl Recorder {
 
     /// Something about a message that is registered now, which is found out once more if this is lost: it waits for what
     /// is to last. Nothing has been told of this message before, so it may overtake what was told of others.
-    pub(crate) fn note(&mut self, event: &Event<'_>) {
+    pub(crate) fn mention(&mut self, event: &Event<'_>) {
+        self.is_more = true;
         self.open.put(event);
     }
 
     /// The same of a move: of each mover, the last one counts.
     pub(crate) fn moved(&mut self, who: &str, number: u64) {
+        self.is_more = true;
         match self.moved.get_mut(who) {
             Some(last) => *last = number.max(*last),
             None => drop(self.moved.insert(who.into(), number)),
@@ -94,16 +129,39 @@ impl Recorder {
         }
     }
 
+    /// How often a message was delivered that is settled does not matter.
+    fn forget_settled(&mut self) {
+        if let Some((group, delivered, _)) = &self.delivered
+            && let Some((of, settled)) = &self.settled
+            && of == group
+            && settled.start <= delivered.start
+            && delivered.end <= settled.end
+        {
+            self.delivered = None;
+        }
+    }
+
     /// Closes what was recorded, behind the news that all below `registered_to` is registered.
     pub(crate) fn part(&mut self, registered_to: u64) {
+        self.is_more = true;
+        self.forget_settled();
+        self.said = self.said.max(registered_to);
+        let mut head = Writer::behind(std::mem::take(&mut self.closed));
+        head.put(&Event::Registered { to: self.said });
+        if self.open.is_empty() && self.moved.is_empty() {
+            // Nearly always: it need not be put together elsewhere.
+            std::mem::swap(&mut self.open, &mut head);
+            self.close_delivered();
+            self.close_settled();
+            std::mem::swap(&mut self.open, &mut head);
+            self.closed = head.into_bytes();
+            return;
+        }
         self.close_delivered();
         self.close_settled();
         while let Some((who, number)) = self.moved.pop_first() {
             self.open.put(&Event::Moved { who: &who, number });
         }
-        self.said = self.said.max(registered_to);
-        let mut head = Writer::behind(std::mem::take(&mut self.closed));
-        head.put(&Event::Registered { to: self.said });
         self.closed = head.into_bytes();
         self.open.move_to(&mut self.closed);
     }
@@ -141,7 +199,7 @@ impl Recorder {
         self.part(registered_to);
         into.push(VERSION);
         into.append(&mut self.closed);
-        self.is_due = false;
+        (self.is_due, self.is_more, self.is_noted) = (false, false, false);
         self.flushed += 1;
         Some(self.flushed)
     }

@@ -76,6 +76,13 @@ impl World {
         self.take_with(max, Verdict::Ack)
     }
 
+    /// Takes messages, and settles none of them.
+    fn hold(&mut self, max: usize) -> usize {
+        let taking =
+            Taking { group: GroupId::DEFAULT, consumer: 1, max, bytes_max: usize::MAX, lease_ms: None };
+        self.keeper.lease(&mut self.store, &taking, 1_000, drop).unwrap()
+    }
+
     fn take_with(&mut self, max: usize, verdict: Verdict) -> Vec<String> {
         let group = GroupId::DEFAULT;
         let taking = Taking { group, consumer: 1, max, bytes_max: usize::MAX, lease_ms: None };
@@ -228,4 +235,40 @@ fn nothing_is_remembered_of_what_was_read_before_it_was_durable() {
     world.append(&["b"], false);
     world.register();
     assert_eq!(world.take(1), ["b"]);
+}
+
+#[test]
+fn deliveries_are_counted_wherever_the_process_ends() {
+    let mut world = World::new();
+    world.keeper.tune(Tuning { at_once: 3, snapshot_bytes: 40, ..Tuning::default() });
+    let (mut noted, mut written) = (0, 0);
+    for round in 0..400 {
+        if round % 3 == 0 {
+            world.append(&["a", "b", "c"], true);
+            world.register();
+            world.keeper.open_group(&["default", "other"][round / 200].into(), 1_000).unwrap();
+        }
+        match round % 7 {
+            0 | 1 => drop(world.take(2)),
+            2 => drop(world.take_with(1, Verdict::Nack(Some(0)))),
+            _ => {
+                let before = world.store.status(world.keeper.state_log()).end;
+                let held = world.hold(1 + round % 2);
+                world.keep();
+                let is_written = world.store.status(world.keeper.state_log()).end > before;
+                *if is_written { &mut written } else { &mut noted } += held;
+            }
+        }
+        world.keep();
+        // Another one, that begins here, and one more behind what that one has written.
+        let mut again = world.again();
+        assert_eq!(seen(&again), seen(&world.keeper), "after {round} rounds");
+        if round % 50 == 49 {
+            again.store_events(&mut world.store, 1_000);
+            world.store.commit();
+            world.keeper = world.again();
+            assert_eq!(seen(&again), seen(&world.keeper), "after {round} rounds, once more");
+        }
+    }
+    assert!(noted > 50 && written > 0, "{noted}, {written}");
 }

@@ -40,17 +40,21 @@ impl Found {
         self.state
     }
 
+    /// Takes in a batch of events, which stands at this offset.
+    pub(super) fn replay(&mut self, events: &[u8], offset: u64) -> Result<(), Error> {
+        for state in std::iter::once(&mut self.state).chain(&mut self.next) {
+            state.bytes += events.len();
+            state.queue.replay(events).map_err(|_| Error::Corrupt { offset })?;
+        }
+        Ok(())
+    }
+
     pub(super) fn take(&mut self, record: &Record<'_>) -> Result<(), Error> {
         let corrupt = Error::Corrupt { offset: record.offset };
         let value = record.value.unwrap_or_default();
         let replay = |state: &mut State| state.queue.replay(value).map_err(|_| corrupt.clone());
         match record.key {
-            None | Some(PART) => {
-                for state in std::iter::once(&mut self.state).chain(&mut self.next) {
-                    state.bytes += value.len();
-                    replay(state)?;
-                }
-            }
+            None | Some(PART) => self.replay(value, record.offset)?,
             Some(SNAPSHOT) => {
                 // All that came before it is in it.
                 (self.state, self.next) = (State::new(&self.config), None);

@@ -36,7 +36,7 @@ impl Keeper {
     }
 
     /// Gathers what nobody waits for too.
-    fn gather_all(&mut self) {
+    pub(super) fn gather_all(&mut self) {
         let mut events = self.spare.pop().unwrap_or_default();
         if let Some(number) = self.queue.flush(&mut events) {
             self.gathered.push_back((number, events));
@@ -47,7 +47,7 @@ impl Keeper {
     pub fn store_events(&mut self, store: &mut dyn Store, now_ms: u64) {
         if self.snapshot_is_due() {
             self.gather_all();
-        } else {
+        } else if !self.note(store) {
             self.gather();
         }
         while let Some((number, events)) = self.gathered.pop_front() {

@@ -46,6 +46,11 @@ impl Keeper {
         if status.bytes < self.tuning.waste_bytes || status.bytes / 4 < held {
             return first;
         }
+        if self.has_noted() {
+            // Whatever is appended makes an end of notes: what they say comes before.
+            self.gather_all();
+            return first;
+        }
         // Most of what is on disk is settled: those in front make way.
         let mut next = Some(first);
         while let Some(offset) = next {

@@ -74,6 +74,8 @@ impl Queues {
         let committer = Committer::Thread { wake: Arc::new(move || woken.give()) };
         let settings = StoreSettings {
             mapped_writes: true,
+            // Messages on their way to somebody are in memory anyway; what is not read need not crowd out what is.
+            tail_bytes: 64 << 10,
             decompress: Some(Arc::new(|codec, bytes| {
                 mainstem_compress::decompress(codec, bytes, PLAIN_BYTES_MAX).ok()
             })),
@@ -141,14 +143,15 @@ impl Common {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Commits what has been done, and waits until `is_done` says something.
+    /// Commits what has been done to a queue, and waits until `is_done` says something.
     pub(crate) fn finish<'a, R>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
+        at: usize,
         mut now_ms: u64,
         mut is_done: impl FnMut(&mut Inner) -> Option<R>,
     ) -> R {
-        inner.commit(now_ms);
+        inner.commit(at, now_ms);
         loop {
             let seen = self.disk.seen();
             inner.poll(now_ms);
@@ -165,7 +168,7 @@ impl Common {
 
 impl Drop for Common {
     fn drop(&mut self) {
-        self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).commit(now_ms());
+        self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).commit_all(now_ms());
     }
 }
 

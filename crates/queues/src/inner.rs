@@ -35,6 +35,8 @@ pub(crate) struct Inner {
     pub(crate) store: SegmentStore,
     pub(crate) queues: Vec<One>,
     by_name: BTreeMap<String, usize>,
+    /// The queue of each log.
+    by_log: Vec<Option<usize>>,
     completions: Vec<Completion>,
     seed: u64,
     /// Memory for headers that are put together.
@@ -49,6 +51,8 @@ pub(crate) struct One {
     pub(crate) messages: LogId,
     pub(crate) builder: BatchBuilder,
     pub(crate) sent: Sent,
+    /// When somebody who takes messages last did what is due, ms since 1970.
+    pub(crate) tended_ms: u64,
     /// What is on its way to another queue.
     pub(crate) leaving: Vec<Departed>,
 }
@@ -59,6 +63,7 @@ impl Inner {
             store,
             queues: Vec::new(),
             by_name: BTreeMap::new(),
+            by_log: Vec::new(),
             completions: Vec::new(),
             seed: 1,
             spare: Vec::new(),
@@ -94,12 +99,18 @@ impl Inner {
         keeper.begin_life(RandomState::new().hash_one(name) as u32);
         let at = self.queues.len();
         self.by_name.insert(name.to_owned(), at);
+        for log in [messages, keeper.state_log()] {
+            let log = log.0 as usize;
+            self.by_log.resize(self.by_log.len().max(log + 1), None);
+            self.by_log[log] = Some(at);
+        }
         self.queues.push(One {
             name: name.to_owned(),
             keeper,
             messages,
             builder: BatchBuilder::default(),
             sent: Sent::default(),
+            tended_ms: 0,
             leaving: Vec::new(),
         });
         self.register(at, now_ms())?;
@@ -178,8 +189,14 @@ impl Inner {
         (self.seed >> 32) as u32
     }
 
-    /// Sets all that has happened on its way to the disk.
-    pub(crate) fn commit(&mut self, now_ms: u64) {
+    /// Sets all that has happened to a queue on its way to the disk.
+    pub(crate) fn commit(&mut self, at: usize, now_ms: u64) {
+        self.queues[at].keeper.store_events(&mut self.store, now_ms);
+        self.store.commit();
+    }
+
+    /// The same for all queues.
+    pub(crate) fn commit_all(&mut self, now_ms: u64) {
         for one in &mut self.queues {
             one.keeper.store_events(&mut self.store, now_ms);
         }
@@ -191,10 +208,11 @@ impl Inner {
         let mut completions = std::mem::take(&mut self.completions);
         self.store.completions(&mut completions);
         for completion in completions.drain(..) {
-            for one in &mut self.queues {
-                if one.messages == completion.log {
-                    one.sent.complete(completion.ticket, completion.outcome.is_ok());
-                }
+            let Some(&Some(at)) = self.by_log.get(completion.log.0 as usize) else { continue };
+            let one = &mut self.queues[at];
+            if one.messages == completion.log {
+                one.sent.complete(completion.ticket, completion.outcome.is_ok());
+            } else {
                 one.keeper.arrived(&mut self.store, &completion, now_ms);
             }
         }
@@ -219,7 +237,7 @@ impl Inner {
             }
             self.trim(at);
         }
-        self.commit(now_ms);
+        self.commit_all(now_ms);
         let goes_on = |one: &One| !one.leaving.is_empty() || one.keeper.queue().flush_is_due();
         let dues = self.queues.iter().filter_map(|one| one.keeper.queue().next_due());
         (self.queues.iter().any(goes_on), dues.min().unwrap_or(u64::MAX))

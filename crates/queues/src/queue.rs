@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::common::Queues;
 use crate::delivery::Delivery;
 use crate::error::Error;
-use crate::inner::Inner;
+use crate::inner::{Inner, One};
 use crate::message::Message;
 use crate::time::{as_ms, now_ms};
 
@@ -91,7 +91,7 @@ impl Side {
         let Some(group) = keeper.queue().group(&self.group) else { return };
         let settlement = Settlement { receipt, verdict: Verdict::Release };
         match keeper.settle(group, &settlement, now_ms, 0) {
-            Ok(()) => inner.commit(now_ms),
+            Ok(()) => inner.commit(self.at, now_ms),
             // Its lease had ended.
             Err(refusal) => log::debug!("a delivery is not given back: {refusal}"),
         }
@@ -104,7 +104,7 @@ impl Side {
     pub(crate) fn keep(&self, mut inner: MutexGuard<'_, Inner>, now_ms: u64) -> Result<(), Error> {
         let common = &*self.queues.common;
         let number = inner.queues[self.at].keeper.number();
-        let is_kept = common.finish(inner, now_ms, |inner| {
+        let is_kept = common.finish(inner, self.at, now_ms, |inner| {
             let keeper = &inner.queues[self.at].keeper;
             let is_stuck = keeper.is_stuck();
             (is_stuck || keeper.durable() >= number).then_some(!is_stuck)
@@ -161,7 +161,8 @@ impl Queue {
         let mut inner = common.lock();
         let Some((appended, count)) = self.put(&mut inner, now_ms, messages)? else { return Ok(0..0) };
         inner.queues[*at].sent.wait();
-        let is_kept = common.finish(inner, now_ms, |inner| inner.queues[*at].sent.outcome(appended.ticket));
+        let is_kept =
+            common.finish(inner, *at, now_ms, |inner| inner.queues[*at].sent.outcome(appended.ticket));
         common.news.give();
         if is_kept {
             Ok(appended.base_offset..appended.base_offset + count)
@@ -192,7 +193,7 @@ impl Queue {
         let Side { queues, at, .. } = &*self.side;
         let inner = queues.common.lock();
         let last = inner.queues[*at].sent.last();
-        let losses = queues.common.finish(inner, now_ms(), |inner| {
+        let losses = queues.common.finish(inner, *at, now_ms(), |inner| {
             let sent = &inner.queues[*at].sent;
             sent.is_done(last).then_some(sent.losses())
         });
@@ -273,12 +274,16 @@ impl Queue {
         let mut inner = side.queues.common.lock();
         inner.look(side.at, now_ms)?;
         let Inner { store, queues, .. } = &mut *inner;
-        let keeper = &mut queues[side.at].keeper;
+        let One { keeper, tended_ms, .. } = &mut queues[side.at];
         if keeper.is_stuck() {
             return Err(Refusal::Storage.into());
         }
-        keeper.tend(now_ms);
         let group = keeper.open_group(&side.group, now_ms)?;
+        // What is due now may be in the way of what is ready, or be all there is.
+        if now_ms != *tended_ms || keeper.queue().ready(group) == 0 {
+            keeper.tend(now_ms);
+            *tended_ms = now_ms;
+        }
         let taking = Taking { group, consumer: *consumer, max, bytes_max: usize::MAX, lease_ms };
         let ready = usize::try_from(keeper.queue().ready(group)).unwrap_or(usize::MAX);
         let mut deliveries = Vec::with_capacity(ready.min(max).min(ROOM_MAX));
@@ -288,7 +293,7 @@ impl Queue {
         if !deliveries.is_empty() {
             // Whoever ends the process with what it does to a message is to be counted. Loss of power may forget that:
             // nobody waits for the disk.
-            inner.commit(now_ms);
+            inner.commit(side.at, now_ms);
         }
         Ok(deliveries)
     }

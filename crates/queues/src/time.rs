@@ -8,7 +8,8 @@ pub(crate) fn now_ms() -> u64 {
 
 /// What lies before 1970 is 0.
 pub(crate) fn ms_of(at: SystemTime) -> u64 {
-    as_ms(at.duration_since(UNIX_EPOCH).unwrap_or_default())
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs().saturating_mul(1000).saturating_add(since.subsec_millis().into())
 }
 
 pub(crate) fn as_ms(span: Duration) -> u64 {

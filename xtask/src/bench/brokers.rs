@@ -326,7 +326,8 @@ impl Broker {
         }
         match self.name {
             "rabbit-quorum" => words(&["--protocol", "amqp", "--queue-type", "quorum"]),
-            "rabbit-classic" | "fluxmq" => words(&["--protocol", "amqp", "--queue-type", "classic"]),
+            "rabbit-classic" => words(&["--protocol", "amqp", "--queue-type", "classic"]),
+            "fluxmq" => words(&["--protocol", "amqp", "--queue-type", "flux"]),
             "jetstream" | "jetstream-sync" => words(&["--protocol", "nats"]),
             mainstem => {
                 let durability = mainstem.strip_prefix("mainstem-").unwrap_or("fsync");

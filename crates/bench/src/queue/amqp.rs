@@ -78,7 +78,7 @@ impl Rabbit<'_> {
             let mut table = Vec::new();
             put_short(&mut table, "x-queue-type");
             table.push(b'S');
-            put_long(&mut table, self.queue_type.name().as_bytes());
+            put_long(&mut table, self.queue_type.argument().as_bytes());
             put_long(out, &table);
         })?;
         let mut arguments = Arguments(&answer);
@@ -116,6 +116,9 @@ impl Server for Rabbit<'_> {
     }
 
     fn depth(&mut self) -> Result<Option<u64>, BenchError> {
+        if self.queue_type == QueueType::Flux {
+            return Ok(None);
+        }
         // What consumers had is ready again: they have left, and the server has said so.
         self.declare_queue(PASSIVE | DURABLE).map(|ready| Some(ready.into()))
     }

@@ -99,21 +99,32 @@ impl QueueDurability {
     }
 }
 
-/// Kinds of queues of RabbitMQ.
+/// Kinds of queues of servers that speak AMQP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueType {
     /// A replicated log.
     Quorum,
     /// What all queues once were.
     Classic,
+    /// FluxMQ's: below `$queue/`. It says of none how many messages there are.
+    Flux,
 }
 
 impl QueueType {
-    /// The name in the argument `x-queue-type`.
+    /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Quorum => "quorum",
             Self::Classic => "classic",
+            Self::Flux => "flux",
+        }
+    }
+
+    /// The argument `x-queue-type`.
+    pub(super) fn argument(self) -> &'static str {
+        match self {
+            Self::Quorum => "quorum",
+            Self::Classic | Self::Flux => "classic",
         }
     }
 }

@@ -8,7 +8,9 @@ use super::links::Links;
 use super::load::{Counters, Load};
 use super::mqtt::Broker;
 use super::nats::JetStream;
-use super::options::{PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, QueueOptions, QueueProtocol, QueueWork};
+use super::options::{
+    PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, QueueOptions, QueueProtocol, QueueType, QueueWork,
+};
 use super::report::{ConsumeReport, EnqueueReport, QueueReport};
 use super::talk::{Role, Server, Talk};
 use crate::error::BenchError;
@@ -50,7 +52,9 @@ pub fn run_queue(options: &QueueOptions) -> Result<QueueReport, BenchError> {
             Run::new(options, queue, &filler, JetStream { options, address, queue }, monitor)?.run()
         }
         QueueProtocol::Amqp(queue_type) => {
-            let server = Rabbit { options, address, queue, queue_type: *queue_type };
+            let below = if *queue_type == QueueType::Flux { "$queue/" } else { "" };
+            let server =
+                Rabbit { options, address, queue: &format!("{below}{queue}"), queue_type: *queue_type };
             Run::new(options, queue, &filler, server, monitor)?.run()
         }
     }

@@ -115,6 +115,8 @@ pub(crate) enum QueueTypeArg {
     Quorum,
     /// What all queues once were
     Classic,
+    /// FluxMQ's, below `$queue/`, which does not say how many messages it has
+    Flux,
 }
 
 impl From<QueueTypeArg> for QueueType {
@@ -122,6 +124,7 @@ impl From<QueueTypeArg> for QueueType {
         match queue_type {
             QueueTypeArg::Quorum => Self::Quorum,
             QueueTypeArg::Classic => Self::Classic,
+            QueueTypeArg::Flux => Self::Flux,
         }
     }
 }

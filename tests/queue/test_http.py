@@ -449,6 +449,41 @@ def test_a_named_consumer_waits_once(operations, make_queue):
     asyncio.run(run())
 
 
+def test_a_named_consumer_stays_the_active_one_when_its_connection_is_lost(operations, make_queue):
+    """While its only request waits; until it has been silent for as long as a lease takes."""
+    queue = make_queue(single_active_consumer=True, lease_ms=3_000)
+
+    async def run():
+        async with httpx.AsyncClient(base_url=operations.url, timeout=DEADLINE_S, trust_env=False) as client:
+            async def waiting(count):
+                while (await client.get(at(queue))).json()["groups"][0]["waiting"] != count:
+                    pass
+
+            def ask(consumer):
+                parameters = {"wait_ms": 10_000, "consumer": consumer}
+                return asyncio.create_task(client.post(at(queue, "/receive"), params=parameters))
+
+            cut = ask("one")
+            await waiting(1)
+            other = ask("two")
+            await waiting(2)
+            cut.cancel()
+            await waiting(1)
+            operations.send(queue, "a", "b")
+            # It comes back in time, and is still the one.
+            (message,) = (await ask("one")).json()["messages"]
+            assert message["body"] == "a"
+            assert not other.done(), "two consumers at once"
+            operations.ack(queue, message)
+            # From then on it is silent.
+            began = time.monotonic()
+            (message,) = (await other).json()["messages"]
+            assert message["body"] == "b"
+            assert time.monotonic() - began > 1
+
+    asyncio.run(run())
+
+
 def test_a_named_consumer_that_asks_anew_stays_the_active_one(operations, make_queue):
     """Though another one waits, and the first has something in hand."""
     queue = make_queue(single_active_consumer=True)

@@ -169,9 +169,14 @@ impl Turn {
         }
     }
 
-    /// Lets the queue answer at once.
+    /// Lets the queue answer at once. With a name the consumer may come back; without one, nobody has its number again.
     fn leave(&self) {
-        let request = Request::Leave { group: Arc::clone(&self.group), consumer: self.consumer };
+        let (group, consumer) = (Arc::clone(&self.group), self.consumer);
+        let request = if consumer & IS_NAMED == 0 {
+            Request::Leave { group, consumer }
+        } else {
+            Request::StopWaiting { group, consumer }
+        };
         // The answer to what the consumer waited for says more than this one's.
         self.app.broker().ask(&self.queue, request, Box::new(drop));
     }

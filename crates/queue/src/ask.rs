@@ -237,6 +237,14 @@ pub enum Request {
         /// Who.
         consumer: u64,
     },
+    /// A consumer waits no longer: its [`Request::Receive`] is answered at once. It has asked until now, and so stays the
+    /// active consumer as long as any other that is silent. Answered by [`Reply::Done`].
+    StopWaiting {
+        /// Its group.
+        group: GroupName,
+        /// Who.
+        consumer: u64,
+    },
     /// Settle deliveries. Answered by [`Reply::Settled`] when that is as durable as the queue is set to.
     Settle {
         /// In which group.

@@ -349,6 +349,28 @@ fn one_consumer_at_a_time_stays_the_one_while_it_waits() {
     assert!(matches!(&heard[..], [(20, Reply::Received(taken))] if texts(taken) == ["b"]), "{heard:?}");
 }
 
+#[test]
+fn who_waits_no_longer_stays_the_active_consumer_until_it_has_been_silent_for_a_lease() {
+    let mut broker = Broker::new(2);
+    broker.create(JOBS, &[("single-active-consumer", "true"), ("lease-ms", "1000")]);
+    broker.send_queue(0, JOBS, receive_as(DEFAULT_GROUP, 1, 1, u64::MAX), 10);
+    broker.run();
+    broker.send_queue(1, JOBS, receive_as(DEFAULT_GROUP, 2, 1, u64::MAX), 20);
+    // It has been waiting for longer than that.
+    broker.pass(5_000);
+    broker.send_queue(0, JOBS, Request::StopWaiting { group: DEFAULT_GROUP.into(), consumer: 1 }, 30);
+    broker.run();
+    let heard = broker.queue_replies(0);
+    let is_told = |token| heard.iter().any(|(told, _)| *told == token);
+    assert!(heard.len() == 2 && is_told(10) && is_told(30), "{heard:?}");
+    broker.put(JOBS, vec![message("a")]);
+    broker.pass(900);
+    assert!(broker.queue_replies(1).is_empty(), "another one is active too early");
+    broker.pass(200);
+    let heard = broker.queue_replies(1);
+    assert!(matches!(&heard[..], [(20, Reply::Received(taken))] if texts(taken) == ["a"]), "{heard:?}");
+}
+
 /// So much behind a message that no memory has it any more, and it has to be read.
 fn bury(broker: &mut Broker) {
     for _ in 0..6 {

@@ -207,7 +207,7 @@ impl State {
                 }
                 Reply::Received(queue.lease(max))
             }
-            Request::Leave { consumer, .. } => {
+            Request::Leave { consumer, .. } | Request::StopWaiting { consumer, .. } => {
                 let mut answers = vec![(answer, Reply::Done)];
                 let leaves = |(waits, _, _): &mut (u64, u32, Answer)| *waits == consumer;
                 for (_, _, answer) in queue.waiting.extract_if(.., leaves) {

@@ -16,6 +16,10 @@ fn is_leave(request: &Request) -> bool {
     matches!(request, Request::Leave { .. })
 }
 
+fn is_end_of_wait(request: &Request) -> bool {
+    matches!(request, Request::StopWaiting { .. })
+}
+
 fn is_release(request: &Request) -> bool {
     matches!(request, Request::Settle { settlements, .. } if settlements[0].verdict == Verdict::Release)
 }
@@ -28,7 +32,9 @@ fn wait(door: &Door, query: &str) -> Connection {
 
 fn consumer(request: &Request) -> u64 {
     match request {
-        Request::Receive { consumer, .. } | Request::Leave { consumer, .. } => *consumer,
+        Request::Receive { consumer, .. }
+        | Request::Leave { consumer, .. }
+        | Request::StopWaiting { consumer, .. } => *consumer,
         other => panic!("{other:?}"),
     }
 }
@@ -121,13 +127,24 @@ fn a_consumer_with_a_name_has_one_number_and_one_request() {
     let asked = door.fake.wait_for_several(2, is_receive);
     assert_eq!(consumer(&asked[0]), consumer(&asked[1]));
     drop(older);
-    assert_eq!(door.fake.count(is_leave), 0, "it is still there");
+    assert_eq!(door.fake.count(is_leave) + door.fake.count(is_end_of_wait), 0, "it is still there");
     let mut other = wait(&door, "consumer=other");
     let asked = door.fake.wait_for_several(3, is_receive);
     assert_ne!(consumer(&asked[0]), consumer(&asked[2]));
     door.fake.put(&[b"a", b"b"]);
     assert_eq!(newer.answer().is(200).json()["messages"][0]["body"], "a");
     assert_eq!(other.answer().is(200).json()["messages"][0]["body"], "b");
+}
+
+#[test]
+fn a_consumer_with_a_name_does_not_leave_with_its_connection() {
+    let door = Door::open();
+    let client = wait(&door, "consumer=worker");
+    let asked = door.fake.wait_for(is_receive);
+    drop(client);
+    let ended = door.fake.wait_for(is_end_of_wait);
+    assert_eq!(consumer(&asked), consumer(&ended));
+    assert_eq!(door.fake.count(is_leave), 0, "the name is the consumer");
 }
 
 #[test]

@@ -6,7 +6,6 @@ use mainstem_queue::{Moved, Refusal, Reply, Request};
 use mainstem_runtime::Io;
 
 use super::desk;
-use super::serve::Wait;
 use crate::catalogue::PartitionId;
 use crate::mail::{Letter, Mail};
 use crate::shard::Shard;
@@ -107,12 +106,7 @@ impl Shard {
         else {
             return;
         };
-        let Some(open) = self.queues.open.get_mut(&id) else { return };
-        let is_older = |wait: &mut Wait| wait.consumer == *consumer && wait.group == *group;
-        let older: Vec<Wait> = open.waits.extract_if(.., is_older).collect();
-        for wait in older {
-            self.answer_queue(io, wait.to, Reply::Received(Vec::new()));
-        }
+        self.end_waits(io, id, group, *consumer);
     }
 
     /// Lets other threads hear their answers: behind the commit, since what an answer tells of is not to be unknown after

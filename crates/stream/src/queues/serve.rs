@@ -116,11 +116,12 @@ impl Shard {
                 if let Some(group) = open.keeper.queue().group(&group) {
                     open.keeper.queue_mut().leave(group, consumer, now_ms);
                 }
-                let is_mine = |wait: &mut Wait| wait.consumer == consumer && wait.group == group;
-                let gone: Vec<Wait> = open.waits.extract_if(.., is_mine).collect();
-                for wait in gone {
-                    self.answer_queue(io, wait.to, Reply::Received(Vec::new()));
-                }
+                self.end_waits(io, id, &group, consumer);
+                Ok(Some(Reply::Done))
+            }
+            Request::StopWaiting { group, consumer } => {
+                open.waiting_is_asking(now_ms);
+                self.end_waits(io, id, &group, consumer);
                 Ok(Some(Reply::Done))
             }
             Request::Settle { group, settlements } => {
@@ -183,6 +184,21 @@ impl Shard {
             Request::Send(_) | Request::Create { .. } | Request::Configure { .. } | Request::Delete => {
                 Err(Refusal::Invalid("it has come to the wrong place".into()))
             }
+        }
+    }
+
+    /// Tells a consumer that waits that nothing comes.
+    pub(super) fn end_waits(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        id: PartitionId,
+        group: &GroupName,
+        consumer: u64,
+    ) {
+        let Some(open) = self.queues.open.get_mut(&id) else { return };
+        let is_mine = |wait: &mut Wait| wait.consumer == consumer && wait.group == *group;
+        for wait in open.waits.extract_if(.., is_mine).collect::<Vec<_>>() {
+            self.answer_queue(io, wait.to, Reply::Received(Vec::new()));
         }
     }
 

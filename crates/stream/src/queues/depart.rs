@@ -22,6 +22,8 @@ pub(super) struct Departing {
     under_way: Vec<Leaving>,
     /// Nothing leaves before this time, ms since 1970, since it did not work.
     retry_ms: Option<u64>,
+    /// It has been said that it does not work.
+    is_told: bool,
 }
 
 impl Departing {
@@ -91,11 +93,17 @@ impl Shard {
         let under_way = std::mem::take(&mut open.departing.under_way);
         let has_arrived = matches!(reply, Reply::Sent(places) if places.iter().all(Result::is_ok));
         if has_arrived {
+            open.departing.is_told = false;
             for leaving in under_way {
                 open.keeper.queue_mut().left(leaving.group, leaving.number);
             }
         } else {
-            log::warn!("queue {}: messages cannot leave for another queue yet: {reply:?}", open.topic.name);
+            if !std::mem::replace(&mut open.departing.is_told, true) {
+                log::warn!(
+                    "queue {}: messages cannot leave for another queue, and wait: {reply:?}",
+                    open.topic.name
+                );
+            }
             for leaving in under_way {
                 open.keeper.queue_mut().give_back_leaving(leaving.group, leaving.number);
             }

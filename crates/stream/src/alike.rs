@@ -9,14 +9,24 @@ use hashbrown::HashMap;
 #[derive(Debug, Default)]
 pub(crate) struct Alike(HashMap<String, Arc<str>, foldhash::fast::RandomState>);
 
+/// Whether a name may collide with any other.
+pub(crate) fn may_collide(name: &str) -> bool {
+    name.contains(['.', '_'])
+}
+
+/// Whether one collides with the other.
+pub(crate) fn collides(one: &str, other: &str) -> bool {
+    one != other && one.len() == other.len() && common(one).is_some_and(|one| common(other) == Some(one))
+}
+
 fn common(name: &str) -> Option<String> {
-    name.contains(['.', '_']).then(|| name.replace('.', "_"))
+    may_collide(name).then(|| name.replace('.', "_"))
 }
 
 impl Alike {
     /// The name that this one collides with.
     pub(crate) fn colliding(&self, name: &str) -> Option<&Arc<str>> {
-        self.0.get(&common(name)?)
+        self.0.get(&common(name)?).filter(|known| ***known != *name)
     }
 
     pub(crate) fn add(&mut self, name: &Arc<str>) {
@@ -43,11 +53,13 @@ mod tests {
         let mut alike = Alike::default();
         alike.add(&"a.b_c".into());
         alike.add(&"plain".into());
-        for name in ["a.b_c", "a_b_c", "a_b.c"] {
+        for name in ["a_b_c", "a_b.c", "a.b.c"] {
             assert_eq!(alike.colliding(name).map(|name| &**name), Some("a.b_c"), "{name}");
+            assert!(collides(name, "a.b_c") && collides("a.b_c", name));
         }
-        for name in ["plain", "a-b-c", "a.b", "ab.c", "a.b_c_"] {
+        for name in ["a.b_c", "plain", "a-b-c", "a.b", "ab.c", "a.b_c_"] {
             assert_eq!(alike.colliding(name), None, "{name}");
+            assert!(!collides(name, "a.b_c"));
         }
         alike.remove("a_b_c");
         assert!(alike.colliding("a_b_c").is_some(), "another has gone");

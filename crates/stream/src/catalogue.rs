@@ -79,11 +79,10 @@ impl Catalogue {
     }
 
     /// Adds a topic, or puts it in the place of the one with its id.
-    pub(crate) fn put(&mut self, topic: Topic) {
+    pub(crate) fn put(&mut self, topic: Arc<Topic>) {
         self.remove(topic.id);
         self.version += 1;
         self.partitions += topic.partitions();
-        let topic = Arc::new(topic);
         self.by_id.insert(topic.id, Arc::clone(&topic));
         self.by_name.insert(Arc::clone(&topic.name), topic);
     }

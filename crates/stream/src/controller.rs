@@ -1,6 +1,6 @@
 //! What is coordinated on shard 0: the topics there are, and the one log that tells of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mainstem_kafka::{ErrorCode, Uuid};
@@ -33,13 +33,20 @@ pub(crate) type Then = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>, Result<(), 
 /// What waits until a topic is not being changed any more.
 type Waiting = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>) + Send>;
 
+/// A topic that is being changed or deleted.
+struct Changing {
+    /// What it is to be; nothing if it is being deleted.
+    next: Option<Arc<Topic>>,
+    waiting: Vec<Waiting>,
+}
+
 /// What shard 0 has.
 pub(crate) struct Controller {
     kept: Kept<Then>,
     /// The topics; what all shards see once it is durable.
     catalogue: Catalogue,
-    /// Names of topics that are being made.
-    making: BTreeSet<Arc<str>>,
+    /// Topics that are being made.
+    making: BTreeMap<Arc<str>, Arc<Topic>>,
     /// Names of topics that there are, and of those that are being made.
     alike: Alike,
     /// Partitions that are being made, of new topics and of those that grow.
@@ -49,7 +56,7 @@ pub(crate) struct Controller {
     /// Topics that have been deleted, and whose partitions have not been removed.
     deleted: Vec<Arc<Topic>>,
     /// Topics that are being changed or deleted, and what waits for that.
-    changing: BTreeMap<[u8; 16], Vec<Waiting>>,
+    changing: BTreeMap<[u8; 16], Changing>,
     pub(crate) groups: GroupCoordinator,
     pub(crate) transactions: TransactionCoordinator,
 }
@@ -122,12 +129,12 @@ impl Controller {
             } else if let Some(id) = topic_id(key) {
                 match value.map(serde_json::from_slice::<TopicRecord>) {
                     None => drop(catalogue.remove(id)),
-                    Some(Ok(TopicRecord { name, homes, config, .. })) => catalogue.put(Topic {
+                    Some(Ok(TopicRecord { name, homes, config, .. })) => catalogue.put(Arc::new(Topic {
                         name: name.into(),
                         id,
                         homes,
                         config: TopicConfig::new(config, &shared.config),
-                    }),
+                    })),
                     Some(Err(error)) => drop(unreadable.get_or_insert(error)),
                 }
             }
@@ -149,7 +156,7 @@ impl Controller {
         Ok(Self {
             kept,
             catalogue,
-            making: BTreeSet::new(),
+            making: BTreeMap::new(),
             alike,
             making_partitions: 0,
             changing: BTreeMap::new(),
@@ -158,6 +165,24 @@ impl Controller {
             groups,
             transactions,
         })
+    }
+
+    /// All topics as they are, and as they will be when what is under way is durable: either may hold.
+    pub(crate) fn forms(&self) -> impl Iterator<Item = &Arc<Topic>> {
+        let next = self.changing.values().filter_map(|changing| changing.next.as_ref());
+        self.catalogue.by_name.values().chain(self.making.values()).chain(next)
+    }
+
+    /// Those of one topic.
+    pub(crate) fn forms_of(&self, name: &str) -> impl Iterator<Item = &Arc<Topic>> {
+        let known = self.catalogue.topic(name);
+        let next = known.and_then(|known| self.changing.get(&known.id.0)?.next.as_ref());
+        known.into_iter().chain(self.making.get(name)).chain(next)
+    }
+
+    /// The topic that a name collides with.
+    pub(crate) fn colliding(&self, name: &str) -> Option<&Arc<str>> {
+        self.alike.colliding(name)
     }
 }
 
@@ -241,7 +266,7 @@ impl Shard {
             return refused(ErrorCode::InvalidTopicException, fault);
         }
         let controller = self.controller.as_ref()?;
-        if controller.catalogue.topic(&new.name).is_some() || controller.making.contains(&new.name) {
+        if controller.catalogue.topic(&new.name).is_some() || controller.making.contains_key(&new.name) {
             return refused(ErrorCode::TopicAlreadyExists, format!("Topic '{}' already exists.", new.name));
         }
         if let Some(other) = controller.alike.colliding(&new.name) {
@@ -276,18 +301,28 @@ impl Shard {
         new: NewTopic,
         then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<Arc<Topic>, Refused>) + Send + 'static,
     ) {
-        if let Some(refused) = self.topic_fault(&new) {
-            return then(self, io, Err(refused));
+        match self.topic_fault(&new).or_else(|| self.letters_fault(&new)) {
+            Some(refused) => then(self, io, Err(refused)),
+            None => self.make_sound_topic(io, new, then),
         }
+    }
+
+    /// Makes a topic that has been checked.
+    pub(crate) fn make_sound_topic(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        new: NewTopic,
+        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<Arc<Topic>, Refused>) + Send + 'static,
+    ) {
         let id = new_uuid(io);
         let first = io.random() as usize;
         let homes = self.shared.homes_from(first, new.partitions);
         let name = Arc::clone(&new.name);
         let config = TopicConfig::new(new.config, &self.shared.config);
-        let topic = Topic { name: Arc::clone(&name), id, homes, config };
+        let topic = Arc::new(Topic { name: Arc::clone(&name), id, homes, config });
         let record = topic_record(&topic);
         if let Some(controller) = &mut self.controller {
-            controller.making.insert(Arc::clone(&name));
+            controller.making.insert(Arc::clone(&name), Arc::clone(&topic));
             controller.alike.add(&name);
             controller.making_partitions += topic.partitions();
         }
@@ -301,9 +336,8 @@ impl Shard {
             }
             match outcome {
                 Ok(()) => {
-                    let put = Arc::new(topic.clone());
-                    shard.change_catalogue(|catalogue| catalogue.put(topic));
-                    then(shard, io, Ok(put));
+                    shard.change_catalogue(|catalogue| catalogue.put(Arc::clone(&topic)));
+                    then(shard, io, Ok(topic));
                 }
                 Err(error) => then(shard, io, Err(crate::partition::refusal(&error))),
             }
@@ -328,13 +362,14 @@ impl Shard {
             return waiting.push(Box::new(move |shard, io| shard.change_topic(io, &name, change, then)));
         }
         let topic = match change(self, &known) {
-            Ok(topic) => topic,
+            Ok(topic) => Arc::new(topic),
             Err(refused) => return then(self, io, Err(refused)),
         };
         let record = topic_record(&topic);
         let (id, more) = (topic.id, topic.partitions() - known.partitions());
         if let Some(controller) = &mut self.controller {
-            controller.changing.insert(id.0, Vec::new());
+            let next = Some(Arc::clone(&topic));
+            controller.changing.insert(id.0, Changing { next, waiting: Vec::new() });
             controller.making_partitions += more;
         }
         let changed = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
@@ -352,13 +387,13 @@ impl Shard {
 
     /// What waits until a topic is not being changed any more; nothing if it is not.
     fn changes_of(&mut self, id: Uuid) -> Option<&mut Vec<Waiting>> {
-        self.controller.as_mut()?.changing.get_mut(&id.0)
+        Some(&mut self.controller.as_mut()?.changing.get_mut(&id.0)?.waiting)
     }
 
     /// A topic is not being changed any more.
     fn has_changed(&mut self, io: &mut Io<'_, Mail>, id: Uuid) {
-        let waiting = self.controller.as_mut().and_then(|controller| controller.changing.remove(&id.0));
-        for again in waiting.into_iter().flatten() {
+        let changed = self.controller.as_mut().and_then(|controller| controller.changing.remove(&id.0));
+        for again in changed.into_iter().flat_map(|changed| changed.waiting) {
             again(self, io);
         }
     }
@@ -375,7 +410,7 @@ impl Shard {
         }
         match &mut self.controller {
             Some(known) if known.catalogue.topic_by_id(id).is_some() => {
-                known.changing.insert(id.0, Vec::new());
+                known.changing.insert(id.0, Changing { next: None, waiting: Vec::new() });
             }
             _ => return then(self, io, Err(ErrorCode::UnknownTopicOrPartition.into())),
         }

@@ -12,7 +12,7 @@
 //! | `depart` | messages that leave for another queue |
 
 mod chores;
-pub(crate) mod dead;
+mod dead;
 mod depart;
 pub(crate) mod desk;
 mod errand;

@@ -622,35 +622,6 @@ fn dead_letters_are_as_durable_as_where_they_come_from() {
 }
 
 #[test]
-fn dead_letters_do_not_come_back_to_where_they_come_from() {
-    let mut broker = Broker::new(2);
-    let to = |queue: &str| vec![("dead-letter-queue".to_owned(), queue.to_owned())];
-    let refused = |reply: Reply, word: &str| {
-        let Reply::Refused(Refusal::Invalid(what)) = reply else { panic!("{reply:?}") };
-        assert!(what.contains(word), "{what}");
-    };
-    refused(broker.create("a", &[("dead-letter-queue", "a")]), "itself");
-    refused(broker.create("a", &[("dead-letter-queue", "a/b")]), "invalid");
-    assert!(matches!(broker.create("a", &[("dead-letter-queue", "b")]), Reply::Done));
-    refused(broker.create("b", &[("dead-letter-queue", "a")]), "by way of a");
-    assert!(matches!(broker.create("b", &[("dead-letter-queue", "c")]), Reply::Done));
-    assert!(matches!(broker.create("c", &[]), Reply::Done));
-    refused(broker.ask_queue(0, "c", Request::Configure { settings: to("a") }), "by way of a, b");
-    // Where they end is no circle.
-    let mut ends = to("a");
-    ends.push(("dead-letters".into(), "false".into()));
-    assert!(matches!(broker.ask_queue(0, "c", Request::Configure { settings: ends }), Reply::Done));
-    let again = vec![("dead-letters".into(), "true".into())];
-    refused(broker.ask_queue(0, "c", Request::Configure { settings: again }), "by way of a, b");
-    let long = "x".repeat(246);
-    refused(broker.create(&long, &[]), "longer than the max");
-    refused(broker.ask_queue(0, &long, Request::Send(vec![message("a")])), "longer than the max");
-    assert!(matches!(broker.create(&long, &[("dead-letter-queue", "x.dead")]), Reply::Done | Reply::Info(_)));
-    // Of the queues that are made without a name.
-    refused(broker.create("x.dead", &[("dead-letter-queue", "x")]), "by way of x");
-}
-
-#[test]
 fn what_is_done_to_more_than_a_queue_may_know_goes_on_when_some_is_settled() {
     // What a queue knows at once, and some more.
     let (known, more, batch_of) = (1_000_000, 40_000, 20_000);

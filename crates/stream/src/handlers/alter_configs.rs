@@ -18,7 +18,6 @@ use crate::broker_config;
 use crate::catalogue::{Topic, name_fault};
 use crate::mail::{Call, Mail};
 use crate::partition::Refused;
-use crate::queues::dead;
 use crate::shard::Shard;
 use crate::topic_config::{self, TopicConfig, find, parts};
 
@@ -193,7 +192,7 @@ fn changed(shard: &Shard, change: &Change, known: &Topic) -> Result<BTreeMap<Str
             None => {}
         }
     }
-    let fault = topic_config::fault(&set).or_else(|| dead::fault(&shard.catalogue, &known.name, &set));
+    let fault = topic_config::fault(&set).or_else(|| shard.dead_letters_fault(&known.name, &set));
     fault.map_or(Ok(set), |fault| Err(refused(fault)))
 }
 

@@ -16,7 +16,6 @@ use crate::config_entries::{Entry, of_topic};
 use crate::controller::{NewTopic, new_uuid};
 use crate::mail::{Call, Mail};
 use crate::partition::Refused;
-use crate::queues::dead;
 use crate::shard::Shard;
 use crate::topic_config::{TopicConfig, fault, queue_fault};
 
@@ -83,15 +82,12 @@ fn plan(shard: &Shard, topic: &CreatableTopic) -> Result<NewTopic, Refused> {
         return Err(refused);
     }
     let config = config(topic)?;
-    if let Some(fault) = dead::fault(&shard.catalogue, &name, &config) {
-        return refused(ErrorCode::InvalidConfig, fault);
-    }
     let mut partitions = partitions(shard, topic)?;
     if topic.num_partitions == -1 && topic.assignments.is_empty() && queue_fault(&config).is_some() {
         partitions = 1;
     }
     let new = NewTopic { name, partitions, config };
-    shard.topic_fault(&new).map_or(Ok(new), Err)
+    shard.topic_fault(&new).or_else(|| shard.letters_fault(&new)).map_or(Ok(new), Err)
 }
 
 fn config(topic: &CreatableTopic) -> Result<BTreeMap<String, String>, Refused> {

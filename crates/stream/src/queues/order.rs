@@ -9,7 +9,7 @@ use mainstem_runtime::Io;
 
 use super::dead;
 use super::errand::{Errand, ReplyTo, Wanted, Whom};
-use crate::catalogue::{Catalogue, Topic};
+use crate::catalogue::Topic;
 use crate::controller::NewTopic;
 use crate::mail::Mail;
 use crate::partition::Refused;
@@ -41,14 +41,11 @@ pub(super) fn settings_of(topic: &Topic) -> Vec<(String, String)> {
 }
 
 /// Why settings cannot be a queue's.
-fn check(catalogue: &Catalogue, queue: &str, set: &BTreeMap<String, String>) -> Result<(), Refusal> {
+fn check(set: &BTreeMap<String, String>) -> Result<(), Refusal> {
     if set.get(QUEUE_ENABLED).map(String::as_str) != Some("true") {
         return Err(Refusal::Invalid("enabled: a queue cannot be set to be none".into()));
     }
-    if let Some(fault) = topic_config::fault(set) {
-        return Err(Refusal::Invalid(fault));
-    }
-    dead::fault(catalogue, queue, set).map_or(Ok(()), |fault| Err(Refusal::Invalid(fault)))
+    topic_config::fault(set).map_or(Ok(()), |fault| Err(Refusal::Invalid(fault)))
 }
 
 fn refusal(refused: &Refused) -> Refusal {
@@ -84,7 +81,7 @@ impl Shard {
         to: ReplyTo,
     ) {
         let config = topic_settings(settings);
-        if let Err(refusal) = check(&self.catalogue, &queue, &config) {
+        if let Err(refusal) = check(&config) {
             return self.answer_queue(io, to, Reply::Refused(refusal));
         }
         if let Some(known) = self.catalogue.topic(&queue) {
@@ -120,8 +117,9 @@ impl Shard {
                 let change = move |shard: &Self, known: &Topic| {
                     let mut set = known.config.set.clone();
                     set.extend(topic_settings(&settings));
-                    check(&shard.catalogue, &name, &set)
-                        .map_err(|refusal| Refused::new(ErrorCode::InvalidConfig, refusal.to_string()))?;
+                    let refused = |fault: String| Refused::new(ErrorCode::InvalidConfig, fault);
+                    check(&set).map_err(|refusal| refused(refusal.to_string()))?;
+                    shard.dead_letters_fault(&name, &set).map_or(Ok(()), |fault| Err(refused(fault)))?;
                     Ok(Topic { config: TopicConfig::new(set, &shard.shared.config), ..known.clone() })
                 };
                 return self.change_topic(io, queue, change, move |shard, io, changed| {
@@ -176,13 +174,12 @@ impl Shard {
         let durability = durability.map(|durability| (DURABILITY_SETTING.to_owned(), durability));
         let settings: Vec<_> = limit.into_iter().chain(durability).collect();
         let config = topic_settings(&settings);
-        let fault = dead::fault(&self.catalogue, &errand.queue, &config);
-        // Letters that are on their way have to go somewhere.
-        if let Some(fault) = fault.filter(|_| !matches!(errand.wanted, Wanted::Move(_))) {
-            return self.answer_queue(io, errand.to, Reply::Refused(Refusal::Invalid(fault)));
-        }
         let new = NewTopic { name: Arc::clone(&errand.queue), partitions: 1, config };
-        self.make_topic(io, new, move |shard, io, made| {
+        let fault = match errand.wanted {
+            Wanted::Move(_) => self.awaited_queue_fault(&new),
+            Wanted::Request(_) => self.topic_fault(&new).or_else(|| self.letters_fault(&new)),
+        };
+        let made = move |shard: &mut Self, io: &mut Io<'_, Mail>, made: Result<_, Refused>| {
             shard.publish_changes(io);
             match made {
                 Ok(_) => shard.run_errand(io, errand),
@@ -190,7 +187,11 @@ impl Shard {
                 Err(refused) if refused.code == ErrorCode::TopicAlreadyExists => shard.wait_for_queue(errand),
                 Err(refused) => shard.answer_queue(io, errand.to, Reply::Refused(refusal(&refused))),
             }
-        });
+        };
+        match fault {
+            Some(refused) => made(self, io, Err(refused)),
+            None => self.make_sound_topic(io, new, made),
+        }
     }
 
     fn wait_for_queue(&mut self, errand: Errand) {

@@ -80,6 +80,11 @@ impl Seen {
         }
     }
 
+    /// Forgets identifiers that were seen at these times.
+    pub(crate) fn forget_between(&mut self, times_ms: Range<u64>) {
+        self.ids.retain(|_, seen_ms| !times_ms.contains(seen_ms));
+    }
+
     fn forget_oldest(&mut self) {
         let Some((seen_ms, id)) = self.ages.pop_front() else { return };
         self.forgotten += 1;

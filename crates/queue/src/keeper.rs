@@ -8,6 +8,7 @@ mod cache;
 mod come;
 mod found;
 mod last;
+mod lost;
 mod noted;
 mod snapshot;
 mod take;

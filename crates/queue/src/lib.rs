@@ -21,7 +21,7 @@
 //! `config` what a queue is set to · `meta` what its headers ask for · `ask` what doors say · `machine` the queue ·
 //! `operate` what operators do with it · `restore` made again from events · `restate` written as a whole in parts · `group` what one group makes of messages ·
 //! `join` what new groups are given · `lines` order by key · `expiry` when messages expire · `pool` what all groups know of messages · `shared` what the groups share · `dedup` what has been
-//! seen · `recorder` and `event` what lasts · `runs` sets of offsets · `keeper` the machine and its logs ·
+//! seen · `lost` what is forgotten with messages that are lost · `recorder` and `event` what lasts · `runs` sets of offsets · `keeper` the machine and its logs ·
 //! `moved` messages that go to another queue · `thin` what is freed slowly.
 
 mod ask;
@@ -33,6 +33,7 @@ mod group;
 mod join;
 mod keeper;
 mod lines;
+mod lost;
 mod machine;
 mod meta;
 mod moved;

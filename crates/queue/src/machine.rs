@@ -8,6 +8,7 @@ use crate::dedup::Seen;
 use crate::event::Event;
 use crate::group::Group;
 use crate::keeper::Tuning;
+use crate::lost::Newest;
 use crate::meta::Meta;
 use crate::runs::Runs;
 use crate::shared::Shared;
@@ -94,6 +95,8 @@ pub struct Queue {
     pub(crate) registered_to: u64,
     /// Offsets below were registered before the queue was made again.
     pub(crate) restored_to: u64,
+    /// The newest of those that are there again.
+    pub(crate) newest: Newest,
     /// Groups that are removed, whose messages have not all been let go.
     pub(crate) remains: Vec<Group>,
     /// Flushes up to this one are durable.
@@ -116,6 +119,7 @@ impl Queue {
             dropped: Runs::default(),
             registered_to: 0,
             restored_to: 0,
+            newest: Newest::default(),
             remains: Vec::new(),
             durable_to: 0,
             at_once: Tuning::default().at_once,
@@ -215,6 +219,7 @@ impl Queue {
                 }
             }
         } else {
+            self.newest.note(&meta);
             let all = groups.values().chain(remains.iter());
             let pending = all.filter(|group| group.pending.contains(offset)).count();
             if pending > 0 || shared.pool.is_late(offset) {

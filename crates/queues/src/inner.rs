@@ -6,7 +6,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use mainstem_compress::batch::plain;
 use mainstem_disk::SegmentStore;
 use mainstem_log::{
-    Appended, Batch, BatchBuilder, BatchHeader, Completion, LogId, Options, Origin, Store as _,
+    Appended, Batch, BatchBuilder, BatchHeader, Completion, Durability, LogId, Options, Origin, Store as _,
 };
 use mainstem_queue::{Keeper, Refusal};
 
@@ -97,6 +97,12 @@ impl Inner {
         let mut keeper = Keeper::open(&mut self.store, &state, messages, durability, config, decompress)?;
         // What hashes are keyed with is random, and different for each.
         keeper.begin_life(RandomState::new().hash_one(name) as u32);
+        if durability != Durability::Fsync {
+            keeper.pass_over_numbers(now_ms());
+        }
+        if let Some(batch) = keeper.gap(&self.store, now_ms()) {
+            self.store.append(messages, &batch)?;
+        }
         let at = self.queues.len();
         self.by_name.insert(name.to_owned(), at);
         for log in [messages, keeper.state_log()] {

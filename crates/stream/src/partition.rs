@@ -264,6 +264,18 @@ impl Partition {
         Ok(Taken::Appended { placed: Placed { base_offset, append_time_ms: -1, log_start: -1 }, end })
     }
 
+    /// Appends a batch without records, which stands for some that were lost.
+    ///
+    /// # Errors
+    /// What the store says. Nothing was appended.
+    pub(crate) fn append_gap(&mut self, store: &mut dyn Store, batch: &[u8]) -> Result<(), Error> {
+        self.goes_back_to(store.status(self.log).end);
+        let appended = store.append(self.log, batch)?;
+        let end = store.status(self.log).end;
+        self.flies(appended.ticket, end, batch.len());
+        Ok(())
+    }
+
     /// The log ends here now. What could not be written beyond has gone, and what is appended next takes its place,
     /// perhaps before the completions come that tell of it.
     fn goes_back_to(&mut self, end: u64) {

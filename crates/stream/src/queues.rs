@@ -10,12 +10,14 @@
 //! | `chores` | those of them that take long |
 //! | `send` | messages on their way into the log |
 //! | `depart` | messages that leave for another queue |
+//! | `gap` | what stands in the place of messages that a loss of power has taken |
 
 mod chores;
 mod dead;
 mod depart;
 pub(crate) mod desk;
 mod errand;
+mod gap;
 mod order;
 mod send;
 mod serve;
@@ -26,7 +28,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use mainstem_compress::batch::plain;
 use mainstem_kafka::Aborted;
-use mainstem_log::{Batch, Completion, Error, LogId};
+use mainstem_log::{Batch, Completion, Durability, Error, LogId};
 use mainstem_queue::{Keeper, Refusal, Reply};
 use mainstem_runtime::Io;
 use slab::Slab;
@@ -313,6 +315,9 @@ impl Shard {
         })?;
         keeper.tune(self.shared.config.queue_tuning);
         keeper.begin_life((io.random() >> 32) as u32);
+        if durability != Durability::Fsync {
+            keeper.pass_over_numbers(io.clock.unix_ms);
+        }
         self.queues.by_state.insert((at, keeper.state_log()), id);
         let open = Open {
             topic,
@@ -332,11 +337,15 @@ impl Shard {
         self.queues.open.insert(id, open);
         self.queues.unopened.retain(|unopened| *unopened != id);
         self.queues.stirred.insert(id);
+        self.fill_gap(io, id);
         Ok(())
     }
 
     /// Does what there is to do in a queue. Returns whether there is more.
     fn go_on_with_queue(&mut self, io: &mut Io<'_, Mail>, id: PartitionId) -> bool {
+        if !self.fill_gap(io, id) {
+            return false;
+        }
         let has_more = match self.register_messages(io, id) {
             Ok(has_more) => {
                 if let Some(open) = self.queues.open.get_mut(&id) {

@@ -258,6 +258,7 @@ impl Shard {
         records: &[u8],
         membership: Membership,
     ) -> Result<Option<Producer>, Refused> {
+        self.mend_queue(io, id)?;
         let (partition, store) = self.partition(id)?;
         match partition.append(store, records, io.clock.unix_ms, membership)? {
             Taken::Unverified(producer) => return Ok(Some(producer)),
@@ -271,7 +272,9 @@ impl Shard {
     }
 
     fn mark_here(&mut self, io: &mut Io<'_, Mail>, job: JobId, MarkPart { part, id, marker }: MarkPart) {
-        let marked = self.partition(id).map_err(Refused::from).and_then(|(partition, store)| {
+        let mended = self.mend_queue(io, id);
+        let marked = mended.and_then(|()| {
+            let (partition, store) = self.partition(id)?;
             let taken = partition.mark(store, &marker, io.clock.unix_ms)?;
             if let Taken::Appended { placed, end } = taken {
                 partition.wait(Waiter { job, part, placed }, end);

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use mainstem_log::{Batch, BatchHeader, Error, Sound, Store, batches};
 
+use super::lost::GAP;
 use super::{Keeper, MOVER, READ_BYTES};
 use crate::ask::Plain;
 use crate::machine::GroupId;
@@ -115,7 +116,9 @@ impl Keeper {
         passes_over: &mut impl FnMut(&BatchHeader) -> bool,
     ) {
         for batch in batches(bytes) {
-            if !passes_over(&batch.header) && !batch.header.is_control() {
+            if batch.header.producer_id == GAP {
+                self.register_gap(&batch.header);
+            } else if !passes_over(&batch.header) && !batch.header.is_control() {
                 match self.plain(&batch) {
                     Some(plain) => {
                         self.register_batch(&plain, offsets.start, now_ms);

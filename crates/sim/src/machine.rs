@@ -142,6 +142,7 @@ impl Machine {
     }
 
     /// Starts a broker on what another has left. That may end at any step, and is then tried again on what it leaves.
+    /// Also says whether the power was lost meanwhile.
     ///
     /// # Errors
     /// It does not start although nothing ended it.
@@ -152,21 +153,22 @@ impl Machine {
         now_ms: u64,
         dice: &mut Dice,
         loses_power: bool,
-    ) -> Result<(Self, FaultFs), Violation> {
+    ) -> Result<(Self, FaultFs, bool), Violation> {
         let seed = dice.roll();
-        let mut fs = left.clone();
+        let (mut fs, mut was_lost) = (left.clone(), false);
         loop {
             let may_crash = dice.chance(20);
             let crash_at = may_crash.then(|| 1 + dice.below(60));
             fs.set(fault::Plan { crash_at, ..fault::Plan::default() });
             match Self::start(&fs, setup, shards, seed, now_ms) {
-                Ok(machine) if !fs.has_crashed() => return Ok((machine, fs)),
+                Ok(machine) if !fs.has_crashed() => return Ok((machine, fs, was_lost)),
                 Err(error) if !fs.has_crashed() => {
                     return Err(Violation(format!("the broker does not start again: {error}")));
                 }
                 _ => {
                     let seed = dice.roll();
                     fs = if loses_power { fs.survivor(seed) } else { fs.killed(seed) };
+                    was_lost |= loses_power;
                 }
             }
         }

@@ -557,7 +557,7 @@ impl<'a> Run<'a> {
         let shards = if self.plan.changes_shards { 1 + self.dice.below(3) as usize } else { shards };
         self.now_ms += pick(&mut self.dice, &[0, 50, 1_500]);
         let loses_power = self.plan.faults.loses_power;
-        let (machine, fs) =
+        let (machine, fs, _) =
             Machine::begin_again(left, &self.setup, shards, self.now_ms, &mut self.dice, loses_power)?;
         self.machine = machine;
         self.note_heard();

@@ -27,7 +27,7 @@ pub(crate) struct World {
     pub(crate) setup: Setup,
     pub(crate) faults: Faults,
     pub(crate) changes_shards: bool,
-    /// Without syncs before answers.
+    /// Something is answered without a sync before it.
     pub(crate) is_lax: bool,
     /// A fault was planted since the broker was started.
     pub(crate) is_troubled: bool,
@@ -117,23 +117,24 @@ impl World {
         }
     }
 
-    /// Another process begins with what one has left.
+    /// Another process begins with what one has left. Returns whether the power was lost meanwhile.
     ///
     /// # Errors
     /// It does not start.
-    pub(crate) fn restart(&mut self, left: &FaultFs) -> Result<(), Violation> {
+    pub(crate) fn restart(&mut self, left: &FaultFs) -> Result<bool, Violation> {
         let shards = self.machine.shards();
         // The stores of the old one must be gone before others use their files.
         self.machine = Machine::idle(&self.setup, self.now_ms)?;
         let shards = if self.changes_shards { 1 + self.dice.below(3) as usize } else { shards };
         self.now_ms += pick(&mut self.dice, &[0, 50, 1_500]);
         let loses_power = self.faults.loses_power;
-        (self.machine, self.fs) =
+        let was_lost;
+        (self.machine, self.fs, was_lost) =
             Machine::begin_again(left, &self.setup, shards, self.now_ms, &mut self.dice, loses_power)?;
         self.note_heard();
         self.fs.note(|| format!("{shards} shards begin"));
         self.is_troubled = false;
-        Ok(())
+        Ok(was_lost)
     }
 
     pub(crate) fn note_heard(&self) {

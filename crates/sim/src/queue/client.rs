@@ -78,7 +78,8 @@ impl Client for Maker {
             Some((queue, Role::Dead))
                 if !desk.plan.config.queues_auto_create || queue.name == plan::GRAVE =>
             {
-                let settings = vec![("max-deliveries".to_owned(), queue.max_deliveries.to_string())];
+                let own = [("max-deliveries", queue.max_deliveries.to_string()), queue.durability()];
+                let settings = own.map(|(name, value)| (name.to_owned(), value)).to_vec();
                 desk.ask(self.next, Request::Create { settings });
             }
             Some(_) => self.next += 1,

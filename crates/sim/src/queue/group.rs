@@ -1,6 +1,6 @@
 //! What a group of a queue knows of its messages: who has them, how often they came, and what was said of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mainstem_queue::{DEFAULT_GROUP, GroupName, Receipt, Refusal, Settlement, Verdict};
 
@@ -75,6 +75,10 @@ pub(crate) struct Group {
     /// Deliveries that may not be durable.
     fresh: Vec<(u64, u32, Moment)>,
     purges: Vec<Purge>,
+    /// The power was lost: how often its messages were delivered before is not known.
+    has_lost: bool,
+    /// Receipts of deliveries that nothing else is known of any more: offset, count and life.
+    former: BTreeSet<(u64, u32, u32)>,
 }
 
 impl Group {
@@ -90,6 +94,8 @@ impl Group {
             left: Vec::new(),
             fresh: Vec::new(),
             purges: Vec::new(),
+            has_lost: false,
+            former: BTreeSet::new(),
         }
     }
 
@@ -114,13 +120,27 @@ impl Group {
     /// It is removed, or messages are pending again that were settled: nothing is known of what was before.
     pub(crate) fn begin_anew(&mut self) {
         self.epoch += 1;
-        self.parcels.clear();
+        self.forget_parcels();
         self.fresh.clear();
         self.purges.clear();
         self.there_since = None;
         if !self.is_default() {
             self.sure_since = None;
         }
+    }
+
+    fn forget_parcels(&mut self) {
+        for (offset, parcel) in std::mem::take(&mut self.parcels) {
+            let receipts = parcel.doses.iter().map(|dose| (offset, dose.count, dose.queue_life));
+            self.former.extend(receipts);
+        }
+    }
+
+    /// The power was lost, and any part of what was known of it may be gone.
+    pub(crate) fn lose_power(&mut self) {
+        self.forget_parcels();
+        let former = std::mem::take(&mut self.former);
+        *self = Self { has_lost: true, former, ..Self::new(&self.name) };
     }
 
     /// It is asked to begin anew, and may do so from now on at any time.
@@ -156,6 +176,11 @@ impl Group {
 
     /// Somebody settles a delivery; whether that holds is not known yet.
     pub(crate) fn settling(&mut self, settlement: &Settlement, asked_ms: u64) {
+        let Receipt { offset, count, life } = settlement.receipt;
+        // It is of a delivery before the loss of power, and says nothing of what stands there now.
+        if self.has_lost && self.former.contains(&(offset, count, life)) {
+            return;
+        }
         let parcel = self.parcels.entry(settlement.receipt.offset).or_default();
         match settlement.verdict {
             Verdict::Ack => parcel.may_be_acked = true,
@@ -338,12 +363,15 @@ impl Group {
         if dose.count <= parcel.floor && !has_newer {
             return Err(format!("its count goes back: it was {}", parcel.floor));
         }
-        if self.epoch == 0 && dose.count > highest + 1 + unheard {
+        if self.epoch == 0 && !self.has_lost && dose.count > highest + 1 + unheard {
             return Err(format!("its count leaps: it was {highest}"));
         }
         let same = |other: &&Dose| (other.count, other.queue_life) == (dose.count, dose.queue_life);
         if let Some(other) = parcel.doses.iter().find(same) {
             return Err(format!("its receipt is that of another delivery: {other:?}"));
+        }
+        if self.former.contains(&(offset, dose.count, dose.queue_life)) {
+            return Err("its receipt is that of another delivery, before what it has forgotten".to_owned());
         }
         parcel.doses.push(*dose);
         self.fresh.push((offset, dose.count, dose.heard));

@@ -44,6 +44,8 @@ pub(crate) struct QueuePlan {
     pub(crate) drops_oldest: bool,
     pub(crate) ttl_ms: u64,
     pub(crate) keeps_dead: bool,
+    /// It answers without a sync: a loss of power may take what it has confirmed.
+    pub(crate) is_lax: bool,
     /// What operators change while it is there: whether there is order by key, how long messages live, how many there
     /// may be and what happens to those beyond.
     pub(crate) turns_order: bool,
@@ -68,10 +70,15 @@ impl QueuePlan {
             ("overflow", if self.drops_oldest { "drop-oldest" } else { "reject" }.to_owned()),
             ("ttl-ms", self.ttl_ms.to_string()),
             ("dead-letters", self.keeps_dead.to_string()),
+            self.durability(),
         ];
         let own = own.map(|(name, value)| (name.to_owned(), value));
         let dead = dead.map(|dead| ("dead-letter-queue".to_owned(), dead.to_owned()));
         own.into_iter().chain(dead).chain(self.others.clone()).collect()
+    }
+
+    pub(crate) fn durability(&self) -> (&'static str, String) {
+        ("durability", if self.is_lax { "os" } else { "fsync" }.to_owned())
     }
 
     /// Another value for something that operators change.
@@ -143,7 +150,7 @@ pub(crate) struct Plan {
     pub(crate) config: Config,
     pub(crate) settings: Settings,
     pub(crate) is_slow: bool,
-    /// Without syncs before answers.
+    /// Something is answered without a sync before it.
     pub(crate) is_lax: bool,
     pub(crate) queues: Vec<QueuePlan>,
     pub(crate) producers: usize,
@@ -162,20 +169,25 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn of(dice: &mut Dice) -> Self {
-        let is_lax = dice.chance(15);
+        let safety = pick(
+            dice,
+            &[Safety::Os, Safety::Mixed, Safety::Mixed, Safety::Fsync, Safety::Fsync, Safety::Fsync],
+        );
         let is_rough = dice.chance(30);
         let faults = Faults {
-            loses_power: !is_lax && dice.chance(60),
+            loses_power: safety != Safety::Os && dice.chance(60),
             ends: pick(dice, &[0, 10, 20, 60]),
             errors: if is_rough { 5 } else { 0 },
             full: if is_rough { 10 } else { 0 },
         };
+        let config = config(dice, safety);
+        let queues = queues(dice, safety, config.queues_auto_create);
         Self {
             shards: 1 + dice.below(3) as usize,
             changes_shards: dice.chance(40),
             steps: pick(dice, &[300, 1000, 3000]),
             mqtt: MqttConfig { sys_interval_s: 0, segment_bytes: 65_536, ..MqttConfig::default() },
-            config: config(dice, is_lax),
+            config,
             settings: Settings {
                 open_files: 16,
                 journal_bytes: pick(dice, &[0, 65_536]),
@@ -183,8 +195,8 @@ impl Plan {
                 ..Settings::default()
             },
             is_slow: dice.chance(80),
-            is_lax,
-            queues: queues(dice),
+            is_lax: safety != Safety::Fsync,
+            queues,
             messages_max: pick(dice, &[50, 500, 1_500]),
             producers: 1 + dice.below(3) as usize,
             workers: (0..=dice.below(5)).map(|_| worker(dice)).collect(),
@@ -199,10 +211,28 @@ impl Plan {
     }
 }
 
-fn config(dice: &mut Dice, is_lax: bool) -> Config {
-    let durability = if is_lax { mainstem_log::Durability::Os } else { mainstem_log::Durability::Fsync };
+/// Which queues sync what they confirm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Safety {
+    Fsync,
+    Os,
+    Mixed,
+}
+
+impl Safety {
+    fn is_lax(self, dice: &mut Dice) -> bool {
+        match self {
+            Self::Fsync => false,
+            Self::Os => true,
+            Self::Mixed => dice.chance(50),
+        }
+    }
+}
+
+fn config(dice: &mut Dice, safety: Safety) -> Config {
+    let is_lax = safety.is_lax(dice);
     Config {
-        durability,
+        durability: if is_lax { mainstem_log::Durability::Os } else { mainstem_log::Durability::Fsync },
         segment_bytes: pick(dice, &[4_096, 65_536]),
         retention_ms: -1,
         auto_create_topics: false,
@@ -217,19 +247,25 @@ fn config(dice: &mut Dice, is_lax: bool) -> Config {
 }
 
 /// Those that are sent to, behind them where their dead letters go, and the one that comes and goes.
-fn queues(dice: &mut Dice) -> Vec<QueuePlan> {
+fn queues(dice: &mut Dice, safety: Safety, are_made_of_themselves: bool) -> Vec<QueuePlan> {
     let count = 1 + dice.below(2) as usize;
     let has_grave = dice.chance(30);
     let mut all: Vec<QueuePlan> = (0..count)
         .map(|number| {
             let dead = if has_grave { count } else { count + number };
-            main_queue(dice, format!("q{number}"), dead)
+            let is_lax = safety.is_lax(dice);
+            QueuePlan { is_lax, ..main_queue(dice, format!("q{number}"), dead) }
         })
         .collect();
     if has_grave {
-        all.push(plain_queue(GRAVE.to_owned(), Role::Dead));
+        let is_lax = safety.is_lax(dice);
+        all.push(QueuePlan { is_lax, ..plain_queue(GRAVE.to_owned(), Role::Dead) });
     } else {
-        all.extend((0..count).map(|number| plain_queue(format!("q{number}.dead"), Role::Dead)));
+        for number in 0..count {
+            // One that is made of itself is as safe as that whose dead letters it has.
+            let is_lax = if are_made_of_themselves { all[number].is_lax } else { safety.is_lax(dice) };
+            all.push(QueuePlan { is_lax, ..plain_queue(format!("q{number}.dead"), Role::Dead) });
+        }
     }
     all.push(plain_queue(TEMPORARY.to_owned(), Role::Temporary));
     all
@@ -254,6 +290,7 @@ fn main_queue(dice: &mut Dice, name: String, dead: usize) -> QueuePlan {
         drops_oldest: dice.chance(40),
         ttl_ms: pick(dice, &[0, 0, 0, 5_000]),
         keeps_dead: dice.chance(85),
+        is_lax: false,
         turns_order: dice.chance(25),
         changes_ttl: dice.chance(20),
         changes_length: dice.chance(20),
@@ -277,6 +314,7 @@ fn plain_queue(name: String, role: Role) -> QueuePlan {
         drops_oldest: false,
         ttl_ms: 0,
         keeps_dead: true,
+        is_lax: false,
         turns_order: false,
         changes_ttl: false,
         changes_length: false,

@@ -35,6 +35,7 @@ impl Producer {
             delay_ms,
             ttl_ms,
             has_id: dice.chance(plan.ids),
+            may_be_settled: false,
             attempts: Vec::new(),
         });
         desk.ledger.messages.len() - 1
@@ -77,6 +78,12 @@ impl Client for Producer {
         if !self.unknown.is_empty() && desk.dice.chance(if desk.is_ending { 100 } else { 40 }) {
             let at = desk.dice.below(self.unknown.len() as u64) as usize;
             let id = self.unknown.swap_remove(at);
+            let queue = desk.ledger.messages[id].queue;
+            return Self::send(desk, queue, vec![id]);
+        }
+        if !desk.is_ending
+            && let Some(id) = desk.ledger.perhaps_lost(desk.dice).filter(|_| desk.dice.chance(20))
+        {
             let queue = desk.ledger.messages[id].queue;
             return Self::send(desk, queue, vec![id]);
         }

@@ -238,7 +238,9 @@ impl<'a> Run<'a> {
             self.ledger.lost(&pending);
             self.members[pending.member].lost(&pending);
         }
-        self.world.restart(&left)?;
+        if self.world.restart(&left)? || how == End::Power {
+            self.ledger.lost_power();
+        }
         self.clocks = vec![self.world.now_ms; self.world.machine.shards()];
         self.ledger.begin_life();
         // Nothing of the old one is heard any more.

@@ -3,21 +3,23 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mainstem_log::{Header, Headers, put_headers};
+use mainstem_log::{Durability, Header, Headers, put_headers};
 use mainstem_queue::{Delivery, NewMessage, Refusal, Reply, Request, Settlement, Verdict, header};
 use mainstem_sim::Wrap;
 use mainstem_sim::queue::Flaw;
 
 use super::is_turn;
-use super::stores::{Change, Changed, EarlyAcks, LostBatch};
+use super::stores::{Change, Changed, EarlyAcks, Lax, LostBatch};
 
 /// Makes a flaw.
 type Make = fn() -> Box<dyn Flaw>;
 
 /// All flaws there are, with words of what must be found because of them.
-pub(crate) const ALL: [(&str, &str, Make); 27] = [
+pub(crate) const ALL: [(&str, &str, Make); 29] = [
     ("messages are confirmed before they are synced", "is lost", || Box::new(Early)),
     ("messages are lost at recovery", "is lost", || Box::new(Lossy("p-"))),
+    ("a queue with fsync does not sync", "is lost", || Box::new(Unsynced)),
+    ("a queue with os does not outlast its process", "is lost", || Box::new(Fleeting)),
     ("what became of messages is lost", "and comes back", || Box::new(Lossy("q-"))),
     ("deliveries are not counted any more", "its count goes back", || Box::new(Lossy("q-"))),
     ("an acknowledgement is a release", "was acknowledged, and comes back", || Box::new(Undone)),
@@ -50,6 +52,23 @@ struct Early;
 impl Flaw for Early {
     fn wrap(&self) -> Wrap {
         Arc::new(|store| Box::new(EarlyAcks::new(store)))
+    }
+}
+
+struct Unsynced;
+
+impl Flaw for Unsynced {
+    fn wrap(&self) -> Wrap {
+        Arc::new(|store| Box::new(Lax(store)))
+    }
+}
+
+/// Of queues that do not sync, messages are lost without a loss of power.
+struct Fleeting;
+
+impl Flaw for Fleeting {
+    fn wrap(&self) -> Wrap {
+        Arc::new(|store| Box::new(LostBatch::of(Durability::Os, store, "p-")))
     }
 }
 

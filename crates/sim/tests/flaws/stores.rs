@@ -145,13 +145,19 @@ pub(crate) struct LostBatch {
     store: Box<dyn Store>,
     /// What the name of the log begins with.
     prefix: &'static str,
+    /// Only logs like this.
+    durability: Option<Durability>,
     /// The log, and the offset that is lost.
     lost: Option<(LogId, u64)>,
 }
 
 impl LostBatch {
     pub(crate) fn new(store: Box<dyn Store>, prefix: &'static str) -> Self {
-        Self { store, prefix, lost: None }
+        Self { store, prefix, durability: None, lost: None }
+    }
+
+    pub(crate) fn of(durability: Durability, store: Box<dyn Store>, prefix: &'static str) -> Self {
+        Self { durability: Some(durability), ..Self::new(store, prefix) }
     }
 }
 
@@ -160,7 +166,8 @@ impl Store for LostBatch {
 
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
         let log = self.store.open(name, options)?;
-        if name.starts_with(self.prefix) && self.lost.is_none() {
+        let is_such = self.durability.is_none_or(|durability| durability == options.durability);
+        if name.starts_with(self.prefix) && is_such && self.lost.is_none() {
             let Status { start, end, .. } = self.store.status(log);
             self.lost = Some((log, start + (end - start) * 2 / 3));
         }

@@ -24,8 +24,10 @@ impl Ledger {
     fn check_taken(&self, queue: usize, dead: usize) -> Result<(), Violation> {
         let (book, grave) = (&self.books[queue], &self.books[dead]);
         for (id, message) in self.messages.iter().enumerate().filter(|(_, message)| message.queue == queue) {
-            let Some(attempt) =
-                message.attempts.iter().find(|attempt| matches!(attempt.outcome, Outcome::Taken { .. }))
+            let Some(attempt) = message
+                .attempts
+                .iter()
+                .find(|attempt| matches!(attempt.outcome, Outcome::Taken { at, .. } if at > book.lost_at))
             else {
                 continue;
             };
@@ -33,12 +35,15 @@ impl Ledger {
             let Outcome::Taken { offset: taken, .. } = attempt.outcome else { continue };
             let offsets: BTreeSet<u64> = known.chain([taken]).collect();
             let is_back = self.came_back(id, dead);
+            // It may have come to its end before it was sent once more.
+            let was_over = self.may_predate_loss(queue, id)
+                && (message.may_be_settled || grave.by_message.contains_key(&id));
             for group in book.groups.values() {
                 if !group.was_there(self.sent_at(id)) || group.was_purged_since(self.sent_at(id)) {
                     continue;
                 }
                 let is_kept = book.plan.keeps_dead;
-                let is_unseen = !is_kept || grave.is_purged || is_back;
+                let is_unseen = !is_kept || grave.is_purged || is_back || grave.lost_at > 0;
                 let may_drop = book.plan.may_drop();
                 let may_expire = book.plan.may_expire() || message.ttl_ms > 0;
                 let is_over = offsets.iter().any(|offset| {
@@ -46,7 +51,7 @@ impl Ledger {
                     let may_die = may_drop || may_expire || group.may_die(*offset, book.plan.max_deliveries);
                     is_dead || group.may_be_acknowledged(*offset) || (is_unseen && may_die)
                 });
-                if !is_over {
+                if !is_over && !was_over {
                     return Err(Violation(format!(
                         "{}: message {id} is lost: it was taken, and in {} it is neither settled nor a dead letter: {message:?}, {:?}",
                         book.plan.name,
@@ -82,9 +87,11 @@ impl Ledger {
         let Some(group) = book.groups.get(DEFAULT_GROUP) else { return Ok(()) };
         for (offset, place) in &book.places {
             let home = &self.books[self.messages[place.message].queue];
-            let was_back = self.came_back(place.message, queue) || home.is_purged || !home.plan.keeps_dead;
+            let may_be_gone = home.is_purged || !home.plan.keeps_dead || home.lost_at > 0;
+            let was_back = self.came_back(place.message, queue) || may_be_gone;
             let is_back = book.is_redriven && was_back;
-            let is_over = book.is_purged || is_back || group.may_be_acknowledged(*offset);
+            let may_be_old = self.may_predate_loss(queue, place.message);
+            let is_over = book.is_purged || is_back || may_be_old || group.may_be_acknowledged(*offset);
             if !is_over {
                 return Err(Violation(format!(
                     "{}: dead letter {offset} is lost: {place:?}, {:?}",

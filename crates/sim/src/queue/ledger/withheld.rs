@@ -30,7 +30,7 @@ impl Ledger {
                 && !message.has_id
                 && message.delay_ms == 0
                 && (message.key.is_none() || !book.plan.may_have_order())
-                && self.surely_has(group, place)
+                && self.surely_has(pending.queue, group, place)
                 && group.is_untouched(offset)
                 && !self.may_be_over(pending.queue, group, offset, place);
             if is_free && least.is_none_or(|least| least < message.priority) {

@@ -23,7 +23,7 @@ pub struct Taking {
 
 impl Keeper {
     /// Leases messages to a consumer, reads them, and hands them over one after the other, up to the first that cannot be
-    /// read for now: that one and those behind it stay as they were. How many they are.
+    /// read for now, or for which there is no room: that one and those behind it stay as they were. How many they are.
     ///
     /// # Errors
     /// What the store says, if nothing could be read.
@@ -46,7 +46,8 @@ impl Keeper {
             }
             for lease in &leases {
                 let Lease { receipt, first_delivered_ms, until_ms, .. } = *lease;
-                let payload = if outcome.is_ok() { self.payload(store, receipt.offset) } else { Ok(None) };
+                let goes_on = outcome.is_ok() && bytes < bytes_max;
+                let payload = if goes_on { self.payload(store, receipt.offset) } else { Ok(None) };
                 match payload {
                     Ok(Some(payload)) => {
                         if bytes_max < usize::MAX {
@@ -56,7 +57,7 @@ impl Keeper {
                         each(Delivery { receipt, first_delivered_ms, lease_until_ms: until_ms, payload });
                     }
                     // It is not in the log any more: whoever brings away what leaves says so. Nobody else has it.
-                    Ok(None) if outcome.is_ok() => {
+                    Ok(None) if goes_on => {
                         let settlement = Settlement { receipt, verdict: Verdict::Reject };
                         self.queue.settle(group, &settlement, now_ms, 0).ok();
                     }

@@ -117,3 +117,36 @@ fn a_queue_that_is_full_is_full_when_it_is_opened_again() {
     assert_eq!(broker.settle(JOBS, taken[0].receipt, Verdict::Ack), Ok(()));
     broker.put(JOBS, vec![message("c")]);
 }
+
+#[test]
+fn nobody_gets_more_bytes_than_asked_for() {
+    let mut broker = Broker::new(1);
+    broker.create(JOBS, &[]);
+    for first in ["a", "b", "c", "d"] {
+        broker.put(JOBS, vec![large(first, 100)]);
+    }
+    let mut receive = |bytes_max: usize| {
+        let group = mainstem_queue::DEFAULT_GROUP.into();
+        let request = Request::Receive { group, consumer: 1, max: 9, bytes_max, lease_ms: None, wait_ms: 0 };
+        match broker.ask_queue(0, JOBS, request) {
+            Reply::Received(deliveries) => deliveries,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(firsts(&receive(1)), ["a"]);
+    assert_eq!(firsts(&receive(150)), ["b", "c"]);
+    let last = receive(150);
+    assert_eq!(firsts(&last), ["d"]);
+    assert_eq!(last[0].receipt.count, 1, "what was not handed over was not delivered");
+}
+
+#[test]
+fn a_queue_that_takes_so_many_bytes_has_no_more() {
+    let mut broker = Broker::new(1);
+    broker.create(JOBS, &[("bytes-max", "100")]);
+    let messages = (0..60).map(|_| message("x")).collect();
+    let Reply::Sent(outcomes) = broker.ask_queue(0, JOBS, Request::Send(messages)) else { panic!("sent") };
+    let taken = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    let info = broker.info(JOBS);
+    assert!(info.messages == taken as u64 && info.bytes <= 100 && info.bytes > 90, "{info:?}");
+}

@@ -82,8 +82,8 @@ impl Sends {
     /// Puts in a message that a sender has as its number `at`.
     fn gather(&mut self, sender: usize, at: usize, message: &NewMessage, timestamp_ms: i64) {
         let place = u64::from(self.builder.records());
-        let headers = if message.headers.is_empty() { NO_HEADERS } else { &message.headers };
-        self.builder.push_with_headers(timestamp_ms, message.key.as_deref(), Some(&message.value), headers);
+        let (key, value) = (message.key.as_deref(), Some(message.value.as_slice()));
+        self.builder.push_with_headers(timestamp_ms, key, value, headers(message));
         let bytes = size(message) as u64;
         self.gathered.messages += 1;
         self.gathered.bytes += bytes;
@@ -109,9 +109,14 @@ impl Sends {
     }
 }
 
-/// What a message takes, bytes.
+/// What a message takes, bytes: as much as when it is registered.
 fn size(message: &NewMessage) -> usize {
-    message.key.as_ref().map_or(0, Vec::len) + message.value.len() + message.headers.len()
+    message.key.as_ref().map_or(0, Vec::len) + message.value.len() + headers(message).len()
+}
+
+/// As its record has them.
+fn headers(message: &NewMessage) -> &[u8] {
+    if message.headers.is_empty() { NO_HEADERS } else { &message.headers }
 }
 
 impl Shard {

@@ -14,6 +14,9 @@
 //! | deliveries are counted, and counts that are durable stay | `Group::deliver` |
 //! | nothing comes before its time, or when it has expired | `Ledger::check_times`, `Group::settled` |
 //! | what is ready comes, and of that what has the highest priority | `Ledger::received`, `Ledger::check_withheld` |
+//! | what is delivered is what was sent, and no more at a time than was asked for | `Ledger::message_of`, `check_share` |
+//! | what is full says so, and nothing else; there is no more than may be | `Ledger::check_refusals`, `Ledger::check_room` |
+//! | a loss of power takes nothing from queues with `fsync`, and from others nothing that comes after it | `Ledger::lost_power` |
 //! | of a queue with a single active consumer, that one alone gets messages | `Group::check_single` |
 //! | a lease that lasts can be settled, and once | `Group::settled` |
 //! | nothing of a queue that was deleted comes in one of the same name | `Ledger::temporary` |

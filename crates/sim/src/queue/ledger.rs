@@ -3,6 +3,7 @@
 mod losses;
 mod places;
 mod power;
+mod room;
 mod withheld;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use mainstem_queue::{DEFAULT_GROUP, Delivery, GroupName, Refusal, Reply, Request
 use super::group::{Dose, Group};
 use super::plan::{QueuePlan, Role};
 use crate::ledger::Violation;
+use room::check_share;
 
 /// A message, by its number.
 pub(crate) type MessageId = usize;
@@ -27,6 +29,8 @@ pub(crate) struct Message {
     pub(crate) delay_ms: u64,
     /// 0 for none.
     pub(crate) ttl_ms: u64,
+    /// Bytes behind its number.
+    pub(crate) padding: usize,
     /// It has a deduplication identifier, so that it may be sent again.
     pub(crate) has_id: bool,
     /// It may have been settled before the power was lost: then what is sent once more is thrown away.
@@ -49,6 +53,13 @@ pub(crate) enum Outcome {
 }
 
 impl Message {
+    /// What it says: which one it is, and bytes of which no two in a row are the same.
+    pub(crate) fn value(&self, id: MessageId) -> Vec<u8> {
+        let mut value = format!("{id};").into_bytes();
+        value.extend((0..self.padding).map(|at| b'a' + ((id + at) % 26) as u8));
+        value
+    }
+
     pub(crate) fn is_taken(&self) -> bool {
         self.attempts.iter().any(|attempt| matches!(attempt.outcome, Outcome::Taken { .. }))
     }
@@ -216,6 +227,7 @@ impl Ledger {
         let at = self.tick();
         match (&pending.request, reply) {
             (Request::Send(_), Reply::Sent(outcomes)) => {
+                self.check_refusals(queue, outcomes)?;
                 for (id, outcome) in pending.messages.iter().zip(outcomes) {
                     self.sent(pending, *id, outcome, at)?;
                 }
@@ -231,6 +243,8 @@ impl Ledger {
                 if self.books[queue].plan.role == Role::Temporary {
                     return self.temporary(pending, deliveries);
                 }
+                check_share(pending, deliveries)
+                    .map_err(|words| Violation(format!("{}: {words}", self.books[queue].plan.name)))?;
                 self.received(pending, deliveries, (now_ms, is_troubled), at)?;
             }
             (Request::Settle { group, settlements }, Reply::Settled(outcomes)) => {
@@ -268,6 +282,7 @@ impl Ledger {
                     }
                 }
             }
+            (Request::Info, Reply::Info(info)) => self.check_room(queue, info)?,
             (Request::Delete, Reply::Done) => self.books[queue].deleted = Some((pending.asked, at)),
             _ => {}
         }

@@ -41,6 +41,7 @@ pub(crate) struct QueuePlan {
     pub(crate) is_single: bool,
     pub(crate) dedup_window_ms: u64,
     pub(crate) length_max: u64,
+    pub(crate) bytes_max: u64,
     pub(crate) drops_oldest: bool,
     pub(crate) ttl_ms: u64,
     pub(crate) keeps_dead: bool,
@@ -67,6 +68,7 @@ impl QueuePlan {
             ("single-active-consumer", self.is_single.to_string()),
             ("dedup-window-ms", self.dedup_window_ms.to_string()),
             ("length-max", self.length_max.to_string()),
+            ("bytes-max", self.bytes_max.to_string()),
             ("overflow", if self.drops_oldest { "drop-oldest" } else { "reject" }.to_owned()),
             ("ttl-ms", self.ttl_ms.to_string()),
             ("dead-letters", self.keeps_dead.to_string()),
@@ -115,9 +117,13 @@ impl QueuePlan {
         self.changes_ttl || self.ttl_ms > 0
     }
 
+    pub(crate) fn has_limit(&self) -> bool {
+        self.length_max > 0 || self.bytes_max > 0
+    }
+
     /// Whether messages may make way for others.
     pub(crate) fn may_drop(&self) -> bool {
-        self.changes_length || (self.drops_oldest && self.length_max > 0)
+        self.changes_length || (self.drops_oldest && self.has_limit())
     }
 
     /// The shortest wait of a message that was refused for the so manieth time.
@@ -164,6 +170,8 @@ pub(crate) struct Plan {
     pub(crate) delays: u64,
     pub(crate) ttls: u64,
     pub(crate) ids: u64,
+    /// How many of them are large.
+    pub(crate) large: u64,
     pub(crate) faults: Faults,
 }
 
@@ -181,6 +189,7 @@ impl Plan {
             full: if is_rough { 10 } else { 0 },
         };
         let config = config(dice, safety);
+        let large = pick(dice, &[0, 0, 0, 5, 30]);
         let queues = queues(dice, safety, config.queues_auto_create);
         Self {
             shards: 1 + dice.below(3) as usize,
@@ -197,7 +206,8 @@ impl Plan {
             is_slow: dice.chance(80),
             is_lax: safety != Safety::Fsync,
             queues,
-            messages_max: pick(dice, &[50, 500, 1_500]),
+            messages_max: if large > 0 { 100 } else { pick(dice, &[50, 500, 1_500]) },
+            large,
             producers: 1 + dice.below(3) as usize,
             workers: (0..=dice.below(5)).map(|_| worker(dice)).collect(),
             operators: dice.below(3) as usize,
@@ -287,6 +297,7 @@ fn main_queue(dice: &mut Dice, name: String, dead: usize) -> QueuePlan {
         is_single: dice.chance(15),
         dedup_window_ms: pick(dice, &[2_000, 600_000]),
         length_max: pick(dice, &[0, 0, 10, 50]),
+        bytes_max: pick(dice, &[0, 0, 0, 1_000, 500_000]),
         drops_oldest: dice.chance(40),
         ttl_ms: pick(dice, &[0, 0, 0, 5_000]),
         keeps_dead: dice.chance(85),
@@ -311,6 +322,7 @@ fn plain_queue(name: String, role: Role) -> QueuePlan {
         is_single: false,
         dedup_window_ms: 120_000,
         length_max: 0,
+        bytes_max: 0,
         drops_oldest: false,
         ttl_ms: 0,
         keeps_dead: true,

@@ -28,8 +28,12 @@ impl Producer {
         let dice = &mut *desk.dice;
         let delay_ms = if dice.chance(plan.delays) { pick(dice, &[1, 200, 3_000, 15_000]) } else { 0 };
         let ttl_ms = if dice.chance(plan.ttls) { pick(dice, &[1, 500, 5_000, 60_000]) } else { 0 };
+        let id = desk.ledger.messages.len();
+        let small = if id.is_multiple_of(19) { 3_000 } else { id % 7 };
+        let is_large = dice.chance(plan.large);
         desk.ledger.messages.push(Message {
             queue,
+            padding: if is_large { pick(dice, &[510, 5_000, 70_000, 300_000]) } else { small },
             key: dice.chance(plan.keys).then(|| dice.below(4)),
             priority: if dice.chance(plan.priorities) { dice.below(10) as u8 } else { 0 },
             delay_ms,
@@ -38,7 +42,7 @@ impl Producer {
             may_be_settled: false,
             attempts: Vec::new(),
         });
-        desk.ledger.messages.len() - 1
+        id
     }
 
     fn send(desk: &mut Desk<'_>, queue: usize, ids: Vec<MessageId>) {
@@ -47,11 +51,9 @@ impl Producer {
     }
 }
 
-/// A message as it is sent. It says which one it is.
+/// A message as it is sent.
 fn new_message(id: MessageId, message: &Message) -> NewMessage {
-    let mut value = format!("{id};").into_bytes();
-    let len = if id.is_multiple_of(19) { 3_000 } else { value.len() + id % 7 };
-    value.resize(len, b'x');
+    let value = message.value(id);
     let asked = [
         (header::PRIORITY, (message.priority > 0).then(|| message.priority.to_string())),
         (header::DELAY_MS, (message.delay_ms > 0).then(|| message.delay_ms.to_string())),

@@ -15,7 +15,7 @@ use super::stores::{Change, Changed, EarlyAcks, Lax, LostBatch};
 type Make = fn() -> Box<dyn Flaw>;
 
 /// All flaws there are, with words of what must be found because of them.
-pub(crate) const ALL: [(&str, &str, Make); 29] = [
+pub(crate) const ALL: [(&str, &str, Make); 33] = [
     ("messages are confirmed before they are synced", "is lost", || Box::new(Early)),
     ("messages are lost at recovery", "is lost", || Box::new(Lossy("p-"))),
     ("a queue with fsync does not sync", "is lost", || Box::new(Unsynced)),
@@ -33,6 +33,10 @@ pub(crate) const ALL: [(&str, &str, Make); 29] = [
     ("refused messages do not wait", "comes before its time", || Box::new(Restless)),
     ("a message is sent twice", "stands twice", || Box::new(Doubled)),
     ("a message is taken and refused", "was refused and is delivered", || Box::new(Contrary::default())),
+    ("a queue with room says that it is full", "though there is room", || Box::new(Contrary::default())),
+    ("limits are forgotten", "there is more than may be", || Box::new(Boundless)),
+    ("large messages are cut off", "is not what was sent", || Box::new(Cut)),
+    ("consumers get more bytes than they ask for", "more comes than", || Box::new(Generous)),
     ("a dead letter comes twice", "is a dead letter twice", || Box::new(Haunted)),
     ("a delivery is numbered like the one before", "stands still", || Box::new(Uncounted::default())),
     ("receipts say nothing of the queue's life", "is that of another", || Box::new(Lifeless::default())),
@@ -291,6 +295,41 @@ impl Flaw for Contrary {
             && is_turn(&mut self.0, 10)
         {
             outcomes.fill(Err(Refusal::Full));
+        }
+    }
+}
+
+/// No queue has a limit.
+struct Boundless;
+
+impl Flaw for Boundless {
+    fn request(&mut self, _: &str, request: &mut Request) {
+        if let Request::Create { settings } | Request::Configure { settings } = request {
+            settings.retain(|(name, _)| !name.ends_with("-max"));
+        }
+    }
+}
+
+/// Large messages lose their end.
+struct Cut;
+
+impl Flaw for Cut {
+    fn request(&mut self, _: &str, request: &mut Request) {
+        if let Request::Send(messages) = request {
+            for message in messages {
+                message.value.truncate(65_536);
+            }
+        }
+    }
+}
+
+/// Consumers get as many bytes as there are.
+struct Generous;
+
+impl Flaw for Generous {
+    fn request(&mut self, _: &str, request: &mut Request) {
+        if let Request::Receive { bytes_max, .. } = request {
+            *bytes_max = usize::MAX;
         }
     }
 }

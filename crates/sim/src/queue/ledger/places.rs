@@ -31,7 +31,8 @@ impl Ledger {
     }
 
     pub(super) fn message_of(&self, queue: usize, value: Option<&[u8]>) -> Result<MessageId, Violation> {
-        let text = value.map(String::from_utf8_lossy).unwrap_or_default();
+        let value = value.unwrap_or_default();
+        let text = String::from_utf8_lossy(&value[..value.len().min(30)]);
         let id = text.split(';').next().and_then(|digits| digits.parse::<MessageId>().ok());
         let message = id.and_then(|id| self.messages.get(id));
         let is_home = message.is_some_and(|message| {
@@ -39,6 +40,11 @@ impl Ledger {
             message.queue == queue || matches!(home, Role::Main { dead } if *dead == queue)
         });
         match id {
+            Some(id) if is_home && self.messages[id].value(id) != value => {
+                let name = &self.books[queue].plan.name;
+                let (len, message) = (value.len(), &self.messages[id]);
+                Err(Violation(format!("{name}: message {id} is not what was sent: {len} bytes, {message:?}")))
+            }
             Some(id) if is_home => Ok(id),
             _ => {
                 Err(Violation(format!("{}: {text:?}, which nobody sent there", self.books[queue].plan.name)))

@@ -17,6 +17,7 @@
 //! | what is delivered is what was sent, and no more at a time than was asked for | `Ledger::message_of`, `check_share` |
 //! | what is full says so, and nothing else; there is no more than may be | `Ledger::check_refusals`, `Ledger::check_room` |
 //! | a loss of power takes nothing from queues with `fsync`, and from others nothing that comes after it | `Ledger::lost_power` |
+//! | to those who subscribe by MQTT comes what others would get, and nothing again that they acknowledged in time | `Ledger::published` |
 //! | of a queue with a single active consumer, that one alone gets messages | `Group::check_single` |
 //! | a lease that lasts can be settled, and once | `Group::settled` |
 //! | nothing of a queue that was deleted comes in one of the same name | `Ledger::temporary` |
@@ -27,11 +28,13 @@ mod finish;
 mod flaw;
 mod group;
 mod ledger;
+mod mqtt;
 mod operator;
 mod plan;
 mod producer;
 mod run;
 mod show;
+mod subscriber;
 mod worker;
 
 use mainstem_disk::fault::FaultFs;

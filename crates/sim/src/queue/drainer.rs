@@ -7,7 +7,7 @@ use super::client::{Client, Desk};
 use super::ledger::Pending;
 
 /// Consumers with numbers from here on are patient.
-const CONSUMERS_FROM: u64 = 1_000_000_000;
+const CONSUMERS_FROM: u64 = super::worker::CONSUMERS_FROM + 1_000_000_000;
 const LEASE_MS: u64 = 60_000;
 
 #[derive(Debug)]

@@ -91,6 +91,9 @@ impl Run<'_> {
         for number in 0..self.members.len() {
             self.act(number)?;
         }
+        for number in 0..self.subscribers.len() {
+            self.act_subscriber(number);
+        }
         for _ in 0..3 {
             for shard in 0..self.world.machine.shards() {
                 self.turn(shard, true, true)?;

@@ -16,6 +16,9 @@ pub trait Flaw {
     /// What a queue is asked: it may be changed.
     fn request(&mut self, _queue: &str, _request: &mut Request) {}
 
+    /// What a subscriber says of a message: it may be changed.
+    fn puback(&mut self, _frame: &mut Vec<u8>) {}
+
     /// What it answers to what it was asked at first: it may be changed.
     fn reply(&mut self, _queue: &str, _request: &Request, _reply: &mut Reply) {}
 }

@@ -43,6 +43,9 @@ pub(crate) struct Parcel {
     was_acked: bool,
     may_be_acked: bool,
     may_be_rejected: bool,
+    /// It was acknowledged or rejected in time by somebody whom nobody answers, with which delivery in which life. That may
+    /// have been lost at its end.
+    soon_end: Option<(u32, u32)>,
     /// It was seen as a dead letter.
     is_dead: bool,
 }
@@ -127,6 +130,16 @@ impl Group {
         if !self.is_default() {
             self.sure_since = None;
         }
+    }
+
+    /// Whether what comes may have been on its way before it was emptied, or began anew.
+    pub(crate) fn may_have_changed(&self) -> bool {
+        self.has_begun_anew() || !self.purges.is_empty()
+    }
+
+    /// A message was acknowledged or rejected in time, as far as anybody can tell.
+    pub(crate) fn ended(&mut self, offset: u64, end: (u32, u32)) {
+        self.parcels.entry(offset).or_default().soon_end = Some(end);
     }
 
     fn forget_parcels(&mut self) {
@@ -303,19 +316,19 @@ impl Group {
 
     // --- delivering
 
-    /// A message is delivered. `facts` are since when it is known to be there, whether one consumer at a time gets any,
+    /// A message is delivered that was asked for in an epoch. `facts` are since when it is known to be there, whether one consumer at a time gets any,
     /// and how often messages are delivered at most.
     pub(crate) fn deliver(
         &mut self,
         offset: u64,
         dose: &Dose,
-        pending: &Pending,
+        epoch: u64,
         (since, is_single, most): (Moment, bool, u32),
     ) -> Result<(), String> {
         if is_single {
             self.check_single(dose)?;
         }
-        let is_old = pending.epoch != self.epoch;
+        let is_old = epoch != self.epoch;
         let (unheard, sure_since) = (self.unheard, self.sure_since);
         for purge in &self.purges {
             let was_there = sure_since.is_some_and(|since| since < purge.asked);
@@ -337,6 +350,9 @@ impl Group {
         {
             let how = if parcel.was_acked { "acknowledged" } else { "rejected" };
             return Err(format!("it was {how}, and comes back"));
+        }
+        if parcel.soon_end.is_some_and(|(life, count)| dose.life == life && dose.count > count) {
+            return Err("it was acknowledged or rejected by PUBACK, and comes back".to_owned());
         }
         if parcel.is_dead {
             return Err("it is a dead letter, and comes back".to_owned());

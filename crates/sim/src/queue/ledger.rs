@@ -1,6 +1,7 @@
 //! What queues have promised, and whether they keep it: what was sent, where it stands, and what each group knows of it.
 
 mod losses;
+mod mqtt;
 mod places;
 mod power;
 mod room;
@@ -137,6 +138,8 @@ pub(crate) struct Ledger {
     pub(crate) acknowledged: u64,
     pub(crate) delivered: u64,
     pub(crate) has_queues: bool,
+    /// Some have messages before anybody hears of it.
+    pub(crate) has_subscribers: bool,
 }
 
 impl Ledger {
@@ -162,6 +165,7 @@ impl Ledger {
             acknowledged: 0,
             delivered: 0,
             has_queues: false,
+            has_subscribers: false,
         }
     }
 
@@ -393,7 +397,7 @@ impl Ledger {
             let (since, plan) = (self.books[queue].places[&offset].since, &self.books[queue].plan);
             let (is_single, most) = (plan.is_single, plan.max_deliveries);
             let group = self.group(queue, group);
-            group.deliver(offset, &dose, pending, (since, is_single, most)).map_err(fault)?;
+            group.deliver(offset, &dose, pending.epoch, (since, is_single, most)).map_err(fault)?;
             let rank = (self.messages[id].priority, u64::MAX - offset);
             if before.is_some_and(|before| before < rank) {
                 return Err(fault(format!("it comes behind one with a lower priority: {before:?}")));

@@ -163,6 +163,8 @@ pub(crate) struct Plan {
     /// Messages after which they send no more.
     pub(crate) messages_max: usize,
     pub(crate) workers: Vec<Habits>,
+    /// Those who receive by MQTT.
+    pub(crate) subscribers: Vec<Habits>,
     pub(crate) operators: usize,
     /// What producers ask of their messages, chances in 100.
     pub(crate) keys: u64,
@@ -210,6 +212,7 @@ impl Plan {
             large,
             producers: 1 + dice.below(3) as usize,
             workers: (0..=dice.below(5)).map(|_| worker(dice)).collect(),
+            subscribers: (0..pick(dice, &[0, 0, 1, 3])).map(|_| worker(dice)).collect(),
             operators: dice.below(3) as usize,
             keys: pick(dice, &[0, 50, 100]),
             priorities: pick(dice, &[0, 50]),

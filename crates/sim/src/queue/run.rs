@@ -13,9 +13,10 @@ use super::operator::Operator;
 use super::plan::Plan;
 use super::producer::Producer;
 use super::show;
+use super::subscriber::Subscriber;
 use super::worker::Worker;
 use crate::ledger::Violation;
-use crate::machine::{BEGAN_UNIX_MS, Machine, Setup};
+use crate::machine::{BEGAN_UNIX_MS, LinkId, Machine, Setup};
 use crate::plan::pick;
 use crate::run::{End, Tally};
 use crate::world::{Mishap, World};
@@ -30,10 +31,13 @@ pub(crate) struct Run<'a> {
     pub(crate) members: Vec<Box<dyn Client>>,
     pub(crate) pending: BTreeMap<u64, Pending>,
     next: u64,
+    /// Those who receive by MQTT.
+    pub(crate) subscribers: Vec<Subscriber>,
+    pub(crate) next_link: LinkId,
     inbox: Inbox,
     /// What the clocks of the shards show.
     clocks: Vec<u64>,
-    flaw: &'a mut dyn Flaw,
+    pub(crate) flaw: &'a mut dyn Flaw,
     pub(crate) is_ending: bool,
     /// The process was asked to end.
     is_draining: bool,
@@ -74,8 +78,19 @@ impl<'a> Run<'a> {
             is_troubled: false,
             tally: Tally::default(),
         };
+        let subscribers = plan.subscribers.iter().enumerate();
+        let subscribers: Vec<Subscriber> = subscribers
+            .map(|(number, habits)| {
+                let receive_maximum = habits.max as u16;
+                Subscriber::new(number, habits.group, receive_maximum, habits.acks, habits.vanishes)
+            })
+            .collect();
+        let mut ledger = Ledger::new(&plan.queues);
+        ledger.has_subscribers = !subscribers.is_empty();
         Ok(Self {
-            ledger: Ledger::new(&plan.queues),
+            ledger,
+            subscribers,
+            next_link: 0,
             plan,
             world,
             members,
@@ -102,8 +117,12 @@ impl<'a> Run<'a> {
         match self.world.dice.below(100) {
             0..45 => {
                 for _ in 0..=self.world.dice.below(3) {
-                    let number = self.world.dice.below(self.members.len() as u64) as usize;
-                    self.act(number)?;
+                    let all = self.members.len() + self.subscribers.len();
+                    let number = self.world.dice.below(all as u64) as usize;
+                    match number.checked_sub(self.members.len()) {
+                        Some(number) => self.act_subscriber(number),
+                        None => self.act(number)?,
+                    }
                 }
             }
             45..98 => {
@@ -206,11 +225,13 @@ impl<'a> Run<'a> {
 
     /// A shard ends its turn and begins the next. Between the two its disk may go on, and tell of it.
     pub(crate) fn turn(&mut self, shard: usize, syncs: bool, reports: bool) -> Result<(), Violation> {
-        let World { machine, fs, now_ms, .. } = &mut self.world;
-        drop(machine.end_turn(shard));
+        let World { machine, fs, .. } = &mut self.world;
+        let left = machine.end_turn(shard);
         if fs.has_crashed() {
             return self.hear();
         }
+        self.take_output(left)?;
+        let World { machine, now_ms, .. } = &mut self.world;
         if syncs {
             machine.sync(shard);
         }
@@ -238,6 +259,7 @@ impl<'a> Run<'a> {
             self.ledger.lost(&pending);
             self.members[pending.member].lost(&pending);
         }
+        (0..self.subscribers.len()).for_each(|number| self.lose_subscriber(number));
         if self.world.restart(&left)? || how == End::Power {
             self.ledger.lost_power();
         }

@@ -8,6 +8,8 @@ use super::ledger::Pending;
 use super::plan::{Habits, Role};
 use crate::plan::pick;
 
+/// No other door has consumers with numbers from here on.
+pub(super) const CONSUMERS_FROM: u64 = 1 << 63;
 /// Receipts of the past that are remembered to be settled once more.
 const STALE_MAX: usize = 20;
 
@@ -29,7 +31,7 @@ impl Worker {
         Self {
             habits,
             queue: None,
-            consumer: number,
+            consumer: CONSUMERS_FROM + number,
             number,
             held: Vec::new(),
             stale: Vec::new(),

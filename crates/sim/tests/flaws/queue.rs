@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainstem_log::{Durability, Header, Headers, put_headers};
+use mainstem_mqtt::{Ack, Packet, ReasonCode, Version, decode};
 use mainstem_queue::{Delivery, NewMessage, Refusal, Reply, Request, Settlement, Verdict, header};
 use mainstem_sim::Wrap;
 use mainstem_sim::queue::Flaw;
@@ -15,7 +16,7 @@ use super::stores::{Change, Changed, EarlyAcks, Lax, LostBatch};
 type Make = fn() -> Box<dyn Flaw>;
 
 /// All flaws there are, with words of what must be found because of them.
-pub(crate) const ALL: [(&str, &str, Make); 33] = [
+pub(crate) const ALL: [(&str, &str, Make); 34] = [
     ("messages are confirmed before they are synced", "is lost", || Box::new(Early)),
     ("messages are lost at recovery", "is lost", || Box::new(Lossy("p-"))),
     ("a queue with fsync does not sync", "is lost", || Box::new(Unsynced)),
@@ -23,6 +24,7 @@ pub(crate) const ALL: [(&str, &str, Make); 33] = [
     ("what became of messages is lost", "and comes back", || Box::new(Lossy("q-"))),
     ("deliveries are not counted any more", "its count goes back", || Box::new(Lossy("q-"))),
     ("an acknowledgement is a release", "was acknowledged, and comes back", || Box::new(Undone)),
+    ("a PUBACK is a failure", "by PUBACK, and comes back", || Box::new(Failing)),
     ("a rejection is an acknowledgement", "is lost", || Box::new(Soft)),
     ("more time is no time", "somebody else has it", || Box::new(Hasty)),
     ("keys are forgotten", "with the same key", || Box::new(Without("", true))),
@@ -209,6 +211,18 @@ impl Flaw for Undone {
                 *verdict = Verdict::Release;
             }
         });
+    }
+}
+
+struct Failing;
+
+impl Flaw for Failing {
+    fn puback(&mut self, frame: &mut Vec<u8>) {
+        let Ok(Packet::PubAck(ack)) = decode(Version::V5, frame) else { return };
+        let packet_id = ack.packet_id;
+        let failure = Ack { packet_id, reason: ReasonCode::UnspecifiedError, ..Ack::default() };
+        frame.clear();
+        Packet::PubAck(failure).encode(Version::V5, frame).expect("it was decoded");
     }
 }
 

@@ -78,7 +78,11 @@ impl Ledger {
         let grave = &self.books[dead];
         let from: BTreeSet<u64> =
             of(grave).iter().filter_map(|at| died_from(grave.places.get(at)?)).collect();
-        back || from.len() > 1 || (from.len() == 1 && !from.iter().any(|at| sent(*at)) && grave.is_redriven)
+        // What subscribers have had does not say how it came there.
+        let may_be = self.has_subscribers && of(home).iter().any(|at| !home.places.contains_key(at));
+        back || may_be
+            || from.len() > 1
+            || (from.len() == 1 && !from.iter().any(|at| sent(*at)) && grave.is_redriven)
     }
 
     /// Dead letters that were seen are settled as well, or back where they came from.

@@ -17,6 +17,9 @@ impl Ledger {
         (now_ms, is_troubled): (u64, bool),
     ) -> Result<(), Violation> {
         let Request::Receive { group: name, consumer, max, .. } = &pending.request else { return Ok(()) };
+        if self.has_subscribers {
+            return Ok(());
+        }
         let book = &self.books[pending.queue];
         let Some(group) = book.groups.get(name).filter(|_| !is_troubled && *max > 0) else { return Ok(()) };
         if least.is_none() && (book.plan.is_single || group.left.contains(consumer)) {

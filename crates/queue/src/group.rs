@@ -101,8 +101,13 @@ pub(crate) struct Group {
     pub(crate) name: GroupName,
     /// Groups from this number on are opened when it is removed.
     pub(crate) removed_before: u32,
-    /// All that it has not settled.
+    /// All that it has not settled and knows.
     pub(crate) pending: Runs,
+    /// What it has to settle besides, and does not know: of messages that are registered, because it is
+    /// [behind](crate::behind). None of these leaves.
+    pub(crate) unknown: Runs,
+    /// It is to learn no more before this flush is durable, if it is not 0.
+    pub(crate) learns_behind: u64,
     /// What may be leased, by priority.
     pub(crate) ready: [Runs; 10],
     pub(crate) entries: BTreeMap<u64, Entry>,
@@ -135,6 +140,8 @@ impl Group {
             name,
             removed_before: u32::MAX,
             pending: Runs::default(),
+            unknown: Runs::default(),
+            learns_behind: 0,
             ready: Default::default(),
             entries: BTreeMap::new(),
             lines: Lines::default(),
@@ -178,9 +185,10 @@ impl Group {
     }
 
     /// Whether something is remembered, by what it is.
-    pub(crate) fn unfinished(&self) -> [(&'static str, bool); 8] {
+    pub(crate) fn unfinished(&self) -> [(&'static str, bool); 9] {
         [
             ("pending messages", !self.pending.is_empty()),
+            ("unknown messages", !self.unknown.is_empty()),
             ("ready messages", self.ready.iter().any(|ready| !ready.is_empty())),
             ("deliveries", !self.entries.is_empty()),
             ("lines", !self.lines.is_empty()),
@@ -200,12 +208,14 @@ impl Group {
         self.admit(shared, offset, now_ms);
     }
 
-    /// Is given the next message from `from` on that was there before this group, if that is known: which one.
+    /// Is given the next message from `from` on that was there before this group: which one.
     pub(crate) fn join(&mut self, shared: &mut Shared, from: u64, now_ms: u64) -> Option<u64> {
         let offset = shared.pool.take_late(self.id, from)?;
-        if shared.pool.get(offset).is_none() {
-            // It is known later.
-            self.pending.insert(offset);
+        if self.misses_behind_others(offset) {
+            // Those before it come first.
+            self.unknown.insert(offset);
+            shared.pool.miss(offset);
+            shared.pool.forget_if_settled(offset);
             return Some(offset);
         }
         self.add(shared, offset, now_ms);
@@ -218,14 +228,15 @@ impl Group {
     /// The lowest offset from `from` on that it has not settled, but for what it is still to list.
     pub(crate) fn first_from(&self, shared: &Shared, from: u64) -> Option<u64> {
         let late = shared.pool.late(self.id).and_then(|late| late.listed.first_from(from));
-        self.pending.first_from(from).into_iter().chain(late).min()
+        let unknown = self.unknown.first_from(from);
+        self.pending.first_from(from).into_iter().chain(unknown).chain(late).min()
     }
 
-    /// The pool knows a message, and in how many groups it is pending, since before the queue was made again.
-    pub(crate) fn restore(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
-        if !self.pending.contains(offset) {
-            return;
-        }
+    /// It knows a message that it has to settle, and that the pool knows.
+    pub(crate) fn learn(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        self.unknown.remove(offset);
+        self.pending.insert(offset);
+        shared.pool.pend(offset);
         let entry = self.entries.get(&offset).copied().unwrap_or(Entry::NEW);
         if let State::Leaving { .. } = entry.state {
             return shared.pool.depart(offset);
@@ -234,15 +245,6 @@ impl Group {
         if shared.is_spent(entry.count) && entry.not_before_ms <= now_ms {
             self.withdraw(shared, offset);
             self.depart(shared, offset, Reason::MaxDeliveries, now_ms);
-        }
-    }
-
-    /// The same of a group that is removed: it lets go of the message later.
-    pub(crate) fn restore_removed(&self, shared: &mut Shared, offset: u64) {
-        if self.pending.contains(offset)
-            && let State::Leaving { .. } = self.state(offset)
-        {
-            shared.pool.depart(offset);
         }
     }
 
@@ -435,6 +437,7 @@ impl Group {
     /// Forgets what it knows, as long as `most` is not 0: that takes a while.
     pub(crate) fn thin(&mut self, most: &mut usize) {
         self.pending.thin(most);
+        self.unknown.thin(most);
         self.ready.iter_mut().for_each(|ready| ready.thin(most));
         thin(&mut self.entries, most);
         thin(&mut self.leaving, most);

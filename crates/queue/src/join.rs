@@ -3,7 +3,8 @@
 //! What they are to be given is fixed when they are opened. If that is much, it is not written down then: one event says
 //! that it is what others have. A new group *lists* it from the lowest offset on, some at a time, and is given what is
 //! listed. What others settle that is not listed yet is kept for it. Until all is listed, nobody is given again what
-//! was settled before, and groups that are removed keep what they had.
+//! was settled before, and groups that are removed keep what they had. What no group knows of it the new one does
+//! not know either: it is [behind](crate::behind).
 
 use std::ops::Range;
 
@@ -51,9 +52,11 @@ impl Queue {
             return self.shared.recorder.record(&Event::PendingElsewhere { group });
         }
         self.list(&mut { usize::MAX });
-        let Self { shared, .. } = self;
-        for offsets in shared.pool.late(group).into_iter().flat_map(|late| late.listed.runs()) {
-            shared.recorder.record(&Event::Pending { group, offsets });
+        let mut runs: Vec<Range<u64>> = self.groups[&group].unknown.runs().collect();
+        let late = self.shared.pool.late(group);
+        runs.extend(late.into_iter().flat_map(|late| late.listed.runs()));
+        for offsets in runs {
+            self.shared.recorder.record(&Event::Pending { group, offsets });
         }
     }
 
@@ -64,7 +67,7 @@ impl Queue {
         }
         let of_group = |group: &Group| {
             let late = self.shared.pool.late(group.id).map_or(0, |late| late.listed.count());
-            group.pending.count() + group.entries.len() + late
+            group.pending.count() + group.unknown.count() + group.entries.len() + late
         };
         self.groups.values().map(of_group).sum()
     }
@@ -101,6 +104,7 @@ impl Queue {
         let late_of = |group: &Group| self.shared.pool.late(group.id).map(|late| &late.listed);
         let share = (*most / sources().count().max(1)).max(1);
         let ends = sources().map(|group| group.end_of(late_of(group), late.rest.clone(), share));
+        let ends = ends.chain([self.shared.pool.outside().end_of(late.rest.clone(), share)]);
         let part = late.rest.start..ends.min().unwrap_or(late.rest.end);
         let mut listed = Runs::default();
         let mut seen = 0;
@@ -112,7 +116,23 @@ impl Queue {
             late.for_each(|run| listed.insert_range(run));
         }
         *most = most.saturating_sub(seen.max(1));
+        let unknown = self.take_unknown(&mut listed, part.clone());
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.unknown.add(unknown);
+        }
         self.shared.pool.list(id, listed, part.end);
+    }
+
+    /// Takes out what is not known of what is listed in a range: a group is behind if it has such to settle.
+    fn take_unknown(&self, listed: &mut Runs, part: Range<u64>) -> Runs {
+        let mut unknown = Runs::default();
+        let outside = self.shared.pool.outside().runs_within(part.clone());
+        let unregistered = Some(part.start.max(self.registered_to)..part.end);
+        for run in outside.chain(unregistered.filter(|run| !run.is_empty())) {
+            listed.runs_within(run.clone()).for_each(|run| unknown.insert_range(run));
+            listed.remove_range(run);
+        }
+        unknown
     }
 }
 
@@ -126,14 +146,16 @@ impl Group {
     pub(crate) fn end_of(&self, late: Option<&Runs>, range: Range<u64>, most: usize) -> u64 {
         let entry = self.entries.range(range.clone()).nth(most).map(|(&offset, _)| offset);
         let late = late.map(|late| late.end_of(range.clone(), most));
+        let unknown = self.unknown.end_of(range.clone(), most);
         let pending = self.pending.end_of(range, most);
-        [entry, late].into_iter().flatten().fold(pending, u64::min)
+        [entry, late].into_iter().flatten().fold(pending.min(unknown), u64::min)
     }
 
     /// What is pending in a range, and does not leave.
     fn staying_within(&self, range: Range<u64>) -> Runs {
         let mut staying = Runs::default();
         self.pending.runs_within(range.clone()).for_each(|run| staying.insert_range(run));
+        self.unknown.runs_within(range.clone()).for_each(|run| staying.insert_range(run));
         for (&offset, entry) in self.entries.range(range) {
             if let State::Leaving { .. } = entry.state {
                 staying.remove(offset);

@@ -8,6 +8,7 @@ mod cache;
 mod come;
 mod found;
 mod last;
+mod learn;
 mod lost;
 mod noted;
 mod snapshot;
@@ -193,6 +194,7 @@ impl Keeper {
     pub fn tune(&mut self, tuning: Tuning) {
         self.tuning = tuning;
         self.queue.set_at_once(tuning.at_once);
+        self.queue.set_known_max(tuning.known_max);
     }
 
     /// The machine.

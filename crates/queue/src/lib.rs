@@ -19,12 +19,14 @@
 //!
 //! # Files
 //! `config` what a queue is set to · `meta` what its headers ask for · `ask` what doors say · `machine` the queue ·
+//! `register` messages become known · `behind` groups that are far behind, and `outside` what none knows ·
 //! `operate` what operators do with it · `restore` made again from events · `restate` written as a whole in parts · `group` what one group makes of messages ·
 //! `join` what new groups are given · `lines` order by key · `expiry` when messages expire · `pool` what all groups know of messages · `shared` what the groups share · `dedup` what has been
 //! seen · `lost` what is forgotten with messages that are lost · `recorder` and `event` what lasts · `runs` sets of offsets · `keeper` the machine and its logs ·
 //! `moved` messages that go to another queue · `thin` what is freed slowly.
 
 mod ask;
+mod behind;
 mod config;
 mod dedup;
 mod event;
@@ -38,8 +40,10 @@ mod machine;
 mod meta;
 mod moved;
 mod operate;
+mod outside;
 mod pool;
 mod recorder;
+mod register;
 mod restate;
 mod restore;
 mod runs;

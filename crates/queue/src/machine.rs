@@ -9,18 +9,13 @@ use crate::event::Event;
 use crate::group::Group;
 use crate::keeper::Tuning;
 use crate::lost::Newest;
-use crate::meta::Meta;
 use crate::runs::Runs;
 use crate::shared::Shared;
 
-/// Most unsettled messages that a queue wants to know at once.
-const KNOWN_MAX: u64 = 1_000_000;
 /// Most groups.
 pub(crate) const GROUPS_MAX: usize = 256;
 /// A message that is let out of its line, or into it, or out of the queue, takes as long as so many that are looked at.
 pub(crate) const THINGS_PER_MOVE: usize = 4;
-/// Messages that make way for one that comes.
-const OUSTED_AT_ONCE: usize = 16;
 /// Longest name of a group, bytes.
 const GROUP_NAME_BYTES_MAX: usize = 255;
 /// The longest lease, and the longest wait that a consumer can ask for: twelve hours.
@@ -100,8 +95,10 @@ pub struct Queue {
     /// Groups that are removed, whose messages have not all been let go.
     pub(crate) remains: Vec<Group>,
     /// Flushes up to this one are durable.
-    durable_to: u64,
+    pub(crate) durable_to: u64,
     pub(crate) at_once: usize,
+    /// Unsettled messages that it wants to know at once.
+    pub(crate) known_max: u64,
 }
 
 impl Queue {
@@ -123,6 +120,7 @@ impl Queue {
             remains: Vec::new(),
             durable_to: 0,
             at_once: Tuning::default().at_once,
+            known_max: Tuning::default().known_max,
         }
     }
 
@@ -142,6 +140,11 @@ impl Queue {
     /// Lets no call concern itself with more messages than this; 1,000 if nothing is said. More is done by later calls.
     pub fn set_at_once(&mut self, messages: usize) {
         self.at_once = messages.max(1);
+    }
+
+    /// Lets groups [fall behind](crate::behind) when so many unsettled messages are known; a million if nothing is said.
+    pub fn set_known_max(&mut self, messages: u64) {
+        self.known_max = messages.max(1);
     }
 
     /// What it is set to.
@@ -184,102 +187,6 @@ impl Queue {
         }
     }
 
-    // --- messages become known
-
-    /// Offsets below are known. A queue that was made again knows none.
-    pub fn registered_to(&self) -> u64 {
-        self.registered_to
-    }
-
-    /// Tells of a message. Messages come in order of their offsets, each once; one that does not is passed over.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "whoever tells of a message has no more use for what it says"
-    )]
-    pub fn register(&mut self, meta: Meta, now_ms: u64) {
-        let offset = meta.offset;
-        if offset < self.registered_to {
-            return;
-        }
-        self.registered(offset);
-        self.registered_to = offset + 1;
-        let is_new = offset >= self.restored_to;
-        if is_new && self.is_duplicate(&meta) {
-            self.duplicates += 1;
-            self.dropped.insert(offset);
-            self.shared.recorder.mention(&Event::Dropped { offsets: offset..offset + 1 });
-            return;
-        }
-        let Self { shared, groups, remains, .. } = self;
-        if is_new {
-            shared.pool.put(&meta);
-            for group in groups.values_mut() {
-                if !shared.pool.join_late(group.id, offset) {
-                    group.add(shared, offset, now_ms);
-                }
-            }
-        } else {
-            self.newest.note(&meta);
-            let all = groups.values().chain(remains.iter());
-            let pending = all.filter(|group| group.pending.contains(offset)).count();
-            if pending > 0 || shared.pool.is_late(offset) {
-                shared.pool.put(&meta);
-                (0..pending).for_each(|_| shared.pool.pend(offset));
-                for group in groups.values_mut() {
-                    group.restore(shared, offset, now_ms);
-                }
-                for gone in remains.iter() {
-                    gone.restore_removed(shared, offset);
-                }
-            }
-        }
-        self.enforce_limits(OUSTED_AT_ONCE, now_ms);
-    }
-
-    /// Everything below `to` has been registered, or is no message. If it was one that was pending before the queue was
-    /// made again, it is lost.
-    pub fn registered(&mut self, to: u64) {
-        let lost = self.registered_to..to.min(self.restored_to);
-        if !lost.is_empty() {
-            let all = self.groups.values_mut().chain(&mut self.remains);
-            all.for_each(|group| group.forget(lost.clone()));
-            self.shared.pool.lose_late(&lost);
-        }
-        self.registered_to = self.registered_to.max(to);
-    }
-
-    /// Messages below `to` are on disk no more, and do not come back by a crash.
-    pub fn removed(&mut self, to: u64) {
-        self.dropped.remove_range(0..to);
-    }
-
-    /// Whether some group has not settled a message that is registered.
-    pub(crate) fn knows(&self, offset: u64) -> bool {
-        self.shared.pool.get(offset).is_some()
-    }
-
-    /// Whether it knows as many unsettled messages as it should: no more are to be registered for now.
-    pub fn is_crowded(&self) -> bool {
-        self.shared.pool.len() >= KNOWN_MAX
-    }
-
-    /// A message that a queue has moved here may have the identifier of one that was here before: itself.
-    fn is_duplicate(&mut self, meta: &Meta) -> bool {
-        if let Some((who, number)) = &meta.moved_by {
-            let again = self.seen.is_moved_again(who, *number);
-            self.shared.recorder.moved(who, *number);
-            return again;
-        }
-        let window_ms = self.shared.config.dedup_window_ms;
-        let Some(id) = meta.dedup_id.as_deref().filter(|_| window_ms > 0) else { return false };
-        let timestamp_ms = meta.timestamp_ms;
-        let again = self.seen.is_duplicate(id, timestamp_ms, window_ms);
-        if !again {
-            self.shared.recorder.mention(&Event::Known { id, timestamp_ms });
-        }
-        again
-    }
-
     // --- groups
 
     /// The group of this name.
@@ -319,11 +226,11 @@ impl Queue {
         self.shared.go_on_living();
         let group = Group::new(id, name.clone(), self.last_number);
         self.shared.recorder.record(&Event::Group { group: id, name, last_number: group.last_number });
+        self.groups.insert(id, group);
+        self.names.insert(name.clone(), GroupId(id));
         self.begin_to_join(id);
         // What is registered from here on is pending for the new group too, what was before is not.
         self.shared.recorder.part(self.registered_to);
-        self.groups.insert(id, group);
-        self.names.insert(name.clone(), GroupId(id));
         self.let_join(&mut { self.at_once }, now_ms);
         Ok(GroupId(id))
     }
@@ -354,12 +261,12 @@ impl Queue {
         if self.is_listing() {
             return;
         }
-        while let Some(gone) = self.remains.last_mut() {
+        while let Some(mut gone) = self.remains.pop() {
+            self.miss_nothing(&mut gone, most);
             gone.let_all_go(&mut self.shared, most);
             if *most == 0 {
-                return;
+                return self.remains.push(gone);
             }
-            self.remains.pop();
         }
     }
 
@@ -412,8 +319,11 @@ impl Queue {
         now_ms: u64,
         random: u32,
     ) -> Result<(), Refusal> {
-        let group = self.groups.get_mut(&group.0).ok_or(Refusal::Stale)?;
-        group.settle(&mut self.shared, settlement, now_ms, random)
+        let known = self.groups.get_mut(&group.0).ok_or(Refusal::Stale)?;
+        if !known.unknown.is_empty() && known.unknown.contains(settlement.receipt.offset) {
+            return self.settle_unknown(group, settlement);
+        }
+        known.settle(&mut self.shared, settlement, now_ms, random)
     }
 
     /// A consumer takes no more: another may become the active one. What it has it keeps.
@@ -463,7 +373,7 @@ impl Queue {
     }
 
     /// Lets the oldest messages leave that nobody holds, if there are too many.
-    fn enforce_limits(&mut self, most: usize, now_ms: u64) {
+    pub(crate) fn enforce_limits(&mut self, most: usize, now_ms: u64) {
         let Self { shared, groups, .. } = self;
         for _ in 0..most {
             let Some(offset) = shared.oldest_too_many() else { return };

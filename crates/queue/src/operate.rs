@@ -15,7 +15,8 @@ const FREED_PER_MESSAGE: usize = 8;
 impl Queue {
     /// The group that has most to settle, and how much.
     pub fn most_behind(&self) -> Option<(&GroupName, u64)> {
-        let groups = self.groups.values().map(|group| (&group.name, group.pending.len()));
+        let groups =
+            self.groups.values().map(|group| (&group.name, group.pending.len() + group.unknown.len()));
         groups.max_by_key(|(_, pending)| *pending)
     }
 
@@ -32,34 +33,37 @@ impl Queue {
     /// The same of some messages in a range of offsets, so that nothing else waits for long: how many were settled, and
     /// where to go on.
     pub fn purge_some(&mut self, group: Option<GroupId>, offsets: Range<u64>) -> (u64, Option<u64>) {
-        let selected = |id: &&u32| group.is_none_or(|group| group.0 == **id);
-        if self.groups.keys().filter(selected).any(|&id| self.shared.pool.is_unlisted(id)) {
-            // What it is to be given is to be settled too.
+        let selected = |id: &u32| group.is_none_or(|group| group.0 == *id);
+        let ids: Vec<u32> = self.groups.keys().copied().filter(selected).collect();
+        let is_unknown = |id: &u32| self.groups[id].unknown.first_from(offsets.start).is_some();
+        let unlisted = if ids.iter().any(is_unknown) { self.is_listing() } else { false };
+        if unlisted || ids.iter().any(|&id| self.shared.pool.is_unlisted(id)) {
+            // What they are to be given is to be settled too. And what others are to be given is to be kept for them.
             self.list(&mut { self.at_once });
             return (0, Some(offsets.start));
         }
-        let Self { shared, groups, at_once, .. } = self;
-        let mut groups: Vec<&mut Group> =
-            groups.values_mut().filter(|known| group.is_none_or(|group| group.0 == known.id)).collect();
-        let staying = shared.pool.staying().0;
-        let (mut left, mut from, mut purged) = (*at_once, offsets.start, 0);
+        let staying = self.shared.pool.staying().0;
+        let (mut left, mut from, mut purged) = (self.at_once, offsets.start, 0);
         let next = loop {
-            let firsts = groups.iter().filter_map(|group| group.first_from(shared, from));
+            let firsts = ids.iter().filter_map(|id| self.groups[id].first_from(&self.shared, from));
             let first = firsts.min().filter(|first| *first < offsets.end);
             let Some(first) = first.filter(|_| left > 0) else { break first };
             // A piece in one group after the other: what is settled in a row is told in one event.
-            let things = groups.len() * if shared.config.fifo { THINGS_PER_MOVE } else { 1 };
+            let things = ids.len() * if self.shared.config.fifo { THINGS_PER_MOVE } else { 1 };
             let most = (left / things).max(1) as u64;
             let piece = first..offsets.end.min(first.saturating_add(most));
             let mut seen = 0;
-            for group in &mut groups {
-                let (settled, things) = group.purge(shared, piece.clone());
+            for group in &ids {
+                let Some(group) = self.groups.get_mut(group) else { continue };
+                let (settled, things) = group.purge(&mut self.shared, piece.clone());
                 (purged, seen) = (purged + settled, seen + things);
             }
-            left = left.saturating_sub(seen.max(1));
+            let unknown = self.purge_unknown(&ids, piece.clone());
+            purged += unknown;
+            left = left.saturating_sub(seen.max(1) + unknown as usize);
             from = piece.end;
         };
-        (if group.is_none() { staying - shared.pool.staying().0 } else { purged }, next)
+        (if group.is_none() { staying - self.shared.pool.staying().0 } else { purged }, next)
     }
 
     /// Lets up to `max` messages of the oldest group, `default` unless that was removed, leave that another queue has moved here and nobody has: back to
@@ -100,13 +104,16 @@ impl Queue {
         while self.is_listing() {
             self.list(&mut { self.at_once });
         }
-        let Some(group) = self.groups.get_mut(&group.0) else { return 0 };
-        let shared = &mut self.shared;
-        shared.go_on_living();
-        let ttl_ms = shared.config.ttl_ms;
+        if !self.groups.contains_key(&group.0) {
+            return 0;
+        }
+        self.shared.go_on_living();
+        let ttl_ms = self.shared.config.ttl_ms;
         let mut count = 0;
         let mut run = 0..0;
         for meta in pending {
+            let missing = self.missing(meta.offset);
+            let (Some(group), shared) = (self.groups.get_mut(&group.0), &mut self.shared) else { break };
             let is_over = meta.expires_with(ttl_ms) <= now_ms || self.dropped.contains(meta.offset);
             let is_there = group.first_from(shared, meta.offset) == Some(meta.offset);
             if is_over || is_there || meta.offset >= self.registered_to {
@@ -117,21 +124,42 @@ impl Queue {
                 run = meta.offset..meta.offset;
             }
             run.end += 1;
-            shared.pool.put(meta);
-            group.add(shared, meta.offset, now_ms);
             count += 1;
+            if group.misses_behind_others(meta.offset) {
+                // Those before it come first.
+                group.unknown.insert(meta.offset);
+                shared.pool.miss_from_now_on(meta);
+                continue;
+            }
+            shared.pool.bring_in(meta, missing);
+            shared.pool.put(meta);
+            let late = shared.pool.late(group.id).and_then(|late| late.listed.first());
+            if late.is_some_and(|late| late < meta.offset) {
+                shared.pool.join_late(group.id, meta.offset);
+            } else {
+                group.add(shared, meta.offset, now_ms);
+            }
         }
-        record_pending(shared, group.id, &run);
+        record_pending(&mut self.shared, group.0, &run);
         count
     }
 
     /// Appends up to `max` unsettled messages of a group from an offset on: offset, deliveries, state.
     pub fn peek(&self, group: GroupId, from: u64, max: usize, out: &mut Vec<(u64, u32, &'static str)>) {
         let Some(group) = self.groups.get(&group.0) else { return };
-        for offset in group.pending.from(from).take(max) {
+        let (mut known, mut unknown) =
+            (group.pending.from(from).peekable(), group.unknown.from(from).peekable());
+        let next = || match (known.peek(), unknown.peek()) {
+            (Some(first), Some(other)) if first < other => known.next(),
+            (_, Some(_)) => unknown.next(),
+            _ => known.next(),
+        };
+        for offset in std::iter::from_fn(next).take(max) {
             let count = group.entries.get(&offset).map_or(0, |entry| entry.count);
             let state = match group.state(offset) {
                 State::Idle if group.is_ready(&self.shared, offset) => "ready",
+                // As far as anybody knows.
+                State::Idle if group.unknown.contains(offset) => "ready",
                 State::Idle => "blocked",
                 State::Leased { .. } => "leased",
                 State::Delayed { .. } => "delayed",
@@ -144,15 +172,15 @@ impl Queue {
     /// Says how the queue is; all but its name, its settings, and who waits.
     pub fn info(&self, into: &mut Info) {
         let pool = &self.shared.pool;
-        into.messages = pool.len();
-        into.bytes = pool.bytes();
+        into.messages = pool.len() + pool.outside().len();
+        into.bytes = pool.bytes() + pool.outside().bytes();
         into.oldest_ms = pool.first().map(|(_, known)| known.timestamp_ms);
         into.duplicates = self.duplicates;
         into.groups = self
             .names
             .values()
             .filter_map(|id| self.groups.get(&id.0))
-            .map(|group| group.info(&self.shared))
+            .map(|group| group.info(&self.shared, self.unknown_of(group)))
             .collect();
     }
 
@@ -231,14 +259,16 @@ impl Group {
         (moved, None)
     }
 
-    fn info(&self, shared: &Shared) -> GroupInfo {
+    fn info(&self, shared: &Shared, unknown: u64) -> GroupInfo {
         let ready = self.ready.iter().map(crate::runs::Runs::len).sum::<u64>();
         let leaving = self.leaving.len() as u64;
         let others = ready + leaving + self.leased + self.delayed;
-        let first = self.pending.first().and_then(|offset| shared.pool.get(offset));
+        let first = self.pending.first().into_iter().chain(self.unknown.first()).min();
+        let first = first.and_then(|offset| shared.pool.get(offset));
         GroupInfo {
             name: self.name.to_string(),
-            ready,
+            // What is not known to it may turn out to be something else.
+            ready: ready + unknown,
             leased: self.leased,
             delayed: self.delayed,
             blocked: self.pending.len().saturating_sub(others),

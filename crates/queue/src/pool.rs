@@ -8,6 +8,7 @@ use std::ops::Range;
 use crate::expiry::{Era, Expiry};
 use crate::join::Late;
 use crate::meta::Meta;
+use crate::outside::Outside;
 use crate::runs::Runs;
 use crate::thin::thin;
 
@@ -20,11 +21,11 @@ pub(crate) struct Known {
     pub(crate) due_ms: u64,
     key: Option<NonZeroU64>,
     bytes: u32,
-    /// Groups that have not settled it.
+    /// Groups that know it and have not settled it.
     pending: u16,
-    /// Those of them that it does not leave.
+    /// Those of them that it does not leave, and groups that do not know it.
     staying: u16,
-    /// Those of them that have it leased, or that it leaves.
+    /// Those of the former that have it leased, or that it leaves, and groups that do not know it.
     held: u16,
     pub(crate) priority: u8,
     /// By which time to live it stands among those that expire.
@@ -58,9 +59,29 @@ pub(crate) struct Pool {
     free: Runs,
     /// What new groups are still to be given, by group: messages that stay here until then.
     late: BTreeMap<u32, Late>,
+    /// Those that no group knows and some have to settle: they are not here.
+    outside: Outside,
     bytes: u64,
-    staying: u64,
-    staying_bytes: u64,
+    staying: Size,
+}
+
+/// How many messages, and how large they are together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Size {
+    messages: u64,
+    bytes: u64,
+}
+
+impl Size {
+    fn add(&mut self, known: &Known) {
+        self.messages += 1;
+        self.bytes += u64::from(known.bytes);
+    }
+
+    fn subtract(&mut self, known: &Known) {
+        self.messages -= 1;
+        self.bytes -= u64::from(known.bytes);
+    }
 }
 
 impl Pool {
@@ -98,7 +119,12 @@ impl Pool {
 
     /// Messages, and their bytes, that some group has not settled and that do not leave there.
     pub(crate) fn staying(&self) -> (u64, u64) {
-        (self.staying, self.staying_bytes)
+        (self.staying.messages + self.outside.len(), self.staying.bytes + self.outside.bytes())
+    }
+
+    /// Messages that no group knows and some have to settle.
+    pub(crate) fn outside(&self) -> &Outside {
+        &self.outside
     }
 
     pub(crate) fn get(&self, offset: u64) -> Option<&Known> {
@@ -164,13 +190,14 @@ impl Pool {
     }
 
     /// Whether something is remembered, by what it is.
-    pub(crate) fn unfinished(&self) -> [(&'static str, bool); 5] {
+    pub(crate) fn unfinished(&self) -> [(&'static str, bool); 6] {
         [
             ("messages", !self.messages.is_empty()),
             ("times to live", self.expiry.first().is_some()),
             ("messages that nobody has", !self.free.is_empty()),
             ("messages for new groups", !self.late.is_empty()),
-            ("sizes", (self.bytes, self.staying, self.staying_bytes) != (0, 0, 0)),
+            ("messages that no group knows", (self.outside.len(), self.outside.bytes()) != (0, 0)),
+            ("sizes", (self.bytes, self.staying) != (0, Size::default())),
         ]
     }
 
@@ -251,10 +278,58 @@ impl Pool {
         first.is_some()
     }
 
-    /// What was lost is given to nobody.
-    pub(crate) fn lose_late(&mut self, offsets: &Range<u64>) {
-        self.late.values_mut().for_each(|late| late.listed.remove_range(offsets.clone()));
-        self.late.retain(|_, late| !late.is_empty());
+    // --- groups that do not know what they have to settle
+
+    /// A group has a message to settle that is here, and is not to know it for now.
+    pub(crate) fn miss(&mut self, offset: u64) {
+        let Some(known) = self.messages.get_mut(&offset) else { return };
+        known.staying += 1;
+        if known.staying == 1 {
+            self.staying.add(known);
+        }
+        self.hold(offset);
+    }
+
+    /// The same of one that may be outside.
+    pub(crate) fn miss_from_now_on(&mut self, meta: &Meta) {
+        if self.messages.contains_key(&meta.offset) {
+            self.miss(meta.offset);
+        } else {
+            self.outside.insert(meta.offset, meta.bytes);
+        }
+    }
+
+    /// A group that missed it is to know it, or has not to settle it.
+    pub(crate) fn miss_no_more(&mut self, offset: u64) {
+        self.stay_no_more(offset);
+        self.let_go(offset);
+    }
+
+    /// The same of all that are here of a range: how many these are.
+    pub(crate) fn miss_none(&mut self, range: Range<u64>) -> usize {
+        let here: Vec<u64> = self.messages.range(range).map(|(&offset, _)| offset).collect();
+        for &offset in &here {
+            self.miss_no_more(offset);
+        }
+        here.len()
+    }
+
+    /// Where so many of those end that are here of a range.
+    pub(crate) fn end_of(&self, range: Range<u64>, most: usize) -> u64 {
+        self.messages.range(range.clone()).nth(most).map_or(range.end, |(&offset, _)| offset)
+    }
+
+    /// No group has these to settle that no group knows.
+    pub(crate) fn forget_outside(&mut self, offsets: &Runs) {
+        offsets.runs().for_each(|run| self.outside.remove_range(run));
+    }
+
+    /// A message that may be outside is to be known, and so many groups miss it.
+    pub(crate) fn bring_in(&mut self, meta: &Meta, missing: usize) {
+        if self.outside.take(meta.offset, meta.bytes) {
+            self.put(meta);
+            (0..missing).for_each(|_| self.miss(meta.offset));
+        }
     }
 
     // --- what groups make of messages
@@ -265,8 +340,7 @@ impl Pool {
         known.pending += 1;
         known.staying += 1;
         if known.staying == 1 {
-            self.staying += 1;
-            self.staying_bytes += u64::from(known.bytes);
+            self.staying.add(known);
         }
     }
 
@@ -296,8 +370,7 @@ impl Pool {
         let Some(known) = self.messages.get_mut(&offset) else { return };
         known.staying -= 1;
         if known.staying == 0 {
-            self.staying -= 1;
-            self.staying_bytes -= u64::from(known.bytes);
+            self.staying.subtract(known);
         }
     }
 
@@ -318,7 +391,8 @@ impl Pool {
         if known.pending == 0 && !is_late {
             self.bytes -= u64::from(known.bytes);
             self.expiry.remove(offset, known);
-            there.remove();
+            let gone = there.remove();
+            self.see_off(offset, &gone);
         } else if known.held == 0 {
             self.free.insert(offset);
         }
@@ -336,6 +410,7 @@ impl Pool {
         thin(&mut self.messages, most);
         self.expiry.thin(most);
         self.free.thin(most);
+        self.outside.thin(most);
     }
 
     fn forget(&mut self, offset: u64) {
@@ -344,7 +419,8 @@ impl Pool {
         self.forget_if_settled(offset);
     }
 
-    fn forget_if_settled(&mut self, offset: u64) {
+    /// Forgets it if no group that knows it has to settle it, and none is to be given it.
+    pub(crate) fn forget_if_settled(&mut self, offset: u64) {
         let Some(known) = self.messages.get(&offset) else { return };
         if known.pending > 0 || self.is_late(offset) {
             return;
@@ -352,6 +428,16 @@ impl Pool {
         self.bytes -= u64::from(known.bytes);
         self.expiry.remove(offset, known);
         self.free.remove(offset);
-        self.messages.remove(&offset);
+        if let Some(gone) = self.messages.remove(&offset) {
+            self.see_off(offset, &gone);
+        }
+    }
+
+    /// A message is here no more, since no group knows it that has not settled it.
+    fn see_off(&mut self, offset: u64, gone: &Known) {
+        if gone.staying > 0 {
+            self.staying.subtract(gone);
+            self.outside.insert(offset, gone.bytes);
+        }
     }
 }

@@ -108,7 +108,8 @@ impl Group {
         let range = range.start..end;
         recorder.record(&Event::Settled { group, offsets: range.clone() });
         let late = late.into_iter().flat_map(|late| late.runs_within(range.clone()));
-        for offsets in self.pending.runs_within(range.clone()).chain(late) {
+        let unknown = self.unknown.runs_within(range.clone());
+        for offsets in self.pending.runs_within(range.clone()).chain(unknown).chain(late) {
             recorder.record(&Event::Pending { group, offsets });
         }
         for (&offset, entry) in self.entries.range(range.clone()).filter(|(_, entry)| entry.count > 0) {

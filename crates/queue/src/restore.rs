@@ -16,11 +16,15 @@ impl Queue {
     /// They are no such bytes, or those of a newer version. The queue is of no use then.
     pub fn replay(&mut self, events: &[u8]) -> Result<(), Malformed> {
         let mut reader = Reader::new(events)?;
+        self.groups.values_mut().for_each(Group::turn_round);
         while let Some(event) = reader.next()? {
             self.replay_event(&event)?;
         }
         self.restored_to = self.shared.recorder.said();
-        self.groups.values_mut().for_each(Group::all_durable);
+        for group in self.groups.values_mut() {
+            group.all_durable();
+            group.turn_round();
+        }
         Ok(())
     }
 
@@ -132,9 +136,15 @@ impl Queue {
 }
 
 impl Group {
-    /// Forgets offsets that are no messages any more.
+    /// What is pending by its events is not known before it is registered.
+    fn turn_round(&mut self) {
+        std::mem::swap(&mut self.pending, &mut self.unknown);
+    }
+
+    /// Forgets offsets that are no messages any more, none of which the pool knows.
     pub(crate) fn forget(&mut self, offsets: Range<u64>) {
         self.pending.remove_range(offsets.clone());
+        self.unknown.remove_range(offsets.clone());
         while let Some((&offset, _)) = self.entries.range(offsets.clone()).next() {
             self.stay(offset);
             self.entries.remove(&offset);
@@ -186,7 +196,8 @@ impl Group {
     fn snapshot(&self, late: Option<&Late>, recorder: &mut Recorder) {
         let group = self.id;
         recorder.record(&Event::Group { group, name: &self.name, last_number: self.last_number });
-        for offsets in self.pending.runs().chain(late.into_iter().flat_map(|late| late.listed.runs())) {
+        let late = late.into_iter().flat_map(|late| late.listed.runs());
+        for offsets in self.pending.runs().chain(self.unknown.runs()).chain(late) {
             recorder.record(&Event::Pending { group, offsets });
         }
         for (&offset, entry) in self.entries.iter().filter(|(_, entry)| entry.count > 0) {

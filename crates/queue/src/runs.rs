@@ -50,6 +50,11 @@ impl Runs {
         first.or_else(|| (!self.is_empty()).then_some(self.last.start))
     }
 
+    /// The run that it is in.
+    pub(crate) fn first_run(&self) -> Option<Range<u64>> {
+        self.runs().next()
+    }
+
     /// The lowest one that is not below `from`.
     pub(crate) fn first_from(&self, from: u64) -> Option<u64> {
         if self.contains(from) { Some(from) } else { self.run_from(from).map(|run| run.start) }

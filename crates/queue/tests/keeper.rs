@@ -41,9 +41,14 @@ impl World {
 
     /// Another keeper, that begins with what is in the logs.
     fn again(&mut self) -> Keeper {
+        self.again_with(Tuning::default())
+    }
+
+    fn again_with(&mut self, tuning: Tuning) -> Keeper {
         let (config, to) = (Config::default(), self.store.status(self.messages).committed);
         let mut again =
             Keeper::open(&mut self.store, "state", self.messages, Durability::Os, config, nothing).unwrap();
+        again.tune(tuning);
         while again.register(&mut self.store, to, 1_000, BatchHeader::is_control).unwrap() {}
         again
     }
@@ -84,7 +89,10 @@ impl World {
     }
 
     fn take_with(&mut self, max: usize, verdict: Verdict) -> Vec<String> {
-        let group = GroupId::DEFAULT;
+        self.take_as(GroupId::DEFAULT, max, verdict)
+    }
+
+    fn take_as(&mut self, group: GroupId, max: usize, verdict: Verdict) -> Vec<String> {
         let taking = Taking { group, consumer: 1, max, bytes_max: usize::MAX, lease_ms: None };
         let mut texts = Vec::new();
         let mut receipts = Vec::new();
@@ -271,4 +279,125 @@ fn deliveries_are_counted_wherever_the_process_ends() {
         }
     }
     assert!(noted > 50 && written > 0, "{noted}, {written}");
+}
+
+/// So few that groups fall behind soon.
+const FEW: Tuning = Tuning { at_once: 10, known_max: 20, snapshot_bytes: 200, waste_bytes: 64 * 1024 * 1024 };
+
+impl World {
+    /// With a group besides, which takes whatever comes.
+    fn with_fast_group() -> (Self, GroupId) {
+        let mut world = Self::new();
+        world.keeper.tune(FEW);
+        let fast = world.keeper.open_group(&"fast".into(), 1_000).unwrap();
+        (world, fast)
+    }
+
+    /// Lets messages come in batches, each of which the fast group has before the next one comes.
+    fn pass_through(&mut self, fast: GroupId, numbers: std::ops::Range<usize>) {
+        let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+        for batch in numbers.chunks(7) {
+            let texts: Vec<&str> = batch.iter().map(String::as_str).collect();
+            self.append(&texts, true);
+            self.register();
+            self.go_on();
+            assert_eq!(self.take_as(fast, 100, Verdict::Ack), texts);
+            self.go_on();
+        }
+    }
+
+    /// What whoever has a keeper does now and then.
+    fn go_on(&mut self) {
+        while self.keeper.learn(&mut self.store, 1_000).unwrap() {}
+        self.keeper.tend(1_000);
+        self.keep();
+        if let Some(to) = self.keeper.take_trim(&mut self.store, u64::MAX) {
+            self.store.truncate_prefix(self.messages, to).unwrap();
+        }
+    }
+
+    fn crash(&mut self) {
+        self.keep();
+        self.keeper = self.again_with(FEW);
+    }
+}
+
+#[test]
+fn a_group_that_settles_nothing_holds_up_no_other_and_gets_all_in_order_in_the_end() {
+    let (mut world, fast) = World::with_fast_group();
+    world.pass_through(fast, 0..300);
+    let slow = GroupId::DEFAULT;
+    assert!(world.keeper.queue().unknown(slow) > 270, "{}", world.keeper.queue().unknown(slow));
+    world.crash();
+    assert!(world.keeper.queue().unknown(slow) > 270, "{}", world.keeper.queue().unknown(slow));
+    world.pass_through(fast, 300..400);
+    let mut info = mainstem_queue::Info::default();
+    world.keeper.info(&mut info);
+    let ready = info.groups.iter().map(|group| (group.name.as_str(), group.ready)).collect::<Vec<_>>();
+    assert_eq!((info.messages, ready), (400, vec![("default", 400), ("fast", 0)]));
+    assert_eq!(seen(&world.keeper), (0..400).map(|offset| (offset, 0)).collect::<Vec<_>>());
+    let mut taken = Vec::new();
+    for round in 0.. {
+        let texts = world.take(3);
+        if texts.is_empty() {
+            break;
+        }
+        taken.extend(texts);
+        world.go_on();
+        if round % 50 == 49 {
+            world.crash();
+        }
+        if round == 20 {
+            // It is on its way, and the other one has no more to wait than before.
+            world.pass_through(fast, 400..450);
+        }
+    }
+    assert_eq!(taken, (0..450).map(|number| number.to_string()).collect::<Vec<_>>());
+    world.go_on();
+    world.keep();
+    assert_eq!(world.keeper.queue().unfinished(), [] as [&str; 0]);
+    assert!(!world.keeper.queue().is_crowded() && !world.keeper.queue().is_behind());
+}
+
+#[test]
+fn what_a_group_does_not_know_may_be_copied_and_go_from_the_disk() {
+    let (mut world, fast) = World::with_fast_group();
+    world.keeper.tune(Tuning { waste_bytes: 0, ..FEW });
+    let slow = GroupId::DEFAULT;
+    // One that the slow group has for long, and 200 that it settles.
+    world.append(&["first"], true);
+    world.register();
+    world.take_as(fast, 1, Verdict::Ack);
+    let taking =
+        Taking { group: slow, consumer: 7, max: 1, bytes_max: usize::MAX, lease_ms: Some(1_000_000) };
+    let mut first = None;
+    world.keeper.lease(&mut world.store, &taking, 1_000, |delivery| first = Some(delivery.receipt)).unwrap();
+    world.append(&["x"; 200], true);
+    world.register();
+    for group in [fast, slow] {
+        assert_eq!(world.take_as(group, 300, Verdict::Ack).len(), 200);
+    }
+    // Thirty more, not all of which it knows: all of these are in front of what is settled.
+    world.pass_through(fast, 0..30);
+    assert!(world.keeper.queue().unknown(slow) > 0);
+    (0..9).for_each(|_| world.go_on());
+    let (start, first_unknown) =
+        (world.store.status(world.messages).start, world.keeper.queue().first_unknown(slow, 0));
+    assert!(first_unknown.is_some_and(|first| first < start), "{first_unknown:?} is copied, {start}");
+    let settlement = Settlement { receipt: first.unwrap(), verdict: Verdict::Ack };
+    world.keeper.settle(slow, &settlement, 1_000, 0).unwrap();
+    let mut taken = Vec::new();
+    while taken.len() < 30 {
+        if taken.len() == 20 {
+            assert!(world.keeper.queue().unknown(slow) == 0, "it has learnt of all by now");
+            world.crash();
+        }
+        let texts = world.take(4);
+        assert!(!texts.is_empty(), "{taken:?}");
+        taken.extend(texts);
+        world.go_on();
+    }
+    assert_eq!(taken, (0..30).map(|number| number.to_string()).collect::<Vec<_>>());
+    world.keep();
+    assert_eq!(world.keeper.queue().unfinished(), [] as [&str; 0]);
 }

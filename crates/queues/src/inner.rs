@@ -135,6 +135,8 @@ impl Inner {
         let to = self.store.status(one.messages).committed;
         while one.keeper.register(&mut self.store, to, now_ms, BatchHeader::is_control)? {}
         one.sent.registered(one.keeper.queue().registered_to());
+        // Groups that are behind are told of some more messages with each look.
+        one.keeper.learn(&mut self.store, now_ms)?;
         Ok(())
     }
 

@@ -105,15 +105,17 @@ struct Open {
     due_ms: Option<u64>,
     /// It cannot be read, and that has been said.
     is_unreadable: bool,
-    /// Messages wait to be registered until others are settled, and that has been said when so many were not.
+    /// A group is so far behind that it, or all groups, wait for later messages until others are settled, and that has been
+    /// said when it had so many to settle.
     crowd_told: Option<u64>,
 }
 
 impl Open {
-    /// Says once which group holds up all others, when there is more than the queue knows at a time.
+    /// Says once which group is furthest behind, when there is more than the queue knows at a time.
     fn tell_crowd(&mut self) {
         let queue = self.keeper.queue();
-        if !queue.is_crowded() && self.crowd_told.is_none() {
+        let (is_crowded, is_behind) = (queue.is_crowded(), queue.is_behind());
+        if !is_crowded && !is_behind && self.crowd_told.is_none() {
             return;
         }
         let Some((group, pending)) = queue.most_behind() else { return };
@@ -123,8 +125,9 @@ impl Open {
             Some(_) => {}
             None => {
                 let name = &self.topic.name;
+                let whom = if is_crowded { "all groups" } else { "this group" };
                 log::warn!(
-                    "queue {name}: group {group} has {pending} messages to settle; later ones wait, for all groups"
+                    "queue {name}: group {group} has {pending} messages to settle; later ones wait, for {whom}"
                 );
                 self.crowd_told = Some(pending);
             }
@@ -346,7 +349,9 @@ impl Shard {
         if !self.fill_gap(io, id) {
             return false;
         }
-        let has_more = match self.register_messages(io, id) {
+        let registered = self.register_messages(io, id);
+        let told = registered.and_then(|has_more| Ok(self.teach_groups(io, id)? || has_more));
+        let has_more = match told {
             Ok(has_more) => {
                 if let Some(open) = self.queues.open.get_mut(&id) {
                     open.is_unreadable = false;
@@ -380,7 +385,10 @@ impl Shard {
         self.depart(io, id);
         self.answer_kept_of_queue(io, id);
         self.note_due(io, id);
-        let goes_on = |open: &Open| open.has_chores() || open.keeper.queue().is_busy();
+        let goes_on = |open: &Open| {
+            let queue = open.keeper.queue();
+            open.has_chores() || queue.is_busy() || !open.is_unreadable && queue.learns_from().is_some()
+        };
         has_more || self.queues.open.get(&id).is_some_and(goes_on)
     }
 
@@ -411,6 +419,12 @@ impl Shard {
             }
         }
         Ok(true)
+    }
+
+    /// Tells groups that are behind of some more messages. Returns whether they can be told of others at once.
+    fn teach_groups(&mut self, io: &Io<'_, Mail>, id: PartitionId) -> Result<bool, Error> {
+        let Some(open) = self.queues.open.get_mut(&id).filter(|open| open.is_ready) else { return Ok(false) };
+        open.keeper.learn(&mut *self.stores[open.store].store, io.clock.unix_ms)
     }
 
     /// Takes note of when something will be due by itself.

@@ -69,6 +69,9 @@ impl Group {
         while let Some((_, number)) = self.sealed.pop_front_if(|sealed| sealed.0 <= flush) {
             self.durable_to = number;
         }
+        if self.learns_behind <= flush {
+            self.learns_behind = 0;
+        }
     }
 
     /// All numbers so far are durable.

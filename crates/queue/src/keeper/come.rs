@@ -194,6 +194,6 @@ impl Keeper {
     }
 }
 
-fn log_unreadable(header: &BatchHeader) {
+pub(super) fn log_unreadable(header: &BatchHeader) {
     log::error!("a queue passes over a batch at offset {} that cannot be read", header.base_offset);
 }

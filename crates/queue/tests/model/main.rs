@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestError, TestRunner};
 use world::{Fault, World};
 
-fn run(config: Config, ops: &[Op], fault: Fault) -> Result<World, TestCaseError> {
-    let mut world = World::new(config, fault);
+fn run(config: Config, known_max: u64, ops: &[Op], fault: Fault) -> Result<World, TestCaseError> {
+    let mut world = World::new(config, known_max, fault);
     for op in ops {
         world.apply(op).map_err(|broken| TestCaseError::fail(format!("{op:?}: {broken}")))?;
     }
@@ -25,19 +25,39 @@ proptest! {
 
     #[test]
     fn a_queue_does_what_a_simple_one_does(config in ops::config(), ops in ops::ops(150)) {
-        run(config, &ops, Fault::None)?.come_to_rest().map_err(TestCaseError::fail)?;
+        let world = run(config, ops::EVERYTHING, &ops, Fault::None)?;
+        world.come_to_rest().map_err(TestCaseError::fail)?;
+    }
+
+    #[test]
+    fn a_queue_with_groups_that_are_behind_does_what_a_simple_one_does(
+        config in ops::config(),
+        known_max in ops::known_max(),
+        ops in ops::ops_of_slow_groups(200),
+    ) {
+        let world = run(config, known_max, &ops, Fault::None)?;
+        world.come_to_rest().map_err(TestCaseError::fail)?;
     }
 }
 
 /// Runs a queue in a world with a fault until a rule is broken; says which.
 fn find(fault: Fault, pairs: &[(&str, &str)]) -> String {
+    find_among(fault, pairs, ops::EVERYTHING, &ops::ops(100))
+}
+
+fn find_among(
+    fault: Fault,
+    pairs: &[(&str, &str)],
+    known_max: u64,
+    ops: &impl Strategy<Value = Vec<Op>>,
+) -> String {
     let runs = Runs { cases: 20_000, max_shrink_iters: 0, failure_persistence: None, ..Runs::default() };
     let config = Config::from_pairs(pairs.iter().copied()).expect("they are settings");
     let found = TestRunner::new_with_rng(
         runs,
         proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
     )
-    .run(&ops::ops(100), |ops| run(config.clone(), &ops, fault).map(drop));
+    .run(ops, |ops| run(config.clone(), known_max, &ops, fault).map(drop));
     match found {
         Err(TestError::Fail(reason, _)) => reason.message().to_owned(),
         other => panic!("{fault:?} was not found: {other:?}"),
@@ -78,6 +98,12 @@ fn that_a_duplicate_is_delivered_is_found() {
 fn that_a_part_of_a_snapshot_is_lost_is_found() {
     let found = find(Fault::LosesParts, &[("lease-ms", "100"), ("fifo", "false")]);
     assert!(found.contains("pending"), "{found}");
+}
+
+#[test]
+fn that_a_group_is_not_told_of_a_message_again_is_found() {
+    let found = find_among(Fault::Withholds, &[("lease-ms", "100")], 4, &ops::ops_of_slow_groups(100));
+    assert!(found.contains("withheld"), "{found}");
 }
 
 #[test]

@@ -50,6 +50,10 @@ pub(crate) struct Group {
     pub(crate) messages: BTreeMap<u64, Message>,
     /// What it is still to be given, which was there before it or came since.
     pub(crate) late: BTreeSet<u64>,
+    /// What it has to settle and does not know.
+    pub(crate) unknown: BTreeMap<u64, Message>,
+    /// It learns nothing until this flush is durable, if it is not 0.
+    learns_behind: u64,
     /// Whether there may be nothing of that in spite of what the queue has still to look at.
     pub(crate) is_new: bool,
     last_number: u64,
@@ -105,13 +109,15 @@ impl Naive {
         self.life = life;
     }
 
-    /// After a crash that left this much, with the messages that are still in the log.
+    /// After a crash that left this much, with the messages that are still in the log. `is_unknown` says of which a group
+    /// does not know then.
     pub(crate) fn made_again(
         &self,
         config: &Config,
         log: &BTreeMap<u64, Meta>,
         to: u64,
         now_ms: u64,
+        is_unknown: impl Fn(&str, u64) -> bool,
     ) -> Self {
         let mut again = self.clone();
         again.config = config.clone();
@@ -121,6 +127,8 @@ impl Naive {
         for group in &mut again.groups {
             group.messages.clear();
             group.late.clear();
+            group.unknown.clear();
+            group.learns_behind = 0;
             group.is_new = false;
             group.awaiting.clear();
             group.turning.clear();
@@ -129,17 +137,22 @@ impl Naive {
         }
         for (&offset, meta) in log {
             if offset >= self.registered_to {
-                again.register(meta, now_ms);
+                again.register(meta, now_ms, |group| is_unknown(group, offset));
                 continue;
             }
             again.metas.insert(offset, meta.clone());
             for at in 0..again.groups.len() {
                 let group = &self.groups[at];
                 let late = group.late.contains(&offset).then_some(&NEW);
-                let Some(old) = group.messages.get(&offset).or(late) else { continue };
+                let here = group.messages.get(&offset).or(group.unknown.get(&offset));
+                let Some(old) = here.or(late) else { continue };
                 let mut message = old.clone();
                 if !matches!(message.state, State::Leaving { .. }) {
                     message.state = State::Idle;
+                }
+                if is_unknown(&group.name, offset) {
+                    again.groups[at].unknown.insert(offset, message);
+                    continue;
                 }
                 again.groups[at].messages.insert(offset, message.clone());
                 let is_spent = again.is_spent(message.count) && message.not_before_ms <= now_ms;
@@ -213,7 +226,8 @@ impl Naive {
 
     // --- what goes in and out
 
-    pub(crate) fn register(&mut self, meta: &Meta, now_ms: u64) {
+    /// `is_unknown` says which groups do not know it.
+    pub(crate) fn register(&mut self, meta: &Meta, now_ms: u64, is_unknown: impl Fn(&str) -> bool) {
         self.registered_to = meta.offset + 1;
         let is_duplicate = match (&meta.moved_by, &meta.dedup_id) {
             (Some((who, number)), _) => {
@@ -240,7 +254,9 @@ impl Naive {
         }
         self.metas.insert(meta.offset, meta.clone());
         for group in &mut self.groups {
-            if group.late.is_empty() {
+            if is_unknown(&group.name) {
+                group.unknown.insert(meta.offset, NEW);
+            } else if group.late.is_empty() {
                 group.messages.insert(meta.offset, NEW);
             } else {
                 group.late.insert(meta.offset);
@@ -284,14 +300,42 @@ impl Naive {
     /// Whether some group has not settled a message, or is still to be given it.
     fn is_there(&self, offset: u64) -> bool {
         let mut all = self.all_groups();
-        all.any(|group| group.messages.contains_key(&offset) || group.late.contains(&offset))
+        all.any(|group| {
+            let is_known = group.messages.contains_key(&offset) || group.late.contains(&offset);
+            is_known || group.unknown.contains_key(&offset)
+        })
+    }
+
+    /// Whether some group does not know a message that it has to settle.
+    fn is_missed(&self, offset: u64) -> bool {
+        self.all_groups().any(|group| group.unknown.contains_key(&offset))
+    }
+
+    /// A group knows a message from now on.
+    pub(crate) fn learn(&mut self, at: usize, offset: u64, now_ms: u64) {
+        let Some(message) = self.groups[at].unknown.remove(&offset) else { return };
+        let count = message.count;
+        let is_spent = self.is_spent(count) && message.not_before_ms <= now_ms;
+        self.groups[at].messages.insert(offset, message);
+        if is_spent {
+            self.depart(at, offset, Reason::MaxDeliveries, now_ms);
+        } else if self.has_expired(offset, now_ms) {
+            self.depart(at, offset, Reason::Expired, now_ms);
+        }
+        self.settle_down(now_ms);
+    }
+
+    /// A group does not know a message that it is still to be given.
+    pub(crate) fn miss_late(&mut self, at: usize, offset: u64) {
+        self.groups[at].late.remove(&offset);
+        self.groups[at].unknown.insert(offset, NEW);
     }
 
     /// Messages that do not leave everywhere, and their bytes.
     fn staying(&self) -> (u64, u64) {
         let stays = |offset: &u64| {
             let mut states = self.all_groups().filter_map(|group| group.messages.get(offset));
-            states.any(|message| !matches!(message.state, State::Leaving { .. }))
+            states.any(|message| !matches!(message.state, State::Leaving { .. })) || self.is_missed(*offset)
         };
         let staying = self.metas.iter().filter(|(offset, _)| stays(offset));
         staying.fold((0, 0), |(count, bytes), (_, meta)| (count + 1, bytes + u64::from(meta.bytes)))
@@ -311,6 +355,7 @@ impl Naive {
             let is_free = |offset: &u64| {
                 let mut states = self.all_groups().filter_map(|group| group.messages.get(offset));
                 self.is_there(*offset)
+                    && !self.is_missed(*offset)
                     && states.all(|message| matches!(message.state, State::Idle | State::Delayed { .. }))
             };
             let Some(oldest) = self.metas.keys().copied().find(is_free) else { return };
@@ -411,6 +456,15 @@ impl Naive {
     pub(crate) fn settle(&mut self, at: usize, settlement: Settlement, now_ms: u64, random: u32) -> bool {
         let Receipt { offset, count, life } = settlement.receipt;
         let is_it = |message: &&Message| (message.count, message.life) == (count, life) && count > 0;
+        if self.groups[at].unknown.get(&offset).as_ref().is_some_and(is_it) {
+            let is_acked = settlement.verdict == Verdict::Ack;
+            if is_acked {
+                self.groups[at].unknown.remove(&offset);
+                self.groups[at].learns_behind = self.flushed + 1;
+                self.groups[at].counters.acked += 1;
+            }
+            return is_acked;
+        }
         let message = self.groups[at].messages.get(&offset).filter(is_it);
         let Some(message) = message.cloned() else { return false };
         let (is_leased, is_idle) =
@@ -527,6 +581,9 @@ impl Naive {
         self.durable = flush;
         for group in &mut self.groups {
             group.awaiting.retain(|awaiting| awaiting.flush > flush);
+            if group.learns_behind <= flush {
+                group.learns_behind = 0;
+            }
         }
         self.settle_down(now_ms);
     }
@@ -580,6 +637,7 @@ impl Naive {
                     .filter(|(_, message)| !matches!(message.state, State::Leaving { .. }));
                 fresh.late.extend(staying.map(|(&offset, _)| offset));
                 fresh.late.extend(&group.late);
+                fresh.late.extend(group.unknown.keys());
             }
         }
         self.groups.push(fresh);
@@ -625,7 +683,21 @@ impl Naive {
             let messages = self.groups[at].messages.iter();
             let staying = messages.filter(|(_, message)| !matches!(message.state, State::Leaving { .. }));
             let offsets: Vec<u64> = staying.map(|(&offset, _)| offset).collect();
-            let late = std::mem::take(&mut self.groups[at].late);
+            let mut late = std::mem::take(&mut self.groups[at].late);
+            let unknown = std::mem::take(&mut self.groups[at].unknown);
+            let first = unknown.keys().next().copied();
+            let (first, is_last) = (first.unwrap_or(u64::MAX), self.groups[at].learns_behind > 0);
+            if !unknown.is_empty() {
+                self.groups[at].learns_behind = self.flushed + 1;
+            }
+            // What comes behind those that it does not know it does not know either.
+            let last = self.groups[at].messages.keys().last().copied().unwrap_or(0);
+            let before = late.len();
+            late.retain(|offset| *offset < first && !(is_last && *offset > last));
+            if late.len() < before {
+                self.groups[at].learns_behind = self.flushed + 1;
+            }
+            purged += (unknown.len() + before - late.len()) as u64;
             for &offset in &late {
                 self.groups[at].messages.insert(offset, NEW);
             }
@@ -715,6 +787,11 @@ impl Naive {
                 .is_some_and(|first| matches!(first.state, State::Leaving { reason: Reason::Redriven, .. }))
     }
 
+    /// Deliveries from here on have other receipts.
+    pub(crate) fn live_on(&mut self) {
+        self.life += 1;
+    }
+
     pub(crate) fn replay_from(&mut self, at: usize, metas: &[Meta], now_ms: u64) -> u64 {
         self.life += 1;
         let mut again = 0;
@@ -723,14 +800,25 @@ impl Naive {
                 || meta.offset >= self.registered_to
                 || self.dropped.contains(&meta.offset);
             let group = &self.groups[at];
-            if !is_over && !group.messages.contains_key(&meta.offset) && !group.late.contains(&meta.offset) {
+            let is_known = group.messages.contains_key(&meta.offset) || group.late.contains(&meta.offset);
+            if !is_over && !is_known && !group.unknown.contains_key(&meta.offset) {
                 self.metas.insert(meta.offset, meta.clone());
+                again += 1;
+                let is_last = group.messages.range(meta.offset..).next().is_none();
+                let is_behind = group.unknown.range(..meta.offset).next().is_some();
+                if is_behind || group.learns_behind > 0 && is_last {
+                    self.groups[at].unknown.insert(meta.offset, NEW);
+                    continue;
+                }
+                if group.late.first().is_some_and(|late| *late < meta.offset) {
+                    self.groups[at].late.insert(meta.offset);
+                    continue;
+                }
                 self.groups[at].messages.insert(meta.offset, NEW);
                 if self.key(at, meta.offset).is_some() {
                     self.groups[at].awaiting.retain(|awaiting| awaiting.offset != meta.offset);
                 }
                 self.settle_down(now_ms);
-                again += 1;
             }
         }
         again
@@ -738,7 +826,8 @@ impl Naive {
 
     pub(crate) fn needed_from(&self) -> u64 {
         let firsts = |group: &'_ Group| {
-            let firsts = [group.messages.keys().next().copied(), group.late.first().copied()];
+            let firsts = [group.messages.keys().next(), group.late.first(), group.unknown.keys().next()];
+            let firsts = firsts.map(Option::<&u64>::copied);
             firsts.into_iter().flatten().min()
         };
         self.groups.iter().filter_map(firsts).min().unwrap_or(self.registered_to)
@@ -757,6 +846,8 @@ impl Group {
             name: name.into(),
             messages: BTreeMap::new(),
             late: BTreeSet::new(),
+            unknown: BTreeMap::new(),
+            learns_behind: 0,
             is_new: true,
             last_number,
             taken_to: 0,

@@ -5,6 +5,9 @@ use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 
+/// More than there ever is.
+pub(crate) const EVERYTHING: u64 = 1_000_000;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Headers {
     pub(crate) key: Option<u64>,
@@ -19,8 +22,12 @@ pub(crate) struct Headers {
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Append(Headers),
+    /// So many messages at once, of two keys, that are registered.
+    Burst(usize),
     Gap,
     Register(usize),
+    /// Groups that are behind are told of so many messages.
+    Learn(usize),
     /// The last `unread` of them are taken back at once.
     Lease {
         group: usize,
@@ -28,6 +35,11 @@ pub(crate) enum Op {
         max: usize,
         lease_ms: Option<u64>,
         unread: usize,
+    },
+    /// A group's consumer takes up to so many and acknowledges them.
+    Consume {
+        group: usize,
+        max: usize,
     },
     Settle {
         which: usize,
@@ -111,6 +123,11 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
     )
 }
 
+/// How many messages a queue wants to know at once.
+pub(crate) fn known_max() -> impl Strategy<Value = u64> {
+    3..16_u64
+}
+
 fn headers() -> impl Strategy<Value = Headers> {
     let who = weighted(0.15, (0..2_u8, 1..8_u64));
     let when = (weighted(0.2, 1..100_u64), weighted(0.2, 1..200_u64));
@@ -182,4 +199,22 @@ fn op() -> impl Strategy<Value = Op> {
 
 pub(crate) fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
     vec(op(), 1..most)
+}
+
+/// What makes some groups fall behind, and lets them learn.
+fn op_of_slow_groups() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => (1..5_usize).prop_map(Op::Burst),
+        8 => (0..3_usize, 1..8_usize).prop_map(|(group, max)| Op::Consume { group, max }),
+        8 => (1..5_usize).prop_map(Op::Learn),
+        2 => (0..3_usize, 1..6_usize).prop_map(|(group, at_once)| Op::OpenGroup { group, at_once }),
+        1 => weighted(0.5, 0..3_usize).prop_map(Op::Purge),
+        1 => (0..3_usize, 0..60_u64, 1..10_u64).prop_map(|(group, from, len)| Op::Replay { group, from, len }),
+        1 => (0..4_usize, any::<bool>()).prop_map(|(kept, by_snapshot)| Op::Crash { kept, by_snapshot }),
+    ]
+}
+
+/// The same where there are slow groups.
+pub(crate) fn ops_of_slow_groups(most: usize) -> impl Strategy<Value = Vec<Op>> {
+    vec(prop_oneof![op(), op_of_slow_groups()], 1..most)
 }

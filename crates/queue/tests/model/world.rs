@@ -7,7 +7,7 @@ use mainstem_queue::{
 };
 
 use crate::naive::{Naive, State};
-use crate::ops::{Headers, Op};
+use crate::ops::{EVERYTHING, Headers, Op};
 use crate::rules::{Broken, Rules};
 
 mod rest;
@@ -32,6 +32,8 @@ pub(crate) enum Fault {
     LosesParts,
     /// A queue that is made again is told that it has lived before.
     LivesOn,
+    /// A message is not told to groups that are to learn of it.
+    Withholds,
 }
 
 struct Batch {
@@ -56,6 +58,7 @@ pub(crate) struct World {
     rules: Rules,
     fault: Fault,
     config: Config,
+    known_max: u64,
     now_ms: u64,
     /// What the log has, and where it ends.
     log: BTreeMap<u64, Meta>,
@@ -77,19 +80,30 @@ pub(crate) struct World {
 
 /// Between the numbers of two lives, of which one grows as it goes on.
 const LIVES_APART: u32 = 10_000;
+/// More than there are messages, however often they are counted.
+const AT_ONCE: usize = 10_000;
 const GROUPS: [&str; 3] = ["default", "a", "b"];
 
 impl World {
-    pub(crate) fn new(config: Config, fault: Fault) -> Self {
+    pub(crate) fn new(config: Config, known_max: u64, fault: Fault) -> Self {
         let (mut queue, mut naive) = (Queue::new(config.clone()), Naive::new(config.clone()));
+        queue.set_known_max(known_max);
+        queue.set_at_once(AT_ONCE);
         queue.begin_life(LIVES_APART);
         naive.begin_life(LIVES_APART);
+        if known_max < EVERYTHING {
+            // One alone is not behind others.
+            queue.open_group(&GROUPS[1].into(), 0).expect("there is room");
+            naive.open_group(GROUPS[1]);
+            naive.join_all(0);
+        }
         Self {
             queue,
             naive,
             rules: Rules::of(&config),
             fault,
             config,
+            known_max,
             now_ms: 1_000,
             log: BTreeMap::new(),
             end: 0,
@@ -119,8 +133,11 @@ impl World {
         let now_ms = self.now_ms;
         match *op {
             Op::Append(ref headers) => self.append(headers),
+            Op::Burst(count) => self.burst(count),
+            Op::Consume { group, max } => self.consume(group, max)?,
             Op::Gap => self.end += 1,
             Op::Register(count) => self.register(count),
+            Op::Learn(count) => self.learn(count)?,
             Op::Lease { group, consumer, max, lease_ms, unread } => {
                 self.lease(group, consumer, max, lease_ms, unread)?;
             }
@@ -164,7 +181,7 @@ impl World {
                 let moved = self.naive.redrive(max, now_ms);
                 self.queue.set_at_once(2);
                 same("redriven", &self.queue.redrive(max, now_ms), &moved)?;
-                self.queue.set_at_once(1_000);
+                self.queue.set_at_once(AT_ONCE);
             }
             Op::Replay { group, from, len } => self.replay(group, from, len)?,
             Op::Snapshot => {
@@ -202,7 +219,7 @@ impl World {
         let before = self.info();
         self.queue.set_at_once(at_once);
         let opened = self.queue.open_group(&name.into(), self.now_ms);
-        self.queue.set_at_once(1_000);
+        self.queue.set_at_once(AT_ONCE);
         opened.map_err(|refusal| refusal.to_string())?;
         self.watch_joins(&before)
     }
@@ -217,7 +234,7 @@ impl World {
         let before = self.info();
         self.queue.set_at_once(at_once);
         self.queue.tend(self.now_ms);
-        self.queue.set_at_once(1_000);
+        self.queue.set_at_once(AT_ONCE);
         self.watch_joins(&before)
     }
 
@@ -230,6 +247,7 @@ impl World {
     /// As many messages are given to groups in the simple version as in the queue: those that have expired count as dead,
     /// the others are there.
     fn watch_joins(&mut self, before: &Info) -> Broken {
+        self.watch_unknown();
         let after = self.info();
         for at in 0..self.naive.groups.len() {
             let group = &self.naive.groups[at];
@@ -265,7 +283,7 @@ impl World {
         // What is done to a message counts as four.
         self.queue.set_at_once(most * 4);
         self.queue.configure(self.config.clone(), self.now_ms);
-        self.queue.set_at_once(1_000);
+        self.queue.set_at_once(AT_ONCE);
         self.naive.configure(self.config.clone(), most, self.now_ms);
         self.watch_order();
     }
@@ -283,7 +301,8 @@ impl World {
         let meta = Meta {
             offset,
             timestamp_ms: self.now_ms,
-            bytes: headers.bytes,
+            // How large those are together that no group knows is guessed when some of them are settled.
+            bytes: if self.known_max == EVERYTHING { headers.bytes } else { 20 },
             key: headers.key,
             priority: headers.priority.min(9),
             due_ms: headers.delay_ms.map_or(0, from_now),
@@ -294,6 +313,25 @@ impl World {
         self.log.insert(offset, meta);
     }
 
+    fn burst(&mut self, count: usize) {
+        for key in (1..3).cycle().take(count) {
+            let key = Some(key);
+            let (delay_ms, ttl_ms, dedup_id, moved_by) = (None, None, None, None);
+            self.append(&Headers { key, priority: 0, delay_ms, ttl_ms, dedup_id, moved_by, bytes: 5 });
+        }
+        self.register(usize::MAX);
+    }
+
+    fn consume(&mut self, group: usize, max: usize) -> Broken {
+        let before = self.receipts.len();
+        self.lease(group, 2, max, None, 0)?;
+        for _ in before..self.receipts.len() {
+            self.settle(0, Verdict::Ack, 0)?;
+            self.receipts.pop();
+        }
+        Ok(())
+    }
+
     fn register(&mut self, count: usize) {
         let from = self.queue.registered_to();
         let metas: Vec<Meta> = self.log.range(from..).take(count).map(|(_, meta)| meta.clone()).collect();
@@ -301,12 +339,54 @@ impl World {
             if self.fault == Fault::OverlooksIdentifiers {
                 meta.dedup_id = None;
             }
-            self.naive.register(&meta, self.now_ms);
-            self.queue.register(meta, self.now_ms);
+            self.queue.register(meta.clone(), self.now_ms);
+            let queue = &self.queue;
+            self.naive.register(&meta, self.now_ms, |group| is_unknown(queue, group, meta.offset));
         }
         if self.log.range(self.queue.registered_to()..).next().is_none() {
             self.queue.registered(self.end);
             self.naive.registered_to = self.end;
+        }
+    }
+
+    /// Groups that are to learn of more messages do so, of the first `count` there are.
+    fn learn(&mut self, count: usize) -> Broken {
+        let Some(from) = self.queue.learns_from() else { return Ok(()) };
+        let rest = self.log.range(from..self.queue.registered_to());
+        let mut metas: Vec<Meta> = rest.take(count).map(|(_, meta)| meta.clone()).collect();
+        let to = metas.last().map_or(self.queue.registered_to(), |meta| meta.offset + 1);
+        if self.fault == Fault::Withholds {
+            metas.pop();
+        }
+        self.queue.learn(from..to, &metas, self.now_ms);
+        let learnt = |group: &crate::naive::Group| {
+            let unknown = group.unknown.keys().copied().filter(|offset| (from..to).contains(offset));
+            let is_known = |offset: &u64| !is_unknown(&self.queue, &group.name, *offset);
+            unknown.filter(is_known).collect::<Vec<u64>>()
+        };
+        let learnt: Vec<Vec<u64>> = self.naive.groups.iter().map(learnt).collect();
+        for (at, offsets) in learnt.into_iter().enumerate() {
+            for offset in offsets {
+                if !metas.iter().any(|meta| meta.offset == offset) {
+                    return Err(format!("a message is withheld: {offset}"));
+                }
+                self.naive.learn(at, offset, self.now_ms);
+            }
+        }
+        if self.queue.learns_from() == Some(from) {
+            return Err(format!("nobody learns of {from}"));
+        }
+        Ok(())
+    }
+
+    /// What a new group was to be given may have come to be among what it does not know.
+    fn watch_unknown(&mut self) {
+        for at in 0..self.naive.groups.len() {
+            let group = &self.naive.groups[at];
+            let is_it = |offset: &u64| is_unknown(&self.queue, &group.name, *offset);
+            for offset in group.late.iter().copied().filter(is_it).collect::<Vec<u64>>() {
+                self.naive.miss_late(at, offset);
+            }
         }
     }
 
@@ -342,6 +422,7 @@ impl World {
         let (Some(id), Some(at)) = (self.queue.group(&name), self.naive.index(&name)) else { return Ok(()) };
         let settlement = Settlement { receipt, verdict };
         let is_settled = self.queue.settle(id, &settlement, self.now_ms, random).is_ok();
+        self.watch_unknown();
         same("settled", &is_settled, &self.naive.settle(at, settlement, self.now_ms, random))?;
         if is_settled {
             match verdict {
@@ -355,6 +436,7 @@ impl World {
 
     fn tend(&mut self) -> Broken {
         self.queue.tend(self.now_ms);
+        self.watch_unknown();
         self.naive.tend(self.now_ms);
         self.watch_order();
         match self.queue.next_due() {
@@ -432,9 +514,17 @@ impl World {
                 (None, None)
             }
         };
+        if self.queue.is_listing() {
+            // What new groups do not know of what they are to be given is known when they have listed it.
+            let first = self.queue.groups().next().expect("there is one");
+            self.queue.replay_from(first, &[], self.now_ms);
+            self.naive.live_on();
+            self.watch_unknown();
+        }
         self.queue.set_at_once(2);
         let purged = self.queue.purge(id);
-        self.queue.set_at_once(1_000);
+        self.queue.set_at_once(AT_ONCE);
+        self.watch_unknown();
         same("purged", &purged, &self.naive.purge(at))
     }
 
@@ -447,10 +537,12 @@ impl World {
             .iter()
             .map(|meta| meta.offset)
             .filter(|offset| !pending.contains_key(offset) && !late.contains(offset))
+            .filter(|offset| !self.naive.groups[at].unknown.contains_key(offset))
             .collect();
         self.rules.replayed(name, &offsets, &self.log);
-        let again = self.naive.replay_from(at, &metas, self.now_ms);
-        same("replayed", &self.queue.replay_from(id, &metas, self.now_ms), &again)
+        let replayed = self.queue.replay_from(id, &metas, self.now_ms);
+        self.watch_unknown();
+        same("replayed", &replayed, &self.naive.replay_from(at, &metas, self.now_ms))
     }
 
     /// When all that has happened is durable, the log forgets what is not needed: all below an offset, but a few messages
@@ -518,6 +610,8 @@ impl World {
         self.walk = None;
 
         let crashed = std::mem::replace(&mut self.queue, Queue::new(self.config.clone()));
+        self.queue.set_known_max(self.known_max);
+        self.queue.set_at_once(AT_ONCE);
         self.replay_batches(told, by_snapshot).map_err(|malformed| malformed.to_string())?;
         same("registered", &self.queue.registered_to(), &0)?;
         for meta in self.log.values() {
@@ -529,7 +623,10 @@ impl World {
         let before = base
             .checked_sub(1)
             .map_or_else(|| Naive::new(self.config.clone()), |at| self.batches[at].after.clone());
-        self.naive = before.made_again(&self.config, &self.log, self.end, self.now_ms);
+        let queue = &self.queue;
+        self.naive = before.made_again(&self.config, &self.log, self.end, self.now_ms, |group, offset| {
+            is_unknown(queue, group, offset)
+        });
         if self.fault != Fault::LivesOn {
             self.crashes += 1;
         }
@@ -562,10 +659,13 @@ impl World {
                 State::Leaving { .. } => "leaving",
             };
             let messages = group.messages.iter();
-            let expected: Vec<_> = messages
+            let mut expected: Vec<_> = messages
                 .map(|(&offset, message)| (offset, message.count, state(offset, message.state)))
                 .collect();
+            expected.extend(group.unknown.iter().map(|(&offset, message)| (offset, message.count, "ready")));
+            expected.sort_unstable();
             let id = self.queue.group(&group.name).ok_or("a group is not found")?;
+            same("unknown", &self.queue.unknown(id), &(group.unknown.len() as u64))?;
             let mut pending = Vec::new();
             self.queue.peek(id, 0, usize::MAX, &mut pending);
             same("pending", &pending, &expected)?;
@@ -604,6 +704,11 @@ impl World {
             }
         }
     }
+}
+
+/// Whether a group does not know a message that it has to settle.
+fn is_unknown(queue: &Queue, group: &str, offset: u64) -> bool {
+    queue.group(group).is_some_and(|group| queue.first_unknown(group, offset) == Some(offset))
 }
 
 /// One of the last ones.

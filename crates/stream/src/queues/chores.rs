@@ -22,7 +22,7 @@ pub(super) struct Chore {
 
 #[derive(Debug)]
 pub(super) enum Task {
-    /// A group gets messages again, from `next` on; as many at once as the queue may know.
+    /// A group gets messages again, from `next` on; as many at once as it may know.
     Replay { group: GroupName, next: u64 },
     /// Messages are thrown away from `next` on that stood below `to` when this was asked.
     Purge { group: Option<GroupName>, next: u64, to: u64 },
@@ -54,15 +54,14 @@ impl Chore {
         self.to
     }
 
-    /// Whether it cannot go on before consumers have settled something: messages come to a queue, or back to it, only as
-    /// long as it knows no more than it may.
+    /// Whether it cannot go on before consumers have settled something: messages come to a queue, or back to a group, only
+    /// as long as it knows no more than it may.
     fn waits(&self, queue: &Queue) -> bool {
-        let needs_room = match self.task {
-            Task::Replay { .. } => true,
-            Task::Purge { next, .. } => next >= queue.registered_to(),
+        match &self.task {
+            Task::Replay { group, .. } => queue.group(group).is_some_and(|group| !queue.has_room_for(group)),
+            Task::Purge { next, .. } => *next >= queue.registered_to() && queue.is_crowded(),
             Task::Redrive { .. } | Task::Settle { .. } => false,
-        };
-        needs_room && queue.is_crowded()
+        }
     }
 }
 

@@ -20,6 +20,11 @@ impl World {
         for _ in 0..ROUNDS {
             self.now_ms += LONG_MS;
             self.queue.tend(self.now_ms);
+            while let Some(from) = self.queue.learns_from() {
+                let messages: Vec<_> = self.log.range(from..).take(3).map(|(_, meta)| meta.clone()).collect();
+                let to = messages.last().map_or(self.queue.registered_to(), |meta| meta.offset + 1);
+                self.queue.learn(from..to, &messages, self.now_ms);
+            }
             for group in self.queue.groups().collect::<Vec<_>>() {
                 let mut leases = Vec::new();
                 self.queue.lease(group, 9, usize::MAX, None, self.now_ms, &mut leases);

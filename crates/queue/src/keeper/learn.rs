@@ -1,0 +1,63 @@
+//! Groups that are behind learn of messages that were registered without them: these are read again.
+
+use mainstem_log::{Error, Store, batches};
+
+use super::come::log_unreadable;
+use super::{Keeper, MOVER, READ_BYTES};
+use crate::meta::Meta;
+
+impl Keeper {
+    /// Tells groups that are [behind](Queue::is_crowded) and have settled enough of later messages, some at a time. Returns
+    /// whether they can be told of more at once.
+    ///
+    /// # Errors
+    /// What the store says.
+    ///
+    /// [`Queue::is_crowded`]: crate::Queue::is_crowded
+    pub fn learn(&mut self, store: &mut dyn Store, now_ms: u64) -> Result<bool, Error> {
+        let Some(from) = self.queue.learns_from() else { return Ok(false) };
+        let start = store.status(self.messages).start;
+        if from < start {
+            // Of what is in the log no more there may be copies.
+            let copies = self.asides.range(from..start).map(|(_, payload)| {
+                let is_moved = payload.batch_header().producer_id == MOVER;
+                Meta::of(&payload.record(), is_moved)
+            });
+            let metas: Vec<Meta> = copies.collect();
+            self.queue.learn(from..start, &metas, now_ms);
+        } else {
+            self.learn_read(store, from, now_ms)?;
+        }
+        Ok(self.queue.learns_from().is_some())
+    }
+
+    fn learn_read(&mut self, store: &mut dyn Store, from: u64, now_ms: u64) -> Result<(), Error> {
+        let to = self.queue.registered_to();
+        let mut bytes = std::mem::take(&mut self.read);
+        bytes.clear();
+        let outcome = store.read(self.messages, from..to, READ_BYTES, &mut bytes);
+        if outcome.is_ok() {
+            let (mut metas, mut next) = (Vec::new(), None);
+            for batch in batches(&bytes) {
+                next = Some(batch.header.end_offset());
+                if batch.header.is_control() {
+                    continue;
+                }
+                let is_moved = batch.header.producer_id == MOVER;
+                let Some(plain) = self.plain(&batch) else {
+                    log_unreadable(&batch.header);
+                    continue;
+                };
+                let records = plain.records().map_while(Result::ok);
+                let missed = records.filter(|record| self.queue.misses(record.offset));
+                metas.extend(missed.map(|record| Meta::of(&record, is_moved)));
+            }
+            // Without a batch nothing is left there: what was has been compacted away.
+            self.queue.learn(from..next.unwrap_or(to), &metas, now_ms);
+        }
+        if bytes.capacity() <= 2 * READ_BYTES {
+            self.read = bytes;
+        }
+        outcome
+    }
+}

@@ -3,8 +3,8 @@
 //! A queue knows so many unsettled messages at once, a million if nothing else is said. When there are more, a group that
 //! knows more than its share *falls behind*, if another one knows less: it learns no more of what is registered. That is
 //! pending for it like anything else, but it stands in [`unknown`](Group::unknown) only, as runs of offsets. When the group
-//! has settled about half of its share, it learns of the next ones: somebody reads them again. So what it knows comes
-//! before what it does not, and order by key holds.
+//! knows no more than half of its share, or nothing of it is ready, it learns of the next ones: somebody reads them again.
+//! So what it knows comes before what it does not, and order by key holds.
 //!
 //! A message that some groups know counts for the others as one that somebody holds: it is not thrown away because there
 //! are too many before all know it. One that none knows is *outside*: not in the pool, but counted. What a group does not
@@ -98,7 +98,11 @@ impl Queue {
     }
 
     fn is_full(&self) -> bool {
-        self.shared.pool.len() >= self.known_max
+        let pool = &self.shared.pool;
+        // What leaves cannot go before all is registered again.
+        let is_restoring = self.registered_to < self.restored_to;
+        let known = if is_restoring { pool.staying_here() } else { pool.len() };
+        known >= self.known_max
     }
 
     /// Whether those that know more than their share are to fall behind.
@@ -122,12 +126,13 @@ impl Queue {
 
     /// Whether a group is to learn of more messages now.
     fn learns(&self, group: &Group) -> bool {
-        let knows_little = group.pending.len() <= self.share() / 2;
+        let is_idle = group.ready.iter().all(Runs::is_empty);
+        let most = if is_idle { self.share() } else { self.share() / 2 };
         group.is_behind(self.registered_to)
             && group.learns_behind == 0
             // What it is to be given of older ones comes first.
             && self.shared.pool.late(group.id).is_none()
-            && (knows_little || self.shared.pool.len() < self.known_max / 2)
+            && (group.pending.len() <= most || self.shared.pool.len() < self.known_max / 2)
     }
 
     /// From where on messages are to be read again, for [`Queue::learn`]: nothing if no group is to learn of any now.

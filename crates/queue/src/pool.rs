@@ -122,6 +122,11 @@ impl Pool {
         (self.staying.messages + self.outside.len(), self.staying.bytes + self.outside.bytes())
     }
 
+    /// How many of those are here.
+    pub(crate) fn staying_here(&self) -> u64 {
+        self.staying.messages
+    }
+
     /// Messages that no group knows and some have to settle.
     pub(crate) fn outside(&self) -> &Outside {
         &self.outside

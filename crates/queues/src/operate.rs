@@ -113,7 +113,7 @@ impl Queue {
 
     /// Throws away all messages of the group that are durable now, whoever has them, but none on its way to another queue.
     /// Returns how many, when that is durable; until then consumers may get some of them, and after a crash some may
-    /// be there. Messages behind a million that other groups have not settled stay.
+    /// be there. Messages that wait in the log because all groups have very many to settle stay.
     ///
     /// # Errors
     /// The group is not there; the disk refuses.

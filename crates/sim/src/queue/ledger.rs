@@ -140,10 +140,12 @@ pub(crate) struct Ledger {
     pub(crate) has_queues: bool,
     /// Some have messages before anybody hears of it.
     pub(crate) has_subscribers: bool,
+    /// Messages that a queue wants to know at once.
+    known_max: u64,
 }
 
 impl Ledger {
-    pub(crate) fn new(queues: &[QueuePlan]) -> Self {
+    pub(crate) fn new(queues: &[QueuePlan], known_max: u64) -> Self {
         let book = |plan: &QueuePlan| Book {
             plan: plan.clone(),
             places: BTreeMap::new(),
@@ -166,6 +168,7 @@ impl Ledger {
             delivered: 0,
             has_queues: false,
             has_subscribers: false,
+            known_max,
         }
     }
 

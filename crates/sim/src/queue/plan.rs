@@ -252,7 +252,7 @@ fn config(dice: &mut Dice, safety: Safety) -> Config {
         queues_auto_create: dice.chance(50),
         queue_tuning: Tuning {
             at_once: pick(dice, &[1_000, 1_000, 10]),
-            known_max: pick(dice, &[1_000_000, 50, 10]),
+            known_max: pick(dice, &[1_000_000, 1_000_000, 20]),
             snapshot_bytes: pick(dice, &[1 << 20, 5_000, 500]),
             waste_bytes: pick(dice, &[64 << 20, 10_000, 0]),
         },

@@ -85,7 +85,7 @@ impl<'a> Run<'a> {
                 Subscriber::new(number, habits.group, receive_maximum, habits.acks, habits.vanishes)
             })
             .collect();
-        let mut ledger = Ledger::new(&plan.queues);
+        let mut ledger = Ledger::new(&plan.queues, plan.config.queue_tuning.known_max);
         ledger.has_subscribers = !subscribers.is_empty();
         Ok(Self {
             ledger,

@@ -22,6 +22,10 @@ impl Ledger {
         }
         let book = &self.books[pending.queue];
         let Some(group) = book.groups.get(name).filter(|_| !is_troubled && *max > 0) else { return Ok(()) };
+        if book.places.len() as u64 >= self.known_max {
+            // The group need not know all that it has to settle.
+            return Ok(());
+        }
         if least.is_none() && (book.plan.is_single || group.left.contains(consumer)) {
             return Ok(());
         }

@@ -255,8 +255,59 @@ fn rest() {
     });
 }
 
+/// Two million messages that one group has settled and another has not.
+fn with_slow_group() -> Queue {
+    let mut queue = Queue::new(Config::default());
+    let fast = queue.open_group(&"fast".into(), 1_000).expect("there is room");
+    let mut leases = Vec::new();
+    for offset in 0..2 * MESSAGES {
+        queue.register(message(Kind::Keyed, offset), 1_000);
+        if offset % 1_000 == 999 {
+            queue.lease(fast, 1, 1_000, None, 1_000, &mut leases);
+            for lease in leases.drain(..) {
+                let settlement = Settlement { receipt: lease.receipt, verdict: Verdict::Ack };
+                queue.settle(fast, &settlement, 1_000, 0).expect("it is leased");
+            }
+            flush(&mut queue);
+        }
+    }
+    queue
+}
+
+fn behind() {
+    println!("a group that is two million messages behind, and another one");
+    let mut queue = with_slow_group();
+    println!("  {} are not known to it", queue.unknown(GROUP));
+    once("register 4,000", || {
+        for offset in 2 * MESSAGES..2 * MESSAGES + 4_000 {
+            queue.register(message(Kind::Keyed, offset), 1_000);
+        }
+    });
+    flush(&mut queue);
+    once("needed", || drop(queue.needed(0, 1_025)));
+    snapshot(&queue, "snapshot");
+    let mut leases = Vec::new();
+    queue.lease(GROUP, 1, MESSAGES as usize, None, 1_000, &mut leases);
+    for lease in &leases {
+        let settlement = Settlement { receipt: lease.receipt, verdict: Verdict::Ack };
+        queue.settle(GROUP, &settlement, 1_000, 0).expect("it is leased");
+    }
+    flush(&mut queue);
+    measure("learn of 2,000", || {
+        let Some(from) = queue.learns_from() else { return false };
+        let messages: Vec<Meta> = (from..from + 2_000).map(|offset| message(Kind::Keyed, offset)).collect();
+        queue.learn(from..from + 2_000, &messages, 1_000);
+        true
+    });
+    add_group(&mut queue);
+    once("remove group", || queue.remove_group(GROUP).expect("it is there"));
+    tend(&mut queue, "  what it had");
+    purge(&mut queue, "purge");
+}
+
 fn main() {
     [Kind::Plain, Kind::Keyed, Kind::Scattered, Kind::OneKey].into_iter().for_each(whole);
     [Kind::Plain, Kind::Keyed].into_iter().for_each(parts);
     rest();
+    behind();
 }

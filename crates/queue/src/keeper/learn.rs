@@ -6,6 +6,9 @@ use super::come::log_unreadable;
 use super::{Keeper, MOVER, READ_BYTES};
 use crate::meta::Meta;
 
+/// Bytes read at once: what is learnt takes longer than what is registered, and nobody waits for all of it.
+const LEARN_BYTES: usize = READ_BYTES / 4;
+
 impl Keeper {
     /// Tells groups that are [behind](Queue::is_crowded) and have settled enough of later messages, some at a time. Returns
     /// whether they can be told of more at once.
@@ -35,7 +38,7 @@ impl Keeper {
         let to = self.queue.registered_to();
         let mut bytes = std::mem::take(&mut self.read);
         bytes.clear();
-        let outcome = store.read(self.messages, from..to, READ_BYTES, &mut bytes);
+        let outcome = store.read(self.messages, from..to, LEARN_BYTES, &mut bytes);
         if outcome.is_ok() {
             let (mut metas, mut next) = (Vec::new(), None);
             for batch in batches(&bytes) {

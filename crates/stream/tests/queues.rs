@@ -541,7 +541,7 @@ fn lost_verdicts(broker: &mut Broker) -> usize {
 fn a_verdict_is_as_durable_as_its_queue_has_been_set_to() {
     let mut lost = [0, 0];
     for (to, lost) in ["fsync", "os"].into_iter().zip(&mut lost) {
-        for seed in 1..10 {
+        for seed in 1..40 {
             let mut broker = Broker::on_disk(1, mainstem_stream::Config::default());
             broker.pass(seed);
             // It is open when it is set to something else.

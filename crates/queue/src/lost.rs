@@ -23,12 +23,18 @@ impl Newest {
 }
 
 impl Queue {
-    /// What was newer than the newest message so far was lost, before this time: whoever sends it again is to be heard.
-    pub(crate) fn forget_lost_ids(&mut self, before_ms: u64) {
+    /// What was newer than the last message that was left, which is of the first of these times, and was there before the
+    /// second one, was lost: whoever sends it again is to be heard.
+    pub(crate) fn forget_lost_ids(&mut self, [from_ms, to_ms]: [u64; 2]) {
         let Newest { timestamp_ms, ids } = &self.newest;
-        self.seen.forget_between(*timestamp_ms..before_ms);
-        for id in ids {
-            self.seen.know(id, *timestamp_ms);
+        if *timestamp_ms == from_ms {
+            self.seen.forget_between(from_ms..to_ms);
+            for id in ids {
+                self.seen.know(id, from_ms);
+            }
+        } else {
+            // It is settled and gone, and what was lost of its time was forgotten before.
+            self.seen.forget_between(from_ms.saturating_add(1)..to_ms);
         }
     }
 

@@ -100,7 +100,7 @@ impl Inner {
         if durability != Durability::Fsync {
             keeper.pass_over_numbers(now_ms());
         }
-        if let Some(batch) = keeper.gap(&self.store, now_ms()) {
+        if let Some(batch) = keeper.gap(&mut self.store, now_ms())? {
             self.store.append(messages, &batch)?;
         }
         let at = self.queues.len();

@@ -1,7 +1,7 @@
 //! What a loss of power takes from the logs of a queue that does not sync what it confirms: of each another part. The log
 //! of messages may end before the state does. What is put there next must not be taken for what the state speaks of.
 
-use mainstem_log::{BatchHeader, Store, rebuild};
+use mainstem_log::{BatchHeader, Error, Status, Store, batches, rebuild};
 
 use super::Keeper;
 
@@ -18,9 +18,16 @@ impl Keeper {
 
     /// A batch without messages that stands for those that the log of messages has lost, to be appended to it before anything
     /// else; nothing if it has them all. Until that is durable the queue does not know all it has.
-    pub fn gap(&mut self, store: &dyn Store, now_ms: u64) -> Option<Vec<u8>> {
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn gap(&mut self, store: &mut dyn Store, now_ms: u64) -> Result<Option<Vec<u8>>, Error> {
         let end = store.status(self.messages).end;
-        let lost = self.queue.restored_to.checked_sub(end).filter(|lost| *lost > 0)?;
+        let lost = self.queue.restored_to.saturating_sub(end);
+        if lost == 0 {
+            return Ok(None);
+        }
+        let last_ms = self.last_timestamp_ms(store)?;
         log::warn!("the log of a queue has lost its last messages, from offset {end} on: {lost}");
         let most = i32::MAX.unsigned_abs();
         let header = BatchHeader {
@@ -30,7 +37,7 @@ impl Keeper {
             checksum: 0,
             attributes: 0,
             last_offset_delta: u32::try_from(lost).map_or(most, |lost| lost.min(most)) - 1,
-            base_timestamp_ms: now_ms.cast_signed(),
+            base_timestamp_ms: last_ms,
             max_timestamp_ms: now_ms.cast_signed(),
             producer_id: GAP,
             producer_epoch: -1,
@@ -41,7 +48,17 @@ impl Keeper {
         rebuild(&header, std::iter::empty(), &mut batch);
         // A snapshot stands for what the state says wrongly.
         self.events_bytes = usize::MAX / 2;
-        Some(batch)
+        Ok(Some(batch))
+    }
+
+    /// The largest timestamp of the last batch of messages; 0 if there is none.
+    fn last_timestamp_ms(&mut self, store: &mut dyn Store) -> Result<i64, Error> {
+        let Status { start, end, .. } = store.status(self.messages);
+        let mut bytes = Vec::new();
+        if start < end {
+            store.read(self.messages, end - 1..end, 1, &mut bytes)?;
+        }
+        Ok(batches(&bytes).last().map_or(0, |last| last.header.max_timestamp_ms))
     }
 
     /// Lets what leaves from here on have numbers that nothing has had of which the state may have lost what it said: whoever
@@ -56,6 +73,8 @@ impl Keeper {
         if header.base_offset >= self.queue.restored_to {
             return;
         }
-        self.queue.forget_lost_ids(header.base_timestamp_ms.cast_unsigned());
+        let times_ms =
+            [header.base_timestamp_ms, header.max_timestamp_ms].map(|ms| ms.max(0).cast_unsigned());
+        self.queue.forget_lost_ids(times_ms);
     }
 }

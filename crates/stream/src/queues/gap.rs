@@ -15,9 +15,9 @@ impl Shard {
         let Some(open) = self.queues.open.get_mut(&id).filter(|open| !open.is_ready) else { return true };
         let Some(partition) = self.partitions.get_mut(&id) else { return true };
         let store = &mut *self.stores[open.store].store;
-        if let Some(batch) = open.keeper.gap(store, io.clock.unix_ms)
-            && let Err(error) = partition.append_gap(store, &batch)
-        {
+        let gap = open.keeper.gap(store, io.clock.unix_ms);
+        let filled = gap.and_then(|gap| gap.map_or(Ok(()), |batch| partition.append_gap(store, &batch)));
+        if let Err(error) = filled {
             log::error!("queue {}: its log cannot be mended: {error}", open.topic.name);
         }
         open.keeper.restored_to() <= partition.reach(store).high_watermark

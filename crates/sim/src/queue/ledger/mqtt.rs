@@ -55,7 +55,9 @@ impl Ledger {
         let (is_single, most) = (book.plan.is_single, book.plan.max_deliveries);
         let group = self.group(queue, name);
         // It may have been given before that.
-        if !group.may_have_changed() {
+        if group.may_have_changed() {
+            group.unheard += 1;
+        } else {
             let epoch = group.epoch;
             group.deliver(had.offset, &dose, epoch, (u64::MAX, is_single, most)).map_err(fault)?;
         }

@@ -102,6 +102,7 @@ impl Inner {
         }
         if let Some(batch) = keeper.gap(&mut self.store, now_ms())? {
             self.store.append(messages, &batch)?;
+            log::warn!("queue {name}: its log has lost its last messages, and its state has not");
         }
         let at = self.queues.len();
         self.by_name.insert(name.to_owned(), at);

@@ -10,13 +10,11 @@ use crate::meta::Meta;
 const LEARN_BYTES: usize = READ_BYTES / 4;
 
 impl Keeper {
-    /// Tells groups that are [behind](Queue::is_crowded) and have settled enough of later messages, some at a time. Returns
+    /// Tells groups that are [behind](crate::Queue::is_crowded) and have settled enough of later messages, some at a time. Returns
     /// whether they can be told of more at once.
     ///
     /// # Errors
     /// What the store says.
-    ///
-    /// [`Queue::is_crowded`]: crate::Queue::is_crowded
     pub fn learn(&mut self, store: &mut dyn Store, now_ms: u64) -> Result<bool, Error> {
         let Some(from) = self.queue.learns_from() else { return Ok(false) };
         let start = store.status(self.messages).start;

@@ -28,7 +28,6 @@ impl Keeper {
             return Ok(None);
         }
         let last_ms = self.last_timestamp_ms(store)?;
-        log::warn!("the log of a queue has lost its last messages, from offset {end} on: {lost}");
         let most = i32::MAX.unsigned_abs();
         let header = BatchHeader {
             base_offset: 0,

@@ -16,8 +16,18 @@ impl Shard {
         let Some(partition) = self.partitions.get_mut(&id) else { return true };
         let store = &mut *self.stores[open.store].store;
         let gap = open.keeper.gap(store, io.clock.unix_ms);
-        let filled = gap.and_then(|gap| gap.map_or(Ok(()), |batch| partition.append_gap(store, &batch)));
-        if let Err(error) = filled {
+        let filled = gap.and_then(|gap| {
+            let Some(batch) = gap else { return Ok(()) };
+            partition.append_gap(store, &batch)?;
+            log::warn!(
+                "queue {}: its log has lost its last messages, and its state has not",
+                open.topic.name
+            );
+            Ok(())
+        });
+        if let Err(error) = filled
+            && !std::mem::replace(&mut open.is_unreadable, true)
+        {
             log::error!("queue {}: its log cannot be mended: {error}", open.topic.name);
         }
         open.keeper.restored_to() <= partition.reach(store).high_watermark

@@ -206,13 +206,20 @@ impl Journal {
         });
         self.push(&Entry::SnapshotEnds { begins });
         self.snapshots.state = Stage::Written { begins, end: self.next_offset() };
+        // What it stands for goes from the disk then: loss of power must not take both.
+        self.sync_log(true);
     }
 
     /// Goes on with a snapshot whose sessions are all written, as far as the disk has come.
     pub(crate) fn finish_snapshot(&mut self) {
-        if let Stage::Written { begins, end } = self.snapshots.state
-            && self.is_durable(end - 1)
-        {
+        let written = if let Stage::Written { begins, end } = self.snapshots.state {
+            Some((begins, end))
+        } else {
+            None
+        };
+        let is_on_its_way = written.is_some_and(|(_, end)| !self.is_durable(end - 1));
+        self.sync_log(is_on_its_way);
+        if let Some((begins, _)) = written.filter(|_| !is_on_its_way) {
             match self.note_snapshot(begins) {
                 Ok(Appended { ticket, .. }) => self.snapshots.state = Stage::Noted { begins, ticket },
                 Err(error) => {

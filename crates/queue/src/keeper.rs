@@ -65,7 +65,11 @@ pub struct Keeper {
     queue: Queue,
     messages: LogId,
     state: LogId,
+    /// Of the log of the state.
+    name: Box<str>,
     durability: Durability,
+    /// Whether it is synced at the moment, though that is not what is asked for.
+    is_synced: bool,
     decompress: Decompress,
     builder: BatchBuilder,
     /// Memory that is used again: of batches that are read, of leases, and of events.
@@ -149,7 +153,9 @@ impl Keeper {
             queue,
             messages,
             state,
+            name: name.into(),
             durability,
+            is_synced: false,
             decompress,
             builder: BatchBuilder::default(),
             read: Vec::new(),
@@ -183,7 +189,7 @@ impl Keeper {
         durability: Durability,
     ) -> Result<(), Error> {
         self.state = store.open(name, &options(durability))?;
-        self.durability = durability;
+        (self.durability, self.is_synced) = (durability, false);
         if self.has_noted() {
             self.gather_all();
         }

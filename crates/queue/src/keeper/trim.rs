@@ -61,14 +61,18 @@ impl Keeper {
             self.aside_bytes += size(&payload.record());
             let copy = aside::append(store, self.state, &payload, &mut self.in_flight);
             let Some(copy) = copy else { return offset };
+            self.sync_state(store);
             self.asides.insert(offset, copy);
             next = needed.find(|offset| !self.asides.contains_key(offset));
         }
-        self.queue
-            .needed(0, ASIDES_MAX + 1)
-            .into_iter()
-            .find(|offset| !self.asides.contains_key(offset))
-            .unwrap_or_else(|| self.queue.registered_to())
+        self.first_needed()
+    }
+
+    /// The first message that is needed where it stands at the moment.
+    fn first_needed(&self) -> u64 {
+        let mut needed = self.queue.needed(0, ASIDES_MAX + 1).into_iter();
+        let first = needed.find(|offset| !self.asides.contains_key(offset));
+        first.unwrap_or_else(|| self.queue.registered_to())
     }
 
     pub(super) fn forget_asides(&mut self) {

@@ -401,3 +401,23 @@ fn what_a_group_does_not_know_may_be_copied_and_go_from_the_disk() {
     world.keep();
     assert_eq!(world.keeper.queue().unfinished(), [] as [&str; 0]);
 }
+
+#[test]
+fn what_is_replayed_while_it_is_about_to_go_from_the_disk_stays() {
+    let mut world = World::new();
+    world.append(&["a", "b", "c", "d"], true);
+    world.register();
+    assert_eq!(world.take(9).len(), 4);
+    world.keep();
+    assert_eq!(world.keeper.take_trim(&mut world.store, u64::MAX), None, "it is not durable yet that it may");
+    world.keep();
+    let World { store, keeper, .. } = &mut world;
+    let replayed = keeper.replay_from(store, GroupId::DEFAULT, 1, 1_000, BatchHeader::is_control);
+    assert_eq!(replayed, Ok((3, None)));
+    for _ in 0..3 {
+        let trimmed = world.keeper.take_trim(&mut world.store, u64::MAX);
+        assert!(trimmed.is_none_or(|to| to <= 1), "{trimmed:?}");
+        world.keep();
+    }
+    assert_eq!(world.take(9), ["b", "c", "d"]);
+}

@@ -16,7 +16,8 @@ impl Keeper {
                 return None;
             }
             self.trim = None;
-            let offset = offset.min(keep_from);
+            // Since it was decided, a group may have been given messages again.
+            let offset = offset.min(keep_from).min(self.first_needed());
             if offset > self.trimmed_to {
                 self.trimmed_to = offset;
                 // What is cut off may be there again after a crash, and be asked for by a replay.

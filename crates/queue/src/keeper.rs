@@ -141,11 +141,13 @@ impl Keeper {
         read_all(store, state, |record| found.take(record))?;
         let gathered = found.take_notes(&store.notes(state)?)?;
         let State { mut queue, asides, bytes } = found.into_state();
-        for payload in asides.values() {
+        let start = store.status(messages).start;
+        // Of the others the originals are there, if the end of the process has undone what was removed, and what stands between
+        // them.
+        for payload in asides.range(..start).map(|(_, payload)| payload) {
             let is_moved = payload.batch_header().producer_id == MOVER;
             queue.register(Meta::of(&payload.record(), is_moved), 0);
         }
-        let start = store.status(messages).start;
         queue.registered(start);
         queue.removed(start);
         let aside_bytes = asides.values().map(|payload| size(&payload.record())).sum();

@@ -421,3 +421,30 @@ fn what_is_replayed_while_it_is_about_to_go_from_the_disk_stays() {
     }
     assert_eq!(world.take(9), ["b", "c", "d"]);
 }
+
+#[test]
+fn what_comes_back_to_the_disk_between_copies_of_others_is_there() {
+    let mut world = World::new();
+    world.keeper.tune(Tuning { waste_bytes: 0, ..Tuning::default() });
+    world.append(&["a", "b", "c", "d", "e", "f"], true);
+    world.register();
+    for _ in 0..2 {
+        assert_eq!((world.hold(1), world.take(2).len()), (1, 2));
+    }
+    let mut trimmed = None;
+    for _ in 0..10 {
+        world.keep();
+        trimmed = trimmed.or(world.keeper.take_trim(&mut world.store, u64::MAX));
+    }
+    assert_eq!(trimmed, Some(6), "those that are not settled are copied");
+    // It was not removed when the process ended.
+    let again = world.again();
+    assert_eq!(seen(&again), seen(&world.keeper));
+    world.keeper = again;
+    let World { store, keeper, .. } = &mut world;
+    keeper.replay_from(store, GroupId::DEFAULT, 0, 1_000, BatchHeader::is_control).unwrap();
+    world.keep();
+    let again = world.again();
+    assert_eq!(seen(&world.keeper).len(), 6);
+    assert_eq!(seen(&again), seen(&world.keeper));
+}

@@ -125,7 +125,8 @@ impl Group {
         self.epoch += 1;
         self.forget_parcels();
         self.fresh.clear();
-        self.purges.clear();
+        // Those that are not answered go on.
+        self.purges.retain(|purge| purge.answered.is_none());
         self.there_since = None;
         if !self.is_default() {
             self.sure_since = None;

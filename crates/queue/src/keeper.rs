@@ -111,7 +111,8 @@ enum Written {
     Snapshot(u64),
     /// Of a snapshot that is not.
     Part,
-    Aside,
+    /// A copy of an old message: the first one of that offset, or another one.
+    Aside(Option<u64>),
 }
 
 /// A message on its way to another queue.

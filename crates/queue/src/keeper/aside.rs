@@ -31,12 +31,16 @@ pub(super) fn append(
     store: &mut dyn Store,
     state: LogId,
     payload: &Payload,
+    is_first: bool,
     in_flight: &mut VecDeque<Flight>,
 ) -> Option<Payload> {
     let copy = alone(payload);
     let mut builder = BatchBuilder::default();
     builder.push(payload.record().timestamp_ms, Some(ASIDE), Some(&copy));
     let appended = store.append(state, builder.finish()).ok()?;
-    in_flight.push_back(Flight { ticket: appended.ticket, what: Written::Aside });
+    in_flight.push_back(Flight {
+        ticket: appended.ticket,
+        what: Written::Aside(is_first.then(|| payload.record().offset)),
+    });
     read(&copy)
 }

@@ -2,7 +2,7 @@
 
 use mainstem_log::{Completion, Durability, Error, Store};
 
-use super::{Flight, Keeper, Written, options};
+use super::{Flight, Keeper, Written, options, size};
 
 /// Buffers of events that are kept for the next ones, and the size of one, bytes.
 const SPARES_MAX: usize = 4;
@@ -92,13 +92,19 @@ impl Keeper {
                         log::warn!("old state of a queue is not removed: {error}");
                     }
                 }
-                (Written::Snapshot(_) | Written::Part | Written::Aside, Err(_)) => {
+                (what @ (Written::Snapshot(_) | Written::Part | Written::Aside(_)), Err(_)) => {
+                    // There is no copy of it: it is needed where it stands.
+                    if let Written::Aside(Some(offset)) = what
+                        && let Some(payload) = self.asides.remove(&offset)
+                    {
+                        self.aside_bytes -= size(&payload.record());
+                    }
                     // Written again; until then nothing it stands for is removed.
                     self.unfinished = None;
                     self.events_bytes = usize::MAX / 2;
                     self.trim = None;
                 }
-                (Written::Part | Written::Aside, Ok(())) => {}
+                (Written::Part | Written::Aside(_), Ok(())) => {}
             }
         }
         if completion.outcome.as_ref().is_err_and(|error| *error != Error::Full) {
@@ -127,7 +133,8 @@ impl Keeper {
     }
 
     fn stop_syncing(&mut self, store: &mut dyn Store) {
-        let stands_for_more = |flight: &Flight| matches!(flight.what, Written::Snapshot(_) | Written::Aside);
+        let stands_for_more =
+            |flight: &Flight| matches!(flight.what, Written::Snapshot(_) | Written::Aside(_));
         if !self.is_synced || self.in_flight.iter().any(stands_for_more) {
             return;
         }

@@ -74,7 +74,7 @@ impl Keeper {
         // Behind a snapshot stands all that is needed besides the log of messages.
         self.forget_asides();
         for payload in self.asides.values() {
-            aside::append(store, self.state, payload, &mut self.in_flight);
+            aside::append(store, self.state, payload, false, &mut self.in_flight);
         }
     }
 
@@ -113,7 +113,7 @@ impl Keeper {
             return;
         }
         // All that is before the end is durable before that is written: none of it can be missing.
-        let is_part = |flight: &Flight| matches!(flight.what, Written::Part | Written::Aside);
+        let is_part = |flight: &Flight| matches!(flight.what, Written::Part | Written::Aside(_));
         if !self.in_flight.iter().any(is_part)
             && let Some(Appended { ticket, .. }) = self.append_keyed(store, END, &[], now_ms)
         {
@@ -131,7 +131,7 @@ impl Keeper {
         let rest: Vec<(u64, Payload)> =
             rest.take(ASIDES_AT_ONCE).map(|(&offset, payload)| (offset, payload.clone())).collect();
         for (offset, payload) in &rest {
-            if aside::append(store, self.state, payload, &mut self.in_flight).is_none() {
+            if aside::append(store, self.state, payload, false, &mut self.in_flight).is_none() {
                 break;
             }
             unfinished.aside = Some(*offset);

@@ -9,9 +9,13 @@ impl Keeper {
     /// From where on messages are needed; nothing if that is where it was. What is settled stays until `keep_from`.
     /// A few old messages do not keep back what is behind them: they are copied. To be asked now and then.
     pub fn take_trim(&mut self, store: &mut dyn Store, keep_from: u64) -> Option<u64> {
+        if self.has_failed {
+            // Nobody knows what there is of the state.
+            return None;
+        }
         if let Some((offset, number)) = self.trim {
             if self.durable < number
-                || self.in_flight.iter().any(|flight| matches!(flight.what, Written::Aside))
+                || self.in_flight.iter().any(|flight| matches!(flight.what, Written::Aside(_)))
             {
                 return None;
             }
@@ -60,7 +64,7 @@ impl Keeper {
             }
             let Ok(Some(payload)) = self.payload(store, offset) else { return offset };
             self.aside_bytes += size(&payload.record());
-            let copy = aside::append(store, self.state, &payload, &mut self.in_flight);
+            let copy = aside::append(store, self.state, &payload, true, &mut self.in_flight);
             let Some(copy) = copy else { return offset };
             self.sync_state(store);
             self.asides.insert(offset, copy);

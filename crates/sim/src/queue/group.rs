@@ -56,6 +56,8 @@ struct Purge {
     asked: Moment,
     /// If it is known to be done: when, and what time it was, ms since 1970.
     answered: Option<(Moment, u64)>,
+    /// The group has begun anew since it was asked for.
+    is_past: bool,
 }
 
 /// A group.
@@ -125,8 +127,9 @@ impl Group {
         self.epoch += 1;
         self.forget_parcels();
         self.fresh.clear();
-        // Those that are not answered go on.
+        // Those that are not answered go on, and say nothing of what comes.
         self.purges.retain(|purge| purge.answered.is_none());
+        self.purges.iter_mut().for_each(|purge| purge.is_past = true);
         self.there_since = None;
         if !self.is_default() {
             self.sure_since = None;
@@ -295,7 +298,7 @@ impl Group {
 
     /// Everything is to be thrown away.
     pub(crate) fn purging(&mut self, asked: Moment) {
-        self.purges.push(Purge { asked, answered: None });
+        self.purges.push(Purge { asked, answered: None, is_past: false });
     }
 
     pub(crate) fn purged(&mut self, asked: Moment, answered: Moment, now_ms: u64) {
@@ -331,7 +334,7 @@ impl Group {
         }
         let is_old = epoch != self.epoch;
         let (unheard, sure_since) = (self.unheard, self.sure_since);
-        for purge in &self.purges {
+        for purge in self.purges.iter().filter(|purge| !purge.is_past) {
             let was_there = sure_since.is_some_and(|since| since < purge.asked);
             if was_there
                 && since < purge.asked

@@ -1,13 +1,12 @@
 //! What a work queue in process costs, on the real log: `cargo xtask bench queues`.
 //!
 //! Nothing is compared; each row is measured in rounds, and the medians are printed: by the clock, and what the calling
-//! thread had of the CPU, which says more where others build. Allocations are counted in a round of their own, when buffers
-//! have grown.
+//! thread had of the CPU, which says more where others build. Allocations are counted by `tests/allocations.rs`: counting
+//! would change the time.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use allocation_counter::measure;
 use mainstem_queues::{Config, Delivery, Durability, Queue, Queues, Settings};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -57,7 +56,7 @@ fn cpu_time() -> Duration {
     Duration::from_secs(time.tv_sec.cast_unsigned()) + Duration::from_nanos(time.tv_nsec.cast_unsigned())
 }
 
-/// Nanoseconds for each of `count` things, and allocations, in turn.
+/// Nanoseconds for each of `count` things.
 fn row(name: &str, count: u32, root: &Path, work: fn(&Queue)) {
     let (mut times, mut cpu_times) = (Vec::new(), Vec::new());
     let each_ns = |all: Duration| all.as_secs_f64() * 1e9 / f64::from(count);
@@ -68,12 +67,8 @@ fn row(name: &str, count: u32, root: &Path, work: fn(&Queue)) {
         cpu_times.push(each_ns(cpu_time().saturating_sub(cpu_began)));
         times.push(each_ns(began.elapsed()));
     }
-    let queue = queue(root);
-    work(&queue);
-    let counted = measure(|| work(&queue));
-    let allocations = f64::from(u32::try_from(counted.count_total).unwrap_or(u32::MAX)) / f64::from(count);
     let (time, cpu_time) = (median(times), median(cpu_times));
-    println!("{name:24} {time:8.0} ns   {cpu_time:8.0} ns of CPU   {allocations:6.3} allocations");
+    println!("{name:24} {time:8.0} ns   {cpu_time:8.0} ns of CPU");
 }
 
 fn enqueue(root: &Path) {

@@ -126,12 +126,14 @@ impl Queue {
 
     /// Whether a group is to learn of more messages now.
     fn learns(&self, group: &Group) -> bool {
+        // Nearly always that is all: this is asked at every turn.
+        if !group.is_behind(self.registered_to) || group.learns_behind > 0 {
+            return false;
+        }
         let is_idle = group.ready.iter().all(Runs::is_empty);
         let most = if is_idle { self.share() } else { self.share() / 2 };
-        group.is_behind(self.registered_to)
-            && group.learns_behind == 0
-            // What it is to be given of older ones comes first.
-            && self.shared.pool.late(group.id).is_none()
+        // What it is to be given of older ones comes first.
+        self.shared.pool.late(group.id).is_none()
             && (group.pending.len() <= most || self.shared.pool.len() < self.known_max / 2)
     }
 

@@ -131,10 +131,10 @@ impl Writer {
         self.bytes.len()
     }
 
-    /// Appends all to `into`, and begins again.
-    pub(crate) fn move_to(&mut self, into: &mut Vec<u8>) {
-        into.append(&mut self.bytes);
-        (self.at, self.life) = (0, 0);
+    /// Takes all of another one's, which stands behind an [`Event::Registered`] as what is put here next.
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        self.bytes.append(&mut other.bytes);
+        (self.at, self.life) = (std::mem::take(&mut other.at), std::mem::take(&mut other.life));
     }
 
     fn number(&mut self, mut value: u64) {

@@ -148,22 +148,15 @@ impl Recorder {
         self.said = self.said.max(registered_to);
         let mut head = Writer::behind(std::mem::take(&mut self.closed));
         head.put(&Event::Registered { to: self.said });
-        if self.open.is_empty() && self.moved.is_empty() {
-            // Nearly always: it need not be put together elsewhere.
-            std::mem::swap(&mut self.open, &mut head);
-            self.close_delivered();
-            self.close_settled();
-            std::mem::swap(&mut self.open, &mut head);
-            self.closed = head.into_bytes();
-            return;
-        }
+        let mut before = std::mem::replace(&mut self.open, head);
+        self.open.append(&mut before);
         self.close_delivered();
         self.close_settled();
         while let Some((who, number)) = self.moved.pop_first() {
             self.open.put(&Event::Moved { who: &who, number });
         }
-        self.closed = head.into_bytes();
-        self.open.move_to(&mut self.closed);
+        // What was open keeps its memory.
+        self.closed = std::mem::replace(&mut self.open, before).into_bytes();
     }
 
     /// Offsets below are spoken of as registered.

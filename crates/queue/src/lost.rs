@@ -38,6 +38,13 @@ impl Queue {
         }
     }
 
+    /// When all is registered again, nobody asks any more which messages were the newest.
+    pub(crate) fn forget_newest_if_restored(&mut self) {
+        if self.registered_to >= self.restored_to {
+            self.newest = Newest::default();
+        }
+    }
+
     /// Lets what leaves from here on have higher numbers than this one.
     pub(crate) fn number_beyond(&mut self, number: u64) {
         self.last_number = self.last_number.max(number);

@@ -39,6 +39,7 @@ impl Queue {
             self.register_new(&meta, most, now_ms);
         } else {
             self.register_again(&meta, most, now_ms);
+            self.forget_newest_if_restored();
         }
         self.enforce_limits(OUSTED_AT_ONCE, now_ms);
     }
@@ -97,6 +98,8 @@ impl Queue {
         if !lost.is_empty() {
             let all = self.groups.values_mut().chain(&mut self.remains);
             all.for_each(|group| group.forget(lost.clone()));
+            self.registered_to = lost.end;
+            self.forget_newest_if_restored();
         }
         self.registered_to = self.registered_to.max(to);
     }

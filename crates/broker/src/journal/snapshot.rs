@@ -212,20 +212,17 @@ impl Journal {
 
     /// Goes on with a snapshot whose sessions are all written, as far as the disk has come.
     pub(crate) fn finish_snapshot(&mut self) {
-        let written = if let Stage::Written { begins, end } = self.snapshots.state {
-            Some((begins, end))
-        } else {
-            None
-        };
-        let is_on_its_way = written.is_some_and(|(_, end)| !self.is_durable(end - 1));
+        let Stage::Written { begins, end } = self.snapshots.state else { return self.sync_log(false) };
+        let is_on_its_way = !self.is_durable(end - 1);
         self.sync_log(is_on_its_way);
-        if let Some((begins, _)) = written.filter(|_| !is_on_its_way) {
-            match self.note_snapshot(begins) {
-                Ok(Appended { ticket, .. }) => self.snapshots.state = Stage::Noted { begins, ticket },
-                Err(error) => {
-                    log::error!("journal {}: a snapshot cannot be noted: {error}", self.home);
-                    self.snapshots.abandon();
-                }
+        if is_on_its_way {
+            return;
+        }
+        match self.note_snapshot(begins) {
+            Ok(Appended { ticket, .. }) => self.snapshots.state = Stage::Noted { begins, ticket },
+            Err(error) => {
+                log::error!("journal {}: a snapshot cannot be noted: {error}", self.home);
+                self.snapshots.abandon();
             }
         }
     }

@@ -25,9 +25,9 @@
 //!
 //! # Files
 //! `store` all logs of a shard · `single` one log, and the way of an append, with `space` ·
-//! `read` · `truncate` · `recover` ·
-//! `store::tend` what is due by itself · `compact` key compaction, with `keys` and `filter` · `tail` newest entries in memory · `index` · `scan` walking through a segment · `commit` making
-//! groups durable · `queue` between the shard and that · `journal` many small writes in one · `checkpoint` · `files`
+//! `notes` beside a log · `read` · `truncate` · `recover` · `store::tend` what is due by itself ·
+//! `compact` key compaction, with `keys` and `filter` · `tail` newest entries in memory · `index` ·
+//! `scan` walking through a segment · `commit` making groups durable · `queue` between the shard and that · `journal` many small writes in one · `checkpoint` · `files`
 //! open files · `name` · `settings` · `fs` the seam to the file system, and the real one behind it, with `mapped` ·
 //! `fault` the faulty one.
 

@@ -63,10 +63,10 @@ impl Keeper {
                 return offset;
             }
             let Ok(Some(payload)) = self.payload(store, offset) else { return offset };
-            self.aside_bytes += size(&payload.record());
             let copy = aside::append(store, self.state, &payload, true, &mut self.in_flight);
             let Some(copy) = copy else { return offset };
             self.sync_state(store);
+            self.aside_bytes += size(&copy.record());
             self.asides.insert(offset, copy);
             next = needed.find(|offset| !self.asides.contains_key(offset));
         }

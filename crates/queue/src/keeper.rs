@@ -146,8 +146,7 @@ impl Keeper {
         // Of the others the originals are there, if the end of the process has undone what was removed, and what stands between
         // them.
         for payload in asides.range(..start).map(|(_, payload)| payload) {
-            let is_moved = payload.batch_header().producer_id == MOVER;
-            queue.register(Meta::of(&payload.record(), is_moved), 0);
+            queue.register(meta_of(payload), 0);
         }
         queue.registered(start);
         queue.removed(start);
@@ -181,17 +180,12 @@ impl Keeper {
         })
     }
 
-    /// Lets what happens from now on be kept as `durability` says, in the log `name` that it was opened with.
+    /// Lets what happens from now on be kept as `durability` says.
     ///
     /// # Errors
     /// What the store says.
-    pub fn set_durability(
-        &mut self,
-        store: &mut dyn Store,
-        name: &str,
-        durability: Durability,
-    ) -> Result<(), Error> {
-        self.state = store.open(name, &options(durability))?;
+    pub fn set_durability(&mut self, store: &mut dyn Store, durability: Durability) -> Result<(), Error> {
+        self.state = store.open(&self.name, &options(durability))?;
         (self.durability, self.is_synced) = (durability, false);
         if self.has_noted() {
             self.gather_all();
@@ -295,6 +289,11 @@ impl Keeper {
 /// How the log of a queue's state is kept.
 fn options(durability: Durability) -> Options {
     Options { durability, segment_bytes: SEGMENT_BYTES, ..Options::default() }
+}
+
+/// What is known of a message that is copied.
+fn meta_of(payload: &Payload) -> Meta {
+    Meta::of(&payload.record(), payload.batch_header().producer_id == MOVER)
 }
 
 /// Key, value and headers, bytes.

@@ -87,13 +87,13 @@ impl Inner {
         let options = Options { durability, segment_bytes: SEGMENT_BYTES, ..Options::default() };
         // If it is open, it gets the options all the same.
         let messages = self.store.open(&format!("{MESSAGES}{name}"), &options)?;
-        let state = format!("{STATE}{name}");
         if let Some(at) = self.find(name) {
             let keeper = &mut self.queues[at].keeper;
-            keeper.set_durability(&mut self.store, &state, durability)?;
+            keeper.set_durability(&mut self.store, durability)?;
             keeper.queue_mut().configure(config, now_ms());
             return Ok(at);
         }
+        let state = format!("{STATE}{name}");
         let mut keeper = Keeper::open(&mut self.store, &state, messages, durability, config, decompress)?;
         // What hashes are keyed with is random, and different for each.
         keeper.begin_life(RandomState::new().hash_one(name) as u32);

@@ -277,7 +277,7 @@ impl Shard {
                     let durability = topic.config.options.durability;
                     if open.topic.config.options.durability != durability {
                         let store = &mut *self.stores[open.store].store;
-                        let set = open.keeper.set_durability(store, &state_name(id), durability);
+                        let set = open.keeper.set_durability(store, durability);
                         if let Err(error) = set {
                             log::error!("queue {}: its state keeps its old durability: {error}", topic.name);
                         }

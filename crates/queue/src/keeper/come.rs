@@ -95,13 +95,24 @@ impl Keeper {
         now_ms: u64,
         passes_over: &mut impl FnMut(&BatchHeader) -> bool,
     ) -> Result<(), Error> {
-        let from = self.queue.registered_to();
+        let offsets = self.queue.registered_to()..to;
+        self.read_messages(store, offsets.clone(), READ_BYTES, |keeper, bytes| {
+            keeper.register_bytes(bytes, offsets, now_ms, passes_over);
+        })
+    }
+
+    /// Reads batches of messages into memory that is used again, and hands them to `with` if that works.
+    pub(super) fn read_messages<R>(
+        &mut self,
+        store: &mut dyn Store,
+        offsets: Range<u64>,
+        most: usize,
+        with: impl FnOnce(&mut Self, &[u8]) -> R,
+    ) -> Result<R, Error> {
         let mut bytes = std::mem::take(&mut self.read);
         bytes.clear();
-        let outcome = store.read(self.messages, from..to, READ_BYTES, &mut bytes);
-        if outcome.is_ok() {
-            self.register_bytes(&bytes, from..to, now_ms, passes_over);
-        }
+        let outcome = store.read(self.messages, offsets, most, &mut bytes);
+        let outcome = outcome.map(|()| with(self, &bytes));
         if bytes.capacity() <= 2 * READ_BYTES {
             self.read = bytes;
         }
@@ -147,6 +158,20 @@ impl Keeper {
         true
     }
 
+    /// Appends what is known of those messages of a batch that `is_wanted` says. False if the batch cannot be read.
+    pub(super) fn metas(
+        &self,
+        batch: &Batch<'_>,
+        is_wanted: impl Fn(u64) -> bool,
+        into: &mut Vec<Meta>,
+    ) -> bool {
+        let Some(plain) = self.plain(batch) else { return false };
+        let is_moved = batch.header.producer_id == MOVER;
+        let records = plain.records().map_while(Result::ok).filter(|record| is_wanted(record.offset));
+        into.extend(records.map(|record| Meta::of(&record, is_moved)));
+        true
+    }
+
     /// A batch without its compression; nothing if it cannot be read.
     pub(super) fn plain(&self, batch: &Batch<'_>) -> Option<Plain> {
         Plain::copy(batch).or_else(|| Some(Plain::unpacked(&batch.header, &(self.decompress)(batch)?)))
@@ -183,11 +208,7 @@ impl Keeper {
             if passes_over(&batch.header) || batch.header.is_control() {
                 continue;
             }
-            let is_moved = batch.header.producer_id == MOVER;
-            let Some(plain) = self.plain(&batch) else { continue };
-            let records = plain.records().map_while(Result::ok);
-            let records = records.filter(|record| (from..to).contains(&record.offset));
-            metas.extend(records.map(|record| Meta::of(&record, is_moved)));
+            self.metas(&batch, |offset| (from..to).contains(&offset), &mut metas);
         }
         let count = self.queue.replay_from(group, &metas, now_ms);
         Ok((count, (next > from && next < to).then_some(next)))

@@ -3,7 +3,7 @@
 use mainstem_log::{Error, Store, batches};
 
 use super::come::log_unreadable;
-use super::{Keeper, MOVER, READ_BYTES};
+use super::{Keeper, READ_BYTES, meta_of};
 use crate::meta::Meta;
 
 /// Bytes read at once: what is learnt takes longer than what is registered, and nobody waits for all of it.
@@ -20,11 +20,8 @@ impl Keeper {
         let start = store.status(self.messages).start;
         if from < start {
             // Of what is in the log no more there may be copies.
-            let copies = self.asides.range(from..start).map(|(_, payload)| {
-                let is_moved = payload.batch_header().producer_id == MOVER;
-                Meta::of(&payload.record(), is_moved)
-            });
-            let metas: Vec<Meta> = copies.collect();
+            let copies = self.asides.range(from..start);
+            let metas: Vec<Meta> = copies.map(|(_, payload)| meta_of(payload)).collect();
             self.queue.learn(from..start, &metas, now_ms);
         } else {
             self.learn_read(store, from, now_ms)?;
@@ -34,31 +31,17 @@ impl Keeper {
 
     fn learn_read(&mut self, store: &mut dyn Store, from: u64, now_ms: u64) -> Result<(), Error> {
         let to = self.queue.registered_to();
-        let mut bytes = std::mem::take(&mut self.read);
-        bytes.clear();
-        let outcome = store.read(self.messages, from..to, LEARN_BYTES, &mut bytes);
-        if outcome.is_ok() {
+        self.read_messages(store, from..to, LEARN_BYTES, |keeper, bytes| {
             let (mut metas, mut next) = (Vec::new(), None);
-            for batch in batches(&bytes) {
+            for batch in batches(bytes) {
                 next = Some(batch.header.end_offset());
-                if batch.header.is_control() {
-                    continue;
-                }
-                let is_moved = batch.header.producer_id == MOVER;
-                let Some(plain) = self.plain(&batch) else {
+                let is_missed = |offset| keeper.queue.misses(offset);
+                if !batch.header.is_control() && !keeper.metas(&batch, is_missed, &mut metas) {
                     log_unreadable(&batch.header);
-                    continue;
-                };
-                let records = plain.records().map_while(Result::ok);
-                let missed = records.filter(|record| self.queue.misses(record.offset));
-                metas.extend(missed.map(|record| Meta::of(&record, is_moved)));
+                }
             }
             // Without a batch nothing is left there: what was has been compacted away.
-            self.queue.learn(from..next.unwrap_or(to), &metas, now_ms);
-        }
-        if bytes.capacity() <= 2 * READ_BYTES {
-            self.read = bytes;
-        }
-        outcome
+            keeper.queue.learn(from..next.unwrap_or(to), &metas, now_ms);
+        })
     }
 }

@@ -89,20 +89,16 @@ impl Keeper {
         }
         // Behind what is durable there may stand something else in a moment.
         let to = status.committed.max(offset + 1);
-        let mut bytes = std::mem::take(&mut self.read);
-        bytes.clear();
-        let outcome = store.read(self.messages, offset..to, READ_BYTES / 4, &mut bytes);
-        let mut found = None;
-        for batch in batches(&bytes) {
-            if let Some(plain) = self.plain(&batch) {
-                self.cache.put(plain);
-                found = found.or_else(|| self.cache.get(offset));
+        self.read_messages(store, offset..to, READ_BYTES / 4, |keeper, bytes| {
+            let mut found = None;
+            for batch in batches(bytes) {
+                if let Some(plain) = keeper.plain(&batch) {
+                    keeper.cache.put(plain);
+                    found = found.or_else(|| keeper.cache.get(offset));
+                }
             }
-        }
-        if bytes.capacity() <= 2 * READ_BYTES {
-            self.read = bytes;
-        }
-        outcome.map(|()| found)
+            found
+        })
     }
 
     /// Messages that nobody has settled in a group, from an offset on: up to `max`, and no further one once 4 MiB are

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import re
 import socket
@@ -21,6 +22,21 @@ JSON = {"content-type": "application/json"}
 
 def at(queue, what=""):
     return f"/v1/queues/{queue}{what}"
+
+
+@contextlib.asynccontextmanager
+async def asking(door, queue):
+    """Requests for messages that wait at the same time: how to send one, and how to wait until so many of them do."""
+    async with httpx.AsyncClient(base_url=door.url, timeout=DEADLINE_S, trust_env=False) as client:
+        def ask(**parameters):
+            parameters = {"wait_ms": 10_000, **parameters}
+            return asyncio.create_task(client.post(at(queue, "/receive"), params=parameters))
+
+        async def waiting(count):
+            while (await client.get(at(queue))).json()["groups"][0]["waiting"] != count:
+                pass
+
+        yield ask, waiting
 
 
 def test_the_description_is_valid(operations):
@@ -400,14 +416,12 @@ def test_a_request_waits_for_a_message(operations, queue):
 
 def test_twenty_wait_and_each_gets_one(operations, queue):
     async def run():
-        async with httpx.AsyncClient(base_url=operations.url, timeout=DEADLINE_S, trust_env=False) as client:
-            waiting = [asyncio.create_task(client.post(at(queue, "/receive"), params={"wait_ms": 10_000})) for _ in range(20)]
-            while (await client.get(at(queue))).json()["groups"][0]["waiting"] < 20:
-                pass
+        async with asking(operations, queue) as (ask, waiting):
+            asked = [ask() for _ in range(20)]
+            await waiting(20)
             began = time.monotonic()
-            messages = [{"body": f"{number}"} for number in range(20)]
-            await client.post(at(queue, "/messages"), json={"messages": messages})
-            answers = [answer.json()["messages"] for answer in await asyncio.gather(*waiting)]
+            operations.send(queue, *map(str, range(20)))
+            answers = [answer.json()["messages"] for answer in await asyncio.gather(*asked)]
             assert time.monotonic() - began < 5
             assert sorted(int(answer[0]["body"]) for answer in answers) == list(range(20))
             assert all(len(answer) == 1 for answer in answers)
@@ -436,12 +450,10 @@ def test_a_named_consumer_waits_once(operations, make_queue):
     assert [message["body"] for message in operations.receive(queue, consumer="one")] == ["b"]
 
     async def run():
-        async with httpx.AsyncClient(base_url=operations.url, timeout=DEADLINE_S, trust_env=False) as client:
-            parameters = {"wait_ms": 10_000, "consumer": "one"}
-            older = asyncio.create_task(client.post(at(queue, "/receive"), params=parameters))
-            while (await client.get(at(queue))).json()["groups"][0]["waiting"] < 1:
-                pass
-            newer = asyncio.create_task(client.post(at(queue, "/receive"), params=parameters))
+        async with asking(operations, queue) as (ask, waiting):
+            older = ask(consumer="one")
+            await waiting(1)
+            newer = ask(consumer="one")
             assert (await older).json() == {"messages": []}
             operations.send(queue, "c")
             assert (await newer).json()["messages"][0]["body"] == "c"
@@ -454,24 +466,16 @@ def test_a_named_consumer_stays_the_active_one_when_its_connection_is_lost(opera
     queue = make_queue(single_active_consumer=True, lease_ms=3_000)
 
     async def run():
-        async with httpx.AsyncClient(base_url=operations.url, timeout=DEADLINE_S, trust_env=False) as client:
-            async def waiting(count):
-                while (await client.get(at(queue))).json()["groups"][0]["waiting"] != count:
-                    pass
-
-            def ask(consumer):
-                parameters = {"wait_ms": 10_000, "consumer": consumer}
-                return asyncio.create_task(client.post(at(queue, "/receive"), params=parameters))
-
-            cut = ask("one")
+        async with asking(operations, queue) as (ask, waiting):
+            cut = ask(consumer="one")
             await waiting(1)
-            other = ask("two")
+            other = ask(consumer="two")
             await waiting(2)
             cut.cancel()
             await waiting(1)
             operations.send(queue, "a", "b")
             # It comes back in time, and is still the one.
-            (message,) = (await ask("one")).json()["messages"]
+            (message,) = (await ask(consumer="one")).json()["messages"]
             assert message["body"] == "a"
             assert not other.done(), "two consumers at once"
             operations.ack(queue, message)
@@ -491,21 +495,13 @@ def test_a_named_consumer_that_asks_anew_stays_the_active_one(operations, make_q
     (held,) = operations.receive(queue, consumer="one")
 
     async def run():
-        async with httpx.AsyncClient(base_url=operations.url, timeout=DEADLINE_S, trust_env=False) as client:
-            async def waiting(count):
-                while (await client.get(at(queue))).json()["groups"][0]["waiting"] != count:
-                    pass
-
-            def ask(consumer):
-                parameters = {"wait_ms": 10_000, "consumer": consumer}
-                return asyncio.create_task(client.post(at(queue, "/receive"), params=parameters))
-
-            other = ask("two")
+        async with asking(operations, queue) as (ask, waiting):
+            other = ask(consumer="two")
             await waiting(1)
             for _ in range(5):
-                older = ask("one")
+                older = ask(consumer="one")
                 await waiting(2)
-                newer = ask("one")
+                newer = ask(consumer="one")
                 assert (await older).json() == {"messages": []}
                 operations.send(queue, "b")
                 (message,) = (await newer).json()["messages"]
@@ -540,14 +536,15 @@ def test_urllib_is_enough(operations, queue):
 
 
 def test_who_waits_is_answered_when_the_broker_ends(own_doors, unique):
+    with Operations(own_doors.url) as operations:
+        operations.done("PUT", at(unique))
+
     async def run():
-        async with httpx.AsyncClient(base_url=own_doors.url, timeout=DEADLINE_S, trust_env=False) as client:
-            await client.put(at(unique))
-            waiting = asyncio.create_task(client.post(at(unique, "/receive"), params={"wait_ms": 60_000}))
-            while (await client.get(at(unique))).json()["groups"][0]["waiting"] < 1:
-                pass
+        async with asking(own_doors, unique) as (ask, waiting):
+            asked = ask(wait_ms=60_000)
+            await waiting(1)
             own_doors.terminate()
-            assert (await waiting).json() == {"messages": []}
+            assert (await asked).json() == {"messages": []}
 
     asyncio.run(run())
     own_doors.ended()

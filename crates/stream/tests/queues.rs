@@ -330,15 +330,21 @@ fn those_who_wait_share_what_comes_at_once() {
     assert_eq!(shares, [20, 20, 20]);
 }
 
-#[test]
-fn one_consumer_at_a_time_stays_the_one_while_it_waits() {
+/// A queue with one active consumer at a time: the one of connection 0 and token 10, while that of 1 and 20 waits too. Both
+/// have waited for much longer than a silent consumer stays the active one.
+fn with_two_who_wait() -> Broker {
     let mut broker = Broker::new(2);
     broker.create(JOBS, &[("single-active-consumer", "true"), ("lease-ms", "1000")]);
     broker.send_queue(0, JOBS, receive_as(DEFAULT_GROUP, 1, 1, u64::MAX), 10);
     broker.run();
     broker.send_queue(1, JOBS, receive_as(DEFAULT_GROUP, 2, 1, u64::MAX), 20);
-    // Much longer than a silent consumer stays the active one.
     broker.pass(5_000);
+    broker
+}
+
+#[test]
+fn one_consumer_at_a_time_stays_the_one_while_it_waits() {
+    let mut broker = with_two_who_wait();
     broker.put(JOBS, vec![message("a"), message("b")]);
     let heard = broker.queue_replies(0);
     assert!(matches!(&heard[..], [(10, Reply::Received(taken))] if texts(taken) == ["a"]), "{heard:?}");
@@ -351,13 +357,7 @@ fn one_consumer_at_a_time_stays_the_one_while_it_waits() {
 
 #[test]
 fn who_waits_no_longer_stays_the_active_consumer_until_it_has_been_silent_for_a_lease() {
-    let mut broker = Broker::new(2);
-    broker.create(JOBS, &[("single-active-consumer", "true"), ("lease-ms", "1000")]);
-    broker.send_queue(0, JOBS, receive_as(DEFAULT_GROUP, 1, 1, u64::MAX), 10);
-    broker.run();
-    broker.send_queue(1, JOBS, receive_as(DEFAULT_GROUP, 2, 1, u64::MAX), 20);
-    // It has been waiting for longer than that.
-    broker.pass(5_000);
+    let mut broker = with_two_who_wait();
     broker.send_queue(0, JOBS, Request::StopWaiting { group: DEFAULT_GROUP.into(), consumer: 1 }, 30);
     broker.run();
     let heard = broker.queue_replies(0);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use mainstem_kafka::ErrorCode;
+use mainstem_kafka::{ErrorCode, partition_of};
 use mainstem_log::BatchBuilder;
 use mainstem_runtime::Io;
 
@@ -133,28 +133,6 @@ pub(crate) struct SinkJob {
     bytes: usize,
 }
 
-/// Kafka's hash of keys, with which its producers choose partitions: Murmur2 (Appleby), seeded as they do.
-pub(crate) fn murmur2(data: &[u8]) -> u32 {
-    const SEED: u32 = 0x9747_b28c;
-    const M: u32 = 0x5bd1_e995;
-    let mut hash = SEED ^ data.len() as u32;
-    let (words, rest) = data.as_chunks::<4>();
-    for word in words {
-        let mut k = u32::from_le_bytes(*word).wrapping_mul(M);
-        k ^= k >> 24;
-        hash = hash.wrapping_mul(M) ^ k.wrapping_mul(M);
-    }
-    if !rest.is_empty() {
-        for (shift, byte) in rest.iter().enumerate() {
-            hash ^= u32::from(*byte) << (8 * shift);
-        }
-        hash = hash.wrapping_mul(M);
-    }
-    hash ^= hash >> 13;
-    hash = hash.wrapping_mul(M);
-    hash ^ hash >> 15
-}
-
 impl Shard {
     /// Takes a record of another door. Its end is told by [`Shard::take_settled`].
     pub fn sink(&mut self, io: &mut Io<'_, Mail>, record: &Incoming<'_>) {
@@ -256,7 +234,7 @@ impl Shard {
     }
 
     fn gather(&mut self, io: &mut Io<'_, Mail>, topic: &Topic, record: &Incoming<'_>) {
-        let index = (murmur2(record.spread) & 0x7fff_ffff).cast_signed() % topic.partitions();
+        let index = partition_of(record.spread, topic.partitions());
         let id = topic.partition(index);
         let size = record.key.map_or(0, <[u8]>::len)
             + record.value.len()
@@ -313,25 +291,5 @@ impl Shard {
         let Some(Job::Sink(job)) = self.jobs.take(number) else { return };
         self.sinks.bytes -= job.bytes;
         self.sinks.settled.extend(job.tokens.into_iter().map(|token| (token, sank)));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_go_where_kafkas_own_producers_put_them() {
-        // Made with the Java client's `Utils.murmur2`.
-        for (key, hash) in [
-            ("21", -973_932_308_i32),
-            ("foobar", -790_332_482),
-            ("a-little-bit-long-string", -985_981_536),
-            ("a-little-bit-longer-string", -1_486_304_829),
-            ("lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58_897_971),
-            ("abc", 479_470_107),
-        ] {
-            assert_eq!(murmur2(key.as_bytes()).cast_signed(), hash, "{key}");
-        }
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct Ack {
     pub(crate) ticket: Option<Ticket>,
     /// How far the log is durable then.
     pub(crate) end: Place,
+    /// Whether all up to there is synced then.
+    pub(crate) is_synced: bool,
     pub(crate) outcome: Result<(), Error>,
     /// How many others it stands for.
     pub(crate) earlier: usize,
@@ -355,7 +357,8 @@ mod tests {
     use super::*;
 
     fn ack(log: LogId) -> Ack {
-        Ack { log, ticket: Some(Ticket(1)), end: Place::default(), outcome: Ok(()), earlier: 0 }
+        let end = Place::default();
+        Ack { log, ticket: Some(Ticket(1)), end, is_synced: true, outcome: Ok(()), earlier: 0 }
     }
 
     #[test]

@@ -70,6 +70,7 @@ impl Log {
             cached: None,
             state: State::Ready,
             ticket: None,
+            syncs_next: false,
             awaited: 0,
             cleaned: known.cleaned.min(end.offset),
             sparse: known.sparse.min(end.offset),

@@ -111,6 +111,8 @@ pub(crate) struct Log {
     pub(crate) state: State,
     /// Of what was appended since the last commit.
     pub(crate) ticket: Option<Ticket>,
+    /// Whether the next commit is synced, whatever the options say.
+    pub(crate) syncs_next: bool,
     /// Reports that are to come.
     pub(crate) awaited: usize,
     /// Compaction has seen all before this offset.
@@ -272,6 +274,7 @@ impl Log {
             log: self.id,
             ticket: None,
             end: self.head,
+            is_synced: true,
             outcome: Ok(()),
             earlier: 0,
         });
@@ -297,32 +300,26 @@ impl Log {
     /// Submits what was appended since the last commit. Returns the ticket if that is all there is to it.
     pub(crate) fn commit(&mut self, disk: &mut Disk) -> Option<Ticket> {
         if self.state == State::Broken {
-            self.acknowledge(disk, Err(Error::Broken));
+            self.acknowledge(disk, false, Err(Error::Broken));
             return None;
         }
         if self.flush(disk).is_err() {
             return None;
         }
-        match self.options.durability {
-            Durability::Os => {
-                // A segment that was closed on the way is synced all the same.
-                self.submitted = self.written;
-                if self.awaited == 0 {
-                    self.committed = self.written;
-                    return self.ticket.take();
-                }
-                self.acknowledge(disk, Ok(()));
-            }
-            Durability::Fsync => {
-                if let Err(error) = self.submit_newest(disk) {
-                    let error = self.fail_turn(disk, Failure::from(error));
-                    debug_assert!(self.ticket.is_none(), "{error} has been reported");
-                    return None;
-                }
-                self.submitted = self.written;
-                self.acknowledge(disk, Ok(()));
-            }
+        let is_synced = self.options.durability == Durability::Fsync || self.syncs_next;
+        if is_synced && let Err(error) = self.submit_newest(disk) {
+            let error = self.fail_turn(disk, Failure::from(error));
+            debug_assert!(self.ticket.is_none(), "{error} has been reported");
+            return None;
         }
+        self.syncs_next = false;
+        // A segment that was closed on the way is synced in any case.
+        self.submitted = self.written;
+        if !is_synced && self.awaited == 0 {
+            self.committed = self.written;
+            return self.ticket.take();
+        }
+        self.acknowledge(disk, is_synced, Ok(()));
         None
     }
 
@@ -339,13 +336,14 @@ impl Log {
     }
 
     /// Lets the turn's ticket be reported, behind what was submitted before.
-    fn acknowledge(&mut self, disk: &mut Disk, outcome: Result<(), Error>) {
+    fn acknowledge(&mut self, disk: &mut Disk, is_synced: bool, outcome: Result<(), Error>) {
         if let Some(ticket) = self.ticket.take() {
             self.awaited += 1;
             disk.group.acknowledge(Ack {
                 log: self.id,
                 ticket: Some(ticket),
                 end: self.submitted,
+                is_synced,
                 outcome,
                 earlier: 0,
             });
@@ -360,14 +358,14 @@ impl Log {
                     return self.fail_turn(disk, Failure::Broken(error));
                 }
                 self.state = State::Full;
-                self.acknowledge(disk, Err(Error::Full));
+                self.acknowledge(disk, false, Err(Error::Full));
                 Error::Full
             }
             Failure::Broken(error) => {
                 log::error!("log {}: {error}; it is read only now", self.name);
                 // What was submitted may yet become durable, and whoever waits for it is told so.
                 self.fail_at(self.submitted);
-                self.acknowledge(disk, Err(Error::Broken));
+                self.acknowledge(disk, false, Err(Error::Broken));
                 Error::Broken
             }
         }
@@ -443,7 +441,7 @@ impl Log {
         if ack.ticket.is_some() {
             self.committed = self.committed.max(end);
         }
-        if ack.ticket.is_none() || self.options.durability == Durability::Fsync {
+        if ack.is_synced {
             self.synced = self.synced.max(end);
         }
     }

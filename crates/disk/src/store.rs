@@ -422,6 +422,10 @@ impl Store for SegmentStore {
         Ok(Appended { base_offset, ticket })
     }
 
+    fn sync_next(&mut self, log: LogId) {
+        open_log(&mut self.logs, log).syncs_next = true;
+    }
+
     fn note(&mut self, log: LogId, note: &[u8]) -> bool {
         let Self { logs, disk, .. } = self;
         open_log(logs, log).keep_note(disk, note)

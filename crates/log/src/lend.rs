@@ -104,6 +104,10 @@ impl Store for Lent {
         lock(&self.common).store.append_sound(log, batch)
     }
 
+    fn sync_next(&mut self, log: LogId) {
+        lock(&self.common).store.sync_next(log);
+    }
+
     fn note(&mut self, log: LogId, note: &[u8]) -> bool {
         lock(&self.common).store.note(log, note)
     }

@@ -115,6 +115,9 @@ impl Store for Memory {
         Ok(Appended { base_offset, ticket })
     }
 
+    /// Nothing here survives loss of power.
+    fn sync_next(&mut self, _log: LogId) {}
+
     fn note(&mut self, log: LogId, note: &[u8]) -> bool {
         let known = &mut self.logs[log.0 as usize];
         let is_sure = known.ticket.is_none();

@@ -219,6 +219,10 @@ pub trait Store: Send {
     /// [`Error::Broken`], [`Error::Full`]. Nothing was appended.
     fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error>;
 
+    /// Has the next commit of a log synced, with all that came before it, whatever the log's [`Durability`]: for what stands for
+    /// something that goes from the disk. Tickets of that commit complete when it is.
+    fn sync_next(&mut self, log: LogId);
+
     /// Keeps a few bytes beside a log until the next append to it, behind those that were kept since the last one, for much
     /// less than an append costs: they survive the end of the process at once, but not always loss of power. Whether
     /// it did; there is little room, and not every store does. Nothing may have been appended that is not committed.

@@ -105,6 +105,10 @@ impl Store for Flawed {
         Ok(appended)
     }
 
+    fn sync_next(&mut self, log: LogId) {
+        self.store.sync_next(log);
+    }
+
     fn commit(&mut self) {
         self.store.commit();
     }

@@ -102,6 +102,10 @@ impl Store for Watched {
         appended
     }
 
+    fn sync_next(&mut self, log: LogId) {
+        self.store.sync_next(log);
+    }
+
     fn note(&mut self, log: LogId, note: &[u8]) -> bool {
         self.store.note(log, note)
     }

@@ -68,8 +68,6 @@ pub struct Keeper {
     /// Of the log of the state.
     name: Box<str>,
     durability: Durability,
-    /// Whether it is synced at the moment, though that is not what is asked for.
-    is_synced: bool,
     decompress: Decompress,
     builder: BatchBuilder,
     /// Memory that is used again: of batches that are read, of leases, and of events.
@@ -157,7 +155,6 @@ impl Keeper {
             state,
             name: name.into(),
             durability,
-            is_synced: false,
             decompress,
             builder: BatchBuilder::default(),
             read: Vec::new(),
@@ -186,7 +183,7 @@ impl Keeper {
     /// What the store says.
     pub fn set_durability(&mut self, store: &mut dyn Store, durability: Durability) -> Result<(), Error> {
         self.state = store.open(&self.name, &options(durability))?;
-        (self.durability, self.is_synced) = (durability, false);
+        self.durability = durability;
         if self.has_noted() {
             self.gather_all();
         }

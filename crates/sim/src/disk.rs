@@ -135,6 +135,10 @@ impl Store for SlowStore {
         self.0.open().append_sound(log, batch)
     }
 
+    fn sync_next(&mut self, log: LogId) {
+        self.0.open().store.sync_next(log);
+    }
+
     fn note(&mut self, log: LogId, note: &[u8]) -> bool {
         self.0.open().store.note(log, note)
     }

@@ -60,9 +60,6 @@ pub(crate) struct Journal {
     pub(crate) home: u16,
     store: Box<dyn Store>,
     log: LogId,
-    options: Options,
-    /// Whether the log is synced at the moment, though that is not what is asked for.
-    is_synced: bool,
     builder: BatchBuilder,
     scratch: Vec<u8>,
     publish: Vec<u8>,
@@ -163,8 +160,6 @@ impl Journal {
             home,
             store,
             log,
-            options,
-            is_synced: false,
             builder: BatchBuilder::default(),
             scratch: Vec::new(),
             publish: Vec::new(),
@@ -203,18 +198,6 @@ impl Journal {
     /// The store, for other logs that live in it.
     pub(crate) fn store(&mut self) -> &mut dyn Store {
         &mut *self.store
-    }
-
-    /// Has what is committed from here on synced, whatever is asked for, or no more than is asked for.
-    fn sync_log(&mut self, is_synced: bool) {
-        if self.options.durability == Durability::Fsync || self.is_synced == is_synced {
-            return;
-        }
-        let durability = if is_synced { Durability::Fsync } else { self.options.durability };
-        match self.store.open(LOG, &Options { durability, ..self.options.clone() }) {
-            Ok(_) => self.is_synced = is_synced,
-            Err(error) => log::warn!("journal {}: whether it is synced does not change: {error}", self.home),
-        }
     }
 
     /// The time that entries of this turn carry.

@@ -206,17 +206,20 @@ impl Journal {
         });
         self.push(&Entry::SnapshotEnds { begins });
         self.snapshots.state = Stage::Written { begins, end: self.next_offset() };
-        // What it stands for goes from the disk then: loss of power must not take both.
-        self.sync_log(true);
+        self.sync_next();
+    }
+
+    /// What a snapshot stands for goes from the disk when it is there: loss of power must not take both.
+    fn sync_next(&mut self) {
+        self.store.sync_next(self.log);
     }
 
     /// Goes on with a snapshot whose sessions are all written, as far as the disk has come.
     pub(crate) fn finish_snapshot(&mut self) {
-        let Stage::Written { begins, end } = self.snapshots.state else { return self.sync_log(false) };
-        let is_on_its_way = !self.is_durable(end - 1);
-        self.sync_log(is_on_its_way);
-        if is_on_its_way {
-            return;
+        let Stage::Written { begins, end } = self.snapshots.state else { return };
+        if !self.is_durable(end - 1) {
+            // The disk may have refused its end, which comes again then.
+            return self.sync_next();
         }
         match self.note_snapshot(begins) {
             Ok(Appended { ticket, .. }) => self.snapshots.state = Stage::Noted { begins, ticket },

@@ -119,6 +119,10 @@ impl Store for Kept {
         self.memory().append_sound(log, batch)
     }
 
+    fn sync_next(&mut self, log: LogId) {
+        self.memory().sync_next(log);
+    }
+
     fn commit(&mut self) {
         self.memory().commit();
     }

@@ -21,6 +21,9 @@ pub(crate) const ALL: &[(&str, Make)] = &[
     ("a failed sync is tried again", |fs, settings| {
         on(Careless { fs: fs.clone(), of: Of::Failures }, settings)
     }),
+    ("what is to be synced for once is not", |fs, settings| {
+        Ok(Box::new(Deaf { store: crate::open(fs, settings)? }))
+    }),
     ("acknowledged before the sync", |fs, settings| {
         Ok(Box::new(Hasty { store: crate::open(fs, settings)?, early: Vec::new() }))
     }),
@@ -161,6 +164,11 @@ struct Short {
     opened: Vec<LogId>,
 }
 
+/// Has nothing synced that need not be.
+struct Deaf {
+    store: Box<dyn Store>,
+}
+
 /// The methods of a store that a wrapper leaves as they are.
 macro_rules! as_it_is {
     () => {
@@ -207,6 +215,10 @@ macro_rules! as_it_is {
 impl Store for Hasty {
     as_it_is!();
 
+    fn sync_next(&mut self, log: LogId) {
+        self.store.sync_next(log);
+    }
+
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
         self.store.open(name, options)
     }
@@ -232,6 +244,10 @@ impl Store for Hasty {
 impl Store for Short {
     as_it_is!();
 
+    fn sync_next(&mut self, log: LogId) {
+        self.store.sync_next(log);
+    }
+
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
         let log = self.store.open(name, options)?;
         let status = self.store.status(log);
@@ -245,6 +261,28 @@ impl Store for Short {
         }
         self.opened.push(log);
         Ok(log)
+    }
+
+    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+        self.store.append_sound(log, batch)
+    }
+
+    fn commit(&mut self) {
+        self.store.commit();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        self.store.completions(into);
+    }
+}
+
+impl Store for Deaf {
+    as_it_is!();
+
+    fn sync_next(&mut self, _log: LogId) {}
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        self.store.open(name, options)
     }
 
     fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {

@@ -264,7 +264,8 @@ impl Life<'_> {
         let Some(log) = self.ids.get(name).copied() else { return self.open(name) };
         self.notice(name, log);
         match self.run.dice.below(100) {
-            0..45 => self.append(name, log)?,
+            0..40 => self.append(name, log)?,
+            40..45 => self.append_synced(name, log)?,
             45..60 => self.commit()?,
             60..65 => self.note(name, log)?,
             65..72 => self.read(name, log)?,
@@ -388,6 +389,15 @@ impl Life<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Appends, and has what the log does not sync by itself synced for once.
+    fn append_synced(&mut self, name: &'static str, log: LogId) -> Result<(), Crashed> {
+        self.append(name, log)?;
+        self.store.sync_next(log);
+        self.run.fs.note(|| format!("sync {name} next"));
+        self.run.logs.get_mut(name).expect("what is open is known").sync_next();
+        self.commit()
     }
 
     fn commit(&mut self) -> Result<(), Crashed> {

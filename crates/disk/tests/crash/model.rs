@@ -38,6 +38,8 @@ pub(crate) struct Log {
     completed_to: u64,
     /// Offset up to which it survives loss of power; that of an fsync log is `completed_to`.
     lasts_to: u64,
+    /// Up to where it does when this has completed.
+    synced: Option<(Ticket, u64)>,
     pending: Vec<Pending>,
     /// The newest ticket, if it has not completed.
     due: Option<Ticket>,
@@ -78,6 +80,7 @@ impl Log {
             completed: BTreeMap::new(),
             completed_to: 0,
             lasts_to: 0,
+            synced: None,
             pending: Vec::new(),
             due: None,
             taken_back: None,
@@ -116,7 +119,7 @@ impl Log {
         self.unsure_from(0);
         self.start_again = 0;
         self.pending.clear();
-        (self.due, self.taken_back) = (None, None);
+        (self.due, self.taken_back, self.synced) = (None, None, None);
     }
 
     /// Whether the store that it was removed from goes on.
@@ -193,12 +196,22 @@ impl Log {
             self.completed.insert(base, bytes);
         }
         // What the disk has not synced it may yet forget, and show what was there before.
-        if self.durability == Durability::Fsync {
-            self.lasts_to = self.completed_to;
+        let synced = self.synced.take_if(|(ticket, _)| *ticket <= completion.ticket).map(|(_, end)| end);
+        let lasts_to = match self.durability {
+            Durability::Fsync => Some(self.completed_to),
+            Durability::Os => synced.map(|end| end.min(self.completed_to)),
+        };
+        if let Some(lasts_to) = lasts_to.filter(|lasts_to| *lasts_to > self.lasts_to) {
+            self.lasts_to = lasts_to;
             if !self.is_unsure {
-                self.possible = self.possible.split_off(&self.completed_to);
+                self.possible = self.possible.split_off(&lasts_to);
             }
         }
+    }
+
+    /// What has been appended, and is committed next, is to be synced.
+    pub(crate) fn sync_next(&mut self) {
+        self.synced = self.due.map(|ticket| (ticket, self.end));
     }
 
     pub(crate) fn truncate_prefix(&mut self, offset: u64) {
@@ -232,6 +245,7 @@ impl Log {
         self.pending.retain(|pending| pending.base < offset);
         self.completed_to = self.completed_to.min(offset);
         self.lasts_to = self.lasts_to.min(offset);
+        self.synced = self.synced.map(|(ticket, end)| (ticket, end.min(offset)));
         self.end = offset;
     }
 
@@ -253,7 +267,7 @@ impl Log {
     pub(crate) fn hurt(&mut self, how: End) {
         self.hurt = self.hurt.max(Some(how));
         self.pending.clear();
-        (self.due, self.taken_back) = (None, None);
+        (self.due, self.taken_back, self.synced) = (None, None, None);
     }
 
     /// Whether all that the operating system had is still there.

@@ -1,8 +1,8 @@
 //! What has happened becomes durable: events on their way to the state's log.
 
-use mainstem_log::{Completion, Durability, Error, Store};
+use mainstem_log::{Completion, Error, Store};
 
-use super::{Flight, Keeper, Written, options, size};
+use super::{Flight, Keeper, Written, size};
 
 /// Buffers of events that are kept for the next ones, and the size of one, bytes.
 const SPARES_MAX: usize = 4;
@@ -115,32 +115,7 @@ impl Keeper {
             let at = self.gathered.partition_point(|(known, _)| *known < number);
             self.gathered.insert(at, (number, events));
         }
-        self.stop_syncing(store);
         self.queue.durable(self.durable, now_ms);
         true
-    }
-
-    /// Has what is written from here on synced, whatever is asked for, until what was written just now has come to its end: what
-    /// it stands for goes from the disk then, and loss of power must not take both.
-    pub(super) fn sync_state(&mut self, store: &mut dyn Store) {
-        if self.durability == Durability::Fsync || self.is_synced {
-            return;
-        }
-        match store.open(&self.name, &options(Durability::Fsync)) {
-            Ok(_) => self.is_synced = true,
-            Err(error) => log::warn!("the state of a queue is not synced: {error}"),
-        }
-    }
-
-    fn stop_syncing(&mut self, store: &mut dyn Store) {
-        let stands_for_more =
-            |flight: &Flight| matches!(flight.what, Written::Snapshot(_) | Written::Aside(_));
-        if !self.is_synced || self.in_flight.iter().any(stands_for_more) {
-            return;
-        }
-        match store.open(&self.name, &options(self.durability)) {
-            Ok(_) => self.is_synced = false,
-            Err(error) => log::warn!("the state of a queue is still synced: {error}"),
-        }
     }
 }

@@ -69,7 +69,8 @@ impl Keeper {
         let Some(appended) = self.append_keyed(store, SNAPSHOT, &snapshot, now_ms) else { return };
         let what = Written::Snapshot(appended.base_offset);
         self.in_flight.push_back(Flight { ticket: appended.ticket, what });
-        self.sync_state(store);
+        // What it stands for goes from the disk then: loss of power must not take both.
+        store.sync_next(self.state);
         (self.events_bytes, self.snapshot_bytes) = (0, snapshot.len());
         // Behind a snapshot stands all that is needed besides the log of messages.
         self.forget_asides();
@@ -118,7 +119,7 @@ impl Keeper {
             && let Some(Appended { ticket, .. }) = self.append_keyed(store, END, &[], now_ms)
         {
             self.in_flight.push_back(Flight { ticket, what: Written::Snapshot(unfinished.begin) });
-            self.sync_state(store);
+            store.sync_next(self.state);
         } else {
             self.unfinished = Some(unfinished);
         }

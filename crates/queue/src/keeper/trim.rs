@@ -65,7 +65,8 @@ impl Keeper {
             let Ok(Some(payload)) = self.payload(store, offset) else { return offset };
             let copy = aside::append(store, self.state, &payload, true, &mut self.in_flight);
             let Some(copy) = copy else { return offset };
-            self.sync_state(store);
+            // The original goes when this is there: loss of power must not take both.
+            store.sync_next(self.state);
             self.aside_bytes += size(&copy.record());
             self.asides.insert(offset, copy);
             next = needed.find(|offset| !self.asides.contains_key(offset));

@@ -18,6 +18,10 @@ macro_rules! as_wrapped {
             self.store.remove(log)
         }
 
+        fn sync_next(&mut self, log: LogId) {
+            self.store.sync_next(log);
+        }
+
         fn status(&self, log: LogId) -> Status {
             self.store.status(log)
         }
@@ -106,6 +110,8 @@ impl Store for Lax {
     fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
         self.0.append_sound(log, batch)
     }
+
+    fn sync_next(&mut self, _log: LogId) {}
 
     fn commit(&mut self) {
         self.0.commit();
@@ -258,6 +264,10 @@ impl Store for Changed {
             builder.push(record.timestamp_ms, key, Some(&value));
         }
         self.store.append(log, builder.finish())
+    }
+
+    fn sync_next(&mut self, log: LogId) {
+        self.store.sync_next(log);
     }
 
     fn commit(&mut self) {

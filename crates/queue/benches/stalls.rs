@@ -259,6 +259,8 @@ fn rest() {
 fn with_slow_group() -> Queue {
     let mut queue = Queue::new(Config::default());
     let fast = queue.open_group(&"fast".into(), 1_000).expect("there is room");
+    let opened = queue.flush(&mut Vec::new()).expect("it is to last");
+    queue.durable(opened, 1_000);
     let mut leases = Vec::new();
     for offset in 0..2 * MESSAGES {
         queue.register(message(Kind::Keyed, offset), 1_000);

@@ -99,6 +99,8 @@ pub(crate) struct Counters {
 pub(crate) struct Group {
     pub(crate) id: u32,
     pub(crate) name: GroupName,
+    /// The flush that says that it is there, if that is of this queue's own: nobody is given anything before that is durable.
+    pub(crate) begun_by: u64,
     /// Groups from this number on are opened when it is removed.
     pub(crate) removed_before: u32,
     /// All that it has not settled and knows.
@@ -138,6 +140,7 @@ impl Group {
         Self {
             id,
             name,
+            begun_by: 0,
             removed_before: u32::MAX,
             pending: Runs::default(),
             unknown: Runs::default(),

@@ -96,6 +96,8 @@ pub struct Queue {
     pub(crate) remains: Vec<Group>,
     /// Flushes up to this one are durable.
     pub(crate) durable_to: u64,
+    /// The one that says that the newest group is there.
+    begun_by: u64,
     pub(crate) at_once: usize,
     /// Unsettled messages that it wants to know at once.
     pub(crate) known_max: u64,
@@ -119,6 +121,7 @@ impl Queue {
             newest: Newest::default(),
             remains: Vec::new(),
             durable_to: 0,
+            begun_by: 0,
             at_once: Tuning::default().at_once,
             known_max: Tuning::default().known_max,
         }
@@ -207,7 +210,8 @@ impl Queue {
         self.groups.keys().map(|&id| GroupId(id))
     }
 
-    /// The group of this name, which is made if it is not there.
+    /// The group of this name, which is made if it is not there. It [begins](Self::begins) when that is durable: otherwise the
+    /// end of the process could let it begin anew behind messages that somebody has had.
     ///
     /// # Errors
     /// The name has no byte or more than 255, or has control characters, `/`, `+` or `#` in it; or there are 256
@@ -224,7 +228,9 @@ impl Queue {
         self.next_group += 1;
         // There may have been one of this name before.
         self.shared.go_on_living();
-        let group = Group::new(id, name.clone(), self.last_number);
+        let mut group = Group::new(id, name.clone(), self.last_number);
+        group.begun_by = self.shared.recorder.next_flush();
+        self.begun_by = group.begun_by;
         self.shared.recorder.record(&Event::Group { group: id, name, last_number: group.last_number });
         self.groups.insert(id, group);
         self.names.insert(name.clone(), GroupId(id));
@@ -270,9 +276,16 @@ impl Queue {
         }
     }
 
+    /// Whether it is not durable yet that a group is there, and so nobody is given anything of it.
+    pub fn begins(&self, group: GroupId) -> bool {
+        self.begun_by > self.durable_to
+            && self.groups.get(&group.0).is_some_and(|group| group.begun_by > self.durable_to)
+    }
+
     // --- consuming
 
-    /// Leases up to `max` messages to a consumer, in order, and appends them to `out`. If one consumer is the active one,
+    /// Leases up to `max` messages to a consumer, in order, and appends them to `out`; none of a group that
+    /// [begins](Self::begins). If one consumer is the active one,
     /// another gets nothing, until that has [left](Self::leave), or has neither leases nor asked for the queue's lease
     /// time: a consumer that waits for messages is to ask again within that, be it for none.
     pub fn lease(
@@ -286,6 +299,8 @@ impl Queue {
     ) {
         let Some(group) = self.groups.get_mut(&group.0) else { return };
         let lease_ms = lease_ms.unwrap_or(self.shared.config.lease_ms).clamp(1, LEASE_MS_MAX);
+        // Whoever asks is heard all the same.
+        let max = if group.begun_by > self.durable_to { 0 } else { max };
         group.lease(&mut self.shared, consumer, max, lease_ms, now_ms, out);
     }
 
@@ -299,7 +314,9 @@ impl Queue {
 
     /// Whether something is ready for this consumer.
     pub fn can_lease(&self, group: GroupId, consumer: u64) -> bool {
-        self.groups.get(&group.0).is_some_and(|group| group.can_lease(&self.shared, consumer))
+        let has_begun = |group: &&Group| group.begun_by <= self.durable_to;
+        let group = self.groups.get(&group.0).filter(has_begun);
+        group.is_some_and(|group| group.can_lease(&self.shared, consumer))
     }
 
     /// Number of messages that are ready in a group.

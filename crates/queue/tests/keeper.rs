@@ -290,6 +290,7 @@ impl World {
         let mut world = Self::new();
         world.keeper.tune(FEW);
         let fast = world.keeper.open_group(&"fast".into(), 1_000).unwrap();
+        world.keep();
         (world, fast)
     }
 

@@ -517,9 +517,41 @@ fn a_new_group_gets_old_messages_in_steps_though_others_settle_them() {
 }
 
 #[test]
+fn a_new_group_gives_nothing_before_it_lasts_that_it_is_there() {
+    let mut queue = queue(&[("single-active-consumer", "true")], (0..3).map(message));
+    let group = queue.open_group(&"new".into(), 1_000).unwrap();
+    let mut leases = Vec::new();
+    queue.lease(group, 7, 1, None, 1_000, &mut leases);
+    assert!(leases.is_empty() && queue.begins(group) && !queue.can_lease(group, 7));
+    // Who asked first is the active one all the same, and nobody else waits.
+    assert_eq!(offsets(&lease(&mut queue, 1, 1, 1_000)), [0]);
+    let mut events = Vec::new();
+    let opened = queue.flush(&mut events).unwrap();
+    queue.open_group(&"newer".into(), 1_000).unwrap();
+    let newer = queue.flush(&mut Vec::new()).unwrap();
+    queue.durable(opened, 1_000);
+    assert!(!queue.begins(group) && queue.can_lease(group, 7) && !queue.can_lease(group, 8));
+    queue.lease(group, 7, 1, None, 1_000, &mut leases);
+    assert_eq!(offsets(&leases), [0]);
+    assert!(queue.group("newer").is_some_and(|newer| queue.begins(newer)));
+    queue.durable(newer, 1_000);
+    assert!(queue.group("newer").is_some_and(|newer| !queue.begins(newer)));
+    // One that is made again is there.
+    let again = again(&[&events], 20);
+    assert!(!again.begins(group) && again.ready(group) == 1);
+    // And so is one of the same name that begins anew only when that lasts.
+    queue.remove_group(group).unwrap();
+    let anew = queue.open_group(&"new".into(), 1_000).unwrap();
+    assert!(queue.begins(anew));
+    flush(&mut queue, 1_000).unwrap();
+    assert!(!queue.begins(anew));
+}
+
+#[test]
 fn a_group_may_be_opened_and_another_removed_before_all_messages_are_back() {
     let mut queue = queue(&[], (0..30).map(message));
     queue.open_group(&"gone".into(), 1_000).unwrap();
+    let mut batches = vec![flush(&mut queue, 1_000).unwrap()];
     for lease in lease(&mut queue, 1, 30, 1_000) {
         // The group that will be gone has more of them.
         let verdict = if lease.receipt.offset % 3 == 0 { Verdict::Release } else { Verdict::Ack };
@@ -536,7 +568,7 @@ fn a_group_may_be_opened_and_another_removed_before_all_messages_are_back() {
         };
         queue.settle(gone, &Settlement { receipt: lease.receipt, verdict }, 1_000, 0).unwrap();
     }
-    let mut batches = vec![flush(&mut queue, 1_000).unwrap()];
+    batches.extend(flush(&mut queue, 1_000));
 
     let mut queue = Queue::new(Config::default());
     for batch in &batches {
@@ -582,6 +614,7 @@ fn a_group_may_be_opened_and_another_removed_before_all_messages_are_back() {
 fn what_only_a_removed_group_had_is_needed_until_a_new_one_knows_of_it() {
     let mut queue = queue(&[], (0..30).map(message));
     let gone = queue.open_group(&"gone".into(), 1_000).unwrap();
+    flush(&mut queue, 1_000).unwrap();
     for lease in lease(&mut queue, 1, 30, 1_000) {
         settle(&mut queue, lease.receipt, Verdict::Ack, 1_000).unwrap();
     }
@@ -596,6 +629,7 @@ fn what_only_a_removed_group_had_is_needed_until_a_new_one_knows_of_it() {
     settle_all(&mut queue, gone, |offset| offset % 2 == 0);
     queue.set_at_once(4);
     let late = queue.open_group(&"late".into(), 1_000).unwrap();
+    flush(&mut queue, 1_000).unwrap();
     queue.remove_group(gone).unwrap();
     let mut known = Vec::new();
     queue.peek(late, 0, 99, &mut known);
@@ -626,6 +660,7 @@ fn a_group_that_is_removed_lets_its_messages_go_in_steps() {
         let group = queue.open_group(&"other".into(), 1_000).unwrap();
         if is_joined {
             tend_all(&mut queue, 1_000);
+            flush(&mut queue, 1_000).unwrap();
             queue.lease(group, 7, 20, None, 1_000, &mut Vec::new());
         }
         queue.remove_group(group).unwrap();

@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use mainstem_log::{Appended, BatchBuilder, Origin};
-use mainstem_queue::{DEFAULT_GROUP, GroupName, Receipt, Refusal, Settlement, Taking, Verdict};
+use mainstem_queue::{DEFAULT_GROUP, GroupId, GroupName, Receipt, Refusal, Settlement, Taking, Verdict};
 use smallvec::SmallVec;
 
 use crate::common::Queues;
@@ -273,12 +273,9 @@ impl Queue {
         let now_ms = now_ms();
         let mut inner = side.queues.common.lock();
         inner.look(side.at, now_ms)?;
+        let (mut inner, group) = self.open_group(inner, now_ms)?;
         let Inner { store, queues, .. } = &mut *inner;
         let One { keeper, tended_ms, .. } = &mut queues[side.at];
-        if keeper.is_stuck() {
-            return Err(Refusal::Storage.into());
-        }
-        let group = keeper.open_group(&side.group, now_ms)?;
         // What is due now may be in the way of what is ready, or be all there is.
         if now_ms != *tended_ms || keeper.queue().ready(group) == 0 {
             keeper.tend(now_ms);
@@ -296,6 +293,28 @@ impl Queue {
             inner.commit(side.at, now_ms);
         }
         Ok(deliveries)
+    }
+
+    /// The group of this handle, made if it is not there. Waits until it is durable that there is such a group; others are served
+    /// meanwhile.
+    fn open_group<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        now_ms: u64,
+    ) -> Result<(MutexGuard<'a, Inner>, GroupId), Error> {
+        let side = &*self.side;
+        loop {
+            let keeper = &mut inner.queues[side.at].keeper;
+            if keeper.is_stuck() {
+                return Err(Refusal::Storage.into());
+            }
+            let group = keeper.open_group(&side.group, now_ms)?;
+            if !keeper.queue().begins(group) {
+                return Ok((inner, group));
+            }
+            side.keep(inner, now_ms)?;
+            inner = side.queues.common.lock();
+        }
     }
 
     /// Acknowledges many deliveries at once.

@@ -121,6 +121,29 @@ fn what_is_confirmed_is_there_and_what_is_refused_is_not() {
     }
 }
 
+#[test]
+fn whenever_the_power_goes_a_new_group_is_there_that_has_given_a_message() {
+    let (mut given, mut lost) = (0, 0);
+    for seed in 0..12 {
+        let fs = FaultFs::new(seed);
+        let values = {
+            let queues = open(&fs);
+            let jobs = jobs(&queues, Durability::Fsync);
+            jobs.enqueue("a").unwrap();
+            fs.set(Plan { crash_at: Some(1 + seed), ..Plan::default() });
+            // Whether that succeeds is not known.
+            let taken = jobs.group("new").receive(9, Duration::ZERO);
+            taken.map_or(0, |taken| taken.len())
+        };
+        let jobs = jobs(&open(&fs.survivor(seed)), Durability::Fsync);
+        let is_there = jobs.info().groups.iter().any(|group| group.name == "new");
+        assert!(is_there || values == 0, "seed {seed}");
+        given += values;
+        lost += usize::from(!is_there);
+    }
+    assert!(given > 0 && lost > 0, "the power goes before and behind: {given}, {lost}");
+}
+
 /// Values of all messages that nobody has settled in the queue of this name.
 fn left(queues: &Queues, name: &str) -> Vec<Vec<u8>> {
     let queue = queues.queue(name, Settings::default()).unwrap();

@@ -430,8 +430,9 @@ impl Shard {
     /// Takes note of when something will be due by itself.
     fn note_due(&mut self, io: &Io<'_, Mail>, id: PartitionId) {
         let Some(open) = self.queues.open.get_mut(&id) else { return };
-        let waits =
-            open.waits.iter().map(|wait| wait.until_ms).min().filter(|until_ms| *until_ms != u64::MAX);
+        // Whoever has waited long enough and is still there waits for the disk.
+        let waits = open.waits.iter().map(|wait| wait.until_ms);
+        let waits = waits.filter(|until_ms| (io.clock.unix_ms + 1..u64::MAX).contains(until_ms)).min();
         let own = open.keeper.queue().next_due();
         let due_ms = [waits, own, open.departing.retry_ms()].into_iter().flatten().min();
         // What was due already has been done.

@@ -45,6 +45,38 @@ fn numbers(numbers: std::ops::Range<u32>) -> Vec<String> {
 }
 
 #[test]
+fn a_new_group_is_given_messages_when_it_lasts_and_nobody_else_waits_for_that() {
+    let mut broker = broker();
+    broker.create(JOBS, &[]);
+    broker.put(JOBS, vec![message("first"), message("second")]);
+    let taken = |replies: &[(u64, Reply)]| -> Vec<(u64, Vec<String>)> {
+        let texts_of = |reply: &Reply| match reply {
+            Reply::Received(deliveries) => texts(deliveries),
+            other => panic!("{other:?}"),
+        };
+        replies.iter().map(|(token, reply)| (*token, texts_of(reply))).collect()
+    };
+    for is_lost in [true, false] {
+        broker.set_stuck(true);
+        // Neither of the two waits for messages.
+        broker.send_queue(0, JOBS, receive_as("new", 1, 1, 0), 1);
+        broker.send_queue(0, JOBS, receive_as(DEFAULT_GROUP, 2, 1, 0), 2);
+        broker.turn(5);
+        assert_eq!(taken(&broker.queue_replies(0)), [(2, vec!["first".to_owned()])]);
+        if is_lost {
+            broker.lose_power(1);
+            assert_eq!(broker.info(JOBS).groups.len(), 1, "nobody has been told of another one");
+        }
+    }
+    broker.set_stuck(false);
+    broker.run();
+    assert_eq!(taken(&broker.queue_replies(0)), [(1, vec!["first".to_owned()])]);
+    broker.lose_power(1);
+    assert_eq!(broker.info(JOBS).groups.len(), 2);
+    assert_eq!(take(&mut broker, "new", 9), ["first", "second"]);
+}
+
+#[test]
 fn one_slow_group_holds_up_no_other() {
     let mut broker = broker();
     broker.create(JOBS, &[]);

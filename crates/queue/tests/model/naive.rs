@@ -54,6 +54,8 @@ pub(crate) struct Group {
     pub(crate) unknown: BTreeMap<u64, Message>,
     /// It learns nothing until this flush is durable, if it is not 0.
     learns_behind: u64,
+    /// It gives nobody anything until this flush is durable.
+    begun_by: u64,
     /// Whether there may be nothing of that in spite of what the queue has still to look at.
     pub(crate) is_new: bool,
     last_number: u64,
@@ -128,7 +130,7 @@ impl Naive {
             group.messages.clear();
             group.late.clear();
             group.unknown.clear();
-            group.learns_behind = 0;
+            (group.learns_behind, group.begun_by) = (0, 0);
             group.is_new = false;
             group.awaiting.clear();
             group.turning.clear();
@@ -384,7 +386,8 @@ impl Naive {
     pub(crate) fn can_lease(&self, at: usize, consumer: u64) -> bool {
         let other = self.groups[at].active.is_some_and(|(active, _)| active != consumer);
         let mut offsets = self.groups[at].messages.keys();
-        !(self.config.single_active_consumer && other) && offsets.any(|&offset| self.is_ready(at, offset))
+        let may = !(self.config.single_active_consumer && other) && self.groups[at].begun_by <= self.durable;
+        may && offsets.any(|&offset| self.is_ready(at, offset))
     }
 
     pub(crate) fn lease(
@@ -402,6 +405,9 @@ impl Naive {
                 return leases;
             }
             self.groups[at].active = Some((consumer, now_ms));
+        }
+        if self.groups[at].begun_by > self.durable {
+            return leases;
         }
         let until_ms = now_ms + lease_ms.unwrap_or(self.config.lease_ms).clamp(1, TWELVE_HOURS_MS);
         while leases.len() < max {
@@ -629,6 +635,7 @@ impl Naive {
         }
         self.life += 1;
         let mut fresh = Group::new(name, self.last_number);
+        fresh.begun_by = self.flushed + 1;
         if self.config.start == Start::Earliest {
             for group in &self.groups {
                 let staying = group
@@ -848,6 +855,7 @@ impl Group {
             late: BTreeSet::new(),
             unknown: BTreeMap::new(),
             learns_behind: 0,
+            begun_by: 0,
             is_new: true,
             last_number,
             taken_to: 0,

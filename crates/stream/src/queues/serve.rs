@@ -219,6 +219,8 @@ impl Shard {
             let reply = match open.keeper.queue().group(&wait.group) {
                 None => Reply::Refused(Refusal::UnknownGroup),
                 Some(_) if is_stuck => Reply::Refused(Refusal::Storage),
+                // What is there is not to be missed by whoever has no time to wait: they hear of it when it lasts.
+                Some(group) if open.keeper.queue().begins(group) => return true,
                 Some(group) => {
                     let Wait { consumer, bytes_max, lease_ms, .. } = *wait;
                     let most = shares.next(open.keeper.queue(), group, wait);

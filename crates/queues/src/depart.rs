@@ -47,7 +47,7 @@ impl Inner {
             let to = destination(queue.config(), &one.name, &record, leaving.reason);
             let origin = Origin { id: &one.name, queue: &one.name, group: queue.group_name(leaving.group) };
             let moved = Moved::new(&record, &leaving, origin);
-            match self.take_in(&to, &moved) {
+            match self.take_in(&to, &moved, self.queues[at].durability) {
                 Ok((there, appended)) => {
                     let one = &mut self.queues[at];
                     let Leaving { group, number, .. } = leaving;
@@ -63,8 +63,14 @@ impl Inner {
         failed.or(unread.map(Error::from)).map_or(Ok(()), Err)
     }
 
-    /// Takes a message of another queue into the queue of this name.
-    fn take_in(&mut self, name: &str, moved: &Moved) -> Result<(usize, Appended), Error> {
+    /// Takes a message of another queue, which asks for that durability, into the queue of this name. Where that promises less, a
+    /// loss of power must not take what the other one forgets as soon as it is here.
+    fn take_in(
+        &mut self,
+        name: &str,
+        moved: &Moved,
+        durability: Durability,
+    ) -> Result<(usize, Appended), Error> {
         let at = if let Some(at) = self.find(name) {
             at
         } else {
@@ -81,7 +87,13 @@ impl Inner {
         }
         builder.push_with_headers(now_ms().cast_signed(), key.as_deref(), value.as_deref(), headers);
         let origin = mainstem_log::Origin { producer_id: MOVER, ..mainstem_log::Origin::default() };
-        Ok((at, self.append(at, &origin, bytes)?))
+        if durability == Durability::Fsync {
+            self.sync_next(at)?;
+        }
+        let appended = self.append(at, &origin, bytes)?;
+        let synced_to = &mut self.queues[at].synced_to;
+        *synced_to = synced_to.map(|to| if durability == Durability::Fsync { appended.ticket } else { to });
+        Ok((at, appended))
     }
 
     /// Settles what has arrived elsewhere.

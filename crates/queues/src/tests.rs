@@ -144,6 +144,32 @@ fn whenever_the_power_goes_a_new_group_is_there_that_has_given_a_message() {
     assert!(given > 0 && lost > 0, "the power goes before and behind: {given}, {lost}");
 }
 
+#[test]
+fn a_dead_letter_is_as_safe_as_the_queue_asks_for_that_it_leaves() {
+    for seed in 0..SEEDS {
+        let fs = FaultFs::new(seed);
+        let found = {
+            let queues = open(&fs);
+            let settings = Settings { durability: Durability::Os, ..Settings::default() };
+            let lax = queues.queue("jobs.dead", settings).unwrap();
+            lax.enqueue("before").unwrap();
+            let jobs = jobs(&queues, Durability::Fsync);
+            jobs.enqueue("bad").unwrap();
+            jobs.reject_all(jobs.receive(1, Duration::ZERO).unwrap()).unwrap();
+            let until = Instant::now() + Duration::from_secs(20);
+            while jobs.info().messages > 0 && Instant::now() < until {
+                std::thread::yield_now();
+            }
+            // Until that is durable, which the queue it leaves may have waited for.
+            jobs.enqueue("last").unwrap();
+            fs.survivor(seed)
+        };
+        let queues = open(&found);
+        let is_here = left(&queues, "jobs").contains(&b"bad".to_vec());
+        assert!(is_here || left(&queues, "jobs.dead").contains(&b"bad".to_vec()), "seed {seed}");
+    }
+}
+
 /// Values of all messages that nobody has settled in the queue of this name.
 fn left(queues: &Queues, name: &str) -> Vec<Vec<u8>> {
     let queue = queues.queue(name, Settings::default()).unwrap();

@@ -197,3 +197,22 @@ fn letters_wait_for_a_queue_that_cannot_be_made() {
     broker.pass(3_000);
     assert_eq!(texts(&broker.get("jobs.dead.dead", 9)), ["bad"]);
 }
+
+#[test]
+fn a_letter_is_as_safe_as_the_queue_asks_for_that_it_leaves() {
+    for lost in 0..20 {
+        let mut broker = Broker::on_disk(1, mainstem_stream::Config::default());
+        done(&broker.create(JOBS, &[("durability", "fsync"), ("dead-letter-queue", "lax")]));
+        done(&broker.create("lax", &[("durability", "os"), ("max-deliveries", "0")]));
+        // Whatever is synced besides is there before the letter.
+        broker.put("lax", vec![message("x"), message("y")]);
+        broker.lose_power(1);
+        broker.pass(lost);
+        bury(&mut broker, JOBS);
+        assert_eq!(broker.info(JOBS).messages, 0, "it has arrived");
+        broker.lose_power(1);
+        broker.pass(3_000);
+        let there = texts(&broker.get("lax", 9));
+        assert_eq!(there.last().map(String::as_str), Some("bad"), "{lost}: {there:?}");
+    }
+}

@@ -83,8 +83,9 @@ impl Shard {
             open.keeper.queue_mut().give_back_leaving(leaving.group, leaving.number);
         }
         let Some(queue) = bound_for else { return };
+        let wanted = Wanted::Move(moved, open.topic.config.options.durability);
         let to = ReplyTo { shard: self.me, whom: Whom::Queue(id) };
-        self.run_errand(io, Errand { queue: queue.into(), wanted: Wanted::Move(moved), to });
+        self.run_errand(io, Errand { queue: queue.into(), wanted, to });
     }
 
     /// Messages have arrived elsewhere, or not.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mainstem_log::Durability;
 use mainstem_queue::{Moved, Refusal, Reply, Request};
 use mainstem_runtime::Io;
 
@@ -15,8 +16,8 @@ use crate::shard::Shard;
 pub(crate) enum Wanted {
     /// By a door.
     Request(Request),
-    /// By another queue: messages of its own come here.
-    Move(Vec<Moved>),
+    /// By another queue: messages of its own come here, to be at least as durable as that queue asks for.
+    Move(Vec<Moved>, Durability),
 }
 
 /// Something that is wanted of a queue, on its way.

@@ -154,10 +154,10 @@ impl Shard {
     fn make_queue_for(&mut self, io: &mut Io<'_, Mail>, errand: Errand) {
         // Nobody is to lose dead letters because they fail again, even if their consumer was there before them.
         let is_for_dead_letters =
-            matches!(errand.wanted, Wanted::Move(_)) || errand.queue.ends_with(dead::DEAD_LETTERS);
+            matches!(errand.wanted, Wanted::Move(..)) || errand.queue.ends_with(dead::DEAD_LETTERS);
         let limit = is_for_dead_letters.then(|| ("max-deliveries".to_owned(), "0".to_owned()));
         let may_be_made = match &errand.wanted {
-            Wanted::Move(_) => true,
+            Wanted::Move(..) => true,
             Wanted::Request(Request::Send(_) | Request::Receive { .. }) => {
                 self.shared.config.queues_auto_create
             }
@@ -176,7 +176,7 @@ impl Shard {
         let config = topic_settings(&settings);
         let new = NewTopic { name: Arc::clone(&errand.queue), partitions: 1, config };
         let fault = match errand.wanted {
-            Wanted::Move(_) => self.awaited_queue_fault(&new),
+            Wanted::Move(..) => self.awaited_queue_fault(&new),
             Wanted::Request(_) => self.topic_fault(&new).or_else(|| self.letters_fault(&new)),
         };
         let made = move |shard: &mut Self, io: &mut Io<'_, Mail>, made: Result<_, Refused>| {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use mainstem_coordinator::producer::Membership;
 use mainstem_kafka::ErrorCode;
-use mainstem_log::{BatchBuilder, BatchHeader, Origin};
+use mainstem_log::{BatchBuilder, BatchHeader, Durability, Origin};
 use mainstem_queue::{Answered, MOVER, Moved, NewMessage, Refusal, Reply};
 use mainstem_runtime::Io;
 
@@ -13,7 +13,7 @@ use super::errand::ReplyTo;
 use crate::catalogue::PartitionId;
 use crate::jobs::Job;
 use crate::mail::{JobId, Mail};
-use crate::partition::{Produced, Refused};
+use crate::partition::{Produced, Refused, refusal};
 use crate::shard::Shard;
 use crate::work::{Done, RECORD_OVERHEAD_BYTES};
 
@@ -225,8 +225,16 @@ impl Shard {
         open.sends.landed.push_back((end, bytes));
     }
 
-    /// Takes in messages of other queues.
-    pub(super) fn take_in(&mut self, io: &mut Io<'_, Mail>, id: PartitionId, moved: &[Moved], to: ReplyTo) {
+    /// Takes in messages of another queue, which forgets them when it is answered: they are at least as durable then as that asks
+    /// for. Otherwise a loss of power could take them, and with `durability` here that promises less even let their numbers stay.
+    pub(super) fn take_in(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        id: PartitionId,
+        moved: &[Moved],
+        durability: Durability,
+        to: ReplyTo,
+    ) {
         let timestamp_ms = io.clock.unix_ms.cast_signed();
         let mut builder = BatchBuilder::default();
         for Moved { key, value, headers } in moved {
@@ -243,9 +251,17 @@ impl Shard {
         let job = JobId { shard: self.me, job: number };
         let origin = Origin { producer_id: MOVER, ..Origin::default() };
         let batch = builder.finish_as(&origin).bytes();
-        if let Err(refused) = self.append_here(io, (job, 0, id), batch, Membership::Unknown) {
+        let readied = if durability == Durability::Fsync { self.sync_next(id) } else { Ok(()) };
+        let appended = readied.and_then(|()| self.append_here(io, (job, 0, id), batch, Membership::Unknown));
+        if let Err(refused) = appended {
             self.work_done(io, job, Done::Produced(Produced { part: 0, outcome: Err(refused) }));
         }
+    }
+
+    /// Has what comes next to a partition synced.
+    fn sync_next(&mut self, id: PartitionId) -> Result<(), Refused> {
+        let (partition, store) = self.partition(id)?;
+        partition.sync_next(store).map_err(|error| refusal(&error))
     }
 
     /// Messages have been appended, or not.

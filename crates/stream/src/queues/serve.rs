@@ -53,7 +53,7 @@ impl Shard {
         to: ReplyTo,
     ) {
         match wanted {
-            Wanted::Move(moved) => self.take_in(io, id, &moved, to),
+            Wanted::Move(moved, durability) => self.take_in(io, id, &moved, durability, to),
             Wanted::Request(request) => {
                 if let Err(refusal) = self.open_queue(io, id) {
                     return self.answer_queue(io, to, Reply::Refused(refusal));

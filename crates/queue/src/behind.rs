@@ -8,7 +8,8 @@
 //!
 //! A message that some groups know counts for the others as one that somebody holds: it is not thrown away because there
 //! are too many before all know it. One that none knows is *outside*: not in the pool, but counted. What a group does not
-//! know does not leave: it neither expires nor is redriven before it is known.
+//! know does not leave: it neither expires nor is redriven before it is known. What is redriven makes room for more to be
+//! known, so whoever redrives goes on as long as [`Queue::redrives_more`] says so.
 
 use std::ops::Range;
 
@@ -125,7 +126,7 @@ impl Queue {
     // --- learning
 
     /// Whether a group is to learn of more messages now.
-    fn learns(&self, group: &Group) -> bool {
+    pub(crate) fn learns(&self, group: &Group) -> bool {
         // Nearly always that is all: this is asked at every turn.
         if !group.is_behind(self.registered_to) || group.learns_behind > 0 {
             return false;

@@ -84,6 +84,27 @@ impl Queue {
         group.redrive(&mut self.shared, from, max, self.at_once, now_ms)
     }
 
+    /// Messages below this offset are known to the group that [redrive](Self::redrive) is about, which passes over the others.
+    pub fn redrives_to(&self) -> u64 {
+        let Some(group) = self.groups.values().next() else { return self.registered_to };
+        let late = self.shared.pool.late(group.id);
+        let unlisted = late.filter(|late| !late.rest.is_empty()).map(|late| late.rest.start);
+        let late = late.and_then(|late| late.listed.first());
+        let unknown = [group.unknown.first(), unlisted, late];
+        unknown.into_iter().flatten().fold(self.registered_to, u64::min)
+    }
+
+    /// Whether that group will know more of the messages below `to` without anybody settling some: because others leave, or
+    /// there is room for more.
+    pub fn redrives_more(&self, to: u64) -> bool {
+        let Some(group) = self.groups.values().next().filter(|_| self.redrives_to() < to) else {
+            return false;
+        };
+        let comes_by_itself = self.registered_to < to && !self.is_crowded();
+        let is_late = self.shared.pool.late(group.id).is_some();
+        !group.leaving.is_empty() || comes_by_itself || is_late || self.learns(group)
+    }
+
     /// It is of no use any more: frees some of what it knows. Returns whether there is more; what then is left may be
     /// dropped at once.
     pub fn dissolve(&mut self) -> bool {

@@ -8,7 +8,7 @@ use mainstem_queue::{GroupId, Info, Payload, Refusal, ReplayFrom};
 
 use crate::error::Error;
 use crate::inner::Inner;
-use crate::queue::{Queue, Side};
+use crate::queue::{LOOK, Queue, Side};
 use crate::time::{now_ms, time_of};
 
 /// A message as one looks at it without taking it.
@@ -131,18 +131,34 @@ impl Queue {
     }
 
     /// Sends dead letters of the group `default` back to where they came from, at most so many, and none that somebody
-    /// has. Returns how many leave, when it is durable that they do.
+    /// has. If they are more than the queue knows at a time, the others follow when those have left; some may stay that
+    /// wait behind very many that are no dead letters. Returns how many leave, when it is durable that they do.
     ///
     /// # Errors
     /// The disk refuses.
     pub fn redrive(&self, max: u64) -> Result<u64, Error> {
-        let mut left = max;
-        self.in_steps(0, |inner, _, next, now_ms| {
-            let queue = inner.queues[self.side().at].keeper.queue_mut();
-            let (count, rest) = queue.redrive_some(next, left, now_ms);
-            left -= count;
-            Ok((count, rest))
-        })
+        let common = &*self.side().queues.common;
+        let (mut next, mut left, mut to) = (0, max, None);
+        loop {
+            let mut has_more = false;
+            self.in_steps(next, |inner, _, from, now_ms| {
+                let one = &mut inner.queues[self.side().at];
+                let to = *to.get_or_insert_with(|| inner.store.status(one.messages).committed);
+                let queue = one.keeper.queue_mut();
+                // What is not known yet is sent back when it is.
+                next = queue.redrives_to().max(from);
+                let (count, rest) = queue.redrive_some(from, left, now_ms);
+                left -= count;
+                has_more = left > 0 && queue.redrives_more(to);
+                Ok((count, rest))
+            })?;
+            if !has_more {
+                return Ok(max - left);
+            }
+            let seen = common.news.seen();
+            common.due.give();
+            common.news.wait(seen, LOOK);
+        }
     }
 
     /// Lets the group have messages again that it has settled, as far back as they are still on disk:

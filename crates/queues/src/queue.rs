@@ -19,7 +19,7 @@ use crate::time::{as_ms, now_ms};
 /// Deliveries that room is made for before they are there.
 const ROOM_MAX: usize = 1024;
 /// Longest time between two looks whether a message is there whose time has come.
-const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// A queue. Clones take messages as consumers of their own.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mainstem_disk::fault::{FaultFs, Plan};
 use mainstem_log::Durability;
-use mainstem_queue::{Config, Refusal};
+use mainstem_queue::{Config, Refusal, Tuning};
 
 use crate::common::Queues;
 use crate::error::Error;
@@ -168,6 +168,31 @@ fn a_dead_letter_is_as_safe_as_the_queue_asks_for_that_it_leaves() {
         let is_here = left(&queues, "jobs").contains(&b"bad".to_vec());
         assert!(is_here || left(&queues, "jobs.dead").contains(&b"bad".to_vec()), "seed {seed}");
     }
+}
+
+#[test]
+fn dead_letters_go_back_that_the_queue_does_not_know_yet() {
+    const LETTERS: u64 = 60;
+    let fs = FaultFs::new(1);
+    let queues = open(&fs);
+    let jobs = jobs(&queues, Durability::Os);
+    let dead = queues.queue("jobs.dead", Settings::default()).unwrap();
+    let tuning = Tuning { at_once: 10, known_max: 20, ..Tuning::default() };
+    queues.common.lock().queues[dead.side().at].keeper.tune(tuning);
+    for _ in 0..LETTERS {
+        jobs.enqueue("bad").unwrap();
+        jobs.reject_all(jobs.receive(1, Duration::ZERO).unwrap()).unwrap();
+    }
+    let until = Instant::now() + Duration::from_secs(20);
+    while jobs.info().messages > 0 && Instant::now() < until {
+        std::thread::yield_now();
+    }
+    assert_eq!(dead.redrive(5), Ok(5));
+    assert_eq!(dead.redrive(u64::MAX), Ok(LETTERS - 5));
+    while (jobs.info().messages < LETTERS || dead.info().messages > 0) && Instant::now() < until {
+        std::thread::yield_now();
+    }
+    assert_eq!((jobs.info().messages, dead.info().messages), (LETTERS, 0));
 }
 
 /// Values of all messages that nobody has settled in the queue of this name.

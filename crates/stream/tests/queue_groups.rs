@@ -135,3 +135,50 @@ fn what_a_slow_group_does_not_know_is_purged_counted_and_replayed_like_the_rest(
     assert!(matches!(replayed, Reply::Count(30)), "{replayed:?}");
     assert_eq!(take(&mut broker, DEFAULT_GROUP, 100), numbers(60..90));
 }
+
+/// Lets as many dead letters come to the queue from another one.
+fn bury(broker: &mut Broker, count: u32) {
+    for number in 0..count {
+        broker.put("work", vec![message(&number.to_string())]);
+        let taken = broker.get("work", 1);
+        assert_eq!(broker.settle("work", taken[0].receipt, Verdict::Reject), Ok(()));
+    }
+}
+
+#[test]
+fn letters_go_back_that_are_not_known_when_somebody_says_so() {
+    for has_other_group in [false, true] {
+        let mut broker = broker();
+        broker.create(JOBS, &[]);
+        broker.create("work", &[("dead-letter-queue", JOBS)]);
+        if has_other_group {
+            receive(&mut broker, "fast", 0);
+        }
+        bury(&mut broker, 50);
+        if has_other_group {
+            while !take(&mut broker, "fast", 9).is_empty() {}
+        }
+        // Three more than it knows, then all the rest.
+        let some = broker.ask_queue(0, JOBS, Request::Redrive { max: 23 });
+        assert!(matches!(some, Reply::Count(23)), "{some:?}");
+        assert_eq!(broker.info("work").messages, 23);
+        let all = broker.ask_queue(0, JOBS, Request::Redrive { max: 1_000 });
+        assert!(matches!(all, Reply::Count(27)), "{all:?}");
+        assert_eq!((broker.info(JOBS).messages, broker.info("work").messages), (0, 50));
+    }
+}
+
+#[test]
+fn letters_that_wait_for_consumers_keep_nobody_from_an_answer() {
+    let mut broker = broker();
+    broker.create(JOBS, &[]);
+    broker.create("work", &[("dead-letter-queue", JOBS)]);
+    // Sent here by somebody, these do not go back, and the letters behind them are not known.
+    broker.put(JOBS, (0..30).map(|number| message(&number.to_string())).collect());
+    bury(&mut broker, 10);
+    let none = broker.ask_queue(0, JOBS, Request::Redrive { max: 1_000 });
+    assert!(matches!(none, Reply::Count(0)), "{none:?}");
+    assert_eq!(take(&mut broker, DEFAULT_GROUP, 30).len(), 30);
+    let all = broker.ask_queue(0, JOBS, Request::Redrive { max: 1_000 });
+    assert!(matches!(all, Reply::Count(10)), "{all:?}");
+}

@@ -26,8 +26,8 @@ pub(super) enum Task {
     Replay { group: GroupName, next: u64 },
     /// Messages are thrown away from `next` on that stood below `to` when this was asked.
     Purge { group: Option<GroupName>, next: u64, to: u64 },
-    /// Dead letters from `next` on are sent back, `max` of them.
-    Redrive { next: u64, max: u64 },
+    /// Dead letters from `next` on are sent back that stood below `to` when this was asked, `max` of them.
+    Redrive { next: u64, to: u64, max: u64 },
     /// Deliveries are settled.
     Settle { group: GroupName, rest: std::vec::IntoIter<Settlement>, outcomes: Vec<Answered<()>> },
 }
@@ -60,7 +60,9 @@ impl Chore {
         match &self.task {
             Task::Replay { group, .. } => queue.group(group).is_some_and(|group| !queue.has_room_for(group)),
             Task::Purge { next, .. } => *next >= queue.registered_to() && queue.is_crowded(),
-            Task::Redrive { .. } | Task::Settle { .. } => false,
+            // Those that leave make room for others.
+            Task::Redrive { next, to, .. } => *next >= queue.redrives_to() && queue.redrives_more(*to),
+            Task::Settle { .. } => false,
         }
     }
 }
@@ -137,9 +139,17 @@ impl Shard {
                 }
                 Ok(go_on(next, rest, chore.count))
             }
-            Task::Redrive { next, max } => {
-                let (count, rest) = open.keeper.queue_mut().redrive_some(*next, *max - chore.count, now_ms);
+            Task::Redrive { next, to, max } => {
+                let queue = open.keeper.queue_mut();
+                // What is not known yet is sent back when it is.
+                let known_to = queue.redrives_to();
+                let (count, rest) = queue.redrive_some(*next, *max - chore.count, now_ms);
                 chore.count += count;
+                let has_more = chore.count < *max && queue.redrives_more(*to);
+                let rest = rest.or_else(|| has_more.then_some(known_to.max(*next)));
+                if rest.is_some() && open.is_unreadable {
+                    return Err(Refusal::Storage);
+                }
                 Ok(go_on(next, rest, chore.count))
             }
             Task::Settle { group, rest, outcomes } => {

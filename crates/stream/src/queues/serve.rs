@@ -157,7 +157,11 @@ impl Shard {
                 let to_offset = partition.reach(store).last_stable;
                 begin(open, to, Task::Purge { group, next: 0, to: to_offset })
             }
-            Request::Redrive { max } => begin(open, to, Task::Redrive { next: 0, max }),
+            Request::Redrive { max } => {
+                let partition = self.partitions.get(&id).ok_or(Refusal::Storage)?;
+                let to_offset = partition.reach(store).last_stable;
+                begin(open, to, Task::Redrive { next: 0, to: to_offset, max })
+            }
             Request::Replay { group, from } => {
                 open.keeper.queue().group(&group).ok_or(Refusal::UnknownGroup)?;
                 let partition = self.partitions.get(&id).ok_or(Refusal::Storage)?;

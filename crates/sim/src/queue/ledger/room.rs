@@ -43,7 +43,9 @@ impl Ledger {
     pub(super) fn check_room(&self, queue: usize, info: &Info) -> Result<(), Violation> {
         let Some(plan) = self.with_limits(queue).filter(|plan| !plan.drops_oldest) else { return Ok(()) };
         let book = &self.books[queue];
-        if self.may_have_come_back() || book.groups.values().any(super::Group::has_begun_anew) {
+        // A loss of power may take verdicts: what was settled is there again, however much has come since.
+        let has_lost = book.lost_at > 0;
+        if has_lost || self.may_have_come_back() || book.groups.values().any(super::Group::has_begun_anew) {
             return Ok(());
         }
         // What leaves does not count.

@@ -60,6 +60,13 @@ impl Seen {
         }
     }
 
+    /// Remembers an identifier, unless it is remembered as that of another message.
+    pub(crate) fn know_if_unknown(&mut self, id: &[u8], timestamp_ms: u64) {
+        if !self.ids.contains_key(id) {
+            self.know(id, timestamp_ms);
+        }
+    }
+
     /// Forgets identifiers whose window is over for messages of this time and later.
     fn prune(&mut self, timestamp_ms: u64, window_ms: u64, most: usize) {
         let is_over = |(seen_ms, _): &(u64, _)| seen_ms.saturating_add(window_ms) <= timestamp_ms;

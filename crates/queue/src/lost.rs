@@ -38,6 +38,14 @@ impl Queue {
         }
     }
 
+    /// Tells of a message that is lost but for a copy: it is there, and its identifier has been seen.
+    pub(crate) fn register_copy(&mut self, meta: Meta, now_ms: u64) {
+        if let Some(id) = meta.dedup_id.as_deref().filter(|_| self.shared.config.dedup_window_ms > 0) {
+            self.seen.know_if_unknown(id, meta.timestamp_ms);
+        }
+        self.register(meta, now_ms);
+    }
+
     /// When all is registered again, nobody asks any more which messages were the newest.
     pub(crate) fn forget_newest_if_restored(&mut self) {
         if self.registered_to >= self.restored_to {

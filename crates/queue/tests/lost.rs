@@ -4,7 +4,7 @@
 use mainstem_log::{
     Batch, BatchBuilder, BatchHeader, Durability, Header, LogId, Memory, Options, Store, put_headers,
 };
-use mainstem_queue::{Config, GroupId, Keeper, Settlement, Taking, Verdict, header};
+use mainstem_queue::{Config, GroupId, Keeper, Settlement, Taking, Tuning, Verdict, header};
 
 fn nothing(_: &Batch<'_>) -> Option<Vec<u8>> {
     None
@@ -180,4 +180,30 @@ fn no_number_is_given_twice_though_the_state_forgets_the_first() {
     let after = world.leaves();
     assert_eq!(after[0], before[0], "what has its number keeps it");
     assert!(after[1..].iter().all(|number| *number > before[2]) && after.len() == 3, "{before:?}, {after:?}");
+}
+
+#[test]
+fn what_is_lost_but_for_a_copy_is_there_whether_the_log_begins_behind_it_or_not() {
+    let mut world = World::new();
+    // Copies are made as soon as most of what is there is settled.
+    let tuning = Tuning { waste_bytes: 0, ..Tuning::default() };
+    world.keeper.tune(tuning);
+    world.put(&["old"]);
+    assert_eq!(world.take(1, Verdict::Nack(Some(0))), ["old"]);
+    let texts: Vec<String> = (0..50).map(|number| number.to_string()).collect();
+    world.put(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    world.take(1, Verdict::Nack(Some(100_000)));
+    assert_eq!(world.take(99, Verdict::Ack).len(), 50);
+    assert_eq!(world.keeper.take_trim(&mut world.store, u64::MAX), None, "it is copied first");
+    world.keep();
+    // All of it is lost, the old one included, before it goes.
+    world.lose(0);
+    world.put(&["old", "new"]);
+    world.now_ms += 200_000;
+    world.keeper.tend(world.now_ms);
+    assert_eq!(world.take(9, Verdict::Release), ["old", "new"]);
+    let end = world.store.status(world.messages).end;
+    world.store.truncate_prefix(world.messages, end - 1).unwrap();
+    world.lose(end);
+    assert_eq!(world.take(9, Verdict::Ack), ["old", "new"]);
 }

@@ -128,7 +128,7 @@ impl Keeper {
     ) {
         for batch in batches(bytes) {
             if batch.header.producer_id == GAP {
-                self.register_gap(&batch.header);
+                self.register_gap(&batch.header, offsets.start, now_ms);
             } else if !passes_over(&batch.header) && !batch.header.is_control() {
                 match self.plain(&batch) {
                     Some(plain) => {

@@ -3,6 +3,7 @@
 use mainstem_log::{Error, Store, batches};
 
 use super::come::log_unreadable;
+use super::lost::GAP;
 use super::{Keeper, READ_BYTES, meta_of};
 use crate::meta::Meta;
 
@@ -35,6 +36,11 @@ impl Keeper {
             let (mut metas, mut next) = (Vec::new(), None);
             for batch in batches(bytes) {
                 next = Some(batch.header.end_offset());
+                if batch.header.producer_id == GAP {
+                    let offsets = batch.header.base_offset.max(from)..batch.header.end_offset();
+                    metas.extend(keeper.asides.range(offsets).map(|(_, payload)| meta_of(payload)));
+                    continue;
+                }
                 let is_missed = |offset| keeper.queue.misses(offset);
                 if !batch.header.is_control() && !keeper.metas(&batch, is_missed, &mut metas) {
                     log_unreadable(&batch.header);

@@ -3,7 +3,7 @@
 
 use mainstem_log::{BatchHeader, Error, Status, Store, batches, rebuild};
 
-use super::Keeper;
+use super::{Keeper, meta_of};
 
 /// A producer id that no client can have: of a batch without messages, in the place of those that were lost.
 pub(super) const GAP: i64 = -3;
@@ -66,8 +66,10 @@ impl Keeper {
         self.queue.number_beyond(now_ms.saturating_mul(NUMBERS_PER_MS));
     }
 
-    /// A batch has been read that stands for messages that were lost: their identifiers have not been seen.
-    pub(super) fn register_gap(&mut self, header: &BatchHeader) {
+    /// A batch has been read that stands for messages that were lost: their identifiers have not been seen. Those of which there is
+    /// a copy are not lost. They are registered now, as they would be once the log begins behind them: what becomes
+    /// of them must not depend on that.
+    pub(super) fn register_gap(&mut self, header: &BatchHeader, from: u64, now_ms: u64) {
         // Of what the state does not speak of it has seen nothing.
         if header.base_offset >= self.queue.restored_to {
             return;
@@ -75,5 +77,9 @@ impl Keeper {
         let times_ms =
             [header.base_timestamp_ms, header.max_timestamp_ms].map(|ms| ms.max(0).cast_unsigned());
         self.queue.forget_lost_ids(times_ms);
+        let offsets = header.base_offset.max(from)..header.end_offset();
+        for payload in self.asides.range(offsets).map(|(_, payload)| payload) {
+            self.queue.register_copy(meta_of(payload), now_ms);
+        }
     }
 }

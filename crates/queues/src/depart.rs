@@ -1,6 +1,6 @@
 //! Messages that leave a queue for another: dead letters, and those sent back.
 
-use mainstem_log::{Appended, BatchBuilder, Durability, Ticket};
+use mainstem_log::{Appended, BatchBuilder, Durability, Store as _, Ticket};
 use mainstem_queue::{Config, GroupId, Leaving, MOVER, Moved, Origin, destination};
 
 use crate::error::Error;
@@ -87,12 +87,10 @@ impl Inner {
         }
         builder.push_with_headers(now_ms().cast_signed(), key.as_deref(), value.as_deref(), headers);
         let origin = mainstem_log::Origin { producer_id: MOVER, ..mainstem_log::Origin::default() };
-        if durability == Durability::Fsync {
-            self.sync_next(at)?;
-        }
         let appended = self.append(at, &origin, bytes)?;
-        let synced_to = &mut self.queues[at].synced_to;
-        *synced_to = synced_to.map(|to| if durability == Durability::Fsync { appended.ticket } else { to });
+        if durability == Durability::Fsync {
+            self.store.sync_next(self.queues[at].messages);
+        }
         Ok((at, appended))
     }
 

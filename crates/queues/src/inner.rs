@@ -7,7 +7,6 @@ use mainstem_compress::batch::plain;
 use mainstem_disk::SegmentStore;
 use mainstem_log::{
     Appended, Batch, BatchBuilder, BatchHeader, Completion, Durability, LogId, Options, Origin, Store as _,
-    Ticket,
 };
 use mainstem_queue::{Keeper, Refusal};
 
@@ -31,12 +30,6 @@ fn decompress(batch: &Batch<'_>) -> Option<Vec<u8>> {
     plain(batch, PLAIN_BYTES_MAX).ok().map(std::borrow::Cow::into_owned)
 }
 
-/// The name of the log of a queue's messages, and how it is kept.
-fn messages_log(name: &str, durability: Durability) -> (String, Options) {
-    let options = Options { durability, segment_bytes: SEGMENT_BYTES, ..Options::default() };
-    (format!("{MESSAGES}{name}"), options)
-}
-
 /// The store and its queues.
 pub(crate) struct Inner {
     pub(crate) store: SegmentStore,
@@ -57,8 +50,6 @@ pub(crate) struct One {
     pub(crate) keeper: Keeper,
     pub(crate) messages: LogId,
     pub(crate) durability: Durability,
-    /// Until this is durable all its messages are synced, though it does not ask for that.
-    pub(crate) synced_to: Option<Ticket>,
     pub(crate) builder: BatchBuilder,
     pub(crate) sent: Sent,
     /// When somebody who takes messages last did what is due, ms since 1970.
@@ -94,12 +85,10 @@ impl Inner {
     /// The queue of this name, made if it is not there, with these settings from now on.
     pub(crate) fn open(&mut self, name: &str, settings: Settings) -> Result<usize, Error> {
         let Settings { config, durability } = settings;
-        let known = self.find(name);
-        let is_synced = known.is_some_and(|at| self.queues[at].synced_to.is_some());
-        let (log, options) = messages_log(name, if is_synced { Durability::Fsync } else { durability });
+        let options = Options { durability, segment_bytes: SEGMENT_BYTES, ..Options::default() };
         // If it is open, it gets the options all the same.
-        let messages = self.store.open(&log, &options)?;
-        if let Some(at) = known {
+        let messages = self.store.open(&format!("{MESSAGES}{name}"), &options)?;
+        if let Some(at) = self.find(name) {
             self.queues[at].durability = durability;
             let keeper = &mut self.queues[at].keeper;
             keeper.set_durability(&mut self.store, durability)?;
@@ -129,7 +118,6 @@ impl Inner {
             keeper,
             messages,
             durability,
-            synced_to: None,
             builder: BatchBuilder::default(),
             sent: Sent::default(),
             tended_ms: 0,
@@ -227,30 +215,6 @@ impl Inner {
         self.store.commit();
     }
 
-    /// Has what comes to a queue next synced, whatever that asks for, until somebody says up to which ticket.
-    pub(crate) fn sync_next(&mut self, at: usize) -> Result<(), Error> {
-        let one = &mut self.queues[at];
-        if one.durability == Durability::Fsync {
-            return Ok(());
-        }
-        if one.synced_to.is_none() {
-            let (log, options) = messages_log(&one.name, Durability::Fsync);
-            self.store.open(&log, &options)?;
-        }
-        one.synced_to = Some(Ticket(u64::MAX));
-        Ok(())
-    }
-
-    /// What was to be synced has come to its end.
-    fn stop_syncing(&mut self, at: usize) {
-        let one = &mut self.queues[at];
-        let (log, options) = messages_log(&one.name, one.durability);
-        match self.store.open(&log, &options) {
-            Ok(_) => one.synced_to = None,
-            Err(error) => log::warn!("queue {}: its messages are still synced: {error}", one.name),
-        }
-    }
-
     /// Takes note of what the disk has done.
     pub(crate) fn poll(&mut self, now_ms: u64) {
         let mut completions = std::mem::take(&mut self.completions);
@@ -260,9 +224,6 @@ impl Inner {
             let one = &mut self.queues[at];
             if one.messages == completion.log {
                 one.sent.complete(completion.ticket, completion.outcome.is_ok());
-                if one.synced_to.is_some_and(|to| to <= completion.ticket) {
-                    self.stop_syncing(at);
-                }
             } else {
                 one.keeper.arrived(&mut self.store, &completion, now_ms);
             }

@@ -1,7 +1,5 @@
 //! A partition on the shard that has it: a log, what of it is in flight, and who waits for more.
 
-mod synced;
-
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +20,6 @@ use crate::mail::{JobId, Watcher};
 use crate::producers::{Found, Known, data, on_log};
 use crate::topic_config::{TimestampType, TopicConfig};
 use crate::work::Isolation;
-use synced::Synced;
 
 /// What the records of one batch may take when they are decompressed for a check, bytes.
 pub(crate) const PLAIN_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -114,7 +111,6 @@ pub(crate) struct Partition {
     pub(crate) known: Known,
     pub(crate) held: Held,
     in_flight: VecDeque<InFlight>,
-    synced: Synced,
     watchers: Vec<Watcher>,
 }
 
@@ -167,7 +163,6 @@ impl Partition {
             known,
             held: Held::default(),
             in_flight: VecDeque::new(),
-            synced: Synced::default(),
             watchers: Vec::new(),
         })
     }
@@ -178,7 +173,7 @@ impl Partition {
     /// What the store says.
     pub(crate) fn reconfigure(&mut self, topic: &Arc<Topic>, store: &mut dyn Store) -> Result<(), Error> {
         self.topic = Arc::clone(topic);
-        store.open(&log_name(self.id), &self.options()).map(|_| ())
+        store.open(&log_name(self.id), &topic.config.options).map(|_| ())
     }
 
     /// How far it reaches.
@@ -295,7 +290,6 @@ impl Partition {
 
     fn flies(&mut self, ticket: Ticket, end: u64, bytes: usize) {
         self.known.grown(bytes);
-        self.synced.appended(ticket);
         match self.in_flight.back_mut().filter(|last| last.ticket == ticket) {
             Some(last) => last.end = end,
             None => self.in_flight.push_back(InFlight { ticket, end, waiters: Vec::new(), is_lost: false }),

@@ -430,7 +430,6 @@ impl Shard {
         let Some(partition) = self.partitions.get_mut(id) else { return };
         let mut told = Vec::new();
         let watchers = partition.arrived(completion, |job, produced| told.push((job, produced)));
-        partition.stop_syncing(&mut *self.stores[at].store, completion);
         let id = *id;
         for (job, produced) in told {
             self.work_done(io, job, Done::Produced(produced));

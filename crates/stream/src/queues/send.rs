@@ -13,7 +13,7 @@ use super::errand::ReplyTo;
 use crate::catalogue::PartitionId;
 use crate::jobs::Job;
 use crate::mail::{JobId, Mail};
-use crate::partition::{Produced, Refused, refusal};
+use crate::partition::{Produced, Refused};
 use crate::shard::Shard;
 use crate::work::{Done, RECORD_OVERHEAD_BYTES};
 
@@ -251,17 +251,14 @@ impl Shard {
         let job = JobId { shard: self.me, job: number };
         let origin = Origin { producer_id: MOVER, ..Origin::default() };
         let batch = builder.finish_as(&origin).bytes();
-        let readied = if durability == Durability::Fsync { self.sync_next(id) } else { Ok(()) };
-        let appended = readied.and_then(|()| self.append_here(io, (job, 0, id), batch, Membership::Unknown));
-        if let Err(refused) = appended {
-            self.work_done(io, job, Done::Produced(Produced { part: 0, outcome: Err(refused) }));
+        if let Err(refused) = self.append_here(io, (job, 0, id), batch, Membership::Unknown) {
+            return self.work_done(io, job, Done::Produced(Produced { part: 0, outcome: Err(refused) }));
         }
-    }
-
-    /// Has what comes next to a partition synced.
-    fn sync_next(&mut self, id: PartitionId) -> Result<(), Refused> {
-        let (partition, store) = self.partition(id)?;
-        partition.sync_next(store).map_err(|error| refusal(&error))
+        if durability == Durability::Fsync
+            && let Ok((partition, store)) = self.partition(id)
+        {
+            store.sync_next(partition.log);
+        }
     }
 
     /// Messages have been appended, or not.

@@ -206,6 +206,11 @@ impl Machine {
         self.by_conn.insert((shard, conn), link);
     }
 
+    /// Whether something of a connection is left: one that is being handed over outlasts its client.
+    pub(crate) fn is_known(&self, link: LinkId) -> bool {
+        self.links.contains_key(&link)
+    }
+
     /// Bytes from a client.
     pub(crate) fn feed(&mut self, link: LinkId, bytes: &[u8]) {
         let Some(place) = self.links.get_mut(&link) else { return };

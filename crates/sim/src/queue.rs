@@ -1,6 +1,6 @@
-//! Work queues under those who use them, from one seed: producers that send again what was not confirmed; workers that
-//! settle what they have in every way, too late and twice, or vanish with it; and operators who empty queues, let
-//! messages come again, and make and delete queues.
+//! Work queues under those who use them, from one seed: producers that send again what was not confirmed; publishers
+//! that do so by MQTT, by way of bindings too; workers that settle what they have in every way, too late and twice, or
+//! vanish with it; and operators who empty queues, let messages come again, and make and delete queues.
 //!
 //! | what holds | where |
 //! |---|---|
@@ -17,6 +17,8 @@
 //! | what is delivered is what was sent, and no more at a time than was asked for | `Ledger::message_of`, `check_share` |
 //! | what is full says so, and nothing else; there is no more than may be | `Ledger::check_refusals`, `Ledger::check_room` |
 //! | a loss of power takes nothing from queues with `fsync`, and from others nothing that comes after it | `Ledger::lost_power` |
+//! | what is published by MQTT, by way of a binding too, is there when it is acknowledged, at QoS 2 once | `Ledger::acknowledged`, `Ledger::place` |
+//! | it is refused, or its publisher cut off, when the queue is full, and not otherwise | `Ledger::turned_away`, `Ledger::check_closed` |
 //! | to those who subscribe by MQTT comes what others would get, and nothing again that they acknowledged in time | `Ledger::published` |
 //! | of a queue with a single active consumer, that one alone gets messages | `Group::check_single` |
 //! | a lease that lasts can be settled, and once | `Group::settled` |
@@ -32,6 +34,8 @@ mod mqtt;
 mod operator;
 mod plan;
 mod producer;
+mod publisher;
+mod publishing;
 mod run;
 mod show;
 mod subscriber;

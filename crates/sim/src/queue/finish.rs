@@ -6,6 +6,7 @@ use mainstem_queue::GroupName;
 
 use super::drainer::Drainer;
 use super::plan::Role;
+use super::publisher::Publisher;
 use super::run::Run;
 use crate::ledger::Violation;
 use crate::run::End;
@@ -65,7 +66,8 @@ impl Run<'_> {
             idle = if has_moved { 0 } else { idle + 1 };
             self.lose_patience(round)?;
             self.round()?;
-            let is_done = self.members.iter().all(|client| client.is_done());
+            let is_done = self.members.iter().all(|client| client.is_done())
+                && self.publishers.iter().all(Publisher::is_done);
             quiet = if is_done { quiet + 1 } else { 0 };
             if quiet == QUIET_ROUNDS {
                 return Ok(());
@@ -73,7 +75,9 @@ impl Run<'_> {
         }
         let waiting: Vec<String> =
             self.members.iter().filter(|client| !client.is_done()).map(|client| client.show()).collect();
-        Err(Violation(format!("nothing comes to rest: {waiting:?}, {:?}", self.pending)))
+        let publishing: Vec<&Publisher> =
+            self.publishers.iter().filter(|publisher| !publisher.is_done()).collect();
+        Err(Violation(format!("nothing comes to rest: {waiting:?}, {publishing:?}, {:?}", self.pending)))
     }
 
     /// Starts a broker anew that a disk has failed, now and then.
@@ -94,6 +98,7 @@ impl Run<'_> {
         for number in 0..self.subscribers.len() {
             self.act_subscriber(number);
         }
+        (0..self.publishers.len()).for_each(|number| self.act_publisher(number));
         for _ in 0..3 {
             for shard in 0..self.world.machine.shards() {
                 self.turn(shard, true, true)?;

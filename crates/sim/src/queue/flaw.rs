@@ -19,7 +19,15 @@ pub trait Flaw {
     /// What a subscriber says of a message: it may be changed.
     fn puback(&mut self, _frame: &mut Vec<u8>) {}
 
-    /// What it answers to what it was asked at first: it may be changed.
+    /// What a publisher says: it may be changed, or become several packets or none.
+    fn publisher_says(&mut self, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        vec![frame]
+    }
+
+    /// What a publisher is told: it may be changed.
+    fn publisher_hears(&mut self, _frame: &mut Vec<u8>) {}
+
+    /// What a queue answers to what it was asked at first: it may be changed.
     fn reply(&mut self, _queue: &str, _request: &Request, _reply: &mut Reply) {}
 }
 

@@ -4,11 +4,13 @@ mod losses;
 mod mqtt;
 mod places;
 mod power;
+mod publishes;
 mod room;
 mod withheld;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mainstem_mqtt::QoS;
 use mainstem_queue::{DEFAULT_GROUP, Delivery, GroupName, Refusal, Reply, Request};
 
 use super::group::{Dose, Group};
@@ -25,6 +27,7 @@ pub(crate) type Moment = u64;
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub(crate) queue: usize,
+    pub(crate) way: Way,
     pub(crate) key: Option<u64>,
     pub(crate) priority: u8,
     pub(crate) delay_ms: u64,
@@ -39,17 +42,32 @@ pub(crate) struct Message {
     pub(crate) attempts: Vec<Attempt>,
 }
 
+/// How a message comes to its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The queue is asked to take it.
+    Asked,
+    /// It is published by MQTT: to a topic that a binding feeds into the queue, or to the queue's own.
+    Published { qos: QoS, is_bound: bool },
+}
+
 /// One time that it was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
     asked: Moment,
     pub(crate) outcome: Outcome,
+    /// It may have come to the queue beside those before it.
+    is_copy: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Unknown,
-    Taken { offset: u64, at: Moment },
+    /// Where it stands is told to those who ask queues, not to those who publish.
+    Taken {
+        offset: Option<u64>,
+        at: Moment,
+    },
     Refused,
 }
 
@@ -63,6 +81,11 @@ impl Message {
 
     pub(crate) fn is_taken(&self) -> bool {
         self.attempts.iter().any(|attempt| matches!(attempt.outcome, Outcome::Taken { .. }))
+    }
+
+    /// How often it may stand in its queue if it has no identifier.
+    fn copies(&self) -> usize {
+        self.attempts.iter().filter(|attempt| attempt.is_copy).count().max(1)
     }
 
     fn is_refused(&self) -> bool {
@@ -189,7 +212,7 @@ impl Ledger {
         pending.asked = self.tick();
         let Pending { queue, asked, asked_ms, .. } = pending;
         for &id in &pending.messages {
-            self.messages[id].attempts.push(Attempt { asked, outcome: Outcome::Unknown });
+            self.messages[id].attempts.push(Attempt { asked, outcome: Outcome::Unknown, is_copy: true });
         }
         match &pending.request {
             Request::Receive { group, .. } | Request::Peek { group, .. } => {
@@ -333,7 +356,7 @@ impl Ledger {
         };
         match outcome {
             Ok(offset) => {
-                attempt.outcome = Outcome::Taken { offset: *offset, at };
+                attempt.outcome = Outcome::Taken { offset: Some(*offset), at };
                 self.acknowledged += 1;
                 if !has_id && self.books[pending.queue].plan.role != Role::Temporary {
                     self.place(pending.queue, *offset, id, &Origin::Sender, None, at)?;

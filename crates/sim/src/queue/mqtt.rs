@@ -86,10 +86,14 @@ impl Run<'_> {
         }
     }
 
-    /// What a shard has said to subscribers in its turn.
+    /// What a shard has said to subscribers and publishers in its turn.
     pub(crate) fn take_output(&mut self, left: Left) -> Result<(), Violation> {
         let now_ms = BEGAN_UNIX_MS + self.world.now_ms;
         for (link, bytes) in left.output {
+            if let Some(number) = self.publishers.iter().position(|one| one.link == Some(link)) {
+                self.hear_publisher(number, &bytes)?;
+                continue;
+            }
             let is_its = |subscriber: &super::subscriber::Subscriber| subscriber.link == Some(link);
             let Some(number) = self.subscribers.iter().position(is_its) else { continue };
             for came in self.subscribers[number].take(&bytes, now_ms)? {
@@ -111,6 +115,8 @@ impl Run<'_> {
         for link in left.closed {
             if let Some(number) = self.subscribers.iter().position(|one| one.link == Some(link)) {
                 self.lose_subscriber(number);
+            } else if let Some(number) = self.publishers.iter().position(|one| one.link == Some(link)) {
+                self.publisher_closed(number)?;
             }
         }
         Ok(())

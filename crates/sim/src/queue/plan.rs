@@ -1,11 +1,16 @@
 //! What a run is made of, all of it from its seed.
 
+use std::sync::Arc;
+
 use mainstem_broker::MqttConfig;
 use mainstem_disk::Settings;
 use mainstem_disk::fault::Dice;
+use mainstem_doors::{Bindings, Inbound, Key};
+use mainstem_mqtt::Version;
 use mainstem_queue::Tuning;
-use mainstem_stream::Config;
+use mainstem_stream::{BoundTopic, Config};
 
+use super::publisher::{self, Manner};
 use crate::plan::{Faults, pick};
 
 /// The queue that is made and deleted.
@@ -165,6 +170,9 @@ pub(crate) struct Plan {
     pub(crate) workers: Vec<Habits>,
     /// Those who receive by MQTT.
     pub(crate) subscribers: Vec<Habits>,
+    /// Those who send by MQTT, and what feeds their topics into queues.
+    pub(crate) publishers: Vec<Manner>,
+    pub(crate) bindings: Arc<Bindings>,
     pub(crate) operators: usize,
     /// What producers ask of their messages, chances in 100.
     pub(crate) keys: u64,
@@ -193,7 +201,7 @@ impl Plan {
         let config = config(dice, safety);
         let large = pick(dice, &[0, 0, 0, 5, 30]);
         let queues = queues(dice, safety, config.queues_auto_create);
-        Self {
+        let mut plan = Self {
             shards: 1 + dice.below(3) as usize,
             changes_shards: dice.chance(40),
             steps: pick(dice, &[300, 1000, 3000]),
@@ -220,7 +228,14 @@ impl Plan {
             ttls: pick(dice, &[0, 0, 20]),
             ids: pick(dice, &[0, 30, 100]),
             faults,
+            publishers: Vec::new(),
+            bindings: Arc::default(),
+        };
+        plan.publishers = (0..pick(dice, &[0, 0, 1, 3])).map(|_| publisher(dice)).collect();
+        if !plan.publishers.is_empty() {
+            plan.bindings = bind(&plan.queues, &mut plan.config);
         }
+        plan
     }
 }
 
@@ -335,6 +350,35 @@ fn plain_queue(name: String, role: Role) -> QueuePlan {
         changes_ttl: false,
         changes_length: false,
         others: Vec::new(),
+    }
+}
+
+/// Binds each queue that is sent to.
+fn bind(queues: &[QueuePlan], config: &mut Config) -> Arc<Bindings> {
+    let mut inbound = Vec::new();
+    for queue in queues.iter().filter(|queue| matches!(queue.role, Role::Main { .. })) {
+        let name: Arc<str> = queue.name.as_str().into();
+        let dead = if let Role::Main { dead } = queue.role { Some(queues[dead].name.as_str()) } else { None };
+        let key = |name: String| match &*name {
+            "durability" => "mainstem.durability".to_owned(),
+            _ => format!("queue.{name}"),
+        };
+        let own = queue.settings(dead).into_iter().map(|(name, value)| (key(name), value));
+        let own = own.chain([("queue.enabled".to_owned(), "true".to_owned())]).collect();
+        config.bound_topics.push(BoundTopic { name: Arc::clone(&name), partitions: 1, config: own });
+        let filter = publisher::filter(&name);
+        inbound.push(Inbound { name: Arc::clone(&name), filter, topic: name, key: Key::Level(3) });
+    }
+    Arc::new(Bindings { inbound, outbound: Vec::new() })
+}
+
+fn publisher(dice: &mut Dice) -> Manner {
+    Manner {
+        version: pick(dice, &[Version::V5, Version::V5, Version::V4]),
+        keeps_session: dice.chance(70),
+        exactly: pick(dice, &[0, 50, 100]),
+        carelessly: pick(dice, &[0, 0, 20]),
+        vanishes: pick(dice, &[0, 1, 10]),
     }
 }
 

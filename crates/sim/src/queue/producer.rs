@@ -1,12 +1,13 @@
 //! Those who send: single messages and many, with keys, priorities, delays, times to live and identifiers, and again
 //! where they do not know what has become of one that has an identifier.
 
+use mainstem_disk::fault::Dice;
 use mainstem_log::{Header, put_headers};
 use mainstem_queue::{NewMessage, Reply, Request, header};
 
 use super::client::{Client, Desk};
-use super::ledger::{Message, MessageId, Outcome, Pending};
-use super::plan::Role;
+use super::ledger::{Message, MessageId, Outcome, Pending, Way};
+use super::plan::{Plan, Role};
 use crate::plan::pick;
 
 /// Requests that have not been answered, at most.
@@ -23,51 +24,61 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
-    fn invent(desk: &mut Desk<'_>, queue: usize) -> MessageId {
-        let plan = desk.plan;
-        let dice = &mut *desk.dice;
-        let delay_ms = if dice.chance(plan.delays) { pick(dice, &[1, 200, 3_000, 15_000]) } else { 0 };
-        let ttl_ms = if dice.chance(plan.ttls) { pick(dice, &[1, 500, 5_000, 60_000]) } else { 0 };
-        let id = desk.ledger.messages.len();
-        let small = if id.is_multiple_of(19) { 3_000 } else { id % 7 };
-        let is_large = dice.chance(plan.large);
-        desk.ledger.messages.push(Message {
-            queue,
-            padding: if is_large { pick(dice, &[510, 5_000, 70_000, 300_000]) } else { small },
-            key: dice.chance(plan.keys).then(|| dice.below(4)),
-            priority: if dice.chance(plan.priorities) { dice.below(10) as u8 } else { 0 },
-            delay_ms,
-            ttl_ms,
-            has_id: dice.chance(plan.ids),
-            may_be_settled: false,
-            attempts: Vec::new(),
-        });
-        id
-    }
-
     fn send(desk: &mut Desk<'_>, queue: usize, ids: Vec<MessageId>) {
         let messages = ids.iter().map(|id| new_message(*id, &desk.ledger.messages[*id])).collect();
         desk.asks.push_back((queue, Request::Send(messages), ids));
     }
 }
 
-/// A message as it is sent.
-fn new_message(id: MessageId, message: &Message) -> NewMessage {
-    let value = message.value(id);
+/// A message that nobody has sent yet.
+pub(super) fn invent(
+    plan: &Plan,
+    dice: &mut Dice,
+    messages: &mut Vec<Message>,
+    queue: usize,
+    way: Way,
+) -> MessageId {
+    let delay_ms = if dice.chance(plan.delays) { pick(dice, &[1, 200, 3_000, 15_000]) } else { 0 };
+    let ttl_ms = if dice.chance(plan.ttls) { pick(dice, &[1, 500, 5_000, 60_000]) } else { 0 };
+    let id = messages.len();
+    let small = if id.is_multiple_of(19) { 3_000 } else { id % 7 };
+    let is_large = dice.chance(plan.large);
+    messages.push(Message {
+        queue,
+        way,
+        padding: if is_large { pick(dice, &[510, 5_000, 70_000, 300_000]) } else { small },
+        key: dice.chance(plan.keys).then(|| dice.below(4)),
+        priority: if dice.chance(plan.priorities) { dice.below(10) as u8 } else { 0 },
+        delay_ms,
+        ttl_ms,
+        has_id: dice.chance(plan.ids),
+        may_be_settled: false,
+        attempts: Vec::new(),
+    });
+    id
+}
+
+/// What a message asks for, by the names of the headers that say so.
+pub(super) fn asked_for(id: MessageId, message: &Message) -> Vec<(&'static str, String)> {
     let asked = [
         (header::PRIORITY, (message.priority > 0).then(|| message.priority.to_string())),
         (header::DELAY_MS, (message.delay_ms > 0).then(|| message.delay_ms.to_string())),
         (header::TTL_MS, (message.ttl_ms > 0).then(|| message.ttl_ms.to_string())),
         (header::DEDUP_ID, message.has_id.then(|| format!("id-{id}"))),
     ];
-    let asked: Vec<(&str, String)> =
-        asked.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    asked.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// A message as it is sent.
+fn new_message(id: MessageId, message: &Message) -> NewMessage {
+    let asked = asked_for(id, message);
     let mut headers = Vec::new();
     if !asked.is_empty() {
         let all = asked.iter().map(|(key, value)| Header { key, value: Some(value.as_bytes()) });
         put_headers(all, &mut headers);
     }
-    NewMessage { key: message.key.map(|key| format!("k{key}").into_bytes()), value, headers }
+    let key = message.key.map(|key| format!("k{key}").into_bytes());
+    NewMessage { key, value: message.value(id), headers }
 }
 
 impl Client for Producer {
@@ -100,7 +111,9 @@ impl Client for Producer {
             Role::Temporary => is_temporary,
         });
         let count = pick(desk.dice, &[1, 1, 2, 5, 20]);
-        let ids = (0..count).map(|_| Self::invent(desk, queue)).collect();
+        let ids = (0..count)
+            .map(|_| invent(desk.plan, desk.dice, &mut desk.ledger.messages, queue, Way::Asked))
+            .collect();
         Self::send(desk, queue, ids);
     }
 

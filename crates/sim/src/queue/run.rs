@@ -12,6 +12,7 @@ use super::ledger::{Ledger, Pending};
 use super::operator::Operator;
 use super::plan::Plan;
 use super::producer::Producer;
+use super::publisher::Publisher;
 use super::show;
 use super::subscriber::Subscriber;
 use super::worker::Worker;
@@ -33,6 +34,8 @@ pub(crate) struct Run<'a> {
     next: u64,
     /// Those who receive by MQTT.
     pub(crate) subscribers: Vec<Subscriber>,
+    /// Those who send by MQTT.
+    pub(crate) publishers: Vec<Publisher>,
     pub(crate) next_link: LinkId,
     inbox: Inbox,
     /// What the clocks of the shards show.
@@ -50,7 +53,7 @@ impl<'a> Run<'a> {
         let setup = Setup {
             config: plan.mqtt.clone(),
             stream: plan.config.clone(),
-            bindings: Arc::default(),
+            bindings: Arc::clone(&plan.bindings),
             settings: plan.settings.clone(),
             is_slow: plan.is_slow,
             wrap: flaw.wrap(),
@@ -90,6 +93,12 @@ impl<'a> Run<'a> {
         Ok(Self {
             ledger,
             subscribers,
+            publishers: plan
+                .publishers
+                .iter()
+                .enumerate()
+                .map(|(at, one)| Publisher::new(at, *one))
+                .collect(),
             next_link: 0,
             plan,
             world,
@@ -117,12 +126,7 @@ impl<'a> Run<'a> {
         match self.world.dice.below(100) {
             0..45 => {
                 for _ in 0..=self.world.dice.below(3) {
-                    let all = self.members.len() + self.subscribers.len();
-                    let number = self.world.dice.below(all as u64) as usize;
-                    match number.checked_sub(self.members.len()) {
-                        Some(number) => self.act_subscriber(number),
-                        None => self.act(number)?,
-                    }
+                    self.act_somebody()?;
                 }
             }
             45..98 => {
@@ -137,6 +141,17 @@ impl<'a> Run<'a> {
         if self.world.fs.has_crashed() {
             let how = self.world.sudden_end();
             self.end(how)?;
+        }
+        Ok(())
+    }
+
+    fn act_somebody(&mut self) -> Result<(), Violation> {
+        let (members, subscribers) = (self.members.len(), self.subscribers.len());
+        let all = members + subscribers + self.publishers.len();
+        match self.world.dice.below(all as u64) as usize {
+            number if number < members => self.act(number)?,
+            number if number < members + subscribers => self.act_subscriber(number - members),
+            number => self.act_publisher(number - members - subscribers),
         }
         Ok(())
     }
@@ -214,13 +229,17 @@ impl<'a> Run<'a> {
                 self.flaw.reply(&self.plan.queues[pending.queue].name, &pending.request, &mut reply);
                 let member = pending.member;
                 self.world.fs.note(|| format!("{member} is answered ({number}): {}", show::reply(&reply)));
-                let is_troubled = self.world.is_troubled || self.is_draining;
-                let facts = (BEGAN_UNIX_MS + self.world.now_ms, is_troubled);
+                let facts = (BEGAN_UNIX_MS + self.world.now_ms, self.is_troubled());
                 self.ledger.answered(&pending, &reply, facts)?;
                 let asks = self.with(member, |client, desk| client.answered(desk, &pending, &reply));
                 debug_assert!(asks.is_empty(), "whoever hears something asks when it is its turn");
             }
         }
+    }
+
+    /// Whether the broker may refuse what it has room for.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.world.is_troubled || self.is_draining
     }
 
     /// A shard ends its turn and begins the next. Between the two its disk may go on, and tell of it.
@@ -260,6 +279,7 @@ impl<'a> Run<'a> {
             self.members[pending.member].lost(&pending);
         }
         (0..self.subscribers.len()).for_each(|number| self.lose_subscriber(number));
+        self.publishers.iter_mut().for_each(Publisher::gone);
         if self.world.restart(&left)? || how == End::Power {
             self.ledger.lost_power();
         }

@@ -4,19 +4,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mainstem_log::{Durability, Header, Headers, put_headers};
-use mainstem_mqtt::{Ack, Packet, ReasonCode, Version, decode};
+use mainstem_mqtt::{Ack, Packet, Publish, QoS, ReasonCode, Version, decode};
 use mainstem_queue::{Delivery, NewMessage, Refusal, Reply, Request, Settlement, Verdict, header};
 use mainstem_sim::Wrap;
 use mainstem_sim::queue::Flaw;
 
-use super::is_turn;
 use super::stores::{Change, Changed, EarlyAcks, Lax, LostBatch};
+use super::{encode, is_turn, publish};
 
 /// Makes a flaw.
 type Make = fn() -> Box<dyn Flaw>;
 
 /// All flaws there are, with words of what must be found because of them.
-pub(crate) const ALL: [(&str, &str, Make); 34] = [
+pub(crate) const ALL: [(&str, &str, Make); 39] = [
     ("messages are confirmed before they are synced", "is lost", || Box::new(Early)),
     ("messages are lost at recovery", "is lost", || Box::new(Lossy("p-"))),
     ("a queue with fsync does not sync", "is lost", || Box::new(Unsynced)),
@@ -50,6 +50,11 @@ pub(crate) const ALL: [(&str, &str, Make); 34] = [
     ("a part of a snapshot says nothing", "is lost", || Box::new(Kept(Some(forget_parts)))),
     ("a copy of an old message is dropped", "is lost", || Box::new(Kept(Some(forget_asides)))),
     ("messages are removed too early", "is lost", || Box::new(Kept(None))),
+    ("what a binding is fed goes nowhere", "is lost", || Box::new(Unbound)),
+    ("a QoS 2 publish comes twice", "stands twice", || Box::new(Repeated)),
+    ("publishers hear of no refusal", "is lost", || Box::new(Flattered)),
+    ("publishers are refused for nothing", "though there is room", || Box::new(Refusing::default())),
+    ("publishers are cut off for nothing", "is closed for nothing", || Box::new(Rude::default())),
     ("what is ready is withheld", "is ready and withheld", || Box::new(Miser::default())),
 ];
 
@@ -455,5 +460,70 @@ impl Flaw for Miser {
         {
             deliveries.clear();
         }
+    }
+}
+
+/// Topics that bindings are fed by are others.
+struct Unbound;
+
+impl Flaw for Unbound {
+    fn publisher_says(&mut self, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        let lost = publish(&frame)
+            .filter(|(_, publish)| publish.topic.starts_with("in/"))
+            .map(|(version, publish)| encode(version, Publish { topic: "elsewhere", ..publish }));
+        vec![lost.unwrap_or(frame)]
+    }
+}
+
+/// What is sent again at QoS 2 comes once more, whatever there was before.
+struct Repeated;
+
+impl Flaw for Repeated {
+    fn publisher_says(&mut self, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        let again = publish(&frame).filter(|(_, publish)| publish.dup && publish.qos == QoS::ExactlyOnce);
+        let again = again.map(|(version, publish)| {
+            let (qos, packet_id) = (QoS::AtMostOnce, 0);
+            encode(version, Publish { qos, packet_id, dup: false, ..publish })
+        });
+        std::iter::once(frame).chain(again).collect()
+    }
+}
+
+/// PUBACK as it is on the wire, and what it says if it is not that all is well.
+const PUBACK: u8 = 0x40;
+
+/// Every PUBACK says that all is well.
+struct Flattered;
+
+impl Flaw for Flattered {
+    fn publisher_hears(&mut self, frame: &mut Vec<u8>) {
+        if frame[0] == PUBACK {
+            frame[1] = 2;
+            frame.truncate(4);
+        }
+    }
+}
+
+/// Some PUBACKs say that there is no room.
+#[derive(Default)]
+struct Refusing(u64);
+
+impl Flaw for Refusing {
+    fn publisher_hears(&mut self, frame: &mut Vec<u8>) {
+        if frame[..2] == [PUBACK, 2] && is_turn(&mut self.0, 10) {
+            frame[1] = 3;
+            frame.push(ReasonCode::QuotaExceeded as u8);
+        }
+    }
+}
+
+/// Some publishers are taken for such as say what nobody understands.
+#[derive(Default)]
+struct Rude(u64);
+
+impl Flaw for Rude {
+    fn publisher_says(&mut self, frame: Vec<u8>) -> Vec<Vec<u8>> {
+        let is_broken = publish(&frame).is_some() && is_turn(&mut self.0, 20);
+        vec![if is_broken { vec![0, 0] } else { frame }]
     }
 }

@@ -33,7 +33,7 @@ impl Ledger {
             };
             let known = book.by_message.get(&id).into_iter().flatten().copied();
             let Outcome::Taken { offset: taken, .. } = attempt.outcome else { continue };
-            let offsets: BTreeSet<u64> = known.chain([taken]).collect();
+            let offsets: BTreeSet<u64> = known.chain(taken).collect();
             let is_back = self.came_back(id, dead);
             // It may have come to its end before it was sent once more.
             let was_over = self.may_predate_loss(queue, id)
@@ -46,11 +46,14 @@ impl Ledger {
                 let is_unseen = !is_kept || grave.is_purged || is_back || grave.lost_at > 0;
                 let may_drop = book.plan.may_drop();
                 let may_expire = book.plan.may_expire() || message.ttl_ms > 0;
-                let is_over = offsets.iter().any(|offset| {
-                    let is_dead = group.is_dead(*offset);
-                    let may_die = may_drop || may_expire || group.may_die(*offset, book.plan.max_deliveries);
-                    is_dead || group.may_be_acknowledged(*offset) || (is_unseen && may_die)
-                });
+                let most = book.plan.max_deliveries;
+                let is_settled = |offset: &u64| group.is_dead(*offset) || group.may_be_acknowledged(*offset);
+                // One that was published and that nobody has seen stands nobody knows where.
+                let may_die = may_drop
+                    || may_expire
+                    || offsets.iter().any(|offset| group.may_die(*offset, most))
+                    || (offsets.is_empty() && group.may_die(u64::MAX, most));
+                let is_over = offsets.iter().any(is_settled) || (is_unseen && may_die);
                 if !is_over && !was_over {
                     return Err(Violation(format!(
                         "{}: message {id} is lost: it was taken, and in {} it is neither settled nor a dead letter: {message:?}, {:?}",

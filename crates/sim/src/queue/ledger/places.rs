@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mainstem_log::Headers;
 use mainstem_queue::header;
 
-use super::{Ledger, MessageId, Moment, Origin, Place};
+use super::{Attempt, Ledger, Message, MessageId, Moment, Origin, Outcome, Place};
 use crate::ledger::Violation;
 use crate::queue::plan::Role;
 
@@ -79,6 +79,14 @@ impl Ledger {
         }
     }
 
+    /// Whether a queue may have more messages than it knows at once: where some stand that were published nobody is told.
+    pub(super) fn may_know_less(&self, queue: usize) -> bool {
+        let is_there = |attempt: &&Attempt| attempt.outcome != Outcome::Refused;
+        let sent = |message: &Message| message.attempts.iter().filter(is_there).count() as u64;
+        let all = self.messages.iter().filter(|message| message.queue == queue).map(sent).sum();
+        (self.books[queue].places.len() as u64).max(all) >= self.known_max
+    }
+
     pub(super) fn place(
         &mut self,
         queue: usize,
@@ -89,6 +97,8 @@ impl Ledger {
         at: Moment,
     ) -> Result<(), Violation> {
         let is_old = matches!(*origin, Origin::Dead(from, ..) if self.may_predate_loss(from, id));
+        // What waits to be known to the queue for longer than identifiers are remembered is not found out.
+        let waits = self.may_know_less(queue);
         let (book, message) = (&mut self.books[queue], &self.messages[id]);
         let name = &book.plan.name;
         if let Some(known) = book.places.get_mut(&offset) {
@@ -116,13 +126,14 @@ impl Ledger {
             }
         }
         if *origin == Origin::Sender {
-            // What waits to be known to the queue for longer than identifiers are remembered is not found out.
-            let waits = book.places.len() as u64 >= self.known_max;
+            let is_sent = |at: &&u64| book.places.get(at).is_some_and(|place| place.origin == Origin::Sender);
+            let standing = book.by_message[&id].iter().filter(is_sent).count();
+            let may_stand = !message.has_id && standing <= message.copies();
             let others = book.by_message[&id].iter().filter(|other| **other != offset);
             for (other, place) in others.filter_map(|other| Some((other, book.places.get(other)?))) {
                 let apart = place.timestamp_ms.zip(timestamp_ms).map(|(one, two)| one.abs_diff(two));
                 let is_apart = apart.is_none_or(|apart| apart >= book.plan.dedup_window_ms);
-                let may = message.has_id && (is_apart || waits);
+                let may = may_stand || (message.has_id && (is_apart || waits));
                 if place.origin == Origin::Sender && !may {
                     return Err(Violation(format!(
                         "{name}: message {id} stands twice, at {other} and {offset}, {apart:?} ms apart: {message:?}"

@@ -43,7 +43,7 @@ impl Ledger {
         {
             let known = book.by_message.get(&id).into_iter().flatten().copied();
             let taken = message.attempts.iter().filter_map(|attempt| match attempt.outcome {
-                Outcome::Taken { offset, .. } => Some(offset),
+                Outcome::Taken { offset, .. } => offset,
                 _ => None,
             });
             let mut offsets = known.chain(taken);

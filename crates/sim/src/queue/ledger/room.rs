@@ -16,10 +16,12 @@ impl Ledger {
         queue: usize,
         outcomes: &[Result<u64, Refusal>],
     ) -> Result<(), Violation> {
+        if outcomes.contains(&Err(Refusal::Full)) { self.check_full(queue) } else { Ok(()) }
+    }
+
+    /// A queue that says that it is full may be.
+    pub(super) fn check_full(&self, queue: usize) -> Result<(), Violation> {
         let Some(plan) = self.with_limits(queue) else { return Ok(()) };
-        if !outcomes.contains(&Err(Refusal::Full)) {
-            return Ok(());
-        }
         // As if nothing had ever been settled.
         let (mut messages, mut bytes) = (0, 0);
         for message in self.messages.iter().filter(|message| message.queue == queue) {

@@ -22,7 +22,7 @@ impl Ledger {
         }
         let book = &self.books[pending.queue];
         let Some(group) = book.groups.get(name).filter(|_| !is_troubled && *max > 0) else { return Ok(()) };
-        if book.places.len() as u64 >= self.known_max {
+        if self.may_know_less(pending.queue) {
             // The group need not know all that it has to settle.
             return Ok(());
         }

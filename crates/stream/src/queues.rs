@@ -39,7 +39,7 @@ use crate::partition::PLAIN_BYTES_MAX;
 use crate::shard::{Shard, Timer};
 use chores::Chore;
 use depart::Departing;
-pub(crate) use errand::{Errand, ReplyTo};
+pub(crate) use errand::{Errand, ReplyTo, Wanted, Whom};
 pub(crate) use send::SendJob;
 use send::Sends;
 use serve::{Held, Wait};

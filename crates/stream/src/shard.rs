@@ -469,6 +469,8 @@ impl Service for Shard {
 
     /// Appends that are under way are answered; the rest is not begun.
     fn drain(&mut self, io: &mut Io<'_, Mail>) {
+        // What was brought before is taken in.
+        self.append_all_gathered(io);
         self.is_draining = true;
         self.drain_queues(io);
         self.tend_producers(io.clock.unix_ms, IsLast::Yes);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mainstem_kafka::{ErrorCode, partition_of};
 use mainstem_log::BatchBuilder;
+use mainstem_queue::{Answered, NewMessage, Refusal, Reply, Request};
 use mainstem_runtime::Io;
 
 use crate::catalogue::{PartitionId, Topic};
@@ -12,6 +13,7 @@ use crate::controller::NewTopic;
 use crate::jobs::Job;
 use crate::mail::{JobId, Letter, Mail};
 use crate::partition::{Placed, Refused};
+use crate::queues::{Errand, ReplyTo, Wanted, Whom};
 use crate::shard::Shard;
 use crate::work::{ProducePart, RECORD_OVERHEAD_BYTES, Work};
 
@@ -93,12 +95,24 @@ impl Sank {
             },
         }
     }
+
+    /// Of a message that a queue was sent.
+    fn of_message(answer: &Answered<u64>) -> Self {
+        match answer {
+            Ok(_) => Self::Kept,
+            Err(Refusal::Full | Refusal::TooLarge { .. } | Refusal::TooMany) => Self::NoRoom,
+            Err(Refusal::Invalid(_)) => Self::Invalid,
+            Err(_) => Self::NotKept,
+        }
+    }
 }
 
 /// Records of other doors on one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Sinks {
     gathering: BTreeMap<PartitionId, Gathering>,
+    /// What is for queues, by their names. A queue that has not room for all has it for some.
+    for_queues: BTreeMap<Arc<str>, ForQueue>,
     /// Records whose topic is yet to be made.
     unplaced: VecDeque<Unplaced>,
     unplaced_bytes: usize,
@@ -113,6 +127,13 @@ pub(crate) struct Sinks {
 struct Gathering {
     builder: BatchBuilder,
     tokens: Vec<u64>,
+}
+
+#[derive(Debug, Default)]
+struct ForQueue {
+    messages: Vec<NewMessage>,
+    tokens: Vec<u64>,
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -234,6 +255,9 @@ impl Shard {
     }
 
     fn gather(&mut self, io: &mut Io<'_, Mail>, topic: &Topic, record: &Incoming<'_>) {
+        if topic.config.queue.is_some() {
+            return self.gather_for_queue(io, topic, record);
+        }
         let index = partition_of(record.spread, topic.partitions());
         let id = topic.partition(index);
         let size = record.key.map_or(0, <[u8]>::len)
@@ -255,8 +279,39 @@ impl Shard {
         gathering.tokens.push(record.token);
     }
 
-    /// Sets what this turn has gathered on its way to the partitions.
+    fn gather_for_queue(&mut self, io: &mut Io<'_, Mail>, topic: &Topic, record: &Incoming<'_>) {
+        let new = NewMessage {
+            key: record.key.map(<[u8]>::to_vec),
+            value: record.value.to_vec(),
+            headers: record.headers.to_vec(),
+        };
+        let size =
+            record.key.map_or(0, <[u8]>::len) + new.value.len() + new.headers.len() + RECORD_OVERHEAD_BYTES;
+        let known = self.sinks.for_queues.get(&topic.name);
+        if known.is_some_and(|known| known.bytes + size > BATCH_BYTES) {
+            self.send_gathered(io, &topic.name);
+        }
+        let messages = self.sinks.for_queues.entry(Arc::clone(&topic.name)).or_default();
+        messages.bytes += size;
+        messages.messages.push(new);
+        messages.tokens.push(record.token);
+    }
+
+    fn send_gathered(&mut self, io: &mut Io<'_, Mail>, queue: &Arc<str>) {
+        let Some(ForQueue { messages, tokens, bytes }) = self.sinks.for_queues.remove(queue) else { return };
+        self.sinks.bytes += bytes;
+        let job = self.jobs.add(Job::Sink(SinkJob { tokens, bytes }));
+        let to = ReplyTo { shard: self.me, whom: Whom::Sink(job) };
+        let wanted = Wanted::Request(Request::Send(messages));
+        self.run_errand(io, Errand { queue: Arc::clone(queue), wanted, to });
+    }
+
+    /// Sets what this turn has gathered on its way to the partitions and queues.
     pub(crate) fn append_all_gathered(&mut self, io: &mut Io<'_, Mail>) {
+        while let Some((queue, _)) = self.sinks.for_queues.first_key_value() {
+            let queue = Arc::clone(queue);
+            self.send_gathered(io, &queue);
+        }
         while let Some((id, _)) = self.sinks.gathering.first_key_value() {
             let id = *id;
             self.append_gathered(io, id);
@@ -291,5 +346,14 @@ impl Shard {
         let Some(Job::Sink(job)) = self.jobs.take(number) else { return };
         self.sinks.bytes -= job.bytes;
         self.sinks.settled.extend(job.tokens.into_iter().map(|token| (token, sank)));
+    }
+
+    /// A queue says what has become of what it was sent.
+    pub(crate) fn sank_in_queue(&mut self, number: u64, reply: &Reply) {
+        let Reply::Sent(answers) = reply else { return self.sank(number, Sank::NotKept) };
+        let Some(Job::Sink(job)) = self.jobs.take(number) else { return };
+        self.sinks.bytes -= job.bytes;
+        let settled = job.tokens.into_iter().zip(answers);
+        self.sinks.settled.extend(settled.map(|(token, answer)| (token, Sank::of_message(answer))));
     }
 }

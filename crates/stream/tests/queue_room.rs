@@ -7,6 +7,7 @@ use kit::{Broker, batch, produce_request};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::produce::ProduceRequest;
 use mainstem_queue::{NewMessage, Refusal, Reply, Request, Verdict};
+use mainstem_stream::{BoundTopic, Config, Sank};
 
 /// What a topic takes at most, as it is set to if nothing else is said, and some bytes fewer.
 const ABOUT_MOST: usize = 1024 * 1024 - 100;
@@ -104,7 +105,7 @@ fn what_is_not_durable_yet_takes_room_whoever_sent_it() {
 
 #[test]
 fn a_queue_that_is_full_is_full_when_it_is_opened_again() {
-    let mut broker = Broker::on_disk(1, mainstem_stream::Config::default());
+    let mut broker = Broker::on_disk(1, Config::default());
     broker.create(JOBS, &[("length-max", "2")]);
     broker.put(JOBS, vec![message("a"), message("b")]);
     broker.restart(1);
@@ -149,4 +150,26 @@ fn a_queue_that_takes_so_many_bytes_has_no_more() {
     let taken = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
     let info = broker.info(JOBS);
     assert!(info.messages == taken as u64 && info.bytes <= 100 && info.bytes > 90, "{info:?}");
+}
+
+#[test]
+fn what_bindings_bring_at_once_fills_a_queue_before_the_rest_is_refused() {
+    let settings = [("queue.enabled", "true"), ("queue.length-max", "3")];
+    let config = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let jobs = BoundTopic { name: JOBS.into(), partitions: 1, config };
+    for shards in [1, 2] {
+        let config = Config { bound_topics: vec![jobs.clone()], ..Config::default() };
+        let mut broker = Broker::with(shards, config);
+        broker.run();
+        for shard in 0..shards {
+            let values = ["a", "b", "c", "d", "e"];
+            let brought = broker.bring(shard, &values);
+            let is_kept = |(_, sank): &&(u64, Sank)| *sank == Sank::Kept;
+            let kept = brought.iter().filter(is_kept).count();
+            assert_eq!(kept, if shard == 0 { 3 } else { 0 }, "{brought:?}");
+            let refused = brought.iter().filter(|(_, sank)| *sank == Sank::NoRoom).count();
+            assert_eq!(kept + refused, values.len(), "{brought:?}");
+        }
+        assert_eq!(texts(&broker.get(JOBS, 9)), ["a", "b", "c"]);
+    }
 }

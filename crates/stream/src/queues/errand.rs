@@ -44,6 +44,8 @@ pub(crate) enum Whom {
     Visitor(usize),
     /// A queue that has sent messages.
     Queue(PartitionId),
+    /// What a binding has brought, by the number of its job.
+    Sink(u64),
 }
 
 impl Shard {
@@ -131,6 +133,7 @@ impl Shard {
                 }
             }
             Whom::Queue(id) => self.departed(io, id, &reply),
+            Whom::Sink(job) => self.sank_in_queue(job, &reply),
         }
     }
 }

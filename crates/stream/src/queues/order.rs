@@ -168,7 +168,7 @@ impl Shard {
         }
         let from = match errand.to.whom {
             Whom::Queue(origin) => Some(origin.topic),
-            Whom::Door(_) | Whom::Visitor(_) => None,
+            Whom::Door(_) | Whom::Visitor(_) | Whom::Sink(_) => None,
         };
         let durability = dead::durability(&self.catalogue, &errand.queue, from);
         let durability = durability.map(|durability| (DURABILITY_SETTING.to_owned(), durability));

@@ -22,7 +22,7 @@ use mainstem_kafka::{Message, Reader, Request, RequestHeader};
 use mainstem_log::{BatchBuilder, Lender, Memory, Options, Store, batches};
 use mainstem_queue::{Reply, Request as QueueRequest};
 use mainstem_runtime::{Clock, ConnId, Departure, Detached, Io, Received, Service};
-use mainstem_stream::{Config, Mail, Outgoing, Shard, Shared, StoreAt};
+use mainstem_stream::{Config, Incoming, Mail, Outgoing, Sank, Shard, Shared, StoreAt};
 
 /// Virtual time starts here, ms since 1970.
 pub(crate) const UNIX_MS: u64 = 1_750_000_000_000;
@@ -265,6 +265,19 @@ impl Broker {
     /// What other doors are given next, of all shards.
     pub(crate) fn take_outgoing(&mut self) -> Option<Vec<Outgoing>> {
         self.doors.iter_mut().find_map(|door| door.shard.take_outgoing())
+    }
+
+    /// Lets another door of a shard bring records for the first bound topic, in one turn: what became of each.
+    pub(crate) fn bring(&mut self, shard: usize, values: &[&str]) -> Vec<(u64, Sank)> {
+        for (token, value) in (0..).zip(values) {
+            let value = value.as_bytes();
+            let timestamp_ms = UNIX_MS.cast_signed();
+            let record =
+                Incoming { bound: 0, key: None, spread: value, value, headers: &[0], timestamp_ms, token };
+            self.doors[shard].shard.sink(&mut self.detached[shard].io(), &record);
+        }
+        self.run();
+        self.doors[shard].shard.take_settled()
     }
 
     /// Lets another door of a shard ask a queue, and nothing happen yet.

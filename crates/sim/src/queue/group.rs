@@ -427,6 +427,12 @@ impl Group {
         !self.parcels.contains_key(&offset)
     }
 
+    /// Somebody has had it, perhaps before the group began anew.
+    pub(crate) fn was_had(&self, offset: u64) -> bool {
+        let receipts = (offset, 0, 0)..=(offset, u32::MAX, u32::MAX);
+        !self.is_untouched(offset) || self.former.range(receipts).next().is_some()
+    }
+
     /// Whether it was settled before this was asked.
     pub(crate) fn was_settled(&self, pending: &Pending, offset: u64) -> bool {
         let Some(parcel) = self.parcels.get(&offset) else { return false };

@@ -47,7 +47,7 @@ impl Ledger {
                 _ => None,
             });
             let mut offsets = known.chain(taken);
-            let was_had = |offset| book.groups.values().any(|group| !group.is_untouched(offset));
+            let was_had = |offset| book.groups.values().any(|group| group.was_had(offset));
             message.may_be_settled |= may_end || message.ttl_ms > 0 || offsets.any(was_had);
         }
     }

@@ -30,7 +30,7 @@ impl Queue {
         if *timestamp_ms == from_ms {
             self.seen.forget_between(from_ms..to_ms);
             for id in ids {
-                self.seen.know(id, from_ms);
+                self.seen.know_if_unknown(id, from_ms);
             }
         } else {
             // It is settled and gone, and what was lost of its time was forgotten before.

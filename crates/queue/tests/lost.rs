@@ -207,3 +207,19 @@ fn what_is_lost_but_for_a_copy_is_there_whether_the_log_begins_behind_it_or_not(
     world.lose(end);
     assert_eq!(world.take(9, Verdict::Ack), ["old", "new"]);
 }
+
+#[test]
+fn what_came_again_long_after_others_were_lost_is_known_by_its_last_time() {
+    let mut world = World::new();
+    world.put(&["a", "b", "c"]);
+    assert_eq!(world.take(2, Verdict::Ack), ["a", "b"]);
+    // The newest that is left is the second one.
+    world.lose(2);
+    world.now_ms += 2 * Config::default().dedup_window_ms;
+    world.put(&["b"]);
+    assert_eq!(world.take(9, Verdict::Ack), ["b"], "that is long ago");
+    let end = world.store.status(world.messages).end;
+    world.lose(end);
+    world.put(&["b"]);
+    assert!(world.take(9, Verdict::Ack).is_empty(), "that is not");
+}

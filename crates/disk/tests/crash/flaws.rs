@@ -212,6 +212,23 @@ macro_rules! as_it_is {
     };
 }
 
+/// The same of those by which something is appended.
+macro_rules! appends_as_it_is {
+    () => {
+        fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+            self.store.append_sound(log, batch)
+        }
+
+        fn commit(&mut self) {
+            self.store.commit();
+        }
+
+        fn completions(&mut self, into: &mut Vec<Completion>) {
+            self.store.completions(into);
+        }
+    };
+}
+
 impl Store for Hasty {
     as_it_is!();
 
@@ -243,6 +260,7 @@ impl Store for Hasty {
 
 impl Store for Short {
     as_it_is!();
+    appends_as_it_is!();
 
     fn sync_next(&mut self, log: LogId) {
         self.store.sync_next(log);
@@ -262,38 +280,15 @@ impl Store for Short {
         self.opened.push(log);
         Ok(log)
     }
-
-    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
-        self.store.append_sound(log, batch)
-    }
-
-    fn commit(&mut self) {
-        self.store.commit();
-    }
-
-    fn completions(&mut self, into: &mut Vec<Completion>) {
-        self.store.completions(into);
-    }
 }
 
 impl Store for Deaf {
     as_it_is!();
+    appends_as_it_is!();
 
     fn sync_next(&mut self, _log: LogId) {}
 
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
         self.store.open(name, options)
-    }
-
-    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
-        self.store.append_sound(log, batch)
-    }
-
-    fn commit(&mut self) {
-        self.store.commit();
-    }
-
-    fn completions(&mut self, into: &mut Vec<Completion>) {
-        self.store.completions(into);
     }
 }

@@ -163,6 +163,11 @@ impl Group {
         }
     }
 
+    /// Whether it is durable that it is there, when all flushes up to this one are.
+    pub(crate) fn has_begun(&self, durable_to: u64) -> bool {
+        self.begun_by <= durable_to
+    }
+
     /// The state of a pending message.
     pub(crate) fn state(&self, offset: u64) -> State {
         self.entries.get(&offset).map_or(State::Idle, |entry| entry.state)

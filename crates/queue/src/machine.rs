@@ -278,8 +278,9 @@ impl Queue {
 
     /// Whether it is not durable yet that a group is there, and so nobody is given anything of it.
     pub fn begins(&self, group: GroupId) -> bool {
+        // Nearly always all have begun.
         self.begun_by > self.durable_to
-            && self.groups.get(&group.0).is_some_and(|group| group.begun_by > self.durable_to)
+            && self.groups.get(&group.0).is_some_and(|group| !group.has_begun(self.durable_to))
     }
 
     // --- consuming
@@ -300,7 +301,7 @@ impl Queue {
         let Some(group) = self.groups.get_mut(&group.0) else { return };
         let lease_ms = lease_ms.unwrap_or(self.shared.config.lease_ms).clamp(1, LEASE_MS_MAX);
         // Whoever asks is heard all the same.
-        let max = if group.begun_by > self.durable_to { 0 } else { max };
+        let max = if group.has_begun(self.durable_to) { max } else { 0 };
         group.lease(&mut self.shared, consumer, max, lease_ms, now_ms, out);
     }
 
@@ -314,8 +315,7 @@ impl Queue {
 
     /// Whether something is ready for this consumer.
     pub fn can_lease(&self, group: GroupId, consumer: u64) -> bool {
-        let has_begun = |group: &&Group| group.begun_by <= self.durable_to;
-        let group = self.groups.get(&group.0).filter(has_begun);
+        let group = self.groups.get(&group.0).filter(|group| group.has_begun(self.durable_to));
         group.is_some_and(|group| group.can_lease(&self.shared, consumer))
     }
 

@@ -219,7 +219,7 @@ pub trait Store: Send {
     /// [`Error::Broken`], [`Error::Full`]. Nothing was appended.
     fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error>;
 
-    /// Has the next commit of a log synced, with all that came before it, whatever the log's [`Durability`]: for what stands for
+    /// Has the next commit that carries something of a log synced, with all that came before it, whatever the log's [`Durability`]: for what stands for
     /// something that goes from the disk. Tickets of that commit complete when it is.
     fn sync_next(&mut self, log: LogId);
 

@@ -64,7 +64,7 @@ pub struct Incoming<'a> {
     pub value: &'a [u8],
     /// Its headers, encoded behind their count.
     pub headers: &'a [u8],
-    /// Ms since 1970.
+    /// Ms since 1970. A work queue gives it the time at which it takes it.
     pub timestamp_ms: i64,
     /// What [`Shard::take_settled`] names it by.
     pub token: u64,

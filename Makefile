@@ -1,16 +1,16 @@
-# The few commands there are. Everything else is `cargo xtask`.
+# Shortcuts for the most common commands. `cargo xtask` has the rest.
 
-# A shell that has not been restarted since rustup was installed does not have cargo in its PATH yet.
+# A shell older than the rustup installation does not have cargo in its PATH.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Seconds that `make fuzz` spends on each fuzz target.
 FUZZ_SECONDS ?= 300
-# Seconds that `make soak` takes.
+# Duration of `make soak`, seconds.
 SOAK_SECONDS ?= 3600
-# Seconds that `make sim` takes.
+# Duration of `make sim`, seconds.
 SIM_SECONDS ?= 300
-# What `make run` hands to the broker, such as ARGS="--listen 0.0.0.0:1883"; or `make bench` to the measurement, such as
-# ARGS="fan-out-qos2 --rounds 5".
+# Arguments of the broker for `make run`, such as ARGS="--listen 0.0.0.0:1883", or of the benchmark for `make bench`, such
+# as ARGS="fan-out-qos2 --rounds 5".
 ARGS ?=
 
 .PHONY: help run test fuzz sim bench bench-kafka bench-queue bench-peers bench-bus soak
@@ -32,30 +32,30 @@ fuzz: ## Fuzz each target for FUZZ_SECONDS (300) seconds
 	@xtask/setup cc c++
 	cargo xtask fuzz --seconds $(FUZZ_SECONDS)
 
-sim: ## Crash the log and whole brokers at random for SIM_SECONDS (300) seconds, each time with another seed
+sim: ## Simulate random crashes of the log and of whole brokers for SIM_SECONDS (300) seconds, with a new seed per run
 	@xtask/setup cc
 	cargo xtask sim --seconds $(SIM_SECONDS)
 
-bench: ## Measure the broker beside its peers (docs/benchmarks.md)
+bench: ## Measure the broker against other MQTT brokers (docs/benchmarks.md)
 	@xtask/setup cc
 	cargo xtask bench $(ARGS)
 
-bench-kafka: ## Measure the Kafka door beside Apache Kafka (docs/benchmarks.md)
+bench-kafka: ## Measure the Kafka listener against Apache Kafka (docs/benchmarks.md)
 	@xtask/setup cc
 	cargo xtask bench-kafka $(ARGS)
 
-bench-queue: ## Measure work queues beside RabbitMQ and NATS JetStream (docs/benchmarks.md)
+bench-queue: ## Measure work queues against RabbitMQ and NATS JetStream (docs/benchmarks.md)
 	@xtask/setup cc
 	cargo xtask bench-queue $(ARGS)
 
-bench-peers: ## Install the peers that a package registry has, into target/peers
+bench-peers: ## Install the brokers to compare with into target/peers, where a package registry has them
 	@xtask/setup cc
 	cargo xtask bench-peers
 
-bench-bus: ## Measure the bus beside its peers (docs/benchmarks.md)
+bench-bus: ## Measure the bus against other message buses (docs/benchmarks.md)
 	@xtask/setup cc
 	cargo xtask bench-bus $(ARGS)
 
-soak: ## Put many loads on the broker for SOAK_SECONDS (3600) seconds, and watch it
+soak: ## Run mixed loads for SOAK_SECONDS (3600) seconds; check for lost messages and growing memory
 	@xtask/setup cc
 	cargo xtask soak --seconds $(SOAK_SECONDS)

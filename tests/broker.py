@@ -1,7 +1,7 @@
 """The broker under test, as a process.
 
-`MAINSTEM_BROKER=HOST:PORT` names one that already runs, `MAINSTEM_KAFKA=HOST:PORT` one for the tests of the Kafka door.
-Otherwise one is started on a free port: the binary `MAINSTEM_BIN`, or the release build, or the debug build.
+`MAINSTEM_BROKER=HOST:PORT` names a running broker, `MAINSTEM_KAFKA=HOST:PORT` one for the Kafka tests. Otherwise the tests
+start one on a free port: the binary `MAINSTEM_BIN`, or the release build, or the debug build.
 """
 
 import os
@@ -13,13 +13,13 @@ import threading
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DOORS = ("mqtt", "kafka", "http")
+LISTENERS = ("mqtt", "kafka", "http")
 START_S = 30
 DRAIN_S = 15
 
 
 def binary() -> Path:
-    """The binary to start: `MAINSTEM_BIN`, else what cargo built, optimised first."""
+    """The binary to start: `MAINSTEM_BIN`, else the release build, else the debug build."""
     named = os.environ.get("MAINSTEM_BIN")
     if named:
         return Path(named)
@@ -31,7 +31,7 @@ def binary() -> Path:
 
 
 def launch(flags: list[str]) -> tuple[subprocess.Popen, dict[str, tuple[str, int]]]:
-    """Starts the binary and waits until it accepts. The process, and where each door listens."""
+    """Starts the binary and waits until it accepts connections. Returns the process and the listeners' addresses."""
     command = [str(binary()), *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     listening = re.compile(r"(\w+) listening on (\S+):(\d+)\s*$")
@@ -44,12 +44,12 @@ def launch(flags: list[str]) -> tuple[subprocess.Popen, dict[str, tuple[str, int
             found = listening.search(line)
             if found:
                 addresses[found[1]] = (found[2], int(found[3]))
-            if len(addresses) == len(DOORS):
+            if len(addresses) == len(LISTENERS):
                 ready.set()
         ready.set()
 
     threading.Thread(target=read_stdout, daemon=True).start()
-    if not ready.wait(START_S) or len(addresses) < len(DOORS):
+    if not ready.wait(START_S) or len(addresses) < len(LISTENERS):
         process.kill()
         process.wait()
         raise RuntimeError(f"the broker did not say within {START_S} s where it listens: {command}")
@@ -57,9 +57,9 @@ def launch(flags: list[str]) -> tuple[subprocess.Popen, dict[str, tuple[str, int
 
 
 class Broker:
-    """A broker's address, and the process if it was started here."""
+    """A broker's address, and its process if the tests started it."""
 
-    door = "mqtt"
+    listener = "mqtt"
     environment = "MAINSTEM_BROKER"
 
     def __init__(self, host: str, port: int, process: subprocess.Popen | None = None, data=None, settings=()):
@@ -71,7 +71,7 @@ class Broker:
 
     @classmethod
     def running(cls) -> "Broker | None":
-        """The broker that the environment names, if it names one."""
+        """The running broker that the environment names, if any."""
         address = os.environ.get(cls.environment)
         if not address:
             return None
@@ -80,34 +80,34 @@ class Broker:
 
     @classmethod
     def start(cls, *settings: str) -> "Broker":
-        """Starts the binary with the given `section.key=VALUE` settings and waits until it accepts."""
+        """Starts the binary with the given `section.key=VALUE` settings and waits until it accepts connections."""
         data = tempfile.TemporaryDirectory(prefix="mainstem-test-")
         process, addresses = launch(cls.flags("127.0.0.1:0", data.name, settings))
-        host, port = addresses[cls.door]
+        host, port = addresses[cls.listener]
         return cls(host, port, process, data, settings)
 
     @classmethod
     def flags(cls, listen: str, data: str, settings) -> list[str]:
-        """What the binary is started with, so that the door of the tests is at the address `listen`."""
-        doors = {"mqtt": "127.0.0.1:0", "kafka": "127.0.0.1:0", "http": "127.0.0.1:0", cls.door: listen}
-        flags = ["--listen", doors["mqtt"], "--kafka-listen", doors["kafka"], "--http-listen", doors["http"]]
+        """Command line flags, with the tested listener at the address `listen`."""
+        listeners = {"mqtt": "127.0.0.1:0", "kafka": "127.0.0.1:0", "http": "127.0.0.1:0", cls.listener: listen}
+        flags = ["--listen", listeners["mqtt"], "--kafka-listen", listeners["kafka"], "--http-listen", listeners["http"]]
         flags += ["--data", data]
         for setting in ("mqtt.sys_interval_s=1", *settings):
             flags += ["--set", setting]
         return flags
 
     def start_again(self):
-        """Starts it with the data that it left, where it listened before."""
+        """Restarts it with its data, at its previous address."""
         flags = self.flags(f"{self.host}:{self.port}", self._data.name, self._settings)
         self._process, _ = launch(flags)
 
     def end(self):
-        """Ends it by SIGKILL, to be started again."""
+        """Sends SIGKILL; `start_again` restarts it."""
         self._process.kill()
         self._process.wait()
 
     def terminate(self):
-        """Sends SIGTERM, and does not wait for the end."""
+        """Sends SIGTERM without waiting."""
         self._process.send_signal(signal.SIGTERM)
 
     def wait(self):
@@ -123,26 +123,26 @@ class Broker:
         assert status == 0, f"the broker exited with status {status} after SIGTERM"
 
     def kill(self):
-        """Ends a broker that a failed test left running."""
+        """Kills a broker that a failed test left running."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
             self._data.cleanup()
 
     def stop(self):
-        """Drains a broker that was started here; leaves any other alone."""
+        """Drains the broker if the tests started it."""
         if self._process is not None:
             self.terminate()
             self.wait()
 
 
 class KafkaBroker(Broker):
-    """A broker whose Kafka door is what the tests are about; `host` and `port` are that door's."""
+    """A broker for tests of the Kafka listener; `host` and `port` are that listener's."""
 
-    door = "kafka"
+    listener = "kafka"
     environment = "MAINSTEM_KAFKA"
 
     @property
     def bootstrap(self) -> str:
-        """The address as clients of Kafka want it."""
+        """The address in the form of Kafka clients."""
         return f"{self.host}:{self.port}"

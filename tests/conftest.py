@@ -17,7 +17,7 @@ def broker():
 
 @pytest.fixture
 def own_broker():
-    """A broker that the test may stop; not to be had when the suite runs against one that already runs."""
+    """A broker that the test may stop; skips the test if the suite uses a running broker."""
     if Broker.running():
         pytest.skip("needs to stop a broker, and this one is not ours")
     own = Broker.start()

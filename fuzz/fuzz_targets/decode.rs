@@ -1,5 +1,5 @@
-//! Any bytes as a packet of any version: decoding never panics, and what decodes encodes again to an equal
-//! packet of the length foretold, also from a template.
+//! Decodes arbitrary bytes as a packet of any MQTT version: decoding never panics, and a decoded packet encodes to an
+//! equal packet of the predicted length, also through a template.
 //!
 //! Input: the protocol level (3 to 5, any other byte taken modulo 3), then the packet.
 
@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     let mut out = Vec::new();
     packet.encode(version, &mut out).expect("what decodes can be encoded");
     assert_eq!(out.len(), packet.encoded_len(version));
-    // But for the empty property section that a DISCONNECT gets.
+    // Except for the empty property section that an encoded DISCONNECT has.
     let spelt_out = usize::from(matches!(packet, Packet::Disconnect(_)));
     assert!(out.len() <= frame.len() + spelt_out, "the canonical form is never longer");
     assert_eq!(decode(version, &out).as_ref(), Ok(&packet));
@@ -33,7 +33,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Encodes `publish` by way of a template and compares with the plain encoding.
+/// Encodes `publish` through a template and compares the result with the plain encoding.
 fn check_template(version: Version, publish: &Publish<'_>, plain: &[u8]) {
     let mut template = PublishTemplate::default();
     PublishTemplate::encode(version, publish, &mut template).expect("what decodes can be encoded");

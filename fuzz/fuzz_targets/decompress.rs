@@ -1,6 +1,6 @@
-//! Any bytes under any codec: what comes out keeps to its bound, and comes back when it is compressed again.
+//! Decompresses arbitrary bytes with each codec: the output respects its limit and survives a round trip.
 //!
-//! Input: a byte whose low bits are the codec's number in a batch, then what is compressed.
+//! Input: a byte whose low bits are the codec's number in a batch, then the compressed bytes.
 
 #![no_main]
 

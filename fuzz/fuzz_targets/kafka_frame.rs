@@ -1,14 +1,14 @@
-//! Any bytes as a request or a response of any Kafka API: decoding never panics, and what decodes encodes again to
-//! what decodes to the same, and is no longer.
+//! Decodes arbitrary bytes as a request or response of any Kafka API: decoding never panics, and a decoded message
+//! encodes to bytes that decode to the same message and are not longer.
 //!
-//! Input: a byte, even for a request and odd for a response; then a request's header, and the body.
+//! Input: a byte, even for a request and odd for a response; then a request header and the body.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use mainstem_kafka::api::Visitor;
 use mainstem_kafka::api::fetch::{FetchRequest, FetchResponse, FetchResponseWriter};
 use mainstem_kafka::api::produce::{ProduceRequest, ProduceRequestRef};
-use mainstem_kafka::registry::Visitor;
 use mainstem_kafka::{Message, Reader, Request, RequestHeader, api};
 
 fuzz_target!(|input: &[u8]| {
@@ -52,7 +52,7 @@ fn encoded<M: Message>(message: &M, version: i16) -> Vec<u8> {
     bytes
 }
 
-/// Compares bytes, since numbers that are none are not even equal to themselves.
+/// Compares bytes, because NaN is not equal to itself.
 fn check<M: Message>(body: &[u8], version: i16) {
     let mut reader = Reader::new(body);
     let Ok(message) = M::decode(&mut reader, version) else { return };
@@ -64,7 +64,7 @@ fn check<M: Message>(body: &[u8], version: i16) {
     assert_eq!(encoded(&once_more, version), again);
 }
 
-/// Both decoders of Produce requests read the same, but for tagged fields nobody knows.
+/// Both decoders of Produce requests return the same, except for unknown tagged fields.
 fn check_borrowed(body: &[u8], version: i16) {
     let owned = ProduceRequest::decode(&mut Reader::new(body), version);
     let borrowed = ProduceRequestRef::decode(&mut Reader::new(body), version);
@@ -79,7 +79,7 @@ fn check_borrowed(body: &[u8], version: i16) {
     );
 }
 
-/// A response written piece by piece is the same as in one go, which has no brokers to name, and no null records.
+/// A response written in parts equals one written at once, if it names no brokers and has no null records.
 fn check_in_pieces(body: &[u8], version: i16) {
     let Ok(mut response) = FetchResponse::decode(&mut Reader::new(body), version) else { return };
     response.node_endpoints.clear();

@@ -1,27 +1,27 @@
-//! Any bytes as what several clients do to a broker of two shards: no panic, and whatever a client is sent is
-//! whole packets of the types that servers send.
+//! Interprets arbitrary bytes as actions of several clients on a broker with two shards: the broker never panics, and
+//! sends only whole packets of the types that servers send.
 //!
-//! Input: steps of two bytes. The first says what and, in its low two bits, who; the second is the step's
-//! argument: the packet of the table below, the number of raw bytes that follow, or tenths of a second.
+//! Input: steps of two bytes. The first is the action and, in its low two bits, the client; the second is the argument:
+//! the packet of the table below, the number of raw bytes that follow, or tenths of a second.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mainstem_broker::{Mail, MqttConfig, Shard, Shared};
 use mainstem_mqtt::{
     Ack, Connect, Header, Packet, Publish, QoS, Subscribe, SubscribeFilter, SubscribeFilters,
     SubscribeOptions, Unsubscribe, UnsubscribeFilters, UserProperties, Version,
 };
+use mainstem_mqtt_server::{Mail, MqttConfig, Shard, Shared};
 use mainstem_runtime::{Clock, ConnId, Detached, Io};
 
 const SHARDS: usize = 2;
 const CLIENTS: usize = 4;
-/// Output of one run that no input of libFuzzer's default size accounts for.
+/// More output per run than any input of libFuzzer's default size can cause, bytes.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 struct World {
     shards: Vec<(Detached<Mail>, Shard)>,
-    /// Where each client's connection is.
+    /// Shard and connection id of each client.
     clients: [Option<(usize, ConnId)>; CLIENTS],
     now_ms: u64,
     output: usize,
@@ -119,7 +119,7 @@ fn check(mut bytes: &[u8]) {
     }
 }
 
-/// The packets that reach deep: every client may be any version, and a few identifiers meet again and again.
+/// Packets that reach deep states: each client may use any version, and a few identifiers repeat.
 fn packet(who: usize, argument: u8) -> Vec<u8> {
     const NAMES: [&str; CLIENTS] = ["a", "b", "c", "a"];
     const FILTERS: [&str; 4] = ["t/1", "t/+", "#", "$share/g/t/#"];

@@ -1,4 +1,4 @@
-"""Fixtures of the Python suites of the Kafka door: the broker, and topics that no other test uses."""
+"""Fixtures of the Python suites of the Kafka listener: the broker, and topics that no other test uses."""
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -18,7 +18,7 @@ def kafka():
 
 @pytest.fixture
 def own_kafka():
-    """A broker that the test may kill; not to be had when the suite runs against one that already runs."""
+    """A broker that the test may kill; skips the test if the suite uses a running broker."""
     if KafkaBroker.running():
         pytest.skip("needs to kill a broker, and this one is not ours")
     own = KafkaBroker.start()
@@ -28,13 +28,13 @@ def own_kafka():
 
 @pytest.fixture(scope="session")
 def admin(kafka):
-    """An administrator of the shared broker."""
+    """An admin client of the shared broker."""
     return AdminClient({"bootstrap.servers": kafka.bootstrap})
 
 
 @pytest.fixture
 def make_topic(admin, unique):
-    """Makes topics for one test: `make_topic(partitions, **configs)` returns the name of a new one."""
+    """Creates topics for one test: `make_topic(partitions, **configs)` returns the name of a new one."""
     made = []
 
     def make(partitions=1, **configs):

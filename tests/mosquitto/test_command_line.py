@@ -1,4 +1,4 @@
-"""mosquitto_pub, mosquitto_sub and mosquitto_rr, as a person at a shell uses them."""
+"""mosquitto_pub, mosquitto_sub and mosquitto_rr on the command line."""
 
 import queue
 import re
@@ -13,7 +13,7 @@ VERSIONS = ["mqttv31", "mqttv311", "mqttv5"]
 DEADLINE_S = 30
 each_version = pytest.mark.parametrize("version", VERSIONS)
 each_qos = pytest.mark.parametrize("qos", ["0", "1", "2"])
-# One line a message: topic, QoS, retain flag, payload in hexadecimal.
+# One line per message: topic, QoS, retain flag, payload in hexadecimal.
 PLAIN = "%t %q %r %x"
 
 
@@ -31,7 +31,7 @@ def pub(broker):
 
 
 class Subscriber:
-    """A running mosquitto_sub, subscribed once this is made; its messages, in the format asked for."""
+    """A running mosquitto_sub, subscribed when the constructor returns, and its messages in the given format."""
 
     def __init__(self, broker, *arguments, version="mqttv5", form=PLAIN, program="mosquitto_sub"):
         command = ["stdbuf", "-oL", program, "-h", broker.host, "-p", str(broker.port), "-V", version, "-d",
@@ -60,18 +60,18 @@ class Subscriber:
         return [self.next() for _ in range(count)]
 
     def wait(self):
-        """Waits until it ends by itself, as with `-C`, and returns its status and the messages not yet read."""
+        """Waits until it exits by itself, as with `-C`, and returns its status and the remaining messages."""
         status = self._process.wait(DEADLINE_S)
         self._reader.join(DEADLINE_S)
         return status, list(self._messages.queue)
 
     def leave(self):
-        """Lets it disconnect, and waits for its end."""
+        """Makes it disconnect and waits until it exits."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait(DEADLINE_S)
 
     def kill(self):
-        """Ends it without a DISCONNECT."""
+        """Kills it, so that it sends no DISCONNECT."""
         self._process.kill()
         self._process.wait(DEADLINE_S)
 
@@ -136,7 +136,7 @@ def test_a_killed_client_leaves_its_will(broker, unique, pub, version):
     will = ["--will-topic", f"{unique}/will", "--will-payload", "gone", "--will-qos", "1", "-t", f"{unique}/other"]
     with Subscriber(broker, "-t", f"{unique}/will", "-q", "1", version=version) as watcher:
         assert Subscriber(broker, *will, "-i", f"{unique}a", "-E", version=version).wait() == (0, [])
-        # Under the same identifier, so that the server is done with the connection before.
+        # The same identifier ensures that the server has finished with the previous connection.
         pub("-t", f"{unique}/will", "-q", "1", "-m", "first", "-i", f"{unique}a", version=version)
         Subscriber(broker, *will, version=version).kill()
         assert watcher.receive(2) == [f"{unique}/will 1 0 {hexed('first')}", f"{unique}/will 1 0 {hexed('gone')}"]
@@ -195,7 +195,7 @@ def test_a_topic_alias_stands_for_its_topic(broker, unique, pub):
 
 @each_version
 def test_a_shared_subscription_spreads_the_lines(broker, unique, pub, version):
-    """MQTT 5, 4.8.2: each line once, and some for each."""
+    """MQTT 5, 4.8.2: each line once, and some for each member."""
     lines = [f"{number}" for number in range(90)]
     members = [Subscriber(broker, "-t", f"$share/g/{unique}", "-t", f"{unique}/end", "-q", "1", version=version)
                for _ in range(3)]
@@ -259,8 +259,8 @@ def test_sys_topics_can_be_read(broker, version):
 
 
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
-def test_a_request_is_answered(broker, unique, pub, version):
-    """mosquitto_rr subscribes for the answer, publishes the request, and prints what comes."""
+def test_a_request_gets_its_response(broker, unique, pub, version):
+    """mosquitto_rr subscribes to the response topic, publishes the request, and prints the response."""
     with Subscriber(broker, "-t", f"{unique}/request", "-q", "1", version=version) as answering:
         request = ["stdbuf", "-oL", "mosquitto_rr", "-h", broker.host, "-p", str(broker.port), "-V", version, "-q", "1",
                    "-t", f"{unique}/request", "-e", f"{unique}/response", "-m", "question"]
@@ -273,11 +273,11 @@ def test_a_request_is_answered(broker, unique, pub, version):
 
 @each_version
 def test_a_second_client_with_the_same_identifier_takes_over(broker, unique, version):
-    """[MQTT3-3.1.4-2] [MQTT5-3.1.4-3]: the will of the first tells that its connection was closed."""
+    """[MQTT3-3.1.4-2] [MQTT5-3.1.4-3]: the will of the first shows that its connection was closed."""
     with Subscriber(broker, "-t", f"{unique}/will", "-q", "1", version=version) as watcher:
         same = ["-i", f"{unique}a", "-t", f"{unique}/other"]
         first = Subscriber(broker, *same, "--will-topic", f"{unique}/will", "--will-payload", "gone", version=version)
         with Subscriber(broker, *same, version=version):
             assert watcher.next().endswith(hexed("gone"))
-            # Before it can reconnect and take over in its turn.
+            # Before it can reconnect and take over itself.
             first.kill()

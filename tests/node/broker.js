@@ -1,5 +1,5 @@
-// The broker under test, as a process: the one at MAINSTEM_BROKER, or at MAINSTEM_KAFKA for the Kafka door, or the binary
-// MAINSTEM_BIN, or what cargo built.
+// The broker under test: a running one at MAINSTEM_BROKER (MAINSTEM_KAFKA for the Kafka listener), else a process of the
+// binary MAINSTEM_BIN, else of the binary that cargo built.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -22,8 +22,8 @@ function binary() {
   return built;
 }
 
-/** Starts the binary and waits until it accepts at a door. */
-async function start(door) {
+/** Starts the binary and waits until a listener accepts connections. */
+async function start(listener) {
   const data = mkdtempSync(join(tmpdir(), 'mainstem-test-'));
   const flags = ['--listen', '127.0.0.1:0', '--kafka-listen', '127.0.0.1:0', '--data', data];
   flags.push('--http-listen', '127.0.0.1:0', '--set', 'mqtt.sys_interval_s=1');
@@ -36,10 +36,10 @@ async function start(door) {
     child.once('exit', (code, signal) => reject(new Error(`the broker ended with ${code ?? signal}`)));
     createInterface({ input: child.stdout }).on('line', (line) => {
       const address = line.match(/(\w+) listening on (\S+):(\d+)$/);
-      if (address?.[1] === door) resolve({ host: address[2], port: Number(address[3]) });
+      if (address?.[1] === listener) resolve({ host: address[2], port: Number(address[3]) });
     });
   });
-  // SIGTERM drains it, and it must then say that all went well.
+  // SIGTERM drains the broker, which must then exit with status 0.
   const stop = async () => {
     const exited = once(child, 'exit', { signal: AbortSignal.timeout(DRAIN_MS) });
     child.kill('SIGTERM');
@@ -51,16 +51,16 @@ async function start(door) {
   return { ...(await ready), stop };
 }
 
-/** The address of a door of one broker for all the tests of a file, to be read once they run. */
-export function sharedBroker(door = 'mqtt') {
+/** The address of a listener of the broker that all tests of a file share; available while they run. */
+export function sharedBroker(listener = 'mqtt') {
   const broker = {};
   before(async () => {
-    const address = process.env[door === 'kafka' ? 'MAINSTEM_KAFKA' : 'MAINSTEM_BROKER'];
+    const address = process.env[listener === 'kafka' ? 'MAINSTEM_KAFKA' : 'MAINSTEM_BROKER'];
     if (address) {
       const [host, port] = address.split(':');
       Object.assign(broker, { host, port: Number(port), stop: async () => {} });
     } else {
-      Object.assign(broker, await start(door));
+      Object.assign(broker, await start(listener));
     }
   });
   after(() => broker.stop?.());

@@ -101,7 +101,7 @@ for (const protocolVersion of VERSIONS) {
     });
   });
 
-  // MQTT 5, 4.8.2: each message to one member, and some to each. One member leaves half way through.
+  // MQTT 5, 4.8.2: each message to one member, and some to each. One member leaves halfway.
   test(`a group gets every message once, also when a member leaves: ${name}`, async () => {
     const topic = unique();
     const sent = numbers(120);

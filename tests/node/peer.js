@@ -1,4 +1,4 @@
-// An MQTT.js client that a test can wait on: what arrives lands in queues, and every wait has a deadline.
+// An MQTT.js client for tests: packets that arrive go to queues, and every wait has a deadline.
 
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
@@ -16,10 +16,10 @@ export const unique = () => `n${randomUUID().slice(0, 13)}`;
 /** `0`, `1`, … as payloads. */
 export const numbers = (count) => Array.from({ length: count }, (_, number) => `${number}`);
 
-/** Lets time itself pass, where an interval of the protocol is what the test is about. */
+/** Lets time pass, for tests of an interval of the protocol. */
 export const letPass = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
 
-/** Values that arrive, and those who wait for them. */
+/** Values that arrive, and pending waits for them. */
 export class Queue {
   #values = [];
   #waiting = [];
@@ -57,7 +57,7 @@ export class Peer {
   closed = new Queue();
 
   /**
-   * Connects, and waits for the CONNACK, which is left in `connack`. `options` are those of MQTT.js, with these
+   * Connects and waits for the CONNACK, which is stored in `connack`. `options` are those of MQTT.js, with these
    * defaults: version 5, a clean start, no reconnection.
    */
   static async connect(broker, clientId, options = {}) {
@@ -106,7 +106,7 @@ export class Peer {
     return this.client.publishAsync(topic, payload, options);
   }
 
-  /** Publishes in turn, with up to 20 handshakes under way: MQTT.js does not heed the server's receive maximum. */
+  /** Publishes in order, with up to 20 handshakes in progress: MQTT.js ignores the server's receive maximum. */
   async publishAll(topic, payloads, options) {
     const underWay = [];
     for (const payload of payloads) {
@@ -126,7 +126,7 @@ export class Peer {
     return got;
   }
 
-  /** The messages up to the one with this payload, which a test sends last so that silence can be seen. */
+  /** The messages before the one with this payload, which a test sends last to show that nothing else arrives. */
   async receiveUntil(text) {
     const got = [];
     for (;;) {
@@ -136,9 +136,9 @@ export class Peer {
     }
   }
 
-  /** Disconnects, and fails if the client had anything to complain about. */
+  /** Disconnects, and fails if the client reported an error. */
   async leave(options) {
-    // What it cannot send any more while it ends is no complaint.
+    // Packets that it cannot send any more while it closes are no error.
     assert.deepEqual(this.#errors, []);
     await this.client.endAsync(false, options);
   }
@@ -151,7 +151,7 @@ export class Peer {
   }
 }
 
-/** Runs `body` with clients that are disconnected afterwards, and cut off if it fails. */
+/** Runs `body` with clients. Disconnects them afterwards, or closes their connections if it fails. */
 export async function withPeers(peers, body) {
   const connected = await Promise.all(peers);
   try {

@@ -1,5 +1,5 @@
-// Writes package-lock.json anew, without addresses: neither where a package comes from nor where its authors ask
-// for money. `npm ci` finds packages by name and checks them by their hashes.
+// Rewrites package-lock.json without any address: neither download nor funding URLs. `npm ci` finds packages by name and
+// verifies them by their hashes.
 
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';

@@ -8,7 +8,7 @@ import { NAMES, Peer, VERSIONS, letPass, numbers, unique, withPeers } from './pe
 const broker = sharedBroker();
 const connect = (clientId, options) => Peer.connect(broker, clientId, options);
 
-/** A session that outlives its connection. */
+/** Options of a session that outlives its connection. */
 const durable = (protocolVersion, sessionExpiryInterval = 1000) => ({
   protocolVersion,
   clean: false,
@@ -45,13 +45,13 @@ for (const protocolVersion of VERSIONS) {
     await withPeers([connect(id, version)], (third) => assert.equal(third.connack.sessionPresent, false));
   });
 
-  // [MQTT3-3.1.2-8] [MQTT5-3.1.2-8]; [MQTT3-3.14.4-3] [MQTT5-3.14.4-3] after a normal DISCONNECT there is none.
+  // [MQTT3-3.1.2-8] [MQTT5-3.1.2-8]; [MQTT3-3.14.4-3] [MQTT5-3.14.4-3] no will after a normal DISCONNECT.
   test(`a lost connection leaves a will, a normal end does not: ${name}`, async () => {
     const [id, topic] = [unique(), unique()];
     await withPeers([connect(unique(), version)], async (watcher) => {
       await watcher.subscribe(`${topic}/will`, { qos: 1 });
       await (await connect(id, { ...version, ...willOf(topic) })).leave();
-      // The same identifier again: by its CONNACK the server is done with the old connection.
+      // The same client identifier again: its CONNACK shows that the server has closed the old connection.
       await withPeers([connect(id, version)], (again) => again.publish(`${topic}/will`, 'first', { qos: 1 }));
       await (await connect(unique(), { ...version, ...willOf(topic) })).cut();
       assert.deepEqual((await watcher.receive(2)).map(({ text }) => text), ['first', 'gone']);
@@ -131,7 +131,7 @@ test('a will waits for its delay, and is cancelled by a return', async () => {
   });
 });
 
-// [MQTT5-4.1.0-2] [MQTT5-3.1.2-23]; and DISCONNECT can change the interval (MQTT 5, 3.14.2.2.2).
+// [MQTT5-4.1.0-2] [MQTT5-3.1.2-23]; DISCONNECT can change the interval (MQTT 5, 3.14.2.2.2).
 test('sessions expire', async () => {
   const [short, long, dropped] = [unique(), unique(), unique()];
   await withPeers([connect(short, durable(5, 1)), connect(long, durable(5))], () => {});

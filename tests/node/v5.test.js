@@ -45,7 +45,7 @@ test('a request is answered', async () => {
 });
 
 for (const mode of ['autoAssignTopicAlias', 'autoUseTopicAlias']) {
-  // [MQTT5-3.3.2-12]: also when aliases are given to other topics as they run out.
+  // [MQTT5-3.3.2-12]: also when aliases run out and are assigned to other topics.
   test(`topic aliases towards the server: ${mode}`, async () => {
     const topic = unique();
     await withPeers([connect(unique()), connect(unique(), { [mode]: true })], async (subscriber, publisher) => {
@@ -158,7 +158,7 @@ for (const qos of [1, 2]) {
     await withPeers([connect(unique())], async (publisher) => {
       for (const text of ['one', 'two']) await publisher.publish(topic, text, { qos });
     });
-    // The second only comes once the first is out of the way; the answer to the request below is behind both.
+    // The second arrives only when the first is settled; the response to the request below follows both.
     assert.deepEqual([await refused.next('message'), await refused.next('message')], ['one', 'two']);
     await refusing.unsubscribe(topic);
     await refusing.cut();

@@ -1,4 +1,4 @@
-"""A paho client that a test can wait on: every callback lands in a queue, every wait has a deadline."""
+"""A paho client that a test can wait on: every callback feeds a queue, every wait has a deadline."""
 
 import queue
 import socket
@@ -33,14 +33,14 @@ def will_properties(**values) -> Properties:
 
 
 def let_pass(seconds: float):
-    """Lets time itself pass, where an interval of the protocol is what the test is about."""
+    """Lets time pass, where an interval of the protocol is the subject of the test."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         time.sleep(left)
 
 
 class Peer:
-    """One MQTT client. Use as a context manager: it disconnects at the end if it still can."""
+    """One MQTT client. Use as a context manager: it disconnects at the end if it is still connected."""
 
     def __init__(self, broker, client_id, version=V5, clean=True, manual_ack=False, keepalive=60,
                  session_expiry=None, connect=None, will=None):
@@ -74,7 +74,7 @@ class Peer:
         self._open = self._is_waiting = False
 
     def connect(self):
-        """Connects and waits for a CONNACK, which is left in `session_present`, `reason` and `properties`."""
+        """Connects and waits for a CONNACK, which is stored in `session_present`, `reason` and `properties`."""
         arguments = {"keepalive": self._keepalive}
         if self.version == V5:
             arguments |= {"clean_start": self._clean, "properties": self._connect}
@@ -127,13 +127,13 @@ class Peer:
         assert info.is_published(), f"{self.client_id}: no acknowledgement of {topic} within {DEADLINE_S} s"
 
     def publish_later(self, topic, payload=b"", qos=0, retain=False, **props):
-        """Publishes without waiting, and returns what can be waited on."""
+        """Publishes without waiting, and returns a handle to wait on."""
         info = self.publish_refused(topic, payload, qos, retain, **props)
         assert info.rc == paho.MQTT_ERR_SUCCESS
         return info
 
     def publish_refused(self, topic, payload=b"", qos=0, retain=False, **props):
-        """Publishes what the server closes the connection for, which paho may know before it has sent all."""
+        """Publishes a message for which the server closes the connection, possibly before paho has sent all of it."""
         made = publish_properties(**props) if self.version == V5 and props else None
         return self.paho.publish(topic, payload, qos, retain, properties=made)
 
@@ -152,7 +152,7 @@ class Peer:
         return self.receive(1, timeout)[0]
 
     def receive_until(self, payload, timeout=DEADLINE_S):
-        """The messages up to the one with this payload, which a test sends last so that silence can be seen."""
+        """The messages up to the one with this payload, which a test sends last to show that no others arrive."""
         until = time.monotonic() + timeout
         got = []
         while True:
@@ -162,16 +162,16 @@ class Peer:
             got.append(message)
 
     def settle(self):
-        """Returns when the server has every acknowledgement of what was handed over up to now.
+        """Returns when the server has all acknowledgements of the messages delivered so far.
 
-        paho hands a message over first and acknowledges it after; what it answers to the first request here is
-        behind that, and so is the second request.
+        paho delivers a message first and acknowledges it afterwards; its part of the first exchange here follows that
+        acknowledgement, and so does the second request.
         """
         for _ in range(2):
             self.unsubscribe(f"{self.client_id}/never-subscribed")
 
     def ack(self, message):
-        """Acknowledges a message of a client made with `manual_ack`."""
+        """Acknowledges a message of a client created with `manual_ack`."""
         assert self.paho.ack(message.mid, message.qos) == paho.MQTT_ERR_SUCCESS
 
     def disconnect(self, reason=None, session_expiry=None):
@@ -197,5 +197,5 @@ class Peer:
         self.paho.loop_stop()
 
     def fall_silent(self):
-        """Keeps the connection open and sends nothing any more, not even PINGREQ."""
+        """Keeps the connection open and stops sending, even PINGREQ."""
         self.paho.loop_stop()

@@ -44,7 +44,7 @@ class Peer:
         self.gmqtt = gmqtt.Client(client_id, clean_session=clean, will_message=will,
                                   persistent_storage=self._unacknowledged,
                                   optimistic_acknowledgement=answer is None, **connect)
-        # Fewer failed connections than there can be: never reconnect.
+        # Never reconnect.
         self.gmqtt.set_config({"reconnect_retries": -2})
         self.gmqtt.on_connect = self._connected
         self.gmqtt.on_subscribe = lambda _c, mid, reasons, _p: self._subacks.put_nowait((mid, reasons))
@@ -81,7 +81,7 @@ class Peer:
         return (await asyncio.wait_for(self._unsubacks.get(), DEADLINE_S))[1]
 
     async def publish(self, topic, payload=b"", qos=0, retain=False, **properties):
-        """Publishes, and waits until the QoS handshake is complete: gmqtt stores what it is not."""
+        """Publishes, and waits until the QoS handshake is complete: gmqtt stores unfinished ones."""
         self.gmqtt.publish(topic, payload, qos=qos, retain=retain, **properties)
         await asyncio.wait_for(self._unacknowledged.wait_empty(), DEADLINE_S)
 
@@ -134,7 +134,7 @@ async def test_a_large_message_arrives_whole(broker, unique, version, qos):
 
 @each_version
 @in_a_loop
-async def test_a_session_is_taken_up_again(broker, unique, version):
+async def test_a_session_is_resumed(broker, unique, version):
     """[MQTT3-3.1.2-4] [MQTT3-3.1.2-5] [MQTT3-3.2.2-2] [MQTT5-3.1.2-5] [MQTT5-3.2.2-3] [MQTT5-4.5.0-1]"""
     expiry = {"session_expiry_interval": 100} if version == MQTTv50 else {}
     async with Peer(broker, f"{unique}s", version, clean=False, **expiry) as first:
@@ -225,7 +225,7 @@ async def test_properties_arrive_unaltered_and_in_order(broker, unique):
 
 @in_a_loop
 async def test_aliases_towards_a_client_keep_within_its_maximum(broker, unique):
-    """[MQTT5-3.1.2-26] [MQTT5-3.3.2-11]: the server need not use any, but what it uses must resolve."""
+    """[MQTT5-3.1.2-26] [MQTT5-3.3.2-11]: the server need not use any, but those it uses must resolve."""
     async with Peer(broker, f"{unique}s", topic_alias_maximum=3) as subscriber, Peer(broker, f"{unique}p") as publisher:
         await subscriber.subscribe(f"{unique}/#", 1)
         sent = [f"{unique}/{number % 5}" for number in range(50)]
@@ -268,7 +268,7 @@ async def test_a_refused_message_goes_to_nobody_else(broker, unique, qos):
         async with Peer(broker, f"{unique}b") as b:
             await b.subscribe(f"$share/group/{topic}", qos)
             await b.subscribe(f"{unique}/end", qos)
-            # Behind the refusal on the same connection.
+            # After the refusal on the same connection.
             await a.unsubscribe(f"$share/group/{topic}")
             await publisher.publish(f"{unique}/end", b"end", qos)
             assert await b.receive_until(b"end") == []

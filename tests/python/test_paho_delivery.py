@@ -9,7 +9,7 @@ each_qos = pytest.mark.parametrize("qos", [0, 1, 2])
 
 
 @each_version
-def test_connects_and_leaves(broker, unique, version):
+def test_connects_and_disconnects(broker, unique, version):
     """[MQTT3-3.2.0-1] [MQTT5-3.1.4-5] the CONNACK says yes; [MQTT3-3.2.2-1] [MQTT5-3.2.2-2] to no session."""
     with Peer(broker, f"{unique}a", version) as peer:
         assert not peer.reason.is_failure
@@ -60,7 +60,7 @@ def test_a_run_of_messages_arrives_once_and_in_order(broker, unique, version, pu
 @pytest.mark.parametrize("receiver", VERSIONS, ids=VERSION_NAMES.get)
 @pytest.mark.parametrize("sender", VERSIONS, ids=VERSION_NAMES.get)
 @each_qos
-def test_versions_understand_one_another(broker, unique, sender, receiver, qos):
+def test_clients_of_all_versions_interoperate(broker, unique, sender, receiver, qos):
     topic = f"{unique}/mixed"
     with Peer(broker, f"{unique}s", receiver) as subscriber, Peer(broker, f"{unique}p", sender) as publisher:
         subscriber.subscribe(topic, qos)

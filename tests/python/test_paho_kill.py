@@ -1,9 +1,9 @@
-"""paho-mqtt: the broker is killed under load and started again, and nobody misses or repeats anything.
+"""paho-mqtt: the broker is killed under load and restarted; no message is lost or repeated.
 
-paho keeps its half of a session in memory: what is not acknowledged it sends again after it has reconnected, and it
-knows the identifiers of QoS 2 messages that it holds.
+paho keeps its half of a session in memory: after a reconnection it sends unacknowledged messages again, and it remembers
+the identifiers of QoS 2 messages that it has received.
 
-`MAINSTEM_KILLS` says how often the broker is killed in each test (6), `MAINSTEM_SEED` decides the moments (1).
+`MAINSTEM_KILLS` is the number of kills per test (6), `MAINSTEM_SEED` determines their times (1).
 """
 
 import os
@@ -26,9 +26,9 @@ WINDOW = 50
 
 
 class Durable:
-    """A client with a session that outlives its connections.
+    """A client with a persistent session.
 
-    It does not reconnect by itself: paho forgets where QoS 2 messages were if it is refused once.
+    It does not reconnect by itself: paho forgets the state of QoS 2 messages if a connection is refused.
     """
 
     def __init__(self, broker, client_id, version):
@@ -41,7 +41,7 @@ class Durable:
         self._lost = threading.Event()
         self._subscribed = threading.Event()
         self._has_session = False
-        # Since it has reconnected it has published nothing new.
+        # It has published nothing new since its reconnection.
         self._is_behind = False
         self._changed = threading.Condition()
         self.paho = paho.Client(
@@ -86,10 +86,10 @@ class Durable:
             self._changed.notify_all()
 
     def publish_if_it_may(self, topic, qos):
-        """Publishes the next number, unless too many are not acknowledged.
+        """Publishes the next number, unless too many are unacknowledged.
 
-        paho would send a new message before those that it sends again after it has reconnected, so these must be
-        acknowledged first.
+        After a reconnection paho would send a new message before those that it repeats, so these must be acknowledged
+        first.
         """
         if not self._connected.is_set():
             return
@@ -110,7 +110,7 @@ class Durable:
         assert self._subscribed.wait(SETTLE_S)
 
     def wait_for(self, topic, numbers):
-        """Waits until all these numbers have come, and returns what came of the topic, in its order."""
+        """Waits until all these numbers have arrived, and returns the messages of the topic in order."""
         with self._changed:
             self._changed.wait_for(lambda: numbers <= self._numbers_of(topic), SETTLE_S)
         return [number for name, number in self.received if name == topic]
@@ -119,7 +119,7 @@ class Durable:
         return {number for name, number in self.received if name == topic}
 
     def connect_again(self):
-        """Waits for the end of a lost connection, and begins the next."""
+        """Waits for the end of a lost connection and opens the next."""
         assert self._lost.wait(SETTLE_S)
         self.paho.loop_stop()
         self._lost.clear()
@@ -133,12 +133,12 @@ class Durable:
 
 
 def first_arrivals(numbers):
-    """What came, without what came again."""
+    """The received messages without duplicates."""
     return list(dict.fromkeys(numbers))
 
 
 @pytest.mark.parametrize("version", [V311, V5], ids=VERSION_NAMES.get)
-def test_nothing_is_lost_or_repeated_when_the_broker_is_killed(own_broker, unique, version):
+def test_no_message_is_lost_or_repeated_across_kills(own_broker, unique, version):
     """[MQTT3-4.4.0-1] [MQTT5-4.4.0-1] [MQTT3-4.3.3-2] [MQTT5-4.3.3-10] [MQTT3-4.6.0-5] [MQTT5-4.6.0-5]"""
     topics = {1: f"{unique}/1", 2: f"{unique}/2"}
     subscribers = {qos: Durable(own_broker, f"{unique}s{qos}", version) for qos in (1, 2)}

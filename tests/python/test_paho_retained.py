@@ -17,7 +17,7 @@ def retained(broker, unique):
             topics.add(topic)
             publisher.publish(topic, payload, qos, retain=True, **props)
             if qos == 0:
-                # The acknowledgement of this one shows that the server has dealt with the one before it.
+                # Its acknowledgement shows that the server has processed the one before it.
                 publisher.publish(f"{unique}/fence", b"", 1)
 
         yield publish
@@ -26,7 +26,7 @@ def retained(broker, unique):
 
 
 def arrivals(peer, topic, qos=1):
-    """What has come to `peer`, which is subscribed to `topic`, before a message that it publishes now."""
+    """Messages received by `peer`, which is subscribed to `topic`, before one that it publishes now."""
     peer.publish(topic, b"end", qos)
     return peer.receive_until(b"end")
 
@@ -190,7 +190,7 @@ def test_a_retained_message_expires(broker, unique, retained):
 
 
 def test_a_shared_subscription_gets_no_retained_message(broker, unique, retained):
-    """MQTT 5, 4.8.2: none is sent on the first subscription to a shared one."""
+    """MQTT 5, 4.8.2: a shared subscription receives no retained messages."""
     topic = f"{unique}/shared"
     retained(topic, b"kept")
     with Peer(broker, f"{unique}s") as subscriber:

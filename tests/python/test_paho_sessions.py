@@ -9,7 +9,7 @@ LONG = 1000
 
 
 def durable(broker, client_id, version=V5, **arguments):
-    """A client whose session outlives its connection and that takes up the one it left."""
+    """A client with a persistent session, which it resumes."""
     expiry = {"session_expiry": LONG} if version == V5 else {}
     return Peer(broker, client_id, version, clean=False, **(expiry | arguments))
 
@@ -86,10 +86,10 @@ def test_an_unacknowledged_message_comes_again(broker, unique, version):
         acked, one, two = first.receive(3)
         first.ack(acked)
         assert not acked.dup
-        # The answer to this is behind the PUBACK, so that the server has seen it.
+        # The response follows the PUBACK, so the server has processed it.
         first.subscribe(f"{unique}/fence", 1)
         first.cut()
-        # Its will says that the server has seen the end of the connection, and sends nothing more to it.
+        # Its will shows that the server has noticed the end of the connection and sends nothing more to it.
         assert publisher.next().topic == gone
         publisher.publish(topic, b"three", 1)
     with durable(broker, name, version) as second:
@@ -109,7 +109,7 @@ def test_a_released_qos_2_message_is_not_sent_again(broker, unique, version):
     first = durable(broker, name, version, manual_ack=True).connect()
     first.subscribe(topic, 2)
     first.publish(topic, b"once", 2)
-    # paho hands a QoS 2 message over at its PUBREL, and with manual_ack sends no PUBCOMP.
+    # paho delivers a QoS 2 message at its PUBREL, and with manual_ack sends no PUBCOMP.
     assert first.next().payload == b"once"
     first.cut()
     with durable(broker, name, version) as second:
@@ -150,7 +150,7 @@ def test_disconnect_changes_the_expiry(broker, unique, on_leaving, present):
 
 
 def test_a_queued_message_expires(broker, unique):
-    """[MQTT5-3.3.2-5] [MQTT5-3.3.2-6]: one does, and the other says how long it has left."""
+    """[MQTT5-3.3.2-5] [MQTT5-3.3.2-6]: one expires, the other carries its remaining time."""
     name, topic = f"{unique}a", f"{unique}/expiry"
     with durable(broker, name) as first:
         first.subscribe(topic, 2)
@@ -195,7 +195,7 @@ def test_the_receive_maximum_of_a_client_is_respected(broker, unique, maximum, q
         waiting = subscriber.receive(maximum)
         order = list(waiting)
         while len(order) < count:
-            # Quality of service 0 is not held back, and shows that nothing else is on its way.
+            # QoS 0 is not held back, and shows that no other message is in transit.
             subscriber.subscribe(f"{unique}/fence", 0)
             publisher.publish(f"{unique}/fence", b"fence")
             assert subscriber.receive_until(b"fence") == []

@@ -44,7 +44,7 @@ def test_properties_are_dropped_on_the_way_to_an_older_client(broker, unique):
 
 
 def test_request_and_response(broker, unique):
-    """A request names where the answer goes and what it answers (MQTT 5, 4.10)."""
+    """A request names its response topic and correlation data (MQTT 5, 4.10)."""
     with Peer(broker, f"{unique}a") as asking, Peer(broker, f"{unique}b") as answering:
         asking.subscribe(f"{unique}/answers/a", 1)
         answering.subscribe(f"{unique}/questions", 1)
@@ -79,7 +79,7 @@ def test_a_topic_alias_stands_for_its_topic(broker, unique, qos):
 
 
 def test_an_alias_ends_with_its_connection(broker, unique):
-    """[MQTT5-3.3.2-7]: on the next connection it stands for nothing, a protocol error (0x82)."""
+    """[MQTT5-3.3.2-7]: on the next connection it is unknown, a protocol error (0x82)."""
     with Peer(broker, f"{unique}p", session_expiry=100) as publisher:
         publisher.publish(f"{unique}/a", b"named", 1, TopicAlias=1)
     again = Peer(broker, f"{unique}p", clean=False).connect()
@@ -158,7 +158,7 @@ def test_a_client_states_the_largest_packet_it_takes(broker, unique):
 
 
 def test_connack_announces_nothing_below_what_is_offered(broker, unique):
-    """[MQTT5-3.2.2-9]: no Maximum QoS when all are supported; the other features are on unless said otherwise."""
+    """[MQTT5-3.2.2-9]: no Maximum QoS when all are supported; other features are on by default."""
     with Peer(broker, f"{unique}a") as peer:
         props = peer.properties
         assert not hasattr(props, "MaximumQoS")
@@ -180,7 +180,7 @@ class Group:
             member.subscribe(f"$share/{name}/{unique}/#", qos)
 
     def take(self, count):
-        """Waits until `count` more messages have come, and returns the payloads each member has got."""
+        """Waits for `count` more messages, and returns the payloads received by each member."""
         shares = [[] for _ in self.members]
         for _ in range(count):
             number, payload = self._arrived.get(timeout=DEADLINE_S)
@@ -224,7 +224,7 @@ def test_groups_and_plain_subscribers_each_get_everything(broker, unique):
 
 
 def test_the_rest_goes_to_the_survivors(broker, unique):
-    """What is published after a member has gone reaches the others."""
+    """Messages published after a member has left reach the others."""
     sent = [f"{number}".encode() for number in range(90)]
     with Group(broker, unique, 3) as group, Peer(broker, f"{unique}p") as publisher:
         for payload in sent[:30]:
@@ -233,7 +233,7 @@ def test_the_rest_goes_to_the_survivors(broker, unique):
         lost = group.members.pop()
         lost.settle()
         lost.cut()
-        # The same identifier with a clean start: with its CONNACK the lost member's session is gone.
+        # The same identifier with a clean start: its CONNACK shows that the lost member's session has ended.
         Peer(broker, lost.client_id).connect().disconnect()
         for payload in sent[30:]:
             publisher.publish(f"{unique}/a", payload, 1)
@@ -242,7 +242,7 @@ def test_the_rest_goes_to_the_survivors(broker, unique):
         assert all(after)
 
 
-def test_what_a_dead_member_left_unacknowledged_goes_to_another(broker, unique):
+def test_unacknowledged_messages_of_a_lost_member_go_to_another(broker, unique):
     """MQTT 5, 4.8.2: with QoS 1 the server SHOULD send it to another member once the session has ended."""
     topic = f"$share/group/{unique}/a"
     with Peer(broker, f"{unique}s") as survivor, Peer(broker, f"{unique}p") as publisher:

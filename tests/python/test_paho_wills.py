@@ -51,7 +51,7 @@ def test_a_normal_disconnect_discards_the_will(broker, unique, version):
     """[MQTT3-3.14.4-3] [MQTT5-3.14.4-3] [MQTT3-3.1.2-10] [MQTT5-3.1.2-10]"""
     with watching(broker, unique, version) as watcher:
         Peer(broker, f"{unique}a", version, will=will(unique)).connect().disconnect()
-        # The same client identifier again: by its CONNACK the server is done with the old connection.
+        # The same client identifier again: its CONNACK shows that the server has closed the old connection.
         with Peer(broker, f"{unique}a", version) as again:
             again.publish(f"{unique}/will", b"end", 2)
         assert watcher.receive_until(b"end") == []
@@ -104,7 +104,7 @@ def test_a_client_that_returns_within_the_delay_cancels_its_will(broker, unique)
 
 
 def test_the_end_of_the_session_ends_the_delay(broker, unique):
-    """[MQTT5-3.1.2-8]: a session that ends with its connection leaves nothing to wait for."""
+    """[MQTT5-3.1.2-8]: the end of the session publishes the will without its delay."""
     with watching(broker, unique) as watcher:
         Peer(broker, f"{unique}a", session_expiry=0, will=will(unique, WillDelayInterval=1000)).connect().cut()
         assert watcher.next().payload == b"gone"
@@ -118,7 +118,7 @@ def test_an_expiring_session_publishes_a_will_that_still_waits(broker, unique):
 
 
 @each_version
-def test_a_silent_client_is_taken_for_lost(broker, unique, version):
+def test_a_silent_client_is_disconnected(broker, unique, version):
     """[MQTT3-3.1.2-24] [MQTT5-3.1.2-22]: after one and a half times the keep alive, and not before the keep alive."""
     with watching(broker, unique, version) as watcher:
         silent = Peer(broker, f"{unique}a", version, keepalive=1, will=will(unique)).connect()
@@ -154,7 +154,7 @@ def test_a_take_over_publishes_the_old_will(broker, unique, version):
         first.disconnect()
 
 
-def test_a_draining_broker_says_so(own_broker, unique):
+def test_readiness_fails_while_draining(own_broker, unique):
     """SIGTERM: version 5 clients get DISCONNECT 0x8B (server shutting down), and the broker exits with 0."""
     peers = [Peer(own_broker, f"{unique}{number}").connect() for number in range(5)]
     own_broker.terminate()

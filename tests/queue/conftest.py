@@ -1,37 +1,37 @@
-"""Fixtures of the suites of work queues: a broker, its operations door, and queues that no other test uses."""
+"""Fixtures of the suites of work queues: a broker, its HTTP API, and queues that no other test uses."""
 
 import pytest
 
-from doors import Doors
+from broker_process import BrokerProcess
 from operations import Operations
 
 
 @pytest.fixture(scope="session")
-def doors():
+def broker_process():
     """One broker for all the tests of a suite."""
-    shared = Doors()
+    shared = BrokerProcess()
     yield shared
     shared.stop()
 
 
 @pytest.fixture
-def own_doors():
+def own_broker_process():
     """A broker that the test may kill."""
-    own = Doors()
+    own = BrokerProcess()
     yield own
     own.clear()
 
 
 @pytest.fixture(scope="session")
-def operations(doors):
-    """The operations door of the shared broker; every answer is compared with its description."""
-    with Operations(doors.url) as door:
-        yield door
+def operations(broker_process):
+    """The HTTP API of the shared broker; every response is checked against its description."""
+    with Operations(broker_process.url) as listener:
+        yield listener
 
 
 @pytest.fixture
 def make_queue(operations, unique):
-    """Makes queues for one test: `make_queue(**settings)` returns the name of a new one."""
+    """Creates queues for one test: `make_queue(**settings)` returns the name of a new one."""
     made = []
 
     def make(**settings):
@@ -45,5 +45,5 @@ def make_queue(operations, unique):
 
 @pytest.fixture
 def queue(make_queue):
-    """A queue as queues are unless something else is said, but for jitter: its waits are exact."""
+    """A queue with default settings, except that its backoff has no jitter."""
     return make_queue(backoff_jitter_percent=0)

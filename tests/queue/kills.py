@@ -1,6 +1,6 @@
-"""How a broker is killed under those who send to its queues and work on them.
+"""Kills a broker while clients send to its queues and work on them.
 
-`MAINSTEM_KILLS` says how often (4), `MAINSTEM_SEED` decides the moments (1).
+`MAINSTEM_KILLS` is the number of kills (4), `MAINSTEM_SEED` determines their times (1).
 """
 
 import os
@@ -16,8 +16,8 @@ SETTLE_S = 60
 TIMEOUT_S = 60 + 30 * KILLS
 
 
-def kill_under(doors, senders):
-    """Kills a broker again and again, once enough has been confirmed to its senders, and ends them; what was confirmed."""
+def kill_under(broker_process, senders):
+    """Kills a broker repeatedly under load; stops the senders and returns the confirmed texts."""
     moments = random.Random(SEED)
 
     def confirmed_in_all():
@@ -27,8 +27,8 @@ def kill_under(doors, senders):
         enough = confirmed_in_all() + 21
         eventually(lambda: confirmed_in_all() >= enough, "messages are confirmed between two kills", SETTLE_S)
         time.sleep(moments.uniform(*LIFE_S))
-        doors.kill()
-        doors.start()
+        broker_process.kill()
+        broker_process.start()
     time.sleep(moments.uniform(*LIFE_S))
     for sender in senders:
         sender.stop()

@@ -1,4 +1,4 @@
-"""A worker over HTTP in a process of its own, to be killed: it says what it gets, up to so much, and settles none of it.
+"""An HTTP worker in a process of its own, to be killed: it prints up to MOST messages and settles none.
 
     lone_http_worker.py URL QUEUE MOST LEASE_MS
 """

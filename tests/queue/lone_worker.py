@@ -1,4 +1,4 @@
-"""A worker in a process of its own, to be killed: it says what it gets, up to so much, and settles none of it.
+"""A worker in a process of its own, to be killed: it prints up to MOST messages and settles none.
 
     lone_worker.py HOST PORT QUEUE MOST
 """

@@ -1,4 +1,4 @@
-"""The operations door by httpx: every answer is compared with the OpenAPI description that the door gives of itself."""
+"""A client of the HTTP API with httpx: every response is checked against the broker's OpenAPI description."""
 
 import re
 import time
@@ -12,7 +12,7 @@ DEADLINE_S = 30
 
 
 def eventually(condition, what, deadline_s=DEADLINE_S):
-    """Asks until `condition` gives something true, and returns that; fails after the deadline."""
+    """Calls `condition` until its result is true, and returns the result; fails after the deadline."""
     deadline = time.monotonic() + deadline_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {deadline_s} s: {what}"
@@ -21,16 +21,16 @@ def eventually(condition, what, deadline_s=DEADLINE_S):
 
 
 class Description:
-    """What the door says of its answers."""
+    """The OpenAPI description of the broker."""
 
     def __init__(self, document):
         self.document = document
         resource = Resource.from_contents(document, default_specification=DRAFT202012)
-        self._registry = Registry().with_resource("urn:door", resource)
+        self._registry = Registry().with_resource("urn:listener", resource)
         self._paths = [(re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), item) for path, item in document["paths"].items()]
 
     def check(self, method, path, status, kind, body):
-        """Fails if an answer is not among those that are described for this request."""
+        """Fails if a response does not match the description of this request."""
         item = next((item for pattern, item in self._paths if pattern.fullmatch(path)), None)
         if item is None or method.lower() not in item:
             assert status in (404, 405), f"{method} {path} is not described, and answered with {status}"
@@ -45,7 +45,7 @@ class Description:
             assert body is None
             return
         assert kind in answer["content"], f"{method} {path}: {status} is {kind}, not {list(answer['content'])}"
-        # References of the description begin at its root.
+        # References in the description are relative to its root.
         schema = absolute(answer["content"][kind]["schema"])
         Draft202012Validator(schema, registry=self._registry).validate(body)
 
@@ -57,17 +57,17 @@ class Description:
 
 
 def absolute(schema):
-    """A schema whose references to other parts of the description say so."""
+    """A copy of a schema with absolute references."""
     if isinstance(schema, dict):
         resolved = {name: absolute(value) for name, value in schema.items()}
         if str(schema.get("$ref", "")).startswith("#"):
-            resolved["$ref"] = f"urn:door{schema['$ref']}"
+            resolved["$ref"] = f"urn:listener{schema['$ref']}"
         return resolved
     return [absolute(each) for each in schema] if isinstance(schema, list) else schema
 
 
 class Operations:
-    """The door of one broker."""
+    """The HTTP API of one broker."""
 
     def __init__(self, url):
         self.url = url
@@ -81,7 +81,7 @@ class Operations:
         self._client.close()
 
     def ask(self, method, path, **request) -> httpx.Response:
-        """An answer, whatever it is. `request`: as httpx has it."""
+        """Sends a request and returns the response. `request`: arguments of httpx."""
         response = self._client.request(method, path, **request)
         body = response.json() if response.content else None
         kind = response.headers.get("content-type")
@@ -89,13 +89,13 @@ class Operations:
         return response
 
     def done(self, method, path, **request):
-        """The body of an answer that is a success."""
+        """Sends a request that must succeed, and returns the body."""
         response = self.ask(method, path, **request)
         assert response.is_success, response.text
         return response.json() if response.content else None
 
     def refused(self, method, path, status, word, **request):
-        """The body of a problem with this status, of the type that ends with this word."""
+        """Sends a request that must fail with this status and problem type, and returns the body."""
         response = self.ask(method, path, **request)
         assert response.status_code == status, response.text
         assert response.headers["content-type"] == "application/problem+json"
@@ -111,25 +111,25 @@ class Operations:
         return self.done("GET", f"/v1/queues/{queue}")
 
     def group(self, queue, name="default"):
-        """What is known of a group."""
+        """The state of a group."""
         return next(group for group in self.info(queue)["groups"] if group["name"] == name)
 
     def send(self, queue, *bodies, **more):
-        """Sends texts, and returns the offsets. `more`: what all of them have."""
+        """Sends texts, and returns the offsets. `more`: fields of all messages."""
         messages = [{"body": body, **more} for body in bodies]
         answer = self.done("POST", f"/v1/queues/{queue}/messages", json={"messages": messages})
         return [result["offset"] for result in answer["results"]]
 
     def receive(self, queue, **parameters):
-        """Messages; waits for the first of them unless something else is said."""
+        """Receives messages; waits up to 10 s for the first by default."""
         answer = self.done("POST", f"/v1/queues/{queue}/receive", params={"wait_ms": 10_000, **parameters})
         return answer["messages"]
 
-    def settle(self, verdict, queue, *messages, params=None, **more):
-        """Gives a verdict on messages or receipts, and returns what became of each."""
+    def settle(self, action, queue, *messages, params=None, **more):
+        """Sends `ack`, `nack`, `reject` or `extend` for messages or receipts, and returns the outcomes."""
         receipts = [each if isinstance(each, str) else each["receipt"] for each in messages]
         body = {"receipts": receipts, **more}
-        answer = self.done("POST", f"/v1/queues/{queue}/{verdict}", json=body, params=params)
+        answer = self.done("POST", f"/v1/queues/{queue}/{action}", json=body, params=params)
         assert [result["receipt"] for result in answer["results"]] == receipts
         return [result["outcome"] for result in answer["results"]]
 

@@ -1,4 +1,4 @@
-"""`mainstem queue`, as a person or a script uses it: what it prints, and its exit status."""
+"""`mainstem queue` on the command line: output and exit status."""
 
 import json
 import subprocess
@@ -13,10 +13,10 @@ DEADLINE_S = 30
 
 
 @pytest.fixture
-def mainstem(doors):
-    """Runs `mainstem queue …`: what it prints. `fails`: with which status it has to end; `says`: on stderr."""
-    def run(*arguments, stdin=None, fails=0, says="", door=doors.http):
-        command = [binary(), "queue", *arguments, "--http", str(door)]
+def mainstem(broker_process):
+    """Runs `mainstem queue …` and returns its output. `fails`: expected exit status; `says`: expected on stderr."""
+    def run(*arguments, stdin=None, fails=0, says="", listener=broker_process.http):
+        command = [binary(), "queue", *arguments, "--http", str(listener)]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=DEADLINE_S)
         assert done.returncode == fails, (done.stdout, done.stderr)
         assert says in done.stderr if says else done.stderr == ""
@@ -25,7 +25,7 @@ def mainstem(doors):
     return run
 
 
-def test_a_queue_by_hand(mainstem, unique):
+def test_queue_commands(mainstem, unique):
     mainstem("create", unique, "--set", "lease_ms=60000")
     mainstem("create", unique, "--set", "lease_ms=60000")
     mainstem("create", unique, "--set", "lease_ms=1000", fails=1, says=f"queue {unique}: ")
@@ -48,7 +48,7 @@ def test_a_queue_by_hand(mainstem, unique):
     mainstem("info", unique, fails=1, says=f"queue {unique}: there is no such queue")
 
 
-def test_what_is_only_looked_at_comes_again(mainstem, operations, make_queue):
+def test_unacknowledged_messages_are_redelivered(mainstem, operations, make_queue):
     queue = make_queue(lease_ms=200)
     mainstem("send", queue, "x")
     assert mainstem("receive", queue, "-c", "1", "--no-ack") == "x\n"
@@ -56,7 +56,7 @@ def test_what_is_only_looked_at_comes_again(mainstem, operations, make_queue):
     operations.empty(queue)
 
 
-def test_a_group_by_hand(mainstem, operations, queue):
+def test_manual_group(mainstem, operations, queue):
     mainstem("send", queue, "a")
     assert mainstem("receive", queue, "-g", "a b", "-c", "1") == "a\n"
     assert mainstem("receive", queue, "-c", "1") == "a\n"
@@ -71,9 +71,9 @@ def test_a_group_by_hand(mainstem, operations, queue):
     mainstem("remove-group", queue, "default", fails=1, says="the only group")
 
 
-def test_dead_letters_by_hand(mainstem, doors, operations, unique, queue):
+def test_dead_letter_commands(mainstem, broker_process, operations, unique, queue):
     mainstem("send", queue, "broken")
-    with Worker(doors.mqtt, unique) as worker:
+    with Worker(broker_process.mqtt, unique) as worker:
         worker.work_on(queue)
         worker.reject(worker.next())
         operations.empty(queue)
@@ -85,20 +85,20 @@ def test_dead_letters_by_hand(mainstem, doors, operations, unique, queue):
     assert mainstem("redrive", dead) == "0\n"
 
 
-def test_what_a_message_asks_for(mainstem, doors, unique, queue):
+def test_message_options(mainstem, broker_process, unique, queue):
     mainstem("send", queue, "plain")
     mainstem("send", queue, "urgent", "--priority", "9")
     mainstem("send", queue, "late", "--delay", "2")
-    mainstem("send", queue, "gone", "--ttl", "0.01")
+    mainstem("send", queue, "gone", "--ttl", "0.001")
     for text in ("once", "twice"):
         mainstem("send", queue, text, "--dedup-id", "a")
-    with Worker(doors.mqtt, unique) as worker:
+    with Worker(broker_process.mqtt, unique) as worker:
         assert texts(worker.work_on(queue).receive(4)) == ["urgent", "plain", "once", "late"]
 
 
-def test_a_receiver_prints_what_comes(doors, operations, queue):
-    """It waits, prints each message as it comes, and acknowledges it; an interrupt ends it."""
-    command = [binary(), "queue", "receive", queue, "--http", str(doors.http)]
+def test_a_receiver_prints_arriving_messages(broker_process, operations, queue):
+    """It waits, prints each message on arrival, and acknowledges it; an interrupt ends it."""
+    command = [binary(), "queue", "receive", queue, "--http", str(broker_process.http)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as receiver:
         for number in range(5):
             operations.send(queue, f"{number}")
@@ -107,10 +107,10 @@ def test_a_receiver_prints_what_comes(doors, operations, queue):
         receiver.terminate()
 
 
-def test_a_pipe_that_ends_takes_nothing_with_it(doors, operations, queue):
-    """`receive | head -n 2`: what nobody has read is not acknowledged."""
+def test_a_closed_pipe_loses_no_messages(broker_process, operations, queue):
+    """`receive | head -n 2`: messages that were not read are not acknowledged."""
     operations.send(queue, *(f"{number}" for number in range(1000)))
-    command = f"{binary()} queue receive {queue} -m 10 --http {doors.http} | head -n 2"
+    command = f"{binary()} queue receive {queue} -m 10 --http {broker_process.http} | head -n 2"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.stdout == "0\n1\n"
     eventually(lambda: operations.info(queue)["messages"] > 500, "most is there")
@@ -127,12 +127,12 @@ def test_a_pipe_that_ends_takes_nothing_with_it(doors, operations, queue):
     (["send", "QUEUE", "x", "--priority", "10"], 2, "0..=9"),
     (["create"], 2, "Usage"),
 ])
-def test_what_is_refused_is_told(mainstem, operations, make_queue, arguments, status, says):
+def test_refusals_are_reported(mainstem, operations, make_queue, arguments, status, says):
     queue = make_queue(length_max=1)
     operations.send(queue, "x")
     names = {"QUEUE": queue, "QUEUE2": f"{queue}-2"}
     mainstem(*(names.get(argument, argument) for argument in arguments), fails=status, says=says)
 
 
-def test_a_broker_that_is_not_there(mainstem):
-    mainstem("list", fails=1, says="127.0.0.1:1: ", door="127.0.0.1:1")
+def test_an_unreachable_broker_is_reported(mainstem):
+    mainstem("list", fails=1, says="127.0.0.1:1: ", listener="127.0.0.1:1")

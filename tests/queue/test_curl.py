@@ -1,4 +1,4 @@
-"""curl, as a person at a shell or a script uses it: the commands that docs/http.md shows, and what tells of a failure."""
+"""curl on the command line: the commands of docs/http.md, and how failures show."""
 
 import json
 import subprocess
@@ -9,10 +9,10 @@ BODY = "-H", "content-type:application/json", "-d"
 
 
 @pytest.fixture
-def curl(doors):
-    """Runs curl for a path of the operations door; what it prints. `fails`: with which status it has to end."""
+def curl(broker_process):
+    """Runs curl for a path of the HTTP API and returns its output. `fails`: expected exit status."""
     def run(*arguments, path, fails=0):
-        command = ["curl", "-sS", "--noproxy", "*", "--fail-with-body", "--max-time", "15", *arguments, f"{doors.url}{path}"]
+        command = ["curl", "-sS", "--noproxy", "*", "--fail-with-body", "--max-time", "15", *arguments, f"{broker_process.url}{path}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
         assert done.returncode == fails, done.stderr + done.stdout
         return done.stdout
@@ -20,7 +20,7 @@ def curl(doors):
     return run
 
 
-def test_the_life_of_a_message(curl, unique):
+def test_the_lifecycle_of_a_message(curl, unique):
     url = f"/v1/queues/{unique}"
     assert json.loads(curl("-X", "PUT", *BODY, '{"lease_ms": 60000}', path=url))["settings"]["lease_ms"] == 60_000
     curl("-X", "POST", "-H", "content-type:text/plain", "-d", "resize cat.png", path=f"{url}/messages")
@@ -36,7 +36,7 @@ def test_the_life_of_a_message(curl, unique):
 
 
 def test_a_file_is_a_message(curl, unique, tmp_path):
-    """A body of curl's own content type; and one for which curl asks first whether it may send it."""
+    """A body of curl's default content type, and one that curl announces with `Expect: 100-continue`."""
     content = bytes(range(256)) * 2048
     (tmp_path / "picture").write_bytes(content)
     path = f"/v1/queues/{unique}"
@@ -48,17 +48,17 @@ def test_a_file_is_a_message(curl, unique, tmp_path):
     assert refused["type"] == "urn:mainstem:problem:too-large"
 
 
-def test_a_long_poll_that_is_cut(curl, operations, queue):
-    """curl gives up before the queue has anything: what comes then is for the next one, for the first time."""
+def test_an_interrupted_long_poll_loses_nothing(curl, operations, queue):
+    """curl gives up while the queue is empty: a later message goes to the next consumer, as its first delivery."""
     curl("-X", "POST", "--max-time", "0.3", path=f"/v1/queues/{queue}/receive?wait_ms=20000", fails=28)
     operations.send(queue, "x")
     (message,) = json.loads(curl("-X", "POST", path=f"/v1/queues/{queue}/receive?wait_ms=20000"))["messages"]
     assert (message["body"], message["delivery_count"]) == ("x", 1)
 
 
-def test_one_connection_for_several_requests(doors, queue):
-    """curl keeps it open between the requests of one command."""
-    url = f"{doors.url}/v1/queues/{queue}"
+def test_one_connection_for_several_requests(broker_process, queue):
+    """curl keeps the connection open between the requests of one command."""
+    url = f"{broker_process.url}/v1/queues/{queue}"
     each = ["-o", "/dev/null", "-w", "%{http_code} %{num_connects}\n"]
     command = ["curl", "-sS", "--noproxy", "*", *each, url, "--next", "-sS", *each, "-d", "x", f"{url}/messages",
                "--next", "-sS", *each, "-X", "POST", f"{url}/receive"]

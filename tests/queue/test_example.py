@@ -1,4 +1,4 @@
-"""The worked example, as its README has it: workers over MQTT and with curl, failures, dead letters, and sending them back."""
+"""The worked example of the README: MQTT and curl workers, failures, dead letters, redrive."""
 
 import os
 import signal
@@ -11,23 +11,23 @@ from PIL import Image
 from broker import ROOT, binary
 from operations import Operations, eventually
 
-EXAMPLE = ROOT / "examples" / "image-workers"
+EXAMPLE = ROOT / "examples" / "worker-queue"
 DEADLINE_S = 30
 
 
 @pytest.fixture
-def run(doors, operations, unique):
-    """Starts scripts of the example and the broker's own tool, on a queue of this test; ends what still runs."""
+def run(broker_process, operations, unique):
+    """Starts example scripts and the command line tool on a queue of this test; ends them afterwards."""
     started = []
-    at = ["--host", doors.mqtt.host, "--port", str(doors.mqtt.port), "--queue", unique]
-    environment = {**os.environ, "MAINSTEM_URL": doors.url, "QUEUE": unique, "no_proxy": "*",
+    at = ["--host", broker_process.mqtt.host, "--port", str(broker_process.mqtt.port), "--queue", unique]
+    environment = {**os.environ, "MAINSTEM_URL": broker_process.url, "QUEUE": unique, "no_proxy": "*",
                    "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
 
     class Run:
         queue = unique
 
         def start(self, script, stderr=None, **more):
-            """Starts a worker, in a group of processes of its own, with more in its environment."""
+            """Starts a worker in its own process group, with additional environment variables."""
             command = [EXAMPLE / script, *(at if script.endswith(".py") else [])]
             process = subprocess.Popen(command, env={**environment, **more}, stderr=stderr, start_new_session=True)
             started.append(process)
@@ -38,7 +38,7 @@ def run(doors, operations, unique):
             return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
 
         def mainstem(self, *arguments):
-            command = [binary(), "queue", *arguments, "--http", str(doors.http)]
+            command = [binary(), "queue", *arguments, "--http", str(broker_process.http)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
             assert done.returncode == 0, done.stderr
             return done.stdout
@@ -64,7 +64,7 @@ def is_small(path):
 
 
 def dead_letters(operations, queue, count):
-    """Waits until a queue has so many, and returns them."""
+    """Waits until a queue has this many messages, and returns them."""
     def found():
         answer = operations.ask("GET", f"/v1/queues/{queue}.dead/peek")
         return answer.is_success and len(answer.json()["messages"]) == count and answer.json()["messages"]
@@ -105,8 +105,8 @@ def test_the_example(run, operations, tmp_path):
     assert is_small(small / "broken.png") and is_small(small / "missing.png")
 
 
-def test_curl_and_paho_say_the_same(run, operations, tmp_path):
-    """The worker in the shell rejects what can never be done, and fails what may be done later."""
+def test_curl_and_paho_examples_agree(run, operations, tmp_path):
+    """The shell worker rejects impossible work, and fails work that may succeed later."""
     run.mainstem("create", run.queue, "--set", "max_deliveries=2", "--set", "backoff_ms=10")
     run.start("worker.sh")
     run.submit("--out", tmp_path, tmp_path / "missing.png")
@@ -116,7 +116,7 @@ def test_curl_and_paho_say_the_same(run, operations, tmp_path):
 
 
 def test_a_killed_worker_of_the_example(run, operations, tmp_path):
-    """Killed with all its children, again and again, while there is work: each picture is there in the end."""
+    """Killed with all its children repeatedly while it works: every picture exists in the end."""
     images = pictures(tmp_path / "in", 60, width=1200)
     run.submit("--out", tmp_path / "small", *images)
     killed = 0
@@ -134,24 +134,24 @@ def test_a_killed_worker_of_the_example(run, operations, tmp_path):
 
 
 @pytest.mark.parametrize("status, then", [(0, "ack"), (65, "reject")])
-def test_the_broker_is_away_when_a_job_is_done(run, own_doors, tmp_path, status, then):
-    """The worker in the shell is not ended by that, and what it says counts when the broker is back."""
-    # Work that takes until somebody says so.
+def test_the_broker_is_down_when_a_job_completes(run, own_broker_process, tmp_path, status, then):
+    """The shell worker survives, and its result counts when the broker is back."""
+    # Work that lasts until the test ends it.
     gate, work, errors = tmp_path / "gate", tmp_path / "python3", tmp_path / "errors"
     work.write_text(f"#!/bin/sh\ncat > /dev/null\nuntil [ -e {gate} ]; do sleep 0.02; done\nexit {status}\n")
     work.chmod(0o755)
-    with Operations(own_doors.url) as operations, errors.open("w") as stderr:
+    with Operations(own_broker_process.url) as operations, errors.open("w") as stderr:
         path = f"{tmp_path}:{os.environ['PATH']}"
-        worker = run.start("worker.sh", stderr=stderr, MAINSTEM_URL=own_doors.url, PATH=path)
+        worker = run.start("worker.sh", stderr=stderr, MAINSTEM_URL=own_broker_process.url, PATH=path)
         operations.send(run.queue, "a job")
         eventually(lambda: operations.group(run.queue)["leased"] == 1, "it has the job")
-        own_doors.kill()
+        own_broker_process.kill()
         gate.touch()
         eventually(lambda: "curl: " in errors.read_text() or worker.poll(), "it has found nobody to tell")
-        own_doors.start()
+        own_broker_process.start()
         eventually(lambda: operations.info(run.queue)["messages"] == 0 or worker.poll(), "it is settled")
         assert worker.poll() is None, "it works on"
         assert operations.ask("GET", f"/v1/queues/{run.queue}.dead").is_success == (then == "reject")
         operations.send(run.queue, "another job")
         operations.empty(run.queue)
-    own_doors.stop()
+    own_broker_process.stop()

@@ -1,4 +1,4 @@
-"""httpx over HTTP: every route, what is refused, and who waits. Each answer is compared with the OpenAPI description."""
+"""httpx over HTTP: every route, errors, and waiting. Each response is checked against the OpenAPI description."""
 
 import asyncio
 import base64
@@ -14,7 +14,7 @@ import httpx
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from doors import Doors
+from broker_process import BrokerProcess
 from operations import DEADLINE_S, Operations, eventually
 
 JSON = {"content-type": "application/json"}
@@ -25,9 +25,9 @@ def at(queue, what=""):
 
 
 @contextlib.asynccontextmanager
-async def asking(door, queue):
-    """Requests for messages that wait at the same time: how to send one, and how to wait until so many of them do."""
-    async with httpx.AsyncClient(base_url=door.url, timeout=DEADLINE_S, trust_env=False) as client:
+async def asking(listener, queue):
+    """Concurrent waiting receive requests: functions to send one, and to wait until N of them wait."""
+    async with httpx.AsyncClient(base_url=listener.url, timeout=DEADLINE_S, trust_env=False) as client:
         def ask(**parameters):
             parameters = {"wait_ms": 10_000, **parameters}
             return asyncio.create_task(client.post(at(queue, "/receive"), params=parameters))
@@ -43,7 +43,7 @@ def test_the_description_is_valid(operations):
     OpenAPIV31SpecValidator(operations.description.document).validate()
 
 
-def test_a_queue_is_made_shown_changed_and_removed(operations, unique):
+def test_a_queue_is_created_shown_changed_and_deleted(operations, unique):
     url = at(unique)
     made = operations.ask("PUT", url, json={"lease_ms": 60_000, "fifo": False})
     assert made.status_code == 201
@@ -64,7 +64,7 @@ def test_a_queue_is_made_shown_changed_and_removed(operations, unique):
     operations.refused("DELETE", url, 404, "unknown-queue")
 
 
-def test_what_is_sent_is_received_as_it_was(operations, queue):
+def test_a_message_is_received_unaltered(operations, queue):
     binary, text = bytes(range(256)), "ü\n\"\\\u0000 日本"
     odd = base64.b64encode(binary).decode()
     messages = [
@@ -88,7 +88,7 @@ def test_what_is_sent_is_received_as_it_was(operations, queue):
     assert operations.info(queue)["messages"] == 0
 
 
-def test_a_body_that_is_no_json_is_a_message(operations, queue):
+def test_a_non_json_body_is_a_message(operations, queue):
     query = {"key": "a/b", "priority": 9, "ttl_ms": 60_000, "dedup_id": "once", "header": ["site=north", "site=south", "e="]}
     sent = operations.done("POST", at(queue, "/messages"), params=query, content=b"\xff\x00", headers={"content-type": "image/png"})
     assert sent == {"results": [{"offset": 0}]}
@@ -117,7 +117,7 @@ def test_a_batch_may_be_larger_than_a_batch_of_the_log(operations, queue):
 
 
 def test_a_large_message_becomes_a_dead_letter(operations, make_queue):
-    """Also one that takes all a message may, to which something is added."""
+    """Also a message of the largest size, to which headers are added."""
     queue = make_queue()
     bodies = ["a" * 500_000, "b" * 600_000, "c" * 1_048_000, "d"]
     for body in bodies:
@@ -128,7 +128,7 @@ def test_a_large_message_becomes_a_dead_letter(operations, make_queue):
     assert [letter["body"] for letter in letters] == bodies
 
 
-def test_a_failure_waits_and_counts(operations, make_queue):
+def test_a_failure_is_delayed_and_counted(operations, make_queue):
     queue = make_queue(backoff_ms=1000, backoff_jitter_percent=0, max_deliveries=4)
     operations.send(queue, "x")
     (message,) = operations.receive(queue)
@@ -165,15 +165,15 @@ def test_dead_letters_are_sent_back(operations, queue):
     operations.empty(dead)
 
 
-def test_a_receipt_that_is_stale(operations, make_queue):
+def test_a_stale_receipt_is_refused(operations, make_queue):
     queue = make_queue(backoff_ms=0)
     operations.send(queue, "x", "y")
     x, y = operations.receive(queue, max=2)
     operations.settle("nack", queue, x)
     (again,) = operations.receive(queue)
-    for verdict, more in (("ack", {}), ("nack", {}), ("reject", {}), ("extend", {"lease_ms": 1000})):
+    for action, more in (("ack", {}), ("nack", {}), ("reject", {}), ("extend", {"lease_ms": 1000})):
         body = {"receipts": [x["receipt"]], **more}
-        operations.refused("POST", at(queue, f"/{verdict}"), 409, "stale", json=body)
+        operations.refused("POST", at(queue, f"/{action}"), 409, "stale", json=body)
     assert operations.settle("ack", queue, x, again, y, "77-1-5d3c09e2") == ["stale", "ok", "ok", "stale"]
     operations.refused("POST", at(queue, "/ack"), 409, "stale", json={"receipts": [again["receipt"]]})
     operations.refused("POST", at(queue, "/ack"), 422, "invalid", json={"receipts": ["7"]})
@@ -192,7 +192,7 @@ def test_a_lease_ends_and_can_be_extended(operations, make_queue):
     operations.ack(queue, again, long, own)
 
 
-def test_who_is_late_may_still_settle_what_nobody_else_has(operations, make_queue):
+def test_a_late_ack_counts_if_nobody_else_has_the_message(operations, make_queue):
     queue = make_queue(lease_ms=50)
     operations.send(queue, "x")
     (message,) = operations.receive(queue)
@@ -218,7 +218,7 @@ def test_groups_have_messages_of_their_own(operations, queue):
     operations.refused("GET", at(queue, "/peek"), 404, "unknown-group", params={"group": "none"})
 
 
-def test_a_queue_is_looked_into_and_emptied(operations, queue):
+def test_peek_and_purge(operations, queue):
     operations.send(queue, *(f"{number}" for number in range(20)))
     (taken,) = operations.receive(queue)
     shown = operations.peek(queue, max=3)
@@ -231,7 +231,7 @@ def test_a_queue_is_looked_into_and_emptied(operations, queue):
     operations.refused("POST", at(queue, "/ack"), 409, "stale", json={"receipts": [taken["receipt"]]})
 
 
-def test_a_group_may_begin_again(operations, make_queue):
+def test_replay_redelivers_to_a_group(operations, make_queue):
     queue = make_queue(retention_ms=3_600_000)
     replay = at(queue, "/groups/default/replay")
     operations.send(queue, "a", "b")
@@ -247,7 +247,7 @@ def test_a_group_may_begin_again(operations, make_queue):
         operations.refused("POST", replay, 422, "invalid", json=body)
 
 
-def test_a_full_queue_says_so(operations, make_queue):
+def test_a_full_queue_returns_an_error(operations, make_queue):
     queue = make_queue(length_max=2)
     answer = operations.ask("POST", at(queue, "/messages"), json={"messages": [{"body": "x"}] * 3})
     assert answer.status_code == 207
@@ -259,7 +259,7 @@ def test_a_full_queue_says_so(operations, make_queue):
     assert len(several["results"]) == 2
 
 
-def test_a_queue_has_room_for_so_many_bytes(operations, make_queue):
+def test_a_queue_has_a_limit_in_bytes(operations, make_queue):
     queue = make_queue(bytes_max=1000)
     messages = at(queue, "/messages")
     answer = operations.ask("POST", messages, json={"messages": [{"body": "x" * 400}] * 3})
@@ -269,12 +269,12 @@ def test_a_queue_has_room_for_so_many_bytes(operations, make_queue):
     operations.ack(queue, *operations.receive(queue))
     assert operations.send(queue, "x" * 400) == [2]
     operations.refused("POST", messages, 429, "full", content=b"x" * 400)
-    # One that alone is too much is refused as well, and small ones are not kept waiting by it.
+    # A single request that is too large is refused as well, and does not delay small ones.
     operations.refused("POST", messages, 429, "full", content=b"x" * 1001)
     assert operations.send(queue, "x") == [3]
 
 
-def test_a_full_queue_may_part_with_its_oldest(operations, make_queue):
+def test_a_full_queue_drops_its_oldest(operations, make_queue):
     queue = make_queue(length_max=3, overflow="drop-oldest")
     operations.send(queue, "held")
     (held,) = operations.receive(queue)
@@ -287,7 +287,7 @@ def test_a_full_queue_may_part_with_its_oldest(operations, make_queue):
     assert [message["body"] for message in operations.receive(queue, max=9)] == ["c", "d"]
 
 
-def test_dead_letters_go_to_the_queue_that_was_chosen(operations, make_queue, unique):
+def test_dead_letters_go_to_the_configured_queue(operations, make_queue, unique):
     chosen = f"{unique}-morgue"
     queue = make_queue(dead_letter_queue=chosen)
     operations.send(queue, "bad")
@@ -302,7 +302,7 @@ def test_dead_letters_go_to_the_queue_that_was_chosen(operations, make_queue, un
     operations.done("DELETE", at(chosen))
 
 
-def test_a_group_may_begin_with_what_comes(operations, make_queue):
+def test_a_group_can_start_with_later_messages(operations, make_queue):
     queue = make_queue(start="latest")
     operations.send(queue, "before")
     assert operations.receive(queue, group="late", wait_ms=0) == []
@@ -312,7 +312,7 @@ def test_a_group_may_begin_with_what_comes(operations, make_queue):
     assert [message["body"] for message in operations.receive(queue, max=9)] == ["before", "after"]
 
 
-def test_durability_is_set_and_compared(operations, make_queue):
+def test_durability_can_be_set_and_is_compared(operations, make_queue):
     queue = make_queue(durability="os")
     operations.refused("PUT", at(queue), 409, "exists", json={"durability": "fsync"})
     assert operations.info(queue)["settings"]["durability"] == "os"
@@ -320,7 +320,7 @@ def test_durability_is_set_and_compared(operations, make_queue):
     operations.create(queue, durability="fsync")
 
 
-def test_workers_that_all_name_their_group_need_no_default(operations, queue):
+def test_the_default_group_can_be_removed(operations, queue):
     problem = operations.refused("DELETE", at(queue, "/groups/default"), 422, "invalid")
     assert "the only group" in problem["detail"]
     operations.send(queue, "1")
@@ -337,10 +337,10 @@ def test_workers_that_all_name_their_group_need_no_default(operations, queue):
 
 
 def test_the_disk_is_free_when_the_last_group_has_settled():
-    """As long as a group lags behind, its messages stay, and not longer."""
-    doors = Doors("[kafka]\nsegment_bytes = 65536\n")
+    """Messages stay on disk while a group has not settled them, and no longer."""
+    broker_process = BrokerProcess("[kafka]\nsegment_bytes = 65536\n")
     try:
-        with Operations(doors.url) as operations:
+        with Operations(broker_process.url) as operations:
             operations.create("jobs")
             operations.receive("jobs", group="slow", wait_ms=0)
 
@@ -348,11 +348,11 @@ def test_the_disk_is_free_when_the_last_group_has_settled():
                 try:
                     return path.stat().st_size
                 except FileNotFoundError:
-                    # It has just gone.
+                    # It was removed just now.
                     return 0
 
             def taken():
-                return sum(size(path) for log in doors.data.rglob("p-*") for path in log.glob("*"))
+                return sum(size(path) for log in broker_process.data.rglob("p-*") for path in log.glob("*"))
 
             def work_off(group):
                 while messages := operations.receive("jobs", group=group, max=100, wait_ms=0):
@@ -362,15 +362,15 @@ def test_the_disk_is_free_when_the_last_group_has_settled():
                 operations.send("jobs", *("x" * 10_000 for _ in range(20)))
             work_off("default")
             assert operations.group("jobs")["ready"] == 0
-            # Time enough for what is done now and then.
+            # Enough time for periodic maintenance.
             time.sleep(3)
             assert taken() >= 4_000_000
             assert operations.info("jobs")["messages"] == 400
             work_off("slow")
             eventually(lambda: taken() < 400_000, "the segments are gone")
-        doors.stop()
+        broker_process.stop()
     finally:
-        doors.clear()
+        broker_process.clear()
 
 
 @pytest.mark.parametrize(("method", "path", "status", "word", "request_"), [
@@ -397,11 +397,11 @@ def test_the_disk_is_free_when_the_last_group_has_settled():
     ("GET", "/messages/7", 404, "no-route", {}),
     ("GET", "", 403, "cross-site", {"headers": {"origin": "http://example.com"}}),
 ])
-def test_what_is_wrong_is_refused(operations, queue, method, path, status, word, request_):
+def test_invalid_requests_are_refused(operations, queue, method, path, status, word, request_):
     operations.refused(method, at(queue, path), status, word, **request_)
 
 
-def test_what_is_not_there_is_not_found(operations, unique):
+def test_unknown_names_are_not_found(operations, unique):
     for method, path in (("GET", ""), ("PATCH", ""), ("GET", "/peek"), ("POST", "/purge"), ("POST", "/redrive")):
         operations.refused(method, at(unique, path), 404, "unknown-queue")
     operations.refused("POST", at(unique, "/ack"), 404, "unknown-queue", json={"receipts": ["0-1-5d3c09e2"]})
@@ -414,7 +414,7 @@ def test_a_request_waits_for_a_message(operations, queue):
     assert 0.3 <= time.monotonic() - began < 5
 
 
-def test_twenty_wait_and_each_gets_one(operations, queue):
+def test_twenty_waiting_requests_get_one_message_each(operations, queue):
     async def run():
         async with asking(operations, queue) as (ask, waiting):
             asked = [ask() for _ in range(20)]
@@ -429,7 +429,7 @@ def test_twenty_wait_and_each_gets_one(operations, queue):
     asyncio.run(run())
 
 
-def test_who_goes_while_it_waits_takes_nothing(operations, queue):
+def test_a_client_that_leaves_while_waiting_takes_no_messages(operations, queue):
     host, port = operations.url.removeprefix("http://").split(":")
     for _ in range(5):
         with socket.create_connection((host, int(port))) as gone:
@@ -442,7 +442,7 @@ def test_who_goes_while_it_waits_takes_nothing(operations, queue):
 
 
 def test_a_named_consumer_waits_once(operations, make_queue):
-    """And holds a queue with a single active consumer."""
+    """It also remains the single active consumer."""
     queue = make_queue(single_active_consumer=True)
     operations.send(queue, "a", "b")
     assert [message["body"] for message in operations.receive(queue, consumer="one")] == ["a"]
@@ -462,7 +462,7 @@ def test_a_named_consumer_waits_once(operations, make_queue):
 
 
 def test_a_named_consumer_stays_the_active_one_when_its_connection_is_lost(operations, make_queue):
-    """While its only request waits; until it has been silent for as long as a lease takes."""
+    """Its only request is waiting; it stays active until it has been silent for one lease period."""
     queue = make_queue(single_active_consumer=True, lease_ms=3_000)
 
     async def run():
@@ -474,12 +474,12 @@ def test_a_named_consumer_stays_the_active_one_when_its_connection_is_lost(opera
             cut.cancel()
             await waiting(1)
             operations.send(queue, "a", "b")
-            # It comes back in time, and is still the one.
+            # It returns in time and is still active.
             (message,) = (await ask(consumer="one")).json()["messages"]
             assert message["body"] == "a"
             assert not other.done(), "two consumers at once"
             operations.ack(queue, message)
-            # From then on it is silent.
+            # It is silent from here on.
             began = time.monotonic()
             (message,) = (await other).json()["messages"]
             assert message["body"] == "b"
@@ -489,7 +489,7 @@ def test_a_named_consumer_stays_the_active_one_when_its_connection_is_lost(opera
 
 
 def test_a_named_consumer_that_asks_anew_stays_the_active_one(operations, make_queue):
-    """Though another one waits, and the first has something in hand."""
+    """Another consumer waits, and the first holds a message."""
     queue = make_queue(single_active_consumer=True)
     operations.send(queue, "a")
     (held,) = operations.receive(queue, consumer="one")
@@ -519,8 +519,8 @@ def test_health(operations):
     assert operations.done("GET", "/v1/health/ready") == {"status": "ready"}
 
 
-def test_urllib_is_enough(operations, queue):
-    """What comes with Python, in four requests; and a refusal as it has it."""
+def test_urllib_as_client(operations, queue):
+    """Python's standard library: four requests, and an error."""
     def ask(method, path, body=None, kind="application/json"):
         request = urllib.request.Request(operations.url + at(queue, path), body, {"content-type": kind}, method=method)
         with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
@@ -535,16 +535,16 @@ def test_urllib_is_enough(operations, queue):
     assert (refused.value.code, json.load(refused.value)["type"]) == (409, "urn:mainstem:problem:stale")
 
 
-def test_who_waits_is_answered_when_the_broker_ends(own_doors, unique):
-    with Operations(own_doors.url) as operations:
+def test_waiting_requests_are_answered_at_shutdown(own_broker_process, unique):
+    with Operations(own_broker_process.url) as operations:
         operations.done("PUT", at(unique))
 
     async def run():
-        async with asking(own_doors, unique) as (ask, waiting):
+        async with asking(own_broker_process, unique) as (ask, waiting):
             asked = ask(wait_ms=60_000)
             await waiting(1)
-            own_doors.terminate()
+            own_broker_process.terminate()
             assert (await asked).json() == {"messages": []}
 
     asyncio.run(run())
-    own_doors.ended()
+    own_broker_process.ended()

@@ -1,4 +1,4 @@
-"""httpx: workers over HTTP and the broker are killed in the middle; nothing confirmed is lost, nothing settled comes back."""
+"""httpx: HTTP workers and the broker are killed; no confirmed message is lost, no settled one returns."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from operations import DEADLINE_S, Operations, eventually
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
 
-def test_what_a_killed_worker_had_comes_back_when_its_lease_ends(operations, queue):
+def test_messages_of_a_killed_worker_return_when_the_lease_ends(operations, queue):
     operations.send(queue, "a", "b", "c")
     script = Path(__file__).with_name("lone_http_worker.py")
     command = [sys.executable, script, operations.url, queue, "2", "5000"]
@@ -37,7 +37,7 @@ def test_what_a_killed_worker_had_comes_back_when_its_lease_ends(operations, que
 
 
 class Client:
-    """Asks one thing after the other, and again when the broker is back; until it is told to stop."""
+    """Sends requests one after the other, and repeats them when the broker is back, until it is stopped."""
 
     def __init__(self, url):
         self._url = url
@@ -52,7 +52,7 @@ class Client:
                 try:
                     self.step(http)
                 except httpx.TransportError:
-                    # It is not there. What was asked may have been done or not.
+                    # The broker is down. The request may or may not have been executed.
                     self._is_over.wait(0.01)
                 except AssertionError as error:
                     self.broken.append(error)
@@ -66,7 +66,7 @@ class Client:
 
 
 class Sender(Client):
-    """Sends numbers one after the other, each until it is confirmed, with an identifier by which a second one is thrown away."""
+    """Sends numbers one after the other, each until it is confirmed, with a deduplication identifier."""
 
     def __init__(self, url, name, queue):
         self._name, self._path = name, f"/v1/queues/{queue}/messages"
@@ -81,8 +81,8 @@ class Sender(Client):
             self.confirmed.append(text)
 
 
-class Labourer(Client):
-    """Fails each message once whose number ends with 0, and acknowledges all others until it is told what became of that."""
+class Consumer(Client):
+    """Fails each message whose number ends with 0 once, and acknowledges all others until the broker confirms it."""
 
     def __init__(self, url, queue):
         self._queue = queue
@@ -108,31 +108,31 @@ class Labourer(Client):
         self.came += [(message["body"], message["offset"], message["delivery_count"]) for message in self.in_hand]
 
 
-def test_the_broker_is_killed_under_workers_over_http(own_doors, unique):
-    with Operations(own_doors.url) as operations:
+def test_the_broker_is_killed_under_workers_over_http(own_broker_process, unique):
+    with Operations(own_broker_process.url) as operations:
         operations.create(unique, max_deliveries=0, backoff_jitter_percent=0)
-    senders = [Sender(own_doors.url, f"s{number}", unique) for number in range(2)]
-    labourers = [Labourer(own_doors.url, unique) for _ in range(3)]
-    confirmed = kill_under(own_doors, senders)
-    with Operations(own_doors.url) as operations:
+    senders = [Sender(own_broker_process.url, f"s{number}", unique) for number in range(2)]
+    consumers = [Consumer(own_broker_process.url, unique) for _ in range(3)]
+    confirmed = kill_under(own_broker_process, senders)
+    with Operations(own_broker_process.url) as operations:
         eventually(lambda: operations.info(unique)["messages"] == 0, "all is settled", SETTLE_S)
-        for labourer in labourers:
-            labourer.stop()
+        for consumer in consumers:
+            consumer.stop()
         assert operations.info(unique)["groups"][0]["dead"] == 0
-    acknowledged = [message for labourer in labourers for message in labourer.acknowledged]
-    came = [delivery for labourer in labourers for delivery in labourer.came]
+    acknowledged = [message for consumer in consumers for message in consumer.acknowledged]
+    came = [delivery for consumer in consumers for delivery in consumer.came]
     texts = {text for text, *_ in came}
     assert confirmed <= texts, "lost"
-    # The last one of each sender may be there without a word, and none twice.
+    # The last message of each sender may exist unconfirmed; none may exist twice.
     assert len(texts) <= len(confirmed) + len(senders)
     assert len({offset for _, offset, _ in came}) == len(texts)
     assert len(acknowledged) == len(set(acknowledged)), "settled twice"
-    # A count is written before its delivery leaves, so that no end of the process forgets one.
+    # A delivery is counted before it is sent, so a kill never loses a count.
     assert len(came) == len(set(came)), "two deliveries with the same number"
-    # What was settled stays settled: an end by SIGKILL, and nobody gets anything.
-    own_doors.kill()
-    own_doors.start()
-    with Operations(own_doors.url) as operations:
+    # Settled messages stay settled: nothing is delivered after another SIGKILL.
+    own_broker_process.kill()
+    own_broker_process.start()
+    with Operations(own_broker_process.url) as operations:
         assert operations.info(unique)["messages"] == 0
         assert operations.receive(unique, wait_ms=0) == []
-    own_doors.stop()
+    own_broker_process.stop()

@@ -1,4 +1,4 @@
-"""mosquitto_pub and mosquitto_sub, 3.1.1 and 5: clients that know nothing of queues work on them all the same."""
+"""mosquitto_pub and mosquitto_sub, 3.1.1 and 5: ordinary MQTT clients as queue workers."""
 
 import subprocess
 
@@ -10,10 +10,10 @@ DEADLINE_S = 30
 
 
 @pytest.fixture
-def mosquitto(doors):
-    """Runs one of the tools: what it prints, line by line. `fails`: it has to end with another status than 0; `says`: on stderr."""
+def mosquitto(broker_process):
+    """Runs one of the tools and returns its lines. `fails`: it must exit with an error; `says`: expected on stderr."""
     def run(tool, *arguments, stdin=None, fails=False, says="", version="mqttv311"):
-        command = [f"mosquitto_{tool}", "-h", doors.mqtt.host, "-p", str(doors.mqtt.port), "-V", version, "-q", "1", *arguments]
+        command = [f"mosquitto_{tool}", "-h", broker_process.mqtt.host, "-p", str(broker_process.mqtt.port), "-V", version, "-q", "1", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=DEADLINE_S)
         assert (done.returncode != 0) == fails, done.stderr
         assert says in done.stderr
@@ -23,23 +23,23 @@ def mosquitto(doors):
 
 
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
-def test_lines_are_work(mosquitto, operations, queue, version):
+def test_each_line_is_a_message(mosquitto, operations, queue, version):
     lines = [f"job {number}" for number in range(100)]
     mosquitto("pub", "-t", f"$queue/{queue}", "-l", stdin="\n".join(lines), version=version)
     assert operations.info(queue)["messages"] == 100
     got = mosquitto("sub", "-t", f"$queue/{queue}", "-C", "100", version=version)
     assert got == lines
-    # It may have gone before it has acknowledged the last one.
+    # It may have exited before it acknowledged the last message.
     eventually(lambda: operations.group(queue)["leased"] == 0, "it has gone")
     assert operations.info(queue)["messages"] <= 1
 
 
-def test_what_a_killed_worker_had_comes_to_the_next(mosquitto, doors, operations, queue):
-    """The tool takes all there is, and has acknowledged nothing of what it cannot print."""
+def test_messages_of_a_killed_worker_go_to_the_next(mosquitto, broker_process, operations, queue):
+    """The tool receives all messages, and acknowledges none that it cannot print."""
     lines = [f"{number} {'x' * 5000}" for number in range(50)]
     mosquitto("pub", "-t", f"$queue/{queue}", "-l", stdin="\n".join(lines))
-    command = ["mosquitto_sub", "-h", doors.mqtt.host, "-p", str(doors.mqtt.port), "-V", "mqttv311", "-q", "1", "-t", f"$queue/{queue}"]
-    # Nobody reads what it prints: its pipe is full before the last line, and it hangs.
+    command = ["mosquitto_sub", "-h", broker_process.mqtt.host, "-p", str(broker_process.mqtt.port), "-V", "mqttv311", "-q", "1", "-t", f"$queue/{queue}"]
+    # Nobody reads its output: its pipe is full before the last line, and it blocks.
     with subprocess.Popen(command, stdout=subprocess.PIPE) as killed:
         eventually(lambda: operations.group(queue)["leased"] > 0 and operations.group(queue)["acked"] > 0, "it works")
         killed.kill()
@@ -50,8 +50,8 @@ def test_what_a_killed_worker_had_comes_to_the_next(mosquitto, doors, operations
     assert got == lines[-left:], "what it had not acknowledged, in order"
 
 
-def test_tools_compete(doors, operations, queue):
-    command = ["stdbuf", "-oL", "mosquitto_sub", "-h", doors.mqtt.host, "-p", str(doors.mqtt.port), "-V", "mqttv311", "-q", "1"]
+def test_mosquitto_subscribers_compete(broker_process, operations, queue):
+    command = ["stdbuf", "-oL", "mosquitto_sub", "-h", broker_process.mqtt.host, "-p", str(broker_process.mqtt.port), "-V", "mqttv311", "-q", "1"]
     workers = [subprocess.Popen([*command, "-t", f"$share/g/$queue/{queue}"], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     try:
         eventually(lambda: any(group["name"] == "g" and group["waiting"] == 2 for group in operations.info(queue)["groups"]),
@@ -66,7 +66,7 @@ def test_tools_compete(doors, operations, queue):
     assert sorted(int(line) for lines in printed for line in lines) == list(range(40))
 
 
-def test_who_is_refused_hears_of_it(mosquitto, operations, make_queue):
+def test_senders_get_refusals(mosquitto, operations, make_queue):
     queue = make_queue(length_max=1)
     mosquitto("pub", "-t", f"$queue/{queue}", "-m", "x")
     mosquitto("pub", "-t", f"$queue/{queue}", "-m", "y", fails=True)

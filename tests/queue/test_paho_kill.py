@@ -1,4 +1,4 @@
-"""paho-mqtt: workers and the broker are killed in the middle; nothing confirmed is lost, nothing settled comes back."""
+"""paho-mqtt: workers and the broker are killed; no confirmed message is lost, no settled one returns."""
 
 import subprocess
 import sys
@@ -11,16 +11,16 @@ import pytest
 
 from kills import KILLS, SETTLE_S, TIMEOUT_S, kill_under
 from operations import Operations, eventually
-from worker import Worker, count, texts, told
+from worker import Worker, count, texts, user_properties
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
 
-def test_what_a_killed_worker_had_goes_to_others(doors, operations, unique, queue):
+def test_messages_of_a_killed_worker_go_to_others(broker_process, operations, unique, queue):
     operations.send(queue, *(f"{number}" for number in range(10)))
     script = Path(__file__).with_name("lone_worker.py")
-    lone = [sys.executable, script, doors.mqtt.host, f"{doors.mqtt.port}", queue, "10"]
-    with subprocess.Popen(lone, stdout=subprocess.PIPE, text=True) as killed, Worker(doors.mqtt, f"{unique}other") as other:
+    lone = [sys.executable, script, broker_process.mqtt.host, f"{broker_process.mqtt.port}", queue, "10"]
+    with subprocess.Popen(lone, stdout=subprocess.PIPE, text=True) as killed, Worker(broker_process.mqtt, f"{unique}other") as other:
         try:
             assert [killed.stdout.readline().strip() for _ in range(10)] == [f"{number}" for number in range(10)]
             other.work_on(queue)
@@ -38,10 +38,10 @@ def test_what_a_killed_worker_had_goes_to_others(doors, operations, unique, queu
 
 
 class Client:
-    """A paho client that connects again whenever its broker is back, until it is told to stop."""
+    """A paho client that reconnects whenever its broker is back, until it is stopped."""
 
-    def __init__(self, doors, name):
-        self._doors, self._name = doors, name
+    def __init__(self, broker_process, name):
+        self._broker_process, self._name = broker_process, name
         self._is_over = threading.Event()
         self._lives = 0
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -50,18 +50,18 @@ class Client:
     def _run(self):
         while not self._is_over.is_set():
             self._lives += 1
-            worker = Worker(self._doors.mqtt, f"{self._name}-{self._lives}", keepalive=10)
+            worker = Worker(self._broker_process.mqtt, f"{self._name}-{self._lives}", keepalive=10)
             try:
                 worker.connect()
             except OSError:
-                # It is not back yet, or has gone again.
+                # The broker is not back yet, or was killed again.
                 worker.paho.loop_stop()
                 self._is_over.wait(0.01)
                 continue
             try:
                 self.live(worker)
             except AssertionError:
-                # paho knows that a connection is lost before it says so.
+                # paho notices a lost connection before it calls back.
                 eventually(lambda: not worker.disconnected.empty(), "nothing but the end of the broker interrupts it")
             finally:
                 worker.paho.loop_stop()
@@ -78,11 +78,11 @@ class Client:
 class Sender(Client):
     """Sends numbers one after the other, each until it is confirmed."""
 
-    def __init__(self, doors, name, queue):
+    def __init__(self, broker_process, name, queue):
         self._queue = queue
         self.confirmed = []
         self.sent = 0
-        super().__init__(doors, name)
+        super().__init__(broker_process, name)
 
     def live(self, worker):
         while self.is_on(worker):
@@ -93,16 +93,16 @@ class Sender(Client):
             if info.is_published():
                 assert worker._answers.pop(info.mid) == 0
                 self.confirmed.append(text)
-                # What is not confirmed is sent again by the next life, and may be there twice.
+                # The next connection sends unconfirmed messages again, so they may exist twice.
                 self.sent += 1
 
 
-class Labourer(Client):
-    """Fails each message once, if it has an even number, and acknowledges it then."""
+class Consumer(Client):
+    """Fails each message with an even number once, and then acknowledges it."""
 
-    def __init__(self, doors, name, queue, book):
-        self._queue, self._book = queue, book
-        super().__init__(doors, name)
+    def __init__(self, broker_process, name, queue, record):
+        self._queue, self._record = queue, record
+        super().__init__(broker_process, name)
 
     def live(self, worker):
         worker.work_on(self._queue)
@@ -111,11 +111,11 @@ class Labourer(Client):
                 message = worker.messages.get(timeout=0.05)
             except Empty:
                 continue
-            self._book.came(worker, message)
+            self._record.came(worker, message)
 
 
-class Book:
-    """What has come, how often, and what has been acknowledged."""
+class Record:
+    """Received messages with their counts, and acknowledged ones."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -125,7 +125,7 @@ class Book:
     def came(self, worker, message):
         text, number = message.payload.decode(), count(message)
         with self._lock:
-            self.counts.setdefault(int(told(message)["offset"]), []).append(number)
+            self.counts.setdefault(int(user_properties(message)["offset"]), []).append(number)
         if number == 1 and text.endswith("0"):
             worker.fail(message, delay_ms=20)
         else:
@@ -134,38 +134,38 @@ class Book:
                 self.acknowledged.add(text)
 
 
-def test_the_broker_is_killed_under_its_workers(own_doors, unique):
-    with Operations(own_doors.url) as operations:
-        # A lost connection is a delivery that came to nothing: each kill is one.
+def test_the_broker_is_killed_under_its_workers(own_broker_process, unique):
+    with Operations(own_broker_process.url) as operations:
+        # A lost connection is a failed delivery: each kill adds one.
         operations.create(unique, max_deliveries=0, backoff_jitter_percent=0)
-    book = Book()
-    senders = [Sender(own_doors, f"{unique}s{number}", unique) for number in range(2)]
-    labourers = [Labourer(own_doors, f"{unique}w{number}", unique, book) for number in range(3)]
-    confirmed = kill_under(own_doors, senders)
-    with Operations(own_doors.url) as operations:
+    record = Record()
+    senders = [Sender(own_broker_process, f"{unique}s{number}", unique) for number in range(2)]
+    consumers = [Consumer(own_broker_process, f"{unique}w{number}", unique, record) for number in range(3)]
+    confirmed = kill_under(own_broker_process, senders)
+    with Operations(own_broker_process.url) as operations:
         eventually(lambda: operations.info(unique)["messages"] == 0, "all is settled", SETTLE_S)
         info = operations.info(unique)
         assert info["groups"][0]["dead"] == 0
-        for labourer in labourers:
-            labourer.stop()
-        assert confirmed <= book.acknowledged, "lost"
-        # A count is written before its delivery leaves, so that no end of the process forgets one: no two deliveries of a
-        # message have the same number.
-        for offset, counts in book.counts.items():
+        for consumer in consumers:
+            consumer.stop()
+        assert confirmed <= record.acknowledged, "lost"
+        # A delivery is counted before it is sent, so a kill never loses a count: no two deliveries of a
+        # message have the same count.
+        for offset, counts in record.counts.items():
             assert len(counts) == len(set(counts)), f"{offset}: {counts}"
-        # A sender that was not told sends a second message with the same text.
-        assert len(book.counts) - len(book.acknowledged) <= KILLS * len(senders)
-    # What was settled stays settled: an end by SIGKILL, and nobody gets anything.
-    own_doors.kill()
-    own_doors.start()
-    with Operations(own_doors.url) as operations:
+        # A sender without a confirmation sends a second message with the same text.
+        assert len(record.counts) - len(record.acknowledged) <= KILLS * len(senders)
+    # Settled messages stay settled: nothing is delivered after another SIGKILL.
+    own_broker_process.kill()
+    own_broker_process.start()
+    with Operations(own_broker_process.url) as operations:
         assert operations.info(unique)["messages"] == 0
         assert operations.receive(unique, wait_ms=0) == []
-    own_doors.stop()
+    own_broker_process.stop()
 
 
-def test_delays_counts_and_settlements_survive(own_doors, unique):
-    with Operations(own_doors.url) as operations, Worker(own_doors.mqtt, unique) as worker:
+def test_delays_counts_and_settlements_survive(own_broker_process, unique):
+    with Operations(own_broker_process.url) as operations, Worker(own_broker_process.mqtt, unique) as worker:
         operations.create(unique, backoff_ms=60_000, backoff_jitter_percent=0)
         for text, asked in (("done", {}), ("failed", {}), ("held", {}), ("late", {"delay_ms": 60_000}),
                             ("once", {"dedup_id": "a"}), ("broken", {})):
@@ -177,9 +177,9 @@ def test_delays_counts_and_settlements_survive(own_doors, unique):
         worker.reject(taken[b"broken"])
         operations.receive(f"{unique}.dead", lease_ms=60_000)
         eventually(lambda: operations.group(unique)["delayed"] == 2 and operations.info(unique)["messages"] == 4, "all is settled")
-        own_doors.kill()
-    own_doors.start()
-    with Operations(own_doors.url) as operations, Worker(own_doors.mqtt, unique) as worker:
+        own_broker_process.kill()
+    own_broker_process.start()
+    with Operations(own_broker_process.url) as operations, Worker(own_broker_process.mqtt, unique) as worker:
         states = {message["body"]: (message["state"], message["delivery_count"]) for message in operations.peek(unique)}
         assert states == {"failed": ("delayed", 1), "held": ("ready", 1), "late": ("delayed", 0), "once": ("ready", 1)}
         assert worker.send(unique, "twice", dedup_id="a") == 0
@@ -187,4 +187,4 @@ def test_delays_counts_and_settlements_survive(own_doors, unique):
         assert sorted((text, count(message)) for text, message in zip(texts(again), again)) == [("held", 2), ("once", 2)]
         (letter,) = operations.receive(f"{unique}.dead")
         assert (letter["body"], letter["delivery_count"]) == ("broken", 2)
-    own_doors.stop()
+    own_broker_process.stop()

@@ -1,4 +1,4 @@
-"""paho-mqtt workers: who gets what, what a PUBACK says, what comes back, and when."""
+"""paho-mqtt workers: distribution, PUBACK reason codes, redelivery."""
 
 import time
 
@@ -6,18 +6,18 @@ import pytest
 
 from operations import eventually
 from peer import V5, V311, VERSION_NAMES, let_pass
-from worker import FAILED, MALFORMED, REJECTED_AS_SUCH, Worker, count, texts, told
+from worker import FAILED, MALFORMED, REJECTED_AS_SUCH, Worker, count, texts, user_properties
 
 each_version = pytest.mark.parametrize("version", [V311, V5], ids=VERSION_NAMES.get)
 
 
 @pytest.fixture
-def worker(doors, unique):
+def worker(broker_process, unique):
     """Connects a worker for one test: `worker(version=…)`."""
     made = []
 
     def make(version=V5, **more):
-        client = Worker(doors.mqtt, f"{unique}w{len(made)}", version, **more).connect()
+        client = Worker(broker_process.mqtt, f"{unique}w{len(made)}", version, **more).connect()
         made.append(client)
         return client
 
@@ -27,7 +27,7 @@ def worker(doors, unique):
 
 
 @each_version
-def test_what_is_acknowledged_is_done(worker, operations, queue, version):
+def test_an_acknowledged_message_is_settled(worker, operations, queue, version):
     client = worker(version).work_on(queue)
     for number in range(20):
         client.publish(f"$queue/{queue}", f"{number}", qos=1)
@@ -42,22 +42,22 @@ def test_what_is_acknowledged_is_done(worker, operations, queue, version):
     assert (group["delivered"], group["redelivered"], group["acked"]) == (20, 0, 20)
 
 
-def test_a_failure_brings_a_message_back_after_the_backoff_of_its_queue(worker, make_queue):
+def test_a_failed_message_returns_after_the_backoff(worker, make_queue):
     queue = make_queue(backoff_ms=150, backoff_jitter_percent=0)
     client = worker().work_on(queue)
     assert client.send(queue, "x") == 0
     message = client.next()
-    first = told(message)["first-delivered-at"]
+    first = user_properties(message)["first-delivered-at"]
     for number, wait_s in enumerate((0.15, 0.3), 2):
         began = time.monotonic()
         client.fail(message)
         message = client.next()
         assert time.monotonic() - began >= wait_s
-        assert (count(message), message.dup, told(message)["first-delivered-at"]) == (number, False, first)
+        assert (count(message), message.dup, user_properties(message)["first-delivered-at"]) == (number, False, first)
     client.ack(message)
 
 
-def test_a_failure_may_say_when_to_try_again(worker, queue):
+def test_a_failure_can_set_its_delay(worker, queue):
     client = worker().work_on(queue)
     client.send(queue, "x")
     began = time.monotonic()
@@ -78,8 +78,8 @@ def test_every_other_error_is_a_failure(worker, make_queue, code):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_failures_come_again_with_one_worker_and_with_more(worker, operations, make_queue, workers):
-    """Each message fails twice, whoever has it."""
+def test_failures_are_redelivered_to_one_worker_and_to_several(worker, operations, make_queue, workers):
+    """Each message fails twice, at any worker."""
     queue = make_queue(backoff_ms=10)
     clients = [worker().work_on(queue) for _ in range(workers)]
     operations.send(queue, *(f"{number}" for number in range(30)))
@@ -103,22 +103,22 @@ def test_failures_come_again_with_one_worker_and_with_more(worker, operations, m
 
 
 @pytest.mark.parametrize("code", [MALFORMED, REJECTED_AS_SUCH])
-def test_what_is_rejected_becomes_a_dead_letter(worker, operations, queue, code):
+def test_a_rejected_message_becomes_a_dead_letter(worker, operations, queue, code):
     client = worker().work_on(queue)
-    # It waits before there are any, and so makes their queue.
+    # It subscribes first, which creates the queue.
     undertaker = worker().work_on(f"{queue}.dead")
     before_ms = int(time.time() * 1000)
     client.send(queue, "broken", key="k", site="north")
     client.reject(client.next(), code)
     letter = undertaker.next()
     assert letter.payload == b"broken"
-    properties = told(letter)
+    properties = user_properties(letter)
     known = {"queue": f"{queue}.dead", "dead-letter-reason": "rejected", "dead-letter-queue": queue, "key": "k",
              "dead-letter-group": "default", "dead-letter-offset": "0", "dead-letter-count": "1", "site": "north"}
     assert {name: properties[name] for name in known} == known
     assert before_ms <= int(properties["dead-letter-time"]) <= time.time() * 1000 + 1
     operations.empty(queue)
-    # Dead letters may be tried as often as one likes.
+    # A dead-letter queue has no limit of deliveries.
     for number in range(2, 9):
         undertaker.fail(letter, delay_ms=0)
         letter = undertaker.next()
@@ -127,7 +127,7 @@ def test_what_is_rejected_becomes_a_dead_letter(worker, operations, queue, code)
     operations.empty(f"{queue}.dead")
 
 
-def test_what_fails_too_often_becomes_a_dead_letter(worker, make_queue):
+def test_too_many_failures_make_a_dead_letter(worker, make_queue):
     queue = make_queue(backoff_ms=0, max_deliveries=3)
     client = worker().work_on(queue)
     client.send(queue, "x")
@@ -136,17 +136,17 @@ def test_what_fails_too_often_becomes_a_dead_letter(worker, make_queue):
         assert count(message) == number
         client.fail(message)
     letter = worker().work_on(f"{queue}.dead").next()
-    assert (told(letter)["dead-letter-reason"], told(letter)["dead-letter-count"]) == ("max-deliveries", "3")
+    assert (user_properties(letter)["dead-letter-reason"], user_properties(letter)["dead-letter-count"]) == ("max-deliveries", "3")
 
 
-def test_dead_letters_go_where_the_queue_says_or_nowhere(worker, operations, make_queue):
+def test_dead_letters_go_to_the_configured_queue_or_nowhere(worker, operations, make_queue):
     morgue = make_queue()
     queue, quiet = make_queue(dead_letter_queue=morgue), make_queue(dead_letters=False)
     client = worker().work_on(queue).work_on(quiet)
     for name in (queue, quiet):
         client.send(name, "x")
         client.reject(client.next())
-    assert told(worker().work_on(morgue).next())["dead-letter-queue"] == queue
+    assert user_properties(worker().work_on(morgue).next())["dead-letter-queue"] == queue
     operations.empty(quiet)
     names = [each["name"] for each in operations.done("GET", "/v1/queues")["queues"]]
     assert not {f"{queue}.dead", f"{quiet}.dead"} & set(names)
@@ -165,7 +165,7 @@ def test_workers_compete_and_groups_do_not(worker, operations, queue):
             for client in group:
                 while not client.messages.empty():
                     message = client.messages.get()
-                    assert told(message)["group"] == ("audit" if group is auditors else "default")
+                    assert user_properties(message)["group"] == ("audit" if group is auditors else "default")
                     got[client].append(message.payload.decode())
                     client.ack(message)
             return sum(map(len, got.values())) == 60
@@ -176,7 +176,7 @@ def test_workers_compete_and_groups_do_not(worker, operations, queue):
     operations.empty(queue)
 
 
-def test_a_delivery_says_what_the_queue_knows(worker, queue):
+def test_a_delivery_carries_the_queues_properties(worker, queue):
     client = worker()
     assert client.subscribe(f"$queue/{queue}", qos=2, identifier=77) == 1, "at QoS 1, whatever is asked for"
     before_ms = int(time.time() * 1000)
@@ -184,7 +184,7 @@ def test_a_delivery_says_what_the_queue_knows(worker, queue):
              "PayloadFormatIndicator": 1, "MessageExpiryInterval": 100}
     assert client.send(queue, "x", key="press/7", properties=extra, site="north") == 0
     message = client.next()
-    properties = told(message)
+    properties = user_properties(message)
     known = {"queue": queue, "group": "default", "offset": "0", "delivery-count": "1", "key": "press/7", "site": "north"}
     assert {name: properties[name] for name in known} == known
     assert before_ms <= int(properties["enqueued-at"]) <= int(properties["first-delivered-at"])
@@ -194,12 +194,12 @@ def test_a_delivery_says_what_the_queue_knows(worker, queue):
     assert 98 <= sent.MessageExpiryInterval <= 100
 
 
-def test_a_lease_that_ends_brings_a_message_to_somebody_else(worker, operations, make_queue):
+def test_an_expired_lease_redelivers_to_another_worker(worker, operations, make_queue):
     queue = make_queue(lease_ms=1000)
     slow = worker().work_on(queue)
     slow.send(queue, "x")
     late = slow.next()
-    # It is alive, and has nothing to say.
+    # It is alive and silent.
     slow.unsubscribe(f"$queue/{queue}")
     other = worker().work_on(queue)
     message = other.next()
@@ -211,7 +211,7 @@ def test_a_lease_that_ends_brings_a_message_to_somebody_else(worker, operations,
     operations.empty(queue)
 
 
-def test_the_only_worker_gets_again_what_it_has_slept_over(worker, make_queue):
+def test_the_only_worker_gets_messages_with_expired_leases_again(worker, make_queue):
     queue = make_queue(lease_ms=200)
     client = worker().work_on(queue)
     client.send(queue, "x")
@@ -230,7 +230,7 @@ def test_a_lost_connection_brings_messages_back_at_once(worker, queue, version):
     assert {count(message) for message in got} == {2}
 
 
-def test_who_unsubscribes_gets_no_more_and_may_still_acknowledge(worker, operations, queue):
+def test_an_unsubscribed_worker_gets_no_more_and_can_still_acknowledge(worker, operations, queue):
     client = worker().work_on(queue)
     client.send(queue, "x")
     message = client.next()
@@ -242,7 +242,7 @@ def test_who_unsubscribes_gets_no_more_and_may_still_acknowledge(worker, operati
     assert client.messages.empty()
 
 
-def test_a_receive_maximum_is_heeded(worker, operations, queue, unique):
+def test_a_receive_maximum_is_respected(worker, operations, queue, unique):
     client = worker(connect={"ReceiveMaximum": 3})
     client.work_on(queue).subscribe(unique, qos=0)
     numbers = [f"{number}" for number in range(10)]
@@ -258,7 +258,7 @@ def test_a_receive_maximum_is_heeded(worker, operations, queue, unique):
 
 
 @each_version
-def test_what_cannot_be_worked_on_is_refused(worker, queue, version):
+def test_invalid_subscriptions_are_refused(worker, queue, version):
     client = worker(version)
     refused = [0x83, 0x8F] if version == V5 else [0x80, 0x80]
     assert client.subscribe(f"$queue/{queue}", qos=0) == refused[0], "QoS 0 could settle nothing"
@@ -266,8 +266,8 @@ def test_what_cannot_be_worked_on_is_refused(worker, queue, version):
         assert client.subscribe(subscription, qos=1) == refused[1], subscription
 
 
-def test_a_queue_is_nobody_elses(worker, queue):
-    """What goes into a queue goes to no ordinary subscription, and is not retained."""
+def test_queue_messages_reach_no_other_subscribers(worker, queue):
+    """Queue messages go to no ordinary subscription, and are not retained."""
     bystander = worker()
     bystander.subscribe("#", qos=1)
     client = worker().work_on(queue)
@@ -277,13 +277,13 @@ def test_a_queue_is_nobody_elses(worker, queue):
     assert bystander.receive_until(b"end") == []
 
 
-def test_a_session_that_lasts_works_on_when_it_is_back(worker, doors, unique, queue):
+def test_a_persistent_session_resumes_its_queue_subscription(worker, broker_process, unique, queue):
     lasting = {"clean": False, "session_expiry": 100}
-    with Worker(doors.mqtt, f"{unique}lasting", **lasting) as first:
+    with Worker(broker_process.mqtt, f"{unique}lasting", **lasting) as first:
         first.work_on(queue).send(queue, "x")
         assert count(first.next()) == 1
         first.cut()
-    with Worker(doors.mqtt, f"{unique}lasting", **lasting) as again:
+    with Worker(broker_process.mqtt, f"{unique}lasting", **lasting) as again:
         assert again.session_present
         message = again.next()
         assert (message.payload, count(message), message.dup) == (b"x", 2, False)
@@ -292,7 +292,7 @@ def test_a_session_that_lasts_works_on_when_it_is_back(worker, doors, unique, qu
 
 
 def test_a_worker_that_waits_gets_a_message_at_once(worker, queue):
-    """No polling: a message is with its worker as soon as it is on disk."""
+    """No polling: a message reaches its worker as soon as it is on disk."""
     client = worker().work_on(queue)
     let_pass(0.2)
     waits = []

@@ -1,7 +1,7 @@
 """A paho client that works on queues.
 
-paho's API acknowledges, and has no way to refuse: `Worker.answer` puts a PUBACK with a reason code together from paho's
-own parts, and hands it to the layer below.
+paho's API only acknowledges with success: `Worker.answer` builds a PUBACK with a reason code from paho's own parts and
+passes it to the layer below.
 """
 
 import struct
@@ -19,8 +19,8 @@ FAILED, REJECTED_AS_SUCH, MALFORMED = 0x80, 0x83, 0x99
 class Worker(Peer):
     """A client that settles each message by hand; a context manager like any other peer."""
 
-    def __init__(self, door, client_id, version=V5, **more):
-        super().__init__(door, client_id, version, manual_ack=True, **more)
+    def __init__(self, listener, client_id, version=V5, **more):
+        super().__init__(listener, client_id, version, manual_ack=True, **more)
         self._answers = {}
         self.paho.on_publish = lambda _c, _u, mid, reason, _p: self._answers.__setitem__(mid, reason.value)
 
@@ -55,22 +55,22 @@ class Worker(Peer):
         assert self.paho._packet_queue(PacketTypes.PUBACK << 4, bytes(packet + body), message.mid, 1) == paho.MQTT_ERR_SUCCESS
 
     def fail(self, message, **user):
-        """Says that a message could not be worked on: it is to come again."""
+        """Fails a message: it is redelivered."""
         self.answer(message, FAILED, **user)
 
     def reject(self, message, code=MALFORMED):
-        """Says that a message is not worth another try."""
+        """Rejects a message: it becomes a dead letter."""
         self.answer(message, code)
 
 
-def told(message) -> dict:
-    """The user properties of a message; the first of a name counts, since those of the queue come first."""
+def user_properties(message) -> dict:
+    """The user properties of a message; the first of a name counts, because those of the queue come first."""
     return dict(reversed(message.properties.UserProperty))
 
 
 def count(message) -> int:
-    """The how manieth delivery this is."""
-    return int(told(message)["delivery-count"])
+    """The delivery attempt, starting at 1."""
+    return int(user_properties(message)["delivery-count"])
 
 
 def texts(messages) -> list[str]:

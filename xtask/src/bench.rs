@@ -1,17 +1,17 @@
-//! `cargo xtask bench`, `bench-kafka` and `bench-queue`: the broker and its peers side by side, in one run on one machine.
+//! `cargo xtask bench`, `bench-kafka` and `bench-queue`: compares the broker with its peers, in one run on one machine.
 //!
-//! Each row is a load of `mainstem bench mqtt`, `kafka` or `queue`, put on each broker in turn, a fresh process each time, and
-//! that for so many rounds (A B C A B C): what the machine does meanwhile hits all of them alike. What counts are the
-//! ratios of medians. Nothing fails because a number is bad; only what could not be run is an error.
+//! Each row is a load of `mainstem bench mqtt`, `kafka` or `queue`. Every round runs it on each broker in turn, with a
+//! new process each time (A B C A B C), so that disturbances of the machine affect all brokers alike. Results are
+//! ratios of medians. A missed target is not an error; only a run that could not complete is.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `rows`, `kafka_rows`, `queue_rows` | what is measured, and the targets |
-//! | `metric` | one number of a report: its name, where it stands, how it is printed |
+//! | `rows`, `kafka_rows`, `queue_rows` | the rows and their targets |
+//! | `metric` | one number of a report: its name, JSON path and format |
 //! | `brokers`, `rabbit` | the brokers: where their binaries are, how they are started |
-//! | `server`, `ready` | one running broker; whether a Kafka broker answers |
-//! | `table` | medians, ratios and verdicts as text |
-//! | `machine` | what it ran on |
+//! | `server`, `ready` | one running broker; readiness of a Kafka broker |
+//! | `table` | medians, ratios and targets as text |
+//! | `machine` | description of the machine |
 
 mod brokers;
 mod kafka_rows;
@@ -41,30 +41,30 @@ use table::Sample;
 pub(crate) use brokers::install;
 pub(crate) use table::median;
 
-/// Rows that are measured alike.
+/// Rows with a common load generator and set of peers.
 #[derive(Debug)]
 pub(crate) struct Suite {
     rows: &'static [Row],
     peers: &'static [&'static str],
-    /// The command that puts the load on a broker, in front of what the row says.
+    /// Arguments of the load generator that precede those of the row.
     generator: &'static [&'static str],
-    /// Seconds of load before the measured part, where the row does not say.
+    /// Default length of the warm-up, in seconds.
     warmup_s: u32,
-    /// Measured seconds, where neither the caller nor the row says.
+    /// Default length of the measured part, in seconds.
     seconds: u32,
 }
 
-/// The MQTT door.
+/// MQTT.
 pub(crate) const MQTT: Suite = Suite {
     rows: &ROWS,
     peers: &brokers::PEERS,
     generator: &["bench", "mqtt", "--version", "4"],
-    // Queues and windows are full by then.
+    // Long enough to fill queues and windows.
     warmup_s: 2,
     seconds: 8,
 };
 
-/// The Kafka door.
+/// The Kafka protocol.
 pub(crate) const KAFKA: Suite = Suite {
     rows: &KAFKA_ROWS,
     peers: &brokers::KAFKA,
@@ -82,14 +82,14 @@ pub(crate) const QUEUE: Suite = Suite {
     seconds: 5,
 };
 
-/// What to measure and how long.
+/// Parsed command line.
 #[derive(Debug)]
 struct Plan {
     suite: &'static Suite,
     rows: Vec<&'static Row>,
     rounds: u32,
     seconds: u32,
-    /// Names of the peers to measure; all that are there if none is named.
+    /// Names of the peers to measure; empty for all available peers.
     peers: Vec<String>,
 }
 
@@ -107,7 +107,7 @@ impl Plan {
             }
         }
         if let Some(unknown) = plan.peers.iter().find(|peer| !suite.peers.contains(&peer.as_str())) {
-            return Err(format!("no peer is called `{unknown}`; there are {}", suite.peers.join(", ")));
+            return Err(format!("unknown peer `{unknown}`; available: {}", suite.peers.join(", ")));
         }
         if plan.rows.is_empty() {
             plan.rows = suite.rows.iter().collect();
@@ -116,49 +116,49 @@ impl Plan {
     }
 }
 
-/// A whole number above zero, as the value of an option.
+/// Parses a positive integer as the value of an option.
 ///
 /// # Errors
-/// If it is none.
+/// If it is not one.
 pub(crate) fn positive(option: &str, value: &str) -> Outcome<u32> {
     match value.parse() {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err(format!("{option} takes a whole number above zero, not `{value}`")),
+        _ => Err(format!("{option} takes a positive integer, not `{value}`")),
     }
 }
 
 fn row_named(suite: &'static Suite, name: &str) -> Outcome<&'static Row> {
     suite.rows.iter().find(|row| row.name == name).ok_or_else(|| {
         let names: Vec<&str> = suite.rows.iter().map(|row| row.name).collect();
-        format!("no row is called `{name}`; there are {}", names.join(", "))
+        format!("unknown row `{name}`; available: {}", names.join(", "))
     })
 }
 
-/// Measures, printing a line per run, a table per row, and where the raw reports are kept.
+/// Runs the benchmark. Prints a line per run, a table per row, and the paths of the raw reports.
 ///
 /// # Errors
-/// If a broker or the generator could not run; what could is measured and printed all the same.
+/// If a run failed. The other runs are still measured and printed.
 pub(crate) fn run(root: &Path, suite: &'static Suite, arguments: &[&str]) -> Outcome {
     let plan = Plan::parse(suite, arguments)?;
     let mut run = Run::prepare(root, &plan)?;
     let header = run.header(&plan);
-    run.say(&header)?;
+    run.print(&header)?;
     for row in &plan.rows {
         let samples = run.row(row, &plan)?;
-        run.say(&table::render(row, &run.names(row), &samples))?;
+        run.print(&table::render(row, &run.names(row), &samples))?;
     }
     println!("\nraw reports: {}\ntables: {}", run.raw_path.display(), run.text_path.display());
     if run.failures.is_empty() {
         Ok(())
     } else {
-        Err(format!("\nbench: these could not run:\n  {}", run.failures.join("\n  ")))
+        Err(format!("\nbench: failed runs:\n  {}", run.failures.join("\n  ")))
     }
 }
 
-/// Everything that lasts as long as the run.
+/// State of a run.
 struct Run {
     root: PathBuf,
-    /// The generator: a copy, so that a build meanwhile changes nothing.
+    /// A copy of the binary, so that a concurrent build does not affect the run.
     generator: PathBuf,
     brokers: Vec<Broker>,
     scratch: PathBuf,
@@ -203,7 +203,7 @@ impl Run {
     fn header(&self, plan: &Plan) -> String {
         let versions = self.brokers.iter().map(|broker| format!("{} ({})", broker.name, broker.version));
         let missing = plan.suite.peers.iter().filter(|peer| self.is_missing(peer, plan));
-        let missing = missing.map(|peer| format!("missing  {peer}: {}", brokers::how_to_get(peer)));
+        let missing = missing.map(|peer| format!("missing  {peer}: {}", brokers::install_hint(peer)));
         let mut lines = vec![
             format!("machine  {}", self.machine),
             format!("commit   {}", self.commit),
@@ -221,35 +221,35 @@ impl Run {
         plan.peers.is_empty() && !self.brokers.iter().any(|broker| broker.name == peer)
     }
 
-    /// Prints, and keeps what it prints.
-    fn say(&mut self, text: &str) -> Outcome {
+    /// Prints `text`, and appends it to the text file.
+    fn print(&mut self, text: &str) -> Outcome {
         println!("{text}");
         writeln!(self.text, "{text}").map_err(|error| at(&self.text_path, &error))
     }
 
-    /// The brokers that take part in a row.
+    /// Names of the brokers that a row measures.
     fn names(&self, row: &Row) -> Vec<&'static str> {
-        self.brokers.iter().map(|broker| broker.name).filter(|name| row.takes(name)).collect()
+        self.brokers.iter().map(|broker| broker.name).filter(|name| row.includes(name)).collect()
     }
 
-    /// All rounds of one row, the brokers taking turns within each.
+    /// Runs all rounds of one row, each with all brokers in turn.
     fn row(&mut self, row: &Row, plan: &Plan) -> Outcome<Vec<Sample>> {
         let mut samples = Vec::new();
         println!("\n== {}", row.name);
         for round in 1..=plan.rounds {
             for index in 0..self.brokers.len() {
                 let name = self.brokers[index].name;
-                if !row.takes(name) {
+                if !row.includes(name) {
                     continue;
                 }
                 match self.measure(row, &self.brokers[index], plan) {
                     Ok(report) => {
-                        println!("   round {round} {name}: {}", table::in_a_line(row, &report));
-                        self.keep(row, name, round, &report)?;
+                        println!("   round {round} {name}: {}", table::one_line(row, &report));
+                        self.record(row, name, round, &report)?;
                         samples.push(Sample { broker: name, report });
                     }
                     Err(why) => {
-                        println!("   round {round} {name}: could not run: {why}");
+                        println!("   round {round} {name}: failed: {why}");
                         self.failures.push(format!("{}, round {round}, {name}: {why}", row.name));
                     }
                 }
@@ -258,27 +258,27 @@ impl Run {
         Ok(samples)
     }
 
-    /// Starts the broker, puts the load on it, stops it; in between it may be started anew. Takes away its files.
+    /// Starts the broker, runs the load, restarts the broker if the row requires it, stops it, and removes its files.
     fn measure(&self, row: &Row, broker: &Broker, plan: &Plan) -> Outcome<Value> {
-        let (mut server, ready) = broker.start(&self.root, &self.scratch, row.ground)?;
-        if let Some(first) = broker.exercise() {
-            self.load(first, &server, &[], plan)?;
+        let (mut server, ready) = broker.start(&self.root, &self.scratch, row.category)?;
+        if let Some(warm_up) = broker.warm_up_load() {
+            self.load(warm_up, &server, &[], plan)?;
         }
-        let dialect = broker.dialect(row.ground, server.port);
-        let mut report = self.load(row.load, &server, &dialect, plan)?;
+        let protocol = broker.protocol_arguments(row.category, server.port);
+        let mut report = self.load(row.load, &server, &protocol, plan)?;
         report["ready_s"] = json!(ready.as_secs_f64());
-        if let Some(then) = &row.then {
+        if let Some(restart) = &row.restart {
             let port = server.port;
-            server.end(then.end)?;
-            let data = bytes_below(&broker.directory(&self.scratch));
-            let (again, took) = broker.start_again(&self.root, &self.scratch, row.ground, port)?;
-            server = again;
+            server.end(restart.end)?;
+            let data = directory_bytes(&broker.directory(&self.scratch));
+            let (restarted, took) = broker.restart(&self.root, &self.scratch, row.category, port)?;
+            server = restarted;
             report["restart"] = json!({
                 "seconds": took.as_secs_f64(),
                 "rss_mib": server.resident_mib()?,
                 "data_mib": data >> 20,
             });
-            merge(&mut report, self.load(then.load, &server, &dialect, plan)?);
+            merge(&mut report, self.load(restart.load, &server, &protocol, plan)?);
         }
         server.stop()?;
         let directory = broker.directory(&self.scratch);
@@ -286,9 +286,9 @@ impl Run {
         Ok(report)
     }
 
-    fn load(&self, load: &[&str], server: &Server, dialect: &[String], plan: &Plan) -> Outcome<Value> {
+    fn load(&self, load: &[&str], server: &Server, protocol: &[String], plan: &Plan) -> Outcome<Value> {
         let mut command = Command::new(&self.generator);
-        command.args(plan.suite.generator).args(load).args(dialect).arg("--json").stdin(Stdio::null());
+        command.args(plan.suite.generator).args(load).args(protocol).arg("--json").stdin(Stdio::null());
         command.args(["--port", &server.port.to_string(), "--broker-pid", &server.pid().to_string()]);
         for (option, seconds) in [("--duration", plan.seconds), ("--warmup", plan.suite.warmup_s)] {
             if !load.contains(&option) {
@@ -297,15 +297,15 @@ impl Run {
         }
         let output = command.output().map_err(|error| at(&self.generator, &error))?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let last = said.trim_end().lines().last().unwrap_or("it said nothing");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let last = stderr.trim_end().lines().last().unwrap_or("no error message");
             return Err(last.to_owned());
         }
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("the report cannot be read: {error}"))
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("cannot parse the report: {error}"))
     }
 
-    /// Adds a run to the raw reports.
-    fn keep(&mut self, row: &Row, broker: &str, round: u32, report: &Value) -> Outcome {
+    /// Appends a report to the raw reports.
+    fn record(&mut self, row: &Row, broker: &str, round: u32, report: &Value) -> Outcome {
         let line = json!({
             "row": row.name,
             "broker": broker,
@@ -326,7 +326,7 @@ impl Drop for Run {
     }
 }
 
-/// Lays a second report over the first: what it does not know stays as it was.
+/// Merges a second report into the first. Null values do not overwrite.
 fn merge(report: &mut Value, second: Value) {
     match (report, second) {
         (Value::Object(report), Value::Object(second)) => {
@@ -339,21 +339,21 @@ fn merge(report: &mut Value, second: Value) {
     }
 }
 
-/// Bytes of all files below a directory. One may go while it is looked at.
-pub(crate) fn bytes_below(directory: &Path) -> u64 {
+/// Total size of all files under a directory. Files that disappear during the scan count as 0.
+pub(crate) fn directory_bytes(directory: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else { return 0 };
     let size = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+        Ok(metadata) if metadata.is_dir() => directory_bytes(&entry.path()),
         Ok(metadata) => metadata.len(),
         Err(_) => 0,
     };
     entries.flatten().map(size).sum()
 }
 
-/// The broker's binary: `MAINSTEM_BIN`, or else a release build of what is here.
+/// Path of the broker's binary: `MAINSTEM_BIN`, or else a release build of the working tree.
 ///
 /// # Errors
-/// If it does not build, or is not there.
+/// If the build fails, or the named file does not exist.
 pub(crate) fn binary(root: &Path) -> Outcome<PathBuf> {
     if let Some(named) = std::env::var_os("MAINSTEM_BIN") {
         return fs::canonicalize(&named).map_err(|error| at(Path::new(&named), &error));
@@ -362,7 +362,7 @@ pub(crate) fn binary(root: &Path) -> Outcome<PathBuf> {
     Ok(root.join("target/release/mainstem"))
 }
 
-/// An error with the path it is about.
+/// Error message with its path.
 pub(crate) fn at(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", path.display())
 }
@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_and_options_come_in_any_order() {
+    fn parses_rows_and_options_in_any_order() {
         let plan =
             Plan::parse(&MQTT, &["idle", "--rounds", "5", "retained", "--peers", "flashmq,mochi"]).unwrap();
         let names: Vec<&str> = plan.rows.iter().map(|row| row.name).collect();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_report_adds_to_the_first() {
+    fn merge_adds_to_the_first_report() {
         let mut report = json!({"retained": {"stored_per_s": 7, "lost": 0}, "queued": null});
         merge(
             &mut report,
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused_by_name() {
+    fn rejects_unknown_arguments_by_name() {
         for arguments in [["nothing"].as_slice(), &["--rounds", "0"], &["--rounds"], &["--peers", "kafka"]] {
             let refusal = Plan::parse(&MQTT, arguments).unwrap_err();
             assert!(refusal.contains(arguments[0]) || refusal.contains(arguments[1]), "{refusal}");

@@ -1,35 +1,35 @@
-//! `cargo xtask bench-bus`: the bus beside other buses and channels, in one run on one machine.
+//! `cargo xtask bench-bus`: compares the bus with other buses and channels, in one run on one machine.
 //!
-//! What is measured stands in `bench/bus`: a Rust program for the bus and the channels, a Go program for mochi's inline
-//! client. Each prints a line of JSON for each row; here they are run in turn, for so many rounds, and the medians become
-//! a table. Nothing fails because a number is bad; only what could not be run is an error.
+//! The programs are in `bench/bus`: a Rust program for the bus and the channels, and a Go program for mochi's inline
+//! client. Each prints a line of JSON per row. This command runs them in turn for several rounds and prints a table of
+//! the medians. A missed target is not an error; only a failed run is.
 
 use crate::Outcome;
 use crate::bench::machine::{commit, describe};
 use crate::bench::{median, positive};
-use crate::ci::{is_there, run_command};
+use crate::ci::{run_command, succeeds};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a row is, and what the bus is to reach in it.
+/// A row and its targets.
 struct Row {
     name: &'static str,
     about: &'static str,
-    /// The contender that the targets are about.
+    /// The contender that the targets apply to.
     own: &'static str,
     targets: &'static [Target],
 }
 
 enum Target {
-    /// Nanoseconds for each operation.
+    /// Maximum nanoseconds per operation.
     NsMax(f64),
-    /// Operations in a second.
+    /// Minimum operations per second.
     RateMin(f64),
-    /// Allocations for each operation.
+    /// Maximum allocations per operation.
     AllocationsMax(f64),
-    /// Operations in a second, in terms of those in another row.
+    /// Minimum operations per second, as a multiple of those of another row.
     RateTimes(f64, &'static str),
 }
 
@@ -77,7 +77,7 @@ const ROWS: [Row; 12] = [
     },
     Row {
         name: "fan-out",
-        about: "one publish, received 1,000 times; an operation is one delivery, counted where it arrives",
+        about: "one publish, received 1,000 times; an operation is one delivery, counted at the receiver",
         own: CALLBACKS,
         targets: &[RateMin(150e6)],
     },
@@ -96,7 +96,7 @@ const ROWS: [Row; 12] = [
     },
     Row {
         name: "subscribe-publish",
-        about: "the same as subscribe-exact, with a publish in between that finds its match forgotten",
+        about: "the same as subscribe-exact, with a publish in between that misses the cache",
         own: CALLBACKS,
         targets: &[NsMax(2_000.0)],
     },
@@ -111,7 +111,7 @@ struct Sample {
     report: Value,
 }
 
-/// Measures, and prints the table.
+/// Runs the programs and prints the table.
 ///
 /// # Errors
 /// If a program cannot be built or run.
@@ -119,7 +119,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Outcome {
     let rounds = match *arguments {
         [] => 3,
         ["--rounds", rounds] => positive("--rounds", rounds)?,
-        _ => return Err("bench-bus takes --rounds N and nothing else".to_owned()),
+        _ => return Err("bench-bus takes only --rounds N".to_owned()),
     };
     let programs = build(root)?;
     let mut samples = Vec::new();
@@ -139,7 +139,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// A program to run, as it measures time and as it counts allocations.
+/// A program, and how to run it to measure time and to count allocations.
 struct Program {
     timed: PathBuf,
     counted: PathBuf,
@@ -147,7 +147,7 @@ struct Program {
 }
 
 impl Program {
-    fn told_by_argument(path: PathBuf) -> Self {
+    fn with_argument(path: PathBuf) -> Self {
         Self { timed: path.clone(), counted: path, counted_arguments: vec!["allocations".to_owned()] }
     }
 }
@@ -166,17 +166,17 @@ fn build(root: &Path) -> Outcome<Vec<Program>> {
     let counted = paths.pop().unwrap_or_default();
     let mut programs =
         vec![Program { timed: paths.pop().unwrap_or_default(), counted, counted_arguments: vec![] }];
-    if is_there("go", &["version"]) {
+    if succeeds("go", &["version"]) {
         let mochi = target.join("mochi");
         let path = mochi.to_string_lossy();
         run_command(root, "go", &["-C", "bench/bus/go", "build", "-o", &path, "."], &[])?;
-        programs.push(Program::told_by_argument(mochi));
+        programs.push(Program::with_argument(mochi));
     } else {
-        println!("there is no Go here: mochi takes no part");
+        println!("Go is not installed: mochi is excluded");
     }
     match std::env::var_os("BLAZESUB") {
-        Some(path) => programs.push(Program::told_by_argument(path.into())),
-        None => println!("BLAZESUB names no program: BlazeSub takes no part"),
+        Some(path) => programs.push(Program::with_argument(path.into())),
+        None => println!("BLAZESUB is not set: BlazeSub is excluded"),
     }
     Ok(programs)
 }
@@ -190,7 +190,9 @@ fn output_of(mut command: Command) -> Outcome<Vec<Sample>> {
         return Err(format!("{command:?}: {}", output.status));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    text.lines().map(|line| parse(line).ok_or_else(|| format!("{command:?} said `{line}`"))).collect()
+    text.lines()
+        .map(|line| parse(line).ok_or_else(|| format!("{command:?} printed an invalid line `{line}`")))
+        .collect()
 }
 
 fn parse(line: &str) -> Option<Sample> {
@@ -199,7 +201,7 @@ fn parse(line: &str) -> Option<Sample> {
     Some(Sample { row: text("row")?, contender: text("contender")?, report })
 }
 
-/// The median of one number of one contender in one row.
+/// Median of one number of a contender in a row.
 fn value(samples: &[Sample], row: &str, contender: &str, key: &str) -> Option<f64> {
     let own = samples.iter().filter(|sample| sample.row == row && sample.contender == contender);
     median(own.filter_map(|sample| sample.report.get(key)?.as_f64()).collect())
@@ -209,25 +211,26 @@ fn render(samples: &[Sample]) -> String {
     let mut text = String::new();
     let mut last = "";
     for row in &ROWS {
-        // Two rows may be about one load, with targets for two contenders.
+        // Two rows may share a load, with targets for two contenders.
         if row.name == last {
-            writeln!(text, "  {}:", row.about).expect("a string takes all");
+            writeln!(text, "  {}:", row.about).expect("writing to a string cannot fail");
         } else {
             text += &lines_of(row, samples);
         }
         last = row.name;
         for target in row.targets {
-            writeln!(text, "  {}", verdict(samples, row, target)).expect("a string takes all");
+            writeln!(text, "  {}", target_line(samples, row, target))
+                .expect("writing to a string cannot fail");
         }
     }
     text
 }
 
-/// A line for each contender of a row.
+/// The header of a row, and a line per contender.
 fn lines_of(row: &Row, samples: &[Sample]) -> String {
     let mut text = format!("\n{}: {}\n", row.name, row.about);
     writeln!(text, "  {:<22} {:>10} {:>14} {:>12}", "", "ns/op", "operations/s", "allocations")
-        .expect("a string takes all");
+        .expect("writing to a string cannot fail");
     let mut contenders: Vec<&str> = Vec::new();
     for sample in samples.iter().filter(|sample| sample.row == row.name) {
         if !contenders.contains(&sample.contender.as_str()) {
@@ -241,12 +244,12 @@ fn lines_of(row: &Row, samples: &[Sample]) -> String {
         };
         let (ns, rate, allocations) = (shown("ns", 2), shown("per_s", 0), shown("allocations", 3));
         writeln!(text, "  {contender:<22} {ns:>10} {rate:>14} {allocations:>12}")
-            .expect("a string takes all");
+            .expect("writing to a string cannot fail");
     }
     text
 }
 
-fn verdict(samples: &[Sample], row: &Row, target: &Target) -> String {
+fn target_line(samples: &[Sample], row: &Row, target: &Target) -> String {
     let own = |key| value(samples, row.name, row.own, key);
     let (aim, reached, is_met): (String, _, fn(f64, f64) -> bool) = match *target {
         NsMax(ns) => (format!("at most {ns} ns"), own("ns").map(|own| (own, ns)), |own, aim| own <= aim),
@@ -259,17 +262,17 @@ fn verdict(samples: &[Sample], row: &Row, target: &Target) -> String {
             (aim, own("allocations").map(|own| (own, count)), |own, aim| own <= aim)
         }
         RateTimes(times, other) => {
-            let beside = value(samples, other, row.own, "per_s");
-            let ratio = own("per_s").zip(beside).map(|(own, beside)| (own / beside, times));
+            let other_rate = value(samples, other, row.own, "per_s");
+            let ratio = own("per_s").zip(other_rate).map(|(own, other_rate)| (own / other_rate, times));
             (format!("at least {times} times the rate of {other}"), ratio, |own, aim| own >= aim)
         }
     };
-    let said = match reached {
+    let outcome = match reached {
         Some((own, aim)) if is_met(own, aim) => format!("met ({own:.2})"),
         Some((own, _)) => format!("not met ({own:.2})"),
         None => "not measured".to_owned(),
     };
-    format!("target of {}: {aim}: {said}", row.own)
+    format!("target of {}: {aim}: {outcome}", row.own)
 }
 
 #[cfg(test)]
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_judged_by_medians_and_say_what_was_not_measured() {
+    fn targets_compare_medians_and_report_missing_values() {
         let text = render(&samples());
         for line in [
             "target of mainstem callbacks: at most 60 ns: met (60.00)",
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_is_refused() {
+    fn rejects_lines_that_are_not_reports() {
         assert!(parse("panicked").is_none());
         assert!(parse(r#"{"row":"x"}"#).is_none());
     }

@@ -1,78 +1,93 @@
-//! `cargo xtask ci`: every check and every test, cheapest first, up to the first that fails.
+//! `cargo xtask ci`: runs every check and every test, cheapest first, until one fails.
+//!
+//! A step is skipped, with a reason, only if the machine lacks something that cannot be installed. Random tests run
+//! with fixed seeds, so that the result for a change does not depend on luck.
 
 mod tally;
 
 use crate::repo::Repo;
-use crate::{Outcome, config_reference, conformance, fuzz, sim, soak, tidy};
+use crate::{Outcome, architecture, config_reference, conformance, fuzz, sim, soak, tidy};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tally::Tally;
 
-/// Seconds of fuzzing in all; `make fuzz` is for more.
+/// Total seconds of fuzzing; `make fuzz` runs longer.
 const FUZZ_SECONDS: u32 = 30;
-/// What property tests and the schedules of the bus draw from here: a check of a change must not depend on luck. By
-/// itself, `cargo test` draws anew each time.
+/// Fixed seed of property tests and of the shuttle schedules of the bus. Plain `cargo test` uses a new seed each time.
 const SEED: &str = "1";
 const WASM: &str = "wasm32-unknown-unknown";
 
-/// The manifests of the crates that are no part of the workspace.
-const APART: [&str; 3] = ["fuzz/Cargo.toml", "bench/bus/Cargo.toml", "bindings/python/Cargo.toml"];
+/// Manifests of crates outside the workspace.
+const SEPARATE_MANIFESTS: [&str; 3] =
+    ["fuzz/Cargo.toml", "bench/bus/Cargo.toml", "bindings/python/Cargo.toml"];
 
-/// How a step ended, if not with an error.
-enum Done {
+/// Result of a step that did not fail.
+enum StepResult {
     Passed,
-    /// Not done, for this reason: something is missing that cannot be had here.
+    /// Skipped, for this reason.
     Skipped(String),
 }
 
-struct Step {
-    name: &'static str,
-    run: fn(&Path, &mut Tally) -> Outcome<Done>,
+/// What the steps share.
+struct Context<'a> {
+    root: &'a Path,
+    tally: Tally,
+    /// The release build, which runs beside the steps before its own: linking keeps one core busy for minutes.
+    release_build: Option<Background>,
 }
 
-const fn step(name: &'static str, run: fn(&Path, &mut Tally) -> Outcome<Done>) -> Step {
+type Run = fn(&mut Context<'_>) -> Outcome<StepResult>;
+
+struct Step {
+    name: &'static str,
+    run: Run,
+}
+
+const fn step(name: &'static str, run: Run) -> Step {
     Step { name, run }
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 17] = [
     step("format", format),
-    step("tidy", |root, _| passed(tidy::run(root))),
-    step("conformance tables", |root, _| passed(conformance::check(root))),
+    step("tidy", |context| passed(tidy::run(context.root))),
+    step("crate table", |context| passed(architecture::check(context.root))),
+    step("conformance tables", |context| passed(conformance::check(context.root))),
+    step("release build begins", begin_release_build),
     step("clippy", clippy),
     step("documentation", documentation),
     step("dependencies", dependencies),
     step("pure crates on wasm32", wasm),
-    step("configuration page", |root, _| passed(config_reference::check(root))),
+    step("configuration page", |context| passed(config_reference::check(context.root))),
     step("release build", release_build),
     step("tests", tests),
     step("schedules of the bus", schedules),
-    step("simulation smoke", |root, _| passed(sim::smoke(root))),
+    step("simulation smoke", |context| passed(sim::smoke(context.root))),
     step("real clients", clients),
     step("soak smoke", soak_smoke),
     step("fuzz smoke", fuzz_smoke),
 ];
 
-/// Runs the steps, then prints how long each took and how many tests passed.
+/// Runs the steps, then prints the duration of each and the number of passed tests.
 ///
 /// # Errors
-/// If a step fails; the later ones are not run.
+/// If a step fails; later steps do not run.
 pub(crate) fn run(root: &Path) -> Outcome {
     let started = Instant::now();
-    let mut tally = Tally::default();
+    let mut context = Context { root, tally: Tally::default(), release_build: None };
     let mut table = Vec::new();
     let mut failure = None;
     for step in &STEPS {
         println!("\n== {}", step.name);
         let started = Instant::now();
-        let outcome = (step.run)(root, &mut tally);
-        let said = match &outcome {
-            Ok(Done::Passed) => "ok".to_owned(),
-            Ok(Done::Skipped(why)) => format!("skipped: {why}"),
+        let outcome = (step.run)(&mut context);
+        let status = match &outcome {
+            Ok(StepResult::Passed) => "ok".to_owned(),
+            Ok(StepResult::Skipped(why)) => format!("skipped: {why}"),
             Err(_) => "FAILED".to_owned(),
         };
-        table.push(row(step.name, started.elapsed(), &said));
+        table.push(row(step.name, started.elapsed(), &status));
         println!("{}", table[table.len() - 1]);
         if let Err(message) = outcome {
             failure = Some(format!("ci: {}: {message}", step.name));
@@ -84,39 +99,42 @@ pub(crate) fn run(root: &Path) -> Outcome {
         table.join("\n"),
         row("all", started.elapsed(), if failure.is_some() { "FAILED" } else { "ok" })
     );
-    println!("{tally}");
+    println!("{}", context.tally);
     failure.map_or(Ok(()), Err)
 }
 
-fn row(name: &str, took: Duration, said: &str) -> String {
-    format!("{name:<22} {:>7.1} s  {said}", took.as_secs_f64())
+fn row(name: &str, took: Duration, status: &str) -> String {
+    format!("{name:<22} {:>7.1} s  {status}", took.as_secs_f64())
 }
 
-fn passed(outcome: Outcome) -> Outcome<Done> {
-    outcome.map(|()| Done::Passed)
+fn passed(outcome: Outcome) -> Outcome<StepResult> {
+    outcome.map(|()| StepResult::Passed)
 }
 
-fn cargo(root: &Path, arguments: &[&str]) -> Outcome<Done> {
+fn cargo(root: &Path, arguments: &[&str]) -> Outcome<StepResult> {
     passed(run_command(root, "cargo", arguments, &[]))
 }
 
-fn format(root: &Path, _: &mut Tally) -> Outcome<Done> {
-    if !is_there("cargo", &["fmt", "--version"]) || !is_there("cargo", &["clippy", "--version"]) {
+fn format(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let root = context.root;
+    if !succeeds("cargo", &["fmt", "--version"]) || !succeeds("cargo", &["clippy", "--version"]) {
         run_command(root, "rustup", &["component", "add", "rustfmt", "clippy"], &[])?;
     }
     run_command(root, "cargo", &["fmt", "--all", "--check"], &[])?;
-    for manifest in APART {
+    for manifest in SEPARATE_MANIFESTS {
         run_command(root, "cargo", &["fmt", "--manifest-path", manifest, "--check"], &[])?;
     }
-    Ok(Done::Passed)
+    Ok(StepResult::Passed)
 }
 
-fn clippy(root: &Path, _: &mut Tally) -> Outcome<Done> {
+fn clippy(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let root = context.root;
     cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--quiet", "--", "-D", "warnings"])
 }
 
-/// Links in doc comments lead somewhere. They may lead to private items: nothing here is published.
-fn documentation(root: &Path, _: &mut Tally) -> Outcome<Done> {
+/// Checks the links in doc comments. Links to private items are allowed, because nothing is published.
+fn documentation(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let root = context.root;
     let arguments = ["doc", "--workspace", "--no-deps", "--document-private-items", "--locked", "--quiet"];
     passed(run_command(
         root,
@@ -126,25 +144,27 @@ fn documentation(root: &Path, _: &mut Tally) -> Outcome<Done> {
     ))
 }
 
-fn dependencies(root: &Path, _: &mut Tally) -> Outcome<Done> {
-    if !is_there("cargo", &["deny", "--version"]) {
+fn dependencies(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let root = context.root;
+    if !succeeds("cargo", &["deny", "--version"]) {
         println!("installing cargo-deny (about two minutes, once)");
-        // Unoptimised: it runs for a second, and takes far longer to build than to run.
+        // A debug build: it runs for a second, and building takes much longer than running.
         run_command(root, "cargo", &["install", "cargo-deny", "--locked", "--debug", "--quiet"], &[])?;
     }
     cargo(root, &["deny", "--locked", "check", "licenses", "bans", "sources"])?;
-    if !is_there("cargo", &["deny", "--locked", "fetch", "db"]) {
-        println!("the advisory database cannot be reached from here: advisories are not checked");
-        return Ok(Done::Passed);
+    if !succeeds("cargo", &["deny", "--locked", "fetch", "db"]) {
+        println!("cannot fetch the advisory database: advisories are not checked");
+        return Ok(StepResult::Passed);
     }
     cargo(root, &["deny", "--locked", "check", "--disable-fetch", "advisories"])
 }
 
-fn wasm(root: &Path, _: &mut Tally) -> Outcome<Done> {
+fn wasm(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let root = context.root;
     let sysroot = output("rustc", &["--print", "sysroot"])?;
     let installed = Path::new(sysroot.trim()).join("lib/rustlib").join(WASM).exists();
-    if !installed && !is_there("rustup", &["target", "add", WASM]) {
-        return Ok(Done::Skipped(format!("rustup cannot get the target {WASM} here")));
+    if !installed && !succeeds("rustup", &["target", "add", WASM]) {
+        return Ok(StepResult::Skipped(format!("rustup cannot install the target {WASM}")));
     }
     let packages = tidy::pure_packages(&Repo::read(root)?);
     let mut arguments = vec!["check", "--locked", "--quiet", "--target", WASM];
@@ -153,56 +173,96 @@ fn wasm(root: &Path, _: &mut Tally) -> Outcome<Done> {
     cargo(root, &arguments)
 }
 
-fn release_build(root: &Path, _: &mut Tally) -> Outcome<Done> {
-    cargo(root, &["build", "--release", "--locked", "-p", "mainstem"])
+fn begin_release_build(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let mut command = Command::new("cargo");
+    command.args(["build", "--release", "--locked", "--quiet", "-p", "mainstem"]).current_dir(context.root);
+    context.release_build = Some(Background::start(command)?);
+    Ok(StepResult::Passed)
 }
 
-/// Tests are built without optimisation, since the release profile would link each of them for minutes; those that
-/// start the broker start the release binary.
-fn tests(root: &Path, tally: &mut Tally) -> Outcome<Done> {
+fn release_build(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let build = context.release_build.take().ok_or("the release build has not begun")?;
+    passed(build.wait())
+}
+
+/// A command that runs beside the steps. It is killed if it is not waited for, because a step has failed.
+struct Background {
+    command: Command,
+    child: Child,
+}
+
+impl Background {
+    fn start(mut command: Command) -> Outcome<Self> {
+        let child = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
+        Ok(Self { command, child })
+    }
+
+    fn wait(mut self) -> Outcome {
+        let status = self.child.wait();
+        succeeded(&self.command, status)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // Fails if the command has ended.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Tests use the dev profile, because the release profile links each of them for minutes. Tests that start the broker
+/// use the release binary.
+fn tests(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let Context { root, tally, .. } = context;
     let mut command = Command::new("cargo");
     command.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
     command.env("PROPTEST_RNG_SEED", SEED);
     passed(run_counted(root, command, tally))
 }
 
-/// What threads do to each other in the bus, in thousands of orders that shuttle chooses. Built apart, since with this
-/// flag the crate takes its locks from shuttle.
-fn schedules(root: &Path, tally: &mut Tally) -> Outcome<Done> {
+/// Runs the bus under shuttle, in thousands of thread interleavings. Uses a separate target directory, because the cfg
+/// flag replaces the crate's locks with those of shuttle.
+fn schedules(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let Context { root, tally, .. } = context;
     let mut command = Command::new("cargo");
-    command.args(["test", "--release", "--locked", "-p", "mainstem-bus", "--test", "shuttle"]);
+    // Optimized, but without the slow link of the release profile.
+    command.args(["test", "--profile", "sim", "--locked", "-p", "mainstem-bus", "--test", "shuttle"]);
     command.env("RUSTFLAGS", "--cfg mainstem_shuttle").env("CARGO_TARGET_DIR", root.join("target/shuttle"));
     command.env("SHUTTLE_RANDOM_SEED", SEED);
     passed(run_counted(root, command, tally))
 }
 
-fn clients(root: &Path, tally: &mut Tally) -> Outcome<Done> {
+fn clients(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let Context { root, tally, .. } = context;
     run_command(root, "tests/install", &[], &[])?;
     passed(run_counted(root, Command::new(root.join("tests/run")), tally))
 }
 
-fn soak_smoke(root: &Path, _: &mut Tally) -> Outcome<Done> {
+fn soak_smoke(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let root = context.root;
     passed(soak::smoke(root))
 }
 
-fn fuzz_smoke(root: &Path, _: &mut Tally) -> Outcome<Done> {
-    if !is_there("cargo", &["+nightly", "--version"]) || !is_there("cargo", &["fuzz", "--version"]) {
-        return Ok(Done::Skipped(
-            "no nightly compiler or no cargo-fuzz here (`make fuzz` installs both)".to_owned(),
+fn fuzz_smoke(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let root = context.root;
+    if !succeeds("cargo", &["+nightly", "--version"]) || !succeeds("cargo", &["fuzz", "--version"]) {
+        return Ok(StepResult::Skipped(
+            "the nightly compiler or cargo-fuzz is missing (`make fuzz` installs both)".to_owned(),
         ));
     }
     let targets = u32::try_from(fuzz::targets(root)?.len()).unwrap_or(u32::MAX);
     passed(fuzz::smoke(root, (FUZZ_SECONDS / targets).max(5)))
 }
 
-/// Whether a command runs and succeeds; what it says is not shown.
-pub(crate) fn is_there(program: &str, arguments: &[&str]) -> bool {
+/// Whether a command starts and succeeds. Discards its output.
+pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Runs a command at the root of the repository; its output is seen as it comes.
+/// Runs a command in the root of the repository, with inherited output.
 ///
 /// # Errors
 /// If it cannot be started, or fails.
@@ -228,10 +288,10 @@ fn run_counted(root: &Path, mut command: Command, tally: &mut Tally) -> Outcome 
     let mut child = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
     if let Some(stdout) = child.stdout.take() {
         for line in BufReader::new(stdout).split(b'\n') {
-            let line = line.map_err(|error| format!("cannot read what {command:?} says: {error}"))?;
+            let line = line.map_err(|error| format!("cannot read the output of {command:?}: {error}"))?;
             let line = String::from_utf8_lossy(&line);
             println!("{line}");
-            tally.note(&line);
+            tally.parse_line(&line);
         }
     }
     let status = child.wait();
@@ -251,5 +311,5 @@ fn output(program: &str, arguments: &[&str]) -> Outcome<String> {
     let output =
         command.args(arguments).output().map_err(|error| format!("cannot start {command:?}: {error}"))?;
     succeeded(&command, Ok(output.status))?;
-    String::from_utf8(output.stdout).map_err(|_| format!("{command:?} does not speak UTF-8"))
+    String::from_utf8(output.stdout).map_err(|_| format!("the output of {command:?} is not UTF-8"))
 }

@@ -1,6 +1,6 @@
-//! `cargo xtask config-reference`: the page of all configuration keys.
+//! `cargo xtask config-reference`: writes or checks the page of all configuration keys.
 //!
-//! The broker prints it from the types that it reads its configuration into, so the page cannot say anything else.
+//! The broker prints the page from its configuration types, so the page cannot differ from the code.
 
 use crate::Outcome;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 const PAGE: &str = "docs/configuration.md";
 
-/// Writes the page anew.
+/// Writes the page.
 ///
 /// # Errors
 /// If the broker cannot be built or does not print the page, or the page cannot be written.
@@ -17,7 +17,7 @@ pub(crate) fn write(root: &Path) -> Outcome {
     fs::write(root.join(PAGE), printed(root)?).map_err(|error| format!("cannot write {PAGE}: {error}"))
 }
 
-/// Checks that the page is what the broker prints.
+/// Checks that the page is up to date.
 ///
 /// # Errors
 /// If it is not, or as [`write()`].
@@ -25,14 +25,14 @@ pub(crate) fn check(root: &Path) -> Outcome {
     compare(fs::read(root.join(PAGE)).ok().as_deref(), &printed(root)?)
 }
 
-fn compare(kept: Option<&[u8]>, printed: &[u8]) -> Outcome {
-    if kept == Some(printed) {
+fn compare(page: Option<&[u8]>, printed: &[u8]) -> Outcome {
+    if page == Some(printed) {
         return Ok(());
     }
     Err(format!("{PAGE} is stale: run `cargo xtask config-reference`"))
 }
 
-/// What the broker of the working tree prints, built without optimisation as for its tests.
+/// Output of the broker of the working tree, built with the dev profile like its tests.
 fn printed(root: &Path) -> Outcome<Vec<u8>> {
     let mut command = Command::new("cargo");
     command.args(["run", "--quiet", "--locked", "-p", "mainstem", "--", "config-reference"]);
@@ -49,10 +49,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_that_differs_or_is_missing_is_stale() {
+    fn different_or_missing_page_is_stale() {
         assert_eq!(compare(Some(b"# Configuration\n"), b"# Configuration\n"), Ok(()));
-        for kept in [Some(&b"# Configuration\n\n"[..]), None] {
-            assert!(compare(kept, b"# Configuration\n").is_err_and(|fault| fault.contains("is stale")));
+        for page in [Some(&b"# Configuration\n\n"[..]), None] {
+            assert!(compare(page, b"# Configuration\n").is_err_and(|error| error.contains("is stale")));
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask conformance`: from each numbered statement of the specifications to the tests that show it.
+//! `cargo xtask conformance`: links each numbered statement of the specifications to the tests that cover it.
 //!
-//! The statements stand in `docs/conformance/*.toml` (`registry.rs`), the tests name them in comments (`scan.rs`),
-//! and the tables that join the two are written beside the statements (`table.rs`).
+//! The statements are listed in `docs/conformance/*.toml` (`registry.rs`), tests cite them in comments (`scan.rs`), and
+//! the generated tables in the same directory join the two (`table.rs`).
 
 mod registry;
 mod scan;
@@ -16,52 +16,52 @@ use std::path::Path;
 
 const SPECIFICATIONS: [&str; 2] = ["docs/conformance/mqtt-5", "docs/conformance/mqtt-3.1.1"];
 
-/// Writes the tables anew, then checks as [`check`] does.
+/// Writes the tables, then checks as [`check`] does.
 ///
 /// # Errors
-/// As [`check`]; or if a table cannot be written.
+/// As [`check`], or if a table cannot be written.
 pub(crate) fn write(root: &Path) -> Outcome {
-    let Joined { pages, faults } = join(&Repo::read(root)?)?;
+    let Joined { pages, errors } = join(&Repo::read(root)?)?;
     for Page { path, text } in pages {
         fs::write(root.join(&path), text).map_err(|error| format!("cannot write {path}: {error}"))?;
     }
-    report(&faults)
+    report(&errors)
 }
 
-/// Checks that each statement that binds a server has a test or a reason, that each test names statements that
-/// exist, and that the tables are up to date.
+/// Checks that each statement that binds a server has a test or a reason, that each citation names an existing
+/// statement, and that the tables are up to date.
 ///
 /// # Errors
-/// If that is not so.
+/// If a check fails.
 pub(crate) fn check(root: &Path) -> Outcome {
     let repo = Repo::read(root)?;
-    let Joined { pages, mut faults } = join(&repo)?;
+    let Joined { pages, mut errors } = join(&repo)?;
     for Page { path, text } in pages {
         if repo.file(&path).is_none_or(|file| file.text != text) {
-            faults.push(format!("{path} is stale: run `cargo xtask conformance`"));
+            errors.push(format!("{path} is stale: run `cargo xtask conformance`"));
         }
     }
-    report(&faults)
+    report(&errors)
 }
 
-fn report(faults: &[String]) -> Outcome {
-    if faults.is_empty() {
+fn report(errors: &[String]) -> Outcome {
+    if errors.is_empty() {
         return Ok(());
     }
-    Err(format!("{}\nconformance: {} faults", faults.join("\n"), faults.len()))
+    Err(format!("{}\nconformance: {} errors", errors.join("\n"), errors.len()))
 }
 
-/// A table as a file.
+/// A generated table.
 struct Page {
     path: String,
     text: String,
 }
 
-/// The statements joined with the tests.
+/// Statements joined with tests.
 struct Joined {
     pages: Vec<Page>,
-    /// All that is wrong, but for stale pages.
-    faults: Vec<String>,
+    /// All errors except stale pages.
+    errors: Vec<String>,
 }
 
 fn join(repo: &Repo) -> Outcome<Joined> {
@@ -70,50 +70,50 @@ fn join(repo: &Repo) -> Outcome<Joined> {
         specifications.push((stem, registry::read(repo, &format!("{stem}.toml"))?));
     }
     let citations = scan::citations(repo);
-    let mut faults = wrong_citations(&specifications, &citations);
+    let mut errors = wrong_citations(&specifications, &citations);
     let mut pages = Vec::new();
     for (stem, specification) in &specifications {
-        faults.extend(unshown(specification, &citations));
+        errors.extend(uncovered(specification, &citations));
         let text = table::render(specification, &citations);
         println!("{}: {}", specification.title, table::summary(specification, &citations));
         pages.push(Page { path: format!("{stem}.md"), text });
     }
-    Ok(Joined { pages, faults })
+    Ok(Joined { pages, errors })
 }
 
-/// Citations of statements that do not exist, or that stand where no test is.
+/// Citations of unknown statements, and citations outside tests.
 fn wrong_citations(specifications: &[(&str, Specification)], citations: &[Citation]) -> Vec<String> {
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     for citation in citations {
         let known = specifications
             .iter()
             .any(|(_, specification)| specification.statement(&citation.statement).is_some());
         let place = format!("{}:{}", citation.path, citation.line);
         if !known {
-            faults.push(format!("{place}: there is no statement [{}]", citation.statement));
+            errors.push(format!("{place}: there is no statement [{}]", citation.statement));
         } else if citation.test.is_none() {
-            faults.push(format!("{place}: [{}] stands on no test", citation.statement));
+            errors.push(format!("{place}: [{}] does not belong to a test", citation.statement));
         }
     }
-    faults
+    errors
 }
 
-/// Statements that bind a server and have neither test nor reason, or both.
-fn unshown(specification: &Specification, citations: &[Citation]) -> Vec<String> {
-    let mut faults = Vec::new();
+/// Statements that bind a server and have neither a test nor a reason, or both.
+fn uncovered(specification: &Specification, citations: &[Citation]) -> Vec<String> {
+    let mut errors = Vec::new();
     for statement in specification.statements.iter().filter(|statement| statement.binds.server()) {
         let id = specification.id(statement);
         match (table::tests_of(&id, citations).is_empty(), &statement.reason) {
             (true, None) => {
-                faults.push(format!("[{id}] has neither a test nor a reason: {}", statement.says));
+                errors.push(format!("[{id}] has neither a test nor a reason: {}", statement.says));
             }
             (false, Some(_)) => {
-                faults.push(format!("[{id}] has a test: its reason for having none is stale"));
+                errors.push(format!("[{id}] has a test and a reason for having none: the reason is stale"));
             }
             _ => {}
         }
     }
-    faults
+    errors
 }
 
 #[cfg(test)]
@@ -133,8 +133,8 @@ mod tests {
             ("docs/conformance/mqtt-3.1.1.toml", OLDER),
             ("crates/a/tests/t.rs", source),
         ];
-        let mut joined = join(&Repo::planted(&files)).expect("a sound registry");
-        (joined.pages.remove(0).text, joined.faults)
+        let mut joined = join(&Repo::planted(&files)).expect("a valid registry");
+        (joined.pages.remove(0).text, joined.errors)
     }
 
     fn cite(numbers: &[&str]) -> String {
@@ -143,9 +143,9 @@ mod tests {
     }
 
     #[test]
-    fn a_shown_statement_passes_and_the_table_names_the_test() {
-        let (table, faults) = run(&cite(&["1.0.0-1"]));
-        assert_eq!(faults, [""; 0]);
+    fn covered_statement_passes_and_the_table_names_the_test() {
+        let (table, errors) = run(&cite(&["1.0.0-1"]));
+        assert_eq!(errors, [""; 0]);
         let ten = table.find("1.0.0-10").expect("ten");
         assert!(table.find("1.0.0-2").expect("two") < ten, "sorted by number");
         assert!(
@@ -155,23 +155,23 @@ mod tests {
     }
 
     #[test]
-    fn an_unshown_statement_needs_a_reason() {
-        let (_, faults) = run("//! T.\n");
-        assert!(faults.len() == 1 && faults[0].contains("1.0.0-1]"), "{faults:?}");
+    fn uncovered_statement_needs_a_reason() {
+        let (_, errors) = run("//! T.\n");
+        assert!(errors.len() == 1 && errors[0].contains("1.0.0-1]"), "{errors:?}");
     }
 
     #[test]
-    fn a_reason_goes_when_a_test_comes() {
-        let (_, faults) = run(&cite(&["1.0.0-1", "1.0.0-10"]));
-        assert!(faults.len() == 1 && faults[0].contains("stale"), "{faults:?}");
+    fn reason_is_stale_once_a_test_exists() {
+        let (_, errors) = run(&cite(&["1.0.0-1", "1.0.0-10"]));
+        assert!(errors.len() == 1 && errors[0].contains("stale"), "{errors:?}");
     }
 
     #[test]
-    fn an_unknown_statement_is_a_fault() {
-        let (_, faults) = run(&cite(&["1.0.0-1", "9.9.9-9"]));
+    fn unknown_statement_is_an_error() {
+        let (_, errors) = run(&cite(&["1.0.0-1", "9.9.9-9"]));
         assert!(
-            faults.len() == 1 && faults[0].starts_with("crates/a/tests/t.rs:3: there is no"),
-            "{faults:?}"
+            errors.len() == 1 && errors[0].starts_with("crates/a/tests/t.rs:3: there is no"),
+            "{errors:?}"
         );
     }
 }

@@ -1,31 +1,30 @@
-//! `cargo xtask fuzz`: each fuzz target for so many seconds, after installing what that takes.
+//! `cargo xtask fuzz`: runs each fuzz target for a number of seconds, after installing the tools.
 
 use crate::Outcome;
-use crate::ci::{is_there, run_command};
+use crate::ci::{run_command, succeeds};
 use std::fs;
 use std::path::Path;
 
-/// Runs every target in `fuzz/fuzz_targets`. Fuzzing needs the nightly compiler and `cargo-fuzz`; what is missing is
-/// installed.
+/// Runs every target in `fuzz/fuzz_targets`. Installs the nightly compiler and `cargo-fuzz` if they are missing.
 ///
 /// # Errors
-/// If a target finds an input that fails, or something cannot be installed.
+/// If a target finds a failing input, or a tool cannot be installed.
 pub(crate) fn run(root: &Path, seconds: u32) -> Outcome {
-    if !is_there("cargo", &["+nightly", "--version"]) {
+    if !succeeds("cargo", &["+nightly", "--version"]) {
         run_command(root, "rustup", &["toolchain", "install", "nightly", "--profile", "minimal"], &[])?;
     }
-    if !is_there("cargo", &["fuzz", "--version"]) {
+    if !succeeds("cargo", &["fuzz", "--version"]) {
         run_command(root, "cargo", &["install", "cargo-fuzz", "--locked"], &[])?;
     }
     fuzz(root, seconds, "-seed=0")
 }
 
-/// The same with what is there already, always from the same seed: a check of a change must not depend on luck.
+/// Runs every target with the installed tools and a fixed seed, so that the result does not depend on luck.
 pub(crate) fn smoke(root: &Path, seconds_each: u32) -> Outcome {
     fuzz(root, seconds_each, "-seed=1")
 }
 
-/// `seed` is libFuzzer's option; 0 lets it choose.
+/// `seed` is libFuzzer's option; with 0 it picks a seed.
 fn fuzz(root: &Path, seconds_each: u32, seed: &str) -> Outcome {
     for package in ["mqtt", "kafka", "compress"] {
         let (package, example) = (format!("mainstem-{package}"), format!("fuzz_seeds_{package}"));
@@ -43,10 +42,10 @@ fn fuzz(root: &Path, seconds_each: u32, seed: &str) -> Outcome {
     Ok(())
 }
 
-/// The names of the fuzz targets, sorted.
+/// Names of the fuzz targets, sorted.
 ///
 /// # Errors
-/// If there are none: a run over nothing would show nothing.
+/// If there are none, because a run without targets would prove nothing.
 pub(crate) fn targets(root: &Path) -> Outcome<Vec<String>> {
     let directory = root.join("fuzz/fuzz_targets");
     let entries =

@@ -1,18 +1,21 @@
-//! The project's own chores, so that nothing has to be installed to run them: `cargo xtask <chore>`.
+//! Development tasks of the project, without tools to install first: `cargo xtask <command>`.
 //!
-//! - `ci`: every check and every test, in the order in which they fail fastest (`ci.rs`).
-//! - `tidy`: the rules that no compiler and no lint keeps (`tidy.rs` and the files beside it).
-//! - `config-reference`: the page of all configuration keys, which the broker prints from its own types.
-//! - `conformance`: the tables that lead from a statement of the specification to the tests that show it.
-//! - `fuzz`: each fuzz target for so many seconds.
-//! - `bench`, `bench-kafka`, `bench-queue`, `bench-peers`: the broker and its peers side by side; installing the peers.
-//! - `bench-bus`: the bus beside other buses and channels.
-//! - `soak`: many loads at once for a long time, watching for loss, growth and panics; and a broker that is killed.
-//! - `sim`: tests that take seeds, with as many seeds as there is time for.
+//! - `ci`: every check and every test, fastest first (`ci.rs`).
+//! - `tidy`: rules that neither the compiler nor lints enforce (`tidy.rs`, `tidy/`).
+//! - `architecture`: the crate table of ARCHITECTURE.md, generated from the layers that `tidy` enforces.
+//! - `stats`: size and structure of the code, counted.
+//! - `config-reference`: the page of all configuration keys, printed by the broker from its types.
+//! - `conformance`: the tables that link statements of the specifications to tests.
+//! - `fuzz`: each fuzz target for a number of seconds.
+//! - `bench`, `bench-kafka`, `bench-queue`: comparison of the broker with its peers; `bench-peers` installs them.
+//! - `bench-bus`: comparison of the bus with other buses and channels.
+//! - `soak`: many loads at once for a long time, checked for loss, growth and panics; and a broker that is killed.
+//! - `sim`: seeded tests, with as many seeds as the time allows.
 //!
-//! Checks read the repository once, as text in memory ([`repo::Repo`]), and never touch the disk themselves: that
-//! is how their own tests plant faults.
+//! Checks read the repository once, as text in memory ([`repo::Repo`]), and never access the disk themselves, so their
+//! own tests can use planted files.
 
+mod architecture;
 mod bench;
 mod bench_bus;
 mod ci;
@@ -22,19 +25,22 @@ mod fuzz;
 mod repo;
 mod sim;
 mod soak;
+mod stats;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What a chore returns: an error is a sentence for whoever ran it.
+/// Result of a command. The error is a message for the user.
 type Outcome<T = ()> = Result<T, String>;
 
 const USAGE: &str = "\
-usage: cargo xtask <chore>
+usage: cargo xtask <command>
 
   ci                      run every check and every test
   tidy                    check layering, file lengths, dead files, links and the like
+  architecture [--check]  write the crate table of ARCHITECTURE.md, or fail if it is stale
+  stats [DIRECTORY]       count lines, methods, cycles and prose of this tree, or of another one
   config-reference        write docs/configuration.md
   config-reference --check
                           fail if that page is stale
@@ -42,30 +48,34 @@ usage: cargo xtask <chore>
   conformance --check     fail if a statement has no test, or the tables are stale
   fuzz [--seconds N]      run each fuzz target for N seconds (300)
   bench [ROW...] [--rounds N] [--seconds N] [--peers A,B]
-                          measure the broker beside its peers (3 rounds of 8 seconds)
+                          compare the broker with its peers over MQTT (3 rounds of 8 seconds)
   bench-kafka [ROW...] [--rounds N] [--seconds N] [--peers A,B]
-                          measure the Kafka door beside Apache Kafka (3 rounds of 5 seconds)
+                          compare the broker with Apache Kafka (3 rounds of 5 seconds)
   bench-queue [ROW...] [--rounds N] [--seconds N] [--peers A,B]
-                          measure work queues beside RabbitMQ and JetStream (3 rounds of 5 seconds)
-  bench log [ROW...]      measure the segment log beside bare system calls
-  bench queues [ROW...]   measure work queues of a program, without a broker
-  bench-peers             install peers that are missing into target/peers
-  bench-bus [--rounds N]  measure the bus beside its peers (3 rounds)
-  soak [--seconds N]      both of the following, each for half of N seconds (3600)
-  soak many [--seconds N] many loads at once
+                          compare work queues with RabbitMQ and JetStream (3 rounds of 5 seconds)
+  bench log [ROW...]      compare the segment log with bare system calls
+  bench queues [ROW...]   measure embedded work queues, without a broker
+  bench-peers             install missing peers into target/peers
+  bench-bus [--rounds N]  compare the bus with its peers (3 rounds)
+  soak [--seconds N]      run both of the following, each for half of N seconds (3600)
+  soak many [--seconds N] run many loads at once
   soak kill [--seconds N] [--seed N] [--rate N] [--shards N] [--end kill|term|never] [--broker mosquitto] [--forget]
             [--lazyfs PROGRAM] [--durability fsync|os|none]
-                          kill the broker under load, again and again (docs/benchmarks.md)
+                          kill the broker under load repeatedly (docs/benchmarks.md)
   sim [--seconds N] [--seed N]
-                          crash the log and whole brokers as often as N seconds (300) allow, from seed N on, or from a new one";
+                          crash the log and whole brokers for N seconds (300), from seed N or a new seed";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace");
     let outcome = match arguments[..] {
         ["ci"] => ci::run(root),
         ["tidy"] => tidy::run(root),
+        ["architecture"] => architecture::write(root),
+        ["architecture", "--check"] => architecture::check(root),
+        ["stats"] => stats::run(root),
+        ["stats", directory] => stats::run(Path::new(directory)),
         ["config-reference"] => config_reference::write(root),
         ["config-reference", "--check"] => config_reference::check(root),
         ["conformance"] => conformance::write(root),
@@ -76,7 +86,7 @@ fn main() -> ExitCode {
             .map_err(|_| format!("--seconds takes a number, not `{seconds}`"))
             .and_then(|seconds| fuzz::run(root, seconds)),
         ["bench", "log", ref rows @ ..] => bench_crate(root, "mainstem-disk", "log", rows),
-        ["bench", "queues", ref rows @ ..] => bench_crate(root, "mainstem-queues", "queues", rows),
+        ["bench", "queues", ref rows @ ..] => bench_crate(root, "mainstem-queue", "queues", rows),
         ["bench", ref rest @ ..] => bench::run(root, &bench::MQTT, rest),
         ["bench-kafka", ref rest @ ..] => bench::run(root, &bench::KAFKA, rest),
         ["bench-queue", ref rest @ ..] => bench::run(root, &bench::QUEUE, rest),
@@ -95,7 +105,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// `cargo xtask bench log` and `cargo xtask bench queues`: what a crate measures of itself in its `benches`.
+/// `cargo xtask bench log` and `cargo xtask bench queues`: runs a crate's own `benches`.
 fn bench_crate(root: &Path, package: &str, name: &str, rows: &[&str]) -> Outcome {
     let measure = ["bench", "--quiet", "--package", package, "--bench", name, "--"];
     ci::run_command(root, "cargo", &[&measure, rows].concat(), &[])

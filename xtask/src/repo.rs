@@ -1,10 +1,10 @@
-//! The repository as the checks see it: every file's path and text.
+//! Snapshot of the repository for the checks: path and text of every file.
 
 use crate::Outcome;
 use std::fs;
 use std::path::Path;
 
-/// Directories that hold nothing of ours: build output, fetched packages, scratch data.
+/// Directories without project files: build output, fetched packages, scratch data.
 const SKIPPED_DIRECTORIES: [&str; 12] = [
     ".git",
     ".pytest_cache",
@@ -29,28 +29,28 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Whether the file's name ends in `.` and this extension.
+    /// Whether the file has this extension.
     pub(crate) fn is(&self, extension: &str) -> bool {
         self.path.rsplit_once('.').is_some_and(|(_, found)| found == extension)
     }
 
-    /// The lines with their numbers, from 1.
+    /// Lines with their numbers, from 1.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         numbered(&self.text)
     }
 }
 
-/// The lines of a text with their numbers, from 1. Unlike `str::lines` it keeps a `\r`.
+/// Lines of a text with their numbers, from 1. Keeps a trailing `\r`, unlike `str::lines`.
 pub(crate) fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(text.strip_suffix('\n').unwrap_or(text).split('\n'))
 }
 
-/// The directory part of a path, without its last `/`; empty for a file at the root.
+/// Directory part of a path, without the trailing `/`; empty for a file in the root.
 pub(crate) fn directory(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(directory, _)| directory)
 }
 
-/// Joins two relative paths and takes out `.` and `..`. `None` if it leads out of the repository.
+/// Joins two relative paths and resolves `.` and `..`. `None` if the result is outside the repository.
 pub(crate) fn join(directory: &str, relative: &str) -> Option<String> {
     let mut parts: Vec<&str> = directory.split('/').filter(|part| !part.is_empty()).collect();
     for part in relative.split('/') {
@@ -69,7 +69,7 @@ pub(crate) struct Repo {
 }
 
 impl Repo {
-    /// Reads everything below `root` but what is built or fetched.
+    /// Reads all files under `root`, except build output and fetched packages.
     pub(crate) fn read(root: &Path) -> Outcome<Self> {
         let mut files = Vec::new();
         read_directory(root, "", &mut files)?;
@@ -77,7 +77,7 @@ impl Repo {
         Ok(Self { files })
     }
 
-    /// A repository that exists in a test only.
+    /// An in-memory repository for tests.
     #[cfg(test)]
     pub(crate) fn planted(files: &[(&str, &str)]) -> Self {
         let mut files: Vec<File> =
@@ -86,12 +86,12 @@ impl Repo {
         Self { files }
     }
 
-    /// The file of this path.
+    /// The file with this path.
     pub(crate) fn file(&self, path: &str) -> Option<&File> {
         self.files.binary_search_by(|file| file.path.as_str().cmp(path)).ok().map(|found| &self.files[found])
     }
 
-    /// Whether the path is a file or a directory that holds one.
+    /// Whether the path is a file, or a directory that contains one.
     pub(crate) fn has(&self, path: &str) -> bool {
         let inside = |file: &File| file.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
         path.is_empty() || self.file(path).is_some() || self.files.iter().any(inside)
@@ -115,7 +115,7 @@ fn read_directory(directory: &Path, prefix: &str, files: &mut Vec<File>) -> Outc
                 read_directory(&entry.path(), &path, files)?;
             }
         } else if kind.is_file() {
-            // A file may go between the listing and the reading, or be none of ours to read.
+            // The file may have been removed since the listing, or may not be readable.
             let bytes = fs::read(entry.path()).unwrap_or_default();
             files.push(File { path, text: String::from_utf8(bytes).unwrap_or_default() });
         }
@@ -128,14 +128,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn join_takes_out_dots() {
+    fn join_resolves_dots() {
         assert_eq!(join("docs/adr", "../design.md").as_deref(), Some("docs/design.md"));
         assert_eq!(join("", "./a//b").as_deref(), Some("a/b"));
         assert_eq!(join("docs", "../../etc"), None);
     }
 
     #[test]
-    fn a_directory_is_there_if_a_file_is_in_it() {
+    fn directory_exists_if_it_contains_a_file() {
         let repo = Repo::planted(&[("docs/adr/0001-a.md", ""), ("docs-old/x", "")]);
         assert!(repo.has("docs") && repo.has("docs/adr") && repo.has("docs/adr/0001-a.md"));
         assert!(!repo.has("doc") && !repo.has("docs/ad"));

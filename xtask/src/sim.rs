@@ -1,7 +1,7 @@
-//! `cargo xtask sim`: tests that take seeds, with as many seeds as there is time for.
+//! `cargo xtask sim`: runs seeded tests with as many seeds as the time allows.
 //!
-//! Each program is a test of the workspace that reads the seeds from `SIM_SEEDS=from..to`, and prints the command
-//! that runs a seed again if it fails.
+//! Each program is a test of the workspace that reads its seeds from `SIM_SEEDS=from..to`. If a seed fails, the test
+//! prints the command that reproduces it.
 
 use crate::Outcome;
 use crate::bench::positive;
@@ -10,14 +10,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-/// One test that takes seeds.
+/// One seeded test.
 struct Program {
     name: &'static str,
     package: &'static str,
-    /// The test's target, and its name there.
+    /// Test target, and name of the test in it.
     target: &'static str,
     test: &'static str,
-    /// Whether the smoke run takes it; without, the test itself has seeds that suffice.
+    /// Whether the smoke run includes it. Other tests have sufficient default seeds.
     in_smoke: bool,
 }
 
@@ -30,18 +30,18 @@ const PROGRAMS: [Program; 6] = [
         in_smoke: true,
     },
     Program {
-        name: "bits that rot",
+        name: "bit rot",
         package: "mainstem-disk",
         target: "crash",
-        test: "a_bit_that_flips_costs_one_batch_at_most",
+        test: "a_bit_flip_loses_at_most_one_batch",
         in_smoke: true,
     },
     Program {
         name: "crashes of the log, with a thread",
         package: "mainstem-disk",
         target: "crash",
-        test: "nothing_is_lost_with_a_thread_either",
-        // The thread has a will of its own.
+        test: "nothing_acknowledged_is_lost_with_a_thread",
+        // Thread interleaving is not deterministic.
         in_smoke: false,
     },
     Program {
@@ -52,7 +52,7 @@ const PROGRAMS: [Program; 6] = [
         in_smoke: false,
     },
     Program {
-        name: "whole brokers, with clients of Kafka",
+        name: "whole brokers, with Kafka clients",
         package: "mainstem-sim",
         target: "sim",
         test: "kafka_clients_see_what_they_were_promised",
@@ -67,17 +67,17 @@ const PROGRAMS: [Program; 6] = [
     },
 ];
 
-/// Seeds that a program is given at once.
+/// Number of seeds per run of a program.
 const CHUNK: u64 = 200;
-/// How long it takes if nobody says.
+/// Default duration in seconds.
 const SECONDS: u32 = 300;
-/// What the smoke run takes, however fast the machine is: a check of a change must not depend on luck.
+/// Fixed seeds of the smoke run, so that its result depends neither on luck nor on the speed of the machine.
 const SMOKE: Range<u64> = 1_000_000..1_001_000;
 
-/// Runs every program in turn for so long, from seeds that no run has seen or from those that are named.
+/// Runs the programs in turn until the time is over, from new seeds or from `--seed`.
 ///
 /// # Errors
-/// If an option is not known, or the first program that fails.
+/// If an option is unknown, or a program fails.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Outcome {
     let (mut seconds, mut seed) = (SECONDS, None);
     for option in arguments.chunks(2) {
@@ -86,37 +86,42 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Outcome {
             ["--seed", value] => {
                 seed = Some(value.parse().map_err(|_| format!("--seed takes a number, not `{value}`"))?);
             }
-            _ => return Err(format!("sim does not know `{}`", option.join(" "))),
+            _ => return Err(format!("sim: unknown option `{}`", option.join(" "))),
         }
     }
     let until = Instant::now() + Duration::from_secs(seconds.into());
     simulate(root, seed.unwrap_or_else(new_seed), |_| true, |_| Instant::now() < until)
 }
 
-/// What `cargo xtask ci` runs: a little, always the same.
+/// Smoke run of `cargo xtask ci`, always with the same seeds.
 ///
 /// # Errors
-/// The first program that fails.
+/// If a program fails.
 pub(crate) fn smoke(root: &Path) -> Outcome {
     simulate(root, SMOKE.start, |program| program.in_smoke, |from| from < SMOKE.end)
 }
 
-/// A seed that is as good as never used: the time, with room for what runs in between.
+/// A seed that was most likely never used: the current time in milliseconds.
 fn new_seed() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_secs() * 1000
 }
 
-fn simulate(root: &Path, first: u64, is_run: fn(&Program) -> bool, goes_on: impl Fn(u64) -> bool) -> Outcome {
-    let programs = || PROGRAMS.iter().filter(|program| is_run(program));
+fn simulate(
+    root: &Path,
+    first: u64,
+    is_selected: fn(&Program) -> bool,
+    has_time: impl Fn(u64) -> bool,
+) -> Outcome {
+    let programs = || PROGRAMS.iter().filter(|program| is_selected(program));
     for program in programs() {
         let status = program.command(root).arg("--no-run").status();
         if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
-            return Err(format!("{}: cannot be built: {status:?}", program.name));
+            return Err(format!("{}: build failed: {status:?}", program.name));
         }
     }
     let mut from = first;
-    while from == first || goes_on(from) {
+    while from == first || has_time(from) {
         for program in programs() {
             program.run(root, from..from + CHUNK)?;
         }
@@ -136,20 +141,20 @@ impl Program {
         command
     }
 
-    /// Runs it with these seeds; what it says is shown if it fails.
+    /// Runs the test with these seeds, and prints its output if it fails.
     fn run(&self, root: &Path, seeds: Range<u64>) -> Outcome {
         let mut command = self.command(root);
         command.args(["--", "--exact", self.test]);
         command.env("SIM_SEEDS", format!("{}..{}", seeds.start, seeds.end));
         let output = command.output().map_err(|error| format!("cannot start {command:?}: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stdout);
+        let stdout = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {
-            println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+            println!("{stdout}{}", String::from_utf8_lossy(&output.stderr));
             return Err(format!("{}: fails with a seed of {seeds:?}", self.name));
         }
-        // A name that fits no test passes as well.
-        if !said.contains("1 passed") {
-            return Err(format!("{}: no such test as {}", self.name, self.test));
+        // A run without a matching test also succeeds.
+        if !stdout.contains("1 passed") {
+            return Err(format!("{}: there is no test {}", self.name, self.test));
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! `cargo xtask soak`: the broker under load for long, and killed under load, watching that nothing is lost.
+//! `cargo xtask soak`: runs the broker under load for a long time, and kills it under load, checking for losses.
 //!
 //! | file | part |
 //! |---|---|
-//! | `many` | many kinds of load at once: nothing is lost, nothing grows |
-//! | `kill` | the broker is killed again and again: what it acknowledged is there when it comes back |
+//! | `many` | many loads at once: nothing is lost, nothing grows |
+//! | `kill` | the broker is killed repeatedly: everything it acknowledged survives the restarts |
 
 mod kill;
 mod many;
@@ -12,10 +12,10 @@ use crate::Outcome;
 use crate::bench::positive;
 use std::path::Path;
 
-/// Runs both parts, each for half the time, or the one that is named, for all of it.
+/// Runs both parts, each for half the time, or only the named one.
 ///
 /// # Errors
-/// If an option is not known, or all that is amiss.
+/// If an option is unknown, or with all violations found.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Outcome {
     match arguments {
         ["many"] => many::run(root, SECONDS),
@@ -23,25 +23,26 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Outcome {
         ["kill", rest @ ..] => kill::run(root, &kill::Options::parse(rest)?),
         [] => both(root, SECONDS),
         ["--seconds", seconds] => both(root, positive("--seconds", seconds)?),
-        _ => Err(format!("soak does not know `{}`", arguments.join(" "))),
+        _ => Err(format!("soak: unknown option `{}`", arguments.join(" "))),
     }
 }
 
-/// What `cargo xtask ci` runs: a little of both, and whether a broker that forgets is found out.
+/// Smoke run of `cargo xtask ci`: a short run of both parts, and of a broker that loses its data, which must be
+/// detected.
 ///
 /// # Errors
-/// All that is amiss.
+/// All violations found.
 pub(crate) fn smoke(root: &Path) -> Outcome {
     many::run(root, SMOKE_SECONDS)?;
     kill::smoke(root, SMOKE_SECONDS)
 }
 
-/// How long it takes if nobody says.
+/// Default duration in seconds.
 const SECONDS: u32 = 3600;
-/// How long each part of the smoke run takes.
+/// Duration of each part of the smoke run, in seconds.
 const SMOKE_SECONDS: u32 = 20;
 
 fn both(root: &Path, seconds: u32) -> Outcome {
     many::run(root, seconds.div_ceil(2))?;
-    kill::run(root, &kill::Options::lasting(seconds.div_ceil(2)))
+    kill::run(root, &kill::Options::for_seconds(seconds.div_ceil(2)))
 }

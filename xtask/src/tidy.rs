@@ -1,24 +1,30 @@
-//! `cargo xtask tidy`: the rules of the house that no compiler and no lint keeps.
+//! `cargo xtask tidy`: project rules that neither the compiler nor a lint enforces.
 //!
-//! Each check is a function from the repository to faults, in a file of its own beside this one. The length of
-//! functions is left to clippy (`too_many_lines`), which `text.rs` keeps from being switched off.
+//! Each check is a function from the repository to violations, in its own file beside this one. Checks see the
+//! repository as text in memory, so their tests run on planted files.
 
+mod commits;
 mod dead;
 mod decisions;
+mod file_map;
+pub(crate) mod functions;
 mod hosts;
+pub(crate) mod imports;
 mod layers;
-mod lexer;
+pub(crate) mod lexer;
 mod links;
 mod text;
+pub(crate) mod width;
+mod words;
 
-pub(crate) use layers::pure_packages;
+pub(crate) use layers::{pure_packages, table as crate_table};
 
 use crate::Outcome;
 use crate::repo::Repo;
 use std::fmt;
 use std::path::Path;
 
-/// How bad a fault is.
+/// Severity of a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     Warning,
@@ -27,15 +33,15 @@ enum Level {
 
 /// One breach of a rule.
 #[derive(Debug, PartialEq, Eq)]
-struct Fault {
+struct Violation {
     level: Level,
     path: String,
-    /// From 1; 0 if the fault is of the file as a whole.
+    /// From 1; 0 for the file as a whole.
     line: usize,
     what: String,
 }
 
-impl Fault {
+impl Violation {
     fn error(path: &str, line: usize, what: impl Into<String>) -> Self {
         Self { level: Level::Error, path: path.to_owned(), line, what: what.into() }
     }
@@ -45,7 +51,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let level = match self.level {
             Level::Warning => "warning",
@@ -58,29 +64,41 @@ impl fmt::Display for Fault {
     }
 }
 
-const CHECKS: [fn(&Repo) -> Vec<Fault>; 6] =
-    [layers::check, text::check, dead::check, links::check, decisions::check, hosts::check];
+const CHECKS: [fn(&Repo) -> Vec<Violation>; 11] = [
+    layers::check,
+    text::check,
+    dead::check,
+    links::check,
+    decisions::check,
+    hosts::check,
+    functions::check,
+    file_map::check,
+    imports::check,
+    width::check,
+    words::check,
+];
 
-/// Runs all checks and prints what they found.
+/// Runs all checks and prints the violations.
 ///
 /// # Errors
-/// If there is any fault that is more than a warning.
+/// If there is a violation other than a warning.
 pub(crate) fn run(root: &Path) -> Outcome {
     let repo = Repo::read(root)?;
-    let mut faults: Vec<Fault> = CHECKS.iter().flat_map(|check| check(&repo)).collect();
-    faults.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
-    for fault in &faults {
-        println!("{fault}");
+    let mut violations: Vec<Violation> = CHECKS.iter().flat_map(|check| check(&repo)).collect();
+    violations.extend(commits::check(root, &repo)?);
+    violations.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+    for violation in &violations {
+        println!("{violation}");
     }
-    let errors = faults.iter().filter(|fault| fault.level == Level::Error).count();
-    let warnings = faults.len() - errors;
+    let errors = violations.iter().filter(|violation| violation.level == Level::Error).count();
+    let warnings = violations.len() - errors;
     println!("tidy: {} files, {errors} errors, {warnings} warnings", repo.files.len());
-    if errors == 0 { Ok(()) } else { Err("tidy: please mend the errors above".to_owned()) }
+    if errors == 0 { Ok(()) } else { Err("tidy: fix the errors above".to_owned()) }
 }
 
-/// Runs one check over planted files and returns the faults as `path:line`, for the tests of the checks.
+/// Runs one check over planted files and returns the violations as `path:line`.
 #[cfg(test)]
-fn faults_in(check: fn(&Repo) -> Vec<Fault>, files: &[(&str, &str)]) -> Vec<String> {
-    let faults = check(&Repo::planted(files));
-    faults.iter().map(|fault| format!("{}:{}", fault.path, fault.line)).collect()
+fn violations_in(check: fn(&Repo) -> Vec<Violation>, files: &[(&str, &str)]) -> Vec<String> {
+    let violations = check(&Repo::planted(files));
+    violations.iter().map(|violation| format!("{}:{}", violation.path, violation.line)).collect()
 }

@@ -1,4 +1,4 @@
-// The inline client of mochi-mqtt in the rows of `cargo xtask bench-bus`: one line of JSON per row.
+// Runs the rows of `cargo xtask bench-bus` with the inline client of mochi-mqtt: one line of JSON per row.
 //
 // With the argument "allocations" it counts allocations instead of time.
 package main
@@ -40,7 +40,7 @@ func countInto(server *mqtt.Server, filter string, id int, count *uint64) {
 	must(server.Subscribe(filter, id, func(*mqtt.Client, packets.Subscription, packets.Packet) { *count++ }))
 }
 
-// measure prints what an operation costs; work does ops of them a call.
+// measure prints the cost of an operation; work performs ops operations per call.
 func measure(row string, ops float64, work func()) {
 	if counting {
 		work()
@@ -54,7 +54,7 @@ func measure(row string, ops float64, work func()) {
 	report(row, best(ops, work), 1)
 }
 
-// threadCPU is the CPU time of this thread so far. What the collector does on other threads is not in it.
+// threadCPU returns the CPU time of this thread so far, without garbage collection on other threads.
 func threadCPU() time.Duration {
 	var usage syscall.Rusage
 	const self = 1 // RUSAGE_THREAD
@@ -62,7 +62,7 @@ func threadCPU() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// best returns CPU nanoseconds per operation in the best of several slices.
+// best returns the CPU nanoseconds per operation of the best slice.
 func best(ops float64, work func()) float64 {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -186,7 +186,7 @@ func subscribe() {
 	}
 }
 
-// matching asks for the same 16 names over and over, with a million filters.
+// matching matches the same 16 names repeatedly against a million filters.
 func matching() {
 	const filters = 1_000_000
 	names := make([]string, 16)

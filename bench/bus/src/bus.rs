@@ -1,4 +1,6 @@
-//! The rows of the bus itself.
+//! Rows of the Mainstem bus.
+//!
+//! Every row asserts its delivery counts, so a fast result with lost messages is impossible.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,8 +16,8 @@ use crate::{BURST, RECEIVERS};
 const FILTERS: usize = 1_000_000;
 const TOPIC: &str = "plant/7/press/temp";
 
-/// Counts what arrives: written by one thread at a time, so it needs no locked instruction, which would cost more than
-/// the delivery. Padded, or counters of two threads would meet in a cache line.
+/// Delivery counter. One thread writes it at a time, so it avoids an atomic read-modify-write, which would cost more
+/// than the delivery. Padded to avoid false sharing between threads.
 #[derive(Default)]
 #[repr(align(128))]
 struct Count(AtomicU64);
@@ -34,7 +36,7 @@ fn counting(bus: &Bus<u64>, filter: &str) -> (Subscription<u64>, Arc<Count>) {
     let count = Arc::new(Count::default());
     let own = Arc::clone(&count);
     let subscription =
-        bus.subscribe(filter).callback(move |event| own.add(*event.payload())).expect("a filter");
+        bus.subscribe(filter).callback(move |event| own.add(*event.payload())).expect("the filter is valid");
     (subscription, count)
 }
 
@@ -42,7 +44,7 @@ fn device_topic(device: usize) -> String {
     format!("site/{}/line/{}/device/{device:07}/state", device % 50, device % 1_000)
 }
 
-/// Names spread over the filters, asked for over and over.
+/// Topic names spread over the filters, matched repeatedly.
 fn hot_names() -> Vec<String> {
     (0..16).map(|number| device_topic(number * FILTERS / 16 + 777)).collect()
 }
@@ -58,7 +60,7 @@ pub(crate) fn matching() {
         }
     });
     drop(exact);
-    // One in ten has a wildcard: most of them one device each, some a line, a few a site.
+    // One filter in ten has a wildcard: most match one device, some a line, a few a site.
     let mixed = index_of(|number| match number % 1_000 {
         0 => format!("site/{}/line/{}/#", number / 1_000 % 50, number / 1_000),
         1 => format!("+/{}/line/{}/device/+/state", number / 1_000 % 50, number / 1_000),
@@ -93,14 +95,14 @@ fn index_of(filter: impl Fn(usize) -> String) -> Index<()> {
     index
 }
 
-/// One publish to five receivers, each of which counts it.
+/// One publish to five counting receivers.
 pub(crate) fn publish() {
     let bus = Bus::new();
     let receivers: Vec<_> = (0..5).map(|_| counting(&bus, "plant/+/press/temp")).collect();
     let mut sent = 0;
     measure("publish-5", "mainstem callbacks", 1_000, || {
         for _ in 0..1_000 {
-            assert_eq!(bus.publish(TOPIC, 1).map(|told| told.delivered), Ok(5));
+            assert_eq!(bus.publish(TOPIC, 1).map(|receipt| receipt.delivered), Ok(5));
         }
         sent += 1_000;
     });
@@ -108,17 +110,17 @@ pub(crate) fn publish() {
 
     let bus = Bus::new();
     let mailboxes: Vec<Mailbox<u64>> =
-        (0..5).map(|_| bus.subscribe("plant/+/press/temp").mailbox().expect("a filter")).collect();
+        (0..5).map(|_| bus.subscribe("plant/+/press/temp").mailbox().expect("the filter is valid")).collect();
     measure("publish-5", "mainstem mailboxes", 1_000, || {
         for _ in 0..1_000 {
-            assert_eq!(bus.publish(TOPIC, 1).map(|told| told.delivered), Ok(5));
+            assert_eq!(bus.publish(TOPIC, 1).map(|receipt| receipt.delivered), Ok(5));
             let received = mailboxes.iter().filter(|mailbox| matches!(mailbox.try_recv(), Ok(Some(_))));
             assert_eq!(received.count(), 5);
         }
     });
 }
 
-/// Threads that publish on topics of their own, to a callback each.
+/// Threads that each publish on their own topic to one callback.
 pub(crate) fn concurrent() {
     if cfg!(feature = "allocations") {
         return;
@@ -130,7 +132,7 @@ pub(crate) fn concurrent() {
     print("concurrent-2", "mainstem callbacks", together, 2e9 / together, None);
 }
 
-/// CPU nanoseconds per publish of `threads` threads at once: the mean of what each took in its best slice.
+/// CPU nanoseconds per publish with `threads` concurrent threads: the mean of each thread's best slice.
 fn publishing(bus: &Bus<u64>, threads: u32) -> f64 {
     const PUBLISHES: u64 = 100_000;
     let one = |thread: u32| {
@@ -141,7 +143,7 @@ fn publishing(bus: &Bus<u64>, threads: u32) -> f64 {
         for _ in 0..slices {
             let start = thread_cpu();
             for _ in 0..PUBLISHES {
-                assert_eq!(bus.publish(&topic, 1).map(|told| told.delivered), Ok(1));
+                assert_eq!(bus.publish(&topic, 1).map(|receipt| receipt.delivered), Ok(1));
             }
             best = best.min(thread_cpu().saturating_sub(start).as_secs_f64() * 1e9 / to_f64(PUBLISHES));
         }
@@ -155,14 +157,14 @@ fn publishing(bus: &Bus<u64>, threads: u32) -> f64 {
     total / f64::from(threads)
 }
 
-/// One publisher to a thousand receivers, each of which counts what it gets.
+/// One publisher to a thousand counting receivers.
 pub(crate) fn fan_out() {
     let bus = Bus::new();
     let receivers: Vec<_> = (0..RECEIVERS).map(|_| counting(&bus, TOPIC)).collect();
     let mut sent = 0;
     measure("fan-out", "mainstem callbacks", BURST * RECEIVERS, || {
         for _ in 0..BURST {
-            assert_eq!(bus.publish(TOPIC, 1).map(|told| told.delivered), Ok(1_000));
+            assert_eq!(bus.publish(TOPIC, 1).map(|receipt| receipt.delivered), Ok(1_000));
         }
         sent += BURST;
     });
@@ -170,11 +172,11 @@ pub(crate) fn fan_out() {
 
     let bus = Bus::new();
     let mut cursors: Vec<(Cursor<u64>, u64)> =
-        (0..RECEIVERS).map(|_| (bus.subscribe(TOPIC).cursor().expect("a filter"), 0)).collect();
+        (0..RECEIVERS).map(|_| (bus.subscribe(TOPIC).cursor().expect("the filter is valid"), 0)).collect();
     let mut sent = 0;
     measure("fan-out", "mainstem cursors", BURST * RECEIVERS, || {
         for _ in 0..BURST {
-            assert_eq!(bus.publish(TOPIC, 1).map(|told| told.delivered), Ok(1_000));
+            assert_eq!(bus.publish(TOPIC, 1).map(|receipt| receipt.delivered), Ok(1_000));
         }
         sent += BURST;
         for (cursor, count) in &mut cursors {
@@ -188,11 +190,11 @@ pub(crate) fn fan_out() {
 
     let bus = Bus::new();
     let mut mailboxes: Vec<(Mailbox<u64>, u64)> =
-        (0..RECEIVERS).map(|_| (bus.subscribe(TOPIC).mailbox().expect("a filter"), 0)).collect();
+        (0..RECEIVERS).map(|_| (bus.subscribe(TOPIC).mailbox().expect("the filter is valid"), 0)).collect();
     let (mut sent, mut messages) = (0, Vec::new());
     measure("fan-out", "mainstem mailboxes", BURST * RECEIVERS, || {
         for _ in 0..BURST {
-            assert_eq!(bus.publish(TOPIC, 1).map(|told| told.delivered), Ok(1_000));
+            assert_eq!(bus.publish(TOPIC, 1).map(|receipt| receipt.delivered), Ok(1_000));
         }
         sent += BURST;
         for (mailbox, count) in &mut mailboxes {
@@ -203,7 +205,7 @@ pub(crate) fn fan_out() {
     assert!(mailboxes.iter().all(|(_, count)| *count == sent));
 }
 
-/// Subscribing to a new filter and unsubscribing, beside 100,000 others.
+/// Subscribe and unsubscribe a new filter, beside 100,000 others.
 pub(crate) fn subscribe() {
     let bus = Bus::<u64>::new();
     let _others: Vec<_> = (0..100_000).map(|number| counting(&bus, &device_topic(number))).collect();
@@ -214,7 +216,7 @@ pub(crate) fn subscribe() {
             }
         });
     }
-    // The same while the caches are in use, as each unsubscribe empties them.
+    // The same while the match caches are in use; each unsubscribe invalidates them.
     let (_subscription, count) = counting(&bus, "busy");
     let mut publishes = 0;
     let (alone, _) = cost(1_000, || (0..1_000).for_each(|_| assert!(bus.publish("busy", 0).is_ok())));
@@ -230,10 +232,10 @@ pub(crate) fn subscribe() {
     print("subscribe-publish", "mainstem callbacks", ns, 1e9 / ns, allocations);
 }
 
-/// One message after the other to one receiver.
+/// Sequential messages to one receiver.
 pub(crate) fn one_to_one() {
     let bus = Bus::new();
-    let mailbox: Mailbox<u64> = bus.subscribe(TOPIC).mailbox().expect("a filter");
+    let mailbox: Mailbox<u64> = bus.subscribe(TOPIC).mailbox().expect("the filter is valid");
     measure("one-to-one", "mainstem mailboxes", BURST, || {
         for number in 0..BURST {
             assert!(bus.publish(TOPIC, number).is_ok());
@@ -242,7 +244,7 @@ pub(crate) fn one_to_one() {
             assert!(matches!(mailbox.try_recv(), Ok(Some(message)) if *message.payload() == number));
         }
     });
-    let mut cursor: Cursor<u64> = bus.subscribe("cursor").cursor().expect("a filter");
+    let mut cursor: Cursor<u64> = bus.subscribe("cursor").cursor().expect("the filter is valid");
     measure("one-to-one", "mainstem cursors", BURST, || {
         for number in 0..BURST {
             assert!(bus.publish("cursor", number).is_ok());

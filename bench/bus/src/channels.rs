@@ -1,17 +1,17 @@
-//! The same with channels: no topics, one channel for each receiver, or one that broadcasts.
+//! The same rows with channels: without topics, one channel per receiver or one broadcast channel.
 
 use tokio::sync::broadcast;
 
 use crate::meter::measure;
 use crate::{BURST, RECEIVERS};
 
-/// What all channels can do.
+/// Common interface of the channels.
 trait Channels {
     const NAME: &'static str;
 
     fn new(receivers: u64) -> Self;
     fn send(&self, value: u64);
-    /// Takes all that waits for each receiver, and returns the sum over all.
+    /// Receives all pending messages of all receivers, and returns their sum.
     fn drain(&mut self) -> u64;
 }
 
@@ -25,7 +25,7 @@ impl Channels for Crossbeam {
     }
 
     fn send(&self, value: u64) {
-        self.0.iter().for_each(|(sender, _)| sender.try_send(value).expect("room"));
+        self.0.iter().for_each(|(sender, _)| sender.try_send(value).expect("the channel has room"));
     }
 
     fn drain(&mut self) -> u64 {
@@ -43,7 +43,7 @@ impl Channels for Flume {
     }
 
     fn send(&self, value: u64) {
-        self.0.iter().for_each(|(sender, _)| sender.try_send(value).expect("room"));
+        self.0.iter().for_each(|(sender, _)| sender.try_send(value).expect("the channel has room"));
     }
 
     fn drain(&mut self) -> u64 {

@@ -1,15 +1,15 @@
-//! The bus beside other ways to hand messages around in a process: one line of JSON per row and contender.
+//! Compares the bus with other in-process messaging: prints one line of JSON per row and contender.
 //!
-//! `cargo xtask bench-bus` builds and runs it, together with the programs of peers in other languages, and makes a
-//! table of what they say; `docs/benchmarks.md` tells what the rows are. Times are CPU time of the measured thread.
+//! `cargo xtask bench-bus` builds and runs it, together with programs of peers in other languages, and prints a table;
+//! `docs/benchmarks.md` describes the rows. Times are CPU time of the measured thread.
 
 mod bus;
 mod channels;
 mod meter;
 
-/// Receivers in the row `fan-out`.
+/// Number of receivers in the row `fan-out`.
 const RECEIVERS: u64 = 1_000;
-/// Messages that are published before they are received, where that is not at once.
+/// Number of messages published before they are received, for pull-based receivers.
 const BURST: u64 = 256;
 
 fn main() {

@@ -1,12 +1,12 @@
-//! How a row is measured, and how it is said: one line of JSON for each.
+//! Measurement of a row, and its output as one line of JSON.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A row is measured in so many slices, of which the best counts: other work on the machine only ever adds.
+/// Number of slices per row. The best one counts, because other work on the machine only adds time.
 const SLICES: usize = 7;
-/// CPU time of a slice.
+/// Minimum CPU time of a slice, within a factor of 2.
 const SLICE: Duration = Duration::from_millis(40);
 
 /// CPU time of this thread so far.
@@ -15,13 +15,13 @@ pub(crate) fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// Measures `work`, which does `ops` operations a call, and prints the result.
+/// Measures `work`, which performs `ops` operations per call, and prints the result.
 pub(crate) fn measure(row: &str, contender: &str, ops: u64, work: impl FnMut()) {
     let (ns, allocations) = cost(ops, work);
     print(row, contender, ns, 1e9 / ns, allocations);
 }
 
-/// Prints a result; what was not counted or timed is left out.
+/// Prints a result. Values that were not measured are omitted.
 pub(crate) fn print(row: &str, contender: &str, ns: f64, per_s: f64, allocations: Option<f64>) {
     match allocations {
         Some(count) => println!(r#"{{"row":"{row}","contender":"{contender}","allocations":{count:.3}}}"#),
@@ -31,7 +31,7 @@ pub(crate) fn print(row: &str, contender: &str, ns: f64, per_s: f64, allocations
     }
 }
 
-/// Nanoseconds of CPU per operation.
+/// CPU nanoseconds per operation.
 #[cfg(not(feature = "allocations"))]
 pub(crate) fn cost(ops: u64, mut work: impl FnMut()) -> (f64, Option<f64>) {
     let mut calls = 1_u32;
@@ -51,7 +51,7 @@ pub(crate) fn cost(ops: u64, mut work: impl FnMut()) -> (f64, Option<f64>) {
     (best, None)
 }
 
-/// Allocations per operation, once what is made at first is there.
+/// Allocations per operation, after a warm-up.
 #[cfg(feature = "allocations")]
 pub(crate) fn cost(ops: u64, mut work: impl FnMut()) -> (f64, Option<f64>) {
     const CALLS: u32 = 300;
@@ -61,7 +61,6 @@ pub(crate) fn cost(ops: u64, mut work: impl FnMut()) -> (f64, Option<f64>) {
     (f64::NAN, Some(to_f64(counted.count_total) / f64::from(CALLS) / to_f64(ops)))
 }
 
-/// Counts here are far below 2^52.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 pub(crate) const fn to_f64(count: u64) -> f64 {
     count as f64

@@ -1,4 +1,7 @@
-//! The bus, and subscribed callbacks.
+//! The classes `Bus` and `Subscription`.
+//!
+//! The interpreter lock is released around every call into the bus, because publishing may block and runs callbacks,
+//! and dropping a subscription may drop Python objects.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,11 +12,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::Payload;
-use crate::error::{of_publish, of_subscribe, unsubscribed};
-use crate::message::{Delivered, Message, bus_stats, policy, subscription_stats};
+use crate::error::{publish_error, subscribe_error, unsubscribed};
+use crate::message::{Delivered, Message, bus_stats, parse_overflow, subscription_stats};
 use crate::readers::{Cursor, Mailbox};
 
-/// Topics, and those who subscribe to them.
+/// A publish/subscribe bus for Python objects.
+///
+/// `retained_max` is the maximum number of topics with a retained message. `cached_topics` is the capacity of each
+/// match cache. `on_fault(filter, topic, exception)` is called when a callback raises; the default is
+/// `sys.unraisablehook`.
 #[pyclass(frozen, module = "mainstem_bus")]
 pub(crate) struct Bus {
     inner: mainstem_bus::Bus<Payload>,
@@ -29,7 +36,9 @@ impl Bus {
         Self { inner }
     }
 
-    /// Publishes an object to a topic.
+    /// Publishes an object to a topic and returns the number of deliveries.
+    ///
+    /// Runs matching callbacks on this thread. Blocks only while a subscription with overflow "block" is full.
     #[pyo3(signature = (topic, payload, *, headers = None, timestamp = None, retain = false))]
     fn publish(
         &self,
@@ -45,25 +54,29 @@ impl Bus {
             draft = draft.header(key.extract::<String>()?, value.extract::<String>()?);
         }
         if let Some(seconds) = timestamp {
-            let since = Duration::try_from_secs_f64(seconds);
-            let time = since.ok().and_then(|since| UNIX_EPOCH.checked_add(since));
-            draft = draft
-                .timestamp(time.ok_or_else(|| PyValueError::new_err("a timestamp is seconds since 1970"))?);
+            let elapsed = Duration::try_from_secs_f64(seconds);
+            let time = elapsed.ok().and_then(|elapsed| UNIX_EPOCH.checked_add(elapsed));
+            draft =
+                draft.timestamp(time.ok_or_else(|| {
+                    PyValueError::new_err("timestamp must be a number of seconds since 1970")
+                })?);
         }
         if retain {
             draft = draft.retain();
         }
-        py.detach(|| draft.publish()).map(Delivered::from).map_err(of_publish)
+        py.detach(|| draft.publish()).map(Delivered::from).map_err(publish_error)
     }
 
-    /// Publishes objects to one topic, in their order.
+    /// Publishes several objects to one topic, in order.
     fn publish_batch(&self, py: Python<'_>, topic: &str, payloads: Bound<'_, PyAny>) -> PyResult<Delivered> {
         let payloads: Vec<Payload> =
             payloads.try_iter()?.map(|payload| payload.map(Bound::unbind)).collect::<PyResult<_>>()?;
-        py.detach(|| self.inner.publish_batch(topic, payloads)).map(Delivered::from).map_err(of_publish)
+        py.detach(|| self.inner.publish_batch(topic, payloads)).map(Delivered::from).map_err(publish_error)
     }
 
-    /// Has `callback` run with each message, by whoever publishes it.
+    /// Subscribes a callback, which runs on the publishing thread with each `Message`.
+    ///
+    /// With `replay`, it is first called with the matching retained messages, before this returns.
     #[pyo3(signature = (filter, callback, *, capacity = 1_024, metadata = false, replay = false))]
     fn subscribe(
         &self,
@@ -78,11 +91,13 @@ impl Bus {
         let run = move |event: &mainstem_bus::Event<'_, Payload>| {
             Python::attach(|py| callback.call1(py, (Message::of(py, event),)).map(drop))
         };
-        let subscription = py.detach(|| subscribe.callback(run)).map_err(of_subscribe)?;
+        let subscription = py.detach(|| subscribe.callback(run)).map_err(subscribe_error)?;
         Ok(Subscription { inner: Mutex::new(Some(subscription)) })
     }
 
-    /// Has messages put into a mailbox.
+    /// Subscribes with a queue of `capacity` messages, read through the returned mailbox.
+    ///
+    /// `overflow` is "block", "drop_oldest", "drop_newest" or "disconnect".
     #[pyo3(signature = (filter, *, capacity = 1_024, overflow = "drop_oldest", metadata = false, replay = false))]
     fn mailbox(
         &self,
@@ -94,10 +109,10 @@ impl Bus {
         replay: bool,
     ) -> PyResult<Mailbox> {
         let subscribe = self.prepare(filter, capacity, overflow, metadata, replay)?;
-        py.detach(|| subscribe.mailbox()).map(Mailbox::new).map_err(of_subscribe)
+        py.detach(|| subscribe.mailbox()).map(Mailbox::new).map_err(subscribe_error)
     }
 
-    /// Has messages put into a ring that cursors share.
+    /// Subscribes with a cursor, which reads batches from a ring shared with other cursors of the same filter.
     #[pyo3(signature = (filter, *, capacity = 1_024, overflow = "drop_oldest", metadata = false, replay = false))]
     fn cursor(
         &self,
@@ -109,26 +124,27 @@ impl Bus {
         replay: bool,
     ) -> PyResult<Cursor> {
         let subscribe = self.prepare(filter, capacity, overflow, metadata, replay)?;
-        py.detach(|| subscribe.cursor()).map(Cursor::new).map_err(of_subscribe)
+        py.detach(|| subscribe.cursor()).map(Cursor::new).map_err(subscribe_error)
     }
 
-    /// The retained message of a topic.
+    /// Returns the retained message of a topic, or None.
     fn retained(&self, py: Python<'_>, topic: &str) -> Option<Message> {
         let message = py.detach(|| self.inner.retained(topic))?;
         Some(Message::of(py, &message.event()))
     }
 
-    /// Forgets the retained message of a topic, and says whether there was one.
+    /// Removes the retained message of a topic. Returns whether there was one.
     fn clear_retained(&self, py: Python<'_>, topic: &str) -> bool {
         py.detach(|| self.inner.clear_retained(topic))
     }
 
-    /// Ends the bus: what waits is received, and then comes the end.
+    /// Closes the bus. Readers receive what is queued, and then ClosedError or the end of iteration.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.inner.close());
     }
 
-    /// Ends the bus, and waits until every mailbox and cursor has seen the end; says whether that is so.
+    /// Closes the bus and waits up to `timeout` seconds until every mailbox and cursor has reached the end. Returns
+    /// False on timeout.
     fn close_and_wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let timeout = seconds(timeout)?;
         Ok(py.detach(|| self.inner.close_and_wait(timeout)))
@@ -140,7 +156,7 @@ impl Bus {
         self.inner.is_closed()
     }
 
-    /// All numbers there are.
+    /// Returns the statistics of the bus and of each subscription.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = py.detach(|| self.inner.stats());
         bus_stats(py, &stats)
@@ -156,7 +172,8 @@ impl Bus {
         metadata: bool,
         replay: bool,
     ) -> PyResult<mainstem_bus::Subscribe<'a, Payload>> {
-        let mut subscribe = self.inner.subscribe(filter).capacity(capacity).overflow(policy(overflow)?);
+        let mut subscribe =
+            self.inner.subscribe(filter).capacity(capacity).overflow(parse_overflow(overflow)?);
         if metadata {
             subscribe = subscribe.metadata();
         }
@@ -167,13 +184,13 @@ impl Bus {
     }
 }
 
-/// A wait in seconds.
+/// Converts a timeout in seconds.
 pub(crate) fn seconds(timeout: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(timeout)
-        .map_err(|_| PyValueError::new_err("a timeout is a number of seconds"))
+        .map_err(|_| PyValueError::new_err("timeout must be a non-negative number of seconds"))
 }
 
-/// Tells `on_fault(filter, topic, exception)`, or Python's hook for exceptions that nobody can catch.
+/// Reports a fault to `on_fault(filter, topic, exception)`, or to `sys.unraisablehook` if there is none.
 fn report(fault: &Fault<'_>, on_fault: Option<&Py<PyAny>>) {
     Python::attach(|py| {
         let error = match fault.cause {
@@ -194,7 +211,7 @@ fn report(fault: &Fault<'_>, on_fault: Option<&Py<PyAny>>) {
     });
 }
 
-/// A subscribed callback.
+/// The subscription of a callback. It ends with `unsubscribe()`, with its `with` block, or with this object.
 #[pyclass(frozen, module = "mainstem_bus")]
 pub(crate) struct Subscription {
     inner: Mutex<Option<mainstem_bus::Subscription<Payload>>>,
@@ -207,7 +224,7 @@ impl Subscription {
         py.detach(|| drop(self.inner.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 
-    /// This subscription's numbers.
+    /// Returns the statistics of this subscription.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = py.detach(|| {
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);

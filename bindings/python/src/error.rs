@@ -1,14 +1,31 @@
-//! The exceptions, and which error becomes which.
+//! Python exceptions, and the conversion of Rust errors.
+//!
+//! Invalid arguments become `ValueError`. All other errors are subclasses of `BusError`.
 
 use mainstem_bus::{PublishError, RecvError, SubscribeError};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 
-create_exception!(mainstem_bus, BusError, PyException, "What a bus refuses.");
-create_exception!(mainstem_bus, ClosedError, BusError, "The bus is closed, or the subscription ended here.");
-create_exception!(mainstem_bus, DisconnectedError, BusError, "The subscription overflowed and was ended.");
-create_exception!(mainstem_bus, RetainedFullError, BusError, "No more topics can have a retained message.");
+create_exception!(mainstem_bus, BusError, PyException, "Base class of the errors of a bus.");
+create_exception!(
+    mainstem_bus,
+    ClosedError,
+    BusError,
+    "The bus is closed, or the subscription was ended with unsubscribe()."
+);
+create_exception!(
+    mainstem_bus,
+    DisconnectedError,
+    BusError,
+    "The subscription overflowed and was disconnected."
+);
+create_exception!(
+    mainstem_bus,
+    RetainedFullError,
+    BusError,
+    "The maximum number of topics with a retained message is reached."
+);
 create_exception!(mainstem_bus, NestedError, BusError, "Callbacks publish from callbacks too deeply.");
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -20,7 +37,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NestedError", py.get_type::<NestedError>())
 }
 
-pub(crate) fn of_publish(error: PublishError) -> PyErr {
+pub(crate) fn publish_error(error: PublishError) -> PyErr {
     let text = error.to_string();
     match error {
         PublishError::Topic(_) => PyValueError::new_err(text),
@@ -31,7 +48,7 @@ pub(crate) fn of_publish(error: PublishError) -> PyErr {
     }
 }
 
-pub(crate) fn of_subscribe(error: SubscribeError) -> PyErr {
+pub(crate) fn subscribe_error(error: SubscribeError) -> PyErr {
     let text = error.to_string();
     match error {
         SubscribeError::Filter(_) | SubscribeError::Capacity => PyValueError::new_err(text),
@@ -40,7 +57,7 @@ pub(crate) fn of_subscribe(error: SubscribeError) -> PyErr {
     }
 }
 
-pub(crate) fn of_receive(error: RecvError) -> PyErr {
+pub(crate) fn receive_error(error: RecvError) -> PyErr {
     let text = error.to_string();
     match error {
         RecvError::Closed => ClosedError::new_err(text),
@@ -49,7 +66,7 @@ pub(crate) fn of_receive(error: RecvError) -> PyErr {
     }
 }
 
-/// The subscription was ended by its own holder.
+/// The error for using a subscription after `unsubscribe()`.
 pub(crate) fn unsubscribed() -> PyErr {
-    ClosedError::new_err("the subscription has been ended by unsubscribe()")
+    ClosedError::new_err("the subscription was ended by unsubscribe()")
 }

@@ -1,14 +1,15 @@
 //! Python bindings of `mainstem-bus`: the same bus, for Python objects.
 //!
-//! Nothing is decided here. Each class holds its counterpart and translates; the interpreter is let go of wherever the
-//! bus may wait or run callbacks, so no lock of the bus is ever held by somebody who waits for the interpreter.
+//! There is no logic here. Each class wraps its Rust counterpart and converts arguments and results. Every call into
+//! the bus that may block or run callbacks releases the interpreter lock first, so no thread waits for the interpreter
+//! while it holds a lock of the bus.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
 //! | `bus.rs` | `Bus`, `Subscription` |
 //! | `readers.rs` | `Mailbox`, `Cursor` |
 //! | `message.rs` | `Message`, `Delivered`, and statistics as dictionaries |
-//! | `error.rs` | the exceptions |
+//! | `error.rs` | exceptions |
 
 mod bus;
 mod error;
@@ -17,7 +18,7 @@ mod readers;
 
 use pyo3::prelude::*;
 
-/// What travels on a bus: any object.
+/// The payload type of a Python bus: any object.
 type Payload = Py<PyAny>;
 
 /// The module `mainstem_bus._native`.

@@ -1,4 +1,4 @@
-//! What Python sees of a message, of a delivery, and of the numbers.
+//! Conversion of messages, delivery counts and statistics to Python objects.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use pyo3::types::PyDict;
 
 use crate::Payload;
 
-/// A message as its subscriber sees it.
+/// A received message. `headers` and `timestamp` are set only for subscriptions with `metadata=True`.
 #[pyclass(frozen, module = "mainstem_bus")]
 pub(crate) struct Message {
     #[pyo3(get)]
@@ -25,15 +25,15 @@ pub(crate) struct Message {
 
 impl Message {
     pub(crate) fn of(py: Python<'_>, event: &Event<'_, Payload>) -> Self {
-        let since = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
-            Ok(since) => since.as_secs_f64(),
+        let unix_seconds = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
+            Ok(elapsed) => elapsed.as_secs_f64(),
             Err(before) => -before.duration().as_secs_f64(),
         };
         Self {
             topic: event.topic().to_owned(),
             payload: event.payload().clone_ref(py),
             headers: event.headers().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
-            timestamp: event.timestamp().map(since),
+            timestamp: event.timestamp().map(unix_seconds),
             is_replay: event.is_replay(),
         }
     }
@@ -41,7 +41,7 @@ impl Message {
 
 #[pymethods]
 impl Message {
-    /// The value of the first header called `key`.
+    /// Returns the value of the first header named `key`, or None.
     fn header(&self, key: &str) -> Option<&str> {
         self.headers.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
@@ -52,10 +52,10 @@ impl Message {
     }
 }
 
-/// Where a published message went.
+/// The result of a publish: numbers of deliveries, drops and failed callbacks.
 #[pyclass(frozen, eq, module = "mainstem_bus")]
 #[derive(PartialEq)]
-#[expect(clippy::struct_field_names, reason = "Python sees them, and they are those of the Rust crate")]
+#[expect(clippy::struct_field_names, reason = "the names are public in Python and match the Rust crate")]
 pub(crate) struct Delivered {
     #[pyo3(get)]
     delivered: usize,
@@ -66,8 +66,8 @@ pub(crate) struct Delivered {
 }
 
 impl From<mainstem_bus::Delivered> for Delivered {
-    fn from(told: mainstem_bus::Delivered) -> Self {
-        Self { delivered: told.delivered, dropped: told.dropped, failed: told.failed }
+    fn from(result: mainstem_bus::Delivered) -> Self {
+        Self { delivered: result.delivered, dropped: result.dropped, failed: result.failed }
     }
 }
 
@@ -80,19 +80,19 @@ impl Delivered {
 }
 
 /// The names of the overflow policies in Python.
-const POLICIES: [(&str, Overflow); 4] = [
+const OVERFLOW_NAMES: [(&str, Overflow); 4] = [
     ("block", Overflow::Block),
     ("drop_oldest", Overflow::DropOldest),
     ("drop_newest", Overflow::DropNewest),
     ("disconnect", Overflow::Disconnect),
 ];
 
-pub(crate) fn policy(name: &str) -> PyResult<Overflow> {
-    let known = POLICIES.iter().find(|(known, _)| *known == name);
-    known.map(|(_, overflow)| *overflow).ok_or_else(|| {
-        let names = POLICIES.map(|(name, _)| name).join(", ");
+pub(crate) fn parse_overflow(name: &str) -> PyResult<Overflow> {
+    let entry = OVERFLOW_NAMES.iter().find(|(candidate, _)| *candidate == name);
+    entry.map(|(_, overflow)| *overflow).ok_or_else(|| {
+        let names = OVERFLOW_NAMES.map(|(name, _)| name).join(", ");
         pyo3::exceptions::PyValueError::new_err(format!(
-            "no overflow policy is called {name:?}; there are {names}"
+            "unknown overflow policy {name:?}; use one of {names}"
         ))
     })
 }
@@ -101,7 +101,8 @@ pub(crate) fn subscription_stats<'py>(
     py: Python<'py>,
     stats: &SubscriptionStats,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let overflow = POLICIES.iter().find(|(_, overflow)| *overflow == stats.overflow).map(|(name, _)| name);
+    let overflow =
+        OVERFLOW_NAMES.iter().find(|(_, overflow)| *overflow == stats.overflow).map(|(name, _)| name);
     let kind = match stats.kind {
         Kind::Callback => "callback",
         Kind::Mailbox => "mailbox",

@@ -1,4 +1,7 @@
-//! Mailboxes and cursors: what Python reads from.
+//! The classes `Mailbox` and `Cursor`.
+//!
+//! Blocking reads wait in short slices. Between slices they check for signals such as Ctrl-C and for a concurrent
+//! `unsubscribe()`, neither of which could interrupt a single long wait in Rust.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -11,13 +14,13 @@ use pyo3::types::PyDict;
 
 use crate::Payload;
 use crate::bus::seconds;
-use crate::error::{of_receive, unsubscribed};
+use crate::error::{receive_error, unsubscribed};
 use crate::message::{Message, subscription_stats};
 
-/// How long a wait lasts before it looks for Ctrl-C, and whether the subscription is still there.
-const NAP: Duration = Duration::from_millis(50);
+/// Maximum length of one wait between checks for signals and for `unsubscribe()`.
+const WAIT_SLICE: Duration = Duration::from_millis(50);
 
-/// Waits in naps until `attempt` has something; `None` when `timeout` ends.
+/// Calls `attempt` in slices until it returns a value. Returns `None` on timeout.
 fn wait<R: Send>(
     py: Python<'_>,
     timeout: Option<f64>,
@@ -26,8 +29,8 @@ fn wait<R: Send>(
     let timeout = timeout.map(seconds).transpose()?;
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
-        let left = deadline.map_or(NAP, |deadline| deadline.saturating_duration_since(Instant::now()));
-        if let Some(found) = py.detach(|| attempt(left.min(NAP)))? {
+        let left = deadline.map_or(WAIT_SLICE, |deadline| deadline.saturating_duration_since(Instant::now()));
+        if let Some(found) = py.detach(|| attempt(left.min(WAIT_SLICE)))? {
             return Ok(Some(found));
         }
         py.check_signals()?;
@@ -39,7 +42,7 @@ fn wait<R: Send>(
 
 type Inner = mainstem_bus::Mailbox<Payload>;
 
-/// A subscription that waits to be read.
+/// A subscription with a bounded queue. Iterate over it with `for` or `async for`, or call `recv()`.
 #[pyclass(frozen, module = "mainstem_bus")]
 pub(crate) struct Mailbox {
     inner: Mutex<Option<Arc<Inner>>>,
@@ -55,38 +58,40 @@ impl Mailbox {
     }
 
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Message>> {
-        let received = wait(py, timeout, |nap| self.inner()?.recv_timeout(nap).map_err(of_receive))?;
+        let received = wait(py, timeout, |slice| self.inner()?.recv_timeout(slice).map_err(receive_error))?;
         Ok(received.map(|message| Message::of(py, &message.event())))
     }
 }
 
 #[pymethods]
 impl Mailbox {
-    /// Waits for the next message.
+    /// Waits for the next message. Raises TimeoutError after `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
-        self.next(py, timeout)?.ok_or_else(|| PyTimeoutError::new_err("no message has come in time"))
+        self.next(py, timeout)?
+            .ok_or_else(|| PyTimeoutError::new_err("no message was received before the timeout"))
     }
 
-    /// The next message, if one waits.
+    /// Returns the next message without waiting, or None.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Message>> {
-        let received = py.detach(|| self.inner()?.try_recv().map_err(of_receive))?;
+        let received = py.detach(|| self.inner()?.try_recv().map_err(receive_error))?;
         Ok(received.map(|message| Message::of(py, &message.event())))
     }
 
-    /// Up to `max` messages that wait.
+    /// Returns up to `max` queued messages without waiting.
     fn drain(&self, py: Python<'_>, max: usize) -> PyResult<Vec<Message>> {
         let mut messages = Vec::new();
-        py.detach(|| self.inner()?.drain(max, &mut messages).map_err(of_receive))?;
+        py.detach(|| self.inner()?.drain(max, &mut messages).map_err(receive_error))?;
         Ok(messages.iter().map(|message| Message::of(py, &message.event())).collect())
     }
 
-    /// The next message, if one waits; otherwise `wake` is called once one does, or at the end, from any thread.
+    /// Returns the next message without waiting. If there is none, returns None and calls `wake` when a message arrives
+    /// or the subscription ends, on any thread.
     fn _poll(&self, py: Python<'_>, wake: Py<PyAny>) -> PyResult<Option<Message>> {
         let waker = Waker::from(Arc::new(Callable(wake)));
         let inner = self.inner()?;
         match py.detach(|| inner.poll_recv(&mut Context::from_waker(&waker))) {
-            Poll::Ready(received) => Ok(Some(Message::of(py, &received.map_err(of_receive)?.event()))),
+            Poll::Ready(received) => Ok(Some(Message::of(py, &received.map_err(receive_error)?.event()))),
             Poll::Pending => Ok(None),
         }
     }
@@ -96,7 +101,7 @@ impl Mailbox {
         py.detach(|| drop(self.inner.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 
-    /// This subscription's numbers.
+    /// Returns the statistics of this subscription.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = py.detach(|| self.inner().map(|inner| inner.stats()))?;
         subscription_stats(py, &stats)
@@ -107,7 +112,7 @@ impl Mailbox {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Message>> {
-        ended_or(py, self.next(py, None))
+        stop_if_closed(py, self.next(py, None))
     }
 
     fn __aiter__(slf: Py<Self>) -> Py<Self> {
@@ -127,15 +132,15 @@ impl Mailbox {
     }
 }
 
-/// Iteration ends where the bus does; that a subscription was cut off is an error there, too.
-fn ended_or<R>(py: Python<'_>, received: PyResult<Option<R>>) -> PyResult<Option<R>> {
+/// Converts `ClosedError` to the end of the iteration. `DisconnectedError` is still raised.
+fn stop_if_closed<R>(py: Python<'_>, received: PyResult<Option<R>>) -> PyResult<Option<R>> {
     match received {
         Err(error) if error.is_instance_of::<crate::error::ClosedError>(py) => Ok(None),
         other => other,
     }
 }
 
-/// A waker that calls.
+/// A waker that calls a Python function.
 struct Callable(Py<PyAny>);
 
 impl Wake for Callable {
@@ -148,7 +153,7 @@ impl Wake for Callable {
     }
 }
 
-/// A subscription that reads in batches.
+/// A subscription that reads batches from a ring shared with other cursors of the same filter.
 #[pyclass(frozen, module = "mainstem_bus")]
 pub(crate) struct Cursor {
     inner: Mutex<Option<mainstem_bus::Cursor<Payload>>>,
@@ -159,7 +164,7 @@ impl Cursor {
         Self { inner: Mutex::new(Some(inner)) }
     }
 
-    /// Runs `read` with the cursor, and makes messages of what it has read.
+    /// Runs `read` with the cursor and converts the batch to messages.
     fn read(
         &self,
         read: impl FnOnce(
@@ -167,7 +172,7 @@ impl Cursor {
         ) -> Result<mainstem_bus::Batch<'_, Payload>, RecvError>,
     ) -> PyResult<Vec<Message>> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let batch = read(inner.as_mut().ok_or_else(unsubscribed)?).map_err(of_receive)?;
+        let batch = read(inner.as_mut().ok_or_else(unsubscribed)?).map_err(receive_error)?;
         if batch.is_empty() {
             return Ok(Vec::new());
         }
@@ -177,17 +182,17 @@ impl Cursor {
 
 #[pymethods]
 impl Cursor {
-    /// Waits until there are messages, and returns some of them; none if `timeout` ends first.
+    /// Waits for messages and returns up to `max` of them. Returns an empty list after `timeout` seconds.
     #[pyo3(signature = (max = 256, timeout = None))]
     fn next_batch(&self, py: Python<'_>, max: usize, timeout: Option<f64>) -> PyResult<Vec<Message>> {
-        let read = wait(py, timeout, |nap| {
-            let messages = self.read(|cursor| cursor.batch_timeout(max, nap))?;
+        let read = wait(py, timeout, |slice| {
+            let messages = self.read(|cursor| cursor.batch_timeout(max, slice))?;
             Ok(Some(messages).filter(|messages| !messages.is_empty()))
         })?;
         Ok(read.unwrap_or_default())
     }
 
-    /// Some of the messages that wait; none if none does.
+    /// Returns up to `max` messages without waiting; an empty list if there are none.
     #[pyo3(signature = (max = 256))]
     fn try_batch(&self, py: Python<'_>, max: usize) -> PyResult<Vec<Message>> {
         py.detach(|| self.read(|cursor| cursor.try_batch(max)))
@@ -198,7 +203,7 @@ impl Cursor {
         py.detach(|| drop(self.inner.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 
-    /// This subscription's numbers.
+    /// Returns the statistics of this subscription.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = py.detach(|| {
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,7 +217,7 @@ impl Cursor {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Vec<Message>>> {
-        ended_or(py, self.next_batch(py, 256, None).map(Some))
+        stop_if_closed(py, self.next_batch(py, 256, None).map(Some))
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

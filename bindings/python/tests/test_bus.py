@@ -1,4 +1,4 @@
-"""The promises of the bus, as Python sees them."""
+"""The guarantees of the bus, tested through the Python bindings."""
 
 import asyncio
 import gc
@@ -23,38 +23,38 @@ def payloads(messages):
     return [message.payload for message in messages]
 
 
-def told(delivered: Delivered):
+def counts(delivered: Delivered):
     return delivered.delivered, delivered.dropped, delivered.failed
 
 
-def test_all_three_kinds_get_what_matches():
+def test_all_subscription_kinds_get_matching_messages():
     bus, seen = Bus(), []
     callback = bus.subscribe("plant/+/temp", seen.append)
     mailbox, cursor = bus.mailbox("plant/#"), bus.cursor("plant/7/temp")
-    assert told(bus.publish("plant/7/temp", {"celsius": 21.5})) == (3, 0, 0)
-    assert told(bus.publish("plant", 1)) == (1, 0, 0)
-    assert told(bus.publish("plants/7", 2)) == (0, 0, 0)
+    assert counts(bus.publish("plant/7/temp", {"celsius": 21.5})) == (3, 0, 0)
+    assert counts(bus.publish("plant", 1)) == (1, 0, 0)
+    assert counts(bus.publish("plants/7", 2)) == (0, 0, 0)
     assert [(message.topic, message.payload) for message in seen] == [("plant/7/temp", {"celsius": 21.5})]
     assert payloads(mailbox.drain(10)) == [{"celsius": 21.5}, 1]
     assert payloads(cursor.try_batch()) == [{"celsius": 21.5}]
     assert cursor.try_batch() == [] and mailbox.try_recv() is None
     callback.unsubscribe()
-    assert told(bus.publish("plant/7/temp", 3)) == (2, 0, 0)
+    assert counts(bus.publish("plant/7/temp", 3)) == (2, 0, 0)
 
 
 @pytest.mark.parametrize("topic", ["", "a/+", "#", "a\0"])
-def test_a_topic_is_checked(topic):
+def test_rejects_invalid_topics(topic):
     with pytest.raises(ValueError, match="the topic"):
         Bus().publish(topic, 1)
 
 
 @pytest.mark.parametrize("filter", ["", "a#", "a/+b", "#/a", "$share/g", "$share//a"])
-def test_a_filter_is_checked(filter):
+def test_rejects_invalid_filters(filter):
     with pytest.raises(ValueError, match="the topic filter"):
         Bus().mailbox(filter)
 
 
-def test_options_are_checked():
+def test_rejects_invalid_options():
     with pytest.raises(ValueError, match="capacity"):
         Bus().mailbox("a", capacity=0)
     with pytest.raises(ValueError, match="drop_oldest"):
@@ -63,23 +63,23 @@ def test_options_are_checked():
         Bus().mailbox("a").recv(timeout=-1)
 
 
-def test_the_same_object_arrives():
+def test_subscribers_receive_the_same_object():
     bus, sent = Bus(), object()
     mailboxes = [bus.mailbox("a") for _ in range(3)]
     bus.publish("a", sent)
     assert all(mailbox.recv().payload is sent for mailbox in mailboxes)
 
 
-def test_metadata_is_shown_to_those_who_asked():
+def test_metadata_is_visible_only_if_requested():
     bus = Bus()
-    with_it, without = bus.mailbox("a", metadata=True), bus.mailbox("a")
+    with_metadata, without_metadata = bus.mailbox("a", metadata=True), bus.mailbox("a")
     bus.publish("a", 1, headers={"unit": "C", "site": "b"}, timestamp=7.5)
-    message = with_it.recv()
+    message = with_metadata.recv()
     assert (message.headers, message.header("unit"), message.timestamp) == ([("unit", "C"), ("site", "b")], "C", 7.5)
-    message = without.recv()
+    message = without_metadata.recv()
     assert (message.headers, message.header("unit"), message.timestamp) == ([], None, None)
     bus.publish("a", 2)
-    assert with_it.recv().timestamp > 1.6e9
+    assert with_metadata.recv().timestamp > 1.6e9
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_overflow_policies_drop_and_count(overflow, left, dropped):
             next(cursor)
 
 
-def test_a_blocked_publisher_waits_and_loses_nothing():
+def test_blocking_loses_nothing():
     bus = Bus()
     mailbox = bus.mailbox("a", capacity=2, overflow="block")
     publisher = threading.Thread(target=lambda: [bus.publish("a", number) for number in range(500)])
@@ -111,7 +111,7 @@ def test_a_blocked_publisher_waits_and_loses_nothing():
     publisher.join(DEADLINE)
 
 
-def test_publishers_are_seen_in_their_order():
+def test_messages_of_each_publisher_arrive_in_order():
     bus, seen = Bus(), []
     subscription = bus.subscribe("#", seen.append)
     cursor = bus.cursor("p/+", capacity=4, overflow="block")
@@ -134,11 +134,11 @@ def test_publishers_are_seen_in_their_order():
     subscription.unsubscribe()
 
 
-def test_a_group_shares_and_inherits():
+def test_group_members_share_and_take_over_messages():
     bus = Bus()
     leaving, staying = (bus.mailbox("$share/g/job", overflow="block") for _ in range(2))
     for job in range(10):
-        assert told(bus.publish("job", job)) == (1, 0, 0)
+        assert counts(bus.publish("job", job)) == (1, 0, 0)
     assert (leaving.stats()["lag"], staying.stats()["lag"]) == (5, 5)
     leaving.unsubscribe()
     assert sorted(payloads(staying.drain(100))) == list(range(10))
@@ -162,7 +162,7 @@ def test_retained_messages_are_replayed():
     subscription.unsubscribe()
 
 
-def test_a_callback_that_raises_is_reported_and_contained():
+def test_raising_callback_is_reported_and_contained():
     faults = []
     bus = Bus(on_fault=lambda filter, topic, error: faults.append((filter, topic, error)))
     error = KeyError("no")
@@ -171,22 +171,22 @@ def test_a_callback_that_raises_is_reported_and_contained():
         raise error
 
     subscription, mailbox = bus.subscribe("+", fail), bus.mailbox("a")
-    assert told(bus.publish("a", 1)) == (1, 0, 1)
+    assert counts(bus.publish("a", 1)) == (1, 0, 1)
     assert faults == [("+", "a", error)] and mailbox.recv().payload == 1
     assert (subscription.stats()["failed"], bus.stats()["failed"]) == (1, 1)
 
 
-def test_without_a_reporter_it_goes_to_the_hook(monkeypatch):
+def test_unraisablehook_is_the_default_reporter(monkeypatch):
     caught = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: caught.append(unraisable.exc_value))
     bus = Bus()
     subscription = bus.subscribe("a", lambda message: 1 // message.payload)
-    assert told(bus.publish("a", 0)) == (0, 0, 1)
+    assert counts(bus.publish("a", 0)) == (0, 0, 1)
     assert [type(error) for error in caught] == [ZeroDivisionError]
     subscription.unsubscribe()
 
 
-def test_callbacks_may_publish_but_not_for_ever():
+def test_nested_publishing_is_limited():
     faults = []
     bus = Bus(on_fault=lambda *fault: faults.append(fault))
     subscription = bus.subscribe("a", lambda message: bus.publish("a", message.payload + 1))
@@ -195,7 +195,7 @@ def test_callbacks_may_publish_but_not_for_ever():
     subscription.unsubscribe()
 
 
-def test_closing_drains_and_ends_everybody():
+def test_close_drains_readers_and_rejects_new_calls():
     bus = Bus()
     mailbox, cursor = bus.mailbox("a"), bus.cursor("a")
     bus.publish_batch("a", [1, 2])
@@ -212,7 +212,7 @@ def test_closing_drains_and_ends_everybody():
     assert bus.close_and_wait(0)
 
 
-def test_with_ends_a_subscription_and_unsubscribing_wakes_who_waits():
+def test_with_block_unsubscribes_and_unsubscribe_wakes_readers():
     bus = Bus()
     with bus.mailbox("a") as mailbox:
         bus.publish("a", 1)
@@ -220,28 +220,28 @@ def test_with_ends_a_subscription_and_unsubscribing_wakes_who_waits():
     with pytest.raises(ClosedError):
         mailbox.recv()
     mailbox = bus.mailbox("a")
-    waiting = threading.Thread(target=lambda: list(mailbox))
-    waiting.start()
+    reader = threading.Thread(target=lambda: list(mailbox))
+    reader.start()
     mailbox.unsubscribe()
-    waiting.join(DEADLINE)
-    assert not waiting.is_alive()
+    reader.join(DEADLINE)
+    assert not reader.is_alive()
     assert bus.stats()["subscriptions"] == []
 
 
-def test_recv_gives_up_in_time():
+def test_receive_times_out():
     bus = Bus()
     with pytest.raises(TimeoutError):
         bus.mailbox("a").recv(timeout=0.001)
     assert bus.cursor("a").next_batch(timeout=0.001) == []
 
 
-def test_a_bus_that_nobody_has_any_more_is_closed():
+def test_dropping_the_last_reference_closes_the_bus():
     mailbox = Bus().mailbox("a")
     with pytest.raises(ClosedError):
         mailbox.recv()
 
 
-def test_an_unsubscribed_callback_is_let_go_of():
+def test_unsubscribing_releases_the_callback():
     class Callback:
         def __call__(self, message):
             pass
@@ -257,7 +257,7 @@ def test_an_unsubscribed_callback_is_let_go_of():
     assert seen() is None
 
 
-def test_async_iteration_is_woken_by_other_threads_and_ends_with_the_bus():
+def test_async_iteration_is_woken_by_other_threads_and_ends_on_close():
     bus = Bus()
     mailbox = bus.mailbox("a", capacity=4, overflow="block")
 

@@ -1,76 +1,78 @@
-//! What all requests share: the broker, the room for bodies, and how far the end has come.
+//! State shared by all requests: the broker, the memory budget for request bodies, and the shutdown phase.
+//!
+//! A handler reaches a queue only through [`App`], which sends the request to the broker and waits for the reply with a
+//! timeout. A queue's shard may end without replying, so a handler never waits for a reply without a bound.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstem_queue::{Reply, Request};
+use mainstem_queue_core::{Reply, Request};
 use tokio::sync::{Semaphore, oneshot, watch};
 
+use crate::broker::{Broker, ReplyCallback};
+use crate::consumers::Consumers;
 use crate::problem::Problem;
-use crate::receive::Consumers;
-use crate::seam::Broker;
-use crate::serve::Settings;
+use crate::settings::Settings;
 
-/// Longest time the broker has for an answer, beyond what a request itself waits for.
-const ANSWER: Duration = Duration::from_mins(1);
+/// Longest wait for a reply of the broker, in addition to the wait time that the request asks for.
+const REPLY_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Bodies of full size that may be in memory at once.
-const BODIES_AT_ONCE: usize = 8;
+/// Request bodies of the maximum size that fit into memory at the same time.
+const BODIES_MAX: usize = 8;
 
-/// How far the end of the process has come.
+/// Progress of the shutdown. Phases only advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// It is far.
     Serving,
-    /// The other doors are closing: nothing is waited for any more, and the broker is not ready.
+    /// The other listeners are closing: requests no longer wait for messages, and the broker is not ready.
     Draining,
-    /// Nothing is accepted any more.
-    Ended,
+    /// No connection is accepted.
+    Stopped,
 }
 
 impl Phase {
-    /// Waits until it has come this far.
+    /// Waits until the shutdown has reached this phase.
     pub(crate) async fn reached(self, mut now: watch::Receiver<Self>) {
-        // If nobody can say so any more, it is the end.
+        // If the sender is gone, the server has stopped.
         now.wait_for(|phase| *phase >= self).await.ok();
     }
 }
 
-/// What all requests share.
+/// State shared by all requests.
 #[derive(Clone)]
 pub(crate) struct App(Arc<Inner>);
 
 struct Inner {
     broker: Arc<dyn Broker>,
     settings: Settings,
-    room: Arc<Semaphore>,
+    body_budget: Arc<Semaphore>,
     phase: watch::Receiver<Phase>,
     consumers: Consumers,
 }
 
 impl App {
     pub(crate) fn new(broker: Arc<dyn Broker>, settings: Settings, phase: watch::Receiver<Phase>) -> Self {
-        let room = Arc::new(Semaphore::new(settings.body_bytes_max.saturating_mul(BODIES_AT_ONCE)));
-        Self(Arc::new(Inner { broker, settings, room, phase, consumers: Consumers::default() }))
+        let body_budget = Arc::new(Semaphore::new(settings.body_bytes_max.saturating_mul(BODIES_MAX)));
+        Self(Arc::new(Inner { broker, settings, body_budget, phase, consumers: Consumers::default() }))
     }
 
     pub(crate) fn broker(&self) -> &Arc<dyn Broker> {
         &self.0.broker
     }
 
-    /// Largest body of a request, bytes; also about the most bytes of messages in an answer.
+    /// Largest request body, in bytes. A response holds about as many bytes of messages at most.
     pub(crate) fn body_bytes_max(&self) -> usize {
         self.0.settings.body_bytes_max
     }
 
-    /// Longest time for a body to come.
-    pub(crate) fn patience(&self) -> Duration {
-        self.0.settings.patience
+    /// Longest time for a request body to arrive.
+    pub(crate) fn io_timeout(&self) -> Duration {
+        self.0.settings.io_timeout
     }
 
-    /// Bytes that bodies may take.
-    pub(crate) fn room(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.0.room)
+    /// Bytes of memory left for request bodies.
+    pub(crate) fn body_budget(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.0.body_budget)
     }
 
     pub(crate) fn phase(&self) -> watch::Receiver<Phase> {
@@ -85,39 +87,39 @@ impl App {
         &self.0.consumers
     }
 
-    /// Asks a queue, and waits for the answer.
-    pub(crate) async fn ask(&self, queue: &str, request: Request) -> Result<Reply, Problem> {
-        self.begin(queue, request).wait(Duration::ZERO).await
+    /// Sends a request to a queue and waits for the reply.
+    pub(crate) async fn request(&self, queue: &str, request: Request) -> Result<Reply, Problem> {
+        self.submit(queue, request).wait(Duration::ZERO).await
     }
 
-    /// Asks a queue: it has been asked when this returns.
-    pub(crate) fn begin(&self, queue: &str, request: Request) -> Answer {
-        Answer::to(|reply| self.0.broker.ask(queue, request, reply))
+    /// Sends a request to a queue without waiting for the reply.
+    pub(crate) fn submit(&self, queue: &str, request: Request) -> PendingReply {
+        PendingReply::to(|reply| self.0.broker.submit(queue, request, reply))
     }
 
-    /// Asks what `ask` asks, and waits for the answer.
-    pub(crate) async fn await_reply(&self, ask: impl FnOnce(crate::seam::Reply)) -> Result<Reply, Problem> {
-        Answer::to(ask).wait(Duration::ZERO).await
+    /// Calls `send` with a reply callback and waits for the reply.
+    pub(crate) async fn await_reply(&self, send: impl FnOnce(ReplyCallback)) -> Result<Reply, Problem> {
+        PendingReply::to(send).wait(Duration::ZERO).await
     }
 }
 
-/// An answer that is to come.
-pub(crate) struct Answer(oneshot::Receiver<Reply>);
+/// A reply that has not arrived yet.
+pub(crate) struct PendingReply(oneshot::Receiver<Reply>);
 
-impl Answer {
-    fn to(ask: impl FnOnce(crate::seam::Reply)) -> Self {
+impl PendingReply {
+    fn to(send: impl FnOnce(ReplyCallback)) -> Self {
         let (sender, receiver) = oneshot::channel();
-        // Nobody hears it whose client has gone.
-        ask(Box::new(move |reply| drop(sender.send(reply))));
+        // The receiver is gone if the client has disconnected.
+        send(Box::new(move |reply| drop(sender.send(reply))));
         Self(receiver)
     }
 
-    /// Waits for it; the request itself may wait for `more`.
-    pub(crate) async fn wait(self, more: Duration) -> Result<Reply, Problem> {
-        match tokio::time::timeout(ANSWER + more, self.0).await {
-            Ok(Ok(Reply::Refused(refusal))) => Err(Problem::from(&refusal)),
+    /// Waits for the reply of a request that itself waits up to `request_wait` for messages.
+    pub(crate) async fn wait(self, request_wait: Duration) -> Result<Reply, Problem> {
+        match tokio::time::timeout(REPLY_TIMEOUT + request_wait, self.0).await {
+            Ok(Ok(Reply::Refused(error))) => Err(Problem::from(&error)),
             Ok(Ok(reply)) => Ok(reply),
-            // The broker has ended, or has too much to do.
+            // The broker has shut down or is overloaded.
             Ok(Err(_)) | Err(_) => Err(Problem::unanswered()),
         }
     }

@@ -1,4 +1,4 @@
-//! Bindings between MQTT topics, queues and Kafka topics: listed, added and taken away.
+//! `/v1/bindings`: lists, shows, adds and removes bindings between MQTT topics, queues and Kafka topics.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -6,33 +6,39 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
-use crate::input::{At, Json};
+use crate::input::{JsonBody, PathParams};
 use crate::problem::Problem;
-use crate::routes::answer;
+use crate::response::json_response;
 
 pub(crate) async fn list(State(app): State<App>) -> Response {
-    answer(StatusCode::OK, &json!({ "bindings": app.broker().bindings() }))
+    json_response(StatusCode::OK, &json!({ "bindings": app.broker().bindings() }))
 }
 
-pub(crate) async fn show(State(app): State<App>, At(name): At<String>) -> Result<Response, Problem> {
+pub(crate) async fn show(
+    State(app): State<App>,
+    PathParams(name): PathParams<String>,
+) -> Result<Response, Problem> {
     let binding = find(&app, &name).ok_or_else(Problem::no_binding)?;
-    Ok(answer(StatusCode::OK, &Value::Object(binding)))
+    Ok(json_response(StatusCode::OK, &Value::Object(binding)))
 }
 
 pub(crate) async fn add(
     State(app): State<App>,
-    At(name): At<String>,
-    Json(binding): Json<Map<String, Value>>,
+    PathParams(name): PathParams<String>,
+    JsonBody(binding): JsonBody<Map<String, Value>>,
 ) -> Result<Response, Problem> {
-    let is_there = find(&app, &name).is_some();
-    app.await_reply(|reply| app.broker().bind(&name, binding, reply)).await?;
+    let exists = find(&app, &name).is_some();
+    app.await_reply(|reply| app.broker().add_binding(&name, binding, reply)).await?;
     let binding = find(&app, &name).unwrap_or_default();
-    Ok(answer(if is_there { StatusCode::OK } else { StatusCode::CREATED }, &Value::Object(binding)))
+    Ok(json_response(if exists { StatusCode::OK } else { StatusCode::CREATED }, &Value::Object(binding)))
 }
 
-pub(crate) async fn remove(State(app): State<App>, At(name): At<String>) -> Result<Response, Problem> {
+pub(crate) async fn remove(
+    State(app): State<App>,
+    PathParams(name): PathParams<String>,
+) -> Result<Response, Problem> {
     find(&app, &name).ok_or_else(Problem::no_binding)?;
-    app.await_reply(|reply| app.broker().unbind(&name, reply)).await?;
+    app.await_reply(|reply| app.broker().remove_binding(&name, reply)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

@@ -1,4 +1,4 @@
-//! `/v1/health`: whether the process lives, and whether it does its work.
+//! `/v1/health`: liveness and readiness.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -6,19 +6,19 @@ use axum::response::Response;
 use serde_json::json;
 
 use crate::app::App;
-use crate::routes::answer;
+use crate::response::json_response;
 
 pub(crate) async fn live() -> Response {
-    answer(StatusCode::OK, &json!({ "status": "live" }))
+    json_response(StatusCode::OK, &json!({ "status": "live" }))
 }
 
 pub(crate) async fn ready(State(app): State<App>) -> Response {
     if app.is_draining() {
-        return answer(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" }));
+        return json_response(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" }));
     }
-    let faults = app.broker().faults();
-    if faults.is_empty() {
-        return answer(StatusCode::OK, &json!({ "status": "ready" }));
+    let errors = app.broker().errors();
+    if errors.is_empty() {
+        return json_response(StatusCode::OK, &json!({ "status": "ready" }));
     }
-    answer(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "failing", "faults": faults }))
+    json_response(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "failing", "errors": errors }))
 }

@@ -1,4 +1,8 @@
-//! Paths, queries and bodies of requests, checked.
+//! Extractors for paths, queries and bodies of requests, with their limits.
+//!
+//! All bodies together fit into a memory budget: a request reserves its `content-length`, or the maximum if it sends
+//! none, before its body is read, and releases it when [`RawBody`] is dropped. A body that arrives too slowly is
+//! rejected, so that a slow client cannot hold the budget.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,16 +21,18 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::app::App;
 use crate::problem::Problem;
 
-/// Longest time a body waits for others to go.
-const ROOM: Duration = Duration::from_secs(10);
+/// Longest wait for room in the memory budget for bodies.
+const BODY_BUDGET_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Most messages or receipts of one request.
+/// Longest lease: 12 hours, in ms.
+pub(crate) const LEASE_MS_MAX: u64 = 12 * 60 * 60 * 1000;
+/// Maximum number of messages or receipts in one request.
 pub(crate) const BATCH_MAX: usize = 1000;
 
-/// The variable parts of a path.
-pub(crate) struct At<T>(pub(crate) T);
+/// The variable segments of the path.
+pub(crate) struct PathParams<T>(pub(crate) T);
 
-impl<T: DeserializeOwned + Send> FromRequestParts<App> for At<T> {
+impl<T: DeserializeOwned + Send> FromRequestParts<App> for PathParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
@@ -35,10 +41,10 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for At<T> {
     }
 }
 
-/// The query, in which nothing else may stand than what `T` has.
-pub(crate) struct Asked<T>(pub(crate) T);
+/// The query. `T` rejects unknown parameters.
+pub(crate) struct QueryParams<T>(pub(crate) T);
 
-impl<T: DeserializeOwned + Send> FromRequestParts<App> for Asked<T> {
+impl<T: DeserializeOwned + Send> FromRequestParts<App> for QueryParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
@@ -47,40 +53,40 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Asked<T> {
     }
 }
 
-/// A body as it came. The room it takes is given back when this is dropped.
-pub(crate) struct Raw {
+/// A request body of any content type. Dropping it releases its part of the memory budget.
+pub(crate) struct RawBody {
     pub(crate) bytes: Bytes,
     pub(crate) is_json: bool,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl FromRequest<App> for Raw {
+impl FromRequest<App> for RawBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let most = app.body_bytes_max();
-        let size = body.size_hint().exact().unwrap_or(most as u64);
-        if size > most as u64 {
-            return Err(refuse(app, &parts.headers, body).await);
+        let max_bytes = app.body_bytes_max();
+        let size = body.size_hint().exact().unwrap_or(max_bytes as u64);
+        if size > max_bytes as u64 {
+            return Err(reject_too_large(app, &parts.headers, body).await);
         }
-        let room = app.room().acquire_many_owned(u32::try_from(size).unwrap_or(u32::MAX));
-        let room = tokio::time::timeout(ROOM, room).await.ok().and_then(Result::ok);
-        let room = room.ok_or_else(Problem::busy)?;
-        let bytes = tokio::time::timeout(app.patience(), collect(body, most)).await;
+        let permit = app.body_budget().acquire_many_owned(u32::try_from(size).unwrap_or(u32::MAX));
+        let permit = tokio::time::timeout(BODY_BUDGET_TIMEOUT, permit).await.ok().and_then(Result::ok);
+        let permit = permit.ok_or_else(Problem::busy)?;
+        let bytes = tokio::time::timeout(app.io_timeout(), collect(body, max_bytes)).await;
         let bytes = bytes.map_err(|_| Problem::too_slow())??;
-        Ok(Self { bytes, is_json: is_json(&parts.headers), _room: room })
+        Ok(Self { bytes, is_json: is_json(&parts.headers), _permit: permit })
     }
 }
 
-/// A JSON object; an empty body counts as an empty one.
-pub(crate) struct Json<T>(pub(crate) T);
+/// A JSON object. An empty body counts as `{}`.
+pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        let raw = Raw::from_request(request, app).await?;
+        let raw = RawBody::from_request(request, app).await?;
         if raw.bytes.is_empty() {
             return parse(b"{}").map(Self);
         }
@@ -91,7 +97,6 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
     }
 }
 
-/// Reads JSON.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(bytes).map_err(|error| {
         if error.is_data() {
@@ -107,16 +112,16 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
 }
 
-async fn collect(mut body: Body, most: usize) -> Result<Bytes, Problem> {
+async fn collect(mut body: Body, max_bytes: usize) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut all = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Problem::malformed(format!("the body: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
-        if first.len() + all.len() + data.len() > most {
-            return Err(Problem::body_too_large(most));
+        if first.len() + all.len() + data.len() > max_bytes {
+            return Err(Problem::body_too_large(max_bytes));
         }
-        // Most bodies come in one piece, which is taken as it is.
+        // Most bodies arrive in one frame, which is used without copying.
         if first.is_empty() && all.is_empty() {
             first = data;
         } else {
@@ -127,43 +132,44 @@ async fn collect(mut body: Body, most: usize) -> Result<Bytes, Problem> {
     Ok(if all.is_empty() { first } else { all.into() })
 }
 
-/// Throws away a body that is not much too large, so that a client that sends first and then listens hears why.
-async fn refuse(app: &App, headers: &HeaderMap, mut body: Body) -> Problem {
-    let most = app.body_bytes_max();
-    let asks_first = headers.contains_key(header::EXPECT);
-    let is_near = body.size_hint().exact().is_some_and(|size| size <= 2 * most as u64);
-    if is_near && !asks_first {
-        let all = async { while let Some(Ok(_)) = body.frame().await {} };
-        // Whether it came to its end makes no difference.
-        tokio::time::timeout(app.patience(), all).await.ok();
+/// Reads and discards a body of up to twice the limit, so that a client that sends its whole body before it reads gets
+/// the response instead of a reset connection.
+async fn reject_too_large(app: &App, headers: &HeaderMap, mut body: Body) -> Problem {
+    let max_bytes = app.body_bytes_max();
+    let expects_continue = headers.contains_key(header::EXPECT);
+    let is_drainable = body.size_hint().exact().is_some_and(|size| size <= 2 * max_bytes as u64);
+    if is_drainable && !expects_continue {
+        let drained = async { while let Some(Ok(_)) = body.frame().await {} };
+        // The response is the same if the body is incomplete.
+        tokio::time::timeout(app.io_timeout(), drained).await.ok();
     }
-    Problem::body_too_large(most)
+    Problem::body_too_large(max_bytes)
 }
 
-/// Refuses a number that is out of bounds.
-pub(crate) fn within(name: &str, number: u64, bounds: RangeInclusive<u64>) -> Result<u64, Problem> {
+/// Rejects a number outside of `bounds`.
+pub(crate) fn check_range(name: &str, number: u64, bounds: RangeInclusive<u64>) -> Result<u64, Problem> {
     if bounds.contains(&number) {
         return Ok(number);
     }
-    Err(Problem::invalid(format!("{name}: it must be {} to {}", bounds.start(), bounds.end())))
+    Err(Problem::invalid(format!("{name}: must be {} to {}", bounds.start(), bounds.end())))
 }
 
-/// A list of [`BATCH_MAX`] at most; what is longer is refused before it takes memory.
+/// A list of 1 to [`BATCH_MAX`] elements. Parsing fails at the first element beyond that, before it takes memory.
 #[derive(Debug)]
-pub(crate) struct Several<T>(pub(crate) Vec<T>);
+pub(crate) struct BoundedList<T>(pub(crate) Vec<T>);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Several<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedList<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct List<T>(PhantomData<T>);
 
         impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
-            type Value = Several<T>;
+            type Value = BoundedList<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a list of 1 to {BATCH_MAX}")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Several<T>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<BoundedList<T>, A::Error> {
                 let mut list = Vec::new();
                 while let Some(element) = seq.next_element()? {
                     if list.len() == BATCH_MAX {
@@ -174,7 +180,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Several<T> {
                 if list.is_empty() {
                     return Err(serde::de::Error::invalid_length(0, &self));
                 }
-                Ok(Several(list))
+                Ok(BoundedList(list))
             }
         }
 

@@ -1,40 +1,56 @@
-//! The operations door: work queues and bindings over HTTP, health and readiness, and an OpenAPI description of it all.
+//! The HTTP API: work queues, bindings, health, metrics, and an OpenAPI description.
 //!
-//! It runs on one thread of its own, called "control", beside the shards, and knows the broker by the trait
-//! [`Broker`]: what it asks of a queue goes there as a [`mainstem_queue::Request`], and the reply comes back
-//! from a shard's thread.
+//! The server runs on its own thread, named "http", beside the shards. It reaches the broker through the trait
+//! [`Broker`]: a request to a queue is a [`mainstem_queue_core::Request`], and a shard's thread delivers the reply.
 //!
 //! # What this crate must never know
-//! Logs, shards, other doors. Who may do what: it has no authentication, and listens on loopback unless told otherwise.
+//! Logs, shards, other protocols. Permissions: there is no authentication, so the default address is on loopback.
 //!
 //! # Entry points
-//! [`Bound::bind`] takes the address, [`Bound::start`] serves it; [`Control`] ends that.
+//! [`Bound::bind`] binds the address, [`Bound::start`] serves it, and [`HttpServer`] stops the server.
 //!
 //! # Invariants
-//! - What a client can make grow has a bound: connections, request bodies of each and of all, answers, time.
-//! - Messages that were taken for a client that has gone are released, unless the kernel has its answer already.
-//! - Every answer that is no success is `application/problem+json`.
+//! - Everything that a client can make grow is bounded: connections, the size of one body and of all bodies together,
+//!   responses, waiting times.
+//! - Messages leased to a client that disconnects are released, unless the response is already in the kernel's buffer.
+//! - Every error response is `application/problem+json`.
 //!
 //! # Files
-//! `seam` the broker as this crate sees it · `serve` thread, connections, end · `wire` a connection's socket, and messages
-//! that its client has yet to get · `app` what all requests share · `routes` all routes in one table · `queues`, `send`, `receive`, `settle`, `bindings`, `health`, `metrics` what
-//! they do · `record` messages as JSON · `input` paths, queries and bodies, checked · `problem` refusals.
+//! | file | contents |
+//! |---|---|
+//! | `broker.rs` | [`Broker`], the trait through which this crate reaches the broker |
+//! | `serve.rs` | thread, listener, connections, shutdown |
+//! | `socket.rs` | a connection's socket; release of messages whose response was not sent |
+//! | `app.rs` | state shared by all requests |
+//! | `routes.rs` | the table of all routes |
+//! | `queues.rs`, `send.rs`, `receive.rs`, `settle.rs` | handlers for queues and their messages |
+//! | `bindings.rs`, `health.rs`, `metrics.rs` | handlers for bindings, health, Prometheus |
+//! | `input.rs` | extractors for paths, queries and bodies |
+//! | `consumers.rs` | ids of consumers, and the newest request of each with a name |
+//! | `record.rs`, `receipt.rs` | messages as JSON, receipts as text |
+//! | `response.rs`, `problem.rs` | JSON responses, error responses |
+//! | `settings.rs` | limits |
 
 mod app;
 mod bindings;
+mod broker;
+mod consumers;
 mod health;
 mod input;
 mod metrics;
 mod problem;
 mod queues;
+mod receipt;
 mod receive;
 mod record;
+mod response;
 mod routes;
-mod seam;
 mod send;
 mod serve;
+mod settings;
 mod settle;
-mod wire;
+mod socket;
 
-pub use seam::{Broker, Reply};
-pub use serve::{Bound, Control, Settings};
+pub use broker::{Broker, ReplyCallback};
+pub use serve::{Bound, HttpServer};
+pub use settings::Settings;

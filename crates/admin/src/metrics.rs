@@ -1,4 +1,7 @@
-//! How queues are, as numbers for Prometheus and what reads its text format (version 0.0.4).
+//! `/metrics`: counters and gauges of all queues in the Prometheus text format, version 0.0.4.
+//!
+//! A queue whose state cannot be read is reported as unavailable and has no other metrics; it does not make the scrape
+//! fail.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -6,120 +9,140 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mainstem_queue::{GroupInfo, Info};
+use mainstem_queue_core::{GroupInfo, Info};
 
 use crate::app::App;
-use crate::queues::all;
+use crate::queues::info_of_all;
 
-/// What the text is.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A number of something: its name without the prefix, whether it only grows, what it is, and how it is found.
+/// A metric of a queue or a group.
 struct Metric<T> {
+    /// Name without the prefix.
     name: &'static str,
+    /// [`GAUGE`] or [`COUNTER`].
     kind: &'static str,
     help: &'static str,
-    of: fn(&T) -> u64,
+    value: fn(&T) -> u64,
 }
 
-/// Of queues, whether they can be told of.
 const AVAILABLE: &str = "mainstem_queue_available";
 
 const GAUGE: &str = "gauge";
 const COUNTER: &str = "counter";
 
-const OF_QUEUES: [Metric<Info>; 3] = [
+const QUEUE_METRICS: [Metric<Info>; 3] = [
     Metric {
         name: "messages",
         kind: GAUGE,
-        help: "Messages that some group has not settled.",
-        of: |i| i.messages,
+        help: "Messages that at least one group has not settled.",
+        value: |i| i.messages,
     },
-    Metric { name: "bytes", kind: GAUGE, help: "Their size.", of: |info| info.bytes },
+    Metric { name: "bytes", kind: GAUGE, help: "Size of these messages in bytes.", value: |info| info.bytes },
     Metric {
         name: "duplicates_total",
         kind: COUNTER,
-        help: "Messages thrown away as duplicates.",
-        of: |info| info.duplicates,
+        help: "Messages discarded as duplicates.",
+        value: |info| info.duplicates,
     },
 ];
 
-const OF_GROUPS: [Metric<GroupInfo>; 12] = [
-    Metric { name: "ready", kind: GAUGE, help: "Messages that may be delivered now.", of: |g| g.ready },
-    Metric { name: "leased", kind: GAUGE, help: "Messages that consumers have.", of: |g| g.leased },
-    Metric { name: "delayed", kind: GAUGE, help: "Messages that wait for their time.", of: |g| g.delayed },
+const GROUP_METRICS: [Metric<GroupInfo>; 12] = [
+    Metric { name: "ready", kind: GAUGE, help: "Messages ready for delivery.", value: |g| g.ready },
+    Metric { name: "leased", kind: GAUGE, help: "Messages leased to consumers.", value: |g| g.leased },
+    Metric {
+        name: "delayed",
+        kind: GAUGE,
+        help: "Messages with a delay that has not passed.",
+        value: |g| g.delayed,
+    },
     Metric {
         name: "blocked",
         kind: GAUGE,
-        help: "Messages behind others with the same key.",
-        of: |g| g.blocked,
+        help: "Messages blocked by an earlier message with the same key.",
+        value: |g| g.blocked,
     },
     Metric {
         name: "leaving",
         kind: GAUGE,
-        help: "Messages on their way to another queue.",
-        of: |g| g.leaving,
+        help: "Messages in transfer to another queue.",
+        value: |g| g.leaving,
     },
     Metric {
         name: "oldest_timestamp_seconds",
         kind: GAUGE,
-        help: "When the oldest message came that is not settled, since 1970; 0 if there is none.",
-        of: |group| group.oldest_ms.unwrap_or(0) / 1000,
+        help: "Unix time at which the oldest unsettled message arrived; 0 without one.",
+        value: |group| group.oldest_ms.unwrap_or(0) / 1000,
     },
-    Metric { name: "waiting", kind: GAUGE, help: "Consumers that wait for messages.", of: |g| g.waiting },
-    Metric { name: "delivered_total", kind: COUNTER, help: "Deliveries.", of: |g| g.delivered },
+    Metric { name: "waiting", kind: GAUGE, help: "Consumers waiting for messages.", value: |g| g.waiting },
+    Metric { name: "delivered_total", kind: COUNTER, help: "Deliveries.", value: |g| g.delivered },
     Metric {
         name: "redelivered_total",
         kind: COUNTER,
-        help: "Deliveries but the first.",
-        of: |g| g.redelivered,
+        help: "Deliveries after the first delivery of a message.",
+        value: |g| g.redelivered,
     },
-    Metric { name: "acked_total", kind: COUNTER, help: "Messages acknowledged.", of: |g| g.acked },
-    Metric { name: "nacked_total", kind: COUNTER, help: "Deliveries that failed.", of: |g| g.nacked },
-    Metric { name: "dead_total", kind: COUNTER, help: "Messages that became dead letters.", of: |g| g.dead },
+    Metric { name: "acked_total", kind: COUNTER, help: "Acknowledged messages.", value: |g| g.acked },
+    Metric {
+        name: "nacked_total",
+        kind: COUNTER,
+        help: "Negatively acknowledged deliveries.",
+        value: |g| g.nacked,
+    },
+    Metric {
+        name: "dead_total",
+        kind: COUNTER,
+        help: "Messages that became dead letters.",
+        value: |g| g.dead,
+    },
 ];
 
 pub(crate) async fn metrics(State(app): State<App>) -> Response {
     let mut queues = Vec::new();
-    // One that cannot say how it is does not keep the others from being told of.
-    let mut silent = Vec::new();
-    for (name, told) in all(&app).await {
-        match told {
+    let mut unavailable = Vec::new();
+    for (name, result) in info_of_all(&app).await {
+        match result {
             Ok(info) => queues.push(info),
-            Err(_) => silent.push(name),
+            Err(_) => unavailable.push(name),
         }
     }
-    let mut response = (StatusCode::OK, text(&queues, &silent)).into_response();
+    let mut response = (StatusCode::OK, text(&queues, &unavailable)).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
     response
 }
 
-fn text(queues: &[Info], silent: &[Arc<str>]) -> String {
+fn text(queues: &[Info], unavailable: &[Arc<str>]) -> String {
     let mut text = String::new();
     head(
         &mut text,
         AVAILABLE,
         GAUGE,
-        "Whether the queue can say how it is: 1, or 0, and then the rest is missing.",
+        "1 if the state of the queue can be read, otherwise 0; other metrics are then missing.",
     );
     for info in queues {
         line(&mut text, AVAILABLE, &info.name, None, 1);
     }
-    for name in silent {
+    for name in unavailable {
         line(&mut text, AVAILABLE, name, None, 0);
     }
-    for metric in &OF_QUEUES {
+    for metric in &QUEUE_METRICS {
         head(&mut text, &format!("mainstem_queue_{}", metric.name), metric.kind, metric.help);
         for info in queues {
-            line(&mut text, &format!("mainstem_queue_{}", metric.name), &info.name, None, (metric.of)(info));
+            line(
+                &mut text,
+                &format!("mainstem_queue_{}", metric.name),
+                &info.name,
+                None,
+                (metric.value)(info),
+            );
         }
     }
-    for metric in &OF_GROUPS {
+    for metric in &GROUP_METRICS {
         let name = format!("mainstem_queue_group_{}", metric.name);
         head(&mut text, &name, metric.kind, metric.help);
         for info in queues {
             for group in &info.groups {
-                line(&mut text, &name, &info.name, Some(&group.name), (metric.of)(group));
+                line(&mut text, &name, &info.name, Some(&group.name), (metric.value)(group));
             }
         }
     }
@@ -136,7 +159,7 @@ fn line(text: &mut String, name: &str, queue: &str, group: Option<&str>, value: 
     writeln!(text, "{name}{{queue=\"{queue}\"{group}}} {value}").expect("writing to a string cannot fail");
 }
 
-/// A label's value: names of groups may have characters that mean something.
+/// Escapes a label value. Names of groups may contain any character.
 fn escape(label: &str) -> String {
     label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -146,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_has_a_head_and_a_line_for_each_queue_or_group() {
+    fn each_metric_has_one_header_and_one_line_per_queue_or_group() {
         let group =
             GroupInfo { name: "a\"b".into(), ready: 3, oldest_ms: Some(61_500), ..GroupInfo::default() };
         let info = Info { name: "jobs".into(), messages: 7, groups: vec![group], ..Info::default() };
@@ -165,6 +188,6 @@ mod tests {
                 "mainstem_queue_group_oldest_timestamp_seconds{queue=\"jobs\",group=\"a\\\"b\"} 61\n"
             )
         );
-        assert_eq!(text.matches("# TYPE ").count(), 1 + OF_QUEUES.len() + OF_GROUPS.len());
+        assert_eq!(text.matches("# TYPE ").count(), 1 + QUEUE_METRICS.len() + GROUP_METRICS.len());
     }
 }

@@ -1,21 +1,21 @@
-//! Refusals as `application/problem+json` (RFC 9457).
+//! Error responses: `application/problem+json` (RFC 9457).
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use mainstem_queue::Refusal;
+use mainstem_queue_core::QueueError;
 use serde_json::{Map, Value, json};
 
-/// Time after which a client may try again, seconds.
+/// Delay after which a client may retry, in seconds.
 const RETRY_AFTER_S: u16 = 1;
 
-/// Why a request was not done.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Problem {
     status: StatusCode,
-    /// Last part of its type.
+    /// Last segment of the problem type.
     kind: &'static str,
     detail: String,
-    /// What became of each part of the request, if it had several.
+    /// Result of each item of a batch request.
     results: Option<Value>,
 }
 
@@ -24,78 +24,69 @@ impl Problem {
         Self { status, kind, detail: detail.into(), results: None }
     }
 
-    /// The request cannot be read.
+    /// The request cannot be parsed.
     pub(crate) fn malformed(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "malformed", detail)
     }
 
-    /// The request can be read and asks for what there is not.
+    /// The request is well-formed and has invalid values.
     pub(crate) fn invalid(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail)
     }
 
-    /// The body is none of the kinds that are taken here.
     pub(crate) fn media_type() -> Self {
-        let detail = "the body must be JSON, with content-type: application/json";
+        let detail = "the request body must be JSON with content-type: application/json";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "media-type", detail)
     }
 
-    /// The body is larger than `most` bytes.
-    pub(crate) fn body_too_large(most: usize) -> Self {
-        let detail = format!("the request's body is larger than {most} bytes");
+    pub(crate) fn body_too_large(max_bytes: usize) -> Self {
+        let detail = format!("the request body is larger than {max_bytes} bytes (http.max_body_bytes)");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail)
     }
 
-    /// The client was too slow.
     pub(crate) fn too_slow() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "the request's body did not come in time")
+        Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "the request body did not arrive in time")
     }
 
-    /// A web page of somebody else has sent it.
+    /// A web page from another origin sent the request.
     pub(crate) fn cross_site() -> Self {
-        let detail = "requests of web pages, which have a header Origin, are refused";
+        let detail = "requests with an Origin header, which web pages send, are rejected";
         Self::new(StatusCode::FORBIDDEN, "cross-site", detail)
     }
 
-    /// Nothing is found there.
     pub(crate) fn no_route() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "no-route", "there is nothing at this path; see /openapi.json")
+        Self::new(StatusCode::NOT_FOUND, "no-route", "unknown path; see /openapi.json")
     }
 
-    /// There is no binding of this name.
     pub(crate) fn no_binding() -> Self {
         Self::new(StatusCode::NOT_FOUND, "unknown-binding", "there is no such binding")
     }
 
-    /// Something is found there, and does not take this method.
     pub(crate) fn method() -> Self {
-        let detail = "this path does not take this method; see the header Allow";
+        let detail = "this path does not support this method; see the Allow header";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method", detail)
     }
 
-    /// The broker has not answered, and may have done it or not.
+    /// The broker did not reply; the request may or may not have taken effect.
     pub(crate) fn unanswered() -> Self {
-        let detail = "the broker has not answered; what was asked for may have been done or not";
+        let detail = "the broker did not reply; the request may or may not have taken effect";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unanswered", detail)
     }
 
-    /// The broker has too much to do.
     pub(crate) fn busy() -> Self {
-        Self::from(&Refusal::Busy)
+        Self::from(&QueueError::Busy)
     }
 
-    /// There are as many connections as there may be.
-    pub(crate) fn crowded() -> Self {
-        let detail = "there are as many connections as there may be";
+    pub(crate) fn too_many_connections() -> Self {
+        let detail = "too many connections (http.max_connections)";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "connections", detail)
     }
 
-    /// Puts what became of each part beside it.
     pub(crate) fn with_results(self, results: Value) -> Self {
         Self { results: Some(results), ..self }
     }
 
-    /// As it stands in a body.
+    /// Returns the response body.
     pub(crate) fn json(&self) -> Value {
         let mut object = Map::new();
         object.insert("type".into(), json!(format!("urn:mainstem:problem:{}", self.kind)));
@@ -109,22 +100,22 @@ impl Problem {
     }
 }
 
-impl From<&Refusal> for Problem {
-    fn from(refusal: &Refusal) -> Self {
-        let (status, kind) = match refusal {
-            Refusal::UnknownQueue => (StatusCode::NOT_FOUND, "unknown-queue"),
-            Refusal::UnknownGroup => (StatusCode::NOT_FOUND, "unknown-group"),
-            Refusal::NotAQueue => (StatusCode::CONFLICT, "not-a-queue"),
-            Refusal::Exists => (StatusCode::CONFLICT, "exists"),
-            Refusal::Stale => (StatusCode::CONFLICT, "stale"),
-            Refusal::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too-large"),
-            Refusal::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
-            Refusal::Full => (StatusCode::TOO_MANY_REQUESTS, "full"),
-            Refusal::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too-many"),
-            Refusal::Storage => (StatusCode::SERVICE_UNAVAILABLE, "storage"),
-            Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+impl From<&QueueError> for Problem {
+    fn from(error: &QueueError) -> Self {
+        let (status, kind) = match error {
+            QueueError::UnknownQueue => (StatusCode::NOT_FOUND, "unknown-queue"),
+            QueueError::UnknownGroup => (StatusCode::NOT_FOUND, "unknown-group"),
+            QueueError::NotAQueue => (StatusCode::CONFLICT, "not-a-queue"),
+            QueueError::Exists => (StatusCode::CONFLICT, "exists"),
+            QueueError::Stale => (StatusCode::CONFLICT, "stale"),
+            QueueError::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too-large"),
+            QueueError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
+            QueueError::Full => (StatusCode::TOO_MANY_REQUESTS, "full"),
+            QueueError::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too-many"),
+            QueueError::Storage => (StatusCode::SERVICE_UNAVAILABLE, "storage"),
+            QueueError::Busy => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
         };
-        Self::new(status, kind, refusal.to_string())
+        Self::new(status, kind, error.to_string())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Queues themselves: made, shown, changed, emptied, removed; and their groups.
+//! `/v1/queues`: creates, shows, configures, purges and deletes queues, and manages their groups.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,21 +7,23 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use mainstem_queue::{DEFAULT_GROUP, GroupInfo, Info, Message, Refusal, ReplayFrom, Reply, Request};
+use mainstem_queue_core::{
+    DEFAULT_GROUP, GroupInfo, Info, PeekedMessage, QueueError, ReplayFrom, Reply, Request,
+};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::app::{Answer, App};
-use crate::input::{Asked, At, BATCH_MAX, Json, within};
+use crate::app::{App, PendingReply};
+use crate::input::{BATCH_MAX, JsonBody, PathParams, QueryParams, check_range};
 use crate::problem::Problem;
 use crate::record;
-use crate::routes::answer;
+use crate::response::json_response;
 
-/// Messages that are shown if nobody says how many.
+/// Number of messages to return if the query does not set `max`.
 const PEEK_DEFAULT: u64 = 10;
 
-/// Queues that are asked at once how they are.
-const ASKED_AT_ONCE: usize = 256;
+/// Maximum number of info requests in flight.
+const INFO_REQUESTS_MAX: usize = 256;
 
 type Settings = BTreeMap<String, Value>;
 
@@ -33,65 +35,72 @@ pub(crate) struct ListQuery {
 
 pub(crate) async fn list(
     State(app): State<App>,
-    Asked(query): Asked<ListQuery>,
+    QueryParams(query): QueryParams<ListQuery>,
 ) -> Result<Response, Problem> {
     let queues: Vec<Value> = if query.info {
-        let show = |(name, told): (Arc<str>, Result<Info, Problem>)| match told {
+        let show = |(name, result): (Arc<str>, Result<Info, Problem>)| match result {
             Ok(info) => show_info(info),
             Err(problem) => json!({ "name": name.as_ref(), "problem": problem.json() }),
         };
-        all(&app).await.into_iter().map(show).collect()
+        info_of_all(&app).await.into_iter().map(show).collect()
     } else {
         app.broker().queues().iter().map(|name| json!({ "name": name.as_ref() })).collect()
     };
-    Ok(answer(StatusCode::OK, &json!({ "queues": queues })))
+    Ok(json_response(StatusCode::OK, &json!({ "queues": queues })))
 }
 
-/// How each queue is, by name, or why it cannot say so. Many are asked before the first one is waited for.
-pub(crate) async fn all(app: &App) -> Vec<(Arc<str>, Result<Info, Problem>)> {
+/// Returns the state of each queue, sorted by name, or why it cannot be read. Up to [`INFO_REQUESTS_MAX`] requests are
+/// in flight at the same time.
+pub(crate) async fn info_of_all(app: &App) -> Vec<(Arc<str>, Result<Info, Problem>)> {
     let names = app.broker().queues();
-    let mut told = Vec::with_capacity(names.len());
-    for names in names.chunks(ASKED_AT_ONCE) {
-        let asked: Vec<Answer> = names.iter().map(|name| app.begin(name, Request::Info)).collect();
-        for (name, answer) in names.iter().zip(asked) {
-            match answer.wait(Duration::ZERO).await.and_then(info) {
-                // It has gone in the meantime.
-                Err(problem) if problem == Problem::from(&Refusal::UnknownQueue) => {}
-                outcome => told.push((Arc::clone(name), outcome)),
+    let mut results = Vec::with_capacity(names.len());
+    for names in names.chunks(INFO_REQUESTS_MAX) {
+        let pending: Vec<PendingReply> = names.iter().map(|name| app.submit(name, Request::Info)).collect();
+        for (name, reply) in names.iter().zip(pending) {
+            match reply.wait(Duration::ZERO).await.and_then(info) {
+                // The queue was deleted in the meantime.
+                Err(problem) if problem == Problem::from(&QueueError::UnknownQueue) => {}
+                result => results.push((Arc::clone(name), result)),
             }
         }
     }
-    told
+    results
 }
 
-pub(crate) async fn show(State(app): State<App>, At(queue): At<String>) -> Result<Response, Problem> {
-    let info = info(app.ask(&queue, Request::Info).await?)?;
-    Ok(answer(StatusCode::OK, &show_info(info)))
+pub(crate) async fn show(
+    State(app): State<App>,
+    PathParams(queue): PathParams<String>,
+) -> Result<Response, Problem> {
+    let info = info(app.request(&queue, Request::Info).await?)?;
+    Ok(json_response(StatusCode::OK, &show_info(info)))
 }
 
 pub(crate) async fn create(
     State(app): State<App>,
-    At(queue): At<String>,
-    Json(settings): Json<Settings>,
+    PathParams(queue): PathParams<String>,
+    JsonBody(settings): JsonBody<Settings>,
 ) -> Result<Response, Problem> {
-    let is_there = app.broker().queues().iter().any(|name| **name == *queue);
-    app.ask(&queue, Request::Create { settings: pairs(settings)? }).await?;
-    let info = info(app.ask(&queue, Request::Info).await?)?;
-    Ok(answer(if is_there { StatusCode::OK } else { StatusCode::CREATED }, &show_info(info)))
+    let exists = app.broker().queues().iter().any(|name| **name == *queue);
+    app.request(&queue, Request::Create { settings: pairs(settings)? }).await?;
+    let info = info(app.request(&queue, Request::Info).await?)?;
+    Ok(json_response(if exists { StatusCode::OK } else { StatusCode::CREATED }, &show_info(info)))
 }
 
 pub(crate) async fn configure(
     State(app): State<App>,
-    At(queue): At<String>,
-    Json(settings): Json<Settings>,
+    PathParams(queue): PathParams<String>,
+    JsonBody(settings): JsonBody<Settings>,
 ) -> Result<Response, Problem> {
-    app.ask(&queue, Request::Configure { settings: pairs(settings)? }).await?;
-    let info = info(app.ask(&queue, Request::Info).await?)?;
-    Ok(answer(StatusCode::OK, &show_info(info)))
+    app.request(&queue, Request::Configure { settings: pairs(settings)? }).await?;
+    let info = info(app.request(&queue, Request::Info).await?)?;
+    Ok(json_response(StatusCode::OK, &show_info(info)))
 }
 
-pub(crate) async fn delete(State(app): State<App>, At(queue): At<String>) -> Result<Response, Problem> {
-    app.ask(&queue, Request::Delete).await?;
+pub(crate) async fn delete(
+    State(app): State<App>,
+    PathParams(queue): PathParams<String>,
+) -> Result<Response, Problem> {
+    app.request(&queue, Request::Delete).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -105,17 +114,17 @@ pub(crate) struct PeekQuery {
 
 pub(crate) async fn peek(
     State(app): State<App>,
-    At(queue): At<String>,
-    Asked(query): Asked<PeekQuery>,
+    PathParams(queue): PathParams<String>,
+    QueryParams(query): QueryParams<PeekQuery>,
 ) -> Result<Response, Problem> {
-    let max = within("max", query.max.unwrap_or(PEEK_DEFAULT), 1..=BATCH_MAX as u64)?;
+    let max = check_range("max", query.max.unwrap_or(PEEK_DEFAULT), 1..=BATCH_MAX as u64)?;
     let group = query.group.as_deref().unwrap_or(DEFAULT_GROUP).into();
     let request = Request::Peek { group, from: query.from, max: max as u32 };
-    let Reply::Peeked(messages) = app.ask(&queue, request).await? else {
+    let Reply::Peeked(messages) = app.request(&queue, request).await? else {
         return Err(Problem::unanswered());
     };
     let messages: Vec<Value> = messages.iter().map(show_message).collect();
-    Ok(answer(StatusCode::OK, &json!({ "messages": messages })))
+    Ok(json_response(StatusCode::OK, &json!({ "messages": messages })))
 }
 
 #[derive(Deserialize, Default)]
@@ -126,11 +135,11 @@ pub(crate) struct PurgeQuery {
 
 pub(crate) async fn purge(
     State(app): State<App>,
-    At(queue): At<String>,
-    Asked(query): Asked<PurgeQuery>,
+    PathParams(queue): PathParams<String>,
+    QueryParams(query): QueryParams<PurgeQuery>,
 ) -> Result<Response, Problem> {
     let group = query.group.map(Into::into);
-    count(&app.ask(&queue, Request::Purge { group }).await?)
+    count(&app.request(&queue, Request::Purge { group }).await?)
 }
 
 #[derive(Deserialize, Default)]
@@ -141,11 +150,11 @@ pub(crate) struct RedriveQuery {
 
 pub(crate) async fn redrive(
     State(app): State<App>,
-    At(queue): At<String>,
-    Asked(query): Asked<RedriveQuery>,
+    PathParams(queue): PathParams<String>,
+    QueryParams(query): QueryParams<RedriveQuery>,
 ) -> Result<Response, Problem> {
     let max = query.max.unwrap_or(u64::MAX);
-    count(&app.ask(&queue, Request::Redrive { max }).await?)
+    count(&app.request(&queue, Request::Redrive { max }).await?)
 }
 
 #[derive(Deserialize, Default)]
@@ -157,49 +166,50 @@ pub(crate) struct Replay {
 
 pub(crate) async fn replay(
     State(app): State<App>,
-    At((queue, group)): At<(String, String)>,
-    Json(body): Json<Replay>,
+    PathParams((queue, group)): PathParams<(String, String)>,
+    JsonBody(body): JsonBody<Replay>,
 ) -> Result<Response, Problem> {
     let from = match (body.from_offset, body.from_time_ms) {
         (Some(offset), None) => ReplayFrom::Offset(offset),
         (None, Some(time_ms)) => ReplayFrom::Time(time_ms),
-        _ => return Err(Problem::invalid("either from_offset or from_time_ms is needed")),
+        _ => return Err(Problem::invalid("set either from_offset or from_time_ms")),
     };
-    count(&app.ask(&queue, Request::Replay { group: group.into(), from }).await?)
+    count(&app.request(&queue, Request::Replay { group: group.into(), from }).await?)
 }
 
 pub(crate) async fn remove_group(
     State(app): State<App>,
-    At((queue, group)): At<(String, String)>,
+    PathParams((queue, group)): PathParams<(String, String)>,
 ) -> Result<Response, Problem> {
-    app.ask(&queue, Request::RemoveGroup { group: group.into() }).await?;
+    app.request(&queue, Request::RemoveGroup { group: group.into() }).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 fn count(reply: &Reply) -> Result<Response, Problem> {
     let Reply::Count(count) = reply else { return Err(Problem::unanswered()) };
-    Ok(answer(StatusCode::OK, &json!({ "count": count })))
+    Ok(json_response(StatusCode::OK, &json!({ "count": count })))
 }
 
 fn info(reply: Reply) -> Result<Info, Problem> {
     if let Reply::Info(info) = reply { Ok(*info) } else { Err(Problem::unanswered()) }
 }
 
-/// Settings as queues have them. JSON has underscores in their names; hyphens are taken too.
+/// Settings as queues expect them: names with hyphens, values as text. JSON names have underscores; hyphens are
+/// accepted too.
 fn pairs(settings: Settings) -> Result<Vec<(String, String)>, Problem> {
     let pair = |(name, value): (String, Value)| {
         let value = match value {
             Value::String(text) => text,
             Value::Number(number) => number.to_string(),
-            Value::Bool(is_so) => is_so.to_string(),
-            _ => return Err(Problem::invalid(format!("{name}: it must be a string, a number or a boolean"))),
+            Value::Bool(flag) => flag.to_string(),
+            _ => return Err(Problem::invalid(format!("{name}: must be a string, a number or a boolean"))),
         };
         Ok((name.replace('_', "-"), value))
     };
     settings.into_iter().map(pair).collect()
 }
 
-/// A setting as JSON has it: numbers and booleans as such.
+/// A setting as a JSON field: numbers and booleans become JSON numbers and booleans.
 fn show_setting((name, value): (String, String)) -> (String, Value) {
     let is_text = matches!(name.as_str(), "dead-letter-queue" | "durability" | "overflow" | "start");
     let shown = if is_text { None } else { serde_json::from_str(&value).ok() };
@@ -237,7 +247,7 @@ fn show_group(group: &GroupInfo) -> Value {
     })
 }
 
-fn show_message(message: &Message) -> Value {
+fn show_message(message: &PeekedMessage) -> Value {
     let mut map = Map::new();
     map.insert("offset".into(), json!(message.offset));
     map.insert("delivery_count".into(), json!(message.count));

@@ -1,9 +1,11 @@
-//! `POST …/receive`: taking messages, waiting for them if there are none.
+//! `POST …/receive`: leases messages to a client, and waits for them if the queue has none.
+//!
+//! The client may disconnect at any time. While the request waits, [`ReceiveGuard`] removes the waiting consumer from
+//! the queue; once messages are leased, [`UnsentLeases`] releases them unless the response reaches the kernel. A task
+//! of its own awaits the queue's reply, because hyper drops the handler when the client disconnects, and a reply that
+//! arrives after that must still release its leases.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
@@ -11,30 +13,24 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use mainstem_queue::{DEFAULT_GROUP, Delivery, GroupName, Receipt, Reply, Request};
+use mainstem_queue_core::{DEFAULT_GROUP, Delivery, GroupName, Receipt, Reply, Request};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use crate::app::{App, Phase};
-use crate::input::{Asked, At, BATCH_MAX, within};
+use crate::broker::Broker;
+use crate::consumers::ReceiveId;
+use crate::input::{BATCH_MAX, LEASE_MS_MAX, PathParams, QueryParams, check_range};
 use crate::problem::Problem;
+use crate::receipt::show_receipt;
 use crate::record;
-use crate::seam::Broker;
-use crate::settle::show_receipt;
-use crate::wire::{Buffered, Held, Messages};
+use crate::socket::{BufferedLeases, MessagesBody, UnsentLeases};
 
-/// Longest time to wait for a message, ms.
+/// Longest wait for a message, in ms.
 const WAIT_MS_MAX: u64 = 60_000;
-/// Longest lease, ms: twelve hours.
-pub(crate) const LEASE_MS_MAX: u64 = 12 * 60 * 60 * 1000;
-/// Longest name of a consumer, bytes.
+/// Longest name of a consumer, in bytes.
 const NAME_BYTES_MAX: usize = 255;
-
-/// Numbers of this door's consumers. Other doors give none with this bit.
-const OF_HTTP: u64 = 1 << 63;
-/// And of those among them that have a name.
-const IS_NAMED: u64 = 1 << 62;
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
@@ -48,73 +44,73 @@ pub(crate) struct Query {
 
 pub(crate) async fn receive(
     State(app): State<App>,
-    At(queue): At<String>,
-    Asked(query): Asked<Query>,
-    Extension(buffered): Extension<Buffered>,
+    PathParams(queue): PathParams<String>,
+    QueryParams(query): QueryParams<Query>,
+    Extension(buffered): Extension<BufferedLeases>,
 ) -> Result<Response, Problem> {
-    let wait_ms = within("wait_ms", query.wait_ms.unwrap_or(0), 0..=WAIT_MS_MAX)?;
-    let max = within("max", query.max.unwrap_or(1), 1..=BATCH_MAX as u64)?;
+    let wait_ms = check_range("wait_ms", query.wait_ms.unwrap_or(0), 0..=WAIT_MS_MAX)?;
+    let max = check_range("max", query.max.unwrap_or(1), 1..=BATCH_MAX as u64)?;
     if let Some(lease_ms) = query.lease_ms {
-        within("lease_ms", lease_ms, 1..=LEASE_MS_MAX)?;
+        check_range("lease_ms", lease_ms, 1..=LEASE_MS_MAX)?;
     }
     if query.consumer.as_ref().is_some_and(|name| !(1..=NAME_BYTES_MAX).contains(&name.len())) {
-        return Err(Problem::invalid(format!("consumer: it must be 1 to {NAME_BYTES_MAX} bytes")));
+        return Err(Problem::invalid(format!("consumer: must be 1 to {NAME_BYTES_MAX} bytes")));
     }
     let queue: Arc<str> = queue.into();
     let group: GroupName = query.group.as_deref().unwrap_or(DEFAULT_GROUP).into();
-    let turn = Turn::begin(&app, &queue, &group, query.consumer.as_deref());
+    let guard = ReceiveGuard::new(&app, &queue, &group, query.consumer.as_deref());
     let request = Request::Receive {
         group: Arc::clone(&group),
-        consumer: turn.consumer,
+        consumer: guard.id.consumer,
         max: max as u32,
         bytes_max: app.body_bytes_max(),
         lease_ms: query.lease_ms,
         wait_ms,
     };
-    let answer = app.begin(&queue, request);
+    let pending = app.submit(&queue, request);
     let broker = Arc::clone(app.broker());
-    // Not awaited here: this ends when its client goes, and what comes after that must be released.
+    // Not awaited in the handler: see the documentation of this module.
     let (sender, mut receiver) = oneshot::channel();
     tokio::spawn(async move {
-        let reply = answer.wait(Duration::from_millis(wait_ms)).await;
-        drop(sender.send(reply.map(|reply| Taken::new(broker, queue, group, reply))));
+        let reply = pending.wait(Duration::from_millis(wait_ms)).await;
+        drop(sender.send(reply.map(|reply| Leased::new(broker, queue, group, reply))));
     });
-    let taken = tokio::select! {
+    let leased = tokio::select! {
         biased;
-        taken = &mut receiver => taken,
+        leased = &mut receiver => leased,
         () = Phase::Draining.reached(app.phase()) => {
-            turn.leave();
-            let taken = receiver.await;
-            // The queue may have ended without a word. It leases nothing beyond that.
-            if matches!(taken, Ok(Ok(_))) { taken } else { Ok(Ok(Taken::nothing(&turn))) }
+            guard.stop_waiting();
+            let leased = receiver.await;
+            // The queue's shard may have shut down without replying; it has leased nothing then.
+            if matches!(leased, Ok(Ok(_))) { leased } else { Ok(Ok(Leased::nothing(&guard))) }
         }
     };
-    turn.end();
-    let Taken { messages, held } = taken.map_err(|_| Problem::unanswered())??;
+    guard.complete();
+    let Leased { messages, leases } = leased.map_err(|_| Problem::unanswered())??;
     let body = Bytes::from(json!({ "messages": messages }).to_string());
-    let mut response = Response::new(Body::new(Messages::new(body, held, buffered)));
+    let mut response = Response::new(Body::new(MessagesBody::new(body, leases, buffered)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }
 
-/// Messages that a consumer has been given.
-struct Taken {
+/// Messages leased to the client: their JSON, and the leases to release if the client does not get them.
+struct Leased {
     messages: Vec<Value>,
-    held: Held,
+    leases: UnsentLeases,
 }
 
-impl Taken {
+impl Leased {
     fn new(broker: Arc<dyn Broker>, queue: Arc<str>, group: GroupName, reply: Reply) -> Self {
         let deliveries = if let Reply::Received(deliveries) = reply { deliveries } else { Vec::new() };
         let receipts = deliveries.iter().map(|delivery| delivery.receipt).collect();
-        let held = Held { broker, queue, group, receipts };
-        Self { messages: deliveries.iter().map(show).collect(), held }
+        let leases = UnsentLeases { broker, queue, group, receipts };
+        Self { messages: deliveries.iter().map(show).collect(), leases }
     }
 
-    fn nothing(turn: &Turn) -> Self {
-        let broker = Arc::clone(turn.app.broker());
-        Self::new(broker, Arc::clone(&turn.queue), Arc::clone(&turn.group), Reply::Done)
+    fn nothing(guard: &ReceiveGuard) -> Self {
+        let broker = Arc::clone(guard.app.broker());
+        Self::new(broker, Arc::clone(&guard.queue), Arc::clone(&guard.group), Reply::Done)
     }
 }
 
@@ -130,81 +126,45 @@ fn show(delivery: &Delivery) -> Value {
     Value::Object(map)
 }
 
-/// Consumers of this door: who has a number, and which request of theirs is under way.
-#[derive(Default)]
-pub(crate) struct Consumers {
-    next: AtomicU64,
-    names: RandomState,
-    /// The newest request of each consumer with a name that has one, by the consumer's number.
-    under_way: Mutex<HashMap<u64, u64>>,
-}
-
-/// A request to receive, from its beginning to its end. If it ends early, the queue hears of it.
-struct Turn {
+/// A receive request in progress. Dropping it before [`ReceiveGuard::complete`] makes the queue stop waiting for it.
+struct ReceiveGuard {
     app: App,
     queue: Arc<str>,
     group: GroupName,
-    consumer: u64,
-    number: u64,
-    is_over: bool,
+    id: ReceiveId,
+    is_complete: bool,
 }
 
-impl Turn {
-    fn begin(app: &App, queue: &Arc<str>, group: &GroupName, name: Option<&str>) -> Self {
-        let consumers = app.consumers();
-        let number = consumers.next.fetch_add(1, Ordering::Relaxed);
-        let hash = |name| consumers.names.hash_one((queue, group, name)) >> 2 | IS_NAMED;
-        let consumer = name.map_or(number, hash) | OF_HTTP;
-        if name.is_some() {
-            // The queue ends an older request of the same consumer.
-            consumers.lock().insert(consumer, number);
-        }
-        Self {
-            app: app.clone(),
-            queue: Arc::clone(queue),
-            group: Arc::clone(group),
-            consumer,
-            number,
-            is_over: false,
-        }
+impl ReceiveGuard {
+    fn new(app: &App, queue: &Arc<str>, group: &GroupName, name: Option<&str>) -> Self {
+        let id = app.consumers().begin(queue, group, name);
+        Self { app: app.clone(), queue: Arc::clone(queue), group: Arc::clone(group), id, is_complete: false }
     }
 
-    /// Lets the queue answer at once. With a name the consumer may come back; without one, nobody has its number again.
-    fn leave(&self) {
-        let (group, consumer) = (Arc::clone(&self.group), self.consumer);
-        let request = if consumer & IS_NAMED == 0 {
-            Request::Leave { group, consumer }
-        } else {
+    /// Makes the queue reply at once. A named consumer stays registered, because it may send another request; the id of
+    /// an unnamed one is never used again, so it leaves the queue.
+    fn stop_waiting(&self) {
+        let (group, consumer) = (Arc::clone(&self.group), self.id.consumer);
+        let request = if self.id.is_named() {
             Request::StopWaiting { group, consumer }
+        } else {
+            Request::Leave { group, consumer }
         };
-        // The answer to what the consumer waited for says more than this one's.
-        self.app.broker().ask(&self.queue, request, Box::new(drop));
+        // The reply to the receive request is the one that counts.
+        self.app.broker().submit(&self.queue, request, Box::new(drop));
     }
 
-    /// The queue has answered.
-    fn end(mut self) {
-        self.is_over = true;
+    /// The queue has replied.
+    fn complete(mut self) {
+        self.is_complete = true;
     }
 }
 
-impl Drop for Turn {
+impl Drop for ReceiveGuard {
     fn drop(&mut self) {
-        let consumers = self.app.consumers();
-        let mut under_way = consumers.lock();
-        let newest = under_way.get(&self.consumer).copied();
-        if newest == Some(self.number) {
-            under_way.remove(&self.consumer);
+        let is_newest = self.app.consumers().end(self.id);
+        if !self.is_complete && is_newest {
+            self.stop_waiting();
         }
-        drop(under_way);
-        let is_newest = newest.is_none_or(|newest| newest == self.number);
-        if !self.is_over && is_newest {
-            self.leave();
-        }
-    }
-}
-
-impl Consumers {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, u64>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

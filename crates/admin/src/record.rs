@@ -1,19 +1,19 @@
-//! Messages as JSON: what comes in, and what goes out.
+//! Conversion of messages from and to JSON.
 //!
-//! Bytes that are text stand as a string; others stand in base64, in a field of another name (`body_base64`,
-//! `key_base64`) or, for a header, as `{"base64": "…"}`. A header that a message has several times has a list.
+//! UTF-8 bytes become a string. Other bytes become base64, in a field of another name (`body_base64`, `key_base64`) or,
+//! for a header, as `{"base64": "…"}`. A header that occurs several times becomes a list of its values.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mainstem_log::{Header, Headers, Record, put_headers};
-use mainstem_queue::{NewMessage, header};
+use mainstem_queue_core::{NewMessage, header};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// Longest deduplication identifier, bytes.
+/// Longest deduplication id, in bytes.
 const DEDUP_ID_BYTES_MAX: usize = 255;
 
-/// A message to be sent.
+/// A message to send, as a client describes it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Draft {
@@ -30,10 +30,10 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// The message, with what it asks of the queue in its headers.
+    /// Returns the message. Priority, delay, expiry and deduplication id become headers, where the queue reads them.
     ///
     /// # Errors
-    /// What contradicts itself, in words.
+    /// A description of the field that is invalid or contradicts another one.
     pub(crate) fn message(self) -> Result<NewMessage, String> {
         let value = bytes("body", self.body, self.body_base64)?.unwrap_or_default();
         let key = bytes("key", self.key, self.key_base64)?;
@@ -42,14 +42,14 @@ impl Draft {
             header_values(&name, value, &mut headers)?;
         }
         if self.delay_ms.is_some() && self.deliver_at.is_some() {
-            return Err("delay_ms and deliver_at exclude one another".into());
+            return Err("delay_ms and deliver_at exclude each other".into());
         }
         if self.priority.is_some_and(|priority| priority > 9) {
-            return Err("priority: it must be 0 to 9".into());
+            return Err("priority: must be 0 to 9".into());
         }
         let is_id = |id: &String| (1..=DEDUP_ID_BYTES_MAX).contains(&id.len());
         if self.dedup_id.as_ref().is_some_and(|id| !is_id(id)) {
-            return Err(format!("dedup_id: it must be 1 to {DEDUP_ID_BYTES_MAX} bytes"));
+            return Err(format!("dedup_id: must be 1 to {DEDUP_ID_BYTES_MAX} bytes"));
         }
         let numbers = [
             (header::PRIORITY, self.priority),
@@ -72,7 +72,7 @@ impl Draft {
 
 fn bytes(name: &str, text: Option<String>, base64: Option<String>) -> Result<Option<Vec<u8>>, String> {
     match (text, base64) {
-        (Some(_), Some(_)) => Err(format!("{name} and {name}_base64 exclude one another")),
+        (Some(_), Some(_)) => Err(format!("{name} and {name}_base64 exclude each other")),
         (Some(text), None) => Ok(Some(text.into_bytes())),
         (None, Some(base64)) => {
             STANDARD.decode(base64).map(Some).map_err(|error| format!("{name}_base64: {error}"))
@@ -101,14 +101,14 @@ fn header_value(name: &str, value: Value) -> Result<Option<Vec<u8>>, String> {
         Value::String(text) => Ok(Some(text.into_bytes())),
         Value::Object(mut object) if object.len() == 1 => match object.remove("base64") {
             Some(Value::String(base64)) => STANDARD.decode(base64).map(Some).map_err(|error| explain(&error)),
-            _ => Err(explain(&"an object must have one field, base64")),
+            _ => Err(explain(&"an object must have exactly one field, base64")),
         },
-        _ => Err(explain(&"it must be a string, null, {\"base64\": …}, or a list of those")),
+        _ => Err(explain(&"must be a string, null, {\"base64\": …}, or a list of those")),
     }
 }
 
-/// Adds key, headers, body and time of arrival of a record. By which number a queue knows what came from another is no
-/// business of its consumers.
+/// Adds the key, headers, body and arrival time of a record. Hides the header that identifies a message transferred
+/// from another queue, which is internal.
 pub(crate) fn show(record: &Record<'_>, into: &mut Map<String, Value>) {
     into.insert("enqueued_at".into(), json!(record.timestamp_ms));
     if let Some(key) = record.key {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_shown_as_it_was() {
+    fn json_survives_a_round_trip() {
         let headers = json!({
             "a": "1", "b": ["x", null, {"base64": "/w=="}], "none": null, "odd": {"base64": "/w=="},
         });
@@ -175,23 +175,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_of_the_queue_stands_in_headers() {
-        let asked = json!({ "priority": 9, "delay_ms": 5, "ttl_ms": 7, "dedup_id": "d" });
-        let headers = shown(&message(asked).unwrap())["headers"].clone();
+    fn options_become_headers() {
+        let draft = json!({ "priority": 9, "delay_ms": 5, "ttl_ms": 7, "dedup_id": "d" });
+        let headers = shown(&message(draft).unwrap())["headers"].clone();
         assert_eq!(headers, json!({ "priority": "9", "delay-ms": "5", "ttl-ms": "7", "dedup-id": "d" }));
         let at = shown(&message(json!({ "deliver_at": 99 })).unwrap())["headers"].clone();
         assert_eq!(at, json!({ "deliver-at": "99" }));
     }
 
     #[test]
-    fn by_what_a_queue_knows_a_message_of_another_is_not_shown() {
+    fn hides_the_internal_transfer_header() {
         let moved = message(json!({ "headers": { "moved-by": "id/default/7", "a": "1" } })).unwrap();
         assert_eq!(shown(&moved)["headers"], json!({ "a": "1" }));
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
-        for (asked, word) in [
+    fn rejects_invalid_and_contradicting_fields() {
+        for (draft, word) in [
             (json!({ "body": "a", "body_base64": "" }), "exclude"),
             (json!({ "body_base64": "?" }), "body_base64"),
             (json!({ "body": 7 }), "string"),
@@ -203,8 +203,8 @@ mod tests {
             (json!({ "headers": { "a": 7 } }), "header \"a\""),
             (json!({ "headers": { "a": { "base64": "?" } } }), "header \"a\""),
         ] {
-            let fault = message(asked.clone()).unwrap_err();
-            assert!(fault.contains(word), "{asked}: {fault}");
+            let error = message(draft.clone()).unwrap_err();
+            assert!(error.contains(word), "{draft}: {error}");
         }
     }
 }

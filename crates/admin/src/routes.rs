@@ -1,22 +1,20 @@
-//! All routes in one table, and what is done around each.
+//! All routes in one table, and the middleware around them.
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post, put};
-use serde_json::Value;
 
 use crate::app::App;
 use crate::problem::Problem;
+use crate::response::with_json;
 use crate::{bindings, health, metrics, queues, receive, send, settle};
 
-/// The description of all routes, in OpenAPI 3.1. A test compares it with [`table`].
+/// The OpenAPI 3.1 description. A test compares its paths with [`table`].
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// A method, a path, and what answers.
 type Route = (Method, &'static str, MethodRouter<App>);
 
 fn table() -> Vec<Route> {
@@ -50,7 +48,6 @@ fn table() -> Vec<Route> {
     ]
 }
 
-/// Everything that is served.
 pub(crate) fn router(app: App) -> Router {
     let add = |router: Router<App>, (_, path, handler): Route| router.route(path, handler);
     table()
@@ -62,7 +59,8 @@ pub(crate) fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Refuses what the web pages of others send through the browser of somebody who may reach this door.
+/// Rejects requests with an `Origin` header: without authentication, any web page could otherwise use the API through
+/// the browser of a user who can reach it.
 async fn guard(request: Request, next: Next) -> Response {
     let mut response = if request.headers().contains_key(header::ORIGIN) {
         Problem::cross_site().into_response()
@@ -77,25 +75,16 @@ async fn openapi() -> Response {
     with_json(StatusCode::OK, OPENAPI.into())
 }
 
-/// An answer in JSON.
-pub(crate) fn answer(status: StatusCode, value: &Value) -> Response {
-    with_json(status, value.to_string().into())
-}
-
-fn with_json(status: StatusCode, body: Body) -> Response {
-    let mut response = (status, body).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
-    fn the_description_has_all_routes_and_no_others() {
+    fn openapi_describes_every_route_and_no_other() {
         let served: BTreeSet<(String, String)> = table()
             .into_iter()
             .map(|(method, path, _)| (path.to_owned(), method.as_str().to_lowercase()))
@@ -111,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_of_the_description_leads_somewhere() {
+    fn every_openapi_reference_resolves() {
         fn check(value: &Value, root: &Value) {
             match value {
                 Value::Object(object) => {

@@ -1,66 +1,67 @@
-//! `POST …/messages`: a batch of messages as JSON, or one message as it is.
+//! `POST …/messages`: sends a batch of messages as JSON, or one message as the raw body.
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use mainstem_queue::{Answered, NewMessage, Reply, Request};
+use mainstem_queue_core::{ItemResult, NewMessage, Reply, Request};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::input::{Asked, At, Raw, Several, parse};
+use crate::input::{BoundedList, PathParams, QueryParams, RawBody, parse};
 use crate::problem::Problem;
 use crate::record::Draft;
-use crate::routes::answer;
+use crate::response::json_response;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Batch {
-    messages: Several<Draft>,
+    messages: BoundedList<Draft>,
 }
 
 pub(crate) async fn send(
     State(app): State<App>,
-    At(queue): At<String>,
-    Asked(query): Asked<Vec<(String, String)>>,
-    raw: Raw,
+    PathParams(queue): PathParams<String>,
+    QueryParams(query): QueryParams<Vec<(String, String)>>,
+    raw: RawBody,
 ) -> Result<Response, Problem> {
     let messages = if raw.is_json {
         if let Some((name, _)) = query.first() {
-            let detail = format!("{name}: what JSON messages ask for stands in the body, not in the query");
+            let detail =
+                format!("{name}: with a JSON body, set this per message in the body, not in the query");
             return Err(Problem::invalid(detail));
         }
         batch(&raw.bytes)?
     } else {
         vec![single(&raw.bytes, query)?]
     };
-    let Reply::Sent(outcomes) = app.ask(&queue, Request::Send(messages)).await? else {
+    let Reply::Sent(outcomes) = app.request(&queue, Request::Send(messages)).await? else {
         return Err(Problem::unanswered());
     };
     let results = Value::Array(outcomes.iter().map(show).collect());
-    let is_kept = |outcome: &Answered<u64>| outcome.is_ok();
+    let is_stored = |outcome: &ItemResult<u64>| outcome.is_ok();
     match outcomes.as_slice() {
-        [Err(refusal)] => Err(Problem::from(refusal)),
-        [Err(refusal), rest @ ..] if !rest.iter().any(is_kept) => {
-            Err(Problem::from(refusal).with_results(results))
+        [Err(error)] => Err(Problem::from(error)),
+        [Err(error), rest @ ..] if !rest.iter().any(is_stored) => {
+            Err(Problem::from(error).with_results(results))
         }
         outcomes => {
-            let is_whole = outcomes.iter().all(is_kept);
-            let status = if is_whole { StatusCode::CREATED } else { StatusCode::MULTI_STATUS };
-            Ok(answer(status, &json!({ "results": results })))
+            let all_stored = outcomes.iter().all(is_stored);
+            let status = if all_stored { StatusCode::CREATED } else { StatusCode::MULTI_STATUS };
+            Ok(json_response(status, &json!({ "results": results })))
         }
     }
 }
 
 fn batch(bytes: &[u8]) -> Result<Vec<NewMessage>, Problem> {
-    let Batch { messages: Several(drafts) } = parse(bytes)?;
+    let Batch { messages: BoundedList(drafts) } = parse(bytes)?;
     let message = |(index, draft): (usize, Draft)| {
         draft.message().map_err(|what| Problem::invalid(format!("messages[{index}]: {what}")))
     };
     drafts.into_iter().enumerate().map(message).collect()
 }
 
-/// One message, of which the query says more.
+/// One message with `body` as its body, and all else from the query.
 fn single(body: &[u8], query: Vec<(String, String)>) -> Result<NewMessage, Problem> {
     let mut draft = Draft::default();
     let mut headers: Vec<(String, Value)> = Vec::new();
@@ -75,10 +76,10 @@ fn single(body: &[u8], query: Vec<(String, String)>) -> Result<NewMessage, Probl
             "ttl_ms" => draft.ttl_ms = number()?,
             "header" => {
                 let (header, value) =
-                    value.split_once('=').ok_or_else(|| Problem::invalid("header: it must be NAME=VALUE"))?;
+                    value.split_once('=').ok_or_else(|| Problem::invalid("header: must be NAME=VALUE"))?;
                 headers.push((header.to_owned(), json!(value)));
             }
-            _ => return Err(Problem::invalid(format!("{name}: there is no such parameter"))),
+            _ => return Err(Problem::invalid(format!("{name}: unknown parameter"))),
         }
     }
     for (name, value) in headers {
@@ -91,9 +92,9 @@ fn single(body: &[u8], query: Vec<(String, String)>) -> Result<NewMessage, Probl
     Ok(NewMessage { value: body.to_vec(), ..message })
 }
 
-fn show(outcome: &Answered<u64>) -> Value {
+fn show(outcome: &ItemResult<u64>) -> Value {
     match outcome {
         Ok(offset) => json!({ "offset": offset }),
-        Err(refusal) => json!({ "problem": Problem::from(refusal).json() }),
+        Err(error) => json!({ "problem": Problem::from(error).json() }),
     }
 }

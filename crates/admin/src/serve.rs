@@ -1,4 +1,9 @@
-//! The thread "control": it accepts connections, serves them, and ends.
+//! The HTTP server: one thread, named "http", with a single-threaded tokio runtime.
+//!
+//! Connections are limited. A connection above the limit gets a 503 response, as long as there are few of those;
+//! further ones are closed. [`HttpServer::drainer`] ends waiting requests before the shards shut down, and
+//! [`HttpServer::end`] closes the listener after that, so that clients get a response to every request that was
+//! accepted.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -19,60 +24,43 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::app::{App, Phase};
+use crate::broker::Broker;
 use crate::problem::Problem;
 use crate::routes::router;
-use crate::seam::Broker;
-use crate::wire::{Buffered, Socket};
+use crate::settings::Settings;
+use crate::socket::{BufferedLeases, Socket};
 
-/// Longest time that connections have to end when the process does.
-const END: Duration = Duration::from_secs(2);
-/// Largest head of a request, and what else of a connection's input is read ahead, bytes.
+/// Longest wait for connections to finish at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Size of a connection's read buffer, which bounds the head of a request, in bytes.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
-/// Connections beyond those allowed that are told so at once; others are closed without a word.
-const TURNED_AWAY_MAX: usize = 64;
-/// Longest time that this takes.
-const TURNED_AWAY: Duration = Duration::from_secs(1);
-/// Time to wait when the system has no more connections to give.
-const EXHAUSTED: Duration = Duration::from_millis(100);
+/// Connections above the limit that get a 503 response at the same time. Further ones are closed without a response.
+const REJECTIONS_MAX: usize = 64;
+/// Longest time for such a response.
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause after `accept` failed, for example because the process has no file descriptors left.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// What the operations door is told at the start.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Largest body of a request, bytes. Eight times as much is in memory at once, at most.
-    pub body_bytes_max: usize,
-    /// Connections at once.
-    pub connections_max: usize,
-    /// Longest time for the head of a request to come, from the answer before it on; for a body to come; and for which a
-    /// client may take nothing of an answer.
-    pub patience: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { body_bytes_max: 8 * 1024 * 1024, connections_max: 256, patience: Duration::from_secs(30) }
-    }
-}
-
-/// An address that is taken, and not served yet.
+/// A bound address that is not served yet.
 #[derive(Debug)]
 pub struct Bound(TcpListener);
 
 impl Bound {
-    /// Takes an address.
+    /// Binds `address`.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If the operating system cannot bind it.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(Self(listener))
     }
 
-    /// Serves it, on a thread of its own.
+    /// Serves the address on a new thread.
     ///
     /// # Errors
-    /// If the system gives no thread.
-    pub fn start(self, settings: Settings, broker: Arc<dyn Broker>) -> io::Result<Control> {
+    /// If the operating system cannot start a thread.
+    pub fn start(self, settings: Settings, broker: Arc<dyn Broker>) -> io::Result<HttpServer> {
         let address = self.0.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (sender, phase) = watch::channel(Phase::Serving);
@@ -87,37 +75,37 @@ impl Bound {
                 log::error!("http: {error}");
             }
         };
-        let thread = std::thread::Builder::new().name("control".into()).spawn(serve)?;
-        Ok(Control { address, phase: Arc::new(sender), thread })
+        let thread = std::thread::Builder::new().name("http".into()).spawn(serve)?;
+        Ok(HttpServer { address, phase: Arc::new(sender), thread })
     }
 }
 
-/// A door that is open.
+/// A running server.
 #[derive(Debug)]
-pub struct Control {
+pub struct HttpServer {
     address: SocketAddr,
     phase: Arc<watch::Sender<Phase>>,
     thread: JoinHandle<()>,
 }
 
-impl Control {
-    /// Where it listens.
+impl HttpServer {
+    /// Returns the bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Says that the broker is about to end: it is not ready any more, and whoever waits for messages is answered. May
-    /// be called at any time, from any thread.
+    /// Returns a function that starts draining: readiness checks fail from then on, and requests that wait for messages
+    /// get a response. The function may be called at any time, on any thread.
     pub fn drainer(&self) -> impl Fn() + Send + Sync + 'static {
         let phase = Arc::clone(&self.phase);
         move || advance(&phase, Phase::Draining)
     }
 
-    /// Closes the door. What is under way has two seconds to be answered.
+    /// Stops the server. Requests in flight have two seconds to finish.
     pub fn end(self) {
-        advance(&self.phase, Phase::Ended);
+        advance(&self.phase, Phase::Stopped);
         if self.thread.join().is_err() {
-            log::error!("http: the thread has failed");
+            log::error!("http: the server thread panicked");
         }
     }
 }
@@ -133,65 +121,66 @@ async fn serve(
     phase: watch::Receiver<Phase>,
 ) {
     let mut connections = JoinSet::new();
-    let mut turned_away = JoinSet::new();
-    let mut end = std::pin::pin!(Phase::Ended.reached(phase.clone()));
+    let mut rejections = JoinSet::new();
+    let mut stopped = std::pin::pin!(Phase::Stopped.reached(phase.clone()));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
-            Some(_) = turned_away.join_next() => continue,
-            () = &mut end => break,
+            Some(_) = rejections.join_next() => continue,
+            () = &mut stopped => break,
         };
         match accepted {
             Ok((stream, _)) if connections.len() < settings.connections_max => {
-                connections.spawn(connection(stream, settings.patience, router.clone(), phase.clone()));
+                connections.spawn(connection(stream, settings.io_timeout, router.clone(), phase.clone()));
             }
-            Ok((stream, _)) if turned_away.len() < TURNED_AWAY_MAX => {
-                turned_away.spawn(timeout(TURNED_AWAY, turn_away(stream)));
+            Ok((stream, _)) if rejections.len() < REJECTIONS_MAX => {
+                rejections.spawn(timeout(REJECTION_TIMEOUT, reject(stream)));
             }
             Ok(_) => {}
             Err(error) => {
-                log::warn!("http: {error}");
-                sleep(EXHAUSTED).await;
+                log::warn!("http: accept failed: {error}");
+                sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
     let all = async { while connections.join_next().await.is_some() {} };
-    if timeout(END, all).await.is_err() {
-        log::info!("http: some connections are cut off");
+    if timeout(SHUTDOWN_TIMEOUT, all).await.is_err() {
+        log::info!("http: closed {} connections with requests in flight", connections.len());
     }
 }
 
-async fn connection(stream: TcpStream, patience: Duration, router: Router, phase: watch::Receiver<Phase>) {
-    // Answers are written whole.
+async fn connection(stream: TcpStream, io_timeout: Duration, router: Router, phase: watch::Receiver<Phase>) {
+    // Each response is written at once, so Nagle's algorithm only delays it.
     if let Err(error) = stream.set_nodelay(true) {
         log::debug!("http: {error}");
     }
-    let buffered = Buffered::default();
-    let socket = Socket::new(stream, buffered.clone(), patience);
+    let buffered = BufferedLeases::default();
+    let socket = Socket::new(stream, buffered.clone(), io_timeout);
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(buffered.clone());
         router.call(request.map(Body::new))
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(BUFFER_BYTES_MAX);
+    builder.timer(TokioTimer::new()).header_read_timeout(io_timeout).max_buf_size(BUFFER_BYTES_MAX);
     let mut connection = std::pin::pin!(builder.serve_connection(socket, service));
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
-        () = Phase::Ended.reached(phase) => {
+        () = Phase::Stopped.reached(phase) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
     };
     if let Err(error) = outcome {
-        log::debug!("http: a connection has ended: {error}");
+        log::debug!("http: connection failed: {error}");
     }
 }
 
-/// Answers before anything is asked, and reads what comes all the same: the answer would be lost if it were not.
-async fn turn_away(mut stream: TcpStream) -> io::Result<()> {
-    let body = Problem::crowded().json().to_string();
+/// Sends a 503 response without reading a request, then reads until the client closes: closing a socket with unread
+/// input resets the connection, and the client might lose the response.
+async fn reject(mut stream: TcpStream) -> io::Result<()> {
+    let body = Problem::too_many_connections().json().to_string();
     let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json";
     let len = body.len();
     let answer =

@@ -1,17 +1,17 @@
-//! `POST …/ack`, `…/nack`, `…/reject`, `…/extend`: what becomes of messages that a consumer has.
+//! `POST …/ack`, `…/nack`, `…/reject`, `…/extend`: settles leased messages or extends their leases.
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use mainstem_queue::{Answered, DEFAULT_GROUP, Receipt, Refusal, Reply, Request, Settlement, Verdict};
+use mainstem_queue_core::{DEFAULT_GROUP, Disposition, ItemResult, QueueError, Reply, Request, Settlement};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::input::{Asked, At, Json, Several, within};
+use crate::input::{BoundedList, JsonBody, LEASE_MS_MAX, PathParams, QueryParams, check_range};
 use crate::problem::Problem;
-use crate::receive::LEASE_MS_MAX;
-use crate::routes::answer;
+use crate::receipt::parse_receipt;
+use crate::response::json_response;
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
@@ -21,112 +21,98 @@ pub(crate) struct Query {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Settled {
-    receipts: Several<String>,
+pub(crate) struct ReceiptsBody {
+    receipts: BoundedList<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Failed {
-    receipts: Several<String>,
+pub(crate) struct NackBody {
+    receipts: BoundedList<String>,
     delay_ms: Option<u64>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Extended {
-    receipts: Several<String>,
+pub(crate) struct ExtendBody {
+    receipts: BoundedList<String>,
     lease_ms: u64,
 }
 
 pub(crate) async fn ack(
     State(app): State<App>,
-    At(queue): At<String>,
-    Asked(query): Asked<Query>,
-    Json(body): Json<Settled>,
+    PathParams(queue): PathParams<String>,
+    QueryParams(query): QueryParams<Query>,
+    JsonBody(body): JsonBody<ReceiptsBody>,
 ) -> Result<Response, Problem> {
-    settle(&app, &queue, query, body.receipts, Verdict::Ack).await
+    settle(&app, &queue, query, body.receipts, Disposition::Ack).await
 }
 
 pub(crate) async fn reject(
     State(app): State<App>,
-    At(queue): At<String>,
-    Asked(query): Asked<Query>,
-    Json(body): Json<Settled>,
+    PathParams(queue): PathParams<String>,
+    QueryParams(query): QueryParams<Query>,
+    JsonBody(body): JsonBody<ReceiptsBody>,
 ) -> Result<Response, Problem> {
-    settle(&app, &queue, query, body.receipts, Verdict::Reject).await
+    settle(&app, &queue, query, body.receipts, Disposition::Reject).await
 }
 
 pub(crate) async fn nack(
     State(app): State<App>,
-    At(queue): At<String>,
-    Asked(query): Asked<Query>,
-    Json(body): Json<Failed>,
+    PathParams(queue): PathParams<String>,
+    QueryParams(query): QueryParams<Query>,
+    JsonBody(body): JsonBody<NackBody>,
 ) -> Result<Response, Problem> {
     if let Some(delay_ms) = body.delay_ms {
-        within("delay_ms", delay_ms, 0..=LEASE_MS_MAX)?;
+        check_range("delay_ms", delay_ms, 0..=LEASE_MS_MAX)?;
     }
-    settle(&app, &queue, query, body.receipts, Verdict::Nack(body.delay_ms)).await
+    settle(&app, &queue, query, body.receipts, Disposition::Nack(body.delay_ms)).await
 }
 
 pub(crate) async fn extend(
     State(app): State<App>,
-    At(queue): At<String>,
-    Asked(query): Asked<Query>,
-    Json(body): Json<Extended>,
+    PathParams(queue): PathParams<String>,
+    QueryParams(query): QueryParams<Query>,
+    JsonBody(body): JsonBody<ExtendBody>,
 ) -> Result<Response, Problem> {
-    let lease_ms = within("lease_ms", body.lease_ms, 1..=LEASE_MS_MAX)?;
-    settle(&app, &queue, query, body.receipts, Verdict::Extend(lease_ms)).await
+    let lease_ms = check_range("lease_ms", body.lease_ms, 1..=LEASE_MS_MAX)?;
+    settle(&app, &queue, query, body.receipts, Disposition::Extend(lease_ms)).await
 }
 
 async fn settle(
     app: &App,
     queue: &str,
     query: Query,
-    Several(receipts): Several<String>,
-    verdict: Verdict,
+    BoundedList(receipts): BoundedList<String>,
+    disposition: Disposition,
 ) -> Result<Response, Problem> {
     let mut settlements = Vec::with_capacity(receipts.len());
     for text in &receipts {
         let receipt = parse_receipt(text);
-        let receipt = receipt.ok_or_else(|| Problem::invalid(format!("{text:?} is no receipt")))?;
-        settlements.push(Settlement { receipt, verdict });
+        let receipt = receipt.ok_or_else(|| Problem::invalid(format!("{text:?} is not a receipt")))?;
+        settlements.push(Settlement { receipt, disposition });
     }
     let group = query.group.as_deref().unwrap_or(DEFAULT_GROUP).into();
-    let reply = app.ask(queue, Request::Settle { group, settlements }).await?;
+    let reply = app.request(queue, Request::Settle { group, settlements }).await?;
     let Reply::Settled(outcomes) = reply else { return Err(Problem::unanswered()) };
     let results = receipts.iter().zip(&outcomes).map(|(receipt, outcome)| show(receipt, outcome));
     let results = Value::Array(results.collect());
     match outcomes.as_slice() {
-        [Err(refusal)] => Err(Problem::from(refusal)),
-        // Nothing has become of any, and for another reason than that it came too late.
-        [Err(refusal), rest @ ..] if *refusal != Refusal::Stale && rest.iter().all(Result::is_err) => {
-            Err(Problem::from(refusal).with_results(results))
+        [Err(error)] => Err(Problem::from(error)),
+        // Every item failed, and not because its lease had ended.
+        [Err(error), rest @ ..] if *error != QueueError::Stale && rest.iter().all(Result::is_err) => {
+            Err(Problem::from(error).with_results(results))
         }
-        _ => Ok(answer(StatusCode::OK, &json!({ "results": results }))),
+        _ => Ok(json_response(StatusCode::OK, &json!({ "results": results }))),
     }
 }
 
-fn show(receipt: &str, outcome: &Answered<()>) -> Value {
+fn show(receipt: &str, outcome: &ItemResult<()>) -> Value {
     match outcome {
         Ok(()) => json!({ "receipt": receipt, "outcome": "ok" }),
-        Err(Refusal::Stale) => json!({ "receipt": receipt, "outcome": "stale" }),
-        Err(refusal) => {
-            json!({ "receipt": receipt, "outcome": "refused", "problem": Problem::from(refusal).json() })
+        Err(QueueError::Stale) => json!({ "receipt": receipt, "outcome": "stale" }),
+        Err(error) => {
+            json!({ "receipt": receipt, "outcome": "refused", "problem": Problem::from(error).json() })
         }
     }
-}
-
-/// `OFFSET-COUNT-LIFE`, as [`show_receipt`] writes it.
-fn parse_receipt(text: &str) -> Option<Receipt> {
-    let (offset, rest) = text.split_once('-')?;
-    let (count, life) = rest.split_once('-')?;
-    let life = u32::from_str_radix(life, 16).ok()?;
-    Some(Receipt { offset: offset.parse().ok()?, count: count.parse().ok()?, life })
-}
-
-/// What a consumer settles a delivery with.
-pub(crate) fn show_receipt(receipt: Receipt) -> String {
-    let Receipt { offset, count, life } = receipt;
-    format!("{offset}-{count}-{life:08x}")
 }

@@ -1,4 +1,8 @@
-//! The coordinator: takes the threads through the phases of a run, samples the broker, adds up.
+//! Coordinator of a run: moves all threads through its phases, samples the broker, and builds the report.
+//!
+//! Only the coordinator advances the phase; a thread reports an [`Event`] when it has finished one. Usage is
+//! sampled exactly at both ends of the measured part, so connecting, warm-up and draining cost nothing in the
+//! report.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -13,17 +17,17 @@ use crate::report::{BrokerCost, IdleReport, Latency, TrafficReport, mib, per_mil
 use crate::tally::Tally;
 use crate::worker::{Event, PHASE_OPEN, Shared, nanos};
 
-/// How often memory is sampled while the coordinator waits.
+/// Interval between memory samples.
 const SAMPLE: Duration = Duration::from_millis(100);
-/// Time for every thread to leave its wait before the load starts.
+/// Delay before the load starts, so that every thread has woken up.
 const LEAD_NS: u64 = 20_000_000;
 
-/// How a run is going, once a second.
+/// Progress of a run, reported once a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// What is happening.
+    /// Current phase.
     pub phase: &'static str,
-    /// Since the run began.
+    /// Time since the run began.
     pub elapsed: Duration,
     /// Messages sent in the last second.
     pub published_per_s: u64,
@@ -33,7 +37,7 @@ pub struct Progress {
     pub rss_mib: Option<f64>,
 }
 
-/// What was sampled around the measured part.
+/// Samples from both ends of the measured part.
 pub(crate) struct Measured {
     connections_per_s: f64,
     before: (Option<Usage>, Usage),
@@ -48,17 +52,16 @@ pub(crate) struct Coordinator<'a> {
     shared: &'a Shared,
     clock: Clock,
     events: mpsc::Receiver<Result<Event, BenchError>>,
-    /// What the threads have reported so far.
     reported: Vec<Event>,
     monitor: Monitor,
     progress: &'a mut dyn FnMut(&Progress),
-    /// When progress was last reported, and the counters then.
-    seen: (u64, u64, u64),
+    /// Time of the last progress report in nanoseconds, and the counters (sent, delivered) at that time.
+    last_progress: (u64, u64, u64),
 }
 
 impl<'a> Coordinator<'a> {
     /// # Errors
-    /// If the broker's process cannot be observed.
+    /// If the broker process cannot be read from /proc.
     pub(crate) fn new(
         options: &'a Options,
         plan: &'a Plan,
@@ -68,21 +71,21 @@ impl<'a> Coordinator<'a> {
         progress: &'a mut dyn FnMut(&Progress),
     ) -> Result<Self, BenchError> {
         let monitor = Monitor::new(options.broker_pid)?;
-        let (reported, seen) = (Vec::new(), (0, 0, 0));
-        Ok(Self { options, plan, shared, clock, events, reported, monitor, progress, seen })
+        let (reported, last_progress) = (Vec::new(), (0, 0, 0));
+        Ok(Self { options, plan, shared, clock, events, reported, monitor, progress, last_progress })
     }
 
-    /// Takes the threads through the phases.
+    /// Runs all phases: idle connections, connecting, warm-up, measured part, draining.
     ///
     /// # Errors
-    /// The first that a thread reports.
-    pub(crate) fn phases(&mut self) -> Result<(Option<IdleReport>, Option<Measured>), BenchError> {
+    /// The first error that a thread reports.
+    pub(crate) fn run_phases(&mut self) -> Result<(Option<IdleReport>, Option<Measured>), BenchError> {
         let idle = self.idle()?;
         if self.options.scenario.is_none() {
             return Ok((idle, None));
         }
         let opening_ns = self.clock.now_ns();
-        self.shared.enter(PHASE_OPEN);
+        self.shared.advance_to(PHASE_OPEN);
         self.await_all("connecting", Event::Open)?;
         let took = Duration::from_nanos(self.clock.now_ns() - opening_ns);
         let connections = u64::from(self.plan.publishers + self.plan.subscribers);
@@ -100,7 +103,7 @@ impl<'a> Coordinator<'a> {
         Ok((idle, Some(Measured { connections_per_s, before, after, rss_life_peak })))
     }
 
-    /// Opens the idle connections and, if there is nothing else to do, holds them.
+    /// Waits for the idle connections. Without a scenario, holds them for the duration and measures the broker's CPU.
     #[expect(clippy::cast_precision_loss, reason = "memory sizes stay far below 2^53")]
     fn idle(&mut self) -> Result<Option<IdleReport>, BenchError> {
         let began_ns = self.clock.now_ns();
@@ -132,51 +135,51 @@ impl<'a> Coordinator<'a> {
         rounded(100.0 * cpu_s / self.options.duration.as_secs_f64())
     }
 
-    /// Waits until every thread has reported `wanted`.
-    fn await_all(&mut self, phase: &'static str, wanted: Event) -> Result<(), BenchError> {
-        while self.reported.iter().filter(|event| **event == wanted).count() < self.options.threads {
-            self.listen(SAMPLE)?;
-            self.observe(phase)?;
+    /// Waits until every thread has reported `expected`.
+    fn await_all(&mut self, phase: &'static str, expected: Event) -> Result<(), BenchError> {
+        while self.reported.iter().filter(|event| **event == expected).count() < self.options.threads {
+            self.receive_event(SAMPLE)?;
+            self.sample(phase)?;
         }
         Ok(())
     }
 
-    /// Waits until `until_ns`, unless a thread fails before.
+    /// Waits until `until_ns`, or until a thread reports an error.
     fn sleep_until(&mut self, phase: &'static str, until_ns: u64) -> Result<(), BenchError> {
         loop {
             let left = Duration::from_nanos(until_ns.saturating_sub(self.clock.now_ns()));
             if left.is_zero() {
                 return Ok(());
             }
-            self.listen(left.min(SAMPLE))?;
-            self.observe(phase)?;
+            self.receive_event(left.min(SAMPLE))?;
+            self.sample(phase)?;
         }
     }
 
-    /// Takes one report of a thread, if one comes in time.
-    fn listen(&mut self, timeout: Duration) -> Result<(), BenchError> {
+    /// Receives at most one event from a thread.
+    fn receive_event(&mut self, timeout: Duration) -> Result<(), BenchError> {
         match self.events.recv_timeout(timeout) {
             Ok(Ok(event)) => self.reported.push(event),
             Ok(Err(error)) => return Err(error),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                return Err(BenchError::System("a thread of the generator ended early".into()));
+                return Err(BenchError::System("a generator thread ended early".into()));
             }
         }
         Ok(())
     }
 
-    /// Samples memory, and reports progress if a second has passed.
-    fn observe(&mut self, phase: &'static str) -> Result<(), BenchError> {
+    /// Samples memory, and reports progress once a second.
+    fn sample(&mut self, phase: &'static str) -> Result<(), BenchError> {
         let resident = self.monitor.sample()?;
         let now_ns = self.clock.now_ns();
-        let (then_ns, sent_then, delivered_then) = self.seen;
+        let (then_ns, sent_then, delivered_then) = self.last_progress;
         let since = Duration::from_nanos(now_ns - then_ns);
         if since < Duration::from_secs(1) {
             return Ok(());
         }
         let (sent, delivered) = self.shared.counters();
-        self.seen = (now_ns, sent, delivered);
+        self.last_progress = (now_ns, sent, delivered);
         let rate = |count| per_second(count, since).round();
         #[expect(clippy::cast_sign_loss, reason = "rates are not negative")]
         (self.progress)(&Progress {
@@ -189,7 +192,7 @@ impl<'a> Coordinator<'a> {
         Ok(())
     }
 
-    /// What the threads counted and the samples around it come to.
+    /// Builds the traffic report from the merged counters and the samples.
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
     pub(crate) fn traffic_report(&self, tally: &Tally, measured: &Measured) -> TrafficReport {
         let expected = tally.published * u64::from(self.plan.copies());
@@ -215,7 +218,7 @@ impl<'a> Coordinator<'a> {
             delivered_percent: if expected == 0 {
                 100.0
             } else {
-                // Not rounded up: 100 means all of them.
+                // Rounded down, so that 100 means that nothing was lost.
                 (1e5 * tally.delivered as f64 / expected as f64).floor() / 1e3
             },
             lost: expected - tally.delivered.min(expected),

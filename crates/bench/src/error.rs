@@ -1,25 +1,25 @@
-//! Why a benchmark could not be run.
+//! Errors that end a benchmark run.
 
 use std::fmt;
 use std::io;
 
-/// Why a benchmark could not be run to its end.
+/// Why a benchmark run failed.
 #[derive(Debug)]
 pub enum BenchError {
-    /// The options contradict each other, or what they ask for cannot be measured.
+    /// The options are invalid or contradict each other.
     Options(String),
-    /// A connection could not be opened: unreachable, refused, or a subscription refused.
+    /// A connection could not be opened, or a subscription was refused.
     Open(String),
-    /// The broker closed a connection, or said what it may not say.
+    /// The broker closed a connection or violated the protocol.
     Broken(String),
-    /// This machine refused something: sockets, limits, threads, /proc.
+    /// The operating system failed a call: sockets, limits, /proc.
     System(String),
 }
 
 impl BenchError {
-    /// What the generator was doing when the machine refused.
-    pub(crate) fn system(doing: &str, error: impl fmt::Display) -> Self {
-        Self::System(format!("{doing}: {error}"))
+    /// A [`BenchError::System`] with the failed operation.
+    pub(crate) fn system(operation: &str, error: impl fmt::Display) -> Self {
+        Self::System(format!("{operation}: {error}"))
     }
 }
 

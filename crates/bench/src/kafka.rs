@@ -1,27 +1,27 @@
-//! The generator for Kafka brokers: batches encoded once and sent again and again, and answers hardly looked at.
+//! Load generator for Kafka brokers: sends one pre-encoded batch repeatedly and parses responses minimally.
 //!
-//! A client library would be what is measured: at records of 100 bytes it costs several times what a broker does.
-//! So the same bytes are sent each time, one batch in a request, and of an answer only error, offsets and lengths
-//! are read. Still nothing is taken on trust: after a run the topic must have as many records as were
-//! acknowledged, and whatever is fetched must have offsets that follow each other.
+//! A client library would dominate the measurement: with 100-byte records it costs several times as much CPU as a
+//! broker. The generator therefore sends the same bytes in every request, one batch each, and reads only error codes,
+//! offsets and lengths of responses. Results are still verified: after a run the topic must hold as many records as
+//! were acknowledged, and fetched batches must have contiguous offsets.
 //!
-//! One thread does everything, in one epoll loop. It knows nothing of the broker but the wire protocol, and works
-//! against any single Kafka broker.
+//! One thread runs everything in one epoll loop. It depends only on the wire protocol and works against any single
+//! Kafka broker.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `options` | what the caller may ask for |
-//! | `wire` | requests and answers |
-//! | `batch` | the batch that is sent, and looking through those that come |
-//! | `control` | one request at a time: topics, offsets |
-//! | `links` | the epoll loop |
-//! | `produce`, `fetch` | the two kinds of load |
-//! | `run`, `report` | from options to a report |
+//! | `options` | options of a run |
+//! | `wire` | requests and responses |
+//! | `batch` | the produced batch; iterating over fetched batches |
+//! | `control` | blocking requests: topics, offsets |
+//! | `event_loop` | the epoll loop |
+//! | `produce`, `fetch` | the two load types |
+//! | `run`, `report` | running a benchmark, and its results |
 
 mod batch;
 mod control;
+mod event_loop;
 mod fetch;
-mod links;
 mod options;
 mod produce;
 mod report;

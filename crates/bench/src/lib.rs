@@ -1,45 +1,42 @@
-//! The load generators behind `mainstem bench`: the one for MQTT puts traffic on a broker and counts what arrives,
-//! the one for Kafka is in `kafka`, the one for work queues of several kinds in `queue`.
+//! Load generators behind `mainstem bench`: MQTT (this level), Kafka (`kafka`) and work queues (`queue`).
 //!
-//! What is reported is what receivers got, never what was sent. Every payload carries the moment its message
-//! was due and a sequence number, so that lost, repeated, reordered and late messages are all found. The load is
-//! either a fixed schedule that does not wait for the broker ([`Load::Rate`]: latency counts from the schedule,
-//! so a stalled broker cannot hide its stall), or a fixed number of messages in flight ([`Load::Window`]).
+//! Reports count received messages, never sent ones. Every payload carries the time its message was due and a
+//! sequence number, which exposes lost, duplicate, reordered and late messages. The load is either an open loop on
+//! a fixed schedule ([`Load::Rate`]; latency counts from the schedule, so a stalled broker cannot hide its stall)
+//! or a closed loop with a fixed number of messages in flight ([`Load::Window`]).
 //!
-//! The generator must cost well under the broker it measures, because both share a machine. So each thread is
-//! one epoll loop with one large read buffer; frames are parsed where they lie; everything a connection has to
-//! send leaves in one write per turn; nothing is allocated per message; and there is one timer per thread, not
-//! one per message.
+//! The generator must use much less CPU than the broker, because both share a machine. Each thread runs one epoll
+//! loop with one large read buffer, parses frames in place, writes once per connection and turn, allocates nothing
+//! per message, and has one timer instead of one per message.
 //!
-//! This crate knows nothing of the broker but its wire protocols; it works against any MQTT or Kafka broker, and
-//! against servers of work queues that speak MQTT, AMQP or NATS.
+//! This crate depends only on wire protocols, never on broker code. It works against any MQTT or Kafka broker, and
+//! against queue servers that speak MQTT, AMQP or NATS.
 //!
-//! | file | holds |
+//! # Files
+//! | file | contents |
 //! |---|---|
-//! | `options` | what the caller may ask for |
-//! | `plan` | who publishes what, who receives it |
-//! | `schedule` | when each message of an open-loop run is due |
-//! | `flow` | what may be in flight in a closed-loop run; packet identifiers |
-//! | `account` | sequence tracking: lost, repeated, out of order |
-//! | `wire` | payload stamps, prepared publishes, the fast path of parsing |
-//! | `sockets`, `net`, `alarm` | connecting, the epoll loop, how long it waits |
-//! | `opening` | CONNECT to SUBACK |
-//! | `publisher`, `traffic`, `tally` | the two ends of the load, and what they count |
-//! | `worker`, `coordinator`, `run` | one thread, the phases of all of them, and how they are set up |
-//! | `stored` | retained messages, and those that wait for sessions: storing and fetching them |
-//! | `process`, `monitor`, `report` | /proc, who is watched there, and what the caller gets |
-//! | `kafka` and the files below it | the generator for Kafka brokers |
-//! | `queue` and the files below it | the generator for work queues |
+//! | `options.rs`, `error.rs` | options of a run, errors |
+//! | `plan.rs` | which connection publishes and receives which topics |
+//! | `schedule.rs` | when each message of an open-loop run is due |
+//! | `flow.rs` | in-flight limits of a closed-loop run; packet identifiers |
+//! | `sequence.rs` | sequence tracking: lost, duplicate, out of order |
+//! | `wire.rs` | payload stamps, prepared publishes, fast parsing |
+//! | `sockets.rs`, `net.rs`, `timer.rs` | sockets, the epoll loop, its timeouts |
+//! | `handshake.rs` | CONNECT to SUBACK |
+//! | `publisher.rs`, `traffic.rs`, `tally.rs` | publishers, receivers and their counters |
+//! | `worker.rs`, `coordinator.rs`, `run.rs` | one thread, the phases of all threads, their setup |
+//! | `stored.rs` | storing and fetching retained messages and messages of offline sessions |
+//! | `process.rs`, `monitor.rs`, `report.rs` | /proc, the observed processes, the results |
+//! | `kafka.rs` | the generator for Kafka brokers, in `kafka/` |
+//! | `queue.rs` | the generator for work queues, in `queue/` |
 
-mod account;
-mod alarm;
 mod coordinator;
 mod error;
 mod flow;
+mod handshake;
 mod kafka;
 mod monitor;
 mod net;
-mod opening;
 mod options;
 mod plan;
 mod process;
@@ -48,9 +45,11 @@ mod queue;
 mod report;
 mod run;
 mod schedule;
+mod sequence;
 mod sockets;
 mod stored;
 mod tally;
+mod timer;
 mod traffic;
 mod wire;
 mod worker;

@@ -1,31 +1,33 @@
-//! The two processes of a run under observation: the broker, and the generator itself.
+//! Observation of the broker process and of the generator itself.
+//!
+//! The broker may run elsewhere, so its process is optional and all its figures are absent without it.
 
 use crate::error::BenchError;
 use crate::process::{Process, Usage};
 
-/// The processes under observation.
+/// The observed processes.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     broker: Option<Process>,
     generator: Process,
-    /// Resident memory of the broker when the observation began, in bytes.
+    /// Resident memory of the broker at the start, in bytes.
     pub(crate) rss_start: u64,
-    /// The most that a sample has shown, in bytes.
+    /// Maximum resident memory over all samples, in bytes.
     pub(crate) rss_peak: u64,
 }
 
 impl Monitor {
-    /// Observes this process and the broker's, if there is a way to.
+    /// Observes this process and, if its pid is known, the broker.
     ///
     /// # Errors
-    /// If there is no such process.
+    /// If the process does not exist.
     pub(crate) fn new(broker_pid: Option<u32>) -> Result<Self, BenchError> {
         let broker = broker_pid.map(Process::of).transpose()?;
         let rss_start = broker.as_ref().map(Process::resident_bytes).transpose()?.unwrap_or(0);
-        Ok(Self { broker, generator: Process::this()?, rss_start, rss_peak: rss_start })
+        Ok(Self { broker, generator: Process::current()?, rss_start, rss_peak: rss_start })
     }
 
-    /// Resident memory of the broker now, in bytes.
+    /// Current resident memory of the broker, in bytes.
     ///
     /// # Errors
     /// If the broker has ended.
@@ -35,7 +37,7 @@ impl Monitor {
         Ok(resident)
     }
 
-    /// What the broker and the generator have used so far.
+    /// Usage of the broker and the generator so far.
     ///
     /// # Errors
     /// If the broker has ended.
@@ -43,7 +45,7 @@ impl Monitor {
         Ok((self.broker.as_ref().map(Process::usage).transpose()?, self.generator.usage()?))
     }
 
-    /// The most resident memory in the life of the broker, in bytes; 0 if it is not observed.
+    /// Peak resident memory since the broker started, in bytes; 0 if it is not observed.
     ///
     /// # Errors
     /// If the broker has ended.

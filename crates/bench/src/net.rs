@@ -1,7 +1,8 @@
-//! The epoll loop of one thread: many connections, one read buffer, one write per connection and turn.
+//! Epoll loop of one thread: many MQTT connections, one read buffer, one write per connection and turn.
 //!
-//! [`Net`] knows nothing of MQTT beyond where a packet ends. What a packet means is its [`Handler`]'s business,
-//! which answers by appending to the connection's output.
+//! [`Net`] only splits the input into packets. A [`Handler`] interprets them and responds by appending to the
+//! connection's output buffer. Packets are parsed in the shared read buffer; only an incomplete packet at its end is
+//! copied, into the connection's carry buffer.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -12,24 +13,24 @@ use mainstem_mqtt::Header;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use crate::alarm::Alarm;
+use crate::timer::PollTimer;
 
-/// Events taken from the kernel per turn.
+/// Maximum epoll events per turn.
 const EVENTS_PER_TURN: usize = 1024;
-/// Reads of one connection per turn, so that a fast sender does not keep the others waiting.
+/// Maximum reads of one connection per turn, so that a fast sender cannot starve the others.
 const READS_PER_TURN: usize = 4;
-/// The read buffer, where no larger packets are expected.
+/// Minimum size of the read buffer.
 const BUFFER_BYTES_MIN: usize = 256 * 1024;
 
 const TIMER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);
 
-/// The clock that all threads and payloads of a run share.
+/// Monotonic clock shared by all threads and payloads of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(Instant);
 
 impl Clock {
-    /// A clock that starts now, at 0.
+    /// A clock that reads 0 now.
     pub(crate) fn start() -> Self {
         Self(Instant::now())
     }
@@ -57,12 +58,12 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What happens on connections, for whoever gives it a meaning.
+/// Receives the events of a [`Net`].
 pub(crate) trait Handler {
-    /// One whole packet arrived on connection `id`, at `now_ns`. Answers go to `out`.
+    /// Handles a complete packet that arrived on connection `id`. Responses are appended to `out`.
     ///
     /// # Errors
-    /// A fault closes the connection and comes back as [`Handler::broken`].
+    /// A fault closes the connection and is reported to [`Handler::broken`].
     fn packet(
         &mut self,
         id: usize,
@@ -72,10 +73,10 @@ pub(crate) trait Handler {
         now_ns: u64,
     ) -> Result<(), Fault>;
 
-    /// All output of connection `id` has left.
+    /// All output of connection `id` was written.
     fn drained(&mut self, id: usize);
 
-    /// Connection `id` is closed and will not be heard of again.
+    /// Connection `id` is closed; no more events follow for it.
     fn broken(&mut self, id: usize, fault: Fault);
 }
 
@@ -84,14 +85,14 @@ pub(crate) trait Handler {
 struct Conn {
     stream: TcpStream,
     open: bool,
-    /// The socket took no more: the rest of `out` waits until it is writable.
+    /// The socket is full; the rest of `out` is written when it becomes writable.
     blocked: bool,
-    /// Listed in [`Net::dirty`].
+    /// Whether the connection is in [`Net::dirty`].
     dirty: bool,
     out: Vec<u8>,
     /// Bytes of `out` already written.
     written: usize,
-    /// The beginning of a packet whose end has not arrived.
+    /// Incomplete packet at the end of the last read.
     carry: Vec<u8>,
 }
 
@@ -101,30 +102,30 @@ pub(crate) struct Net {
     poll: Poll,
     events: Events,
     waker: Arc<Waker>,
-    alarm: Alarm,
+    timer: PollTimer,
     clock: Clock,
     conns: Vec<Conn>,
     buffer: Vec<u8>,
-    /// Connections with output to write at the end of the turn.
+    /// Connections with output for the next flush.
     dirty: Vec<usize>,
-    /// Connections that may hold more to read.
+    /// Connections whose sockets may hold more input.
     unread: Vec<usize>,
 }
 
 impl Net {
-    /// An empty loop that can take packets of up to `packet_bytes_max`.
+    /// A loop without connections, for packets of up to `packet_bytes_max`.
     ///
     /// # Errors
-    /// Those of epoll and timerfd.
+    /// Errors of epoll and timerfd.
     pub(crate) fn new(clock: Clock, packet_bytes_max: usize) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let alarm = Alarm::new(poll.registry(), TIMER)?;
+        let timer = PollTimer::new(poll.registry(), TIMER)?;
         Ok(Self {
             poll,
             events: Events::with_capacity(EVENTS_PER_TURN),
             waker,
-            alarm,
+            timer,
             clock,
             conns: Vec::new(),
             buffer: vec![0; BUFFER_BYTES_MIN.max(2 * packet_bytes_max)],
@@ -133,15 +134,15 @@ impl Net {
         })
     }
 
-    /// Ends a wait from another thread.
+    /// Handle to wake this loop from another thread.
     pub(crate) fn waker(&self) -> Arc<Waker> {
         Arc::clone(&self.waker)
     }
 
-    /// Adds a connection that is being established; what is sent on it waits until it is.
+    /// Adds a connection that is being established. Its output is written once it is connected.
     ///
     /// # Errors
-    /// Those of epoll.
+    /// Errors of epoll.
     pub(crate) fn add(&mut self, mut stream: TcpStream) -> io::Result<usize> {
         let id = self.conns.len();
         self.poll.registry().register(&mut stream, Token(id), Interest::READABLE | Interest::WRITABLE)?;
@@ -157,24 +158,23 @@ impl Net {
         Ok(id)
     }
 
-    /// How many connections were added.
+    /// Number of connections added so far, open or closed.
     pub(crate) fn len(&self) -> usize {
         self.conns.len()
     }
 
-    /// Whether a connection can still be used.
     #[inline]
     pub(crate) fn is_open(&self, id: usize) -> bool {
         self.conns[id].open
     }
 
-    /// Bytes that wait to be written on a connection.
+    /// Unsent output bytes of a connection.
     #[inline]
     pub(crate) fn pending_bytes(&self, id: usize) -> usize {
         self.conns[id].out.len() - self.conns[id].written
     }
 
-    /// The output of a connection, to append to; it leaves with the next [`Net::flush`].
+    /// Output buffer of a connection, written by the next [`Net::flush`].
     #[inline]
     pub(crate) fn output(&mut self, id: usize) -> &mut Vec<u8> {
         let conn = &mut self.conns[id];
@@ -185,14 +185,14 @@ impl Net {
         &mut conn.out
     }
 
-    /// Waits until something happens, but not beyond `until_ns`, and hands on what arrived. Whether another
-    /// thread called the waker.
+    /// Waits for events until `until_ns` at most, and passes packets to the handler. Returns whether another thread
+    /// woke the loop.
     ///
     /// # Errors
-    /// Those of epoll and timerfd; those of connections go to the handler.
+    /// Errors of epoll and timerfd; connection errors go to the handler.
     pub(crate) fn turn<H: Handler>(&mut self, until_ns: Option<u64>, handler: &mut H) -> io::Result<bool> {
         let timeout = if self.unread.is_empty() {
-            self.alarm.patience(until_ns, self.clock.now_ns())?
+            self.timer.poll_timeout(until_ns, self.clock.now_ns())?
         } else {
             Duration::ZERO
         };
@@ -224,7 +224,7 @@ impl Net {
         Ok(woken)
     }
 
-    /// Writes all output that has collected.
+    /// Writes all collected output.
     pub(crate) fn flush<H: Handler>(&mut self, handler: &mut H) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for id in dirty.drain(..) {
@@ -233,7 +233,7 @@ impl Net {
                 self.write(id, handler);
             }
         }
-        // What the handler sent meanwhile waits for the next flush; the larger buffer is kept.
+        // Output that the handler added meanwhile is written by the next flush. Reuse the larger vector.
         dirty.append(&mut self.dirty);
         self.dirty = dirty;
     }
@@ -251,7 +251,7 @@ impl Net {
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return self.close(id, Fault::new(lower(&error)), handler),
+                Err(error) => return self.close(id, Fault::new(io_error_text(&error)), handler),
             };
             conn.carry.clear();
             let filled = carried + read;
@@ -262,7 +262,9 @@ impl Net {
             }
             match result {
                 Ok(packet_bytes) if packet_bytes > self.buffer.len() => {
-                    let fault = Fault::new(format_args!("a packet of {packet_bytes} bytes"));
+                    let fault = Fault::new(format_args!(
+                        "a packet of {packet_bytes} bytes, more than the read buffer"
+                    ));
                     return self.close(id, fault, handler);
                 }
                 Ok(_) => {}
@@ -286,7 +288,7 @@ impl Net {
                     conn.blocked = true;
                     return;
                 }
-                Err(error) => return self.close(id, Fault::new(lower(&error)), handler),
+                Err(error) => return self.close(id, Fault::new(io_error_text(&error)), handler),
             }
         }
         conn.out.clear();
@@ -302,15 +304,15 @@ impl Net {
         conn.open = false;
         conn.out = Vec::new();
         conn.written = 0;
-        // Failure here means that the socket is gone already, which is what is wanted.
+        // An error means that the socket is already closed.
         self.poll.registry().deregister(&mut conn.stream).ok();
         conn.stream.shutdown(std::net::Shutdown::Both).ok();
         handler.broken(id, fault);
     }
 }
 
-/// Hands every whole packet in `bytes` to the handler and keeps the rest for the next read. The size of the
-/// packet that the rest belongs to, 0 if that is unknown or there is none.
+/// Passes every complete packet in `bytes` to the handler and keeps the rest for the next read. Returns the size of the
+/// incomplete packet, 0 if unknown or absent.
 fn dispatch<H: Handler>(
     id: usize,
     conn: &mut Conn,
@@ -334,8 +336,8 @@ fn dispatch<H: Handler>(
     Ok(incomplete)
 }
 
-/// The text of an I/O error as it reads in the middle of a sentence, without the number.
-pub(crate) fn lower(error: &io::Error) -> String {
+/// Text of an I/O error in lower case, without the OS error number.
+pub(crate) fn io_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut chars = text.chars();

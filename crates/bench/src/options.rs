@@ -1,19 +1,19 @@
-//! What a caller may ask of the generator.
+//! Options of the MQTT generator.
 
 use std::time::Duration;
 
 use mainstem_mqtt::packet::{QoS, Version};
 
-/// Everything a run depends on.
+/// Options of one run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Broker's host name or address.
+    /// Host name or address of the broker.
     pub host: String,
-    /// Broker's port.
+    /// Port of the broker.
     pub port: u16,
     /// Protocol version of every connection.
     pub version: Version,
-    /// Who talks to whom; `None` for idle connections or stored messages alone.
+    /// Traffic pattern; `None` to test only idle connections or stored messages.
     pub scenario: Option<Scenario>,
     /// Publishing connections; the default depends on the scenario.
     pub publishers: Option<u32>,
@@ -21,53 +21,53 @@ pub struct Options {
     pub subscribers: Option<u32>,
     /// Topics; the default depends on the scenario.
     pub topics: Option<u32>,
-    /// Fan-in only: every subscriber takes every topic instead of a part of them.
+    /// Fan-in only: every subscriber receives every topic instead of a share of them.
     pub overlap: bool,
-    /// Quality of service of publishes and of subscriptions.
+    /// QoS of publishes and subscriptions.
     pub qos: QoS,
-    /// Payload bytes, at least [`Options::PAYLOAD_BYTES_MIN`].
+    /// Payload size in bytes, at least [`Options::PAYLOAD_BYTES_MIN`].
     pub payload_bytes: usize,
-    /// How publishers decide when to publish.
+    /// Open or closed loop.
     pub load: Load,
-    /// The measured part.
+    /// Length of the measured part.
     pub duration: Duration,
-    /// Load before the measured part.
+    /// Length of the load before the measured part.
     pub warmup: Duration,
-    /// Longest wait for stragglers after the load ended.
+    /// Maximum wait for outstanding messages after the load ends.
     pub drain: Duration,
-    /// Most new connections per second.
+    /// Maximum rate of new connections, per second; `None` for no limit.
     pub connect_rate: Option<f64>,
-    /// Idle connections to open first and hold.
+    /// Number of idle connections, opened first and held.
     pub idle: u32,
-    /// Retained messages to store and fetch.
+    /// Number of retained messages to store and fetch.
     pub retained: u32,
-    /// Messages to store for sessions that are away, and to fetch; one for each of `subscribers` sessions in turn, or,
-    /// with one topic, each for all of them.
+    /// Number of messages to store for `subscribers` offline sessions and to fetch: each message goes to one session
+    /// in turn or, with one topic, to all sessions.
     pub queued: u32,
-    /// Which part of that is done.
+    /// Which half of the stored-message test runs.
     pub part: Part,
-    /// Whether the sessions of subscribers outlive their connections.
+    /// Whether subscribers have persistent sessions.
     pub durable: bool,
-    /// Under [`Load::Rate`], the shortest sleep until the next message is due; arrivals end it early. Longer costs
-    /// the generator less, and adds to the latency.
+    /// Minimum sleep between sends under [`Load::Rate`]; arrivals end it early. A longer tick costs the generator less
+    /// CPU and adds latency.
     pub tick: Duration,
-    /// Most unacknowledged publishes per publisher under [`Load::Rate`].
+    /// Maximum unacknowledged publishes per publisher under [`Load::Rate`].
     pub max_inflight: u16,
-    /// Receive maximum that subscribers announce (version 5).
+    /// Receive Maximum that subscribers announce (MQTT 5).
     pub receive_maximum: u16,
-    /// Threads of the generator.
+    /// Number of generator threads.
     pub threads: usize,
     /// User name and password of every connection.
     pub credentials: Option<(String, String)>,
-    /// The broker's process, whose cost is read from /proc.
+    /// Process id of the broker, to read its cost from /proc.
     pub broker_pid: Option<u32>,
 }
 
 impl Options {
-    /// The stamp in a payload takes this many bytes.
+    /// Smallest payload in bytes: the stamp that every message carries.
     pub const PAYLOAD_BYTES_MIN: usize = crate::wire::STAMP_BYTES;
 
-    /// Options for tests to vary.
+    /// Base options for tests.
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
         Self {
@@ -101,12 +101,12 @@ impl Options {
     }
 }
 
-/// Who talks to whom.
+/// Traffic pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    /// Every subscriber takes every topic.
+    /// Every subscriber receives every topic.
     FanOut,
-    /// Each publisher has its own topic; the subscribers divide the topics among them by wildcard.
+    /// Each publisher has its own topic; wildcard subscriptions divide the topics among the subscribers.
     FanIn,
     /// Publisher *i* sends to subscriber *i*.
     Pairs,
@@ -126,23 +126,23 @@ impl Scenario {
     }
 }
 
-/// What is done of storing messages and fetching them. Between two runs the broker may be started anew.
+/// Half of the stored-message test to run. The broker may be restarted between the two halves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Storing, then fetching.
+    /// Store, then fetch.
     Both,
-    /// Storing only.
+    /// Store only.
     Store,
-    /// Fetching only what another run stored.
+    /// Fetch the messages that an earlier run stored.
     Fetch,
 }
 
-/// How publishers decide when to publish.
+/// When publishers send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// Open loop: messages per second over all publishers, due at fixed moments whatever the broker does.
+    /// Open loop: messages per second over all publishers, due at fixed times regardless of the broker.
     Rate(f64),
-    /// Closed loop: messages in flight per publisher. At QoS 0 a message is in flight until all its receivers
-    /// have it, above until the publisher has the acknowledgement.
+    /// Closed loop: messages in flight per publisher. A message is in flight until all receivers have it (QoS 0) or
+    /// until the publisher has the acknowledgement (QoS 1 and 2).
     Window(u32),
 }

@@ -1,20 +1,20 @@
-//! Who publishes what, and who receives it.
+//! Assignment of publishers and subscribers to topics.
 //!
-//! The unit is the *stream*: one publisher's messages on one topic, numbered 0, 1, 2, ... Order is promised per
-//! stream [MQTT-4.6.0-6], so loss, repetition and order are counted per stream and receiver. Stream *s* belongs
-//! to publisher `s mod publishers` and topic `s mod topics`.
+//! The unit is the *stream*: one publisher's messages on one topic, numbered 0, 1, 2, ... MQTT guarantees order per
+//! stream [MQTT-4.6.0-6], so losses, duplicates and reordering are counted per stream and receiver. Stream *s*
+//! belongs to publisher `s mod publishers` and topic `s mod topics`.
 
 use crate::error::BenchError;
 use crate::options::{Options, Scenario};
 
-/// How a topic finds its receivers.
+/// How topics map to subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Routing {
     /// Every subscriber receives every topic.
     Everyone,
-    /// Topic *t* goes to subscriber `t mod subscribers` alone.
+    /// Only subscriber `t mod subscribers` receives topic *t*.
     Divided,
-    /// Every message goes to one of the subscribers.
+    /// One subscriber of the group receives each message.
     Shared,
 }
 
@@ -22,7 +22,7 @@ pub(crate) enum Routing {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     scenario: Scenario,
-    /// Tells this run's topics and client identifiers from any other's.
+    /// Distinguishes the topics of this run from those of other runs.
     run: String,
     pub(crate) publishers: u32,
     pub(crate) subscribers: u32,
@@ -31,10 +31,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Fills in the scenario's defaults.
+    /// Builds the plan, with the scenario's defaults for absent counts.
     ///
     /// # Errors
-    /// [`BenchError::Options`] where the numbers do not fit the scenario.
+    /// [`BenchError::Options`] if the counts do not fit the scenario.
     pub(crate) fn new(scenario: Scenario, options: &Options, run: String) -> Result<Self, BenchError> {
         let (publishers, subscribers) = match scenario {
             Scenario::Pairs => {
@@ -53,37 +53,37 @@ impl Plan {
             Scenario::FanIn | Scenario::Pairs => Routing::Divided,
             Scenario::Shared => Routing::Shared,
         };
-        let refuse = |why: &str| Err(BenchError::Options(why.into()));
+        let reject = |why: &str| Err(BenchError::Options(why.into()));
         if options.overlap && scenario != Scenario::FanIn {
-            return refuse("--overlap belongs to the scenario fan-in");
+            return reject("--overlap requires the scenario fan-in");
         }
         if scenario == Scenario::Pairs && (publishers != subscribers || topics != publishers) {
-            return refuse("pairs takes as many subscribers and topics as publishers");
+            return reject("pairs requires equal numbers of publishers, subscribers and topics");
         }
         if routing == Routing::Divided && subscribers > topics {
-            return refuse("with more subscribers than topics, some would receive nothing");
+            return reject("with more subscribers than topics, some would receive nothing");
         }
         Ok(Self { scenario, run, publishers, subscribers, topics, routing })
     }
 
-    /// How many streams there are.
+    /// Number of streams.
     pub(crate) fn streams(&self) -> u32 {
         self.publishers.max(self.topics)
     }
 
-    /// How many streams one publisher has; they are `publisher + i * publishers`.
+    /// Number of streams of a publisher: streams `publisher + i * publishers`.
     pub(crate) fn streams_of(&self, publisher: u32) -> u32 {
         (self.streams() - publisher).div_ceil(self.publishers)
     }
 
-    /// The stream of a publisher's message `n`, and the message's number in that stream.
+    /// Stream and sequence number of a publisher's message `n`.
     #[inline]
     pub(crate) fn place(&self, publisher: u32, n: u64) -> (u32, u32) {
         let own = u64::from(self.streams_of(publisher));
         (publisher + (n % own) as u32 * self.publishers, (n / own) as u32)
     }
 
-    /// The reverse of [`Plan::place`]: which publisher sent it, and as its how-manieth message.
+    /// Inverse of [`Plan::place`]: the publisher, and the index among its messages.
     #[inline]
     pub(crate) fn origin(&self, stream: u32, sequence: u32) -> (u32, u64) {
         let publisher = stream % self.publishers;
@@ -91,20 +91,20 @@ impl Plan {
         (publisher, u64::from(sequence) * own + u64::from(stream / self.publishers))
     }
 
-    /// The only subscriber that receives a stream, where topics are divided.
+    /// The subscriber of a stream under [`Routing::Divided`].
     #[inline]
     pub(crate) fn receiver_of(&self, stream: u32) -> u32 {
         stream % self.topics % self.subscribers
     }
 
-    /// How many messages of a stream were sent, if publisher *p* sent `sent[p]` over all its streams.
+    /// Number of messages sent on a stream if publisher *p* sent `sent[p]` over all its streams.
     pub(crate) fn sent_on(&self, stream: u32, sent: &[u64]) -> u64 {
         let own = u64::from(self.streams_of(stream % self.publishers));
         let place = u64::from(stream / self.publishers);
         (sent[(stream % self.publishers) as usize] + own - 1 - place) / own
     }
 
-    /// How many streams one subscriber receives, where topics are divided.
+    /// Number of streams of a subscriber under [`Routing::Divided`].
     pub(crate) fn streams_to(&self, subscriber: u32) -> usize {
         (subscriber..self.topics)
             .step_by(self.subscribers as usize)
@@ -112,7 +112,7 @@ impl Plan {
             .sum()
     }
 
-    /// How many deliveries one message of the run makes.
+    /// Deliveries per message.
     pub(crate) fn copies(&self) -> u32 {
         match self.routing {
             Routing::Everyone => self.subscribers,
@@ -120,12 +120,11 @@ impl Plan {
         }
     }
 
-    /// The topic a stream is published to.
     pub(crate) fn topic_of(&self, stream: u32) -> String {
         self.topic(stream % self.topics)
     }
 
-    /// The filters of a subscriber.
+    /// Topic filters of a subscriber.
     pub(crate) fn filters_of(&self, subscriber: u32) -> Vec<String> {
         match (self.scenario, self.routing) {
             (Scenario::FanIn, Routing::Everyone) => vec![format!("bench/{}/#", self.run)],
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_of_a_publisher_has_one_place_and_back() {
+    fn place_and_origin_are_inverse() {
         for (publishers, topics) in [(1, 1), (3, 2), (2, 5), (4, 6), (5, 5)] {
             let plan = plan(Scenario::FanOut, publishers, 1, Some(topics));
             let mut streams = std::collections::BTreeSet::new();
@@ -185,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn fan_in_divides_the_topics_so_that_one_filter_matches_each() {
+    fn fan_in_matches_each_topic_with_one_filter() {
         let plan = plan(Scenario::FanIn, 7, 3, None);
         assert_eq!(plan.copies(), 1);
         for stream in 0..plan.streams() {
             let topic = plan.topic_of(stream);
-            let takers: Vec<u32> =
+            let receivers: Vec<u32> =
                 (0..3).filter(|s| topic.starts_with(plan.filters_of(*s)[0].trim_end_matches('+'))).collect();
-            assert_eq!(takers, [plan.receiver_of(stream)], "{topic}");
+            assert_eq!(receivers, [plan.receiver_of(stream)], "{topic}");
         }
         for (publishers, topics) in [(7, 7), (9, 4), (4, 9)] {
             let plan = super::tests::plan(Scenario::FanIn, publishers, 3, Some(topics));
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_join_publisher_and_subscriber_of_the_same_number() {
+    fn pairs_connect_publisher_and_subscriber_of_equal_number() {
         let plan = plan(Scenario::Pairs, 4, 4, None);
         for i in 0..4 {
             assert_eq!(plan.filters_of(i), [plan.topic_of(i)]);
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn fan_out_and_shared_reach_the_subscribers_they_promise() {
+    fn fan_out_and_shared_have_expected_copies_and_filters() {
         let fan_out = plan(Scenario::FanOut, 1, 50, Some(2));
         assert_eq!((fan_out.copies(), fan_out.filters_of(9).len()), (50, 2));
         let shared = plan(Scenario::Shared, 3, 8, None);
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_measured_are_refused() {
+    fn rejects_counts_that_do_not_fit_the_scenario() {
         let refused = |scenario, publishers, subscribers, topics, overlap| {
             let options = Options { publishers, subscribers, topics, overlap, ..Options::sample() };
             Plan::new(scenario, &options, "r".into()).is_err()

@@ -1,11 +1,14 @@
-//! What the kernel knows of a process: CPU time, memory, context switches (proc(5)).
+//! Resource usage of a process from /proc (proc(5)): CPU time, memory, context switches.
+//!
+//! CPU time comes from the process totals and survives threads that end. Context switches and run-queue wait time
+//! exist only per thread, so they cover the threads that are alive at the time of the call.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::BenchError;
 
-/// A process under observation.
+/// An observed process.
 #[derive(Debug)]
 pub(crate) struct Process {
     dir: PathBuf,
@@ -13,15 +16,14 @@ pub(crate) struct Process {
     page_bytes: u64,
 }
 
-/// Running totals of a process.
+/// Cumulative usage of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Usage {
     pub(crate) user_s: f64,
     pub(crate) system_s: f64,
-    /// Times a thread gave up the CPU of its own accord: it slept. Over the threads alive now.
+    /// Voluntary context switches (a thread slept) of the threads alive now.
     pub(crate) voluntary_switches: u64,
-    /// Time threads were ready to run and had no core: other processes were in the way. Over the threads alive
-    /// now.
+    /// Time that the threads alive now were runnable without a core.
     pub(crate) waited_s: f64,
 }
 
@@ -29,16 +31,16 @@ impl Process {
     /// Observes process `pid`.
     ///
     /// # Errors
-    /// If there is no such process.
+    /// If the process does not exist.
     pub(crate) fn of(pid: u32) -> Result<Self, BenchError> {
         Self::at(format!("/proc/{pid}").into())
     }
 
-    /// Observes this process.
+    /// Observes the current process.
     ///
     /// # Errors
     /// If /proc is not mounted.
-    pub(crate) fn this() -> Result<Self, BenchError> {
+    pub(crate) fn current() -> Result<Self, BenchError> {
         Self::at("/proc/self".into())
     }
 
@@ -53,12 +55,12 @@ impl Process {
         Ok(process)
     }
 
-    /// CPU time and context switches so far.
+    /// Usage so far.
     ///
     /// # Errors
     /// If the process ended.
     pub(crate) fn usage(&self) -> Result<Usage, BenchError> {
-        let (user, system) = cpu_ticks(&self.read("stat")?).ok_or_else(|| self.odd("stat"))?;
+        let (user, system) = cpu_ticks(&self.read("stat")?).ok_or_else(|| self.malformed("stat"))?;
         let mut usage = Usage {
             user_s: user / self.ticks_per_s,
             system_s: system / self.ticks_per_s,
@@ -68,27 +70,27 @@ impl Process {
         Ok(usage)
     }
 
-    /// Resident memory now, in bytes.
+    /// Current resident memory, in bytes.
     ///
     /// # Errors
     /// If the process ended.
     pub(crate) fn resident_bytes(&self) -> Result<u64, BenchError> {
         let statm = self.read("statm")?;
         let pages: Option<u64> = statm.split(' ').nth(1).and_then(|field| field.parse().ok());
-        pages.map(|pages| pages * self.page_bytes).ok_or_else(|| self.odd("statm"))
+        pages.map(|pages| pages * self.page_bytes).ok_or_else(|| self.malformed("statm"))
     }
 
-    /// The most resident memory since the process began, in bytes.
+    /// Peak resident memory since the process started, in bytes.
     ///
     /// # Errors
     /// If the process ended.
     pub(crate) fn resident_bytes_max(&self) -> Result<u64, BenchError> {
         let status = self.read("status")?;
-        field(&status, "VmHWM:").map(|kib| kib * 1024).ok_or_else(|| self.odd("status"))
+        field(&status, "VmHWM:").map(|kib| kib * 1024).ok_or_else(|| self.malformed("status"))
     }
 
     fn add_threads(&self, usage: &mut Usage) {
-        // A thread that ends meanwhile is left out.
+        // A thread that ends during the scan is not counted.
         let Ok(threads) = fs::read_dir(self.dir.join("task")) else { return };
         for thread in threads.flatten() {
             let read = |file| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
@@ -99,33 +101,33 @@ impl Process {
 
     fn read(&self, file: &str) -> Result<String, BenchError> {
         let path = self.dir.join(file);
-        fs::read_to_string(&path).map_err(|error| BenchError::system(&shown(&path), error))
+        fs::read_to_string(&path).map_err(|error| BenchError::system(&display(&path), error))
     }
 
-    fn odd(&self, file: &str) -> BenchError {
-        BenchError::system(&shown(&self.dir.join(file)), "not in the form proc(5) describes")
+    fn malformed(&self, file: &str) -> BenchError {
+        BenchError::system(&display(&self.dir.join(file)), "not in the format of proc(5)")
     }
 }
 
-fn shown(path: &Path) -> String {
+fn display(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// User and system time from `/proc/PID/stat`, in clock ticks. The command in parentheses may hold anything.
+/// User and system time from `/proc/PID/stat`, in clock ticks. The command in parentheses may contain any character.
 fn cpu_ticks(stat: &str) -> Option<(f64, f64)> {
     let (_, after_command) = stat.rsplit_once(')')?;
     let mut fields = after_command.split_ascii_whitespace().skip(11);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
-/// The time spent waiting for a core, from `/proc/PID/task/TID/schedstat`, which counts nanoseconds.
+/// Run-queue wait time from `/proc/PID/task/TID/schedstat`, which counts nanoseconds.
 #[expect(clippy::cast_precision_loss, reason = "exact to a microsecond for a century")]
 fn waited_s(schedstat: &str) -> Option<f64> {
     let ns: u64 = schedstat.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(ns as f64 / 1e9)
 }
 
-/// The number after `name` in a `/proc/PID/status`.
+/// The number after `name` in `/proc/PID/status`.
 fn field(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_is_found_behind_any_command_name() {
+    fn parses_cpu_time_after_any_command_name() {
         let stat = "42 (a) b) (c) S 1 42 42 0 -1 4194560 1 2 3 4 150 25 0 0 20 0 3 0 100 0 0";
         assert_eq!(cpu_ticks(stat), Some((150.0, 25.0)));
         assert_eq!(cpu_ticks("42 (x"), None);
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn status_fields_are_found_by_their_whole_name() {
+    fn matches_status_fields_by_full_name() {
         let status = "VmPeak:\t 10 kB\nVmHWM:\t  777 kB\nnonvoluntary_ctxt_switches:\t5\nvoluntary_ctxt_switches:\t3\n";
         assert_eq!(field(status, "VmHWM:"), Some(777));
         assert_eq!(field(status, "voluntary_ctxt_switches:"), Some(3));
@@ -152,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn this_process_uses_memory_and_cpu() {
-        let process = Process::this().unwrap();
+    fn reads_usage_of_the_current_process() {
+        let process = Process::current().unwrap();
         let resident = process.resident_bytes().unwrap();
         assert!(resident > 100_000 && resident <= process.resident_bytes_max().unwrap() + (1 << 22));
         let before = process.usage().unwrap();

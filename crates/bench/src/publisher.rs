@@ -1,4 +1,7 @@
-//! One publishing connection: what it owes, what it may send, what is unacknowledged.
+//! One publishing connection: due messages, in-flight limit, unacknowledged messages.
+//!
+//! A publisher sends while it has due messages, its in-flight limit allows it, and its output buffer is short. The
+//! last condition applies backpressure from the socket instead of buffering without bound.
 
 use std::sync::Arc;
 
@@ -11,17 +14,17 @@ use crate::plan::Plan;
 use crate::schedule::Schedule;
 use crate::wire::{PUBREL, Prepared, Stamp, append_ack};
 
-/// Output that may wait on one connection before its publisher pauses.
+/// Unsent output bytes on a connection above which its publisher pauses.
 const PENDING_BYTES_MAX: usize = 64 * 1024;
 
-/// What limits the messages in flight.
+/// Limit of messages in flight.
 #[derive(Debug)]
-pub(crate) enum Gate {
-    /// Nothing: QoS 0 on a schedule.
+pub(crate) enum InFlightLimit {
+    /// No limit: QoS 0, open loop.
     Open,
-    /// QoS 0 in a closed loop: the deliveries.
+    /// Deliveries: QoS 0, closed loop.
     Deliveries(Arc<[DeliveryWindow]>),
-    /// QoS 1 and 2: the acknowledgements.
+    /// Acknowledgements: QoS 1 and 2.
     Acknowledgements(PacketIds),
 }
 
@@ -29,26 +32,26 @@ pub(crate) enum Gate {
 #[derive(Debug)]
 pub(crate) struct Publisher {
     number: u32,
-    /// Its connection; `None` until one is opened.
+    /// Connection id; `None` until connected.
     conn: Option<usize>,
     prepared: Vec<Prepared>,
-    gate: Gate,
-    /// Messages due and not sent; all there are (`u64::MAX`) in a closed loop.
-    owed: u64,
+    limit: InFlightLimit,
+    /// Messages due and not sent; `u64::MAX` in a closed loop.
+    due: u64,
     sent: u64,
-    /// `sent` when it was last looked whether anything moves.
+    /// Value of `sent` at the last stall check.
     sent_before: u64,
-    /// It has more to send once its connection's output has left.
+    /// Due messages wait for the connection's output to drain.
     paused: bool,
-    /// Listed among those that may have something to send.
+    /// Whether the publisher is in the thread's send queue.
     pub(crate) queued: bool,
 }
 
-/// What a publisher needs to know of the run to send.
+/// Context of [`Publisher::send`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sending<'a> {
     pub(crate) plan: &'a Plan,
-    /// The open loop's schedule; `None` in a closed loop, where messages are due when they can be sent.
+    /// `None` in a closed loop, where a message is due when it can be sent.
     pub(crate) schedule: Option<&'a Schedule>,
     pub(crate) filler: &'a [u8],
     pub(crate) now_ns: u64,
@@ -58,13 +61,13 @@ impl Publisher {
     /// Publisher `number` of the plan.
     ///
     /// # Errors
-    /// If its packets would be too large.
+    /// If its packets exceed the maximum packet size.
     pub(crate) fn new(
         number: u32,
         plan: &Plan,
         version: Version,
         qos: QoS,
-        gate: Gate,
+        limit: InFlightLimit,
         filler: &[u8],
     ) -> Result<Self, EncodeError> {
         let prepared = (0..plan.streams_of(number))
@@ -77,8 +80,8 @@ impl Publisher {
             number,
             conn: None,
             prepared,
-            gate,
-            owed: 0,
+            limit,
+            due: 0,
             sent: 0,
             sent_before: 0,
             paused: false,
@@ -86,7 +89,7 @@ impl Publisher {
         })
     }
 
-    /// Its connection is `conn`, where the broker takes `receive_maximum` unacknowledged messages.
+    /// Sets the connection, and applies the broker's Receive Maximum.
     pub(crate) fn connected(&mut self, conn: usize, receive_maximum: u16) {
         self.conn = Some(conn);
         if let Some(ids) = self.ids() {
@@ -96,27 +99,27 @@ impl Publisher {
 
     #[inline]
     fn ids(&mut self) -> Option<&mut PacketIds> {
-        match &mut self.gate {
-            Gate::Acknowledgements(ids) => Some(ids),
-            Gate::Open | Gate::Deliveries(_) => None,
+        match &mut self.limit {
+            InFlightLimit::Acknowledgements(ids) => Some(ids),
+            InFlightLimit::Open | InFlightLimit::Deliveries(_) => None,
         }
     }
 
-    /// One more message is due.
-    pub(crate) fn owe_one(&mut self) {
-        self.owed += 1;
+    /// Adds one due message.
+    pub(crate) fn add_due(&mut self) {
+        self.due += 1;
     }
 
-    /// Messages are due without end.
-    pub(crate) fn owe_all(&mut self) {
-        self.owed = u64::MAX;
+    /// Makes an unlimited number of messages due (closed loop).
+    pub(crate) fn set_unlimited(&mut self) {
+        self.due = u64::MAX;
     }
 
-    /// Nothing more is due. How many messages were, and were not sent.
+    /// Drops all due messages. Returns how many were due and not sent.
     pub(crate) fn stop(&mut self) -> u64 {
-        match std::mem::take(&mut self.owed) {
+        match std::mem::take(&mut self.due) {
             u64::MAX => 0,
-            owed => owed,
+            due => due,
         }
     }
 
@@ -127,64 +130,64 @@ impl Publisher {
 
     /// Messages sent and not acknowledged.
     pub(crate) fn unacknowledged(&self) -> usize {
-        match &self.gate {
-            Gate::Acknowledgements(ids) => ids.taken(),
-            Gate::Open | Gate::Deliveries(_) => 0,
+        match &self.limit {
+            InFlightLimit::Acknowledgements(ids) => ids.taken(),
+            InFlightLimit::Open | InFlightLimit::Deliveries(_) => 0,
         }
     }
 
-    /// Sends what is due, as far as the gate and the connection allow. Calls `each` with the due moment of
+    /// Sends due messages as far as the in-flight limit and the connection allow. Calls `each` with the due time of
     /// every message sent.
     #[inline]
     pub(crate) fn send(&mut self, sending: &Sending<'_>, net: &mut Net, mut each: impl FnMut(u64)) {
         let Some(conn) = self.conn.filter(|conn| net.is_open(*conn)) else { return };
         self.paused = false;
-        while self.owed > 0 && net.pending_bytes(conn) < PENDING_BYTES_MAX {
+        while self.due > 0 && net.pending_bytes(conn) < PENDING_BYTES_MAX {
             let n = self.sent;
-            let Some(packet_id) = self.enter(n, sending.plan.copies()) else { return };
+            let Some(packet_id) = self.admit(n, sending.plan.copies()) else { return };
             let (stream, sequence) = sending.plan.place(self.number, n);
             let due_ns = sending.schedule.map_or(sending.now_ns, |schedule| schedule.due_ns(self.number, n));
             let prepared = &self.prepared[(stream / sending.plan.publishers) as usize];
             let stamp = Stamp { due_ns, stream, sequence };
             prepared.append(net.output(conn), packet_id, &stamp, sending.filler);
             self.sent += 1;
-            if self.owed != u64::MAX {
-                self.owed -= 1;
+            if self.due != u64::MAX {
+                self.due -= 1;
             }
             each(due_ns);
         }
-        self.paused = self.owed > 0;
+        self.paused = self.due > 0;
     }
 
-    /// Whether it has more to send once its connection's output has left.
+    /// Whether due messages wait for the connection's output to drain.
     #[inline]
     pub(crate) fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// Lets message `n` through the gate, if it is open. The packet identifier, 0 at QoS 0.
+    /// Reserves an in-flight slot for message `n`. Returns its packet identifier, 0 at QoS 0; `None` if none is free.
     #[inline]
-    fn enter(&mut self, n: u64, receivers: u32) -> Option<u16> {
-        match &mut self.gate {
-            Gate::Open => Some(0),
-            Gate::Deliveries(windows) => {
+    fn admit(&mut self, n: u64, receivers: u32) -> Option<u16> {
+        match &mut self.limit {
+            InFlightLimit::Open => Some(0),
+            InFlightLimit::Deliveries(windows) => {
                 let window = &windows[self.number as usize];
                 window.is_open(n).then(|| {
                     window.sent(n, receivers);
                     0
                 })
             }
-            Gate::Acknowledgements(ids) => ids.has_free().then(|| ids.take()),
+            InFlightLimit::Acknowledgements(ids) => ids.has_free().then(|| ids.take()),
         }
     }
 
-    /// PUBACK, or PUBREC with an error: the message is done with. Whether that was expected.
+    /// Handles PUBACK, or PUBREC with an error. Returns whether it was expected.
     #[inline]
     pub(crate) fn acknowledged(&mut self, packet_id: u16) -> bool {
         self.ids().is_some_and(|ids| ids.acknowledged(packet_id))
     }
 
-    /// PUBREC: answers with PUBREL. Whether that was expected.
+    /// Handles PUBREC and appends PUBREL. Returns whether it was expected.
     #[inline]
     pub(crate) fn received(&mut self, packet_id: u16, out: &mut Vec<u8>) -> bool {
         let expected = self.ids().is_some_and(|ids| ids.received(packet_id));
@@ -194,19 +197,19 @@ impl Publisher {
         expected
     }
 
-    /// PUBCOMP: the message is done with. Whether that was expected.
+    /// Handles PUBCOMP. Returns whether it was expected.
     #[inline]
     pub(crate) fn completed(&mut self, packet_id: u16) -> bool {
         self.ids().is_some_and(|ids| ids.completed(packet_id))
     }
 
-    /// Looks whether anything was sent since the last look. If not, and deliveries are what it waits for, they
-    /// are taken for lost: how many.
-    pub(crate) fn unstick(&mut self) -> u64 {
-        let stuck = self.sent == self.sent_before && self.owed > 0;
+    /// If the publisher waits for deliveries and sent nothing since the last call, writes them off as lost. Returns how
+    /// many.
+    pub(crate) fn write_off_stalled(&mut self) -> u64 {
+        let stalled = self.sent == self.sent_before && self.due > 0;
         self.sent_before = self.sent;
-        match &self.gate {
-            Gate::Deliveries(windows) if stuck => windows[self.number as usize].write_off(),
+        match &self.limit {
+            InFlightLimit::Deliveries(windows) if stalled => windows[self.number as usize].write_off(),
             _ => 0,
         }
     }

@@ -1,35 +1,35 @@
-//! The generator for work queues: messages put into a queue and acknowledged, and taken out of it and acknowledged.
+//! Load generator for work queues: enqueues messages with acknowledgements, consumes and acknowledges them.
 //!
-//! Servers of work queues speak different protocols, and client libraries differ more than the servers. So there is
-//! one generator, and of each protocol just what it takes: the loop, the load, the clock and the counting are the
-//! same for all. Nothing is taken on trust: each payload says which message it is, and at the end the server is asked
-//! how many messages it still has.
+//! Queue servers speak different protocols, and client libraries differ in cost more than the servers do. This
+//! generator therefore shares one event loop, load, clock and set of counters, and implements only the necessary
+//! subset of each protocol. Results are verified: each payload identifies its message, and at the end the server is
+//! asked for the queue depth.
 //!
-//! One thread does everything, in one epoll loop. It knows nothing of the servers but their protocols.
+//! One thread runs everything in one epoll loop. It depends only on the wire protocols.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `options` | what the caller may ask for |
-//! | `talk` | what a protocol has to be able to do |
+//! | `options` | options of a run |
+//! | `protocol` | traits that each protocol implements |
 //! | `mqtt`, `nats`, `amqp` | the protocols |
-//! | `amqp_frames` | frames of AMQP 0-9-1 to and from bytes |
-//! | `dialogue`, `http` | one question at a time; the API that MQTT has no packets for |
-//! | `links` | the epoll loop |
-//! | `load` | who sends what when, and what came |
-//! | `run`, `report` | from options to a report |
+//! | `amqp_frames` | encoding of AMQP 0-9-1 frames |
+//! | `blocking`, `http` | blocking connections; the queue management API |
+//! | `event_loop` | the epoll loop |
+//! | `load` | sending on schedule, counting acknowledgements and deliveries |
+//! | `run`, `report` | running a benchmark, and its results |
 
 mod amqp;
 mod amqp_frames;
-mod dialogue;
+mod blocking;
+mod event_loop;
 mod http;
-mod links;
 mod load;
 mod mqtt;
 mod nats;
 mod options;
+mod protocol;
 mod report;
 mod run;
-mod talk;
 #[cfg(test)]
 mod tests;
 

@@ -1,4 +1,6 @@
-//! What a run found, as values, as one line of JSON, and as a table.
+//! Results of an MQTT run, as values, one line of JSON, or a table.
+//!
+//! The JSON field names are the field names of these types; `xtask bench` and scripts read them.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +10,7 @@ use serde::Serialize;
 
 use crate::process::Usage;
 
-/// What a run found. Serialises to the JSON that `--json` prints.
+/// Results of a run. Serializes to the JSON that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Host and port.
@@ -17,162 +19,162 @@ pub struct Report {
     pub version: u8,
     /// Quality of service of publishes and subscriptions.
     pub qos: u8,
-    /// Payload bytes.
+    /// Payload size in bytes.
     pub payload_bytes: usize,
-    /// The idle connections, if any were asked for.
+    /// Results of the idle connections, if any were requested.
     pub idle: Option<IdleReport>,
-    /// The load, if a scenario was asked for.
+    /// Results of the traffic, if a scenario was requested.
     pub traffic: Option<TrafficReport>,
-    /// The retained messages, if any were asked for.
+    /// Results of the retained messages, if any were requested.
     pub retained: Option<StoredReport>,
-    /// Messages that waited for sessions.
+    /// Results of the messages queued for offline sessions, if any were requested.
     pub queued: Option<StoredReport>,
-    /// Connections that broke before the end.
+    /// Number of connections that broke during the run.
     pub connections_broken: u64,
-    /// Why the first of them did.
+    /// Cause of the first broken connection.
     pub first_fault: Option<String>,
 }
 
-/// What opening and holding idle connections took.
+/// Cost of opening and holding idle connections.
 #[derive(Clone, Debug, Serialize)]
 pub struct IdleReport {
-    /// Connections opened.
+    /// Number of connections opened.
     pub connections: u32,
-    /// Rate from the first connect to the last CONNACK.
+    /// Connections opened per second, from the first connect to the last CONNACK.
     pub connections_per_s: f64,
-    /// Growth of the broker's resident memory, per connection.
+    /// Growth of the broker's resident memory per connection, in KiB.
     pub rss_kib_per_connection: Option<f64>,
-    /// Share of one core that the broker used while they were held, if nothing else was measured.
+    /// CPU time of the broker while the connections were held, in percent of one core. Absent with a scenario.
     pub cpu_percent: Option<f64>,
 }
 
-/// What the load came to. Counts are of messages due in the measured part, unless said otherwise.
+/// Results of the traffic. Unless noted, counts cover messages due in the measured part.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TrafficReport {
-    /// Who talked to whom.
+    /// Name of the scenario.
     pub scenario: &'static str,
-    /// Publishing connections.
+    /// Number of publishing connections.
     pub publishers: u32,
-    /// Subscribing connections.
+    /// Number of subscribing connections.
     pub subscribers: u32,
-    /// Topics.
+    /// Number of topics.
     pub topics: u32,
-    /// Messages per second asked for, in an open loop.
+    /// Requested messages per second, in an open loop.
     pub rate: Option<f64>,
     /// Messages in flight per publisher, in a closed loop.
     pub window: Option<u32>,
-    /// Length of the measured part.
+    /// Length of the measured part, in seconds.
     pub seconds: f64,
-    /// Rate from the first connect to the last SUBACK or CONNACK.
+    /// Connections opened per second, from the first connect to the last SUBACK or CONNACK.
     pub connections_per_s: f64,
     /// Messages sent.
     pub published: u64,
-    /// Messages due but not sent: the generator or the broker's acknowledgements were too slow.
+    /// Messages due and not sent, because the generator or the broker's acknowledgements were too slow.
     pub unsent: u64,
-    /// Deliveries that `published` should make.
+    /// Deliveries expected from `published`.
     pub expected: u64,
-    /// Deliveries that it made, repeats not counted.
+    /// Deliveries received, without duplicates.
     pub delivered: u64,
     /// `delivered` in percent of `expected`.
     pub delivered_percent: f64,
-    /// `expected` less `delivered`.
+    /// `expected` minus `delivered`.
     pub lost: u64,
-    /// Repeated deliveries.
+    /// Duplicate deliveries.
     pub duplicates: u64,
-    /// Deliveries overtaken by a later message of the same publisher and topic.
+    /// Deliveries that arrived after a later message of the same publisher and topic.
     pub out_of_order: u64,
-    /// Publishes received that belong to no delivery of this run, over the whole run.
+    /// Received publishes that do not belong to this run, over the whole run.
     pub foreign: u64,
-    /// Publishes that the broker refused with a reason code, over the whole run.
+    /// Publishes that the broker rejected with a reason code, over the whole run.
     pub refused: u64,
-    /// Deliveries a closed loop at QoS 0 gave up waiting for, over the whole run.
+    /// Deliveries written off by a stalled closed loop at QoS 0, over the whole run.
     pub written_off: u64,
     /// Messages sent per second.
     pub publishes_per_s: f64,
     /// Deliveries that arrived during the measured part, per second.
     pub deliveries_per_s: f64,
-    /// From due (open loop) or sent (closed loop) to received.
+    /// Due time (open loop) or send time (closed loop) to receipt.
     pub latency: Latency,
-    /// From due to handed to the socket: the generator's own delay, which is part of the latency.
+    /// Due time to socket write: the generator's own delay, included in the latency.
     pub lag: Latency,
-    /// What it cost the broker.
+    /// Cost of the broker, if its process is known.
     pub broker: Option<BrokerCost>,
     /// CPU seconds of the generator per million deliveries.
     pub generator_cpu_s_per_million: f64,
-    /// CPU time of the generator in percent of one core. Near 100 per thread, it is the generator that is measured.
+    /// CPU time of the generator in percent of one core. Near 100 per thread, the generator is the bottleneck.
     pub generator_cpu_percent: f64,
-    /// Time the generator could have run and found no free core, in percent of the measured part.
+    /// Time that the generator was runnable without a free core, in percent of the measured part.
     pub generator_waited_percent: f64,
 }
 
-/// A distribution of times, in microseconds.
+/// A latency distribution, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
-    /// Half took no longer.
+    /// Median.
     pub p50_us: f64,
-    /// 99 % took no longer.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// 99.9 % took no longer.
+    /// 99.9th percentile.
     pub p999_us: f64,
-    /// The longest.
+    /// Maximum.
     pub max_us: f64,
 }
 
-/// What the measured part cost the broker.
+/// Cost of the broker during the measured part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct BrokerCost {
-    /// CPU time in user mode.
+    /// CPU time in user mode, in seconds.
     pub cpu_user_s: f64,
-    /// CPU time in the kernel.
+    /// CPU time in the kernel, in seconds.
     pub cpu_system_s: f64,
-    /// CPU seconds, user and system, per million deliveries that arrived during the measured part.
+    /// CPU seconds (user and system) per million deliveries that arrived during the measured part.
     pub cpu_s_per_million: f64,
-    /// Times a thread of the broker went to sleep.
+    /// Voluntary context switches of the broker's threads.
     pub voluntary_switches: u64,
-    /// Time its threads could have run and found no free core, in percent of the measured part. High, it is the
-    /// machine that is measured.
+    /// Time that its threads were runnable without a free core, in percent of the measured part. If high, the machine
+    /// is the bottleneck.
     pub waited_percent: f64,
-    /// Resident memory before the first connection.
+    /// Resident memory before the first connection, in MiB.
     pub rss_start_mib: f64,
-    /// Most resident memory seen during the run.
+    /// Peak resident memory over the samples of the run, in MiB.
     pub rss_peak_mib: f64,
-    /// Most resident memory in the life of the broker.
+    /// Peak resident memory since the broker started, in MiB.
     pub rss_life_peak_mib: f64,
 }
 
-/// What storing messages and fetching them came to. What was not done is absent.
+/// Results of storing and fetching messages. Fields of a stage that did not run are absent.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StoredReport {
-    /// Messages stored; one that waits for several sessions counts for each.
+    /// Messages stored; one queued for several sessions counts once per session.
     pub messages: u32,
-    /// Sessions that fetch them.
+    /// Number of fetching sessions.
     pub sessions: u32,
-    /// Rate of storing them, until the broker had taken the last.
+    /// Messages stored per second, until the broker had processed the last one.
     pub stored_per_s: Option<f64>,
-    /// From SUBSCRIBE, or from the first CONNECT, to the last message.
+    /// Seconds from SUBSCRIBE, or from the first CONNECT, to the last message.
     pub fetch_s: Option<f64>,
-    /// Rate of fetching them.
+    /// Messages fetched per second.
     pub fetched_per_s: Option<f64>,
-    /// Messages that never came.
+    /// Messages that did not arrive.
     pub lost: u64,
-    /// Messages that came more than once.
+    /// Duplicate messages.
     pub duplicates: u64,
-    /// Messages that came after later ones. Counted for waiting messages of a single publisher.
+    /// Messages that arrived after later ones. Counted only for queued messages of a single publisher.
     pub out_of_order: u64,
     /// CPU seconds of the broker per million messages stored.
     pub broker_store_cpu_s_per_million: Option<f64>,
     /// CPU seconds of the broker per million messages fetched.
     pub broker_fetch_cpu_s_per_million: Option<f64>,
-    /// Growth of the broker's resident memory from before the first message to after the last, per message.
+    /// Growth of the broker's resident memory while storing, in bytes per message.
     pub rss_bytes_per_message: Option<f64>,
-    /// Resident memory of the broker when all were stored.
+    /// Resident memory of the broker after storing, in MiB.
     pub rss_stored_mib: Option<f64>,
-    /// Most resident memory in the life of the broker, when all were fetched.
+    /// Peak resident memory since the broker started, in MiB, read after fetching.
     pub rss_peak_mib: Option<f64>,
 }
 
 impl Latency {
-    /// From a histogram of nanoseconds.
+    /// Summarizes a histogram of nanoseconds.
     #[expect(clippy::cast_precision_loss, reason = "at most two minutes, in nanoseconds")]
     pub(crate) fn of(ns: &Histogram<u64>) -> Self {
         let us = |value: u64| rounded(value as f64 / 1e3);
@@ -186,19 +188,19 @@ impl Latency {
 }
 
 impl Usage {
-    /// CPU seconds since `before`, in both modes.
+    /// CPU seconds (user and system) since `before`.
     pub(crate) fn cpu_s_since(&self, before: &Self) -> f64 {
         self.user_s - before.user_s + self.system_s - before.system_s
     }
 }
 
-/// `amount` per second.
+/// `amount` per second; 0 for an empty time.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
 pub(crate) fn per_second(amount: u64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { rounded(amount as f64 / time.as_secs_f64()) }
 }
 
-/// `seconds` per million of `amount`.
+/// `seconds` per million of `amount`; 0 if `amount` is 0.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
 pub(crate) fn per_million(seconds: f64, amount: u64) -> f64 {
     if amount == 0 { 0.0 } else { rounded(seconds * 1e6 / amount as f64) }
@@ -210,7 +212,7 @@ pub(crate) fn mib(bytes: u64) -> f64 {
     rounded(bytes as f64 / 1_048_576.0)
 }
 
-/// To three decimals, so that reports do not pretend to more.
+/// Rounds to three decimals.
 pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
@@ -229,7 +231,7 @@ impl fmt::Display for Report {
             retained.write(f, "retained messages")?;
         }
         if let Some(queued) = &self.queued {
-            queued.write(f, "waiting messages")?;
+            queued.write(f, "queued messages")?;
         }
         if let Some(fault) = &self.first_fault {
             let text = format!("{} (first: {fault})", self.connections_broken);
@@ -247,7 +249,7 @@ impl fmt::Display for IdleReport {
             row(f, "  broker memory", &format!("{kib:.2} KiB per connection"))?;
         }
         if let Some(percent) = self.cpu_percent {
-            row(f, "  broker CPU", &format!("{percent:.2} % of a core while they were held"))?;
+            row(f, "  broker CPU", &format!("{percent:.2} % of a core while held"))?;
         }
         Ok(())
     }
@@ -280,14 +282,14 @@ impl fmt::Display for TrafficReport {
         let rare = [
             ("foreign", self.foreign),
             ("refused by the broker", self.refused),
-            ("given up in the window", self.written_off),
+            ("written off", self.written_off),
         ];
         for (name, count) in rare.into_iter().filter(|(_, count)| *count > 0) {
             row(f, name, &grouped(count))?;
         }
         row(f, "latency", &self.latency.to_string())?;
         if self.rate.is_some() {
-            row(f, "  of it before sending", &self.lag.to_string())?;
+            row(f, "  before sending", &self.lag.to_string())?;
         }
         if let Some(broker) = &self.broker {
             broker.fmt(f)?;
@@ -308,7 +310,7 @@ impl TrafficReport {
     fn published_row(&self) -> String {
         let unsent = match self.unsent {
             0 => String::new(),
-            unsent => format!(", {} more were due and not sent", grouped(unsent)),
+            unsent => format!(", {} more were due but not sent", grouped(unsent)),
         };
         let (published, rate) = (grouped(self.published), number(self.publishes_per_s));
         format!("{published} in {:.1} s ({rate}/s){unsent}", self.seconds)
@@ -375,12 +377,12 @@ impl StoredReport {
     }
 }
 
-/// A line of a table.
+/// Writes one table row.
 pub(crate) fn row(f: &mut fmt::Formatter<'_>, name: &str, value: &str) -> fmt::Result {
     writeln!(f, "  {name:<24}{value}")
 }
 
-/// A number with as many decimals as its size makes sensible.
+/// Formats a number with two decimals below 10, one below 1,000, none above.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         small if small < 10.0 => format!("{value:.2}"),
@@ -390,7 +392,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// Digits in groups of three.
+/// Formats a number with thousands separators.
 pub(crate) fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
@@ -408,7 +410,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_are_grouped_from_the_right() {
+    fn groups_digits_from_the_right() {
         assert_eq!(
             [0, 12, 123, 1_234, 123_456, 1_234_567].map(grouped),
             ["0", "12", "123", "1,234", "123,456", "1,234,567"]
@@ -417,14 +419,14 @@ mod tests {
     }
 
     #[test]
-    fn ratios_of_nothing_are_zero() {
+    fn ratios_with_zero_denominator_are_zero() {
         assert_eq!(per_million(3.0, 0).to_bits(), 0.0_f64.to_bits());
         assert_eq!(per_second(3, Duration::ZERO).to_bits(), 0.0_f64.to_bits());
         assert!((per_million(0.5, 250_000) - 2.0).abs() < 1e-9);
     }
 
     #[test]
-    fn the_report_is_one_line_of_json_and_a_table() {
+    fn report_prints_as_json_line_and_table() {
         let traffic = TrafficReport {
             scenario: "fan-out",
             published: 10,

@@ -1,6 +1,7 @@
-//! From options to a report: sets up the threads and lets the coordinator take them through the run.
-
-//! The coordinator: starts the threads, takes them through the phases, samples the broker, adds up.
+//! Entry point of the MQTT generator: validates the options, sets up the threads and returns the report.
+//!
+//! Connections are divided over the threads round-robin, except that one thread owns a whole shared subscription,
+//! because any member may receive any message.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
@@ -12,24 +13,24 @@ use mainstem_mqtt::packet::QoS;
 use crate::coordinator::{Coordinator, Progress};
 use crate::error::BenchError;
 use crate::flow::{DeliveryWindow, PacketIds};
+use crate::handshake::Opener;
 use crate::net::{Clock, Net};
-use crate::opening::Opener;
 use crate::options::{Load, Options, Scenario};
 use crate::plan::{Plan, Routing};
-use crate::publisher::{Gate, Publisher};
+use crate::publisher::{InFlightLimit, Publisher};
 use crate::report::Report;
 use crate::sockets;
-use crate::stored::{self, Shelf};
+use crate::stored::{self, StoreKind};
 use crate::tally::Tally;
 use crate::traffic::{Setup, Traffic, slots};
 use crate::wire;
 use crate::worker::{Due, PHASE_OVER, Share, Shared, Worker};
 
-/// Runs what `options` ask for, reporting `progress` once a second, and says what was found.
+/// Runs the benchmark, calling `progress` once a second, and returns the results.
 ///
 /// # Errors
-/// If the options contradict each other, a connection cannot be opened, or the machine refuses something. A
-/// connection that breaks later is part of the report.
+/// If the options contradict each other, a connection cannot be opened, or a system call fails. A connection that
+/// breaks after the load started is part of the report instead.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
     check(options)?;
     let broker = sockets::resolve(&options.host, options.port)?;
@@ -50,44 +51,47 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Rep
         load(options, broker, &run_id, progress, &mut report)?;
     }
     if options.retained > 0 {
-        report.retained = Some(stored::run(options, broker, Shelf::Retained, options.retained)?);
+        report.retained = Some(stored::run(options, broker, StoreKind::Retained, options.retained)?);
     }
     if options.queued > 0 {
         let sessions = options.subscribers.unwrap_or(1);
-        let shelf =
-            if options.topics == Some(1) { Shelf::Everyone(sessions) } else { Shelf::Sessions(sessions) };
-        report.queued = Some(stored::run(options, broker, shelf, options.queued)?);
+        let kind = if options.topics == Some(1) {
+            StoreKind::AllSessions(sessions)
+        } else {
+            StoreKind::OneSession(sessions)
+        };
+        report.queued = Some(stored::run(options, broker, kind, options.queued)?);
     }
     Ok(report)
 }
 
 fn check(options: &Options) -> Result<(), BenchError> {
-    let refuse = |why: &str| Err(BenchError::Options(why.into()));
+    let reject = |why: &str| Err(BenchError::Options(why.into()));
     if options.scenario.is_none() && options.idle == 0 && options.retained == 0 && options.queued == 0 {
-        return refuse("nothing to do: name a scenario, idle connections, or messages to be stored");
+        return reject("nothing to do: specify a scenario, idle connections, or messages to store");
     }
     if options.payload_bytes < Options::PAYLOAD_BYTES_MIN {
-        return refuse("the payload must have room for its stamp of 16 bytes");
+        return reject("the payload must be at least 16 bytes, for its stamp");
     }
     if options.scenario.is_some() && options.duration.is_zero() {
-        return refuse("the measured part must last longer than nothing");
+        return reject("the duration must be longer than 0");
     }
     if options.queued > 0 && options.qos == QoS::AtMostOnce {
-        return refuse("messages of QoS 0 do not wait for anybody");
+        return reject("queued messages require QoS 1 or 2");
     }
     if options.threads == 0 || options.load == Load::Window(0) {
-        return refuse("threads and window must be at least 1");
+        return reject("threads and window must be at least 1");
     }
     Ok(())
 }
 
-/// Letters and digits that tell one run from another, short enough for client identifiers.
+/// Identifier of this run: letters and digits, short enough for client identifiers.
 fn run_id() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("{:x}{:03x}", std::process::id() & 0xFF_FFFF, since.subsec_millis())
 }
 
-/// Opens connections and, with a scenario, puts load on them.
+/// Runs the idle connections and the traffic scenario.
 fn load(
     options: &Options,
     broker: SocketAddr,
@@ -125,7 +129,6 @@ fn load(
         let publishers = publishers(options, &setup, &share.publishers, &filler)?;
         let traffic = Traffic::new(setup.clone(), thread, publishers, share.publishers.clone());
         let opener = Opener::new(options, broker, run_id, total);
-        let tell = sender.clone();
         workers.push(Worker {
             thread,
             options,
@@ -136,7 +139,7 @@ fn load(
             opener,
             share,
             filler: &filler,
-            tell,
+            events: sender.clone(),
             due: Due::default(),
         });
     }
@@ -144,8 +147,8 @@ fn load(
     let mut coordinator = Coordinator::new(options, &plan, &shared, clock, events, progress)?;
     thread::scope(|scope| {
         let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
-        let outcome = coordinator.phases();
-        shared.enter(PHASE_OVER);
+        let outcome = coordinator.run_phases();
+        shared.advance_to(PHASE_OVER);
         let mut tally = Tally::default();
         for thread in threads {
             if let Some(part) = thread.join().expect("a worker does not panic") {
@@ -177,7 +180,7 @@ fn share(options: &Options, plan: &Plan, thread: usize) -> Share {
         return Share { idle: own(options.idle), ..Share::default() };
     }
     let subscribers = match (plan.routing, thread) {
-        // One thread keeps account of the whole group, because any member may receive any message.
+        // One thread tracks the whole group, because any member may receive any message.
         (Routing::Shared, 0) => (0..plan.subscribers).collect(),
         (Routing::Shared, _) => Vec::new(),
         _ => own(plan.subscribers),
@@ -191,17 +194,17 @@ fn publishers(
     numbers: &[u32],
     filler: &[u8],
 ) -> Result<Vec<Publisher>, BenchError> {
-    let gate = || match (options.qos, options.load) {
-        (QoS::AtMostOnce, Load::Rate(_)) => Gate::Open,
-        (QoS::AtMostOnce, Load::Window(_)) => Gate::Deliveries(Arc::clone(&setup.windows)),
-        (_, Load::Rate(_)) => Gate::Acknowledgements(PacketIds::new(options.max_inflight)),
+    let limit = || match (options.qos, options.load) {
+        (QoS::AtMostOnce, Load::Rate(_)) => InFlightLimit::Open,
+        (QoS::AtMostOnce, Load::Window(_)) => InFlightLimit::Deliveries(Arc::clone(&setup.windows)),
+        (_, Load::Rate(_)) => InFlightLimit::Acknowledgements(PacketIds::new(options.max_inflight)),
         (_, Load::Window(window)) => {
-            Gate::Acknowledgements(PacketIds::new(window.min(u32::from(u16::MAX)) as u16))
+            InFlightLimit::Acknowledgements(PacketIds::new(window.min(u32::from(u16::MAX)) as u16))
         }
     };
     numbers
         .iter()
-        .map(|number| Publisher::new(*number, &setup.plan, options.version, options.qos, gate(), filler))
+        .map(|number| Publisher::new(*number, &setup.plan, options.version, options.qos, limit(), filler))
         .collect::<Result<_, _>>()
         .map_err(|error| BenchError::Options(format!("PUBLISH: {error}")))
 }

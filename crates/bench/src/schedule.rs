@@ -1,9 +1,11 @@
-//! When each message of an open-loop run is due.
+//! Due times of an open-loop run.
+//!
+//! Due times depend only on the rate, never on the broker's progress, which avoids coordinated omission.
 
 /// A fixed schedule: message *k* of the run is due at `start + k / rate`, and belongs to publisher `k mod P`.
 ///
-/// Nothing shifts it. A publisher that fell behind sends late messages with the moments they were due, so the
-/// time they waited counts as latency.
+/// A publisher that falls behind sends late messages with their original due times, so their delay counts as
+/// latency.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
     start_ns: u64,
@@ -12,12 +14,12 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// `rate` messages per second over `publishers` publishers, from `start_ns` on.
+    /// A schedule of `rate` messages per second over `publishers` publishers, from `start_ns` on.
     pub(crate) fn new(start_ns: u64, rate: f64, publishers: u32) -> Self {
         Self { start_ns, interval_ns: 1e9 / rate, publishers: u64::from(publishers) }
     }
 
-    /// When message `n` (from 0) of one publisher is due, in nanoseconds on the run's clock.
+    /// Due time of a publisher's message `n` (from 0), in nanoseconds on the run's clock.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_sign_loss,
@@ -37,14 +39,14 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// The next due message: its moment, and the position of its publisher in `own`, the thread's publishers in
-    /// ascending order.
+    /// The next message: its due time, and the index of its publisher in `own`, the thread's publishers in ascending
+    /// order.
     pub(crate) fn peek(&self, schedule: &Schedule, own: &[u32]) -> Option<(u64, usize)> {
         let publisher = own.get(self.position)?;
         Some((schedule.due_ns(*publisher, self.round), self.position))
     }
 
-    /// Moves on to the message after.
+    /// Advances to the next message.
     pub(crate) fn advance(&mut self, own: &[u32]) {
         self.position += 1;
         if self.position == own.len() {
@@ -66,13 +68,13 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_at_a_million_per_second_ends_on_time() {
+    fn stays_exact_over_an_hour_at_a_million_per_second() {
         let schedule = Schedule::new(0, 1e6, 1);
         assert_eq!(schedule.due_ns(0, 3_600_000_000), 3_600_000_000_000);
     }
 
     #[test]
-    fn the_cursors_of_all_threads_together_cover_the_schedule_once() {
+    fn cursors_of_all_threads_cover_the_schedule_once() {
         let schedule = Schedule::new(7, 1_000.0, 5);
         let mut dues = Vec::new();
         for own in [[0, 2, 4].as_slice(), &[1, 3]] {
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_without_publishers_has_nothing_due() {
+    fn thread_without_publishers_has_nothing_due() {
         assert_eq!(Cursor::default().peek(&Schedule::new(0, 1.0, 1), &[]), None);
     }
 }

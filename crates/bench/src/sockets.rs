@@ -1,4 +1,7 @@
 //! Opening sockets: the file limit, source addresses, and the broker's address.
+//!
+//! Many connections to one loopback address run out of ephemeral ports, so large runs bind their sockets to several
+//! source addresses of 127.0.0.0/8.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -9,16 +12,15 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::error::BenchError;
 
-/// Connections from one loopback address, where there are several to choose from: well within the usual range
-/// of 28,000 ephemeral ports.
+/// Connections per loopback source address, well within the usual range of 28,000 ephemeral ports.
 const CONNECTIONS_PER_ADDRESS: u32 = 10_000;
-/// Descriptors beside the connections: epoll, timers, /proc, standard streams.
+/// Descriptors besides the connections: epoll, timers, /proc, standard streams.
 const OTHER_DESCRIPTORS: u64 = 100;
 
-/// Raises the limit of open files to its maximum.
+/// Raises the limit of open files far enough for `connections`.
 ///
 /// # Errors
-/// If that does not reach `connections`.
+/// If the limit cannot be raised that far.
 pub(crate) fn raise_file_limit(connections: u32) -> Result<(), BenchError> {
     let needed = u64::from(connections) + OTHER_DESCRIPTORS;
     let mut limit = getrlimit(Resource::Nofile);
@@ -27,7 +29,7 @@ pub(crate) fn raise_file_limit(connections: u32) -> Result<(), BenchError> {
         return Ok(());
     }
     if !enough(limit.maximum) {
-        // Only a privileged process may raise the maximum. The attempt costs nothing.
+        // Only a privileged process can raise the hard limit; try anyway.
         limit.maximum = Some(needed);
     }
     limit.current = limit.maximum;
@@ -36,12 +38,12 @@ pub(crate) fn raise_file_limit(connections: u32) -> Result<(), BenchError> {
     })
 }
 
-/// Finds the address of a broker.
+/// Resolves the address of a broker.
 ///
 /// # Errors
 /// If the name does not resolve.
 pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, BenchError> {
-    let unknown = |why: String| BenchError::Open(format!("cannot find {host}: {why}"));
+    let unknown = |why: String| BenchError::Open(format!("cannot resolve {host}: {why}"));
     let mut addresses = (host, port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
     addresses.next().ok_or_else(|| unknown("no address".into()))
 }
@@ -49,10 +51,10 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, BenchError> {
 /// Starts connecting to `broker`, as connection number `index` of `total`.
 ///
 /// More than [`CONNECTIONS_PER_ADDRESS`] connections to a loopback address spread over 127.0.0.1, 127.0.0.2 and
-/// so on, because one address has fewer ports than that.
+/// so on.
 ///
 /// # Errors
-/// Those of the socket; most errors show only once the socket becomes writable.
+/// Socket errors; most appear only when the socket becomes writable.
 pub(crate) fn start_connect(broker: SocketAddr, index: u32, total: u32) -> io::Result<TcpStream> {
     let stream = match source_address(broker, index, total) {
         None => TcpStream::connect(broker)?,
@@ -87,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_loopback_connections_spread_over_addresses() {
+    fn spreads_many_loopback_connections_over_addresses() {
         let broker = "127.0.0.1:1883".parse().unwrap();
         assert_eq!(source_address(broker, 9_999, 10_000), None);
         assert_eq!(source_address(broker, 9_999, 20_000), Some(Ipv4Addr::LOCALHOST));
@@ -96,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_socket_connects_from_its_address() {
+    fn bound_socket_connects_from_its_address() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = connect_from(Ipv4Addr::new(127, 0, 0, 5), listener.local_addr().unwrap()).unwrap();
         let (_, peer) = listener.accept().unwrap();

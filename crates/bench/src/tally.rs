@@ -1,47 +1,49 @@
-//! What one thread of the generator counted.
+//! Counters of one generator thread.
+//!
+//! Each thread owns its counters, so the hot path has no shared state; [`Tally::add`] merges them after the run.
 
 use hdrhistogram::Histogram;
 
 use crate::net::Fault;
 
-/// Longest latency told apart from longer ones.
+/// Upper bound of the histograms; longer latencies are recorded as this value.
 const LATENCY_NS_MAX: u64 = 120_000_000_000;
 
-/// Latencies in nanoseconds, to three digits.
+/// Empty latency histogram in nanoseconds, with three significant digits.
 pub(crate) fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("the bounds are constant and valid")
 }
 
-/// What one thread counted. Unless said otherwise, of messages due in the measured part.
+/// Counters of one thread. Unless noted, they cover messages due in the measured part.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// Messages handed to a socket.
+    /// Messages written to an output buffer.
     pub(crate) published: u64,
-    /// Messages handed to a socket over the whole run.
+    /// Messages written over the whole run.
     pub(crate) sent_ever: u64,
-    /// Messages that were due before the load ended and never sent.
+    /// Messages due before the load ended that were never sent.
     pub(crate) unsent: u64,
-    /// First arrivals at their receivers, whenever they came.
+    /// First arrivals, whenever they arrived.
     pub(crate) delivered: u64,
     /// First arrivals during the measured part, whenever they were due.
     pub(crate) arrivals: u64,
-    /// First arrivals of all messages, whenever they were due.
+    /// First arrivals over the whole run.
     pub(crate) delivered_ever: u64,
     pub(crate) duplicates: u64,
     pub(crate) out_of_order: u64,
-    /// Publishes with no place in the plan: wrong size, unknown stream, or not this receiver's.
+    /// Received publishes outside the plan: wrong size, unknown stream, or wrong receiver.
     pub(crate) foreign: u64,
-    /// Publishes that the broker refused with a reason code, over the whole run.
+    /// Publishes rejected with a reason code, over the whole run.
     pub(crate) refused: u64,
-    /// Deliveries given up by a publisher whose window did not move for a second, over the whole run.
+    /// Deliveries written off because a publisher's window stalled for a second, over the whole run.
     pub(crate) written_off: u64,
     /// Connections that broke, over the whole run.
     pub(crate) broken: u64,
-    /// Why the first of them did.
+    /// Cause of the first broken connection.
     pub(crate) first_fault: Option<Fault>,
-    /// From due to received.
+    /// Due time to receipt.
     pub(crate) latency: Histogram<u64>,
-    /// From due to handed to the socket's output: how far the generator itself fell behind.
+    /// Due time to output buffer: the generator's own delay.
     pub(crate) lag: Histogram<u64>,
 }
 
@@ -68,7 +70,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Adds what another thread counted.
+    /// Merges the counters of another thread.
     pub(crate) fn add(&mut self, other: &Self) {
         self.published += other.published;
         self.sent_ever += other.sent_ever;

@@ -1,4 +1,8 @@
-//! What the packets of one thread's connections mean: publishers' acknowledgements and receivers' deliveries.
+//! Packet handling for the MQTT connections of one thread: acknowledgements to publishers, deliveries to subscribers.
+//!
+//! Every delivery is checked against the plan: the payload stamp names its stream and sequence number, and a tracker
+//! per receiver and stream classifies it as new, out of order or duplicate. A shared subscription is one receiver
+//! with several members, so one tracker per stream finds duplicates, and order is checked per member.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,27 +10,27 @@ use std::sync::Arc;
 use mainstem_mqtt::packet::{QoS, Version};
 use mainstem_mqtt::{Header, PacketType};
 
-use crate::account::{Arrival, Tracker};
 use crate::flow::DeliveryWindow;
+use crate::handshake::{self, Limits, Stage};
 use crate::net::{Fault, Handler, Net};
-use crate::opening::{self, Limits, Stage};
 use crate::plan::{Plan, Routing};
 use crate::publisher::{Publisher, Sending};
 use crate::schedule::{Cursor, Schedule};
+use crate::sequence::{Arrival, Tracker};
 use crate::tally::Tally;
 use crate::wire::{Acknowledged, PUBACK, PUBCOMP, PUBREC, Received, Stamp, append_ack};
 
-/// A shared subscription's messages come over many sockets, in no particular order among them.
+/// Wide window: messages of a shared subscription arrive over many sockets, in no order between them.
 type GroupTracker = Tracker<1024>;
 
-/// What a connection is for.
+/// Role of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It only stays open.
+    /// Stays open without traffic.
     Idle,
-    /// The publisher at this position of the thread's publishers.
+    /// Index in the thread's publishers.
     Publisher(usize),
-    /// The subscriber at this position of the thread's subscribers.
+    /// Index in the thread's subscribers.
     Subscriber(usize),
 }
 
@@ -36,46 +40,46 @@ struct Peer {
     stage: Stage,
 }
 
-/// One subscriber: its number in the plan, and where its trackers begin.
+/// One subscriber: its number in the plan, and the index of its first tracker.
 #[derive(Clone, Copy, Debug)]
 struct Subscriber {
     number: u32,
     trackers_at: usize,
 }
 
-/// What all threads of a run know.
+/// Configuration shared by all threads of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) plan: Arc<Plan>,
     pub(crate) version: Version,
     pub(crate) qos: QoS,
     pub(crate) payload_bytes: usize,
-    /// Per stream, which of its receiver's trackers is its own.
+    /// Per stream, the index of its tracker among those of its receiver.
     pub(crate) slots: Arc<[u32]>,
-    /// Per publisher, at QoS 0 in a closed loop; otherwise empty.
+    /// One per publisher at QoS 0 in a closed loop; otherwise empty.
     pub(crate) windows: Arc<[DeliveryWindow]>,
     pub(crate) threads: usize,
 }
 
-/// The connections of one thread and what they mean.
+/// Connections, publishers, subscribers and counters of one thread.
 #[derive(Debug)]
 pub(crate) struct Traffic {
     setup: Setup,
     thread: usize,
-    /// By connection.
+    /// Indexed by connection id.
     peers: Vec<Peer>,
     publishers: Vec<Publisher>,
-    /// The publishers' numbers, in the same ascending order.
+    /// Publisher numbers, ascending, parallel to `publishers`.
     numbers: Vec<u32>,
     subscribers: Vec<Subscriber>,
     trackers: Vec<Tracker<1>>,
-    /// Per stream, for a shared subscription.
+    /// One per stream of a shared subscription.
     group: Vec<GroupTracker>,
-    /// Per subscriber and stream of a shared subscription: the next number that would be in order.
+    /// Next in-order sequence number per subscriber and stream of a shared subscription.
     next_in_order: Vec<u32>,
-    /// Publishers that may have something to send, by position.
+    /// Indexes of publishers that may have something to send.
     queue: Vec<usize>,
-    /// Threads whose publishers may go on since the last look.
+    /// Threads to wake because one of their publishers may continue.
     wake: Vec<bool>,
     measured_ns: Range<u64>,
     ready: usize,
@@ -84,7 +88,6 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// For thread `thread`, with the publishers that it owns.
     pub(crate) fn new(setup: Setup, thread: usize, publishers: Vec<Publisher>, numbers: Vec<u32>) -> Self {
         let shared = setup.plan.routing == Routing::Shared && thread == 0;
         let groups = if shared { setup.plan.streams() as usize } else { 0 };
@@ -107,7 +110,7 @@ impl Traffic {
         }
     }
 
-    /// Connection number `peers` was started, for subscriber `number`.
+    /// Registers the next connection, for subscriber `number`.
     pub(crate) fn add_subscriber(&mut self, number: u32) {
         let position = self.subscribers.len();
         let streams = self.setup.plan.streams() as usize;
@@ -123,7 +126,7 @@ impl Traffic {
         self.add_peer(Role::Subscriber(position));
     }
 
-    /// The next connection was started, for `role`.
+    /// Registers the next connection.
     pub(crate) fn add_peer(&mut self, role: Role) {
         self.peers.push(Peer { role, stage: Stage::Connecting });
     }
@@ -134,29 +137,29 @@ impl Traffic {
         at
     }
 
-    /// How many connections are ready.
+    /// Number of connections that are ready.
     pub(crate) fn ready(&self) -> usize {
         self.ready
     }
 
-    /// The shortest keep alive that a broker insisted on, in seconds; 0 if none did.
+    /// Shortest Server Keep Alive of any connection, in seconds; 0 if there is none.
     pub(crate) fn keep_alive(&self) -> u16 {
         self.keep_alive
     }
 
-    /// Messages due within `measured_ns` are the ones that count.
-    pub(crate) fn measure(&mut self, measured_ns: Range<u64>) {
+    /// Sets the measured part: only messages due within `measured_ns` count.
+    pub(crate) fn set_measured(&mut self, measured_ns: Range<u64>) {
         self.measured_ns = measured_ns;
     }
 
-    /// From now on messages are due without end.
-    pub(crate) fn owe_all(&mut self) {
-        self.publishers.iter_mut().for_each(Publisher::owe_all);
+    /// Starts a closed loop: publishers always have a message due.
+    pub(crate) fn start_unlimited(&mut self) {
+        self.publishers.iter_mut().for_each(Publisher::set_unlimited);
         self.queue_all();
     }
 
-    /// Every message due by `now_ns` and before `end_ns` is owed. When the next is due.
-    pub(crate) fn owe_due(
+    /// Releases every message due by `now_ns` and before `end_ns`. Returns when the next one is due.
+    pub(crate) fn release_due(
         &mut self,
         schedule: &Schedule,
         cursor: &mut Cursor,
@@ -171,13 +174,13 @@ impl Traffic {
             if due_ns > now_ns {
                 return Some(due_ns);
             }
-            self.publishers[position].owe_one();
+            self.publishers[position].add_due();
             self.queue(position);
             cursor.advance(&self.numbers);
         }
     }
 
-    /// Lets every publisher look whether it may send.
+    /// Queues every publisher.
     pub(crate) fn queue_all(&mut self) {
         for position in 0..self.publishers.len() {
             self.queue(position);
@@ -192,8 +195,14 @@ impl Traffic {
         }
     }
 
-    /// Sends what is due and allowed.
-    pub(crate) fn pump(&mut self, net: &mut Net, schedule: Option<&Schedule>, filler: &[u8], now_ns: u64) {
+    /// Sends the due messages of all queued publishers, within their limits.
+    pub(crate) fn send_queued(
+        &mut self,
+        net: &mut Net,
+        schedule: Option<&Schedule>,
+        filler: &[u8],
+        now_ns: u64,
+    ) {
         let sending = Sending { plan: &self.setup.plan, schedule, filler, now_ns };
         let (measured_ns, tally) = (&self.measured_ns, &mut self.tally);
         for position in self.queue.drain(..) {
@@ -209,21 +218,21 @@ impl Traffic {
         }
     }
 
-    /// Ends the load. The number and the messages sent of every publisher.
+    /// Ends the load. Returns each publisher's number and its count of sent messages.
     pub(crate) fn stop(&mut self) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.tally.unsent += self.publishers.iter_mut().map(Publisher::stop).sum::<u64>();
         self.numbers.iter().copied().zip(self.publishers.iter().map(Publisher::sent))
     }
 
-    /// Whether every publish was acknowledged, as far as its QoS asks for that.
+    /// Whether every publish above QoS 0 was acknowledged.
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.publishers.iter().all(|publisher| publisher.unacknowledged() == 0)
     }
 
-    /// To be called about once a second: frees publishers whose messages were lost.
-    pub(crate) fn unstick(&mut self) {
+    /// Writes off the in-flight messages of publishers that made no progress since the last call, about a second ago.
+    pub(crate) fn write_off_stalled(&mut self) {
         for position in 0..self.publishers.len() {
-            let lost = self.publishers[position].unstick();
+            let lost = self.publishers[position].write_off_stalled();
             if lost > 0 {
                 self.tally.written_off += lost;
                 self.queue(position);
@@ -231,7 +240,7 @@ impl Traffic {
         }
     }
 
-    /// Calls `wake` with every other thread whose publishers may go on.
+    /// Calls `wake` with every other thread whose publishers may continue.
     pub(crate) fn wake_others(&mut self, mut wake: impl FnMut(usize)) {
         for (thread, due) in self.wake.iter_mut().enumerate() {
             if std::mem::take(due) {
@@ -245,7 +254,7 @@ impl Traffic {
         !self.queue.is_empty()
     }
 
-    /// How many deliveries this thread's subscribers are due, where publisher *p* sent `sent[p]` messages.
+    /// Number of deliveries that this thread's subscribers should get if publisher *p* sent `sent[p]` messages.
     pub(crate) fn expected(&self, sent: &[u64]) -> u64 {
         let plan = &self.setup.plan;
         match plan.routing {
@@ -263,27 +272,27 @@ impl Traffic {
         }
     }
 
-    /// A packet of a connection that is not ready yet.
-    fn open(&mut self, id: usize, out: &mut Vec<u8>, frame: &[u8]) -> Result<(), Fault> {
+    /// Handles a packet on a connection that is not ready yet.
+    fn handshake(&mut self, id: usize, out: &mut Vec<u8>, frame: &[u8]) -> Result<(), Fault> {
         let Setup { version, qos, .. } = self.setup;
         let role = self.peers[id].role;
         let stage = match (self.peers[id].stage, role) {
             (Stage::Connecting, Role::Subscriber(position)) => {
-                let limits = opening::connack(version, qos, frame)?;
-                self.limit(limits);
+                let limits = handshake::connack(version, qos, frame)?;
+                self.note_keep_alive(limits);
                 let filters = self.setup.plan.filters_of(self.subscribers[position].number);
-                Stage::Subscribing(opening::subscribe(version, qos, &filters, out)?)
+                Stage::Subscribing(handshake::subscribe(version, qos, &filters, out)?)
             }
             (Stage::Connecting, _) => {
-                let limits = opening::connack(version, qos, frame)?;
-                self.limit(limits);
+                let limits = handshake::connack(version, qos, frame)?;
+                self.note_keep_alive(limits);
                 if let Role::Publisher(position) = role {
                     self.publishers[position].connected(id, limits.receive_maximum);
                 }
                 Stage::Ready
             }
             (Stage::Subscribing(left), _) => {
-                opening::suback(version, qos, frame)?;
+                handshake::suback(version, qos, frame)?;
                 if left == 1 { Stage::Ready } else { Stage::Subscribing(left - 1) }
             }
             (Stage::Ready, _) => unreachable!("only called before the connection is ready"),
@@ -293,13 +302,13 @@ impl Traffic {
         Ok(())
     }
 
-    fn limit(&mut self, limits: Limits) {
+    fn note_keep_alive(&mut self, limits: Limits) {
         if limits.keep_alive > 0 && (self.keep_alive == 0 || limits.keep_alive < self.keep_alive) {
             self.keep_alive = limits.keep_alive;
         }
     }
 
-    /// An acknowledgement for a publisher.
+    /// Handles an acknowledgement to a publisher.
     #[inline]
     fn acknowledge(
         &mut self,
@@ -323,7 +332,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// A message for a subscriber.
+    /// Counts a message to a subscriber.
     #[inline]
     fn deliver(&mut self, position: usize, payload: &[u8], now_ns: u64) {
         let Some(stamp) = Stamp::read(payload).filter(|_| payload.len() == self.setup.payload_bytes) else {
@@ -354,7 +363,7 @@ impl Traffic {
         }
     }
 
-    /// What an arrival means; `None` if it should not have come here.
+    /// Classifies an arrival; `None` if this subscriber should not have received it.
     #[inline]
     fn track(&mut self, position: usize, stamp: Stamp) -> Option<Arrival> {
         let stream = stamp.stream as usize;
@@ -366,7 +375,7 @@ impl Traffic {
                 Some(self.trackers[subscriber.trackers_at + slot].record(stamp.sequence))
             }
             Routing::Shared => {
-                // Order is per receiver: the group's tracker only tells first arrivals from repeats.
+                // Order holds per member. The group's tracker only separates first arrivals from duplicates.
                 let next = &mut self.next_in_order[subscriber.trackers_at + stream];
                 let in_order = stamp.sequence >= *next;
                 *next = (*next).max(stamp.sequence + 1);
@@ -404,9 +413,9 @@ impl Handler for Traffic {
     ) -> Result<(), Fault> {
         let peer = self.peers[id];
         if peer.stage != Stage::Ready {
-            return self.open(id, out, frame);
+            return self.handshake(id, out, frame);
         }
-        let truncated = || Fault::new("a packet whose lengths disagree");
+        let truncated = || Fault::new("a packet with inconsistent lengths");
         let kind = PacketType::of(header.first).map_err(Fault::new)?;
         match (kind, peer.role) {
             (PacketType::Publish, Role::Subscriber(position)) => {
@@ -428,7 +437,7 @@ impl Handler for Traffic {
                 let ack = Acknowledged::parse(header, frame).ok_or_else(truncated)?;
                 self.acknowledge(position, kind, ack, out)
             }
-            _ => opening::unexpected(self.setup.version, header, frame),
+            _ => handshake::unexpected(self.setup.version, header, frame),
         }
     }
 
@@ -447,7 +456,7 @@ impl Handler for Traffic {
     }
 }
 
-/// Per stream, its position among the streams of its receiver.
+/// Per stream, its index among the streams of its receiver.
 pub(crate) fn slots(plan: &Plan) -> Arc<[u32]> {
     let mut next = vec![0; plan.subscribers as usize];
     let slot = |stream| match plan.routing {
@@ -469,7 +478,7 @@ mod tests {
 
     const MEASURED_NS: Range<u64> = 1_000..2_000;
 
-    /// Two subscribers of a fan-out from one publisher on one thread, ready to receive.
+    /// Two ready subscribers of one publisher, on one thread.
     fn receivers(scenario: Scenario, qos: QoS) -> Traffic {
         let topics = (scenario == Scenario::FanIn).then_some(2);
         let options =
@@ -489,11 +498,11 @@ mod tests {
             traffic.add_subscriber(number);
         }
         traffic.peers.iter_mut().for_each(|peer| peer.stage = Stage::Ready);
-        traffic.measure(MEASURED_NS);
+        traffic.set_measured(MEASURED_NS);
         traffic
     }
 
-    /// Hands a message to a subscriber at `now_ns`; what it answers.
+    /// Delivers a message to a subscriber at `now_ns` and returns its response.
     fn arrive(traffic: &mut Traffic, id: usize, stamp: Stamp, now_ns: u64) -> Vec<u8> {
         let qos = traffic.setup.qos;
         let packet_id = if qos == QoS::AtMostOnce { 0 } else { 9 };
@@ -513,21 +522,21 @@ mod tests {
     }
 
     #[test]
-    fn lost_repeated_and_overtaken_messages_are_found() {
+    fn counts_lost_duplicate_and_reordered_messages() {
         let mut traffic = receivers(Scenario::FanOut, QoS::AtMostOnce);
         for sequence in [0, 2, 1, 4, 4] {
             arrive(&mut traffic, 0, stamp(sequence), 1_900);
         }
         arrive(&mut traffic, 1, stamp(0), 1_900);
         let tally = &traffic.tally;
-        // Of five messages to two receivers, one never came to the first, and four never to the second.
+        // Five messages to two receivers: the first received four of them, the second one.
         assert_eq!((tally.delivered, traffic.expected(&[5])), (5, 10));
         assert_eq!((tally.duplicates, tally.out_of_order, tally.foreign), (1, 1, 0));
         assert_eq!(tally.latency.max(), 400);
     }
 
     #[test]
-    fn only_the_measured_part_counts() {
+    fn counts_only_the_measured_part() {
         let mut traffic = receivers(Scenario::FanOut, QoS::AtMostOnce);
         let due = |due_ns, sequence| Stamp { due_ns, ..stamp(sequence) };
         arrive(&mut traffic, 0, due(999, 0), 1_001);
@@ -535,12 +544,12 @@ mod tests {
         arrive(&mut traffic, 0, due(1_999, 2), 2_001);
         arrive(&mut traffic, 0, due(2_000, 3), 2_002);
         let tally = &traffic.tally;
-        assert_eq!((tally.delivered, tally.delivered_ever), (2, 4), "by when they were due");
-        assert_eq!(tally.arrivals, 2, "by when they came");
+        assert_eq!((tally.delivered, tally.delivered_ever), (2, 4), "by due time");
+        assert_eq!(tally.arrivals, 2, "by arrival time");
     }
 
     #[test]
-    fn strange_publishes_are_foreign() {
+    fn publishes_outside_the_plan_are_foreign() {
         let mut traffic = receivers(Scenario::FanOut, QoS::AtMostOnce);
         arrive(&mut traffic, 0, Stamp { stream: 1, ..stamp(0) }, 1_900);
         let long = wire::filler(traffic.setup.payload_bytes + 1);
@@ -554,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_subscription_is_one_receiver_with_order_per_member() {
+    fn shared_subscription_counts_once_with_order_per_member() {
         let mut traffic = receivers(Scenario::Shared, QoS::AtMostOnce);
         for (member, sequence) in [(0, 1), (1, 0), (1, 3), (0, 2), (0, 3), (1, 2)] {
             arrive(&mut traffic, member, stamp(sequence), 1_900);
@@ -569,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn receivers_acknowledge_at_once() {
+    fn receivers_acknowledge_immediately() {
         let mut traffic = receivers(Scenario::FanOut, QoS::AtLeastOnce);
         assert_eq!(arrive(&mut traffic, 0, stamp(0), 1_900), [PUBACK, 2, 0, 9]);
         let mut traffic = receivers(Scenario::FanOut, QoS::ExactlyOnce);

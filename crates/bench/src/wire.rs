@@ -1,32 +1,32 @@
-//! The hot path on the wire: payload stamps, publishes prepared once, and parsing without checks.
+//! Hot path of the wire format: payload stamps, pre-encoded publishes, and minimal parsing.
 //!
-//! Everything that is not sent or received per message goes through `mainstem_mqtt`'s codec instead.
+//! Per-message packets bypass the codec: publishes are encoded once and patched, and parsing checks only lengths.
+//! All other packets go through the codec of `mainstem_mqtt`. Tests compare both.
 
 use mainstem_mqtt::packet::{Publish, QoS, Version};
 use mainstem_mqtt::{EncodeError, Header, PublishTemplate};
 
-/// Bytes of a [`Stamp`] at the front of every payload.
+/// Size of the [`Stamp`] at the start of every payload.
 pub(crate) const STAMP_BYTES: usize = 16;
 
-/// First bytes of the packets that acknowledge (3.4 to 3.7).
+/// First bytes of acknowledgement packets (3.4 to 3.7).
 pub(crate) const PUBACK: u8 = 0x40;
 pub(crate) const PUBREC: u8 = 0x50;
 pub(crate) const PUBREL: u8 = 0x62;
 pub(crate) const PUBCOMP: u8 = 0x70;
 
-/// What a payload says about its message.
+/// Identity of a message, carried in its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// When it was due (open loop) or sent (closed loop), in nanoseconds on the run's clock.
+    /// Due time (open loop) or send time (closed loop), in nanoseconds on the run's clock.
     pub(crate) due_ns: u64,
-    /// The stream it belongs to.
     pub(crate) stream: u32,
-    /// Its number in that stream.
+    /// Sequence number within the stream, from 0.
     pub(crate) sequence: u32,
 }
 
 impl Stamp {
-    /// Reads the stamp at the front of a payload; `None` if the payload is too short.
+    /// Reads the stamp of a payload; `None` if the payload is too short.
     #[inline]
     pub(crate) fn read(payload: &[u8]) -> Option<Self> {
         let (due, rest) = payload.split_first_chunk::<8>()?;
@@ -39,7 +39,7 @@ impl Stamp {
         })
     }
 
-    /// Appends the stamp, as [`Stamp::read`] reads it.
+    /// Appends the encoded stamp.
     #[inline]
     pub(crate) fn append(&self, out: &mut Vec<u8>) {
         let mut bytes = [0; STAMP_BYTES];
@@ -50,7 +50,7 @@ impl Stamp {
     }
 }
 
-/// Publishes of one topic, QoS and payload size, encoded once.
+/// Pre-encoded PUBLISH of one topic, QoS and payload size.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     head: PublishTemplate,
@@ -59,7 +59,7 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Prepares publishes to `topic` with payloads of `payload_bytes`.
+    /// Encodes a PUBLISH to `topic` with payloads as long as `filler`.
     pub(crate) fn new(
         version: Version,
         topic: &str,
@@ -74,7 +74,7 @@ impl Prepared {
         Ok(Self { head, qos, retain })
     }
 
-    /// Appends one publish: `stamp`, then the rest of `filler`, which is as long as the payload.
+    /// Appends one PUBLISH whose payload is `stamp` followed by the rest of `filler`.
     #[inline]
     pub(crate) fn append(&self, out: &mut Vec<u8>, packet_id: u16, stamp: &Stamp, filler: &[u8]) {
         out.reserve(self.head.packet_len());
@@ -84,7 +84,7 @@ impl Prepared {
     }
 }
 
-/// A payload of `bytes` bytes whose first [`STAMP_BYTES`] are never sent. It does not compress to nothing.
+/// A pseudo-random payload, so that compression does not shrink it. Its first [`STAMP_BYTES`] are replaced by a stamp.
 pub(crate) fn filler(bytes: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_u32;
     (0..bytes)
@@ -95,7 +95,7 @@ pub(crate) fn filler(bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// What a receiver must know of a PUBLISH.
+/// Fields of a PUBLISH that a receiver needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received<'a> {
     pub(crate) qos: u8,
@@ -106,7 +106,7 @@ pub(crate) struct Received<'a> {
 }
 
 impl<'a> Received<'a> {
-    /// Finds the parts of a PUBLISH (3.3); `None` if its lengths run over its end.
+    /// Parses a PUBLISH (3.3); `None` if a length exceeds the packet.
     #[inline]
     pub(crate) fn parse(version: Version, header: &Header, frame: &'a [u8]) -> Option<Self> {
         let (topic_len, rest) = frame.get(header.len..)?.split_first_chunk::<2>()?;
@@ -124,11 +124,11 @@ impl<'a> Received<'a> {
     }
 }
 
-/// What an acknowledgement says (3.4 to 3.7).
+/// Fields of an acknowledgement (3.4 to 3.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Acknowledged {
     pub(crate) packet_id: u16,
-    /// The reason code's byte; 0 where none is on the wire.
+    /// Reason code; 0 if absent.
     pub(crate) reason: u8,
 }
 
@@ -141,7 +141,7 @@ impl Acknowledged {
     }
 }
 
-/// Appends an acknowledgement that reports success: without reason code and properties (3.4.2.1).
+/// Appends a successful acknowledgement, without reason code and properties (3.4.2.1).
 #[inline]
 pub(crate) fn append_ack(out: &mut Vec<u8>, first: u8, packet_id: u16) {
     let id = packet_id.to_be_bytes();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prepared_publish_is_what_the_codec_decodes() {
+    fn codec_decodes_a_prepared_publish() {
         for version in [Version::V4, Version::V5] {
             for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
                 let filler = filler(300);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fast_path_agrees_with_the_codec() {
+    fn fast_parsing_agrees_with_the_codec() {
         let long = "x".repeat(200);
         let properties = MessageProperties {
             content_type: Some(&long),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_beyond_the_end_are_found() {
+    fn rejects_lengths_beyond_the_end() {
         for frame in [&[0x30, 2, 0, 9][..], &[0x32, 3, 0, 0, 1], &[0x30, 3, 0, 0, 9], &[0x30, 1, 0]] {
             assert_eq!(Received::parse(Version::V5, &header(frame), frame), None, "{frame:?}");
         }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_go_both_ways() {
+    fn acknowledgements_round_trip() {
         let mut out = Vec::new();
         for first in [PUBACK, PUBREC, PUBREL, PUBCOMP] {
             out.clear();

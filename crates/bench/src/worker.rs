@@ -1,4 +1,7 @@
-//! One thread of the generator, from its first connection to its last delivery.
+//! One generator thread: opens its connections, runs the load, drains, disconnects.
+//!
+//! A thread owns its connections and publishers. Threads share only atomics: the phase, sent counts per publisher
+//! (so that receivers know how many deliveries to expect when draining), and progress counters.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -8,19 +11,19 @@ use mainstem_mqtt::packet::{Disconnect, Packet};
 use mio::Waker;
 
 use crate::error::BenchError;
+use crate::handshake::{Opener, SUBSCRIBER};
 use crate::net::{Clock, Fault, Net};
-use crate::opening::{Opener, SUBSCRIBER};
 use crate::options::{Load, Options};
 use crate::schedule::{Cursor, Schedule};
 use crate::tally::Tally;
 use crate::traffic::{Role, Traffic};
 
-/// Connections being opened at once, within the accept queue of every broker.
+/// Maximum connections being opened at once, within the accept queue of common brokers.
 const OPENING_MAX: usize = 64;
-/// A connection that takes longer than this to open will not.
+/// Timeout of connection setup without progress.
 const OPENING_NS_MAX: u64 = 15_000_000_000;
-/// How often upkeep runs: lost messages, pings, counters.
-const UPKEEP_NS: u64 = 1_000_000_000;
+/// Interval of periodic maintenance: write-offs of lost messages, pings.
+const MAINTENANCE_NS: u64 = 1_000_000_000;
 
 /// Phases of a run, in order; see [`Shared::phase`].
 pub(crate) const PHASE_IDLE: u32 = 0;
@@ -28,18 +31,18 @@ pub(crate) const PHASE_OPEN: u32 = 1;
 pub(crate) const PHASE_LOAD: u32 = 2;
 pub(crate) const PHASE_OVER: u32 = 3;
 
-/// What the threads of a run tell each other.
+/// State shared by the threads of a run.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// How far the run may go; only the coordinator raises it.
+    /// Current phase; only the coordinator advances it.
     phase: AtomicU32,
-    /// When the load starts, on the run's clock. Set before [`PHASE_LOAD`].
+    /// Start of the load on the run's clock. Set before [`PHASE_LOAD`].
     start_ns: AtomicU64,
-    /// Messages each publisher sent over the whole run. Set before the thread counts in `stopped`.
+    /// Messages sent per publisher over the whole run. Set before the thread increments `stopped`.
     sent: Box<[AtomicU64]>,
-    /// Threads whose publishers have stopped.
+    /// Number of threads whose publishers have stopped.
     stopped: AtomicUsize,
-    /// Per thread: messages sent and delivered so far.
+    /// Messages sent and delivered so far, per thread.
     counters: Box<[(AtomicU64, AtomicU64)]>,
     wakers: Box<[Arc<Waker>]>,
 }
@@ -56,18 +59,18 @@ impl Shared {
         }
     }
 
-    /// Lets every thread go on to `phase`.
-    pub(crate) fn enter(&self, phase: u32) {
+    /// Advances every thread to `phase`.
+    pub(crate) fn advance_to(&self, phase: u32) {
         self.phase.store(phase, Ordering::Release);
         for thread in 0..self.wakers.len() {
             self.wake(thread);
         }
     }
 
-    /// Lets every thread start its load at `start_ns`.
+    /// Starts the load on every thread at `start_ns`.
     pub(crate) fn start_load(&self, start_ns: u64) {
         self.start_ns.store(start_ns, Ordering::Relaxed);
-        self.enter(PHASE_LOAD);
+        self.advance_to(PHASE_LOAD);
     }
 
     /// Messages sent and delivered so far, over all threads.
@@ -82,23 +85,23 @@ impl Shared {
     }
 
     fn wake(&self, thread: usize) {
-        // A thread that cannot be woken looks by itself within a tenth of a second.
+        // If the wakeup fails, the thread polls again within 100 ms anyway.
         self.wakers[thread].wake().ok();
     }
 }
 
-/// What a thread reports while it runs.
+/// Progress event of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Its idle connections are open.
+    /// The idle connections are open.
     Idle,
-    /// Its publishers and subscribers are ready.
+    /// Publishers and subscribers are ready.
     Open,
-    /// Its load is over, and so is the wait for stragglers.
+    /// The load and the drain are over.
     Drained,
 }
 
-/// The connections a thread opens: kind, and number within the kind.
+/// The connections of a thread: numbers per kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Share {
     pub(crate) idle: Vec<u32>,
@@ -116,27 +119,26 @@ pub(crate) struct Worker<'a> {
     pub(crate) traffic: Traffic,
     pub(crate) opener: Opener<'a>,
     pub(crate) share: Share,
-    /// The rest of every payload behind its stamp.
+    /// Payload bytes after the stamp.
     pub(crate) filler: &'a [u8],
-    /// To the coordinator.
-    pub(crate) tell: mpsc::Sender<Result<Event, BenchError>>,
+    pub(crate) events: mpsc::Sender<Result<Event, BenchError>>,
     pub(crate) due: Due,
 }
 
-/// When upkeep and pings are due.
+/// Due times of maintenance and pings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Due {
-    upkeep_ns: u64,
+    maintenance_ns: u64,
     ping_ns: u64,
 }
 
 impl Worker<'_> {
-    /// Runs to the end. What was counted, or `None` if it gave up and said why.
+    /// Runs all phases. Returns the counters, or `None` after an error, which goes to the coordinator.
     pub(crate) fn run(mut self) -> Option<Tally> {
         match self.phases() {
             Ok(()) => Some(self.traffic.tally),
             Err(error) => {
-                self.tell(Err(error));
+                self.report(Err(error));
                 None
             }
         }
@@ -145,29 +147,29 @@ impl Worker<'_> {
     fn phases(&mut self) -> Result<(), BenchError> {
         let share = std::mem::take(&mut self.share);
         self.open('i', &share.idle, |traffic, _| traffic.add_peer(Role::Idle))?;
-        self.tell(Ok(Event::Idle));
+        self.report(Ok(Event::Idle));
         if self.wait_for(PHASE_OPEN)? {
             self.open(SUBSCRIBER, &share.subscribers, |traffic, (number, _)| traffic.add_subscriber(number))?;
             self.open('p', &share.publishers, |traffic, (_, position)| {
                 traffic.add_peer(Role::Publisher(position));
             })?;
-            self.tell(Ok(Event::Open));
+            self.report(Ok(Event::Open));
         }
         if self.wait_for(PHASE_LOAD)? {
             self.load()?;
-            self.tell(Ok(Event::Drained));
+            self.report(Ok(Event::Drained));
         }
         self.wait_for(PHASE_OVER)?;
-        self.leave();
+        self.disconnect_all();
         Ok(())
     }
 
-    fn tell(&self, event: Result<Event, BenchError>) {
-        // The coordinator listens until every thread has ended.
-        self.tell.send(event).expect("the coordinator listens");
+    fn report(&self, event: Result<Event, BenchError>) {
+        // The coordinator holds the receiver until every thread has ended.
+        self.events.send(event).expect("the coordinator holds the receiver");
     }
 
-    /// Serves the connections until `phase` is entered. False if the run is over instead.
+    /// Serves the connections until `phase`. Returns false if the run ended instead.
     fn wait_for(&mut self, phase: u32) -> Result<bool, BenchError> {
         loop {
             match self.shared.phase() {
@@ -178,8 +180,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Opens connections, tells the traffic of each (number, and position in `numbers`), and waits until all
-    /// are ready.
+    /// Opens connections, calls `add` for each (number, and index in `numbers`), and waits until all are ready.
     fn open(
         &mut self,
         kind: char,
@@ -192,7 +193,7 @@ impl Worker<'_> {
             .options
             .connect_rate
             .map(|rate| Schedule::new(self.clock.now_ns(), rate / self.options.threads as f64, 1));
-        let mut moved_ns = self.clock.now_ns();
+        let mut progress_ns = self.clock.now_ns();
         let mut ready_before = self.traffic.ready();
         let mut started = 0;
         while self.traffic.ready() < before + numbers.len() {
@@ -213,17 +214,17 @@ impl Worker<'_> {
             self.turn(next_ns)?;
             self.check_opening()?;
             if self.traffic.ready() != ready_before {
-                (ready_before, moved_ns) = (self.traffic.ready(), now_ns);
+                (ready_before, progress_ns) = (self.traffic.ready(), now_ns);
             }
-            if next_ns.is_none() && now_ns > moved_ns + OPENING_NS_MAX {
-                let silent = Fault::new("no answer");
-                return Err(BenchError::Open(self.opener.cannot_connect(&silent)));
+            if next_ns.is_none() && now_ns > progress_ns + OPENING_NS_MAX {
+                let timeout = Fault::new("no response");
+                return Err(BenchError::Open(self.opener.cannot_connect(&timeout)));
             }
         }
         Ok(())
     }
 
-    /// Nothing may break before the load starts, and the coordinator may have given up.
+    /// Fails if a connection broke during setup, or if the coordinator ended the run.
     fn check_opening(&self) -> Result<(), BenchError> {
         if let Some(fault) = &self.traffic.tally.first_fault {
             return Err(BenchError::Open(self.opener.cannot_connect(fault)));
@@ -234,22 +235,22 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// One turn of the loop: write what has collected, wait, read.
+    /// One turn of the loop: flush output, wait, read.
     fn turn(&mut self, until_ns: Option<u64>) -> Result<(), BenchError> {
         self.net.flush(&mut self.traffic);
         if self.net.turn(until_ns, &mut self.traffic)? {
             self.traffic.queue_all();
         }
         let now_ns = self.clock.now_ns();
-        if now_ns >= self.due.upkeep_ns {
-            self.due.upkeep_ns = now_ns + UPKEEP_NS;
-            self.upkeep(now_ns);
+        if now_ns >= self.due.maintenance_ns {
+            self.due.maintenance_ns = now_ns + MAINTENANCE_NS;
+            self.run_maintenance(now_ns);
         }
         Ok(())
     }
 
-    fn upkeep(&mut self, now_ns: u64) {
-        self.traffic.unstick();
+    fn run_maintenance(&mut self, now_ns: u64) {
+        self.traffic.write_off_stalled();
         if self.traffic.keep_alive() > 0 && now_ns >= self.due.ping_ns {
             self.due.ping_ns = now_ns + u64::from(self.traffic.keep_alive()) * 1_000_000_000 / 2;
             self.send_to_all(&Packet::PingReq);
@@ -266,12 +267,12 @@ impl Worker<'_> {
         }
     }
 
-    /// The load: warm-up, measured part, drain.
+    /// Runs warm-up, measured part and drain.
     fn load(&mut self) -> Result<(), BenchError> {
         let start_ns = self.shared.start_ns.load(Ordering::Relaxed);
         let measured_ns = start_ns + nanos(self.options.warmup);
         let end_ns = measured_ns + nanos(self.options.duration);
-        self.traffic.measure(measured_ns..end_ns);
+        self.traffic.set_measured(measured_ns..end_ns);
         let publishers = self.shared.sent.len() as u32;
         let schedule = match self.options.load {
             Load::Rate(rate) => Some(Schedule::new(start_ns, rate, publishers)),
@@ -286,28 +287,28 @@ impl Worker<'_> {
             }
             let mut next_ns = Some(end_ns);
             if let Some(schedule) = &schedule {
-                let due_ns = self.traffic.owe_due(schedule, &mut cursor, now_ns, end_ns);
+                let due_ns = self.traffic.release_due(schedule, &mut cursor, now_ns, end_ns);
                 next_ns = due_ns.map(|due_ns| due_ns.max(now_ns + nanos(self.options.tick))).or(next_ns);
             } else if now_ns < start_ns {
                 next_ns = Some(start_ns);
             } else if !begun {
                 begun = true;
-                self.traffic.owe_all();
+                self.traffic.start_unlimited();
             }
-            self.traffic.pump(&mut self.net, schedule.as_ref(), self.filler, now_ns);
+            self.traffic.send_queued(&mut self.net, schedule.as_ref(), self.filler, now_ns);
             self.share_progress();
             let until_ns = if self.traffic.is_busy() { Some(0) } else { next_ns };
             self.turn(until_ns)?;
         }
         if let Some(schedule) = &schedule {
-            // What became due during the last turn still goes out.
-            self.traffic.owe_due(schedule, &mut cursor, end_ns, end_ns);
-            self.traffic.pump(&mut self.net, Some(schedule), self.filler, self.clock.now_ns());
+            // Messages that became due during the last turn are still sent.
+            self.traffic.release_due(schedule, &mut cursor, end_ns, end_ns);
+            self.traffic.send_queued(&mut self.net, Some(schedule), self.filler, self.clock.now_ns());
         }
         self.drain(end_ns + nanos(self.options.drain))
     }
 
-    /// Waits for what is still under way, until `deadline_ns`.
+    /// Waits for outstanding deliveries and acknowledgements, until `deadline_ns`.
     fn drain(&mut self, deadline_ns: u64) -> Result<(), BenchError> {
         for (number, sent) in self.traffic.stop() {
             self.shared.sent[number as usize].store(sent, Ordering::Relaxed);
@@ -337,17 +338,17 @@ impl Worker<'_> {
         self.traffic.wake_others(|thread| shared.wake(thread));
     }
 
-    /// Says goodbye on every connection.
-    fn leave(&mut self) {
+    /// Sends DISCONNECT on every connection.
+    fn disconnect_all(&mut self) {
         self.send_to_all(&Packet::Disconnect(Disconnect::default()));
-        self.net.flush(&mut Farewell);
+        self.net.flush(&mut IgnoreEvents);
     }
 }
 
-/// Nobody listens any more: the broker closes each connection in answer to DISCONNECT.
-struct Farewell;
+/// Ignores all events: after DISCONNECT the broker closes each connection.
+struct IgnoreEvents;
 
-impl crate::net::Handler for Farewell {
+impl crate::net::Handler for IgnoreEvents {
     fn packet(
         &mut self,
         _id: usize,
@@ -364,7 +365,7 @@ impl crate::net::Handler for Farewell {
     fn broken(&mut self, _id: usize, _fault: Fault) {}
 }
 
-/// A duration in nanoseconds, as the clock counts.
+/// A duration in nanoseconds.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     duration.as_nanos() as u64
 }

@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p mainstem-bus --example backpressure`
 //!
-//! A mailbox is a `Stream` and knows of no runtime; this example uses tokio's. The publisher is a thread, since
-//! waiting for room blocks: async code that publishes to such a subscription does so from `spawn_blocking`.
+//! A mailbox is a `Stream` that works with any runtime; this example uses tokio. With `Overflow::Block`, `publish`
+//! blocks its thread, so the publisher runs on a thread of its own. Async code would publish from `spawn_blocking`.
 
 use std::error::Error;
 use std::pin::pin;
@@ -24,19 +24,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
         for number in 0..READINGS {
             bus.publish("sensor/1", number).expect("the bus is open");
         }
-        // With its last handle the bus is closed, and the stream ends.
+        // Dropping the last handle closes the bus, which ends the stream.
     });
 
-    let (mut received, mut most_waiting) = (0, 0);
+    let (mut received, mut max_lag) = (0, 0);
     while let Some(message) = readings.next().await {
         assert_eq!(*message.payload(), received);
         received += 1;
-        most_waiting = most_waiting.max(readings.stats().lag);
-        // Some slow work.
+        max_lag = max_lag.max(readings.stats().lag);
+        // Simulates slow work.
         tokio::time::sleep(Duration::from_micros(100)).await;
     }
     publisher.join().expect("the publisher does not panic");
-    println!("{received} of {READINGS} received, never more than {most_waiting} waiting");
+    println!("received {received} of {READINGS} readings, at most {max_lag} were queued");
     assert_eq!((received, readings.stats().dropped), (READINGS, 0));
     Ok(())
 }

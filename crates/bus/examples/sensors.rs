@@ -7,7 +7,6 @@ use std::thread;
 
 use mainstem_bus::{Bus, Overflow};
 
-/// What a sensor says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Reading {
     Celsius(f64),
@@ -17,20 +16,20 @@ enum Reading {
 fn main() -> Result<(), Box<dyn Error>> {
     let bus = Bus::new();
 
-    // At once, in the thread of the sensor. An error is reported and counted, and harms nobody.
+    // Runs on the thread of the publisher. An error is reported and counted, and does not affect other subscribers.
     let _limits = bus.subscribe("plant/+/temp").callback(|event| match event.payload() {
         Reading::Celsius(celsius) if *celsius > 90.0 => Err(format!("{} is at {celsius} °C", event.topic())),
         _ => Ok(()),
     })?;
-    // Later, in a thread of its own. The publisher waits if it falls a hundred behind.
+    // Read on a thread of its own. The publisher blocks when 100 messages are queued.
     let archive = bus.subscribe("plant/#").capacity(100).overflow(Overflow::Block).mailbox()?;
-    // In batches. Who reads the mean of the last readings has no use for all of them.
+    // Read in batches. Only the last 16 readings are needed, so older ones may be dropped.
     let mut mean = bus.subscribe("plant/+/temp").capacity(16).cursor()?;
 
-    let archivist = thread::spawn(move || archive.iter().count());
-    for press in 0..100 {
-        bus.publish(&format!("plant/{press}/temp"), Reading::Celsius(f64::from(press)))?;
-        bus.publish(&format!("plant/{press}/pressure"), Reading::Bar(2.5))?;
+    let archiver = thread::spawn(move || archive.iter().count());
+    for line in 0..100 {
+        bus.publish(&format!("plant/{line}/temp"), Reading::Celsius(f64::from(line)))?;
+        bus.publish(&format!("plant/{line}/pressure"), Reading::Bar(2.5))?;
     }
     let (mut sum, mut count) = (0.0, 0);
     while let Some(batch) = Some(mean.try_batch(8)?).filter(|batch| !batch.is_empty()) {
@@ -46,6 +45,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("the last {count} readings have a mean of {} °C", sum / f64::from(count));
 
     bus.close();
-    println!("{} archived", archivist.join().expect("the archivist does not panic"));
+    println!("{} archived", archiver.join().expect("the archiver does not panic"));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A group of workers that shares jobs: each job goes to the least busy one, and none is lost when a worker leaves.
+//! A group of workers that share jobs. Each job goes to the least loaded worker, and none is lost when a worker leaves.
 //!
 //! `cargo run -p mainstem-bus --example workers`
 
@@ -13,9 +13,10 @@ const JOBS: u32 = 1_000;
 fn main() -> Result<(), Box<dyn Error>> {
     let bus = Bus::new();
     let done = AtomicU32::new(0);
-    // Whoever has jobs to give away waits if all workers have ten to do.
-    let hire = || bus.subscribe("$share/workers/jobs/#").capacity(10).overflow(Overflow::Block).mailbox();
-    let (first, second, quitter) = (hire()?, hire()?, hire()?);
+    // The publisher blocks while every worker has ten jobs queued.
+    let subscribe =
+        || bus.subscribe("$share/workers/jobs/#").capacity(10).overflow(Overflow::Block).mailbox();
+    let (first, second, leaver) = (subscribe()?, subscribe()?, subscribe()?);
 
     thread::scope(|scope| {
         for (name, worker) in [("first", first), ("second", second)] {
@@ -29,16 +30,16 @@ fn main() -> Result<(), Box<dyn Error>> {
                 println!("the {name} worker did {own} jobs");
             });
         }
-        // Does one job, then leaves the others what it had been given.
-        let quitter = scope.spawn(|| {
-            done.fetch_add(u32::from(quitter.recv().is_ok()), Ordering::Relaxed);
-            drop(quitter);
+        // Does one job, then leaves; its queued jobs go to the other workers.
+        let leaver = scope.spawn(|| {
+            done.fetch_add(u32::from(leaver.recv().is_ok()), Ordering::Relaxed);
+            drop(leaver);
         });
         for job in 0..JOBS {
-            let told = bus.publish(&format!("jobs/{}", job % 7), job).expect("the bus is open");
-            assert_eq!(told.delivered, 1);
+            let result = bus.publish(&format!("jobs/{}", job % 7), job).expect("the bus is open");
+            assert_eq!(result.delivered, 1);
         }
-        quitter.join().expect("the quitter does not panic");
+        leaver.join().expect("the leaving worker does not panic");
         bus.close();
     });
     println!("{} of {JOBS} jobs are done", done.load(Ordering::Relaxed));

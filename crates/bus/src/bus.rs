@@ -1,30 +1,35 @@
-//! The bus itself: what is made once and handed around.
+//! The public handle of a bus, and the builders that create buses, messages and subscriptions.
+//!
+//! These types only collect arguments; all work happens in [`Core`]. A [`Bus`] is a counted reference to a [`Handle`],
+//! which closes the bus when the last clone is dropped. Subscriptions refer to the core alone, so an open subscription
+//! does not keep the bus open.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::callback::{Callback, Fault, OnFault, Outcome, print};
+use crate::callback::{Callback, Fault, OnFault, Outcome, print_fault};
 use crate::core::{Core, Settings};
 use crate::cursor::Cursor;
 use crate::error::{PublishError, SubscribeError};
 use crate::event::{Event, Message, Metadata, View};
 use crate::mailbox::Mailbox;
 use crate::options::{Options, Overflow};
+use crate::registration::Registration;
 use crate::stats::{BusStats, Delivered, SubscriptionStats};
-use crate::sync::Patience;
-use crate::ticket::Ticket;
+use crate::sync::Deadline;
 
-/// Topics, and those who subscribe to them: carries values of one type between the parts of a program.
+/// A publish/subscribe bus that carries values of type `T` between the parts of a program.
 ///
-/// Cheap to clone, and all clones are the same bus. It is closed with the last of them, or by [`close`](Self::close).
-/// A callback that has captured its own bus keeps it open until it is unsubscribed.
+/// A `Bus` is a handle: cloning it is cheap and all clones refer to the same bus. The bus closes when the last clone is
+/// dropped or when [`close`](Self::close) is called. A callback that captures a clone of its own bus keeps the bus open
+/// until it is unsubscribed.
 pub struct Bus<T: Send + Sync + 'static> {
     handle: Arc<Handle<T>>,
 }
 
-/// Closes the bus when the last one who can publish is gone; subscriptions hold the core alone.
+/// Closes the bus on drop, which happens with the last clone of [`Bus`].
 struct Handle<T: Send + Sync + 'static> {
     core: Arc<Core<T>>,
 }
@@ -48,33 +53,38 @@ impl<T: Send + Sync + 'static> Default for Bus<T> {
 }
 
 impl<T: Send + Sync + 'static> Bus<T> {
-    /// A bus with the defaults of [`Builder`].
+    /// Creates a bus with the default limits of [`Builder`].
     pub fn new() -> Self {
         Builder::new().build()
     }
 
-    /// A bus with other limits than the default ones.
+    /// Returns a builder, to create a bus with other limits.
     pub fn builder() -> Builder<T> {
         Builder::new()
     }
 
-    /// Publishes a value: runs the callbacks that match the topic, in this thread, and puts the value into the
-    /// mailboxes and rings that do.
+    /// Publishes a value to all subscriptions whose filter matches `topic`.
     ///
-    /// Waits for nobody, except where a subscription with [`Overflow::Block`] is full; and for the callbacks to return,
-    /// as they run here. A subscriber gets what one thread publishes in its order. Copies nothing; allocates at most
-    /// once (for mailboxes, cursors and groups, which share the value), apart from what is new: a topic, a subscription.
+    /// Runs matching callbacks on this thread and returns after they have returned. Puts the value into matching
+    /// mailboxes and rings. Blocks only while a matching subscription with [`Overflow::Block`] is full. Each subscriber
+    /// receives the messages of one thread in the order they were published.
+    ///
+    /// The payload is not copied. All mailboxes, cursors and groups share one allocation; a publish that reaches only
+    /// callbacks allocates nothing. The first publish to a topic, and the first one after a subscription changed,
+    /// allocates a cache entry in addition.
     ///
     /// # Errors
-    /// The topic is none, the bus is closed, or callbacks are nested too deeply.
+    /// [`PublishError::Topic`] if `topic` is not a valid topic name, [`PublishError::Closed`] if the bus is closed, and
+    /// [`PublishError::Nested`] if callbacks publish from callbacks more than [`MAX_NESTED`](crate::MAX_NESTED) deep.
     #[inline]
     pub fn publish(&self, topic: &str, payload: T) -> Result<Delivered, PublishError> {
         self.handle.core.publish(topic, payload, None)
     }
 
-    /// Publishes values to one topic, in their order, at less than the cost of publishing them one by one.
+    /// Publishes several values to one topic, in order, at a lower cost than one [`publish`](Self::publish) each.
     ///
-    /// Either all are published or none. Mailboxes and rings get them in one piece, unless they have to wait for room.
+    /// On error nothing is published. Mailboxes and rings receive the batch without messages of other publishers in
+    /// between, unless the publisher has to wait for room.
     ///
     /// # Errors
     /// As for [`publish`](Self::publish).
@@ -86,48 +96,55 @@ impl<T: Send + Sync + 'static> Bus<T> {
         self.handle.core.publish_batch(topic, payloads)
     }
 
-    /// A message to be published with more than a topic and a payload.
+    /// Starts a message with optional headers, a timestamp or the retain flag. It is sent by [`Draft::publish`].
     pub fn message<'a>(&'a self, topic: &'a str, payload: T) -> Draft<'a, T> {
         Draft { bus: self, topic, payload, metadata: None, is_retained: false }
     }
 
-    /// A subscription to be made: to a topic filter as in MQTT 5, or to `$share/<group>/<filter>`.
+    /// Starts a subscription to an MQTT 5 topic filter or to `$share/<group>/<filter>`.
+    ///
+    /// Finish it with [`Subscribe::callback`], [`Subscribe::mailbox`] or [`Subscribe::cursor`], which also validate the
+    /// filter.
     pub fn subscribe<'a>(&'a self, filter: &'a str) -> Subscribe<'a, T> {
         Subscribe { bus: self, filter, options: Options::default() }
     }
 
-    /// The retained message of a topic.
+    /// Returns the retained message of `topic`, if any. Wildcards are not expanded.
     pub fn retained(&self, topic: &str) -> Option<Message<T>> {
         let view = View { metadata: true, is_replay: true };
         self.handle.core.retained(topic).map(|shared| Message::new(shared, view))
     }
 
-    /// Forgets the retained message of a topic, and says whether there was one.
+    /// Removes the retained message of `topic`. Returns whether there was one.
     pub fn clear_retained(&self, topic: &str) -> bool {
         self.handle.core.clear_retained(topic)
     }
 
-    /// Ends the bus: from now on nothing is published, mailboxes and cursors get what waits for them and then the end.
+    /// Closes the bus. Later publish and subscribe calls fail; mailboxes and cursors return what they have queued, and
+    /// then [`RecvError::Closed`](crate::RecvError::Closed).
     ///
-    /// Returns at once. What is being published meanwhile reaches those that have not seen the end.
+    /// Returns without waiting. A publish that runs concurrently still reaches readers that have not yet received
+    /// `Closed`.
     pub fn close(&self) {
         self.handle.core.close();
     }
 
-    /// Ends the bus, and waits for as long as `timeout` until every mailbox and every cursor has seen the end or is
-    /// gone. Says whether that is so.
+    /// Closes the bus and waits up to `timeout` until every mailbox and every cursor has received
+    /// [`RecvError::Closed`](crate::RecvError::Closed) or has been dropped. Returns `false` on timeout.
     pub fn close_and_wait(&self, timeout: Duration) -> bool {
         self.close();
-        self.handle.core.wait_for_ends(Patience::lasting(timeout))
+        self.handle.core.wait_for_readers(Deadline::after(timeout))
     }
 
-    /// Whether the bus is closed.
+    /// Returns whether the bus is closed.
     pub fn is_closed(&self) -> bool {
         self.handle.core.is_closed()
     }
 
-    /// All numbers there are. Looks at each subscription, and holds up those who subscribe meanwhile, not those who
-    /// publish.
+    /// Returns the statistics of the bus and of each subscription.
+    ///
+    /// The cost grows with the number of subscriptions. Concurrent subscribe and unsubscribe calls wait meanwhile;
+    /// publishers find their topics in the caches as usual.
     pub fn stats(&self) -> BusStats {
         self.handle.core.stats()
     }
@@ -139,10 +156,10 @@ impl<T: Send + Sync + 'static> fmt::Debug for Bus<T> {
     }
 }
 
-/// The limits of a bus that is to be made.
-#[must_use = "there is no bus yet"]
+/// Configures the limits of a new [`Bus`].
+#[must_use = "call `build` to create the bus"]
 pub struct Builder<T> {
-    carries: PhantomData<fn() -> T>,
+    payload: PhantomData<fn() -> T>,
     retained_max: usize,
     cached_topics: usize,
     on_fault: Box<OnFault>,
@@ -150,31 +167,39 @@ pub struct Builder<T> {
 
 impl<T: Send + Sync + 'static> Builder<T> {
     fn new() -> Self {
-        Self { carries: PhantomData, retained_max: 65_536, cached_topics: 16_384, on_fault: Box::new(print) }
+        Self {
+            payload: PhantomData,
+            retained_max: 65_536,
+            cached_topics: 16_384,
+            on_fault: Box::new(print_fault),
+        }
     }
 
-    /// The most topics that have a retained message; 65,536 by default.
+    /// Maximum number of topics with a retained message; 65,536 by default. Beyond it, retaining on a further topic
+    /// fails with [`PublishError::RetainedFull`].
     pub fn retained_max(self, topics: usize) -> Self {
         Self { retained_max: topics, ..self }
     }
 
-    /// The topics for which each publishing thread remembers who subscribes; 16,384 by default. Beyond that they are
-    /// matched again: correct and slower. A topic takes some 200 bytes; those of more than 256 bytes are never
-    /// remembered.
+    /// Maximum number of topics in each match cache; 16,384 by default. There are about two caches per CPU core, at
+    /// least 4 and at most 64.
+    ///
+    /// A topic that is not cached is matched again on each publish: correct, but slower. A cached topic takes about 200
+    /// bytes. Topics longer than 256 bytes are not cached.
     pub fn cached_topics(self, topics: u32) -> Self {
         Self { cached_topics: topics as usize, ..self }
     }
 
-    /// What is done when a callback fails, in the thread that ran it; by default a line goes to the standard error. It
-    /// is counted in any case.
+    /// Sets the function that is called when a callback fails, on the thread that ran the callback. The default writes
+    /// one line to standard error. Failures are counted in either case.
     pub fn on_fault(self, report: impl Fn(&Fault<'_>) + Send + Sync + 'static) -> Self {
         Self { on_fault: Box::new(report), ..self }
     }
 
-    /// Makes the bus.
+    /// Creates the bus.
     pub fn build(self) -> Bus<T> {
         let Self { retained_max, cached_topics, on_fault, .. } = self;
-        let settings = Settings { shards: shards(), cached_topics, retained_max, on_fault };
+        let settings = Settings { shards: cache_shards(), cached_topics, retained_max, on_fault };
         Bus { handle: Arc::new(Handle { core: Arc::new(Core::new(settings)) }) }
     }
 }
@@ -188,8 +213,8 @@ impl<T> fmt::Debug for Builder<T> {
     }
 }
 
-/// Enough match caches that the threads which can run at once rarely meet in one.
-fn shards() -> usize {
+/// Number of match caches: enough that threads running in parallel rarely contend for one.
+fn cache_shards() -> usize {
     if cfg!(mainstem_shuttle) {
         return 2;
     }
@@ -197,8 +222,8 @@ fn shards() -> usize {
     (2 * cores).clamp(4, 64)
 }
 
-/// A message that is being put together, see [`Bus::message`].
-#[must_use = "it is not published yet"]
+/// A message under construction, started by [`Bus::message`] and sent by [`publish`](Self::publish).
+#[must_use = "call `publish` to send the message"]
 pub struct Draft<'a, T: Send + Sync + 'static> {
     bus: &'a Bus<T>,
     topic: &'a str,
@@ -208,28 +233,30 @@ pub struct Draft<'a, T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> Draft<'_, T> {
-    /// Adds a header, for subscribers that asked for metadata.
+    /// Appends a header. Only subscriptions with [`metadata`](Subscribe::metadata) see it. Keys may repeat.
     pub fn header(mut self, key: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
         self.metadata.get_or_insert_default().headers.push((key.into(), value.into()));
         self
     }
 
-    /// Says what time the message is of. Without it subscribers that asked for metadata get the time of publishing.
+    /// Sets the timestamp. Without it, subscriptions with [`metadata`](Subscribe::metadata) see the publish time.
     pub fn timestamp(mut self, time: SystemTime) -> Self {
         self.metadata.get_or_insert_default().timestamp = Some(time);
         self
     }
 
-    /// Keeps the message as the last one of its topic, for those who will subscribe with replay.
+    /// Stores the message as the retained message of its topic, replacing the previous one. Later subscriptions with
+    /// [`replay`](Subscribe::replay) receive it.
     pub const fn retain(mut self) -> Self {
         self.is_retained = true;
         self
     }
 
-    /// Publishes it, see [`Bus::publish`].
+    /// Publishes the message. Delivery and blocking are those of [`Bus::publish`].
     ///
     /// # Errors
-    /// As there, and where no more topics can have a retained message.
+    /// As for [`Bus::publish`], and [`PublishError::RetainedFull`] if the message is to be retained and the limit of
+    /// [`Builder::retained_max`] is reached.
     pub fn publish(self) -> Result<Delivered, PublishError> {
         let Self { bus, topic, payload, metadata, is_retained } = self;
         let core = &bus.handle.core;
@@ -250,8 +277,8 @@ impl<T: Send + Sync + 'static> fmt::Debug for Draft<'_, T> {
     }
 }
 
-/// A subscription that is being put together, see [`Bus::subscribe`].
-#[must_use = "nothing is subscribed yet"]
+/// A subscription under construction, started by [`Bus::subscribe`].
+#[must_use = "call `callback`, `mailbox` or `cursor` to subscribe"]
 pub struct Subscribe<'a, T: Send + Sync + 'static> {
     bus: &'a Bus<T>,
     filter: &'a str,
@@ -259,65 +286,70 @@ pub struct Subscribe<'a, T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> Subscribe<'_, T> {
-    /// The most messages that wait for it, 1,024 by default. Callbacks keep none waiting, other than while retained
-    /// messages are replayed.
+    /// Sets the maximum number of queued messages: 1,024 by default, at least 1 and at most
+    /// [`MAX_CAPACITY`](crate::MAX_CAPACITY).
+    ///
+    /// Callbacks queue messages only while retained messages are replayed to them.
     pub const fn capacity(mut self, messages: usize) -> Self {
         self.options.capacity = messages;
         self
     }
 
-    /// What happens beyond that; [`Overflow::DropOldest`] by default.
+    /// Sets the policy for messages beyond the capacity; [`Overflow::DropOldest`] by default.
     pub const fn overflow(mut self, overflow: Overflow) -> Self {
         self.options.overflow = overflow;
         self
     }
 
-    /// Asks for headers and timestamps, which are hidden otherwise.
+    /// Makes headers and timestamps visible to this subscription.
     pub const fn metadata(mut self) -> Self {
         self.options.metadata = true;
         self
     }
 
-    /// Asks for the retained messages that match, before all others. As in MQTT, groups get none.
+    /// Delivers the matching retained messages first. Has no effect in a group: as in MQTT, groups get none.
     pub const fn replay(mut self) -> Self {
         self.options.replay = true;
         self
     }
 
-    /// Has `callback` run by whoever publishes, at once and on its thread; several threads may run it at a time.
+    /// Subscribes a callback, which each publisher runs synchronously on its own thread. Several threads may run it at
+    /// the same time.
     ///
-    /// If it fails, by returning an error or by panicking, that is counted and reported
-    /// ([`Builder::on_fault`]), and everybody else gets the message all the same. With [`replay`](Self::replay) it has
-    /// been run with the retained messages when this returns; what others publish meanwhile is run behind them, by this
-    /// thread.
+    /// A callback fails by returning an error or by panicking. The failure is counted and reported to
+    /// [`Builder::on_fault`]; other subscribers still get the message.
+    ///
+    /// With [`replay`](Self::replay), this call runs the callback with the retained messages before it returns.
+    /// Messages published meanwhile are parked, up to the capacity, and this call runs the callback with them
+    /// afterwards.
     ///
     /// # Errors
-    /// The filter is none, the capacity is out of bounds, or the bus is closed.
+    /// The filter is invalid, the capacity is out of range, or the bus is closed.
     pub fn callback<R: Outcome>(
         self,
         callback: impl Fn(&Event<'_, T>) -> R + Send + Sync + 'static,
     ) -> Result<Subscription<T>, SubscribeError> {
         let Self { bus, filter, options } = self;
         let make = |profile| Callback::new(profile, callback);
-        Ok(Subscription { ticket: bus.handle.core.subscribe_callback(filter, options, make)? })
+        Ok(Subscription { registration: bus.handle.core.subscribe_callback(filter, options, make)? })
     }
 
-    /// Has messages put into a mailbox.
+    /// Subscribes with a queue of its own, read through the returned [`Mailbox`].
     ///
     /// # Errors
-    /// The filter is none, the capacity is out of bounds, or the bus is closed.
+    /// The filter is invalid, the capacity is out of range, or the bus is closed.
     pub fn mailbox(self) -> Result<Mailbox<T>, SubscribeError> {
-        let (ticket, queue) = self.bus.handle.core.subscribe_mailbox(self.filter, self.options)?;
-        Ok(Mailbox::new(ticket, queue))
+        let (registration, queue) = self.bus.handle.core.subscribe_mailbox(self.filter, self.options)?;
+        Ok(Mailbox::new(registration, queue))
     }
 
-    /// Has messages put into a ring, and makes a cursor that reads it from here on.
+    /// Subscribes with a [`Cursor`] on the ring of the filter. It reads the messages published from now on.
     ///
     /// # Errors
-    /// The filter is none, the capacity is out of bounds, or the bus is closed.
+    /// The filter is invalid, the capacity is out of range, or the bus is closed.
     pub fn cursor(self) -> Result<Cursor<T>, SubscribeError> {
-        let (ticket, start) = self.bus.handle.core.subscribe_cursor(self.filter, self.options)?;
-        Ok(Cursor::new(ticket, start))
+        let (registration, start) = self.bus.handle.core.subscribe_cursor(self.filter, self.options)?;
+        Ok(Cursor::new(registration, start))
     }
 }
 
@@ -330,22 +362,24 @@ impl<T: Send + Sync + 'static> fmt::Debug for Subscribe<'_, T> {
     }
 }
 
-/// A subscribed callback. Dropping this unsubscribes it: what is published later does not run it, what is being
-/// published by other threads still may.
+/// The subscription of a callback. Dropping it unsubscribes.
+///
+/// A publish that starts after the drop does not run the callback. A publish already in progress on another thread
+/// still may.
 #[must_use = "dropping it unsubscribes"]
 pub struct Subscription<T: Send + Sync + 'static> {
-    ticket: Ticket<T>,
+    registration: Registration<T>,
 }
 
 impl<T: Send + Sync + 'static> Subscription<T> {
-    /// Its numbers.
+    /// Returns the statistics of this subscription.
     pub fn stats(&self) -> SubscriptionStats {
-        self.ticket.stats()
+        self.registration.stats()
     }
 
-    /// Keeps the callback subscribed for as long as the bus is there.
+    /// Keeps the callback subscribed for the lifetime of the bus.
     pub fn detach(self) {
-        self.ticket.detach();
+        self.registration.detach();
     }
 }
 

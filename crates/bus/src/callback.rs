@@ -1,4 +1,8 @@
-//! Callbacks: run by publishers, one message after the other, with their failures contained.
+//! Callback subscriptions: run on the publisher's thread, with their failures contained.
+//!
+//! A fan-out runs a slice of callbacks under a single `catch_unwind`, and resumes behind a callback that failed. The
+//! cost of catching panics is therefore per fan-out, not per callback. A callback that is subscribed with replay stands
+//! behind a [`ReplayGate`], which parks new messages until the retained ones have been replayed.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -7,19 +11,20 @@ use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::event::{Event, Shared, View};
-use crate::stats::{Profile, Waiting};
+use crate::event::{Event, SharedMessage, View};
+use crate::stats::{Backlog, SubscriptionInfo};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
-/// The error of a callback.
+/// The error type of callbacks.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// What a callback returns: nothing, or a `Result` whose error is reported.
+/// The return type of a callback: `()`, or a `Result` whose error is reported to
+/// [`Builder::on_fault`](crate::Builder::on_fault).
 pub trait Outcome {
-    /// The same as a `Result`.
+    /// Converts the value into a `Result`.
     ///
     /// # Errors
-    /// The callback's own.
+    /// Returns the error of the callback.
     fn into_result(self) -> Result<(), BoxError>;
 }
 
@@ -37,26 +42,26 @@ impl<E: Into<BoxError>> Outcome for Result<(), E> {
     }
 }
 
-/// A callback that failed, as told to [`Builder::on_fault`](crate::Builder::on_fault).
+/// A failed run of a callback, as reported to [`Builder::on_fault`](crate::Builder::on_fault).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Fault<'a> {
-    /// The number of its subscription.
+    /// Id of the subscription, see [`SubscriptionStats::id`](crate::SubscriptionStats::id).
     pub subscription: u64,
-    /// What it subscribed to.
+    /// Filter of the subscription, including `$share/<group>/`.
     pub filter: &'a str,
-    /// The topic of the message it failed at.
+    /// Topic of the message the callback failed on.
     pub topic: &'a str,
-    /// How it failed.
+    /// Whether the callback returned an error or panicked.
     pub cause: Cause<'a>,
 }
 
-/// How a callback failed.
+/// The cause of a [`Fault`].
 #[derive(Debug)]
 pub enum Cause<'a> {
-    /// It returned this error.
+    /// The callback returned this error.
     Error(&'a (dyn Error + Send + Sync + 'static)),
-    /// It panicked, with this message if the panic had one.
+    /// The callback panicked with this message, or with `no message` if the panic payload is not a string.
     Panic(&'a str),
 }
 
@@ -64,47 +69,47 @@ pub(crate) type OnFault = dyn Fn(&Fault<'_>) + Send + Sync;
 
 type Handler<T> = dyn Fn(&Event<'_, T>) -> Result<(), BoxError> + Send + Sync;
 
-/// One subscribed callback. What a fan-out needs of it stands side by side in the list it runs through.
+/// One subscribed callback. Everything a fan-out needs is stored inline in the list it iterates over.
 pub(crate) struct Callback<T> {
     handler: Arc<Handler<T>>,
-    pub(crate) profile: Arc<Profile>,
-    wants_metadata: bool,
+    pub(crate) info: Arc<SubscriptionInfo>,
+    has_metadata: bool,
 }
 
 impl<T> Clone for Callback<T> {
     fn clone(&self) -> Self {
-        Self { handler: Arc::clone(&self.handler), profile: Arc::clone(&self.profile), ..*self }
+        Self { handler: Arc::clone(&self.handler), info: Arc::clone(&self.info), ..*self }
     }
 }
 
 impl<T: Send + Sync + 'static> Callback<T> {
     pub(crate) fn new<R: Outcome>(
-        profile: Arc<Profile>,
+        info: Arc<SubscriptionInfo>,
         handler: impl Fn(&Event<'_, T>) -> R + Send + Sync + 'static,
     ) -> Self {
-        let wants_metadata = profile.options.metadata;
+        let has_metadata = info.options.metadata;
         let handler = Arc::new(move |event: &Event<'_, T>| handler(event).into_result());
-        Self { handler, profile, wants_metadata }
+        Self { handler, info, has_metadata }
     }
 
-    /// The same behind a gate, through which nothing passes before it is open.
-    pub(crate) fn gated(self) -> (Self, Arc<Gate<T>>) {
-        let gate =
-            Arc::new(Gate { is_open: AtomicBool::new(false), parked: Mutex::new(Some(VecDeque::new())) });
-        let (inner, at) = (self.clone(), Arc::clone(&gate));
+    /// Returns a copy behind a closed gate, and the gate.
+    pub(crate) fn gated(self) -> (Self, Arc<ReplayGate<T>>) {
+        let gate = Arc::new(ReplayGate {
+            is_open: AtomicBool::new(false),
+            parked: Mutex::new(Some(VecDeque::new())),
+        });
+        let (inner, admission) = (self.clone(), Arc::clone(&gate));
         let handler =
             Arc::new(
                 move |event: &Event<'_, T>| {
-                    if at.passes(event, &inner.profile) { (inner.handler)(event) } else { Ok(()) }
+                    if admission.admits(event, &inner.info) { (inner.handler)(event) } else { Ok(()) }
                 },
             );
         (Self { handler, ..self }, gate)
     }
 }
 
-/// Runs each callback with `event`, and returns how many have failed.
-///
-/// One frame catches the panics of all: it costs the same for one callback as for a thousand.
+/// Runs each callback with `event`. Returns the number of callbacks that failed.
 pub(crate) fn run_all<T>(callbacks: &[Callback<T>], event: &Event<'_, T>, on_fault: &OnFault) -> usize {
     let bare = event.without_metadata();
     let (next, mut failed) = (Cell::new(0), 0);
@@ -112,7 +117,7 @@ pub(crate) fn run_all<T>(callbacks: &[Callback<T>], event: &Event<'_, T>, on_fau
         let ran = catch_unwind(AssertUnwindSafe(|| {
             while let Some(callback) = callbacks.get(next.get()) {
                 next.set(next.get() + 1);
-                let shown = if callback.wants_metadata { event } else { &bare };
+                let shown = if callback.has_metadata { event } else { &bare };
                 if let Err(error) = (callback.handler)(shown) {
                     return Some(error);
                 }
@@ -133,10 +138,10 @@ pub(crate) fn run_all<T>(callbacks: &[Callback<T>], event: &Event<'_, T>, on_fau
 
 #[cold]
 fn report<T>(callback: &Callback<T>, topic: &str, cause: Cause<'_>, on_fault: &OnFault) {
-    let profile = &callback.profile;
-    profile.failed.fetch_add(1, Ordering::Relaxed);
-    let fault = Fault { subscription: profile.id, filter: &profile.filter, topic, cause };
-    // A reporter that panics has said so through the panic hook, and the failure it was told of is counted.
+    let info = &callback.info;
+    info.failed.fetch_add(1, Ordering::Relaxed);
+    let fault = Fault { subscription: info.id, filter: &info.filter, topic, cause };
+    // If the reporter panics, the panic hook has already reported that, and the failure is already counted.
     drop(catch_unwind(AssertUnwindSafe(|| on_fault(&fault))));
 }
 
@@ -145,8 +150,8 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-/// What a bus does with faults unless told otherwise: a line on the standard error.
-pub(crate) fn print(fault: &Fault<'_>) {
+/// The default of `on_fault`: writes one line to standard error.
+pub(crate) fn print_fault(fault: &Fault<'_>) {
     let Fault { filter, topic, cause, .. } = fault;
     match cause {
         Cause::Error(error) => eprintln!("the callback of {filter:?} failed on {topic:?}: {error}"),
@@ -154,33 +159,33 @@ pub(crate) fn print(fault: &Fault<'_>) {
     }
 }
 
-/// Holds back what is published while the retained messages of a new subscription are handed to its callback, so
-/// that an old value never comes behind a new one. Holds as many as the subscription's capacity says.
-pub(crate) struct Gate<T> {
+/// Parks new messages while the retained ones are replayed to a new callback, so that an old value never follows a new
+/// one. Parks at most as many messages as the subscription's capacity; the rest are dropped and counted.
+pub(crate) struct ReplayGate<T> {
     is_open: AtomicBool,
     /// `None` once the gate is open.
     parked: Mutex<Option<VecDeque<Parked<T>>>>,
 }
 
-type Parked<T> = (Arc<Shared<T>>, View);
+type Parked<T> = (Arc<SharedMessage<T>>, View);
 
-impl<T> Gate<T> {
-    /// Whether the callback is to be run now; otherwise the message is parked, or dropped and counted.
-    fn passes(&self, event: &Event<'_, T>, profile: &Profile) -> bool {
+impl<T> ReplayGate<T> {
+    /// Returns whether the callback may run now. If not, parks the message, or drops and counts it.
+    fn admits(&self, event: &Event<'_, T>, info: &SubscriptionInfo) -> bool {
         if self.is_open.load(Ordering::Acquire) || event.is_replay() {
             return true;
         }
         let mut guard = lock(&self.parked);
         let Some(parked) = guard.as_mut() else { return true };
-        let room = parked.len() < profile.options.capacity;
+        let room = parked.len() < info.options.capacity;
         match event.shared() {
             Some(shared) if room => parked.push_back((Arc::clone(shared), event.view())),
-            _ => profile.count_dropped(1),
+            _ => info.count_dropped(1),
         }
         false
     }
 
-    /// The next parked message; where there is none, the gate is open from now on.
+    /// Returns the next parked message. If there is none, opens the gate.
     pub(crate) fn next_or_open(&self) -> Option<Parked<T>> {
         let mut guard = lock(&self.parked);
         let next = guard.as_mut().and_then(VecDeque::pop_front);
@@ -192,7 +197,7 @@ impl<T> Gate<T> {
     }
 }
 
-/// A callback in a group, and how many publishers are running it now: its lag.
+/// A callback in a group. Its lag is the number of publishers that are running it now.
 pub(crate) struct Worker<T> {
     pub(crate) callback: Callback<T>,
     pub(crate) running: AtomicUsize,
@@ -203,7 +208,7 @@ impl<T> Worker<T> {
         Self { callback, running: AtomicUsize::new(0) }
     }
 
-    pub(crate) fn waiting(&self) -> Waiting {
-        Waiting { lag: self.running.load(Ordering::Relaxed), ..Waiting::default() }
+    pub(crate) fn backlog(&self) -> Backlog {
+        Backlog { lag: self.running.load(Ordering::Relaxed), ..Backlog::default() }
     }
 }

@@ -1,7 +1,8 @@
-//! What all handles of one bus share: the index, the caches, the retained messages, the counters.
+//! The state shared by all handles of a bus, and the publish path.
 //!
-//! Locks are taken in this order: retained messages, index, then one of a group, a queue, a ring or a shard. No user
-//! code runs under any of them: no callback, no waker, no destructor of a payload.
+//! Lock order: retained messages, then the index, then one of a group, a queue, a ring or a cache shard. No user code
+//! runs under any of these locks: no callback, no waker, and no destructor of a payload. Values that must be dropped
+//! are moved out first and dropped after the lock is released.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -11,35 +12,34 @@ use mainstem_topic::{Index, check_name};
 
 use crate::callback::OnFault;
 use crate::error::PublishError;
-use crate::event::{Metadata, Shared};
+use crate::event::{Metadata, SharedMessage};
 use crate::receivers::{Matched, Receivers};
 use crate::retained::Retained;
 use crate::shards::Shards;
 use crate::stats::{BusStats, Delivered, Totals};
-use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, Patience, RwLock, lock, read, write};
+use crate::sync::{AtomicU64, Condvar, Deadline, Mutex, Ordering, RwLock, lock, read, write};
 
-/// How deep callbacks may publish from callbacks.
+/// Maximum depth of publish calls made from within callbacks, per thread.
 pub const MAX_NESTED: usize = 64;
 
-/// The epoch of a bus that is closed.
+/// The epoch of a closed bus.
 const CLOSED: u64 = u64::MAX;
 
 pub(crate) struct Core<T> {
     pub(crate) index: RwLock<Index<Arc<Receivers<T>>>>,
-    /// That of the index, or [`CLOSED`]. Changed while the index is locked for writing; a result of matching is good
-    /// while this is what it was before the match.
+    /// The epoch of the index, or [`CLOSED`]. Changes only under the write lock of the index. A match is valid while
+    /// this equals the value read before matching.
     pub(crate) epoch: AtomicU64,
     pub(crate) shards: Shards<T>,
     pub(crate) retained: Mutex<Retained<T>>,
     pub(crate) next_id: AtomicU64,
     pub(crate) totals: Totals,
     pub(crate) on_fault: Box<OnFault>,
-    /// Mailboxes and cursors that have not seen the end.
-    pub(crate) listening: Mutex<usize>,
-    pub(crate) all_ended: Condvar,
+    /// Number of mailboxes and cursors that have neither returned an end-of-stream error nor been dropped.
+    pub(crate) open_readers: Mutex<usize>,
+    pub(crate) readers_ended: Condvar,
 }
 
-/// What a bus is made with.
 pub(crate) struct Settings {
     pub(crate) shards: usize,
     pub(crate) cached_topics: usize,
@@ -58,8 +58,8 @@ impl<T: Send + Sync + 'static> Core<T> {
             next_id: AtomicU64::new(0),
             totals: Totals::new(),
             on_fault: settings.on_fault,
-            listening: Mutex::new(0),
-            all_ended: Condvar::new(),
+            open_readers: Mutex::new(0),
+            readers_ended: Condvar::new(),
         }
     }
 
@@ -72,11 +72,11 @@ impl<T: Send + Sync + 'static> Core<T> {
         metadata: Option<Box<Metadata>>,
     ) -> Result<Delivered, PublishError> {
         check_name(topic)?;
-        let _nesting = Nesting::enter()?;
+        let _nesting = NestingGuard::acquire()?;
         let matched = self.matched(topic, 1)?;
-        let metadata = stamped(metadata, matched.wants_metadata);
+        let metadata = with_timestamp(metadata, matched.needs_metadata);
         Ok(if matched.is_shared {
-            let message = Arc::new(Shared { topic: Arc::clone(&matched.topic), payload, metadata });
+            let message = Arc::new(SharedMessage { topic: Arc::clone(&matched.topic), payload, metadata });
             matched.deliver(std::slice::from_ref(&message), &*self.on_fault)
         } else {
             matched.call(&payload, metadata.as_deref(), &*self.on_fault)
@@ -90,11 +90,11 @@ impl<T: Send + Sync + 'static> Core<T> {
         payloads: impl IntoIterator<Item = T>,
     ) -> Result<Delivered, PublishError> {
         check_name(topic)?;
-        let _nesting = Nesting::enter()?;
-        // Made before the match: an iterator may subscribe, publish, or take its time.
+        let _nesting = NestingGuard::acquire()?;
+        // Collected before the match, because the iterator is user code that may subscribe, publish, or block.
         let payloads: Vec<T> = payloads.into_iter().collect();
         let matched = self.matched(topic, payloads.len() as u64)?;
-        let metadata = stamped(None, matched.wants_metadata);
+        let metadata = with_timestamp(None, matched.needs_metadata);
         if !matched.is_shared {
             let mut tally = Delivered::default();
             for payload in &payloads {
@@ -103,16 +103,16 @@ impl<T: Send + Sync + 'static> Core<T> {
             return Ok(tally);
         }
         let share = |payload| {
-            Arc::new(Shared { topic: Arc::clone(&matched.topic), payload, metadata: metadata.clone() })
+            Arc::new(SharedMessage { topic: Arc::clone(&matched.topic), payload, metadata: metadata.clone() })
         };
         let messages: Vec<_> = payloads.into_iter().map(share).collect();
         Ok(matched.deliver(&messages, &*self.on_fault))
     }
 
-    /// Publishes one message, and keeps it for those who will subscribe with replay.
+    /// Publishes one message and retains it.
     ///
-    /// Under the lock it is kept and matched, so that a subscription either has it replayed or gets it as published:
-    /// never both, never neither.
+    /// The message is stored and matched under the lock of the retained messages. A concurrent subscription therefore
+    /// gets it exactly once, either replayed or as published.
     pub(crate) fn publish_retained(
         &self,
         topic: &str,
@@ -120,22 +120,22 @@ impl<T: Send + Sync + 'static> Core<T> {
         metadata: Option<Box<Metadata>>,
     ) -> Result<Delivered, PublishError> {
         check_name(topic)?;
-        let _nesting = Nesting::enter()?;
+        let _nesting = NestingGuard::acquire()?;
         let mut retained = lock(&self.retained);
         if !retained.has_room(topic) {
             return Err(PublishError::RetainedFull);
         }
         let matched = self.matched(topic, 1)?;
-        // Who subscribes later may want the time.
-        let metadata = stamped(metadata, true);
-        let message = Arc::new(Shared { topic: Arc::clone(&matched.topic), payload, metadata });
+        // Later subscriptions may ask for the timestamp.
+        let metadata = with_timestamp(metadata, true);
+        let message = Arc::new(SharedMessage { topic: Arc::clone(&matched.topic), payload, metadata });
         let before = retained.set(Arc::clone(&message));
         drop(retained);
         drop(before);
         Ok(matched.deliver(std::slice::from_ref(&message), &*self.on_fault))
     }
 
-    pub(crate) fn retained(&self, topic: &str) -> Option<Arc<Shared<T>>> {
+    pub(crate) fn retained(&self, topic: &str) -> Option<Arc<SharedMessage<T>>> {
         lock(&self.retained).get(topic)
     }
 
@@ -144,17 +144,17 @@ impl<T: Send + Sync + 'static> Core<T> {
         cleared.is_some()
     }
 
-    /// Who receives what is published to a valid topic; counts `messages` as published.
+    /// Returns the receivers of a valid topic, and counts `messages` as published.
     #[inline]
     fn matched(&self, topic: &str, messages: u64) -> Result<Arc<Matched<T>>, PublishError> {
         let epoch = self.epoch.load(Ordering::SeqCst);
         match self.shards.find(topic, epoch, messages) {
             Some(matched) => Ok(matched),
-            None => self.match_anew(topic, messages),
+            None => self.match_uncached(topic, messages),
         }
     }
 
-    fn match_anew(&self, topic: &str, messages: u64) -> Result<Arc<Matched<T>>, PublishError> {
+    fn match_uncached(&self, topic: &str, messages: u64) -> Result<Arc<Matched<T>>, PublishError> {
         let index = read(&self.index);
         let epoch = self.epoch.load(Ordering::SeqCst);
         if epoch == CLOSED {
@@ -164,7 +164,7 @@ impl<T: Send + Sync + 'static> Core<T> {
         index.for_each_match(topic, |_, receivers| filters.push(Arc::clone(receivers)));
         drop(index);
         let matched = Arc::new(Matched::new(topic, filters));
-        self.shards.keep(&matched, epoch, messages, || self.epoch.load(Ordering::SeqCst) == epoch);
+        self.shards.insert(&matched, epoch, messages, || self.epoch.load(Ordering::SeqCst) == epoch);
         Ok(matched)
     }
 
@@ -173,7 +173,7 @@ impl<T: Send + Sync + 'static> Core<T> {
         self.epoch.store(CLOSED, Ordering::SeqCst);
         let all: Vec<_> = index.iter().map(|(_, _, receivers)| Arc::clone(receivers)).collect();
         drop(index);
-        // Nobody joins them any more, and what closing wakes is not ours.
+        // The epoch stops new subscriptions. Closing wakes readers, which is user code, so the lock is released first.
         for receivers in all {
             receivers.close();
         }
@@ -183,12 +183,12 @@ impl<T: Send + Sync + 'static> Core<T> {
         self.epoch.load(Ordering::SeqCst) == CLOSED
     }
 
-    /// Waits until no mailbox and no cursor is left that has not seen the end; `false` where `patience` ends first.
-    pub(crate) fn wait_for_ends(&self, patience: Patience) -> bool {
-        let mut listening = lock(&self.listening);
-        while *listening > 0 {
-            listening = match patience.wait(&self.all_ended, listening) {
-                Ok(listening) => listening,
+    /// Waits until there are no open readers. Returns `false` if `deadline` passes first.
+    pub(crate) fn wait_for_readers(&self, deadline: Deadline) -> bool {
+        let mut open_readers = lock(&self.open_readers);
+        while *open_readers > 0 {
+            open_readers = match deadline.wait(&self.readers_ended, open_readers) {
+                Ok(open_readers) => open_readers,
                 Err(_) => return false,
             };
         }
@@ -217,10 +217,10 @@ impl<T: Send + Sync + 'static> Core<T> {
     }
 }
 
-/// The metadata of a message, with the time if somebody may ask for it and its publisher has not given one.
+/// Adds the current time as timestamp, if a subscription needs metadata and the publisher set none.
 #[inline]
-fn stamped(metadata: Option<Box<Metadata>>, is_wanted: bool) -> Option<Box<Metadata>> {
-    if !is_wanted {
+fn with_timestamp(metadata: Option<Box<Metadata>>, is_needed: bool) -> Option<Box<Metadata>> {
+    if !is_needed {
         return metadata;
     }
     let mut metadata = metadata.unwrap_or_default();
@@ -230,7 +230,7 @@ fn stamped(metadata: Option<Box<Metadata>>, is_wanted: bool) -> Option<Box<Metad
 
 #[cfg(not(mainstem_shuttle))]
 thread_local! {
-    /// How many publishes this thread is in, one within the other.
+    /// Number of nested publish calls on this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -239,12 +239,12 @@ shuttle::thread_local! {
     static DEPTH: Cell<usize> = Cell::new(0);
 }
 
-/// One publish of this thread, until it is dropped.
-struct Nesting;
+/// Counts one publish call on this thread until dropped.
+struct NestingGuard;
 
-impl Nesting {
+impl NestingGuard {
     #[inline]
-    fn enter() -> Result<Self, PublishError> {
+    fn acquire() -> Result<Self, PublishError> {
         DEPTH.with(|depth| {
             if depth.get() == MAX_NESTED {
                 return Err(PublishError::Nested);
@@ -255,7 +255,7 @@ impl Nesting {
     }
 }
 
-impl Drop for Nesting {
+impl Drop for NestingGuard {
     #[inline]
     fn drop(&mut self) {
         DEPTH.with(|depth| depth.set(depth.get() - 1));

@@ -1,22 +1,24 @@
-//! What can go wrong, for each of the three things a caller can do: publish, subscribe, receive.
+//! Errors: one enum each for publishing, subscribing and receiving.
+//!
+//! A variant describes what the caller can do about it: correct the argument, stop, or raise a limit.
 
 use std::fmt;
 
 pub use mainstem_topic::TopicError;
 
-/// Why a message was not published. It went to nobody, unless the variant says otherwise.
+/// Why a message was not published. No subscriber received it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// The topic is none: choose another.
+    /// The topic is not a valid topic name.
     Topic(TopicError),
-    /// The bus is closed: stop.
+    /// The bus is closed, permanently.
     Closed,
-    /// As many topics as [`Builder::retained_max`](crate::Builder::retained_max) have a retained message, and this one
-    /// has none: clear one, or publish without retaining.
+    /// [`Builder::retained_max`](crate::Builder::retained_max) topics have a retained message, and this topic is not
+    /// one of them. Clear one with [`Bus::clear_retained`](crate::Bus::clear_retained), or publish without retaining.
     RetainedFull,
-    /// Callbacks have published from callbacks, [`MAX_NESTED`](crate::MAX_NESTED) deep: most likely one reacts to
-    /// itself. Use a mailbox there.
+    /// Callbacks publish from callbacks, more than [`MAX_NESTED`](crate::MAX_NESTED) levels deep. The usual cause is a
+    /// callback that triggers itself; use a mailbox instead.
     Nested,
 }
 
@@ -39,15 +41,15 @@ impl From<TopicError> for PublishError {
     }
 }
 
-/// Why there is no subscription.
+/// Why a subscribe call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubscribeError {
-    /// The filter is none: choose another.
+    /// The topic filter or share name is invalid.
     Filter(TopicError),
-    /// The bus is closed: stop.
+    /// The bus is closed, permanently.
     Closed,
-    /// A capacity of 0, or above [`MAX_CAPACITY`](crate::MAX_CAPACITY).
+    /// The capacity is 0 or exceeds [`MAX_CAPACITY`](crate::MAX_CAPACITY).
     Capacity,
 }
 
@@ -69,13 +71,13 @@ impl From<TopicError> for SubscribeError {
     }
 }
 
-/// Why a subscriber gets no more messages; what came before has been received.
+/// Why a subscription has ended. All messages queued before have been received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecvError {
     /// The bus is closed.
     Closed,
-    /// The subscription overflowed, and asked to be ended then: [`Overflow::Disconnect`](crate::Overflow::Disconnect).
+    /// The subscription overflowed with the policy [`Overflow::Disconnect`](crate::Overflow::Disconnect).
     Disconnected,
 }
 

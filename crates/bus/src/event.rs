@@ -1,43 +1,47 @@
-//! What is published, as its receivers see it: borrowed in a callback or a batch, shared out of a mailbox.
+//! Messages as subscribers see them: [`Event`] borrows, [`Message`] shares ownership.
+//!
+//! All queues and rings hold the same `Arc<SharedMessage>`, so a payload is stored once. A message that only callbacks
+//! receive stays on the publisher's stack and is never allocated. A [`View`] decides per subscription whether metadata
+//! is visible.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// What can go with a payload: headers, and when it was published.
+/// Optional headers and timestamp of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Metadata {
     pub(crate) headers: Vec<(Box<str>, Box<str>)>,
     pub(crate) timestamp: Option<SystemTime>,
 }
 
-/// A message that several subscribers hold.
+/// A message with shared ownership.
 #[derive(Debug)]
-pub(crate) struct Shared<T> {
+pub(crate) struct SharedMessage<T> {
     pub(crate) topic: Arc<str>,
     pub(crate) payload: T,
     pub(crate) metadata: Option<Box<Metadata>>,
 }
 
-/// A message, for as long as a callback runs or a [`Batch`](crate::Batch) is held.
+/// A borrowed message, valid while a callback runs or a [`Batch`](crate::Batch) is held.
 pub struct Event<'a, T> {
     topic: &'a str,
     payload: &'a T,
     metadata: Option<&'a Metadata>,
-    /// Where the message is one that several hold.
-    shared: Option<&'a Arc<Shared<T>>>,
+    /// `None` for a message on the stack of its publisher.
+    shared: Option<&'a Arc<SharedMessage<T>>>,
     is_replay: bool,
 }
 
 impl<'a, T> Event<'a, T> {
-    /// A message on the stack of its publisher.
+    /// Wraps a message on the stack of its publisher.
     #[inline]
     pub(crate) const fn local(topic: &'a str, payload: &'a T, metadata: Option<&'a Metadata>) -> Self {
         Self { topic, payload, metadata, shared: None, is_replay: false }
     }
 
     #[inline]
-    pub(crate) fn of(shared: &'a Arc<Shared<T>>, view: View) -> Self {
+    pub(crate) fn of(shared: &'a Arc<SharedMessage<T>>, view: View) -> Self {
         let metadata = if view.metadata { shared.metadata.as_deref() } else { None };
         Self {
             topic: &shared.topic,
@@ -48,13 +52,13 @@ impl<'a, T> Event<'a, T> {
         }
     }
 
-    /// The same message to a subscriber that did not ask for metadata.
+    /// Returns the same message with its metadata hidden.
     #[inline]
     pub(crate) const fn without_metadata(&self) -> Self {
         Self { metadata: None, ..*self }
     }
 
-    pub(crate) const fn shared(&self) -> Option<&'a Arc<Shared<T>>> {
+    pub(crate) const fn shared(&self) -> Option<&'a Arc<SharedMessage<T>>> {
         self.shared
     }
 
@@ -62,25 +66,25 @@ impl<'a, T> Event<'a, T> {
         View { metadata: self.metadata.is_some(), is_replay: self.is_replay }
     }
 
-    /// The topic it was published to.
+    /// Returns the topic the message was published to.
     #[inline]
     pub const fn topic(&self) -> &'a str {
         self.topic
     }
 
-    /// What was published.
+    /// Returns the published value.
     #[inline]
     pub const fn payload(&self) -> &'a T {
         self.payload
     }
 
-    /// The value of the first header called `key`; always `None` for subscriptions without
+    /// Returns the value of the first header named `key`. Always `None` for subscriptions without
     /// [`metadata`](crate::Subscribe::metadata).
     pub fn header(&self, key: &str) -> Option<&'a str> {
         self.headers().find_map(|(name, value)| (name == key).then_some(value))
     }
 
-    /// All headers, in the order they were added; none for subscriptions without
+    /// Returns all headers as key and value, in the order they were added. Empty for subscriptions without
     /// [`metadata`](crate::Subscribe::metadata).
     pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a, T> {
         self.metadata
@@ -89,13 +93,13 @@ impl<'a, T> Event<'a, T> {
             .map(|(key, value)| (&**key, &**value))
     }
 
-    /// The timestamp its publisher gave it, otherwise when it was published; `None` for subscriptions without
-    /// [`metadata`](crate::Subscribe::metadata).
+    /// Returns the timestamp set by the publisher, or the publish time if it set none. Always `None` for subscriptions
+    /// without [`metadata`](crate::Subscribe::metadata).
     pub fn timestamp(&self) -> Option<SystemTime> {
         self.metadata.and_then(|metadata| metadata.timestamp)
     }
 
-    /// Whether this is the retained message of its topic, delivered because of a new subscription.
+    /// Returns whether this is a retained message, replayed to a new subscription.
     #[inline]
     pub const fn is_replay(&self) -> bool {
         self.is_replay
@@ -121,46 +125,49 @@ impl<T: fmt::Debug> fmt::Debug for Event<'_, T> {
     }
 }
 
-/// What of a message one subscriber is shown, and as what.
+/// How one subscription sees a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) metadata: bool,
     pub(crate) is_replay: bool,
 }
 
-/// A message out of a [`Mailbox`](crate::Mailbox). All subscribers share one copy of it.
+/// A message received from a [`Mailbox`](crate::Mailbox), or a retained one from
+/// [`Bus::retained`](crate::Bus::retained).
+///
+/// All subscribers share one copy of the payload; cloning a `Message` does not clone the payload.
 pub struct Message<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedMessage<T>>,
     view: View,
 }
 
 impl<T> Message<T> {
-    pub(crate) const fn new(shared: Arc<Shared<T>>, view: View) -> Self {
+    pub(crate) const fn new(shared: Arc<SharedMessage<T>>, view: View) -> Self {
         Self { shared, view }
     }
 
-    /// The message as callbacks see it.
+    /// Returns the message as a borrowed [`Event`].
     #[inline]
     pub fn event(&self) -> Event<'_, T> {
         Event::of(&self.shared, self.view)
     }
 
-    /// The topic it was published to.
+    /// Returns the topic the message was published to.
     #[inline]
     pub fn topic(&self) -> &str {
         &self.shared.topic
     }
 
-    /// What was published.
+    /// Returns the published value.
     #[inline]
     pub fn payload(&self) -> &T {
         &self.shared.payload
     }
 
-    /// The payload itself.
+    /// Returns the payload by value, if this is the only reference to the message.
     ///
     /// # Errors
-    /// The message as it was, where another subscriber or the retained messages still hold it.
+    /// Returns the message unchanged if another subscriber or the retained messages still hold it.
     pub fn try_into_payload(self) -> Result<T, Self> {
         let view = self.view;
         Arc::try_unwrap(self.shared).map(|shared| shared.payload).map_err(|shared| Self { shared, view })

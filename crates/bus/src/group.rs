@@ -1,32 +1,38 @@
-//! Shared subscriptions: each message goes to one member of the group, the one with the least to do.
+//! Shared subscriptions: each message goes to the least loaded member of the group.
+//!
+//! A member is chosen and the message is offered to it under the lock of the group, without blocking. If all members
+//! are full and block, the publisher waits for any member to make room, not for one particular member. A member that
+//! leaves hands its unread messages over to the others. Callbacks run after the lock is released.
 
 use std::sync::Arc;
 
 use crate::callback::{OnFault, Worker, run_all};
-use crate::event::{Event, Shared, View};
-use crate::queue::{Offer, Queue, Spoils};
+use crate::event::{Event, SharedMessage, View};
+use crate::offer::{DeferredDrops, OfferResult};
+use crate::queue::Queue;
 use crate::ring::{Reader, Ring};
-use crate::stats::{Delivered, Kind, Profile, SubscriptionStats, Waiting};
-use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, Patience, lock};
+use crate::room_signal::RoomSignal;
+use crate::stats::{Backlog, Delivered, Kind, SubscriptionInfo, SubscriptionStats};
+use crate::sync::{Mutex, Ordering, lock};
 
-/// All that subscribed to one filter as `$share/<name>/<filter>`.
+/// The subscriptions to `$share/<name>/<filter>` for one name and one filter.
 pub(crate) struct Group<T> {
     pub(crate) name: Box<str>,
-    dealing: Mutex<Dealing<T>>,
-    bell: Arc<Bell>,
+    state: Mutex<State<T>>,
+    room_signal: Arc<RoomSignal>,
 }
 
-struct Dealing<T> {
+struct State<T> {
     members: Vec<Member<T>>,
-    /// Where the search for the least busy member begins, so that equals take turns.
-    turn: usize,
+    /// Where the search for the least loaded member starts, so that equally loaded members take turns.
+    next_start: usize,
 }
 
 /// One subscription in a group.
 pub(crate) enum Member<T> {
     Worker(Arc<Worker<T>>),
     Mailbox(Arc<Queue<T>>),
-    /// A ring of its own.
+    /// A cursor on a ring that no other cursor reads.
     Cursor(Arc<Ring<T>>, Arc<Reader>),
 }
 
@@ -41,11 +47,11 @@ impl<T> Clone for Member<T> {
 }
 
 impl<T> Member<T> {
-    pub(crate) fn profile(&self) -> &Arc<Profile> {
+    pub(crate) fn info(&self) -> &Arc<SubscriptionInfo> {
         match self {
-            Self::Worker(worker) => &worker.callback.profile,
-            Self::Mailbox(queue) => &queue.profile,
-            Self::Cursor(_, reader) => &reader.profile,
+            Self::Worker(worker) => &worker.callback.info,
+            Self::Mailbox(queue) => &queue.info,
+            Self::Cursor(_, reader) => &reader.info,
         }
     }
 
@@ -55,73 +61,77 @@ impl<T> Member<T> {
             Self::Mailbox(_) => Kind::Mailbox,
             Self::Cursor(..) => Kind::Cursor,
         };
-        self.profile().stats(kind, self.waiting())
+        self.info().stats(kind, self.backlog())
     }
 
-    fn waiting(&self) -> Waiting {
+    fn backlog(&self) -> Backlog {
         match self {
-            Self::Worker(worker) => worker.waiting(),
-            Self::Mailbox(queue) => queue.waiting(),
-            Self::Cursor(ring, reader) => ring.waiting_now(reader),
+            Self::Worker(worker) => worker.backlog(),
+            Self::Mailbox(queue) => queue.backlog(),
+            Self::Cursor(ring, reader) => ring.current_backlog(reader),
         }
     }
 
-    /// Gives it the message, unless it takes none any more.
-    fn try_give(&self, message: &Arc<Shared<T>>, spoils: &mut Spoils<T>) -> Option<Pick<T>> {
+    /// Offers the message to this member. Returns `None` if the member has ended.
+    fn try_assign(
+        &self,
+        message: &Arc<SharedMessage<T>>,
+        deferred: &mut DeferredDrops<T>,
+    ) -> Option<Assignment<T>> {
         let offer = match self {
             Self::Worker(worker) => {
                 worker.running.fetch_add(1, Ordering::Relaxed);
-                return Some(Pick::Run(Arc::clone(worker)));
+                return Some(Assignment::RunCallback(Arc::clone(worker)));
             }
-            Self::Mailbox(queue) => queue.offer(message, spoils),
-            Self::Cursor(ring, _) => ring.offer(message, spoils),
+            Self::Mailbox(queue) => queue.offer(message, deferred),
+            Self::Cursor(ring, _) => ring.offer(message, deferred),
         };
         match offer {
-            Offer::Settled(tally) => Some(Pick::Settled(tally)),
-            Offer::Full => Some(Pick::Full),
-            Offer::Gone => None,
+            OfferResult::Done(tally) => Some(Assignment::Done(tally)),
+            OfferResult::Full => Some(Assignment::Full),
+            OfferResult::Ended => None,
         }
     }
 
-    /// The order in which members are chosen: those with room first, then those with less to do.
-    fn burden(&self) -> (bool, usize) {
-        let waiting = self.waiting();
-        let is_full = !matches!(self, Self::Worker(_)) && waiting.lag >= self.profile().options.capacity;
-        (is_full || waiting.is_disconnected, waiting.lag)
+    /// Sort key for choosing a member: those with room first, then those with the smaller backlog.
+    fn load_key(&self) -> (bool, usize) {
+        let backlog = self.backlog();
+        let is_full = !matches!(self, Self::Worker(_)) && backlog.lag >= self.info().options.capacity;
+        (is_full || backlog.is_disconnected, backlog.lag)
     }
 }
 
-/// What was found for a message.
-enum Pick<T> {
-    Settled(Delivered),
-    /// To be run by the publisher.
-    Run(Arc<Worker<T>>),
-    /// All are full, and the one whose turn it is has publishers wait.
+/// Result of assigning a message to a member.
+enum Assignment<T> {
+    Done(Delivered),
+    /// The publisher has to run this callback.
+    RunCallback(Arc<Worker<T>>),
+    /// All members are full, and the least loaded one has the overflow policy `Block`.
     Full,
-    Nobody,
+    NoMember,
 }
 
 impl<T> Group<T> {
     pub(crate) fn new(name: &str) -> Self {
-        let dealing = Dealing { members: Vec::new(), turn: 0 };
-        Self { name: name.into(), dealing: Mutex::new(dealing), bell: Arc::new(Bell::new()) }
+        let state = State { members: Vec::new(), next_start: 0 };
+        Self { name: name.into(), state: Mutex::new(state), room_signal: Arc::new(RoomSignal::new()) }
     }
 
     pub(crate) fn join(&self, member: Member<T>) {
-        lock(&self.dealing).members.push(member);
-        self.bell.ring();
+        lock(&self.state).members.push(member);
+        self.room_signal.notify();
     }
 
-    /// What members ring when they make room.
-    pub(crate) fn bell(&self) -> Arc<Bell> {
-        Arc::clone(&self.bell)
+    /// Returns the signal that members notify when they make room.
+    pub(crate) fn room_signal(&self) -> Arc<RoomSignal> {
+        Arc::clone(&self.room_signal)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        lock(&self.dealing).members.is_empty()
+        lock(&self.state).members.is_empty()
     }
 
-    /// The bus is closed.
+    /// Called when the bus is closed.
     pub(crate) fn close(&self) {
         for member in self.members() {
             match member {
@@ -133,51 +143,52 @@ impl<T> Group<T> {
     }
 
     pub(crate) fn members(&self) -> Vec<Member<T>> {
-        lock(&self.dealing).members.clone()
+        lock(&self.state).members.clone()
     }
 
-    /// Gives one message to one member; waits for whichever has room first, if all are full and that is their wish.
-    pub(crate) fn deal(&self, message: &Arc<Shared<T>>, on_fault: &OnFault) -> Delivered {
-        let mut spoils = Spoils::new();
-        let mut pick = self.pick(message, &mut spoils);
-        if matches!(pick, Pick::Full) {
-            let mut watch = self.bell.watch();
-            pick = self.pick(message, &mut spoils);
-            while matches!(pick, Pick::Full) {
-                watch.wait();
-                pick = self.pick(message, &mut spoils);
+    /// Delivers one message to one member. Blocks until any member has room if all are full and the least loaded one
+    /// has the overflow policy `Block`.
+    pub(crate) fn dispatch(&self, message: &Arc<SharedMessage<T>>, on_fault: &OnFault) -> Delivered {
+        let mut deferred = DeferredDrops::new();
+        let mut assignment = self.assign(message, &mut deferred);
+        if matches!(assignment, Assignment::Full) {
+            let mut waiter = self.room_signal.register();
+            assignment = self.assign(message, &mut deferred);
+            while matches!(assignment, Assignment::Full) {
+                waiter.wait();
+                assignment = self.assign(message, &mut deferred);
             }
         }
-        match pick {
-            Pick::Settled(tally) => tally,
-            Pick::Run(worker) => worker.run(message, on_fault),
-            Pick::Full | Pick::Nobody => Delivered::default(),
+        match assignment {
+            Assignment::Done(tally) => tally,
+            Assignment::RunCallback(worker) => worker.run(message, on_fault),
+            Assignment::Full | Assignment::NoMember => Delivered::default(),
         }
     }
 
-    fn pick(&self, message: &Arc<Shared<T>>, spoils: &mut Spoils<T>) -> Pick<T> {
-        let mut dealing = lock(&self.dealing);
-        let members = dealing.members.len();
-        let turn = dealing.turn;
-        dealing.turn = turn.wrapping_add(1);
-        let in_turn = |at: usize| turn.wrapping_add(at) % members;
-        let Some(best) = (0..members).map(in_turn).min_by_key(|&at| dealing.members[at].burden()) else {
-            return Pick::Nobody;
+    fn assign(&self, message: &Arc<SharedMessage<T>>, deferred: &mut DeferredDrops<T>) -> Assignment<T> {
+        let mut state = lock(&self.state);
+        let members = state.members.len();
+        let start = state.next_start;
+        state.next_start = start.wrapping_add(1);
+        let rotated = |at: usize| start.wrapping_add(at) % members;
+        let Some(best) = (0..members).map(rotated).min_by_key(|&at| state.members[at].load_key()) else {
+            return Assignment::NoMember;
         };
-        let others = (0..members).map(in_turn).filter(|&at| at != best);
-        let mut choices = std::iter::once(best).chain(others).map(|at| &dealing.members[at]);
-        choices.find_map(|member| member.try_give(message, spoils)).unwrap_or(Pick::Nobody)
+        let others = (0..members).map(rotated).filter(|&at| at != best);
+        let mut choices = std::iter::once(best).chain(others).map(|at| &state.members[at]);
+        choices.find_map(|member| member.try_assign(message, deferred)).unwrap_or(Assignment::NoMember)
     }
 
-    /// Takes a member out, and returns what waited for it.
-    pub(crate) fn leave(&self, id: u64) -> Vec<Arc<Shared<T>>> {
-        let mut dealing = lock(&self.dealing);
-        let Some(at) = dealing.members.iter().position(|member| member.profile().id == id) else {
+    /// Removes a member and returns its unread messages.
+    pub(crate) fn leave(&self, id: u64) -> Vec<Arc<SharedMessage<T>>> {
+        let mut state = lock(&self.state);
+        let Some(at) = state.members.iter().position(|member| member.info().id == id) else {
             return Vec::new();
         };
-        // Out of the group first: a publisher that waits then turns to the others.
-        let member = dealing.members.remove(at);
-        self.bell.ring();
+        // Removed before it is emptied, so that a blocked publisher moves on to another member.
+        let member = state.members.remove(at);
+        self.room_signal.notify();
         match member {
             Member::Worker(_) => Vec::new(),
             Member::Mailbox(queue) => queue.abandon().into(),
@@ -185,89 +196,36 @@ impl<T> Group<T> {
         }
     }
 
-    /// Gives what a member has left to the others, without waiting for room: who leaves must not be held up. Returns
-    /// how many messages nobody could take.
-    pub(crate) fn bequeath(&self, messages: &[Arc<Shared<T>>], on_fault: &OnFault) -> u64 {
-        messages.iter().filter(|message| !self.find_heir(message, on_fault)).count() as u64
+    /// Hands the unread messages of a leaving member over to the others. Never blocks, because unsubscribing must not
+    /// wait for other readers. Returns the number of messages that no member could take.
+    pub(crate) fn redistribute(&self, messages: &[Arc<SharedMessage<T>>], on_fault: &OnFault) -> u64 {
+        messages.iter().filter(|message| !self.redistribute_one(message, on_fault)).count() as u64
     }
 
-    fn find_heir(&self, message: &Arc<Shared<T>>, on_fault: &OnFault) -> bool {
-        let mut heirs = self.members();
-        heirs.sort_by_key(Member::burden);
-        heirs.iter().any(|heir| match heir {
+    fn redistribute_one(&self, message: &Arc<SharedMessage<T>>, on_fault: &OnFault) -> bool {
+        let mut candidates = self.members();
+        candidates.sort_by_key(Member::load_key);
+        candidates.iter().any(|member| match member {
             Member::Worker(worker) => {
                 worker.running.fetch_add(1, Ordering::Relaxed);
                 worker.run(message, on_fault);
                 true
             }
-            Member::Mailbox(queue) => queue.inherit(message),
-            Member::Cursor(ring, _) => match ring.offer(message, &mut Spoils::new()) {
-                Offer::Settled(tally) => tally.delivered > 0,
-                Offer::Full | Offer::Gone => false,
+            Member::Mailbox(queue) => queue.push_unbounded(message),
+            Member::Cursor(ring, _) => match ring.offer(message, &mut DeferredDrops::new()) {
+                OfferResult::Done(tally) => tally.delivered > 0,
+                OfferResult::Full | OfferResult::Ended => false,
             },
         })
     }
 }
 
 impl<T> Worker<T> {
-    /// Runs the callback of a worker that has been counted as running.
-    fn run(&self, message: &Arc<Shared<T>>, on_fault: &OnFault) -> Delivered {
+    /// Runs the callback. The caller has already incremented `running`.
+    fn run(&self, message: &Arc<SharedMessage<T>>, on_fault: &OnFault) -> Delivered {
         let event = Event::of(message, View { metadata: true, is_replay: false });
         let failed = run_all(std::slice::from_ref(&self.callback), &event, on_fault);
         self.running.fetch_sub(1, Ordering::Relaxed);
         Delivered { delivered: 1 - failed, dropped: 0, failed }
-    }
-}
-
-/// Tells publishers that wait for a full group that something has changed. Costs members one look while nobody waits.
-pub(crate) struct Bell {
-    watching: AtomicUsize,
-    rung: Mutex<u64>,
-    changed: Condvar,
-}
-
-impl Bell {
-    fn new() -> Self {
-        Self { watching: AtomicUsize::new(0), rung: Mutex::new(0), changed: Condvar::new() }
-    }
-
-    /// A member may take a message that it would not have taken before.
-    pub(crate) fn ring(&self) {
-        if self.watching.load(Ordering::SeqCst) > 0 {
-            *lock(&self.rung) += 1;
-            self.changed.notify_all();
-        }
-    }
-
-    /// Who looks at the members after this misses no change: it is seen, or it rings.
-    fn watch(&self) -> Watch<'_> {
-        self.watching.fetch_add(1, Ordering::SeqCst);
-        Watch { bell: self, heard: *lock(&self.rung) }
-    }
-}
-
-/// A publisher that waits for a bell.
-struct Watch<'a> {
-    bell: &'a Bell,
-    /// How often it had rung when the publisher last looked.
-    heard: u64,
-}
-
-impl Watch<'_> {
-    /// Waits until the bell has rung since the last time.
-    fn wait(&mut self) {
-        let mut rung = lock(&self.bell.rung);
-        while *rung == self.heard {
-            rung = match Patience::Endless.wait(&self.bell.changed, rung) {
-                Ok(rung) | Err(rung) => rung,
-            };
-        }
-        self.heard = *rung;
-    }
-}
-
-impl Drop for Watch<'_> {
-    fn drop(&mut self) {
-        self.bell.watching.fetch_sub(1, Ordering::SeqCst);
     }
 }

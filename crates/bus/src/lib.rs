@@ -1,21 +1,21 @@
-//! MQTT-style topic publish/subscribe between the parts of one program: typed, bounded, without broker and network.
+//! In-process publish/subscribe with MQTT topics: typed, bounded, with no broker and no network.
 //!
-//! A [`Bus<T>`](Bus) carries values of one type under topics such as `plant/7/temp`. Subscribers name topic filters,
-//! with `+` for one level and `#` for all that follow, or join a group with `$share/<group>/<filter>`, of which one
-//! member gets each message. Names, filters and matching are those of MQTT 5, and the index is the one that the
-//! broker Mainstem uses.
+//! A [`Bus<T>`](Bus) carries values of one type, published to topics such as `plant/7/temp`. Subscribers use MQTT topic
+//! filters: `+` matches one level and `#` matches all remaining levels. A subscription to `$share/<group>/<filter>`
+//! joins a group, and each message goes to one member of the group. Topic names, filters and matching follow MQTT 5
+//! and use the same index as the Mainstem broker.
 //!
 //! ```
 //! use mainstem_bus::{Bus, Overflow};
 //!
 //! let bus = Bus::new();
-//! // Run by whoever publishes:
+//! // A callback runs on the publisher's thread.
 //! let _alarm = bus.subscribe("plant/+/temp").callback(|event| {
 //!     if *event.payload() > 90.0 {
 //!         println!("{} is too hot", event.topic());
 //!     }
 //! })?;
-//! // Read when it suits the reader:
+//! // A mailbox queues messages until its owner reads them.
 //! let log = bus.subscribe("plant/#").capacity(1000).overflow(Overflow::DropOldest).mailbox()?;
 //!
 //! bus.publish("plant/7/temp", 21.5)?;
@@ -24,68 +24,72 @@
 //! ```
 //!
 //! # Three ways to consume
-//! | | made by | runs | good for |
+//! | | created by | runs | use it for |
 //! |---|---|---|---|
-//! | callback | [`Subscribe::callback`] | in the publisher's thread, at once | short reactions; nothing is queued or allocated |
-//! | mailbox | [`Subscribe::mailbox`] | wherever it is read: blocking, trying, or as an async `Stream` of any runtime | work that takes time, async code |
-//! | cursor | [`Subscribe::cursor`] | wherever it is read, in batches out of a ring that cursors share | many readers of the same flow |
+//! | callback | [`Subscribe::callback`] | synchronously, on the publisher's thread | short reactions, no allocation |
+//! | mailbox | [`Subscribe::mailbox`] | where it is read: blocking, polling, or as an async `Stream` | slow work |
+//! | cursor | [`Subscribe::cursor`] | where it is read, in batches from a ring that cursors share | many readers |
 //!
-//! # What is promised
-//! - **Order.** A subscriber sees what one thread publishes in the order in which it was published. What different
-//!   threads publish has no order between them, and neither have a callback and what it publishes itself. What a member
-//!   leaves to its group comes behind what the others have already.
-//! - **No stale match.** A subscription that has been returned gets every message whose `publish` is called later.
-//! - **Nothing is lost in silence.** A message goes missing by the [`Overflow`] policy that its subscriber chose, or
-//!   because the subscriber left. Both are counted: [`Bus::stats`], [`Delivered`].
-//! - **Nothing waits unasked.** [`publish`](Bus::publish) waits where a subscription with [`Overflow::Block`] is full, and
-//!   nowhere else. A subscriber that is to be waited for must not wait for the publisher in turn: a thread that publishes
-//!   to its own full mailbox waits for ever.
-//! - **Nothing grows.** Each subscription has a capacity, retained messages and remembered topics have bounds
-//!   ([`Builder`]); topics that flow through leave nothing behind.
-//! - **Failures stay where they are.** A callback that returns an error or panics is counted and reported
-//!   ([`Builder::on_fault`]); all others get the message.
+//! # Guarantees
+//! - **Order.** Each subscriber receives the messages of one publishing thread in the order they were published. There
+//!   is no order between publishing threads, nor between a callback and the messages it publishes itself. Messages that
+//!   a leaving group member hands over are appended after those the other members already have.
+//! - **No stale match.** Once a subscribe call has returned, the subscription receives every message published later.
+//! - **No silent loss.** A message is lost only by the [`Overflow`] policy that the subscriber chose, or because the
+//!   subscriber left. Both are counted: [`Bus::stats`], [`Delivered`].
+//! - **No unrequested blocking.** [`publish`](Bus::publish) blocks only on a full subscription with
+//!   [`Overflow::Block`]. Such a subscriber must not wait for the publisher in turn: a thread that publishes to its own
+//!   full mailbox deadlocks.
+//! - **Bounded memory.** Each subscription has a capacity, and retained messages and cached topics are limited
+//!   ([`Builder`]). Publishing to ever new topics does not grow memory.
+//! - **Isolated failures.** A callback that returns an error or panics is counted and reported
+//!   ([`Builder::on_fault`]); all other subscribers still get the message.
 //!
-//! # What it is not
-//! It has no network, no persistence and no acknowledgements: a message is handed over or it is dropped, and that is all
-//! there is to know. Programs that need more talk to a broker; `examples/bridge.rs` joins the two.
+//! # Non-goals
+//! There is no network, no persistence and no acknowledgement: a message is either handed to the subscriber or dropped.
+//! Programs that need more use a broker; `examples/bridge.rs` connects a bus to one.
 //!
 //! # How it works
-//! A publish looks the topic up in a cache of its own thread, which costs no write to memory that other threads write
-//! to. A result in the cache is good for one *epoch*: a number that each subscribe and unsubscribe moves while it holds
-//! the index, and that was read *before* the match. A subscribe changes the index in place; an unsubscribe also empties
-//! the caches, so that nothing keeps its callback alive.
+//! `publish` looks the topic up in a match cache that belongs to its thread, which avoids writes to memory shared with
+//! other publishers. A cached result is valid for one *epoch*. The epoch is a number that every subscribe and
+//! unsubscribe advances while holding the index lock, and a publisher reads it *before* it matches. Subscribing changes
+//! the index in place. Unsubscribing also empties the caches, so that no cached match keeps a callback alive.
 //!
 //! # Files
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `bus.rs` | [`Bus`] and what is put together for it: [`Builder`], [`Draft`], [`Subscribe`] |
-//! | `core.rs` | what all handles share; the way of a publish |
-//! | `ticket.rs` | subscribing and unsubscribing |
-//! | `receivers.rs` | the subscriptions of a filter, and delivery to them |
+//! | `bus.rs` | [`Bus`] and its builders: [`Builder`], [`Draft`], [`Subscribe`] |
+//! | `core.rs` | state shared by all handles of a bus; the publish path |
+//! | `registration.rs` | subscribe and unsubscribe |
+//! | `receivers.rs` | the subscriptions of one filter, and delivery to them |
 //! | `shards.rs` | the match caches |
 //! | `callback.rs`, `queue.rs`, `ring.rs`, `group.rs` | the four kinds of receivers |
-//! | `mailbox.rs`, `cursor.rs` | what the reader of a queue, or of a ring, holds |
-//! | `retained.rs` | the last message of each topic |
-//! | `event.rs`, `options.rs`, `stats.rs`, `error.rs` | messages, options, numbers, errors |
-//! | `sync.rs` | locks and atomics: the standard library's, or those of a test scheduler |
+//! | `offer.rs`, `chunk.rs`, `room_signal.rs` | results of an offer, chunks of a ring, wakeups of waiting publishers |
+//! | `mailbox.rs`, `cursor.rs` | the readers' handles to a queue and to a ring |
+//! | `retained.rs` | the last retained message of each topic |
+//! | `event.rs`, `options.rs`, `stats.rs`, `error.rs` | messages, subscription options, statistics, errors |
+//! | `sync.rs` | locks and atomics, from the standard library or from the shuttle test scheduler |
 
 mod bus;
 mod callback;
+mod chunk;
 mod core;
 mod cursor;
 mod error;
 mod event;
 mod group;
 mod mailbox;
+mod offer;
 mod options;
 mod queue;
 mod receivers;
+mod registration;
 mod retained;
 mod ring;
+mod room_signal;
 mod shards;
 mod stats;
 mod sync;
-mod ticket;
 
 pub use bus::{Builder, Bus, Draft, Subscribe, Subscription};
 pub use callback::{BoxError, Cause, Fault, Outcome};

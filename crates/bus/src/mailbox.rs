@@ -1,4 +1,7 @@
-//! The mailbox: a subscription that waits to be read.
+//! [`Mailbox`]: the reader's handle to the queue of one subscription.
+//!
+//! The queue itself is in `queue.rs`. This type adds the public receive methods and the registration, whose drop
+//! unsubscribes. The first receive that returns an error marks the reader as ended, for `Bus::close_and_wait`.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,89 +14,95 @@ use futures_core::{FusedStream, Stream};
 use crate::error::RecvError;
 use crate::event::Message;
 use crate::queue::Queue;
+use crate::registration::Registration;
 use crate::stats::SubscriptionStats;
-use crate::sync::Patience;
-use crate::ticket::Ticket;
+use crate::sync::Deadline;
 
-/// A subscription with a bounded queue, read by blocking, by trying, or as an async [`Stream`].
+/// A subscription with a bounded queue, read by blocking calls, by non-blocking calls, or as an async [`Stream`].
 ///
-/// Retained messages that it asked for come first. Several threads may read through a reference, each message then
-/// goes to one of them. A stream needs no particular runtime; one task may poll it at a time. Dropping the mailbox
-/// unsubscribes.
+/// With [`replay`](crate::Subscribe::replay) the retained messages come first. Several threads may receive through a
+/// shared reference; each message goes to one of them. As a stream, a mailbox works with any async runtime, and one
+/// task may poll it at a time. Dropping the mailbox unsubscribes.
+///
+/// Receive methods return [`RecvError`] only when the queue is empty and no more messages can arrive.
 pub struct Mailbox<T: Send + Sync + 'static> {
     queue: Arc<Queue<T>>,
-    ticket: Ticket<T>,
+    registration: Registration<T>,
     has_ended: bool,
 }
 
 impl<T: Send + Sync + 'static> Mailbox<T> {
-    pub(crate) const fn new(ticket: Ticket<T>, queue: Arc<Queue<T>>) -> Self {
-        Self { queue, ticket, has_ended: false }
+    pub(crate) const fn new(registration: Registration<T>, queue: Arc<Queue<T>>) -> Self {
+        Self { queue, registration, has_ended: false }
     }
 
-    /// Waits for the next message.
+    /// Blocks until the next message arrives.
     ///
     /// # Errors
-    /// Nothing waits, and nothing will come any more.
+    /// The queue is empty, and the bus is closed or the subscription was disconnected.
     pub fn recv(&self) -> Result<Message<T>, RecvError> {
         loop {
-            if let Some(message) = self.noting_end(self.queue.receive(Patience::Endless))? {
+            if let Some(message) = self.mark_ended_on_error(self.queue.receive(Deadline::Never))? {
                 return Ok(message);
             }
         }
     }
 
-    /// The next message, if one waits.
+    /// Returns the next message without blocking, or `None` if the queue is empty.
     ///
     /// # Errors
-    /// Nothing waits, and nothing will come any more.
+    /// As for [`recv`](Self::recv).
     pub fn try_recv(&self) -> Result<Option<Message<T>>, RecvError> {
-        self.noting_end(self.queue.receive(Patience::None))
+        self.mark_ended_on_error(self.queue.receive(Deadline::Now))
     }
 
-    /// Waits for the next message for as long as `timeout`; `None` if none has come.
+    /// Blocks until the next message arrives, for at most `timeout`. Returns `None` on timeout.
     ///
     /// # Errors
-    /// Nothing waits, and nothing will come any more.
+    /// As for [`recv`](Self::recv).
     pub fn recv_timeout(&self, timeout: Duration) -> Result<Option<Message<T>>, RecvError> {
-        self.noting_end(self.queue.receive(Patience::lasting(timeout)))
+        self.mark_ended_on_error(self.queue.receive(Deadline::after(timeout)))
     }
 
-    /// Moves up to `max` messages that wait to the end of `into`, and returns how many, under one lock.
+    /// Appends up to `max` queued messages to `into` without blocking, under a single lock. Returns their number.
     ///
     /// # Errors
-    /// Nothing waits, and nothing will come any more.
+    /// As for [`recv`](Self::recv), if `max` is not 0.
     pub fn drain(&self, max: usize, into: &mut Vec<Message<T>>) -> Result<usize, RecvError> {
-        self.noting_end(self.queue.drain(max, into))
+        self.mark_ended_on_error(self.queue.drain(max, into))
     }
 
-    /// The next message; where none waits, the task is woken once one does, or at the end. One task may wait at a time.
+    /// Polls for the next message. If the queue is empty, registers the waker, which is called when a message arrives
+    /// or the subscription ends.
+    ///
+    /// Only the waker of the latest call is kept, so one task may wait at a time.
     ///
     /// # Errors
-    /// Nothing waits, and nothing will come any more.
+    /// As for [`recv`](Self::recv).
     pub fn poll_recv(&self, context: &mut Context<'_>) -> Poll<Result<Message<T>, RecvError>> {
-        self.queue.poll(context).map(|received| self.noting_end(received))
+        self.queue.poll(context).map(|received| self.mark_ended_on_error(received))
     }
 
-    /// Waits for one message after the other, until the end.
+    /// Returns an iterator that blocks for each message and stops at the first [`RecvError`].
     pub fn iter(&self) -> impl Iterator<Item = Message<T>> + '_ {
         std::iter::from_fn(|| self.recv().ok())
     }
 
-    /// This subscription's numbers.
+    /// Returns the statistics of this subscription.
     pub fn stats(&self) -> SubscriptionStats {
-        self.ticket.stats()
+        self.registration.stats()
     }
 
-    fn noting_end<R>(&self, received: Result<R, RecvError>) -> Result<R, RecvError> {
+    fn mark_ended_on_error<R>(&self, received: Result<R, RecvError>) -> Result<R, RecvError> {
         if received.is_err() {
-            self.ticket.note_end();
+            self.registration.mark_ended();
         }
         received
     }
 }
 
-/// Ends with the bus, or when the subscription is disconnected; [`Mailbox::try_recv`] then tells which.
+/// The stream ends when the bus is closed or the subscription is disconnected. [`Mailbox::try_recv`] then returns the
+/// error that distinguishes the two.
 impl<T: Send + Sync + 'static> Stream for Mailbox<T> {
     type Item = Message<T>;
 

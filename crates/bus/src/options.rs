@@ -1,23 +1,22 @@
-//! What one subscription asks for.
+//! The options of one subscription: capacity, overflow policy, metadata and replay.
 
-/// The largest capacity of a subscription, in messages.
+/// Maximum capacity of a subscription, in messages.
 pub const MAX_CAPACITY: usize = 1 << 30;
 
-/// The capacity of a subscription that names none, in messages.
+/// Default capacity of a subscription, in messages.
 pub const DEFAULT_CAPACITY: usize = 1024;
 
-/// What happens to a message for a subscription that has as many waiting as its capacity says.
+/// What happens when a message arrives for a subscription whose queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Overflow {
-    /// The publisher waits until there is room. The only choice that can make [`publish`](crate::Bus::publish) wait, so
-    /// nobody gets it without asking.
+    /// The publisher blocks until there is room. No other policy makes [`publish`](crate::Bus::publish) block.
     Block,
-    /// The message that has waited longest goes, and is counted. The default.
+    /// The oldest queued message is dropped and counted. This is the default.
     #[default]
     DropOldest,
-    /// The new message goes, and is counted.
+    /// The new message is dropped and counted.
     DropNewest,
-    /// The new message goes and is counted, and with it the subscription ends: what waits can be received, and then
+    /// The new message is dropped and counted, and the subscription ends. The reader receives what is queued, and then
     /// [`RecvError::Disconnected`](crate::RecvError::Disconnected).
     Disconnect,
 }

@@ -1,172 +1,158 @@
-//! The queue behind a mailbox: bounded, filled by publishers, emptied by whoever holds the mailbox.
+//! The bounded queue behind a mailbox.
+//!
+//! Publishers append under the lock, subject to the overflow policy; the reader takes from the front. Wakers are called
+//! and displaced messages are dropped only after the lock is released, because both run user code. Replayed retained
+//! messages are in a queue of their own that does not count against the capacity.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::error::RecvError;
-use crate::event::{Message, Shared, View};
-use crate::group::Bell;
+use crate::event::{Message, SharedMessage, View};
+use crate::offer::{DeferredDrops, OfferResult};
 use crate::options::Overflow;
-use crate::ring::Chunk;
-use crate::stats::{Delivered, Profile, Waiting};
-use crate::sync::{Condvar, Mutex, MutexGuard, Patience, lock};
+use crate::room_signal::RoomSignal;
+use crate::stats::{Backlog, Delivered, SubscriptionInfo};
+use crate::sync::{Condvar, Deadline, Mutex, MutexGuard, lock};
 
-/// One mailbox's queue.
 pub(crate) struct Queue<T> {
-    pub(crate) profile: Arc<Profile>,
-    /// That of its group.
-    bell: Option<Arc<Bell>>,
+    pub(crate) info: Arc<SubscriptionInfo>,
+    /// Of the group that the mailbox is a member of.
+    room_signal: Option<Arc<RoomSignal>>,
     state: Mutex<State<T>>,
-    /// Receivers wait here for messages, or for the end.
+    /// Notified when a message arrives or the queue ends.
     arrived: Condvar,
-    /// Publishers wait here for room.
+    /// Notified when a message is taken or the queue ends.
     room: Condvar,
 }
 
 struct State<T> {
-    /// Retained messages that a new subscription is owed. They come first, and take no room from others.
-    replay: VecDeque<Arc<Shared<T>>>,
-    waiting: VecDeque<Arc<Shared<T>>>,
+    /// Retained messages for a new subscription. They come first and do not count against the capacity.
+    replay: VecDeque<Arc<SharedMessage<T>>>,
+    messages: VecDeque<Arc<SharedMessage<T>>>,
     phase: Phase,
     sleeping_receivers: usize,
     sleeping_publishers: usize,
-    /// The task that polls the mailbox, where one waits.
+    /// Waker of the task that polls the mailbox.
     waker: Option<Waker>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// The bus is closed: what waits is received, then comes the end.
+    /// The bus is closed. Queued messages are still received, and concurrent publishes are still accepted.
     Closing,
-    /// An overflow has ended it: the same, but nothing more gets in.
+    /// Ended by an overflow. Queued messages are still received, but no more are accepted.
     Disconnected,
-    /// The receiver has seen the end, or has gone.
-    Over,
-}
-
-/// What a full subscription lets go of. Dropping a payload runs code of the user's, so it is kept until all locks are
-/// given back.
-pub(crate) struct Spoils<T> {
-    messages: Vec<Arc<Shared<T>>>,
-    pub(crate) chunks: Vec<Arc<Chunk<T>>>,
-}
-
-impl<T> Spoils<T> {
-    pub(crate) const fn new() -> Self {
-        Self { messages: Vec::new(), chunks: Vec::new() }
-    }
-}
-
-/// What became of one message that was offered.
-pub(crate) enum Offer {
-    Settled(Delivered),
-    /// There is no room, and this subscription has publishers wait for some.
-    Full,
-    /// Nobody receives here any more.
-    Gone,
+    /// The reader has received the end-of-stream error or was dropped.
+    Ended,
 }
 
 enum Admission {
-    Taken,
+    Accepted,
     Full,
-    Gone,
+    Ended,
 }
 
 impl<T> Queue<T> {
     pub(crate) fn new(
-        profile: Arc<Profile>,
-        replay: VecDeque<Arc<Shared<T>>>,
-        bell: Option<Arc<Bell>>,
+        info: Arc<SubscriptionInfo>,
+        replay: VecDeque<Arc<SharedMessage<T>>>,
+        room_signal: Option<Arc<RoomSignal>>,
     ) -> Self {
         let state = State {
             replay,
-            waiting: VecDeque::new(),
+            messages: VecDeque::new(),
             phase: Phase::Open,
             sleeping_receivers: 0,
             sleeping_publishers: 0,
             waker: None,
         };
-        Self { profile, bell, state: Mutex::new(state), arrived: Condvar::new(), room: Condvar::new() }
+        Self { info, room_signal, state: Mutex::new(state), arrived: Condvar::new(), room: Condvar::new() }
     }
 
-    /// Puts all `messages` in, in their order, as far as the overflow policy lets them; waits where it says so.
-    pub(crate) fn push(&self, messages: &[Arc<Shared<T>>]) -> Delivered {
+    /// Appends `messages` in order, subject to the overflow policy. Blocks for room if the policy is `Block`.
+    pub(crate) fn push(&self, messages: &[Arc<SharedMessage<T>>]) -> Delivered {
         let mut tally = Delivered::default();
-        let mut spoils = Spoils::new();
+        let mut deferred = DeferredDrops::new();
         let mut state = lock(&self.state);
-        let mut rest = messages;
-        while let [message, behind @ ..] = rest {
-            match self.admit(&mut state, message, &mut tally, &mut spoils) {
-                Admission::Taken => rest = behind,
-                Admission::Gone => break,
+        let mut remaining = messages;
+        while let [message, rest @ ..] = remaining {
+            match self.admit(&mut state, message, &mut tally, &mut deferred) {
+                Admission::Accepted => remaining = rest,
+                Admission::Ended => break,
                 Admission::Full => state = self.wait_for_room(state),
             }
         }
         self.wake_receivers(state);
-        self.profile.count_dropped(tally.dropped);
+        self.info.count_dropped(tally.dropped);
         tally
     }
 
-    /// Puts one message in, unless it would have to wait. What goes in its place goes to `spoils`.
-    pub(crate) fn offer(&self, message: &Arc<Shared<T>>, spoils: &mut Spoils<T>) -> Offer {
+    /// Appends one message without blocking. Displaced messages go to `deferred`.
+    pub(crate) fn offer(
+        &self,
+        message: &Arc<SharedMessage<T>>,
+        deferred: &mut DeferredDrops<T>,
+    ) -> OfferResult {
         let mut tally = Delivered::default();
         let mut state = lock(&self.state);
-        let offer = match self.admit(&mut state, message, &mut tally, spoils) {
-            Admission::Taken => Offer::Settled(tally),
-            Admission::Full => Offer::Full,
-            Admission::Gone => Offer::Gone,
+        let offer = match self.admit(&mut state, message, &mut tally, deferred) {
+            Admission::Accepted => OfferResult::Done(tally),
+            Admission::Full => OfferResult::Full,
+            Admission::Ended => OfferResult::Ended,
         };
         self.wake_receivers(state);
-        self.profile.count_dropped(tally.dropped);
+        self.info.count_dropped(tally.dropped);
         offer
     }
 
-    /// Puts one message in that another member of its group has left, beyond the capacity if need be; `false` where
-    /// nobody receives here.
-    pub(crate) fn inherit(&self, message: &Arc<Shared<T>>) -> bool {
+    /// Appends a message handed over by a leaving group member, even beyond the capacity. Returns `false` if the queue
+    /// has ended.
+    pub(crate) fn push_unbounded(&self, message: &Arc<SharedMessage<T>>) -> bool {
         let mut state = lock(&self.state);
-        let takes = matches!(state.phase, Phase::Open | Phase::Closing);
-        if takes {
-            state.waiting.push_back(Arc::clone(message));
+        let is_accepting = matches!(state.phase, Phase::Open | Phase::Closing);
+        if is_accepting {
+            state.messages.push_back(Arc::clone(message));
         }
         self.wake_receivers(state);
-        takes
+        is_accepting
     }
 
     fn admit(
         &self,
         state: &mut State<T>,
-        message: &Arc<Shared<T>>,
+        message: &Arc<SharedMessage<T>>,
         tally: &mut Delivered,
-        spoils: &mut Spoils<T>,
+        deferred: &mut DeferredDrops<T>,
     ) -> Admission {
-        if matches!(state.phase, Phase::Disconnected | Phase::Over) {
-            return Admission::Gone;
+        if matches!(state.phase, Phase::Disconnected | Phase::Ended) {
+            return Admission::Ended;
         }
-        if state.waiting.len() >= self.profile.options.capacity {
-            match self.profile.options.overflow {
+        if state.messages.len() >= self.info.options.capacity {
+            match self.info.options.overflow {
                 Overflow::Block => return Admission::Full,
-                Overflow::DropOldest => spoils.messages.extend(state.waiting.pop_front()),
+                Overflow::DropOldest => deferred.messages.extend(state.messages.pop_front()),
                 Overflow::DropNewest => {
                     tally.dropped += 1;
-                    return Admission::Taken;
+                    return Admission::Accepted;
                 }
                 Overflow::Disconnect => {
                     tally.dropped += 1;
                     state.phase = Phase::Disconnected;
-                    return Admission::Taken;
+                    return Admission::Accepted;
                 }
             }
             tally.dropped += 1;
         }
-        state.waiting.push_back(Arc::clone(message));
+        state.messages.push_back(Arc::clone(message));
         tally.delivered += 1;
-        Admission::Taken
+        Admission::Accepted
     }
 
-    /// Waits until there may be room. The receiver may not have been told yet of what fills the queue.
+    /// Waits until there may be room. Wakes the reader first, since it may not yet have been notified of the messages
+    /// that fill the queue.
     fn wait_for_room<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
         if state.waker.is_some() {
             self.wake_receivers(state);
@@ -176,14 +162,14 @@ impl<T> Queue<T> {
             self.arrived.notify_all();
         }
         state.sleeping_publishers += 1;
-        state = match Patience::Endless.wait(&self.room, state) {
+        state = match Deadline::Never.wait(&self.room, state) {
             Ok(state) | Err(state) => state,
         };
         state.sleeping_publishers -= 1;
         state
     }
 
-    /// Gives the lock back before it wakes a task: what that runs is not ours.
+    /// Releases the lock before it calls the waker, which is user code.
     fn wake_receivers(&self, mut state: MutexGuard<'_, State<T>>) {
         if state.sleeping_receivers > 0 {
             self.arrived.notify_all();
@@ -195,44 +181,44 @@ impl<T> Queue<T> {
         }
     }
 
-    /// The next message, for as long as `patience` lasts; `None` when it has run out.
-    pub(crate) fn receive(&self, patience: Patience) -> Result<Option<Message<T>>, RecvError> {
+    /// Waits for the next message. Returns `None` if `deadline` passes first.
+    pub(crate) fn receive(&self, deadline: Deadline) -> Result<Option<Message<T>>, RecvError> {
         let mut state = lock(&self.state);
         loop {
             if let Some(message) = self.take(&mut state) {
                 return Ok(Some(message));
             }
-            state.end()?;
+            state.check_ended()?;
             state.sleeping_receivers += 1;
-            let waited = patience.wait(&self.arrived, state);
-            let is_out_of_patience = waited.is_err();
+            let waited = deadline.wait(&self.arrived, state);
+            let is_timed_out = waited.is_err();
             state = match waited {
                 Ok(state) | Err(state) => state,
             };
             state.sleeping_receivers -= 1;
-            if is_out_of_patience {
+            if is_timed_out {
                 return Ok(None);
             }
         }
     }
 
-    /// The next message; where there is none, the task is woken once there is, or at the end.
+    /// Polls for the next message. If there is none, registers the waker of the task.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Result<Message<T>, RecvError>> {
         let mut state = lock(&self.state);
         if let Some(message) = self.take(&mut state) {
             return Poll::Ready(Ok(message));
         }
-        if let Err(error) = state.end() {
+        if let Err(error) = state.check_ended() {
             return Poll::Ready(Err(error));
         }
         match &mut state.waker {
             Some(waker) => waker.clone_from(context.waker()),
-            none => *none = Some(context.waker().clone()),
+            empty => *empty = Some(context.waker().clone()),
         }
         Poll::Pending
     }
 
-    /// Moves up to `max` messages to the end of `into`, and returns how many.
+    /// Appends up to `max` messages to `into` and returns their number.
     pub(crate) fn drain(&self, max: usize, into: &mut Vec<Message<T>>) -> Result<usize, RecvError> {
         let mut state = lock(&self.state);
         let before = into.len();
@@ -241,27 +227,27 @@ impl<T> Queue<T> {
             into.push(message);
         }
         if into.len() == before && max > 0 {
-            state.end()?;
+            state.check_ended()?;
         }
         Ok(into.len() - before)
     }
 
     fn take(&self, state: &mut MutexGuard<'_, State<T>>) -> Option<Message<T>> {
-        let metadata = self.profile.options.metadata;
+        let metadata = self.info.options.metadata;
         if let Some(shared) = state.replay.pop_front() {
             return Some(Message::new(shared, View { metadata, is_replay: true }));
         }
-        let shared = state.waiting.pop_front()?;
+        let shared = state.messages.pop_front()?;
         if state.sleeping_publishers > 0 {
             self.room.notify_one();
         }
-        if let Some(bell) = &self.bell {
-            bell.ring();
+        if let Some(room_signal) = &self.room_signal {
+            room_signal.notify();
         }
         Some(Message::new(shared, View { metadata, is_replay: false }))
     }
 
-    /// The bus is closed.
+    /// Called when the bus is closed.
     pub(crate) fn close(&self) {
         let mut state = lock(&self.state);
         if state.phase == Phase::Open {
@@ -270,35 +256,35 @@ impl<T> Queue<T> {
         }
     }
 
-    /// The receiver goes: nothing gets in any more, and what waited is returned.
-    pub(crate) fn abandon(&self) -> VecDeque<Arc<Shared<T>>> {
+    /// Ends the queue when its reader is dropped. Returns the queued messages, without the replayed ones.
+    pub(crate) fn abandon(&self) -> VecDeque<Arc<SharedMessage<T>>> {
         let mut state = lock(&self.state);
-        state.phase = Phase::Over;
+        state.phase = Phase::Ended;
         state.waker = None;
         self.room.notify_all();
         self.arrived.notify_all();
         let replay = std::mem::take(&mut state.replay);
-        let waiting = std::mem::take(&mut state.waiting);
+        let messages = std::mem::take(&mut state.messages);
         drop(state);
         drop(replay);
-        waiting
+        messages
     }
 
-    pub(crate) fn waiting(&self) -> Waiting {
+    pub(crate) fn backlog(&self) -> Backlog {
         let state = lock(&self.state);
-        let lag = state.replay.len() + state.waiting.len();
-        Waiting { lag, missed: 0, is_disconnected: state.phase == Phase::Disconnected }
+        let lag = state.replay.len() + state.messages.len();
+        Backlog { lag, missed: 0, is_disconnected: state.phase == Phase::Disconnected }
     }
 }
 
 impl<T> State<T> {
-    /// An error where nothing waits and nothing will come.
-    fn end(&mut self) -> Result<(), RecvError> {
+    /// Returns an error if no more messages can arrive. Call only with an empty queue.
+    fn check_ended(&mut self) -> Result<(), RecvError> {
         match self.phase {
             Phase::Open => Ok(()),
             Phase::Disconnected => Err(RecvError::Disconnected),
-            Phase::Closing | Phase::Over => {
-                self.phase = Phase::Over;
+            Phase::Closing | Phase::Ended => {
+                self.phase = Phase::Ended;
                 Err(RecvError::Closed)
             }
         }

@@ -1,27 +1,27 @@
-//! Who receives what is published: the subscriptions of one filter, and those of all filters that match a topic.
+//! The subscriptions of one filter, and the delivery of a message to all filters that match a topic.
+//!
+//! A [`Matched`] is the cached result of matching one topic. Publishers keep using it while the index changes, so
+//! [`Receivers`] are copied on write (`Arc::make_mut`) and never change under a publisher.
 
 use std::sync::Arc;
 
 use crate::callback::{Callback, OnFault, run_all};
-use crate::event::{Event, Metadata, Shared, View};
+use crate::event::{Event, Metadata, SharedMessage, View};
 use crate::group::Group;
 use crate::queue::Queue;
 use crate::ring::Ring;
 use crate::stats::{Delivered, Kind, SubscriptionStats};
 
-/// The subscriptions of one filter, each list in the order in which they came.
-///
-/// Publishers hold on to what a match has found while the index goes on changing, so a change is made to a copy where
-/// somebody holds the original (`Arc::make_mut`).
+/// The subscriptions of one filter. Each list is in the order of subscribing.
 pub(crate) struct Receivers<T> {
     pub(crate) callbacks: Vec<Callback<T>>,
     pub(crate) queues: Vec<Arc<Queue<T>>>,
     pub(crate) rings: Vec<Arc<Ring<T>>>,
     pub(crate) groups: Vec<Arc<Group<T>>>,
-    /// How many of the callbacks may have to keep a message.
+    /// Number of callbacks behind a replay gate, which may have to keep a message.
     pub(crate) gated: usize,
-    /// How many subscriptions want metadata, those in rings and groups among them.
-    pub(crate) wanting_metadata: usize,
+    /// Number of subscriptions with metadata, including cursors and group members.
+    pub(crate) metadata_subscribers: usize,
 }
 
 impl<T> Clone for Receivers<T> {
@@ -44,7 +44,7 @@ impl<T> Receivers<T> {
             rings: Vec::new(),
             groups: Vec::new(),
             gated: 0,
-            wanting_metadata: 0,
+            metadata_subscribers: 0,
         }
     }
 
@@ -52,13 +52,13 @@ impl<T> Receivers<T> {
         self.callbacks.is_empty() && self.queues.is_empty() && self.rings.is_empty() && self.groups.is_empty()
     }
 
-    /// Whether a message for these is held by more than its publisher.
-    const fn share(&self) -> bool {
+    /// Whether a message for these receivers must be allocated, because it may outlive the publish call.
+    const fn need_shared_message(&self) -> bool {
         self.gated > 0 || !(self.queues.is_empty() && self.rings.is_empty() && self.groups.is_empty())
     }
 
-    /// The group called `name`, new if there is none.
-    pub(crate) fn group(&mut self, name: &str) -> Arc<Group<T>> {
+    /// Returns the group called `name`, and creates it if needed.
+    pub(crate) fn group_or_insert(&mut self, name: &str) -> Arc<Group<T>> {
         if let Some(group) = self.groups.iter().find(|group| &*group.name == name) {
             return Arc::clone(group);
         }
@@ -67,7 +67,7 @@ impl<T> Receivers<T> {
         group
     }
 
-    /// The bus is closed.
+    /// Called when the bus is closed.
     pub(crate) fn close(&self) {
         self.queues.iter().for_each(|queue| queue.close());
         self.rings.iter().for_each(|ring| ring.close());
@@ -77,12 +77,11 @@ impl<T> Receivers<T> {
     pub(crate) fn collect_stats(&self, into: &mut Vec<SubscriptionStats>) {
         let callbacks = self.callbacks.iter();
         into.extend(
-            callbacks
-                .map(|callback| callback.profile.stats(Kind::Callback, crate::stats::Waiting::default())),
+            callbacks.map(|callback| callback.info.stats(Kind::Callback, crate::stats::Backlog::default())),
         );
-        into.extend(self.queues.iter().map(|queue| queue.profile.stats(Kind::Mailbox, queue.waiting())));
+        into.extend(self.queues.iter().map(|queue| queue.info.stats(Kind::Mailbox, queue.backlog())));
         for ring in &self.rings {
-            ring.each_reader(|reader, waiting| into.push(reader.profile.stats(Kind::Cursor, waiting)));
+            ring.for_each_reader(|reader, backlog| into.push(reader.info.stats(Kind::Cursor, backlog)));
         }
         for group in &self.groups {
             into.extend(group.members().iter().map(crate::group::Member::stats));
@@ -90,26 +89,26 @@ impl<T> Receivers<T> {
     }
 }
 
-/// What a topic matched.
+/// The receivers of one topic.
 pub(crate) struct Matched<T> {
     pub(crate) topic: Arc<str>,
     filters: Box<[Arc<Receivers<T>>]>,
-    /// Whether a message for these is held by more than its publisher.
+    /// Whether a message must be allocated. If false, all receivers are callbacks that borrow it.
     pub(crate) is_shared: bool,
-    pub(crate) wants_metadata: bool,
+    pub(crate) needs_metadata: bool,
 }
 
 impl<T> Matched<T> {
     pub(crate) fn new(topic: &str, filters: Vec<Arc<Receivers<T>>>) -> Self {
         Self {
             topic: topic.into(),
-            is_shared: filters.iter().any(|receivers| receivers.share()),
-            wants_metadata: filters.iter().any(|receivers| receivers.wanting_metadata > 0),
+            is_shared: filters.iter().any(|receivers| receivers.need_shared_message()),
+            needs_metadata: filters.iter().any(|receivers| receivers.metadata_subscribers > 0),
             filters: filters.into(),
         }
     }
 
-    /// Hands a message to callbacks, which is all there are.
+    /// Runs the callbacks with a borrowed message. Only valid if all receivers are callbacks.
     #[inline]
     pub(crate) fn call(&self, payload: &T, metadata: Option<&Metadata>, on_fault: &OnFault) -> Delivered {
         let event = Event::local(&self.topic, payload, metadata);
@@ -120,9 +119,9 @@ impl<T> Matched<T> {
         tally
     }
 
-    /// Hands messages to all receivers, in the order of the messages. Those that wait in a queue or a ring come first:
-    /// what a callback publishes in turn then comes behind what made it do so.
-    pub(crate) fn deliver(&self, messages: &[Arc<Shared<T>>], on_fault: &OnFault) -> Delivered {
+    /// Delivers messages to all receivers in order. Queues and rings come before callbacks, so that a message published
+    /// by a callback is queued behind the message that triggered it.
+    pub(crate) fn deliver(&self, messages: &[Arc<SharedMessage<T>>], on_fault: &OnFault) -> Delivered {
         let mut tally = Delivered::default();
         for receivers in &self.filters {
             for queue in &receivers.queues {
@@ -136,7 +135,7 @@ impl<T> Matched<T> {
         for message in messages {
             for receivers in &self.filters {
                 for group in &receivers.groups {
-                    tally += group.deal(message, on_fault);
+                    tally += group.dispatch(message, on_fault);
                 }
                 tally += receivers.call(&Event::of(message, view), on_fault);
             }

@@ -1,4 +1,7 @@
-//! The last retained message of each topic.
+//! The retained message of each topic, and the lookup for a new subscription.
+//!
+//! Topics are kept in a sorted map. A filter can match only topics that begin with its levels before the first
+//! wildcard, so a lookup scans that range of the map instead of all topics.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -6,11 +9,11 @@ use std::sync::Arc;
 
 use mainstem_topic::{has_wildcard, matches};
 
-use crate::event::Shared;
+use crate::event::SharedMessage;
 
-/// Topics and their retained messages, in the order of the topics; bounded in number.
+/// Retained messages ordered by topic, at most `max` of them.
 pub(crate) struct Retained<T> {
-    by_topic: BTreeMap<Arc<str>, Arc<Shared<T>>>,
+    by_topic: BTreeMap<Arc<str>, Arc<SharedMessage<T>>>,
     max: usize,
 }
 
@@ -23,35 +26,39 @@ impl<T> Retained<T> {
         self.by_topic.len()
     }
 
-    /// Whether a message for `topic` can be kept.
+    /// Whether a message for `topic` can be retained.
     pub(crate) fn has_room(&self, topic: &str) -> bool {
         self.by_topic.len() < self.max || self.by_topic.contains_key(topic)
     }
 
-    /// Keeps a message, and returns the one it takes the place of.
-    pub(crate) fn set(&mut self, message: Arc<Shared<T>>) -> Option<Arc<Shared<T>>> {
+    /// Stores a message and returns the one it replaces.
+    pub(crate) fn set(&mut self, message: Arc<SharedMessage<T>>) -> Option<Arc<SharedMessage<T>>> {
         self.by_topic.insert(Arc::clone(&message.topic), message)
     }
 
-    pub(crate) fn get(&self, topic: &str) -> Option<Arc<Shared<T>>> {
+    pub(crate) fn get(&self, topic: &str) -> Option<Arc<SharedMessage<T>>> {
         self.by_topic.get(topic).cloned()
     }
 
-    pub(crate) fn clear(&mut self, topic: &str) -> Option<Arc<Shared<T>>> {
+    pub(crate) fn clear(&mut self, topic: &str) -> Option<Arc<SharedMessage<T>>> {
         self.by_topic.remove(topic)
     }
 
-    /// The messages of all topics that a valid filter matches, in the order of the topics.
-    pub(crate) fn matching(&self, filter: &str) -> VecDeque<Arc<Shared<T>>> {
+    /// Returns the messages of all topics that match a valid filter, ordered by topic.
+    pub(crate) fn matching(&self, filter: &str) -> VecDeque<Arc<SharedMessage<T>>> {
         if !has_wildcard(filter) {
             return self.get(filter).into_iter().collect();
         }
-        // Topics that match begin with the levels before the first wildcard; `a/#` matches `a`, so without the `/`.
+        // `a/#` also matches `a`, so the prefix must not include the `/`.
         let wildcard = filter.find(['+', '#']).unwrap_or(filter.len());
         let prefix = filter[..wildcard].trim_end_matches('/');
         let from = (Bound::Included(prefix), Bound::Unbounded);
-        let near = self.by_topic.range::<str, _>(from).take_while(|(topic, _)| topic.starts_with(prefix));
-        near.filter(|(topic, _)| matches(filter, topic)).map(|(_, message)| Arc::clone(message)).collect()
+        let candidates =
+            self.by_topic.range::<str, _>(from).take_while(|(topic, _)| topic.starts_with(prefix));
+        candidates
+            .filter(|(topic, _)| matches(filter, topic))
+            .map(|(_, message)| Arc::clone(message))
+            .collect()
     }
 }
 
@@ -63,7 +70,7 @@ mod tests {
     fn topic() -> impl Strategy<Value = String> {
         prop::collection::vec(prop::sample::select(vec!["a", "b", "$a", "", "ab"]), 1..4)
             .prop_map(|levels| levels.join("/"))
-            .prop_filter("an empty topic is none", |topic| !topic.is_empty())
+            .prop_filter("topics are not empty", |topic| !topic.is_empty())
     }
 
     fn filter() -> impl Strategy<Value = String> {
@@ -73,18 +80,18 @@ mod tests {
                 levels.extend(is_multi.then_some("#"));
                 levels.join("/")
             })
-            .prop_filter("an empty filter is none", |filter| !filter.is_empty())
+            .prop_filter("filters are not empty", |filter| !filter.is_empty())
     }
 
     proptest! {
         #[test]
-        fn a_filter_finds_what_a_look_at_every_topic_finds(
+        fn range_lookup_agrees_with_full_scan(
             topics in prop::collection::btree_set(topic(), 0..20),
             filter in filter(),
         ) {
             let mut retained = Retained::new(100);
             for topic in &topics {
-                retained.set(Arc::new(Shared { topic: topic.as_str().into(), payload: (), metadata: None }));
+                retained.set(Arc::new(SharedMessage { topic: topic.as_str().into(), payload: (), metadata: None }));
             }
             let found: Vec<String> =
                 retained.matching(&filter).iter().map(|message| message.topic.to_string()).collect();

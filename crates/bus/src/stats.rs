@@ -1,16 +1,19 @@
-//! What can be seen of a bus from outside, and the counters behind it.
+//! Statistics of a bus, and the counters behind them.
+//!
+//! Each subscription counts its own drops and failures. When it ends, its counts are added to the totals of the bus, so
+//! the sums never decrease.
 
 use crate::options::{Options, Overflow};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Where a published message went.
+/// The result of a publish: how many subscriptions got the message. For a batch, the sum over its messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Subscriptions that got it: a callback has run, or it waits for its receiver.
+    /// Subscriptions that got the message: their callback has run, or the message is queued for their reader.
     pub delivered: usize,
-    /// Messages that an overflow policy dropped because of this one, be it this one or the oldest.
+    /// Messages dropped by overflow policies: this one or, with `DropOldest`, older ones in its place.
     pub dropped: usize,
-    /// Callbacks that got it and failed: with an error, or with a panic.
+    /// Callbacks that got the message and failed with an error or a panic.
     pub failed: usize,
 }
 
@@ -25,68 +28,70 @@ impl std::ops::AddAssign for Delivered {
 /// How a subscription is consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Its callback is run by publishers.
+    /// By a callback on the publisher's thread.
     Callback,
-    /// A [`Mailbox`](crate::Mailbox).
+    /// Through a [`Mailbox`](crate::Mailbox).
     Mailbox,
-    /// A [`Cursor`](crate::Cursor).
+    /// Through a [`Cursor`](crate::Cursor).
     Cursor,
 }
 
-/// One subscription, as [`Bus::stats`](crate::Bus::stats) found it.
+/// Statistics of one subscription.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SubscriptionStats {
-    /// Its number, which no other subscription of this bus ever has.
+    /// Id of the subscription, unique within the bus and never reused.
     pub id: u64,
-    /// What it subscribed to, with `$share/<group>/` where it is shared.
+    /// Filter of the subscription, including `$share/<group>/` for a group member.
     pub filter: String,
-    /// How it is consumed.
+    /// How the subscription is consumed.
     pub kind: Kind,
-    /// The most messages that wait for it; callbacks have none waiting.
+    /// Maximum number of queued messages.
     pub capacity: usize,
-    /// What happens beyond that.
+    /// Policy for messages beyond the capacity.
     pub overflow: Overflow,
-    /// Messages that wait for it, replayed ones among them.
+    /// Number of queued messages, including replayed ones. For a callback in a group, the number of runs in progress.
     pub lag: usize,
-    /// Messages that its overflow policy has dropped.
+    /// Number of messages dropped by the overflow policy.
     pub dropped: u64,
-    /// Times its callback has failed.
+    /// Number of failed runs of the callback.
     pub failed: u64,
-    /// Whether its overflow policy has ended it.
+    /// Whether [`Overflow::Disconnect`] has ended the subscription.
     pub is_disconnected: bool,
 }
 
-/// A bus, as [`Bus::stats`](crate::Bus::stats) found it. Taken piece by piece while others publish, so the numbers need
-/// not agree to the message.
+/// Statistics of a bus, see [`Bus::stats`](crate::Bus::stats).
+///
+/// The values are not an atomic snapshot: they are read one by one while other threads publish.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct BusStats {
-    /// Messages published since the bus was made.
+    /// Number of messages published since the bus was created.
     pub published: u64,
-    /// Topic filters with a subscriber.
+    /// Number of distinct topic filters with at least one subscription.
     pub filters: usize,
-    /// Topics with a retained message.
+    /// Number of topics with a retained message.
     pub retained: usize,
-    /// Messages that wait for a receiver: the sum of all lags.
+    /// Number of messages delivered but not yet received: the sum of [`SubscriptionStats::lag`].
     pub in_flight: usize,
-    /// Messages that overflow policies have dropped, of subscriptions that are gone, too.
+    /// Number of messages dropped by overflow policies, including those of ended subscriptions.
     pub dropped: u64,
-    /// Messages that waited for a subscriber when it unsubscribed, and that no other member of its group took.
+    /// Number of messages that were queued for a subscription when it was dropped, and that no other member of its
+    /// group took over.
     pub abandoned: u64,
-    /// Times a callback has failed, of subscriptions that are gone, too.
+    /// Number of failed callback runs, including those of ended subscriptions.
     pub failed: u64,
-    /// Each subscription, in the order of their numbers.
+    /// Statistics of each subscription, ordered by id.
     pub subscriptions: Vec<SubscriptionStats>,
 }
 
-/// What is counted for the bus as a whole.
+/// Counters of the bus as a whole.
 #[derive(Debug)]
 pub(crate) struct Totals {
     pub(crate) abandoned: AtomicU64,
-    /// Drops of subscriptions that are gone.
+    /// Drops of ended subscriptions.
     pub(crate) past_dropped: AtomicU64,
-    /// Failures of subscriptions that are gone.
+    /// Failures of ended subscriptions.
     pub(crate) past_failed: AtomicU64,
 }
 
@@ -100,10 +105,10 @@ impl Totals {
         }
     }
 
-    /// Takes over what was counted for a subscription that goes.
-    pub(crate) fn note_end(&self, profile: &Profile, abandoned: u64) {
-        self.past_dropped.fetch_add(profile.dropped.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.past_failed.fetch_add(profile.failed.load(Ordering::Relaxed), Ordering::Relaxed);
+    /// Adds the counts of a subscription that ends.
+    pub(crate) fn add_ended(&self, info: &SubscriptionInfo, abandoned: u64) {
+        self.past_dropped.fetch_add(info.dropped.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.past_failed.fetch_add(info.failed.load(Ordering::Relaxed), Ordering::Relaxed);
         self.abandoned.fetch_add(abandoned, Ordering::Relaxed);
     }
 
@@ -112,18 +117,18 @@ impl Totals {
     }
 }
 
-/// What is known of one subscription, whatever its kind.
+/// Identity, options and counters of one subscription of any kind.
 #[derive(Debug)]
-pub(crate) struct Profile {
+pub(crate) struct SubscriptionInfo {
     pub(crate) id: u64,
-    /// As it was subscribed to, `$share/<group>/` included.
+    /// Includes `$share/<group>/`.
     pub(crate) filter: Box<str>,
     pub(crate) options: Options,
     pub(crate) dropped: AtomicU64,
     pub(crate) failed: AtomicU64,
 }
 
-impl Profile {
+impl SubscriptionInfo {
     pub(crate) fn new(id: u64, filter: &str, options: Options) -> Self {
         let (dropped, failed) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { id, filter: filter.into(), options, dropped, failed }
@@ -135,27 +140,26 @@ impl Profile {
         }
     }
 
-    /// `waiting` and `dropped` are what its kind knows beyond the counters here.
-    pub(crate) fn stats(&self, kind: Kind, waiting: Waiting) -> SubscriptionStats {
+    pub(crate) fn stats(&self, kind: Kind, backlog: Backlog) -> SubscriptionStats {
         SubscriptionStats {
             id: self.id,
             filter: self.filter.to_string(),
             kind,
             capacity: self.options.capacity,
             overflow: self.options.overflow,
-            lag: waiting.lag,
-            dropped: self.dropped.load(Ordering::Relaxed) + waiting.missed,
+            lag: backlog.lag,
+            dropped: self.dropped.load(Ordering::Relaxed) + backlog.missed,
             failed: self.failed.load(Ordering::Relaxed),
-            is_disconnected: waiting.is_disconnected,
+            is_disconnected: backlog.is_disconnected,
         }
     }
 }
 
-/// What waits for a subscription.
+/// Messages queued for a subscription.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct Backlog {
     pub(crate) lag: usize,
-    /// Messages it has missed and not yet counted.
+    /// Messages missed by a cursor that are not yet counted in `dropped`.
     pub(crate) missed: u64,
     pub(crate) is_disconnected: bool,
 }

@@ -1,4 +1,8 @@
-//! What threads meet at: the standard library's primitives, or shuttle's where tests schedule them.
+//! Locks, atomics and condition variables: from the standard library, or from shuttle in tests.
+//!
+//! With `--cfg mainstem_shuttle` every primitive comes from shuttle, which then controls the order of all threads. The
+//! rest of the crate imports them from here only. Lock poisoning is ignored, because no user code runs under a lock of
+//! this crate and so no panic leaves one half updated.
 
 #[cfg(mainstem_shuttle)]
 pub(crate) use shuttle::sync::{
@@ -14,17 +18,17 @@ pub(crate) use std::sync::{
 use std::sync::{PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Keeps what one thread writes out of the cache lines (and the pairs of them) that another one reads.
+/// Aligns a value to 128 bytes, which prevents false sharing (x86 prefetches cache lines in pairs).
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);
 
-/// Locks, poisoned or not: no user code runs under a lock of this crate, so none is left half changed.
+/// Locks, ignoring poison.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks, unless another thread has the lock.
+/// Locks without blocking. Returns `None` if another thread holds the lock.
 #[inline]
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
@@ -44,31 +48,31 @@ pub(crate) fn write<T>(shared: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     shared.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long a caller is ready to wait.
+/// How long a blocking call may wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
-    /// Not at all.
-    None,
-    Until(Instant),
-    Endless,
+pub(crate) enum Deadline {
+    /// Return at once.
+    Now,
+    At(Instant),
+    Never,
 }
 
-impl Patience {
-    /// A wait of `timeout` from now on; endless where the clock does not reach that far.
-    pub(crate) fn lasting(timeout: Duration) -> Self {
-        Instant::now().checked_add(timeout).map_or(Self::Endless, Self::Until)
+impl Deadline {
+    /// The deadline `timeout` from now; `Never` if the clock cannot represent it.
+    pub(crate) fn after(timeout: Duration) -> Self {
+        Instant::now().checked_add(timeout).map_or(Self::Never, Self::At)
     }
 
-    /// Waits once, which may end early; `Err` with the guard where there is no patience left.
+    /// Waits once, possibly with a spurious wakeup. Returns `Err` with the guard if the deadline has passed.
     pub(crate) fn wait<'a, T>(
         self,
         condvar: &Condvar,
         guard: MutexGuard<'a, T>,
     ) -> Result<MutexGuard<'a, T>, MutexGuard<'a, T>> {
         match self {
-            Self::None => Err(guard),
-            Self::Endless => Ok(condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)),
-            Self::Until(deadline) => {
+            Self::Now => Err(guard),
+            Self::Never => Ok(condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)),
+            Self::At(deadline) => {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Err(guard);

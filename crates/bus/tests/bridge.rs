@@ -1,4 +1,4 @@
-//! The example of a bridge, between a bus and the real broker: what is published on either side is read on the other.
+//! Runs the bridge example between a bus and a real broker, in both directions.
 
 #[path = "../examples/bridge.rs"]
 mod example;
@@ -12,17 +12,17 @@ use rumqttc::{AsyncClient, Event, EventLoop, MqttOptions, Packet, PublishOptions
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Long enough for any machine; nothing here waits for it to pass.
+/// Upper bound for a hung test; no passing test waits this long.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 const MESSAGES: usize = 500;
 
-/// Drives a connection until the next packet that `wanted` makes something of.
-async fn until<R>(connection: &mut EventLoop, wanted: impl Fn(Packet) -> Option<R>) -> R {
+/// Drives a connection until `select` returns `Some` for a packet.
+async fn until<R>(connection: &mut EventLoop, select: impl Fn(Packet) -> Option<R>) -> R {
     let packet = async {
         loop {
             if let Event::Incoming(packet) = connection.poll().await.expect("a connection")
-                && let Some(found) = wanted(packet)
+                && let Some(found) = select(packet)
             {
                 return found;
             }

@@ -1,4 +1,4 @@
-//! The end of a bus: what was published before is received, then everybody learns that it is over.
+//! Closing a bus: readers receive what was published before, and then `Closed`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use mainstem_bus::{Bus, Overflow, PublishError, RecvError, SubscribeError};
 
-/// Long enough for any machine; nothing here waits for it to pass.
+/// Upper bound for a hung test; no passing test waits this long.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 #[test]
-fn what_waits_is_received_and_then_comes_the_end() {
+fn queued_messages_are_received_before_closed() {
     let bus = Bus::new();
     let mailbox = bus.subscribe("a").mailbox().unwrap();
     let mut cursor = bus.subscribe("a").cursor().unwrap();
@@ -40,7 +40,7 @@ fn what_waits_is_received_and_then_comes_the_end() {
 }
 
 #[test]
-fn closing_wakes_whoever_waits() {
+fn closing_wakes_blocked_readers() {
     let bus: Bus<()> = Bus::new();
     let mailbox = bus.subscribe("a").mailbox().unwrap();
     let mut cursor = bus.subscribe("a").cursor().unwrap();
@@ -52,7 +52,7 @@ fn closing_wakes_whoever_waits() {
 }
 
 #[test]
-fn the_last_handle_closes_and_dropped_subscriptions_are_not_waited_for() {
+fn dropping_the_last_handle_closes_the_bus() {
     let bus = Bus::new();
     let clone = bus.clone();
     let mailbox = bus.subscribe("a").mailbox().unwrap();
@@ -66,20 +66,20 @@ fn the_last_handle_closes_and_dropped_subscriptions_are_not_waited_for() {
 }
 
 #[test]
-fn what_was_published_while_closing_is_received_if_it_was_counted() {
+fn messages_counted_as_delivered_while_closing_are_received() {
     for round in 0..200 {
         let bus = Bus::new();
         let mailbox = bus.subscribe("a").capacity(2).overflow(Overflow::Block).mailbox().unwrap();
         let mut cursor = bus.subscribe("+").capacity(2).overflow(Overflow::Block).cursor().unwrap();
         let counted = AtomicUsize::new(0);
-        let publish_on = || {
-            while let Ok(told) = bus.publish("a", round) {
-                counted.fetch_add(told.delivered, Ordering::Relaxed);
+        let publish_until_closed = || {
+            while let Ok(result) = bus.publish("a", round) {
+                counted.fetch_add(result.delivered, Ordering::Relaxed);
             }
         };
         let received = thread::scope(|scope| {
-            scope.spawn(publish_on);
-            scope.spawn(publish_on);
+            scope.spawn(publish_until_closed);
+            scope.spawn(publish_until_closed);
             let by_cursor = scope.spawn(move || {
                 let mut received = 0;
                 while let Ok(batch) = cursor.next_batch(9) {

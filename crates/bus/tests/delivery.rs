@@ -1,4 +1,4 @@
-//! Who gets what, in which order, and with what beside the payload.
+//! Delivery: which subscriptions get a message, in which order, and with which metadata.
 
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
@@ -9,17 +9,17 @@ use std::time::{Duration, SystemTime};
 use futures_core::Stream;
 use mainstem_bus::{Bus, Delivered, Mailbox, Overflow, PublishError, RecvError, SubscribeError, TopicError};
 
-/// Long enough for any machine; nothing here waits for it to pass.
+/// Upper bound for a hung test; no passing test waits this long.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-fn waiting<T: Copy + Send + Sync>(mailbox: &Mailbox<T>) -> Vec<T> {
+fn drain_payloads<T: Copy + Send + Sync>(mailbox: &Mailbox<T>) -> Vec<T> {
     let mut messages = Vec::new();
     mailbox.drain(usize::MAX, &mut messages).expect("the bus is open");
     messages.iter().map(|message| *message.payload()).collect()
 }
 
 #[test]
-fn all_three_kinds_get_a_message_that_matches_and_no_other() {
+fn all_subscription_kinds_get_matching_messages_only() {
     let bus = Bus::new();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&seen);
@@ -36,7 +36,7 @@ fn all_three_kinds_get_a_message_that_matches_and_no_other() {
     assert_eq!(bus.publish("plants/7/temp", 2), Ok(Delivered::default()));
 
     assert_eq!(*seen.lock().unwrap(), [("plant/7/temp".to_owned(), 21)]);
-    assert_eq!(waiting(&mailbox), [21, 1]);
+    assert_eq!(drain_payloads(&mailbox), [21, 1]);
     let batch = cursor.try_batch(10).unwrap();
     let events: Vec<_> = batch.iter().map(|event| (event.topic(), *event.payload())).collect();
     assert_eq!((batch.len(), events), (1, vec![("plant/7/temp", 21)]));
@@ -44,7 +44,7 @@ fn all_three_kinds_get_a_message_that_matches_and_no_other() {
 }
 
 #[test]
-fn names_and_filters_are_checked_as_in_mqtt() {
+fn rejects_invalid_topics_and_filters() {
     let bus: Bus<()> = Bus::new();
     for (topic, error) in [
         ("", TopicError::Empty),
@@ -74,23 +74,23 @@ fn names_and_filters_are_checked_as_in_mqtt() {
 }
 
 #[test]
-fn wildcards_do_not_match_what_begins_with_a_dollar_sign() {
+fn wildcards_do_not_match_dollar_topics() {
     let bus = Bus::new();
     let wild = bus.subscribe("#").mailbox().unwrap();
     let plain = bus.subscribe("$SYS/+").mailbox().unwrap();
     bus.publish("$SYS/load", 1).unwrap();
-    assert_eq!((waiting(&wild), waiting(&plain)), (vec![], vec![1]));
+    assert_eq!((drain_payloads(&wild), drain_payloads(&plain)), (vec![], vec![1]));
 }
 
 #[test]
-fn a_subscription_gets_what_comes_after_it_and_nothing_once_it_is_dropped() {
+fn subscription_gets_messages_between_subscribe_and_drop() {
     let bus = Bus::new();
     bus.publish("a", 1).unwrap();
     let first = bus.subscribe("a").mailbox().unwrap();
     bus.publish("a", 2).unwrap();
     let second = bus.subscribe("+").mailbox().unwrap();
     bus.publish("a", 3).unwrap();
-    assert_eq!((waiting(&first), waiting(&second)), (vec![2, 3], vec![3]));
+    assert_eq!((drain_payloads(&first), drain_payloads(&second)), (vec![2, 3], vec![3]));
     drop(first);
     assert_eq!(bus.publish("a", 4).unwrap().delivered, 1);
     drop(second);
@@ -99,12 +99,12 @@ fn a_subscription_gets_what_comes_after_it_and_nothing_once_it_is_dropped() {
 }
 
 #[test]
-fn unsubscribing_lets_go_of_the_callback() {
+fn unsubscribing_drops_the_callback() {
     let bus = Bus::new();
     let captured = Arc::new(());
     let held = Arc::clone(&captured);
     let subscription = bus.subscribe("a").callback(move |_| drop(Arc::clone(&held))).unwrap();
-    // The match is remembered now.
+    // The match is cached now.
     assert_eq!(bus.publish("a", 0).unwrap().delivered, 1);
     assert_eq!(Arc::strong_count(&captured), 2);
     drop(subscription);
@@ -113,7 +113,7 @@ fn unsubscribing_lets_go_of_the_callback() {
 }
 
 #[test]
-fn a_detached_callback_stays_until_the_bus_goes() {
+fn detached_callback_lives_as_long_as_the_bus() {
     let bus = Bus::new();
     let captured = Arc::new(());
     let held = Arc::clone(&captured);
@@ -124,44 +124,46 @@ fn a_detached_callback_stays_until_the_bus_goes() {
 }
 
 #[test]
-fn metadata_is_shown_to_those_who_asked() {
+fn mailbox_sees_metadata_only_if_requested() {
     let bus = Bus::new();
-    let told = bus.subscribe("a").metadata().mailbox().unwrap();
-    let untold = bus.subscribe("a").mailbox().unwrap();
+    let with_metadata = bus.subscribe("a").metadata().mailbox().unwrap();
+    let without_metadata = bus.subscribe("a").mailbox().unwrap();
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
     let draft = bus.message("a", 1).header("unit", "C").header("site", "b").header("unit", "F");
     draft.timestamp(time).publish().unwrap();
-    let message = told.try_recv().unwrap().unwrap();
+    let message = with_metadata.try_recv().unwrap().unwrap();
     assert_eq!(message.headers().collect::<Vec<_>>(), [("unit", "C"), ("site", "b"), ("unit", "F")]);
     assert_eq!((message.header("unit"), message.header("x")), (Some("C"), None));
     assert_eq!(message.timestamp(), Some(time));
-    let message = untold.try_recv().unwrap().unwrap();
+    let message = without_metadata.try_recv().unwrap().unwrap();
     assert_eq!((message.headers().count(), message.timestamp()), (0, None));
 
     let before = SystemTime::now();
     bus.publish("a", 2).unwrap();
     bus.publish_batch("a", [3]).unwrap();
     for _ in 0..2 {
-        let stamp = told.try_recv().unwrap().unwrap().timestamp().unwrap();
+        let stamp = with_metadata.try_recv().unwrap().unwrap().timestamp().unwrap();
         assert!((before..=SystemTime::now()).contains(&stamp));
-        assert_eq!(untold.try_recv().unwrap().unwrap().timestamp(), None);
+        assert_eq!(without_metadata.try_recv().unwrap().unwrap().timestamp(), None);
     }
 }
 
 #[test]
-fn callbacks_are_shown_metadata_if_they_asked_too() {
+fn callback_sees_metadata_only_if_requested() {
     let bus = Bus::new();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (first, second) = (Arc::clone(&seen), Arc::clone(&seen));
     let units = |event: &mainstem_bus::Event<'_, u32>| event.header("unit").map(str::to_owned);
-    let _told = bus.subscribe("a").metadata().callback(move |event| first.lock().unwrap().push(units(event)));
-    let _untold = bus.subscribe("a").callback(move |event| second.lock().unwrap().push(units(event)));
+    let _with_metadata =
+        bus.subscribe("a").metadata().callback(move |event| first.lock().unwrap().push(units(event)));
+    let _without_metadata =
+        bus.subscribe("a").callback(move |event| second.lock().unwrap().push(units(event)));
     bus.message("a", 1).header("unit", "C").publish().unwrap();
     assert_eq!(*seen.lock().unwrap(), [Some("C".to_owned()), None]);
 }
 
 #[test]
-fn a_batch_arrives_in_its_order() {
+fn batch_arrives_in_order() {
     let bus = Bus::new();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&seen);
@@ -173,20 +175,20 @@ fn a_batch_arrives_in_its_order() {
     let mut cursor = bus.subscribe("a").cursor().unwrap();
     assert_eq!(bus.publish_batch("a", 3..6).unwrap().delivered, 9);
     assert_eq!(*seen.lock().unwrap(), [0, 1, 2, 3, 4, 5]);
-    assert_eq!(waiting(&mailbox), [3, 4, 5]);
+    assert_eq!(drain_payloads(&mailbox), [3, 4, 5]);
     let batch = cursor.try_batch(100).unwrap();
     assert_eq!(batch.iter().map(|event| *event.payload()).collect::<Vec<_>>(), [3, 4, 5]);
     assert_eq!(bus.stats().published, 6);
 }
 
 #[test]
-fn one_value_serves_all_and_the_last_holder_can_have_it() {
+fn payload_is_shared_and_the_last_holder_can_take_it() {
     struct NotClone(u32);
     let bus = Bus::new();
     let (one, two) = (bus.subscribe("a").mailbox().unwrap(), bus.subscribe("a").mailbox().unwrap());
     bus.publish("a", NotClone(7)).unwrap();
     let (one, two) = (one.try_recv().unwrap().unwrap(), two.try_recv().unwrap().unwrap());
-    let Err(one) = one.try_into_payload() else { panic!("two hold it") };
+    let Err(one) = one.try_into_payload() else { panic!("there are two references") };
     drop(two);
     assert_eq!(one.try_into_payload().map(|payload| payload.0).ok(), Some(7));
 }
@@ -205,13 +207,13 @@ fn callbacks_may_publish_and_subscribe() {
         .unwrap();
     bus.publish("in", 1).unwrap();
     bus.publish("in", 2).unwrap();
-    assert_eq!(waiting(&seen), [2, 3]);
+    assert_eq!(drain_payloads(&seen), [2, 3]);
     drop(subscription);
     assert_eq!(bus.stats().subscriptions.len(), 1);
 }
 
 #[test]
-fn a_callback_that_answers_itself_is_stopped() {
+fn callback_recursion_is_limited() {
     let bus = Bus::builder().on_fault(|_| {}).build();
     let calls = Arc::new(Mutex::new(0));
     let (inner, count) = (bus.clone(), Arc::clone(&calls));
@@ -221,7 +223,7 @@ fn a_callback_that_answers_itself_is_stopped() {
     });
     bus.publish("a", 1).unwrap();
     assert_eq!(*calls.lock().unwrap(), mainstem_bus::MAX_NESTED);
-    // And the next one has all the room again.
+    // The depth is reset for the next publish.
     bus.publish("a", 1).unwrap();
     assert_eq!(*calls.lock().unwrap(), 2 * mainstem_bus::MAX_NESTED);
 }
@@ -248,7 +250,7 @@ fn each_subscriber_sees_each_publisher_in_order() {
             let bus = &bus;
             scope.spawn(move || {
                 for number in 0..EACH {
-                    // On several topics: the order is that of the publisher, not of the topic.
+                    // On several topics: the order is per publisher, not per topic.
                     bus.publish(&format!("p/{}", number % 3), (publisher, number)).unwrap();
                 }
             });
@@ -267,30 +269,30 @@ fn each_subscriber_sees_each_publisher_in_order() {
 }
 
 #[test]
-fn a_subscription_misses_nothing_published_after_it_by_threads_that_know_of_it() {
+fn subscription_gets_messages_published_by_other_threads_after_it() {
     let bus = Bus::new();
     thread::scope(|scope| {
-        let (ask, asked) = std::sync::mpsc::channel::<u32>();
+        let (request, requests) = std::sync::mpsc::channel::<u32>();
         let (done, is_done) = std::sync::mpsc::channel();
         let publisher = bus.clone();
         scope.spawn(move || {
-            for round in asked {
+            for round in requests {
                 publisher.publish("a/b", round).unwrap();
                 done.send(()).unwrap();
             }
         });
         for round in 0..2_000 {
             let mailbox = bus.subscribe(if round % 2 == 0 { "a/b" } else { "a/+" }).mailbox().unwrap();
-            ask.send(round).unwrap();
+            request.send(round).unwrap();
             is_done.recv_timeout(DEADLINE).unwrap();
-            assert_eq!(waiting(&mailbox), [round]);
+            assert_eq!(drain_payloads(&mailbox), [round]);
         }
-        drop(ask);
+        drop(request);
     });
 }
 
 #[test]
-fn receiving_waits_for_a_message_and_gives_up_in_time() {
+fn receive_waits_for_a_message_or_times_out() {
     let bus = Bus::new();
     let mailbox = bus.subscribe("a").mailbox().unwrap();
     assert!(mailbox.recv_timeout(Duration::from_millis(1)).unwrap().is_none());
@@ -306,22 +308,22 @@ fn receiving_waits_for_a_message_and_gives_up_in_time() {
     });
 }
 
-/// Counts its wakes.
+/// Counts its wake-ups.
 #[derive(Default)]
-struct Flag(Mutex<usize>);
+struct WakeCounter(Mutex<usize>);
 
-impl Wake for Flag {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         *self.0.lock().unwrap() += 1;
     }
 }
 
 #[test]
-fn a_stream_is_woken_by_a_message_and_by_the_end() {
+fn stream_is_woken_by_a_message_and_by_close() {
     let bus = Bus::new();
     let mut mailbox = pin!(bus.subscribe("a").mailbox().unwrap());
-    let flag = Arc::new(Flag::default());
-    let waker = Waker::from(Arc::clone(&flag));
+    let wake_count = Arc::new(WakeCounter::default());
+    let waker = Waker::from(Arc::clone(&wake_count));
     let mut context = Context::from_waker(&waker);
     let mut poll = |mailbox: Pin<&mut Mailbox<u32>>| {
         let polled = mailbox.poll_next(&mut context);
@@ -329,21 +331,21 @@ fn a_stream_is_woken_by_a_message_and_by_the_end() {
     };
     assert_eq!(poll(mailbox.as_mut()), Poll::Pending);
     assert_eq!(poll(mailbox.as_mut()), Poll::Pending);
-    assert_eq!(*flag.0.lock().unwrap(), 0);
+    assert_eq!(*wake_count.0.lock().unwrap(), 0);
     bus.publish("a", 1).unwrap();
     bus.publish("a", 2).unwrap();
-    assert_eq!(*flag.0.lock().unwrap(), 1);
+    assert_eq!(*wake_count.0.lock().unwrap(), 1);
     assert_eq!(poll(mailbox.as_mut()), Poll::Ready(Some(1)));
     assert_eq!(poll(mailbox.as_mut()), Poll::Ready(Some(2)));
     assert_eq!(poll(mailbox.as_mut()), Poll::Pending);
     bus.close();
-    assert_eq!(*flag.0.lock().unwrap(), 2);
+    assert_eq!(*wake_count.0.lock().unwrap(), 2);
     assert_eq!(poll(mailbox.as_mut()), Poll::Ready(None));
     assert_eq!(mailbox.try_recv().map(drop), Err(RecvError::Closed));
 }
 
 #[test]
-fn a_full_mailbox_is_polled_empty_while_its_publisher_waits() {
+fn polling_a_full_mailbox_unblocks_its_publisher() {
     let bus = Bus::new();
     let mut mailbox = pin!(bus.subscribe("a").capacity(1).overflow(Overflow::Block).mailbox().unwrap());
     let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! Callbacks that fail: contained, counted, reported.
+//! Failing callbacks are contained, counted and reported.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,8 +6,8 @@ use mainstem_bus::{Bus, Cause, Delivered, Event};
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// A bus that writes down its faults.
-fn watched() -> (Bus<u32>, Log) {
+/// Returns a bus that records its faults, and the record.
+fn recording_bus() -> (Bus<u32>, Log) {
     let log = Log::default();
     let faults = Arc::clone(&log);
     let bus = Bus::builder().on_fault(move |fault| {
@@ -23,19 +23,21 @@ fn watched() -> (Bus<u32>, Log) {
     (bus.build(), log)
 }
 
-/// Never true, and not known to be.
-fn false_of(event: &Event<'_, u32>) -> bool {
+/// Returns false, in a way that the compiler cannot evaluate.
+fn opaque_false(event: &Event<'_, u32>) -> bool {
     event.topic().is_empty()
 }
 
 #[test]
-fn an_error_and_a_panic_reach_the_reporter_and_nobody_else() {
-    let (bus, log) = watched();
+fn errors_and_panics_reach_only_the_reporter() {
+    let (bus, log) = recording_bus();
     let failing =
         bus.subscribe("a").callback(|event| "x".parse::<u32>().map(|_| *event.payload()).map(drop)).unwrap();
     let panicking = bus.subscribe("a").callback(|event| assert!(*event.payload() != 2, "two")).unwrap();
-    let formatted =
-        bus.subscribe("#").callback(|event| assert!(false_of(event), "number {}", event.payload())).unwrap();
+    let formatted = bus
+        .subscribe("#")
+        .callback(|event| assert!(opaque_false(event), "number {}", event.payload()))
+        .unwrap();
     let mailbox = bus.subscribe("a").mailbox().unwrap();
     let ran = Arc::new(Mutex::new(0));
     let count = Arc::clone(&ran);
@@ -55,11 +57,11 @@ fn an_error_and_a_panic_reach_the_reporter_and_nobody_else() {
 }
 
 #[test]
-fn a_member_of_a_group_and_a_replay_are_contained_as_well() {
-    let (bus, log) = watched();
+fn group_members_and_replays_are_contained() {
+    let (bus, log) = recording_bus();
     bus.message("a", 1).retain().publish().unwrap();
     let replayed =
-        bus.subscribe("a").replay().callback(|event| assert!(false_of(event), "replayed")).unwrap();
+        bus.subscribe("a").replay().callback(|event| assert!(opaque_false(event), "replayed")).unwrap();
     let worker = bus.subscribe("$share/g/b").callback(|_| Err::<(), _>("tired")).unwrap();
     assert_eq!(bus.publish("b", 2), Ok(Delivered { delivered: 0, dropped: 0, failed: 1 }));
     assert_eq!((worker.stats().lag, worker.stats().failed, replayed.stats().failed), (0, 1, 1));
@@ -67,7 +69,7 @@ fn a_member_of_a_group_and_a_replay_are_contained_as_well() {
 }
 
 #[test]
-fn a_reporter_that_panics_harms_nobody() {
+fn panicking_reporter_does_not_affect_delivery() {
     let bus = Bus::builder().on_fault(|_| panic!("the reporter itself")).build();
     let _failing = bus.subscribe("a").callback(|_| Err::<(), _>("no")).unwrap();
     let mailbox = bus.subscribe("a").mailbox().unwrap();

@@ -1,32 +1,32 @@
-//! What is allocated: nothing per publish beyond the message, and nothing that grows with what flows through.
+//! Allocations: one per publish at most, and no growth with the number of topics or subscriptions over time.
 
 use allocation_counter::measure;
 use mainstem_bus::{Bus, Overflow};
 
 #[test]
-fn callbacks_cost_no_allocation_and_mailboxes_one_for_all() {
+fn callbacks_allocate_nothing_and_mailboxes_share_one_allocation() {
     let bus = Bus::new();
     let _callbacks: Vec<_> = (0..5)
         .map(|_| bus.subscribe("a/+").callback(|event| assert_ne!(*event.payload(), 0)).unwrap())
         .collect();
     bus.publish("a/b", 1_u64).unwrap();
-    let told = measure(|| assert_eq!(bus.publish("a/b", 2).unwrap().delivered, 5));
-    assert_eq!((told.count_total, told.bytes_current), (0, 0));
+    let allocations = measure(|| assert_eq!(bus.publish("a/b", 2).unwrap().delivered, 5));
+    assert_eq!((allocations.count_total, allocations.bytes_current), (0, 0));
 
     let mailboxes: Vec<_> = (0..5).map(|_| bus.subscribe("a/b").mailbox().unwrap()).collect();
     let mut cursors: Vec<_> = (0..5).map(|_| bus.subscribe("a/b").cursor().unwrap()).collect();
     let mut round = |bus: &Bus<u64>| {
-        let told = measure(|| assert_eq!(bus.publish("a/b", 3).unwrap().delivered, 15));
+        let allocations = measure(|| assert_eq!(bus.publish("a/b", 3).unwrap().delivered, 15));
         assert!(mailboxes.iter().all(|mailbox| mailbox.try_recv().unwrap().is_some()));
         assert!(cursors.iter_mut().all(|cursor| cursor.try_batch(1).unwrap().len() == 1));
-        told.count_total
+        allocations.count_total
     };
     round(&bus);
     assert_eq!(round(&bus), 1);
 }
 
 #[test]
-fn memory_does_not_grow_with_the_topics_that_flow_through() {
+fn memory_does_not_grow_with_distinct_topics() {
     const CACHED: u32 = 256;
     let bus = Bus::builder().cached_topics(CACHED).build();
     let mailbox = bus.subscribe("#").capacity(10).mailbox().unwrap();
@@ -39,15 +39,15 @@ fn memory_does_not_grow_with_the_topics_that_flow_through() {
         }
     };
     flow(0);
-    let told = measure(|| (1..10).for_each(|round| flow(round * 20_000)));
-    assert!(told.bytes_current.abs() < 4 << 10, "{told:?}");
-    assert!(told.bytes_max < 64 << 10, "{told:?}");
+    let allocations = measure(|| (1..10).for_each(|round| flow(round * 20_000)));
+    assert!(allocations.bytes_current.abs() < 4 << 10, "{allocations:?}");
+    assert!(allocations.bytes_max < 64 << 10, "{allocations:?}");
     assert_eq!(mailbox.stats().lag, 10);
     assert_eq!(cursor.try_batch(100).unwrap().len() + cursor.try_batch(100).unwrap().len(), 10);
 }
 
 #[test]
-fn nothing_is_left_of_subscriptions_that_come_and_go() {
+fn subscribing_and_unsubscribing_leaks_nothing() {
     let bus = Bus::new();
     let churn = |from: usize| {
         for number in from..from + 1_000 {
@@ -61,7 +61,7 @@ fn nothing_is_left_of_subscriptions_that_come_and_go() {
         }
     };
     churn(0);
-    let told = measure(|| (1..5).for_each(|round| churn(round * 1_000)));
-    assert!(told.bytes_current.abs() < 4 << 10, "{told:?}");
+    let allocations = measure(|| (1..5).for_each(|round| churn(round * 1_000)));
+    assert!(allocations.bytes_current.abs() < 4 << 10, "{allocations:?}");
     assert_eq!((bus.stats().filters, bus.stats().in_flight), (0, 0));
 }

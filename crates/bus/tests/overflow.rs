@@ -1,4 +1,4 @@
-//! What happens when a subscriber does not keep up, against a plain model of each policy.
+//! Overflow policies, compared with a simple model of each.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -6,46 +6,46 @@ use std::thread;
 use mainstem_bus::{Bus, Cursor, Mailbox, Overflow, RecvError};
 use proptest::prelude::*;
 
-/// What one subscription is expected to do.
+/// Expected behavior of one subscription.
 struct Model {
     capacity: usize,
     overflow: Overflow,
-    waiting: VecDeque<u32>,
+    queued: VecDeque<u32>,
     dropped: u64,
     is_disconnected: bool,
 }
 
 impl Model {
     fn new(capacity: usize, overflow: Overflow) -> Self {
-        Self { capacity, overflow, waiting: VecDeque::new(), dropped: 0, is_disconnected: false }
+        Self { capacity, overflow, queued: VecDeque::new(), dropped: 0, is_disconnected: false }
     }
 
     fn push(&mut self, value: u32) {
         if self.is_disconnected {
             return;
         }
-        if self.waiting.len() < self.capacity {
-            self.waiting.push_back(value);
+        if self.queued.len() < self.capacity {
+            self.queued.push_back(value);
             return;
         }
         self.dropped += 1;
         match self.overflow {
             Overflow::DropOldest => {
-                self.waiting.pop_front();
-                self.waiting.push_back(value);
+                self.queued.pop_front();
+                self.queued.push_back(value);
             }
             Overflow::DropNewest => {}
             Overflow::Disconnect => self.is_disconnected = true,
-            Overflow::Block => panic!("the test does not let it come to that"),
+            Overflow::Block => panic!("not covered by the model"),
         }
     }
 
     fn take(&mut self, max: usize) -> Result<Vec<u32>, RecvError> {
-        if self.waiting.is_empty() && self.is_disconnected {
+        if self.queued.is_empty() && self.is_disconnected {
             return Err(RecvError::Disconnected);
         }
-        let count = self.waiting.len().min(max);
-        Ok(self.waiting.drain(..count).collect())
+        let count = self.queued.len().min(max);
+        Ok(self.queued.drain(..count).collect())
     }
 }
 
@@ -69,7 +69,7 @@ fn policy() -> impl Strategy<Value = Overflow> {
     prop::sample::select(vec![Overflow::DropOldest, Overflow::DropNewest, Overflow::Disconnect])
 }
 
-/// Up to `max` messages; a cursor may need several batches for them.
+/// Reads up to `max` messages, in several batches if needed.
 fn from_cursor(cursor: &mut Cursor<u32>, max: usize) -> Result<Vec<u32>, RecvError> {
     let mut values = Vec::new();
     while values.len() < max {
@@ -91,7 +91,7 @@ fn from_mailbox(mailbox: &Mailbox<u32>, max: usize) -> Result<Vec<u32>, RecvErro
 
 proptest! {
     #[test]
-    fn a_mailbox_and_a_cursor_do_what_the_model_does(
+    fn mailbox_and_cursor_agree_with_the_model(
         capacity in 1..40_usize, overflow in policy(), shared in any::<bool>(), steps in steps(),
     ) {
         let bus = Bus::new();
@@ -109,8 +109,8 @@ proptest! {
                 }
                 Step::PublishBatch(values) => {
                     for value in &values {
- model.push(*value);
-}
+                        model.push(*value);
+                    }
                     published += values.len() as u64;
                     bus.publish_batch("a", values).unwrap();
                 }
@@ -121,42 +121,42 @@ proptest! {
                 }
             }
             for stats in [mailbox.stats(), cursor.stats()] {
-                prop_assert_eq!(stats.lag, model.waiting.len());
+                prop_assert_eq!(stats.lag, model.queued.len());
                 prop_assert_eq!(stats.dropped, model.dropped);
                 prop_assert_eq!(stats.is_disconnected, model.is_disconnected);
             }
             let stats = bus.stats();
-            prop_assert_eq!((stats.in_flight, stats.dropped), (2 * model.waiting.len(), 2 * model.dropped));
+            prop_assert_eq!((stats.in_flight, stats.dropped), (2 * model.queued.len(), 2 * model.dropped));
             prop_assert_eq!(stats.published, published);
         }
         drop((mailbox, cursor));
         prop_assert_eq!(bus.stats().dropped, 2 * model.dropped);
-        prop_assert_eq!(bus.stats().abandoned, 2 * model.waiting.len() as u64);
+        prop_assert_eq!(bus.stats().abandoned, 2 * model.queued.len() as u64);
     }
 }
 
 #[test]
-fn a_publisher_learns_what_its_message_made_drop() {
+fn publish_returns_the_number_of_drops() {
     let bus = Bus::new();
     let oldest = bus.subscribe("a").capacity(1).overflow(Overflow::DropOldest).mailbox().unwrap();
     let _newest = bus.subscribe("a").capacity(1).overflow(Overflow::DropNewest).mailbox().unwrap();
-    let cut = bus.subscribe("a").capacity(1).overflow(Overflow::Disconnect).mailbox().unwrap();
-    let told = |bus: &Bus<u32>, value| {
-        let told = bus.publish("a", value).unwrap();
-        (told.delivered, told.dropped)
+    let disconnected = bus.subscribe("a").capacity(1).overflow(Overflow::Disconnect).mailbox().unwrap();
+    let publish = |bus: &Bus<u32>, value| {
+        let result = bus.publish("a", value).unwrap();
+        (result.delivered, result.dropped)
     };
-    assert_eq!(told(&bus, 1), (3, 0));
-    assert_eq!(told(&bus, 2), (1, 3));
-    // One has been ended and no longer counts.
-    assert_eq!(told(&bus, 3), (1, 2));
+    assert_eq!(publish(&bus, 1), (3, 0));
+    assert_eq!(publish(&bus, 2), (1, 3));
+    // The disconnected subscription no longer counts.
+    assert_eq!(publish(&bus, 3), (1, 2));
     assert_eq!(from_mailbox(&oldest, 9), Ok(vec![3]));
-    assert_eq!(from_mailbox(&cut, 9), Ok(vec![1]));
-    assert_eq!(from_mailbox(&cut, 9), Err(RecvError::Disconnected));
-    assert_eq!(cut.recv().map(drop), Err(RecvError::Disconnected));
+    assert_eq!(from_mailbox(&disconnected, 9), Ok(vec![1]));
+    assert_eq!(from_mailbox(&disconnected, 9), Err(RecvError::Disconnected));
+    assert_eq!(disconnected.recv().map(drop), Err(RecvError::Disconnected));
 }
 
 #[test]
-fn a_blocked_publisher_loses_nothing() {
+fn blocking_loses_nothing() {
     for capacity in [1, 2, 7, 300] {
         let bus = Bus::new();
         let subscribe = || bus.subscribe("a").capacity(capacity).overflow(Overflow::Block);
@@ -186,7 +186,7 @@ fn a_blocked_publisher_loses_nothing() {
 }
 
 #[test]
-fn a_subscriber_that_leaves_lets_its_publisher_go() {
+fn dropping_a_subscription_unblocks_its_publisher() {
     for as_cursor in [false, true] {
         let bus = Bus::new();
         let subscribe = || bus.subscribe("a").capacity(1).overflow(Overflow::Block);
@@ -203,13 +203,13 @@ fn a_subscriber_that_leaves_lets_its_publisher_go() {
 }
 
 #[test]
-fn only_block_holds_up_a_publisher() {
+fn only_block_blocks_publishers() {
     let bus = Bus::new();
     let policies = [Overflow::DropOldest, Overflow::DropNewest, Overflow::Disconnect];
     let subscribe = |overflow| bus.subscribe("a").capacity(2).overflow(overflow);
     let _mailboxes = policies.map(|overflow| subscribe(overflow).mailbox().unwrap());
     let _cursors = policies.map(|overflow| subscribe(overflow).cursor().unwrap());
-    // Would never return if one did.
+    // Would hang if any of them blocked.
     for value in 0..10_000 {
         bus.publish("a", value).unwrap();
     }
@@ -217,15 +217,15 @@ fn only_block_holds_up_a_publisher() {
 }
 
 #[test]
-fn a_cursor_that_lags_does_not_cost_its_neighbours_anything() {
+fn lagging_cursor_does_not_affect_others_on_its_ring() {
     let bus = Bus::new();
-    let mut quick = bus.subscribe("a").capacity(10).cursor().unwrap();
+    let mut fast = bus.subscribe("a").capacity(10).cursor().unwrap();
     let mut slow = bus.subscribe("a").capacity(10).cursor().unwrap();
     for value in 0..1_000 {
         bus.publish("a", value).unwrap();
-        assert_eq!(from_cursor(&mut quick, 10), Ok(vec![value]));
+        assert_eq!(from_cursor(&mut fast, 10), Ok(vec![value]));
     }
-    assert_eq!((slow.stats().lag, slow.stats().dropped, quick.stats().dropped), (10, 990, 0));
+    assert_eq!((slow.stats().lag, slow.stats().dropped, fast.stats().dropped), (10, 990, 0));
     assert_eq!(from_cursor(&mut slow, 100), Ok((990..1_000).collect()));
     assert_eq!((slow.stats().lag, slow.stats().dropped), (0, 990));
 }

@@ -1,4 +1,4 @@
-//! The last value of a topic, for those who come late.
+//! Retained messages and their replay to new subscriptions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ fn retain(bus: &Bus<u32>, topic: &str, value: u32) -> Result<Delivered, PublishE
 }
 
 #[test]
-fn who_asks_gets_the_last_value_of_each_topic_first() {
+fn replay_delivers_retained_messages_first() {
     let bus = Bus::new();
     for (topic, value) in [("a/1", 1), ("a/2", 2), ("b/1", 9), ("a/1", 3)] {
         retain(&bus, topic, value).unwrap();
@@ -19,7 +19,7 @@ fn who_asks_gets_the_last_value_of_each_topic_first() {
     bus.publish("a/3", 4).unwrap();
     let mailbox = bus.subscribe("a/+").replay().capacity(1).mailbox().unwrap();
     let mut cursor = bus.subscribe("a/#").replay().capacity(1).cursor().unwrap();
-    let uninterested = bus.subscribe("#").mailbox().unwrap();
+    let without_replay = bus.subscribe("#").mailbox().unwrap();
     let shared = bus.subscribe("$share/g/#").replay().mailbox().unwrap();
     bus.publish("a/2", 5).unwrap();
 
@@ -42,13 +42,13 @@ fn who_asks_gets_the_last_value_of_each_topic_first() {
         );
     }
     assert_eq!(seen, expected);
-    for other in [uninterested, shared] {
+    for other in [without_replay, shared] {
         assert_eq!(other.try_recv().unwrap().map(|message| *message.payload()), Some(5));
     }
 }
 
 #[test]
-fn a_callback_is_run_with_what_is_retained_before_subscribe_returns() {
+fn callback_replay_completes_before_subscribe_returns() {
     let bus = Bus::new();
     retain(&bus, "a", 1).unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -59,7 +59,7 @@ fn a_callback_is_run_with_what_is_retained_before_subscribe_returns() {
         .callback(move |event| {
             log.lock().unwrap().push((*event.payload(), event.is_replay()));
             if event.is_replay() {
-                // Comes behind what is replayed.
+                // Delivered after the replay.
                 inner.publish("a", 2).unwrap();
                 assert_eq!(log.lock().unwrap().len(), 1);
             }
@@ -73,7 +73,7 @@ fn a_callback_is_run_with_what_is_retained_before_subscribe_returns() {
 }
 
 #[test]
-fn no_more_topics_are_kept_than_the_bound_says() {
+fn number_of_retained_topics_is_bounded() {
     let bus = Bus::builder().retained_max(2).build();
     retain(&bus, "a", 1).unwrap();
     retain(&bus, "b", 2).unwrap();
@@ -90,7 +90,7 @@ fn no_more_topics_are_kept_than_the_bound_says() {
 }
 
 #[test]
-fn a_retained_message_knows_when_it_was_published() {
+fn retained_message_has_its_publish_time() {
     let bus = Bus::new();
     let before = std::time::SystemTime::now();
     retain(&bus, "a", 1).unwrap();
@@ -99,9 +99,9 @@ fn a_retained_message_knows_when_it_was_published() {
     assert!(stamp.is_some_and(|stamp| stamp >= before));
 }
 
-/// Whoever subscribes while values are published sees a gapless run of them: the retained one, then all that follow.
+/// A subscription made while values are published gets the retained value and then every later one, without a gap.
 #[test]
-fn replay_and_what_is_published_meanwhile_make_one_sequence() {
+fn replay_and_concurrent_publishes_form_one_sequence() {
     let bus = Bus::new();
     retain(&bus, "a", 0).unwrap();
     let is_done = AtomicBool::new(false);
@@ -128,7 +128,7 @@ fn replay_and_what_is_published_meanwhile_make_one_sequence() {
             drop(callback);
             let by_callback = log.lock().unwrap().clone();
             for seen in [by_callback, by_mailbox, by_cursor] {
-                let first = *seen.first().expect("at least the retained one");
+                let first = *seen.first().expect("there is at least the retained value");
                 assert!(seen.iter().copied().eq(first..first + seen.len() as u32), "{seen:?}");
             }
         }

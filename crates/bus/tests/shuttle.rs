@@ -1,8 +1,8 @@
-//! Threads in many orders, as shuttle schedules them:
+//! Races between publishing, subscribing and closing, explored with the shuttle scheduler:
 //! `RUSTFLAGS="--cfg mainstem_shuttle" cargo test -p mainstem-bus --release --test shuttle`.
 //!
-//! Each model is small on purpose: two or three threads that do one or two things each. What they agree on is what the
-//! crate promises.
+//! Each model has two or three threads with one or two operations each, to keep the number of interleavings small. The
+//! assertions are the guarantees of the crate documentation.
 #![cfg(mainstem_shuttle)]
 
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use shuttle::thread;
 
-/// Runs `model` in many orders: half of them with a switch of threads wherever chance says, half with a few switches
-/// at places that chance picks, which is what most races need.
+/// Runs `model` under random scheduling and under probabilistic concurrency testing (PCT) with a few preemptions, which
+/// is enough to trigger most races.
 fn check(model: impl Fn() + Send + Sync + 'static) {
-    const ORDERS: usize = 5_000;
+    const ITERATIONS: usize = 5_000;
     let model = Arc::new(model);
-    let again = Arc::clone(&model);
-    shuttle::check_random(move || model(), ORDERS);
-    shuttle::check_pct(move || again(), ORDERS, 3);
+    let copy = Arc::clone(&model);
+    shuttle::check_random(move || model(), ITERATIONS);
+    shuttle::check_pct(move || copy(), ITERATIONS, 3);
 }
 
 fn small_bus() -> Bus<usize> {
     Bus::builder().cached_topics(4).build()
 }
 
-fn waiting(mailbox: &Mailbox<usize>) -> Vec<usize> {
+fn drain_payloads(mailbox: &Mailbox<usize>) -> Vec<usize> {
     std::iter::from_fn(|| mailbox.try_recv().ok().flatten()).map(|message| *message.payload()).collect()
 }
 
 #[test]
-fn a_publish_after_a_subscribe_has_returned_is_not_served_by_a_stale_match() {
+fn publish_after_subscribe_does_not_use_a_stale_match() {
     check(|| {
         let bus = small_bus();
         let ready = Arc::new(AtomicBool::new(false));
@@ -45,13 +45,13 @@ fn a_publish_after_a_subscribe_has_returned_is_not_served_by_a_stale_match() {
         let mailbox = bus.subscribe("+").mailbox().unwrap();
         ready.store(true, Ordering::Release);
         if publishing.join().unwrap() {
-            assert!(waiting(&mailbox).contains(&1));
+            assert!(drain_payloads(&mailbox).contains(&1));
         }
     });
 }
 
 #[test]
-fn two_publishers_with_two_caches_find_a_third_thread_s_subscription() {
+fn publishers_with_separate_caches_find_a_new_subscription() {
     check(|| {
         let bus = small_bus();
         let other = bus.clone();
@@ -59,15 +59,15 @@ fn two_publishers_with_two_caches_find_a_third_thread_s_subscription() {
         bus.publish("a", 2).unwrap();
         let mailbox = bus.subscribe("a").mailbox().unwrap();
         bus.publish("a", 3).unwrap();
-        let told = publishing.join().unwrap();
-        let mut seen = waiting(&mailbox);
+        let result = publishing.join().unwrap();
+        let mut seen = drain_payloads(&mailbox);
         seen.sort_unstable();
-        assert_eq!(seen, if told == 1 { vec![1, 3] } else { vec![3] });
+        assert_eq!(seen, if result == 1 { vec![1, 3] } else { vec![3] });
     });
 }
 
 #[test]
-fn an_unsubscribed_callback_is_let_go_of_whoever_was_publishing() {
+fn unsubscribed_callback_is_dropped_despite_concurrent_publish() {
     check(|| {
         let bus = small_bus();
         let captured = Arc::new(());
@@ -84,7 +84,7 @@ fn an_unsubscribed_callback_is_let_go_of_whoever_was_publishing() {
 }
 
 #[test]
-fn a_full_mailbox_holds_up_its_publisher_and_loses_nothing() {
+fn full_mailbox_blocks_its_publisher_without_loss() {
     check(|| {
         let bus = small_bus();
         let mailbox = bus.subscribe("a").capacity(1).overflow(Overflow::Block).mailbox().unwrap();
@@ -97,7 +97,7 @@ fn a_full_mailbox_holds_up_its_publisher_and_loses_nothing() {
 }
 
 #[test]
-fn a_full_ring_holds_up_its_publisher_and_loses_nothing() {
+fn full_ring_blocks_its_publisher_without_loss() {
     check(|| {
         let bus = small_bus();
         let mut cursor = bus.subscribe("a").capacity(1).overflow(Overflow::Block).cursor().unwrap();
@@ -113,7 +113,7 @@ fn a_full_ring_holds_up_its_publisher_and_loses_nothing() {
 }
 
 #[test]
-fn a_cursor_that_lags_reads_in_order_and_counts_what_it_misses() {
+fn lagging_cursor_reads_in_order_and_counts_missed_messages() {
     check(|| {
         let bus = small_bus();
         let mut cursor = bus.subscribe("a").capacity(2).cursor().unwrap();
@@ -130,13 +130,14 @@ fn a_cursor_that_lags_reads_in_order_and_counts_what_it_misses() {
 }
 
 #[test]
-fn what_is_counted_as_delivered_while_closing_is_received() {
+fn messages_counted_as_delivered_while_closing_are_received() {
     check(|| {
         let bus = small_bus();
         let mailbox = bus.subscribe("a").mailbox().unwrap();
         let mut cursor = bus.subscribe("a").cursor().unwrap();
         let publisher = bus.clone();
-        let publishing = thread::spawn(move || publisher.publish("a", 1).map_or(0, |told| told.delivered));
+        let publishing =
+            thread::spawn(move || publisher.publish("a", 1).map_or(0, |result| result.delivered));
         bus.close();
         let mut received = mailbox.iter().count();
         while let Ok(batch) = cursor.next_batch(4) {
@@ -148,24 +149,25 @@ fn what_is_counted_as_delivered_while_closing_is_received() {
 }
 
 #[test]
-fn a_member_that_leaves_hands_on_what_it_has_and_what_is_on_its_way() {
+fn leaving_member_hands_over_queued_and_concurrent_messages() {
     check(|| {
         let bus = small_bus();
         let subscribe = || bus.subscribe("$share/g/a").capacity(1).overflow(Overflow::Block);
         let (leaving, staying) = (subscribe().mailbox().unwrap(), subscribe().capacity(8).mailbox().unwrap());
         let publisher = bus.clone();
-        let publishing =
-            thread::spawn(move || (0..2).map(|value| publisher.publish("a", value)).all(|told| told.is_ok()));
+        let publishing = thread::spawn(move || {
+            (0..2).map(|value| publisher.publish("a", value)).all(|result| result.is_ok())
+        });
         drop(leaving);
         assert!(publishing.join().unwrap());
-        let mut seen = waiting(&staying);
+        let mut seen = drain_payloads(&staying);
         seen.sort_unstable();
         assert_eq!((seen, bus.stats().abandoned), (vec![0, 1], 0));
     });
 }
 
 #[test]
-fn a_publisher_that_waits_for_a_member_turns_to_another() {
+fn blocked_publisher_moves_on_to_another_member() {
     check(|| {
         let bus = small_bus();
         let subscribe = || bus.subscribe("$share/g/a").capacity(1).overflow(Overflow::Block);
@@ -183,7 +185,7 @@ fn a_publisher_that_waits_for_a_member_turns_to_another() {
 }
 
 #[test]
-fn a_publisher_that_finds_all_members_full_takes_whichever_has_room_first() {
+fn blocked_publisher_uses_the_first_member_with_room() {
     check(|| {
         let bus = small_bus();
         let subscribe = || bus.subscribe("$share/g/a").capacity(1).overflow(Overflow::Block);
@@ -196,12 +198,12 @@ fn a_publisher_that_finds_all_members_full_takes_whichever_has_room_first() {
             seen.extend(busy.next_batch(1).unwrap().iter().map(|event| *event.payload()));
         }
         assert_eq!(publishing.join().unwrap(), 2);
-        assert_eq!((seen.len(), waiting(&idle).len()), (3, 1));
+        assert_eq!((seen.len(), drain_payloads(&idle).len()), (3, 1));
     });
 }
 
 #[test]
-fn a_late_callback_sees_the_last_value_and_all_that_follow() {
+fn replayed_callback_sees_retained_value_and_all_later_ones() {
     check(|| {
         let bus = small_bus();
         bus.message("a", 0).retain().publish().unwrap();
@@ -220,7 +222,7 @@ fn a_late_callback_sees_the_last_value_and_all_that_follow() {
 }
 
 #[test]
-fn whoever_waits_for_the_end_is_woken_by_the_last_to_see_it() {
+fn close_and_wait_is_woken_by_the_last_reader() {
     check(|| {
         let bus = small_bus();
         let mailbox = bus.subscribe("a").mailbox().unwrap();

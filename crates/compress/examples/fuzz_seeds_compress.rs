@@ -1,5 +1,5 @@
-//! Writes seeds for the fuzz target `decompress`: a little text and many zeros under each codec. Run in the root of the
-//! repository.
+//! Writes seeds for the fuzz target `decompress`: a short text and many zeros with each codec. Run it in the root of
+//! the repository.
 
 use std::path::Path;
 use std::{fs, io};

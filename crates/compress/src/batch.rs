@@ -1,4 +1,7 @@
-//! Whole batches: their records as they are without compression, and the same records under another codec.
+//! Whole batches: decompress their records, or compress them with another codec.
+//!
+//! Only the record part of a batch is compressed, so the header stays readable and recompression changes nothing in it
+//! but codec, length and checksum.
 
 use std::borrow::Cow;
 
@@ -6,12 +9,12 @@ use mainstem_log::{Batch, Compression, HEADER_BYTES, repack};
 
 use crate::{Error, compress, decompress};
 
-/// The records of `batch` for [`mainstem_log::Records::of`], at most `max_bytes` of them if they are compressed.
-/// Whether they make sense shows when they are read.
+/// The decompressed records of `batch` for [`mainstem_log::Records::of`], at most `max_bytes` if they are compressed.
+/// They are not validated; that happens when they are read.
 ///
 /// # Errors
-/// As [`decompress`].
-pub fn plain<'a>(batch: &Batch<'a>, max_bytes: usize) -> Result<Cow<'a, [u8]>, Error> {
+/// Same as [`decompress`].
+pub fn decompress_records<'a>(batch: &Batch<'a>, max_bytes: usize) -> Result<Cow<'a, [u8]>, Error> {
     let records = &batch.bytes()[HEADER_BYTES..];
     match batch.header.compression() {
         Compression::None => Ok(Cow::Borrowed(records)),
@@ -19,17 +22,17 @@ pub fn plain<'a>(batch: &Batch<'a>, max_bytes: usize) -> Result<Cow<'a, [u8]>, E
     }
 }
 
-/// `batch` with its records compressed by `compression`; offsets, timestamps and producer stay what they are.
+/// Recompresses `batch` with another codec; offsets, timestamps and producer fields stay the same.
 ///
 /// # Errors
-/// As [`decompress`] and [`compress`].
+/// Same as [`decompress`] and [`compress`].
 pub fn recompress(
     batch: &Batch<'_>,
     compression: Compression,
     level: Option<i32>,
     max_bytes: usize,
 ) -> Result<Vec<u8>, Error> {
-    let plain = plain(batch, max_bytes)?;
+    let plain = decompress_records(batch, max_bytes)?;
     let records = match compression {
         Compression::None => plain,
         compression => Cow::Owned(compress(compression, level, &plain)?),

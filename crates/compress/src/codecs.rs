@@ -1,4 +1,7 @@
-//! The codecs whose libraries read and write streams.
+//! Gzip, lz4 and zstd, whose libraries have a streaming interface.
+//!
+//! The decoders write into an output that grows as needed and is capped at one byte more than the limit, so a
+//! decompression bomb costs no more memory than a valid batch.
 
 use std::io::{self, Read, Write};
 use std::ops::RangeInclusive;
@@ -9,14 +12,14 @@ use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInf
 
 use crate::Error;
 
-/// Largest window of a zstd frame, as an exponent of two: what zstd's own tools and `zstd-jni` accept. The library
-/// reserves address space for it, and touches no more than what comes out.
+/// Largest zstd window, as an exponent of two: what zstd's own tools and `zstd-jni` accept. The library reserves
+/// address space for it, but touches only what the output needs.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
-/// What compressed records are guessed to grow to. Only a first size of the output.
-const USUAL_RATIO: usize = 4;
+/// Assumed compression ratio; only determines the initial capacity of the output.
+const EXPECTED_RATIO: usize = 4;
 
 pub(crate) fn gunzip(bytes: &[u8], max_bytes: usize) -> Result<Vec<u8>, Error> {
-    drain(MultiGzDecoder::new(bytes), bytes.len(), max_bytes)
+    read_to_limit(MultiGzDecoder::new(bytes), bytes.len(), max_bytes)
 }
 
 pub(crate) fn gzip(level: Option<i32>, bytes: &[u8]) -> Result<Vec<u8>, Error> {
@@ -27,25 +30,25 @@ pub(crate) fn gzip(level: Option<i32>, bytes: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 pub(crate) fn unlz4(bytes: &[u8], max_bytes: usize) -> Result<Vec<u8>, Error> {
-    let mut decoder = FrameDecoder::new(Watched { rest: bytes, starved: false });
-    let out = drain(&mut decoder, bytes.len(), max_bytes)?;
-    if decoder.get_ref().starved {
+    let mut decoder = FrameDecoder::new(TruncationCheck { rest: bytes, read_past_end: false });
+    let out = read_to_limit(&mut decoder, bytes.len(), max_bytes)?;
+    if decoder.get_ref().read_past_end {
         return Err(Error::Malformed);
     }
     Ok(out)
 }
 
-/// Input that notes when it was asked for more than there is: the lz4 decoder takes a frame without its end mark for
-/// one that is over.
-struct Watched<'a> {
+/// Input that records whether the decoder tried to read past the end. The lz4 decoder treats a frame without an end
+/// mark as complete, so this is how truncation is detected.
+struct TruncationCheck<'a> {
     rest: &'a [u8],
-    starved: bool,
+    read_past_end: bool,
 }
 
-impl Read for Watched<'_> {
+impl Read for TruncationCheck<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.rest.read(into)?;
-        self.starved |= count < into.len();
+        self.read_past_end |= count < into.len();
         Ok(count)
     }
 }
@@ -60,7 +63,7 @@ pub(crate) fn lz4(bytes: &[u8]) -> Result<Vec<u8>, Error> {
 pub(crate) fn unzstd(bytes: &[u8], max_bytes: usize) -> Result<Vec<u8>, Error> {
     let mut decoder = zstd::Decoder::with_buffer(bytes).map_err(|_| Error::OutOfMemory)?;
     decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(|_| Error::OutOfMemory)?;
-    drain(decoder, bytes.len(), max_bytes)
+    read_to_limit(decoder, bytes.len(), max_bytes)
 }
 
 pub(crate) fn zstd(level: Option<i32>, bytes: &[u8]) -> Result<Vec<u8>, Error> {
@@ -72,10 +75,10 @@ pub(crate) fn zstd_levels() -> RangeInclusive<i32> {
     zstd::compression_level_range()
 }
 
-/// All that `decoder` gives, if it is no more than the bound.
-fn drain(decoder: impl Read, compressed_bytes: usize, max_bytes: usize) -> Result<Vec<u8>, Error> {
-    let mut out = Vec::with_capacity(compressed_bytes.saturating_mul(USUAL_RATIO).min(max_bytes));
-    // One byte more than is allowed tells what is too large from what just fits.
+/// Reads all output of `decoder`, up to the limit.
+fn read_to_limit(decoder: impl Read, compressed_bytes: usize, max_bytes: usize) -> Result<Vec<u8>, Error> {
+    let mut out = Vec::with_capacity(compressed_bytes.saturating_mul(EXPECTED_RATIO).min(max_bytes));
+    // One byte more than the limit distinguishes too large from just fitting.
     let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
     match decoder.take(limit).read_to_end(&mut out) {
         Ok(_) if out.len() > max_bytes => Err(Error::TooLarge),

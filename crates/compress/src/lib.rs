@@ -1,28 +1,32 @@
-//! The four codecs of Kafka's record batches, behind one bound on what comes out.
+//! The four codecs of Kafka's record batches, with a limit on decompressed size.
 //!
-//! The broker passes compressed batches through as they came. Only what must look into a batch, or what a topic's
-//! `compression.type` asks for, comes here: [`decompress`] and [`compress`] for the record part of a batch,
-//! [`batch`] for whole ones.
+//! The broker passes compressed batches through unchanged. Only code that must look into a batch, or a topic's
+//! `compression.type`, needs this crate: [`decompress`] and [`compress`] for the record part of a batch, [`batch`] for
+//! whole batches.
 //!
 //! | codec | read | written | library |
 //! |---|---|---|---|
-//! | gzip | one member or several | one member | `flate2` on `zlib-rs` |
-//! | snappy | raw, and in the framing of xerial's `snappy-java` | framed, in blocks of 32 KiB, as Java does | `snap` |
+//! | gzip | one or more members | one member | `flate2` on `zlib-rs` |
+//! | snappy | raw, or in the framing of xerial's `snappy-java` | framed, in blocks of 32 KiB, like Java | `snap` |
 //! | lz4 | one frame | one frame of independent blocks of 64 KiB, the only ones that Java reads | `lz4_flex` |
-//! | zstd | one frame or several, windows up to 128 MiB | one frame | `zstd`, the reference library |
+//! | zstd | one or more frames, windows up to 128 MiB | one frame | `zstd`, the reference library |
 //!
-//! All but zstd are Rust. For zstd there is a decoder in Rust, but no encoder that has the levels.
+//! All but zstd are pure Rust. There is a zstd decoder in Rust, but no encoder that has the levels.
 //!
 //! # What this crate must never know
-//! What is in a record.
+//! The contents of a record.
 //!
 //! # Invariants
-//! - Nothing is set aside because the bytes claim a size: output grows as it comes, up to the bound and not beyond.
-//!   What a decoder needs for itself is bounded too, and given back before the call returns.
-//! - No bytes make it panic.
+//! - No allocation is based on a size that the input claims: output grows as it is produced, up to the limit and not
+//!   beyond. A decoder's own memory is bounded too, and freed before the call returns.
+//! - No input causes a panic.
 //!
 //! # Files
-//! `codecs` gzip, lz4 and zstd · `snappy` both forms · `batch` whole batches.
+//! | file | contents |
+//! |---|---|
+//! | `codecs.rs` | gzip, lz4 and zstd |
+//! | `snappy.rs` | raw and framed snappy |
+//! | `batch.rs` | whole record batches |
 
 pub mod batch;
 mod codecs;
@@ -33,18 +37,18 @@ use std::ops::RangeInclusive;
 
 pub use mainstem_log::Compression;
 
-/// Why nothing came out.
+/// Why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The bytes are not what the codec makes, or end too early.
+    /// The input is not valid for the codec, or is truncated.
     Malformed,
-    /// More would come out than the bound allows.
+    /// The output would exceed the limit.
     TooLarge,
-    /// No such codec; here is its number.
+    /// No codec has this number.
     Unsupported(u8),
-    /// The codec has no such level.
+    /// The codec does not have this level.
     Level(i32),
-    /// The codec got no memory to work in.
+    /// The codec could not allocate memory.
     OutOfMemory,
 }
 
@@ -54,18 +58,18 @@ impl fmt::Display for Error {
             Self::Malformed => f.write_str("malformed compressed data"),
             Self::TooLarge => f.write_str("too large when decompressed"),
             Self::Unsupported(number) => write!(f, "unknown compression {number}"),
-            Self::Level(level) => write!(f, "no compression level {level}"),
-            Self::OutOfMemory => f.write_str("no memory to compress in"),
+            Self::Level(level) => write!(f, "invalid compression level {level}"),
+            Self::OutOfMemory => f.write_str("out of memory in the codec"),
         }
     }
 }
 
 impl std::error::Error for Error {}
 
-/// What `bytes` were before they were compressed, which may be at most `max_bytes` long.
+/// Decompresses `bytes`. The output is at most `max_bytes` long.
 ///
 /// # Errors
-/// [`Error::Malformed`], [`Error::TooLarge`], [`Error::Unsupported`].
+/// [`Error::Malformed`], [`Error::TooLarge`], [`Error::Unsupported`], [`Error::OutOfMemory`].
 pub fn decompress(compression: Compression, bytes: &[u8], max_bytes: usize) -> Result<Vec<u8>, Error> {
     match compression {
         Compression::None if bytes.len() > max_bytes => Err(Error::TooLarge),
@@ -78,10 +82,10 @@ pub fn decompress(compression: Compression, bytes: &[u8], max_bytes: usize) -> R
     }
 }
 
-/// Compresses `bytes`; without a level, at the codec's usual one.
+/// Compresses `bytes`; without a level, at the codec's default.
 ///
-/// The levels are those of [`levels`], by which Kafka knows them too (KIP-390). That of lz4 changes nothing: there
-/// is only the fast one.
+/// See [`levels`] for the valid levels, which are Kafka's (KIP-390). lz4 accepts a level but ignores it: the library
+/// only has the fast mode.
 ///
 /// # Errors
 /// [`Error::Level`], [`Error::Unsupported`], [`Error::OutOfMemory`].
@@ -101,10 +105,10 @@ pub fn compress(compression: Compression, level: Option<i32>, bytes: &[u8]) -> R
     }
 }
 
-/// The levels that a codec has, if it has any.
+/// The levels of a codec; `None` if it has none.
 pub fn levels(compression: Compression) -> Option<RangeInclusive<i32>> {
     match compression {
-        // -1 stands for the usual one.
+        // -1 is the default level.
         Compression::Gzip => Some(-1..=9),
         Compression::Lz4 => Some(1..=17),
         Compression::Zstd => Some(codecs::zstd_levels()),

@@ -1,4 +1,4 @@
-//! What other implementations make is read, what we make comes back, and nothing else does harm.
+//! Interoperability vectors from other implementations, round trips, limits, and damaged input.
 
 use mainstem_log::{Batch, BatchBuilder, Record, Records};
 use proptest::prelude::*;
@@ -7,13 +7,13 @@ use super::*;
 
 const CODECS: [Compression; 4] =
     [Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
-/// Enough for everything here that is well-formed.
-const ROOM: usize = 1 << 20;
+/// Limit that is large enough for all valid input here.
+const LIMIT: usize = 1 << 20;
 
-/// What stands compressed in all of [`VECTORS`].
+/// The uncompressed content of all [`VECTORS`].
 const TEXT: &[u8] = b"mainstem mainstem mainstem mainstem mainstem mainstem end";
 
-/// Made by Python's `gzip`, and its packages `cramjam` 2.14, `lz4` 4.4 and `zstandard` 0.25.
+/// Created with Python's `gzip`, and its packages `cramjam` 2.14, `lz4` 4.4 and `zstandard` 0.25.
 const VECTORS: [(&str, Compression, &str); 12] = [
     ("gzip", Compression::Gzip, "1f8b08000000000002ffcb4dcccc2b2e49cd55c82585919a970200a41b351639000000"),
     (
@@ -79,14 +79,14 @@ fn hex(digits: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_others_compress_is_read() {
+fn reads_output_of_other_implementations() {
     for (name, compression, digits) in VECTORS {
         assert_eq!(decompress(compression, &hex(digits), TEXT.len()).as_deref(), Ok(TEXT), "{name}");
     }
 }
 
 #[test]
-fn the_bound_is_exact() {
+fn limit_is_exact() {
     for (name, compression, digits) in VECTORS {
         for max_bytes in [0, 1, TEXT.len() - 1] {
             let outcome = decompress(compression, &hex(digits), max_bytes);
@@ -98,41 +98,41 @@ fn the_bound_is_exact() {
 }
 
 #[test]
-fn a_stream_that_ends_early_is_malformed() {
+fn rejects_truncated_streams() {
     for (name, compression, digits) in VECTORS {
         let whole = hex(digits);
-        // What ends between two parts is well-formed, but shorter.
+        // Input that ends between two parts is valid, but shorter.
         let in_parts = name.contains("two") || name.contains("framed");
         for end in 1..whole.len() {
-            match decompress(compression, &whole[..end], ROOM) {
+            match decompress(compression, &whole[..end], LIMIT) {
                 Err(Error::Malformed) => {}
                 Ok(part) if in_parts => assert!(part.len() < TEXT.len() && TEXT.starts_with(&part), "{name}"),
-                outcome => panic!("{name} until {end}: {outcome:?}"),
+                outcome => panic!("{name} truncated to {end}: {outcome:?}"),
             }
         }
     }
 }
 
 #[test]
-fn a_bomb_goes_off_at_the_bound() {
-    let zeros = vec![0; 8 * ROOM];
+fn decompression_bomb_stops_at_the_limit() {
+    let zeros = vec![0; 8 * LIMIT];
     for compression in CODECS {
         let bomb = compress(compression, None, &zeros).unwrap();
         assert!(bomb.len() < zeros.len() / 15, "{compression:?}: {}", bomb.len());
-        assert_eq!(decompress(compression, &bomb, ROOM), Err(Error::TooLarge), "{compression:?}");
+        assert_eq!(decompress(compression, &bomb, LIMIT), Err(Error::TooLarge), "{compression:?}");
     }
 }
 
 #[test]
-fn a_size_that_is_only_claimed_is_not_believed() {
-    // Raw snappy that claims 4 GiB less one, and has a single literal byte.
+fn does_not_trust_claimed_sizes() {
+    // Raw snappy that claims 4 GiB less one byte, and has a single literal byte.
     assert_eq!(decompress(Compression::Snappy, &hex("ffffffff0f0041"), usize::MAX), Err(Error::Malformed));
-    // A frame whose first block claims 2 GiB less one, or less than nothing.
+    // A frame whose first block claims 2 GiB less one byte, or a negative length.
     for len in ["7fffffff", "80000000"] {
         let framed = hex(&format!("82534e41505059000000000100000001{len}00"));
         assert_eq!(decompress(Compression::Snappy, &framed, usize::MAX), Err(Error::Malformed));
     }
-    // A zstd frame that claims 2^40 bytes and a window of as many.
+    // A zstd frame that claims 2^40 bytes and a window of the same size.
     assert_eq!(
         decompress(Compression::Zstd, &hex("28b52ffde00000000000010000010000"), 1 << 50),
         Err(Error::Malformed)
@@ -140,7 +140,7 @@ fn a_size_that_is_only_claimed_is_not_believed() {
 }
 
 #[test]
-fn snappy_is_framed_as_java_does_it() {
+fn snappy_framing_matches_java() {
     let compressed = compress(Compression::Snappy, None, &vec![7; 40_000]).unwrap();
     assert_eq!(compressed[..16], hex("82534e41505059000000000100000001"));
     let first = u32::from_be_bytes(compressed[16..20].try_into().unwrap()) as usize;
@@ -148,14 +148,14 @@ fn snappy_is_framed_as_java_does_it() {
 }
 
 #[test]
-fn lz4_is_framed_as_java_reads_it() {
+fn lz4_framing_matches_java() {
     let compressed = compress(Compression::Lz4, None, TEXT).unwrap();
     // Magic; version 1, independent blocks, no checksums, no size; blocks of up to 64 KiB.
     assert_eq!(compressed[..6], hex("04224d186040"));
 }
 
 #[test]
-fn levels_are_those_of_the_codec() {
+fn accepts_exactly_the_levels_of_the_codec() {
     let text: Vec<u8> = (0..20_000_u32).flat_map(|n| (n * n).to_string().into_bytes()).collect();
     for compression in CODECS {
         let Some(levels) = levels(compression) else {
@@ -165,7 +165,7 @@ fn levels_are_those_of_the_codec() {
         for level in [*levels.start(), -1, 1, 9, *levels.end()] {
             let compressed = compress(compression, Some(level), &text);
             if levels.contains(&level) {
-                assert_eq!(decompress(compression, &compressed.unwrap(), ROOM).as_ref(), Ok(&text));
+                assert_eq!(decompress(compression, &compressed.unwrap(), LIMIT).as_ref(), Ok(&text));
             } else {
                 assert_eq!(compressed, Err(Error::Level(level)));
             }
@@ -180,14 +180,14 @@ fn levels_are_those_of_the_codec() {
 }
 
 #[test]
-fn an_unknown_codec_is_named() {
+fn unknown_codec_error_has_its_number() {
     let unknown = Compression::Unknown(5);
-    assert_eq!(decompress(unknown, TEXT, ROOM), Err(Error::Unsupported(5)));
+    assert_eq!(decompress(unknown, TEXT, LIMIT), Err(Error::Unsupported(5)));
     assert_eq!(compress(unknown, None, TEXT), Err(Error::Unsupported(5)));
 }
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
-    // Few different bytes, so that there is something to compress; long ones for more than one block.
+    // A small alphabet, so that the input compresses; long inputs for more than one block.
     let alphabet = || prop_oneof![Just(255_u8), Just(3)].prop_flat_map(|top| 0..=top);
     prop_oneof![
         prop::collection::vec(alphabet(), 0..500),
@@ -202,22 +202,22 @@ fn codec() -> impl Strategy<Value = Compression> {
 
 proptest! {
     #[test]
-    fn what_is_compressed_comes_back(compression in codec(), bytes in bytes()) {
+    fn round_trips(compression in codec(), bytes in bytes()) {
         let compressed = compress(compression, None, &bytes).unwrap();
         prop_assert_eq!(decompress(compression, &compressed, bytes.len()), Ok(bytes));
     }
 
     #[test]
-    fn raw_snappy_is_read_too(bytes in bytes()) {
+    fn reads_raw_snappy(bytes in bytes()) {
         let compressed = snap::raw::Encoder::new().compress_vec(&bytes).unwrap();
         prop_assert_eq!(decompress(Compression::Snappy, &compressed, bytes.len()), Ok(bytes));
     }
 
     #[test]
-    fn what_is_damaged_never_panics_nor_passes_the_bound(
+    fn damaged_input_never_panics_or_exceeds_the_limit(
         compression in codec(),
         bytes in bytes(),
-        max_bytes in 0..ROOM,
+        max_bytes in 0..LIMIT,
         cut in any::<prop::sample::Index>(),
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8), 0..4),
     ) {
@@ -235,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_never_panics_nor_passes_the_bound(compression in codec(), noise in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn noise_never_panics_or_exceeds_the_limit(compression in codec(), noise in prop::collection::vec(any::<u8>(), 0..300)) {
         let start = match compression {
             Compression::Gzip => hex("1f8b08000000000002ff"),
             Compression::Snappy => hex("82534e41505059000000000100000001"),
@@ -250,7 +250,7 @@ proptest! {
     }
 
     #[test]
-    fn a_batch_keeps_its_records_under_every_codec(
+    fn recompression_preserves_records(
         from in prop::sample::select([Compression::None].into_iter().chain(CODECS).collect::<Vec<_>>()),
         to in prop::sample::select([Compression::None].into_iter().chain(CODECS).collect::<Vec<_>>()),
         values in prop::collection::vec(bytes(), 1..8),
@@ -266,31 +266,31 @@ proptest! {
         let first = Batch::parse(&first).unwrap();
         prop_assert_eq!(first.header.compression(), from);
 
-        let second = batch::recompress(&first, to, None, 4 * ROOM).unwrap();
+        let second = batch::recompress(&first, to, None, 4 * LIMIT).unwrap();
         let second = Batch::parse(&second).unwrap();
         prop_assert_eq!(second.header.compression(), to);
         prop_assert_eq!(second.header.base_offset, base_offset);
         prop_assert_eq!(second.header.leader_epoch, 7);
-        let plain = batch::plain(&second, 4 * ROOM).unwrap();
+        let plain = batch::decompress_records(&second, 4 * LIMIT).unwrap();
         let read: Result<Vec<Record<'_>>, _> = Records::of(second.header, &plain).collect();
         let expected: Result<Vec<Record<'_>>, _> = Batch::parse(&original).unwrap().records().collect();
         prop_assert_eq!(read, expected);
 
-        // Back without a codec it is the very same batch.
-        let back = batch::recompress(&second, Compression::None, None, 4 * ROOM).unwrap();
+        // Without a codec it is the original batch again.
+        let back = batch::recompress(&second, Compression::None, None, 4 * LIMIT).unwrap();
         prop_assert_eq!(back, original);
     }
 }
 
 #[test]
-fn a_batch_that_hides_a_bomb_is_refused() {
+fn rejects_a_batch_with_a_decompression_bomb() {
     let mut builder = BatchBuilder::default();
-    builder.push(0, None, Some(&vec![0; 2 * ROOM]));
+    builder.push(0, None, Some(&vec![0; 2 * LIMIT]));
     let plain = builder.finish().to_vec();
     for compression in CODECS {
         let bomb = batch::recompress(&Batch::parse(&plain).unwrap(), compression, None, usize::MAX).unwrap();
         let bomb = Batch::parse(&bomb).unwrap();
-        assert_eq!(batch::plain(&bomb, ROOM), Err(Error::TooLarge));
-        assert_eq!(batch::recompress(&bomb, Compression::None, None, ROOM), Err(Error::TooLarge));
+        assert_eq!(batch::decompress_records(&bomb, LIMIT), Err(Error::TooLarge));
+        assert_eq!(batch::recompress(&bomb, Compression::None, None, LIMIT), Err(Error::TooLarge));
     }
 }

@@ -45,13 +45,18 @@
 //! `MAINSTEM_BIN=path` names the binary; otherwise it is `mainstem` in the profile directory of the test.
 //!
 //! # Files
-//!
-//! `broker.rs` the process; `client.rs` the connection; `wire.rs` packets out; `packet.rs` packets in;
-//! `property.rs` and `reason.rs` the numbers of the specification; `bystanders.rs` clients that look on.
+//! | file | contents |
+//! |---|---|
+//! | `broker.rs` | the broker process |
+//! | `client.rs` | a raw client connection |
+//! | `wire.rs`, `encoding.rs`, `packet.rs` | packets to and from bytes, malformed ones included |
+//! | `property.rs`, `reason.rs` | identifiers and codes of the specification |
+//! | `bystanders.rs` | clients that watch for side effects |
 
 mod broker;
 mod bystanders;
 mod client;
+mod encoding;
 pub mod packet;
 pub mod property;
 pub mod reason;

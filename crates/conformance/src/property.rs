@@ -1,6 +1,6 @@
 //! Properties (2.2.2): their numbers, a builder for sections of them, and a strict reader.
 
-use crate::wire;
+use crate::encoding::{data, varint};
 
 /// Payload Format Indicator: byte.
 pub const PAYLOAD_FORMAT_INDICATOR: u8 = 0x01;
@@ -98,19 +98,19 @@ impl Props {
     /// Adds a variable byte integer property.
     #[must_use]
     pub fn varint(self, id: u8, value: u32) -> Self {
-        self.raw(&[id]).raw(&wire::varint(value))
+        self.raw(&[id]).raw(&varint(value))
     }
 
     /// Adds a string or binary property: the bytes with their length.
     #[must_use]
     pub fn data(self, id: u8, value: impl AsRef<[u8]>) -> Self {
-        self.raw(&[id]).raw(&wire::data(value))
+        self.raw(&[id]).raw(&data(value))
     }
 
     /// Adds a User Property.
     #[must_use]
     pub fn user(self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Self {
-        self.raw(&[USER_PROPERTY]).raw(&wire::data(name)).raw(&wire::data(value))
+        self.raw(&[USER_PROPERTY]).raw(&data(name)).raw(&data(value))
     }
 
     /// Adds bytes as they are.
@@ -122,7 +122,7 @@ impl Props {
 
     /// The section as it stands in a packet: length, then content.
     pub fn section(&self) -> Vec<u8> {
-        let mut out = wire::varint(u32::try_from(self.0.len()).expect("a section that fits a packet"));
+        let mut out = varint(u32::try_from(self.0.len()).expect("a section that fits a packet"));
         out.extend_from_slice(&self.0);
         out
     }

@@ -8,7 +8,7 @@ const ILL_FORMED: [&[u8]; 6] = [
     b"\xED\xA0\x80",     // the surrogate U+D800
     b"\xED\xBF\xBF",     // the surrogate U+DFFF
     b"\xF4\x90\x80\x80", // beyond U+10FFFF
-    b"\xE2\x82",         // cut short
+    b"\xE2\x82",         // truncated
     b"\x80",             // a continuation byte alone
 ];
 

@@ -1,4 +1,4 @@
-//! Work queues through the MQTT door: who gets what, what an acknowledgement says, what comes back.
+//! Work queues over MQTT: delivery to consumers, the meaning of acknowledgements, redelivery.
 
 use std::time::{Duration, Instant};
 
@@ -180,7 +180,7 @@ fn a_rejected_message_becomes_a_dead_letter() {
     }
 }
 
-/// The slow worker is there all the time. Its window is full as long as it says nothing, so the message goes to another.
+/// The slow worker stays connected. Its window is full until it acknowledges, so the message goes to another worker.
 #[test]
 fn a_lease_that_ends_gives_the_message_to_others_and_what_is_said_late_settles_nothing() {
     for reason in [reason::SUCCESS, NACK, reason::PAYLOAD_FORMAT_INVALID] {
@@ -206,9 +206,10 @@ fn a_lease_that_ends_gives_the_message_to_others_and_what_is_said_late_settles_n
     }
 }
 
-/// It cannot refuse a message, but it can be silent: that is a failure as well, and as many as there may be are too many.
+/// An MQTT 3.1.1 client cannot reject a message, only leave it unacknowledged until the lease ends. Each such lease
+/// counts as a failed delivery, up to the limit.
 #[test]
-fn a_worker_of_the_older_version_gets_again_what_it_is_silent_about_until_it_is_a_dead_letter() {
+fn an_unacknowledged_message_of_a_v3_worker_comes_back_until_it_is_a_dead_letter() {
     let lease = Duration::from_millis(300);
     let settings = "[[queue]]\nname = \"jobs\"\nlease_ms = 300\nmax_deliveries = 3\n";
     let broker = Broker::configured(settings);

@@ -1,11 +1,14 @@
-//! How fields of kept records become bytes, and come back: numbers of seven bits to a byte, and lengths before texts.
+//! Encoding of record fields: LEB128 varints, zigzag for signed numbers, length-prefixed strings.
+//!
+//! The reader never trusts a length or a count: neither can exceed the bytes that are left, so malformed input yields
+//! [`Malformed`] without a large allocation.
 
 use std::fmt;
 
-/// Bytes that are no record of ours, or one of a newer version.
+/// A record that this version cannot read: damaged, or written by a newer version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(
-    /// What is wrong with them.
+    /// The reason.
     pub &'static str,
 );
 
@@ -17,7 +20,6 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Writes fields behind each other.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 
@@ -26,7 +28,7 @@ impl Writer {
         Self(vec![byte])
     }
 
-    /// Unsigned, seven bits to a byte, low bits first.
+    /// Unsigned LEB128.
     pub(crate) fn number(&mut self, mut value: u64) -> &mut Self {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -51,8 +53,8 @@ impl Writer {
         self.bytes(value.as_bytes())
     }
 
-    /// 0 for none, otherwise 1 more than the length, and the text.
-    pub(crate) fn maybe_text(&mut self, value: Option<&str>) -> &mut Self {
+    /// 0 for `None`; otherwise the length plus 1, then the string.
+    pub(crate) fn optional_text(&mut self, value: Option<&str>) -> &mut Self {
         match value {
             None => self.number(0),
             Some(text) => {
@@ -64,7 +66,7 @@ impl Writer {
     }
 }
 
-/// Reads what [`Writer`] has written.
+/// Reads what [`Writer`] wrote.
 #[derive(Debug)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
@@ -74,7 +76,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn byte(&mut self) -> Result<u8, Malformed> {
-        let (&first, rest) = self.0.split_first().ok_or(CUT_SHORT)?;
+        let (&first, rest) = self.0.split_first().ok_or(TRUNCATED)?;
         self.0 = rest;
         Ok(first)
     }
@@ -92,7 +94,7 @@ impl<'a> Reader<'a> {
                 return Ok(value);
             }
         }
-        Err(Malformed("a number of more than 64 bits"))
+        Err(Malformed("a varint exceeds 64 bits"))
     }
 
     pub(crate) fn signed(&mut self) -> Result<i64, Malformed> {
@@ -100,15 +102,15 @@ impl<'a> Reader<'a> {
         Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
 
-    /// A signed number that fits 32 bits.
+    /// A signed number of at most 32 bits.
     pub(crate) fn signed_32(&mut self) -> Result<i32, Malformed> {
-        self.signed()?.try_into().map_err(|_| Malformed("a number of more than 32 bits"))
+        self.signed()?.try_into().map_err(|_| Malformed("a varint exceeds 32 bits"))
     }
 
-    /// A number of things of which each takes at least one byte, so that no more can follow than there are bytes.
+    /// Number of elements to follow. Each takes at least one byte, so the count cannot exceed the remaining bytes.
     pub(crate) fn count(&mut self) -> Result<usize, Malformed> {
-        let count = usize::try_from(self.number()?).map_err(|_| CUT_SHORT)?;
-        if count > self.0.len() { Err(CUT_SHORT) } else { Ok(count) }
+        let count = usize::try_from(self.number()?).map_err(|_| TRUNCATED)?;
+        if count > self.0.len() { Err(TRUNCATED) } else { Ok(count) }
     }
 
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
@@ -117,20 +119,20 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn text(&mut self) -> Result<&'a str, Malformed> {
-        str::from_utf8(self.bytes()?).map_err(|_| NO_TEXT)
+        str::from_utf8(self.bytes()?).map_err(|_| NOT_UTF8)
     }
 
-    pub(crate) fn maybe_text(&mut self) -> Result<Option<&'a str>, Malformed> {
+    pub(crate) fn optional_text(&mut self) -> Result<Option<&'a str>, Malformed> {
         let Some(length) = self.number()?.checked_sub(1) else { return Ok(None) };
         let length =
-            usize::try_from(length).ok().filter(|length| *length <= self.0.len()).ok_or(CUT_SHORT)?;
-        str::from_utf8(self.take(length)).map(Some).map_err(|_| NO_TEXT)
+            usize::try_from(length).ok().filter(|length| *length <= self.0.len()).ok_or(TRUNCATED)?;
+        str::from_utf8(self.take(length)).map(Some).map_err(|_| NOT_UTF8)
     }
 
     /// # Errors
-    /// If anything is left.
+    /// [`Malformed`] if bytes are left.
     pub(crate) fn end(self) -> Result<(), Malformed> {
-        if self.0.is_empty() { Ok(()) } else { Err(Malformed("bytes are left over")) }
+        if self.0.is_empty() { Ok(()) } else { Err(Malformed("trailing bytes after the record")) }
     }
 
     fn take(&mut self, length: usize) -> &'a [u8] {
@@ -140,20 +142,20 @@ impl<'a> Reader<'a> {
     }
 }
 
-const CUT_SHORT: Malformed = Malformed("it is cut short");
-const NO_TEXT: Malformed = Malformed("a text is not UTF-8");
+const TRUNCATED: Malformed = Malformed("the record is truncated");
+const NOT_UTF8: Malformed = Malformed("a string is not UTF-8");
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_comes_back() {
+    fn written_fields_read_back() {
         let mut writer = Writer::starting_with(7);
         for value in [0, 1, -1, 63, 64, -64, -65, i64::from(i32::MIN), i64::MAX, i64::MIN] {
             writer.signed(value);
         }
-        writer.number(u64::MAX).text("größe").maybe_text(None).maybe_text(Some("")).bytes(&[0xff]);
+        writer.number(u64::MAX).text("größe").optional_text(None).optional_text(Some("")).bytes(&[0xff]);
         let mut reader = Reader::new(&writer.0);
         assert_eq!(reader.byte(), Ok(7));
         for value in [0, 1, -1, 63, 64, -64, -65, i64::from(i32::MIN), i64::MAX, i64::MIN] {
@@ -161,22 +163,22 @@ mod tests {
         }
         assert_eq!(reader.number(), Ok(u64::MAX));
         assert_eq!(reader.text(), Ok("größe"));
-        assert_eq!(reader.maybe_text(), Ok(None));
-        assert_eq!(reader.maybe_text(), Ok(Some("")));
+        assert_eq!(reader.optional_text(), Ok(None));
+        assert_eq!(reader.optional_text(), Ok(Some("")));
         assert_eq!(reader.bytes(), Ok(&[0xff][..]));
         assert_eq!(reader.end(), Ok(()));
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
-        assert_eq!(Reader::new(&[]).number(), Err(CUT_SHORT));
-        assert_eq!(Reader::new(&[0x80]).number(), Err(CUT_SHORT));
+    fn rejects_malformed_fields() {
+        assert_eq!(Reader::new(&[]).number(), Err(TRUNCATED));
+        assert_eq!(Reader::new(&[0x80]).number(), Err(TRUNCATED));
         let long = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];
         assert!(Reader::new(&long).number().is_err());
-        assert_eq!(Reader::new(&[3, b'a', b'b']).text(), Err(CUT_SHORT));
-        assert_eq!(Reader::new(&[4, b'a', b'b']).maybe_text(), Err(CUT_SHORT));
-        assert_eq!(Reader::new(&[1, 0xff]).text(), Err(NO_TEXT));
-        assert_eq!(Reader::new(&[2, 0xff]).maybe_text(), Err(NO_TEXT));
+        assert_eq!(Reader::new(&[3, b'a', b'b']).text(), Err(TRUNCATED));
+        assert_eq!(Reader::new(&[4, b'a', b'b']).optional_text(), Err(TRUNCATED));
+        assert_eq!(Reader::new(&[1, 0xff]).text(), Err(NOT_UTF8));
+        assert_eq!(Reader::new(&[2, 0xff]).optional_text(), Err(NOT_UTF8));
         assert!(Reader::new(&[0x80, 0x80, 0x80, 0x80, 0x20]).signed_32().is_err());
         assert!(Reader::new(&[0]).end().is_err());
     }

@@ -1,24 +1,27 @@
-//! What a coordinator refuses, by Kafka's names and numbers.
+//! Errors that a coordinator returns, with Kafka's names and numbers.
+//!
+//! This crate does not depend on the wire codec, so it has its own copy of the codes it needs. The comments state what
+//! the client should do about each error.
 
 use std::fmt;
 
 macro_rules! errors {
     ($($(#[$doc:meta])* $name:ident = $code:literal $text:literal,)*) => {
-        /// An error of Kafka's protocol that a coordinator answers with. What the client can do follows from its name.
+        /// A Kafka protocol error that a coordinator returns.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Error {
             $($(#[$doc])* $name,)*
         }
 
         impl Error {
-            /// The number on the wire.
+            /// Error code on the wire.
             pub const fn code(self) -> i16 {
                 match self {
                     $(Self::$name => $code,)*
                 }
             }
 
-            /// Kafka's name of it.
+            /// Kafka's name.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -32,69 +35,69 @@ macro_rules! errors {
 }
 
 errors! {
-    /// The coordinator has failed in a way of which the client can do nothing.
+    /// The coordinator failed; the client cannot do anything about it.
     UnknownServerError = -1 "UNKNOWN_SERVER_ERROR",
-    /// There is no such topic or partition.
+    /// No such topic or partition.
     UnknownTopicOrPartition = 3 "UNKNOWN_TOPIC_OR_PARTITION",
-    /// The text kept with an offset is too long.
+    /// The metadata string of an offset is too long.
     OffsetMetadataTooLarge = 12 "OFFSET_METADATA_TOO_LARGE",
-    /// The coordinator cannot answer now: ask again.
+    /// The coordinator is temporarily unavailable: retry.
     CoordinatorNotAvailable = 15 "COORDINATOR_NOT_AVAILABLE",
-    /// Somebody else is the coordinator, or what was asked could not be kept: look for the coordinator again.
+    /// Another broker is the coordinator, or the change could not be persisted: look up the coordinator again.
     NotCoordinator = 16 "NOT_COORDINATOR",
-    /// The group is at another generation: join again.
+    /// The group is at another generation: rejoin.
     IllegalGeneration = 22 "ILLEGAL_GENERATION",
-    /// The member speaks no protocol that all of its group do.
+    /// The member supports no protocol that the rest of the group supports.
     InconsistentGroupProtocol = 23 "INCONSISTENT_GROUP_PROTOCOL",
-    /// The identifier of the group is empty or too long.
+    /// The group id is empty or too long.
     InvalidGroupId = 24 "INVALID_GROUP_ID",
-    /// The group does not know the member: join again, without an identifier.
+    /// The group has no such member: join again without a member id.
     UnknownMemberId = 25 "UNKNOWN_MEMBER_ID",
-    /// The session timeout is outside of what the broker allows.
+    /// The session timeout is outside the range that the broker allows.
     InvalidSessionTimeout = 26 "INVALID_SESSION_TIMEOUT",
-    /// The group rebalances: join again.
+    /// The group is rebalancing: rejoin.
     RebalanceInProgress = 27 "REBALANCE_IN_PROGRESS",
-    /// There is no room for another offset.
+    /// The limit on stored offsets is reached.
     InvalidCommitOffsetSize = 28 "INVALID_COMMIT_OFFSET_SIZE",
-    /// The request cannot be right.
+    /// The request is invalid.
     InvalidRequest = 42 "INVALID_REQUEST",
-    /// A bound of the broker does not let it through.
+    /// A limit of the broker was exceeded.
     PolicyViolation = 44 "POLICY_VIOLATION",
-    /// A sequence number does not follow the last one.
+    /// The sequence number does not follow the previous one.
     OutOfOrderSequenceNumber = 45 "OUT_OF_ORDER_SEQUENCE_NUMBER",
-    /// The producer's epoch is old: somebody else goes on with its identifier.
+    /// The producer's epoch is old: a newer producer took over its id.
     InvalidProducerEpoch = 47 "INVALID_PRODUCER_EPOCH",
-    /// The transaction is in no state in which this can be done.
+    /// The operation is not allowed in the transaction's current state.
     InvalidTxnState = 48 "INVALID_TXN_STATE",
-    /// The producer identifier is not that of the transactional identifier.
+    /// The producer id does not belong to the transactional id.
     InvalidProducerIdMapping = 49 "INVALID_PRODUCER_ID_MAPPING",
-    /// The transaction timeout is longer than the broker allows.
+    /// The transaction timeout exceeds the broker's maximum.
     InvalidTransactionTimeout = 50 "INVALID_TRANSACTION_TIMEOUT",
-    /// The transaction before is being completed: ask again.
+    /// The previous transaction is still being completed: retry.
     ConcurrentTransactions = 51 "CONCURRENT_TRANSACTIONS",
-    /// A newer coordinator has written the marker.
+    /// A newer coordinator has already written a marker.
     TransactionCoordinatorFenced = 52 "TRANSACTION_COORDINATOR_FENCED",
-    /// Nothing is known of the producer identifier.
+    /// The producer id is unknown.
     UnknownProducerId = 59 "UNKNOWN_PRODUCER_ID",
     /// The group has members.
     NonEmptyGroup = 68 "NON_EMPTY_GROUP",
-    /// There is no such group.
+    /// No such group.
     GroupIdNotFound = 69 "GROUP_ID_NOT_FOUND",
-    /// Join again with the identifier that comes with the answer (KIP-394).
+    /// Join again with the member id in the response (KIP-394).
     MemberIdRequired = 79 "MEMBER_ID_REQUIRED",
-    /// The group has as many members as it may.
+    /// The group has the maximum number of members.
     GroupMaxSizeReached = 81 "GROUP_MAX_SIZE_REACHED",
-    /// Another member goes by this instance identifier now (KIP-345).
+    /// Another member has taken over this instance id (KIP-345).
     FencedInstanceId = 82 "FENCED_INSTANCE_ID",
-    /// Members of the group read this topic.
+    /// Members of the group are subscribed to the topic.
     GroupSubscribedToTopic = 86 "GROUP_SUBSCRIBED_TO_TOPIC",
-    /// A field of the record batch cannot be right.
+    /// A field of the record batch is invalid.
     InvalidRecord = 87 "INVALID_RECORD",
-    /// A transaction that is not over has changed this offset: ask again.
+    /// A pending transaction has changed this offset: retry.
     UnstableOffsetCommit = 88 "UNSTABLE_OFFSET_COMMIT",
-    /// A producer with a newer epoch goes on with the transactional identifier.
+    /// A producer with a newer epoch took over the transactional id.
     ProducerFenced = 90 "PRODUCER_FENCED",
-    /// There is no such transactional identifier.
+    /// No such transactional id.
     TransactionalIdNotFound = 105 "TRANSACTIONAL_ID_NOT_FOUND",
     /// The transaction must be aborted (KIP-890).
     TransactionAbortable = 120 "TRANSACTION_ABORTABLE",
@@ -114,7 +117,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn no_two_errors_share_a_number_or_a_name() {
+    fn codes_and_names_are_unique() {
         let codes: BTreeSet<i16> = Error::ALL.iter().map(|error| error.code()).collect();
         let names: BTreeSet<&str> = Error::ALL.iter().map(|error| error.name()).collect();
         assert_eq!((codes.len(), names.len()), (Error::ALL.len(), Error::ALL.len()));

@@ -1,127 +1,128 @@
-//! Consumer groups: the classic protocol of Kafka (JoinGroup, SyncGroup, Heartbeat, LeaveGroup), and their offsets.
+//! Consumer groups: Kafka's classic protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) and committed offsets.
 //!
-//! [`Groups`] is all groups of a broker. Requests go in by `handle_*`, each with its [`Caller`]; what is to be done
-//! comes out of [`poll`](Groups::poll) in order: records to keep, and answers. The answer to JoinGroup comes when all
-//! members have joined, that to SyncGroup when the leader has assigned; so a caller may wait long, but never for
-//! ever as long as [`tick`](Groups::tick) is called at [`next_deadline_ms`](Groups::next_deadline_ms).
+//! [`Groups`] holds all groups of a broker. Requests go in through `handle_*`, each with its [`Caller`].
+//! [`poll`](Groups::poll) returns the effects in order: records to persist, and replies. JoinGroup is answered once all
+//! members have joined, SyncGroup once the leader has assigned. A caller may wait long, but not forever, as long as
+//! [`tick`](Groups::tick) is called at [`next_deadline_ms`](Groups::next_deadline_ms).
 //!
-//! # What it holds
-//! - A caller gets one answer.
-//! - A member of an old generation, or one whose place another has taken, commits nothing (KIP-345).
-//! - What an answer promises has been handed out to be kept before the answer. Its members, generation and
-//!   assignments, and all offsets are put back by [`restore`](Groups::restore) from these records. A rebalance that
-//!   was on is not: its members find the generation before it, and join again.
-//! - An offset whose record could not be kept is what it was before.
-//! - All that clients can make grow is bounded by [`Settings`].
+//! # Invariants
+//! - Each caller gets exactly one reply.
+//! - A member of an old generation, or one fenced by a newer static member, cannot commit (KIP-345).
+//! - Whatever a reply promises was handed out to be persisted before the reply. [`restore`](Groups::restore) rebuilds
+//!   members, generations, assignments and offsets from these records. A rebalance in progress is not restored: its
+//!   members find the previous generation and rejoin.
+//! - An offset whose record could not be persisted reverts to its previous value.
+//! - [`Settings`] bounds everything that clients can make grow.
 //!
 //! # Files
 //! | file | holds |
 //! |---|---|
-//! | `request`, `answer`, `state`, `settings` | what goes in and comes out |
-//! | `visit` | one visit to a group: the group, its timers, answers |
+//! | `request`, `answer`, `state`, `settings` | inputs and outputs |
+//! | `context` | one operation on a group: the group, its timers, its effects |
 //! | `join`, `rebalance`, `sync`, `leave` | the steps of the protocol |
-//! | `commit`, `fetch`, `expire` | offsets: committed, asked for, forgotten |
-//! | `transaction` | offsets of transactions that are not over |
-//! | `changes` | offsets as they were before what is not kept yet |
-//! | `show` | ListGroups, DescribeGroups |
-//! | `roster`, `member`, `offsets`, `timers`, `subscription` | the bookkeeping below |
-//! | `records`, `restore` | to records and back |
+//! | `commit`, `fetch`, `expire` | offsets: commit, fetch, expiry and deletion |
+//! | `transaction` | offsets of pending transactions |
+//! | `changes` | undo information for offset records that are not durable yet |
+//! | `describe` | ListGroups, DescribeGroups |
+//! | `membership`, `member`, `offsets`, `timers`, `subscription` | the data structures below |
+//! | `records`, `restore` | encoding and replay of records |
 
-mod answer;
 mod changes;
 mod commit;
+mod context;
+mod describe;
 mod expire;
 mod fetch;
 mod join;
 mod leave;
 mod member;
+mod membership;
 mod offsets;
 mod rebalance;
 mod records;
 mod request;
+mod response;
 mod restore;
-mod roster;
 mod settings;
-mod show;
 mod state;
 mod subscription;
 mod sync;
 mod timers;
 mod transaction;
-mod visit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{Caller, Error};
-pub use answer::{
-    Answer, CommittedOffset, DeletedGroup, DescribedGroup, DescribedMember, Effect, FetchedGroup,
-    FetchedOffset, JoinAnswer, Joined, JoinedMember, Left, ListedGroup, PartitionDone, Synced, TopicAnswer,
-};
-pub use changes::Keep;
+pub use changes::WriteId;
 pub use request::{
-    Heartbeat, JoinGroup, LeaveGroup, Leaving, OffsetCommit, OffsetDelete, OffsetFetch, OffsetToCommit,
-    OffsetToDelete, OffsetsOf, SyncGroup, Topic, TransactionEnd, TxnOffsetCommit,
+    GroupOffsetFetch, Heartbeat, JoinGroup, LeaveGroup, LeavingMember, OffsetCommit, OffsetDelete,
+    OffsetFetch, OffsetToCommit, OffsetToDelete, SyncGroup, TopicRequest, TransactionEnd, TxnOffsetCommit,
+};
+pub use response::{
+    CommittedOffset, DeletedGroup, DescribedGroup, DescribedMember, Effect, FetchedGroup, FetchedOffset,
+    JoinResponse, JoinResult, JoinedMember, LeaveResult, ListedGroup, PartitionResult, Response, SyncResult,
+    TopicResult,
 };
 pub use settings::Settings;
 pub use state::State;
 
+use context::{Effects, GroupContext};
 use member::PROTOCOLS_MAX;
-use roster::Group;
+use membership::Group;
 use settings::NAME_MAX_BYTES;
 use timers::Timers;
-use visit::{Out, Visit};
 
 /// All groups of a broker. Times are milliseconds since 1970.
 #[derive(Debug, Default)]
 pub struct Groups {
     settings: Settings,
-    known: BTreeMap<Arc<str>, Group>,
+    by_id: BTreeMap<Arc<str>, Group>,
     timers: Timers,
-    out: Out,
-    /// What the members of all groups keep here.
+    effects: Effects,
+    /// Memory charged to the members of all groups.
     bytes: usize,
-    /// Offsets of all groups.
-    offsets: usize,
-    /// The number of the next offset.
+    /// Offsets of all groups, pending ones included.
+    offset_count: usize,
+    /// Sequence number of the next offset, see [`offsets::Offset::order`].
     next_order: u64,
-    /// Groups with offsets of a transaction that is not over, by producer identifier.
+    /// Groups with offsets of a pending transaction, by producer id.
     transactions: BTreeMap<i64, BTreeSet<Arc<str>>>,
-    /// When offsets are looked through next; 0 before the first time.
+    /// When offsets are next checked for expiry; 0 before the first check.
     next_check_ms: u64,
 }
 
 impl Groups {
-    /// No groups yet. Those that are kept come back by [`restore`](Self::restore).
+    /// Creates an empty set of groups. [`restore`](Self::restore) replays persisted ones.
     pub fn new(settings: Settings) -> Self {
         Self { settings, ..Self::default() }
     }
 
-    /// What is to be done next.
+    /// Returns the next effect, in order.
     pub fn poll(&mut self) -> Option<Effect> {
-        self.out.take()
+        self.effects.take()
     }
 
-    /// How many groups there are.
+    /// Number of groups.
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.by_id.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no groups.
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.by_id.is_empty()
     }
 
-    /// When [`tick`](Self::tick) is due.
+    /// When [`tick`](Self::tick) must be called next, ms since 1970; `None` if nothing is pending.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        let check_ms = (!self.known.is_empty()).then_some(self.next_check_ms);
+        let check_ms = (!self.by_id.is_empty()).then_some(self.next_check_ms);
         self.timers.next_ms().into_iter().chain(check_ms).min()
     }
 
-    /// Time passes: silent members are out, rebalances go on, old offsets go.
+    /// Advances time: expires silent members, completes overdue rebalances, expires old offsets.
     pub fn tick(&mut self, now_ms: u64) {
-        while let Some((group_id, due)) = self.timers.take(now_ms) {
-            self.visit(now_ms, &group_id, |visit| visit.on_due(&due));
+        while let Some((group_id, kind)) = self.timers.take(now_ms) {
+            self.with_group(now_ms, &group_id, |context| context.on_timer(&kind));
         }
         if now_ms >= self.next_check_ms {
             self.next_check_ms = now_ms.saturating_add(self.settings.offsets_retention_check_interval_ms);
@@ -129,16 +130,16 @@ impl Groups {
         }
     }
 
-    /// JoinGroup. Answered when all members have joined, or those that have not are out.
+    /// JoinGroup. Answered once all members have joined, or the ones that have not are removed.
     pub fn handle_join(&mut self, now_ms: u64, request: &JoinGroup<'_>, caller: Caller) {
         if let Err(error) = self.check_join(request) {
-            let answer = JoinAnswer { member_id: request.member_id.to_owned(), outcome: Err(error) };
-            return self.out.reply(caller, Answer::Join(answer));
+            let answer = JoinResponse { member_id: request.member_id.to_owned(), outcome: Err(error) };
+            return self.effects.reply(caller, Response::Join(answer));
         }
-        self.known
+        self.by_id
             .entry(request.group_id.into())
             .or_insert_with_key(|group_id| Group::new(group_id.clone(), now_ms));
-        self.visit(now_ms, request.group_id, |visit| visit.join(request, caller));
+        self.with_group(now_ms, request.group_id, |context| context.join(request, caller));
     }
 
     fn check_join(&self, request: &JoinGroup<'_>) -> Result<(), Error> {
@@ -152,94 +153,97 @@ impl Groups {
         if request.protocols.len() > PROTOCOLS_MAX || instance_bytes > NAME_MAX_BYTES {
             return Err(Error::InvalidRequest);
         }
-        if !self.known.contains_key(request.group_id) {
+        if !self.by_id.contains_key(request.group_id) {
             if !request.member_id.is_empty() {
                 return Err(Error::UnknownMemberId);
             }
-            self.check_room_for_group()?;
+            self.check_group_limit()?;
         }
         Ok(())
     }
 
-    fn check_room_for_group(&self) -> Result<(), Error> {
-        if self.known.len() < self.settings.groups_max { Ok(()) } else { Err(Error::PolicyViolation) }
+    fn check_group_limit(&self) -> Result<(), Error> {
+        if self.by_id.len() < self.settings.groups_max { Ok(()) } else { Err(Error::PolicyViolation) }
     }
 
-    /// SyncGroup. Answered when the leader has assigned and that is kept.
+    /// SyncGroup. Answered once the leader has assigned and the assignment is durable.
     pub fn handle_sync(&mut self, now_ms: u64, request: &SyncGroup<'_>, caller: Caller) {
         let checked = check_group_id(request.group_id);
-        let visited = checked.and_then(|()| {
-            self.visit(now_ms, request.group_id, |visit| visit.sync(request, caller))
+        let handled = checked.and_then(|()| {
+            self.with_group(now_ms, request.group_id, |context| context.sync(request, caller))
                 .ok_or(Error::UnknownMemberId)
         });
-        if let Err(error) = visited {
-            self.out.reply(caller, Answer::Sync(Err(error)));
+        if let Err(error) = handled {
+            self.effects.reply(caller, Response::Sync(Err(error)));
         }
     }
 
-    /// Heartbeat: a member lives.
+    /// Heartbeat: renews a member's session.
     ///
     /// # Errors
-    /// If the group does not know it, is at another generation, or rebalances.
+    /// [`Error::UnknownMemberId`], [`Error::FencedInstanceId`], [`Error::IllegalGeneration`], or
+    /// [`Error::RebalanceInProgress`] if the member must rejoin.
     pub fn handle_heartbeat(&mut self, now_ms: u64, request: &Heartbeat<'_>) -> Result<(), Error> {
         check_group_id(request.group_id)?;
-        self.visit(now_ms, request.group_id, |visit| visit.heartbeat(request))
+        self.with_group(now_ms, request.group_id, |context| context.heartbeat(request))
             .unwrap_or(Err(Error::UnknownMemberId))
     }
 
     /// LeaveGroup.
     pub fn handle_leave(&mut self, now_ms: u64, request: &LeaveGroup<'_>, caller: Caller) {
         if let Err(error) = check_group_id(request.group_id) {
-            return self.out.reply(caller, Answer::Leave(Err(error)));
+            return self.effects.reply(caller, Response::Leave(Err(error)));
         }
-        if self.visit(now_ms, request.group_id, |visit| visit.leave(request, caller)).is_none() {
-            let unknown = |leaving: &Leaving<'_>| Left {
+        if self.with_group(now_ms, request.group_id, |context| context.leave(request, caller)).is_none() {
+            let unknown = |leaving: &LeavingMember<'_>| LeaveResult {
                 member_id: leaving.member_id.to_owned(),
                 instance_id: leaving.instance_id.map(str::to_owned),
                 outcome: Err(Error::UnknownMemberId),
             };
             let left = request.members.iter().map(unknown).collect();
-            self.out.reply(caller, Answer::Leave(Ok(left)));
+            self.effects.reply(caller, Response::Leave(Ok(left)));
         }
     }
 
-    /// Everybody who waits is told `error`, since the groups go: they are about to be read from what is kept again.
+    /// Answers all pending JoinGroup and SyncGroup requests with `error`. Called before the groups are dropped and
+    /// replayed from the log.
     pub fn abandon(&mut self, error: Error) {
-        for group in self.known.values_mut() {
+        for group in self.by_id.values_mut() {
             for id in group.member_ids() {
                 if let Some(caller) = group.replace_joining(&id, None) {
-                    let answer = JoinAnswer { member_id: id.as_ref().to_owned(), outcome: Err(error) };
-                    self.out.reply(caller, Answer::Join(answer));
+                    let answer = JoinResponse { member_id: id.as_ref().to_owned(), outcome: Err(error) };
+                    self.effects.reply(caller, Response::Join(answer));
                 }
                 let syncing = group.member_mut(&id).and_then(|member| member.syncing.take());
                 if let Some(caller) = syncing {
-                    self.out.reply(caller, Answer::Sync(Err(error)));
+                    self.effects.reply(caller, Response::Sync(Err(error)));
                 }
             }
         }
     }
 
-    /// Nothing if there is no such group. A group that is left with nothing to remember is no more afterwards.
-    fn visit<R>(
+    /// Runs `operation` on a group, and removes the group if nothing worth keeping is left of it. Returns `None` if
+    /// there is no such group.
+    fn with_group<R>(
         &mut self,
         now_ms: u64,
         group_id: &str,
-        during: impl FnOnce(&mut Visit<'_>) -> R,
+        operation: impl FnOnce(&mut GroupContext<'_>) -> R,
     ) -> Option<R> {
-        let group = self.known.get_mut(group_id)?;
-        let others_bytes = self.bytes - group.bytes;
-        let mut visit = Visit {
+        let group = self.by_id.get_mut(group_id)?;
+        let other_groups_bytes = self.bytes - group.bytes;
+        let mut context = GroupContext {
             group,
             timers: &mut self.timers,
-            out: &mut self.out,
+            effects: &mut self.effects,
             settings: &self.settings,
-            others_bytes,
+            other_groups_bytes,
             now_ms,
         };
-        let result = during(&mut visit);
-        self.bytes = others_bytes + group.bytes;
-        if group.is_blank() {
-            self.known.remove(group_id);
+        let result = operation(&mut context);
+        self.bytes = other_groups_bytes + group.bytes;
+        if group.is_unused() {
+            self.by_id.remove(group_id);
         }
         Some(result)
     }

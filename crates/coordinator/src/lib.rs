@@ -1,25 +1,25 @@
-//! The coordinators of Kafka as pure machines: consumer groups, idempotent producers, transactions.
+//! Kafka's coordinators as pure state machines: consumer groups, idempotent producers, transactions.
 //!
 //! # What this crate must never know
-//! Bytes on the wire, sockets, clocks, logs. Time and randomness are parameters; what must last is returned as
-//! records for somebody else to keep.
+//! The wire format, sockets, clocks, logs. Time and randomness are parameters. State that must survive a restart is
+//! returned as records, which the owner appends to a compacted log.
 //!
 //! # Files
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `error` | Kafka's errors, by name |
-//! | `group` | consumer groups and their offsets |
-//! | `keep` | what a machine hands out to be kept: keyed records |
-//! | `producer` | what one partition knows of its producers |
-//! | `transaction` | transactional identifiers and their transactions; producer ids |
+//! | `group.rs` | consumer groups and their offsets |
+//! | `producer.rs` | producer state of one partition |
+//! | `transaction.rs` | transactional identifiers, their transactions, producer ids |
+//! | `record.rs`, `bytes.rs` | keyed records, their encoding, and request identifiers |
+//! | `error.rs` | Kafka's error codes that a coordinator returns |
 
 mod bytes;
 mod error;
 pub mod group;
-mod keep;
 pub mod producer;
+mod record;
 pub mod transaction;
 
 pub use bytes::Malformed;
 pub use error::Error;
-pub use keep::{Caller, Record};
+pub use record::{Caller, Record};

@@ -1,20 +1,20 @@
-//! What a partition knows of the producers that write to it: idempotence (KIP-98), open and aborted transactions.
+//! Producer state of one partition: idempotence (KIP-98), open and aborted transactions.
 //!
 //! ```text
-//!  Produce ─► check ─► Append ──► the log ─► appended ─┐               durable(offset): it stays
-//!               │ └──► Duplicate, refused              ├─► not durable ┤
-//!               └────► Verify ─► the coordinator       │               rollback_to(offset): it never was
+//!  Produce ─► check ─► Append ──► the log ─► appended ─┐               durable(offset): it is final
+//!               │ └──► Duplicate, Refused              ├─► not durable ┤
+//!               └────► Verify ─► the coordinator       │               rollback_to(offset): it is undone
 //!  WriteTxnMarkers ─► check_marker ─► the log ─► ended ┘
 //! ```
-//! A batch is checked against all that was appended before it, durable or not, so several can be under way. What
-//! is not durable yet can be taken back.
+//! A batch is checked against everything appended before it, durable or not, so several batches can be in flight.
+//! Whatever is not durable yet can be rolled back.
 //!
 //! # Bounds
-//! At [`Limits::producers`] the producers that have been silent for longest are forgotten, but never one with an
-//! open transaction; if there are only such, a producer that is not known is refused. A producer that was
-//! forgotten may go on with any sequence number, as after its expiry, and so may one of which the log has only
-//! the end of a transaction left. At [`Limits::aborted`] aborted transactions
-//! that readers may still meet, no new transaction is let in until the log starts later.
+//! At [`Limits::producers`], the producers that have been idle for longest are evicted, but never one with an open
+//! transaction; if all have one, an unknown producer is rejected. An evicted producer may continue with any sequence
+//! number, as after expiry, and so may one of which the log only has a transaction marker left. At [`Limits::aborted`]
+//! aborted transactions that readers may still encounter, new transactions are rejected until the log start offset
+//! moves past some of them.
 
 mod aborted;
 mod entry;
@@ -25,92 +25,92 @@ mod tests;
 use std::collections::hash_map::HashMap;
 use std::collections::{BTreeMap, VecDeque};
 
-pub use aborted::Aborted;
+pub use aborted::AbortedTransaction;
 
 use crate::Error;
 use aborted::AbortedIndex;
 use entry::Entry;
 
-/// The fields of a batch's header that matter here. Its producer id is at least 0.
+/// The fields of a batch header that matter here. The producer id is at least 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Data {
-    /// The producer's identifier.
+pub struct BatchInfo {
+    /// Producer id.
     pub producer_id: i64,
-    /// Its epoch.
+    /// Producer epoch.
     pub producer_epoch: i16,
     /// Sequence number of the first record.
     pub base_sequence: i32,
-    /// The last record's offset, counted from the first one's.
+    /// Offset of the last record, relative to the first.
     pub last_offset_delta: u32,
-    /// The latest timestamp in the batch, ms since 1970.
+    /// Latest timestamp in the batch, ms since 1970.
     pub max_timestamp_ms: i64,
-    /// Whether it is part of a transaction.
+    /// Whether the batch is part of a transaction.
     pub is_transactional: bool,
 }
 
-/// How a transaction ends.
+/// Outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
-    /// What it wrote is to be read.
+    /// Its records become visible.
     Commit,
-    /// What it wrote is to be passed over.
+    /// Readers skip its records.
     Abort,
 }
 
-/// The end of a producer's transaction, as it stands in a control batch.
+/// A transaction marker, as stored in a control batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marker {
-    /// The producer's identifier.
+    /// Producer id.
     pub producer_id: i64,
-    /// The epoch from which on the producer may write again.
+    /// Epoch from which on the producer may write.
     pub producer_epoch: i16,
     /// Epoch of the transaction coordinator.
     pub coordinator_epoch: i32,
-    /// How the transaction ended.
+    /// Outcome of the transaction.
     pub outcome: Outcome,
-    /// When it was written, ms since 1970.
+    /// Time of writing, ms since 1970.
     pub timestamp_ms: i64,
 }
 
-/// What the transaction coordinator has said of a batch's partition (KIP-890).
+/// Result of verifying a batch's partition with the transaction coordinator (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Membership {
-    /// It was not asked.
+pub enum TxnVerification {
+    /// Not verified.
     Unknown,
     /// The partition is in the producer's transaction.
     Verified,
-    /// The same, and the client speaks transaction version 2: each transaction has an epoch of its own, so a
-    /// producer of which nothing is known begins at sequence number 0.
+    /// The same, and the client uses transaction version 2: each transaction has its own epoch, so an unknown producer
+    /// must start at sequence number 0.
     VerifiedOwnEpoch,
 }
 
-/// What is to be done with a batch.
+/// What to do with a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is to be appended.
+pub enum AppendDecision {
+    /// Append it.
     Append,
-    /// It has been appended before.
+    /// It was appended before.
     Duplicate {
-        /// Where.
+        /// Base offset of the original.
         base_offset: u64,
-        /// Its latest timestamp, ms since 1970.
+        /// Latest timestamp of the original, ms since 1970.
         timestamp_ms: i64,
     },
-    /// It would begin a transaction here: the coordinator must be asked whether there is one, and the batch
-    /// checked again in the very turn in which the answer comes.
+    /// It would begin a transaction here. Verify it with the coordinator, then check it again in the same turn in which
+    /// the answer arrives.
     Verify,
-    /// It must not be appended.
+    /// Reject it.
     Refused(Error),
 }
 
-/// How much is kept for one partition.
+/// Limits on the state of one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Producers known.
+    /// Maximum number of producers.
     pub producers: usize,
-    /// Aborted transactions known.
+    /// Maximum number of aborted transactions.
     pub aborted: usize,
-    /// Silence after which a producer is forgotten, ms (`producer.id.expiration.ms`).
+    /// Idle time after which a producer expires, ms (`producer.id.expiration.ms`).
     pub expiration_ms: u64,
 }
 
@@ -120,51 +120,52 @@ impl Default for Limits {
     }
 }
 
-/// A producer, as `DescribeProducers` tells of it. Numbers that are not known are -1.
+/// A producer, as reported by `DescribeProducers`. Unknown numbers are -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Active {
-    /// Its identifier.
+pub struct ProducerState {
+    /// Producer id.
     pub producer_id: i64,
-    /// Its epoch.
+    /// Producer epoch.
     pub producer_epoch: i16,
-    /// Sequence number of its last record.
+    /// Sequence number of the last record.
     pub last_sequence: i32,
-    /// Latest timestamp of its last batch or marker, ms since 1970.
+    /// Latest timestamp of the last batch or marker, ms since 1970.
     pub last_timestamp_ms: i64,
     /// Epoch of the coordinator that ended its last transaction.
     pub coordinator_epoch: i32,
-    /// Where its open transaction begins.
+    /// First offset of its open transaction.
     pub transaction_start_offset: i64,
 }
 
 /// All producers of one partition.
 ///
-/// To rebuild it, begin with [`Producers::restore`] or anew, and tell it of every batch behind, in order, with
-/// [`Producers::appended`] and [`Producers::ended`]; then [`Producers::durable`].
+/// To rebuild the state, start with [`Producers::restore`] or [`Producers::new`], replay every later batch in order
+/// with [`Producers::on_batch_appended`] and [`Producers::on_marker_appended`], then call
+/// [`Producers::mark_durable`].
 #[derive(Clone, Debug)]
 pub struct Producers {
     limits: Limits,
     entries: HashMap<i64, Entry>,
-    /// Open transactions: first offset, producer.
+    /// Producer ids of open transactions by first offset.
     open: BTreeMap<u64, i64>,
-    /// Transactions that have ended by a marker that is not durable yet, in the order of their markers.
-    ended: VecDeque<Ended>,
+    /// Transactions whose marker is not durable yet, in the order of their markers.
+    ended: VecDeque<EndedTransaction>,
     aborted: AbortedIndex,
-    /// What is not durable yet, oldest first.
+    /// Undo information of whatever is not durable, oldest first.
     undo: VecDeque<Undo>,
-    /// Producers of whose batches nothing is known because all they wrote was taken back, or refused by the log:
-    /// where they go on. What is on its way behind that must not take its place.
-    withdrawn: HashMap<i64, Withdrawn>,
+    /// Producers whose batches were all rolled back or failed to append, with the point at which they must continue.
+    /// Without it, a later batch already in flight would be accepted in place of the lost one.
+    rolled_back: HashMap<i64, RolledBack>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Withdrawn {
+struct RolledBack {
     epoch: i16,
     sequence: i32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Ended {
+struct EndedTransaction {
     first_offset: u64,
     marker_offset: u64,
 }
@@ -177,7 +178,7 @@ struct Undo {
 }
 
 impl Producers {
-    /// No producers.
+    /// Creates an empty state.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -186,54 +187,54 @@ impl Producers {
             ended: VecDeque::new(),
             aborted: AbortedIndex::default(),
             undo: VecDeque::new(),
-            withdrawn: HashMap::new(),
+            rolled_back: HashMap::new(),
         }
     }
 
-    /// Whether a batch may be appended now. Says [`Verdict::Verify`] only if `membership` is unknown.
-    pub fn check(&self, batch: &Data, membership: Membership) -> Verdict {
+    /// Checks whether a batch may be appended now. Returns [`AppendDecision::Verify`] only if `membership` is unknown.
+    pub fn check(&self, batch: &BatchInfo, membership: TxnVerification) -> AppendDecision {
         if batch.base_sequence < 0 || batch.producer_epoch < 0 {
-            return Verdict::Refused(Error::InvalidRecord);
+            return AppendDecision::Refused(Error::InvalidRecord);
         }
         let known = self.entries.get(&batch.producer_id);
         if let Some(written) = known.and_then(|entry| entry.duplicate_of(batch)) {
-            return Verdict::Duplicate {
+            return AppendDecision::Duplicate {
                 base_offset: written.base_offset(),
                 timestamp_ms: written.timestamp_ms,
             };
         }
         if known.is_some_and(|entry| batch.producer_epoch < entry.epoch) {
-            return Verdict::Refused(Error::InvalidProducerEpoch);
+            return AppendDecision::Refused(Error::InvalidProducerEpoch);
         }
         let is_open = self.is_open(batch.producer_id, batch.producer_epoch);
-        if batch.is_transactional && !is_open && membership == Membership::Unknown {
-            return Verdict::Verify;
+        if batch.is_transactional && !is_open && membership == TxnVerification::Unknown {
+            return AppendDecision::Verify;
         }
-        let fault = match known {
-            Some(entry) if !entry.may_go_on => entry.fault_of(batch),
+        let error = match known {
+            Some(entry) if !entry.accepts_any_sequence => entry.append_error(batch),
             None if self.is_full_of_open() => Some(Error::PolicyViolation),
-            _ if membership == Membership::VerifiedOwnEpoch && batch.base_sequence != 0 => {
+            _ if membership == TxnVerification::VerifiedOwnEpoch && batch.base_sequence != 0 => {
                 Some(Error::OutOfOrderSequenceNumber)
             }
-            _ if self.is_withdrawn_before(batch) => Some(Error::OutOfOrderSequenceNumber),
-            Some(entry) => entry.fault_of(batch),
-            // Nothing is known of it any more, or never was: it may begin anywhere.
+            _ if self.skips_rolled_back(batch) => Some(Error::OutOfOrderSequenceNumber),
+            Some(entry) => entry.append_error(batch),
+            // An unknown producer may start anywhere.
             None => None,
         };
         let begins = batch.is_transactional && known.is_none_or(|entry| entry.open_from.is_none());
-        match fault {
-            Some(error) => Verdict::Refused(error),
+        match error {
+            Some(error) => AppendDecision::Refused(error),
             None if begins && self.aborted.len() >= self.limits.aborted => {
-                Verdict::Refused(Error::PolicyViolation)
+                AppendDecision::Refused(Error::PolicyViolation)
             }
-            None => Verdict::Append,
+            None => AppendDecision::Append,
         }
     }
 
-    /// Whether a marker may be appended now. One that was written before may be written again.
+    /// Checks whether a marker may be appended now. Writing a marker again is allowed.
     ///
     /// # Errors
-    /// [`Error::InvalidProducerEpoch`] and [`Error::TransactionCoordinatorFenced`] if it comes from the past.
+    /// [`Error::InvalidProducerEpoch`] or [`Error::TransactionCoordinatorFenced`] if an epoch is old.
     pub fn check_marker(&self, marker: &Marker) -> Result<(), Error> {
         let Some(entry) = self.entries.get(&marker.producer_id) else { return Ok(()) };
         if marker.producer_epoch < entry.epoch {
@@ -245,8 +246,8 @@ impl Producers {
         }
     }
 
-    /// A batch of a producer has been appended, or is met again in the log.
-    pub fn appended(&mut self, batch: &Data, base_offset: u64, now_ms: u64) {
+    /// A batch was appended, or replayed from the log.
+    pub fn on_batch_appended(&mut self, batch: &BatchInfo, base_offset: u64, now_ms: u64) {
         let before = self.entries.get(&batch.producer_id).copied();
         let mut entry = before.unwrap_or_default();
         entry.write(batch, base_offset, now_ms);
@@ -254,20 +255,20 @@ impl Producers {
             entry.open_from = Some(base_offset);
             self.open.insert(base_offset, batch.producer_id);
         }
-        self.put(batch.producer_id, entry, before, base_offset);
+        self.insert(batch.producer_id, entry, before, base_offset);
     }
 
-    /// A marker has been appended, or is met again in the log.
-    pub fn ended(&mut self, marker: &Marker, offset: u64, now_ms: u64) {
+    /// A marker was appended, or replayed from the log.
+    pub fn on_marker_appended(&mut self, marker: &Marker, offset: u64, now_ms: u64) {
         let before = self.entries.get(&marker.producer_id).copied();
         let mut entry = before.unwrap_or_default();
         let first_offset = entry.end(marker, offset, now_ms);
         if let Some(first_offset) = first_offset {
             self.open.remove(&first_offset);
-            self.ended.push_back(Ended { first_offset, marker_offset: offset });
+            self.ended.push_back(EndedTransaction { first_offset, marker_offset: offset });
             if marker.outcome == Outcome::Abort {
                 let last_stable_offset = self.open.keys().next().copied().unwrap_or(offset + 1);
-                self.aborted.push(Aborted {
+                self.aborted.push(AbortedTransaction {
                     producer_id: marker.producer_id,
                     first_offset,
                     last_offset: offset,
@@ -275,47 +276,47 @@ impl Producers {
                 });
             }
         }
-        self.put(marker.producer_id, entry, before, offset);
+        self.insert(marker.producer_id, entry, before, offset);
     }
 
-    /// A batch that was to be appended could not be.
-    pub fn failed(&mut self, batch: &Data) {
-        if self.entries.get(&batch.producer_id).is_none_or(|entry| entry.may_go_on) {
-            self.withdraw(batch.producer_id, batch.producer_epoch, batch.base_sequence);
+    /// A batch that passed [`Producers::check`] could not be appended.
+    pub fn on_append_failed(&mut self, batch: &BatchInfo) {
+        if self.entries.get(&batch.producer_id).is_none_or(|entry| entry.accepts_any_sequence) {
+            self.record_rollback(batch.producer_id, batch.producer_epoch, batch.base_sequence);
         }
     }
 
-    /// The first to be withdrawn counts. Beyond the bound all are forgotten.
-    fn withdraw(&mut self, producer_id: i64, epoch: i16, sequence: i32) {
-        if self.withdrawn.len() >= self.limits.producers {
-            self.withdrawn.clear();
+    /// The first failure counts. At the limit, all of these notes are dropped.
+    fn record_rollback(&mut self, producer_id: i64, epoch: i16, sequence: i32) {
+        if self.rolled_back.len() >= self.limits.producers {
+            self.rolled_back.clear();
         }
-        let known = self.withdrawn.entry(producer_id).or_insert(Withdrawn { epoch, sequence });
+        let known = self.rolled_back.entry(producer_id).or_insert(RolledBack { epoch, sequence });
         if known.epoch < epoch {
-            *known = Withdrawn { epoch, sequence };
+            *known = RolledBack { epoch, sequence };
         }
     }
 
-    /// Whether something that would come before this batch has been withdrawn.
-    fn is_withdrawn_before(&self, batch: &Data) -> bool {
-        self.withdrawn.get(&batch.producer_id).is_some_and(|withdrawn| {
-            withdrawn.epoch == batch.producer_epoch && withdrawn.sequence != batch.base_sequence
+    /// Whether an earlier batch of the producer was rolled back.
+    fn skips_rolled_back(&self, batch: &BatchInfo) -> bool {
+        self.rolled_back.get(&batch.producer_id).is_some_and(|rolled_back| {
+            rolled_back.epoch == batch.producer_epoch && rolled_back.sequence != batch.base_sequence
         })
     }
 
-    fn put(&mut self, producer_id: i64, entry: Entry, before: Option<Entry>, offset: u64) {
+    fn insert(&mut self, producer_id: i64, entry: Entry, before: Option<Entry>, offset: u64) {
         if before.is_none() && self.entries.len() >= self.limits.producers {
-            self.forget_silent();
+            self.evict_idle();
         }
         self.entries.insert(producer_id, entry);
-        if !entry.may_go_on {
-            self.withdrawn.remove(&producer_id);
+        if !entry.accepts_any_sequence {
+            self.rolled_back.remove(&producer_id);
         }
         self.undo.push_back(Undo { offset, producer_id, before });
     }
 
-    /// Everything below `offset` will not be taken back any more.
-    pub fn durable(&mut self, offset: u64) {
+    /// Everything below `offset` is durable and can no longer be rolled back.
+    pub fn mark_durable(&mut self, offset: u64) {
         while self.undo.front().is_some_and(|undo| undo.offset < offset) {
             self.undo.pop_front();
         }
@@ -324,7 +325,7 @@ impl Producers {
         }
     }
 
-    /// Takes back everything from `offset` on, of which nothing may be durable.
+    /// Rolls back everything at or above `offset`, none of which may be durable.
     pub fn rollback_to(&mut self, offset: u64) {
         while let Some(undo) = self.undo.pop_back_if(|undo| undo.offset >= offset) {
             let after = self.entries.get(&undo.producer_id).and_then(|entry| entry.open_from);
@@ -334,83 +335,82 @@ impl Producers {
             let gone = match undo.before {
                 Some(before) => {
                     self.open.extend(before.open_from.map(|begin| (begin, undo.producer_id)));
-                    self.entries.insert(undo.producer_id, before).filter(|_| before.may_go_on)
+                    self.entries.insert(undo.producer_id, before).filter(|_| before.accepts_any_sequence)
                 }
                 None => self.entries.remove(&undo.producer_id),
             };
-            if let Some((epoch, sequence)) = gone.and_then(|entry| entry.begins_with()) {
-                self.withdraw(undo.producer_id, epoch, sequence);
+            if let Some((epoch, sequence)) = gone.and_then(|entry| entry.first_known_sequence()) {
+                self.record_rollback(undo.producer_id, epoch, sequence);
             }
         }
         while self.ended.pop_back_if(|ended| ended.marker_offset >= offset).is_some() {}
-        self.aborted.cut_off(offset);
+        self.aborted.truncate_from(offset);
     }
 
-    /// Whether a producer has a transaction open here, at this epoch.
+    /// Whether a producer has an open transaction here with this epoch.
     pub fn is_open(&self, producer_id: i64, producer_epoch: i16) -> bool {
         self.entries
             .get(&producer_id)
             .is_some_and(|entry| entry.open_from.is_some() && entry.epoch == producer_epoch)
     }
 
-    /// The last stable offset: below it every transaction has come to its end, durably. `high_watermark` is where
-    /// what is durable ends.
+    /// The last stable offset: all transactions below it have ended durably.
     pub fn last_stable_offset(&self, high_watermark: u64) -> u64 {
         let open = self.open.keys().next().copied();
         let ended = self.ended.iter().map(|ended| ended.first_offset).min();
         open.into_iter().chain(ended).fold(high_watermark, u64::min)
     }
 
-    /// Aborted transactions of which something stands from offset `from` on and below `until`. `until` is at most
-    /// the last stable offset.
-    pub fn aborted_between(&self, from: u64, until: u64) -> impl Iterator<Item = Aborted> {
+    /// Aborted transactions that overlap the offsets `from..until`. `until` is at most the last stable offset.
+    pub fn aborted_between(&self, from: u64, until: u64) -> impl Iterator<Item = AbortedTransaction> {
         self.aborted.between(from, until)
     }
 
-    /// The log starts at `offset` now: aborted transactions before that are of no use.
+    /// The log start offset is now `offset`; drops aborted transactions before it.
     pub fn truncate_prefix(&mut self, offset: u64) {
-        self.aborted.forget_before(offset);
+        self.aborted.truncate_before(offset);
     }
 
-    /// Forgets producers that have been silent for [`Limits::expiration_ms`] and have no transaction open.
+    /// Removes producers that have been idle for [`Limits::expiration_ms`] and have no open transaction.
     pub fn expire(&mut self, now_ms: u64) {
         let limit_ms = self.limits.expiration_ms;
         self.entries
             .retain(|_, entry| entry.open_from.is_some() || now_ms.saturating_sub(entry.seen_ms) < limit_ms);
     }
 
-    /// Whether there is nothing to know: no producers, no aborted transactions.
+    /// Whether there are no producers and no aborted transactions.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.aborted.is_empty()
     }
 
-    /// Number of producers known.
+    /// Number of producers.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// All producers, in order of their identifiers.
-    pub fn describe(&self) -> Vec<Active> {
-        let mut all: Vec<Active> = self.entries.iter().map(|(id, entry)| entry.describe(*id)).collect();
+    /// All producers, ordered by id.
+    pub fn describe(&self) -> Vec<ProducerState> {
+        let mut all: Vec<ProducerState> =
+            self.entries.iter().map(|(id, entry)| entry.describe(*id)).collect();
         all.sort_unstable_by_key(|active| active.producer_id);
         all
     }
 
-    /// Whether there is no room, and no producer that may be forgotten.
+    /// Whether the limit is reached and no producer can be evicted.
     fn is_full_of_open(&self) -> bool {
         self.entries.len() >= self.limits.producers && self.open.len() >= self.entries.len()
     }
 
-    /// Makes room: of the producers without an open transaction a sixteenth, those whose last batch is oldest.
-    fn forget_silent(&mut self) {
-        let silent = self.entries.iter().filter(|(_, entry)| entry.open_from.is_none());
-        let mut silent: Vec<(u64, i64)> = silent.map(|(id, entry)| (entry.last_offset, *id)).collect();
-        let count = (self.limits.producers / 16).max(1).min(silent.len());
+    /// Evicts a sixteenth of the limit: producers without an open transaction whose last batch is oldest.
+    fn evict_idle(&mut self) {
+        let idle = self.entries.iter().filter(|(_, entry)| entry.open_from.is_none());
+        let mut idle: Vec<(u64, i64)> = idle.map(|(id, entry)| (entry.last_offset, *id)).collect();
+        let count = (self.limits.producers / 16).max(1).min(idle.len());
         if count == 0 {
             return;
         }
-        silent.select_nth_unstable(count - 1);
-        for (_, id) in &silent[..count] {
+        idle.select_nth_unstable(count - 1);
+        for (_, id) in &idle[..count] {
             self.entries.remove(id);
         }
     }

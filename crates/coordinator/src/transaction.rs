@@ -1,20 +1,20 @@
-//! The transaction coordinator: producer ids, transactional identifiers and their transactions (KIP-98, 360, 890).
+//! The transaction coordinator: producer ids, transactional ids and their transactions (KIP-98, 360, 890).
 //!
 //! ```text
-//!   handle ─► decide ─► Keep the next state ─► kept ─► it is so: Reply; markers, if it has been prepared to end
-//!               │                                                  └─► marker_written, all ─► complete, Keep
-//!               └─► the transaction before is not complete: the request waits, but not for long
+//!   handle ─► decide ─► Keep the next state ─► kept: becomes current ─► Reply; WriteMarkers if prepared to end
+//!               │                                                            └─► marker_written, all ─► complete, Keep
+//!               └─► the previous transaction is not complete: the request waits, for a bounded time
 //! ```
-//! No state changes before it has been kept, but for completion: if that record is lost, the markers are written
-//! once more, which changes nothing. What is kept for one identifier goes into the log in order, so a later state
-//! can stand there only behind the earlier one.
+//! A state becomes current only once its record is durable. Completion is the exception: if its record is lost, the
+//! markers are written again, which changes nothing. The records of one transactional id are appended in order, so a
+//! later state is never in the log without the earlier one.
 //!
-//! After a crash, [`Transactions::restore`] takes every record in order, and [`Transactions::begin`] issues again
-//! whatever markers were under way.
+//! After a crash, [`Transactions::restore`] replays every record in order, and [`Transactions::start`] issues all
+//! unfinished markers again.
 //!
 //! # Bounds
-//! Transactional identifiers and participants: [`Settings`]. Requests that wait for a transaction to complete, and
-//! for new producer ids: a constant each; beyond them clients are told to ask again.
+//! [`Settings`] bounds transactional ids and participants. Constants bound the requests that wait for a transaction to
+//! complete or for new producer ids; beyond them clients are told to retry.
 
 mod ids;
 mod markers;
@@ -29,122 +29,122 @@ mod views;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-pub use request::{Effect, Keep, Markers, Participant, Producer, Request, Settings, Speaks};
+pub use request::{Effect, Markers, Participant, Producer, Request, Settings, TransactionVersion, WriteId};
 pub use state::State;
 pub use views::Description;
 
 use crate::bytes::Malformed;
 use crate::{Caller, Error, Record};
 use ids::ProducerIds;
-use records::Read;
+use records::ParsedRecord;
 use state::{Decision, Transaction};
 
-/// Requests of one transactional identifier that may wait for its transaction.
-const WAITING_MAX: usize = 16;
-/// Callers that may wait together, since they asked for the same.
+/// Maximum requests that wait for the transaction of one transactional id.
+const WAITING_REQUESTS_MAX: usize = 16;
+/// Maximum callers merged into one waiting request.
 const CALLERS_MAX: usize = 1024;
-/// Requests that may wait for producer ids.
-const FOR_IDS_MAX: usize = 4096;
+/// Maximum requests that wait for producer ids.
+const ID_WAITERS_MAX: usize = 4096;
 
-/// All transactional identifiers.
+/// All transactional ids. Times are milliseconds since 1970.
 #[derive(Debug)]
 pub struct Transactions {
     settings: Settings,
     slots: HashMap<Arc<str>, Slot>,
     ids: ProducerIds,
-    /// The block of producer ids that is being kept, and where it ends.
-    filling: Option<(Keep, i64)>,
-    /// Who waits for it.
-    for_ids: VecDeque<ForId>,
-    /// Whose state is being kept.
-    keeps: HashMap<Keep, Arc<str>>,
-    next_keep: u64,
-    /// When to look at which identifier again.
-    due: BTreeSet<(u64, Arc<str>)>,
+    /// The block of producer ids that is being persisted, and where it ends.
+    pending_id_block: Option<(WriteId, i64)>,
+    /// Requests that wait for the block.
+    id_waiters: VecDeque<IdWaiter>,
+    /// The transactional id of each write in flight.
+    pending_writes: HashMap<WriteId, Arc<str>>,
+    next_write: u64,
+    /// When to check which transactional id.
+    deadlines: BTreeSet<(u64, Arc<str>)>,
     effects: VecDeque<Effect>,
 }
 
-/// A transactional identifier.
+/// A transactional id.
 #[derive(Debug)]
 struct Slot {
     transaction: Transaction,
-    /// The state that is being kept.
-    pending: Option<Pending>,
-    /// Participants whose markers are not written yet.
-    unmarked: BTreeSet<Participant>,
-    /// Those of them whose marker has failed, and when to write it again.
+    /// The next state, while its record is not durable.
+    pending: Option<PendingState>,
+    /// Participants whose markers have not been written.
+    pending_markers: BTreeSet<Participant>,
+    /// Participants whose marker failed, and when to retry.
     failed: BTreeSet<Participant>,
     retry_ms: Option<u64>,
-    /// Until then nothing is tried by itself, since the last try could not be kept.
-    not_before_ms: u64,
-    waiting: VecDeque<Waiting>,
-    /// Its entry in `due`.
+    /// No timeout abort before then, because the last write failed.
+    retry_not_before_ms: u64,
+    waiting: VecDeque<WaitingRequest>,
+    /// Its entry in `deadlines`.
     due_ms: Option<u64>,
 }
 
 #[derive(Debug)]
-struct Pending {
-    keep: Keep,
+struct PendingState {
+    keep: WriteId,
     next: Transaction,
     reply: Producer,
     callers: Vec<Caller>,
 }
 
-/// A request that waits for the transaction before it, until `until_ms`.
+/// A request that waits for the previous transaction until `deadline_ms`.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingRequest {
     request: Request,
     callers: Vec<Caller>,
-    until_ms: u64,
+    deadline_ms: u64,
 }
 
 #[derive(Debug)]
-enum ForId {
-    /// A producer without transactional identifier.
-    Plain(Caller),
-    Transactional(Arc<str>, Waiting),
+enum IdWaiter {
+    /// A producer without transactional id.
+    Idempotent(Caller),
+    Transactional(Arc<str>, WaitingRequest),
 }
 
 impl Transactions {
-    /// A coordinator that knows nothing.
+    /// Creates a coordinator without state.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
             slots: HashMap::new(),
             ids: ProducerIds::default(),
-            filling: None,
-            for_ids: VecDeque::new(),
-            keeps: HashMap::new(),
-            next_keep: 0,
-            due: BTreeSet::new(),
+            pending_id_block: None,
+            id_waiters: VecDeque::new(),
+            pending_writes: HashMap::new(),
+            next_write: 0,
+            deadlines: BTreeSet::new(),
             effects: VecDeque::new(),
         }
     }
 
-    /// What is to be done next.
+    /// Returns the next effect, in order.
     pub fn poll(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// Takes in a record that was kept in an earlier life.
+    /// Replays a persisted record. Records must come in log order.
     ///
     /// # Errors
-    /// [`Malformed`]: it is none of ours, or of a newer version.
+    /// [`Malformed`] if the record does not belong to the coordinator, or a newer version wrote it.
     pub fn restore(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Malformed> {
-        match records::read(key, value)? {
-            Read::Transaction(id, Some(transaction)) => {
+        match records::parse(key, value)? {
+            ParsedRecord::Transaction(id, Some(transaction)) => {
                 self.slots.insert(id, Slot::new(*transaction));
             }
-            Read::Transaction(id, None) => drop(self.slots.remove(&id)),
-            Read::ProducerIds(end) => self.ids.restore(end),
-            Read::Nothing => {}
+            ParsedRecord::Transaction(id, None) => drop(self.slots.remove(&id)),
+            ParsedRecord::ProducerIds(end) => self.ids.restore(end),
+            ParsedRecord::Ignored => {}
         }
         Ok(())
     }
 
-    /// Begins to serve, once everything has been restored: markers that were under way are issued again.
-    pub fn begin(&mut self, now_ms: u64) {
-        self.fill_ids();
+    /// Starts serving, once everything is restored: issues unfinished markers again.
+    pub fn start(&mut self, now_ms: u64) {
+        self.reserve_id_block();
         let mut all: Vec<Arc<str>> = self.slots.keys().cloned().collect();
         all.sort_unstable();
         for id in all {
@@ -153,30 +153,31 @@ impl Transactions {
         }
     }
 
-    /// `InitProducerId` of a producer without transactional identifier: it gets an id of its own (KIP-98).
+    /// `InitProducerId` without a transactional id: assigns a new producer id (KIP-98).
     pub fn handle_idempotent(&mut self, caller: Caller) {
         match self.ids.take() {
             Some(id) => self.reply(&[caller], Ok(Producer { id, epoch: 0 })),
-            None => self.wait_for_id(ForId::Plain(caller)),
+            None => self.queue_for_id(IdWaiter::Idempotent(caller)),
         }
     }
 
-    /// A request about a transactional identifier. `caller` is answered in time.
+    /// Handles a request for a transactional id. `caller` gets exactly one reply, within `wait_ms` unless a write takes
+    /// longer.
     pub fn handle(&mut self, now_ms: u64, transactional_id: &str, request: Request, caller: Caller) {
-        if let Err(error) = self.refuse(transactional_id, &request) {
+        if let Err(error) = self.check_request(transactional_id, &request) {
             return self.reply(&[caller], Err(error));
         }
         let id = match self.slots.get_key_value(transactional_id) {
             Some((id, _)) => Arc::clone(id),
             None => transactional_id.into(),
         };
-        let until_ms = now_ms + self.settings.wait_ms;
-        self.decide(now_ms, &id, Waiting { request, callers: vec![caller], until_ms });
+        let deadline_ms = now_ms + self.settings.wait_ms;
+        self.decide(now_ms, &id, WaitingRequest { request, callers: vec![caller], deadline_ms });
         self.schedule(&id);
     }
 
-    /// What can be said without looking at the transaction.
-    fn refuse(&self, transactional_id: &str, request: &Request) -> Result<(), Error> {
+    /// Checks that do not depend on the transaction's state.
+    fn check_request(&self, transactional_id: &str, request: &Request) -> Result<(), Error> {
         if transactional_id.is_empty() {
             return Err(Error::InvalidRequest);
         }
@@ -195,50 +196,52 @@ impl Transactions {
         }
     }
 
-    fn decide(&mut self, now_ms: u64, id: &Arc<str>, waiting: Waiting) {
-        let Some(slot) = self.slots.get_mut(id) else { return self.make(now_ms, id, waiting) };
+    fn decide(&mut self, now_ms: u64, id: &Arc<str>, waiting: WaitingRequest) {
+        let Some(slot) = self.slots.get_mut(id) else { return self.create(now_ms, id, waiting) };
         if slot.pending.is_some() {
-            return self.wait(id, waiting);
+            return self.queue_request(id, waiting);
         }
         let spare = self.ids.take();
         let decision = slot.transaction.decide(&waiting.request, spare, now_ms);
         if let Some(spare) = spare
-            && !uses(&decision, spare)
+            && !uses_id(&decision, spare)
         {
             self.ids.put_back(spare);
         }
         match decision {
             Ok(Decision::Answer(producer)) => self.reply(&waiting.callers, Ok(producer)),
-            Ok(Decision::Become { next, .. }) if next.participants.len() > self.settings.participants => {
+            Ok(Decision::Transition { next, .. }) if next.participants.len() > self.settings.participants => {
                 self.reply(&waiting.callers, Err(Error::PolicyViolation));
             }
-            Ok(Decision::Become { next, reply }) => self.keep(id, *next, reply, waiting.callers),
-            Ok(Decision::Fence(next)) => {
-                self.wait(id, waiting);
-                let reply = next.producer;
-                self.keep(id, *next, reply, Vec::new());
+            Ok(Decision::Transition { next, reply }) => {
+                self.persist_transaction(id, *next, reply, waiting.callers);
             }
-            Ok(Decision::NeedsId) => self.wait_for_id(ForId::Transactional(Arc::clone(id), waiting)),
-            Err(Error::ConcurrentTransactions) => self.wait(id, waiting),
+            Ok(Decision::Fence(next)) => {
+                self.queue_request(id, waiting);
+                let reply = next.producer;
+                self.persist_transaction(id, *next, reply, Vec::new());
+            }
+            Ok(Decision::NeedsId) => self.queue_for_id(IdWaiter::Transactional(Arc::clone(id), waiting)),
+            Err(Error::ConcurrentTransactions) => self.queue_request(id, waiting),
             Err(error) => self.reply(&waiting.callers, Err(error)),
         }
     }
 
-    /// A transactional identifier that nobody knows yet. Only `InitProducerId` makes one.
-    fn make(&mut self, now_ms: u64, id: &Arc<str>, waiting: Waiting) {
+    /// Creates a transactional id. Only `InitProducerId` may.
+    fn create(&mut self, now_ms: u64, id: &Arc<str>, waiting: WaitingRequest) {
         if !matches!(waiting.request, Request::InitProducerId { .. }) {
             return self.reply(&waiting.callers, Err(Error::InvalidProducerIdMapping));
         }
         let Some(producer_id) = self.ids.take() else {
-            return self.wait_for_id(ForId::Transactional(Arc::clone(id), waiting));
+            return self.queue_for_id(IdWaiter::Transactional(Arc::clone(id), waiting));
         };
         self.slots.insert(Arc::clone(id), Slot::new(Transaction::new(producer_id)));
         self.decide(now_ms, id, waiting);
     }
 
-    /// Lets a request wait for the transaction before it. Those that ask for more participants of the same
-    /// transaction wait together, since one record will do for all.
-    fn wait(&mut self, id: &Arc<str>, waiting: Waiting) {
+    /// Queues a request behind the previous transaction. Consecutive requests that add participants to the same
+    /// transaction are merged, because one record covers them all.
+    fn queue_request(&mut self, id: &Arc<str>, waiting: WaitingRequest) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         if let (Request::Add { producer, participants }, Some(last)) =
             (&waiting.request, slot.waiting.back_mut())
@@ -249,36 +252,42 @@ impl Transactions {
         {
             all.extend(participants.iter().cloned());
             last.callers.extend(waiting.callers);
-        } else if slot.waiting.len() < WAITING_MAX {
+        } else if slot.waiting.len() < WAITING_REQUESTS_MAX {
             slot.waiting.push_back(waiting);
         } else {
             self.reply(&waiting.callers, Err(Error::ConcurrentTransactions));
         }
     }
 
-    fn keep(&mut self, id: &Arc<str>, next: Transaction, reply: Producer, callers: Vec<Caller>) {
-        let keep = self.put(vec![records::transaction(id, Some(&next))]);
-        self.keeps.insert(keep, Arc::clone(id));
+    fn persist_transaction(
+        &mut self,
+        id: &Arc<str>,
+        next: Transaction,
+        reply: Producer,
+        callers: Vec<Caller>,
+    ) {
+        let keep = self.persist(vec![records::transaction(id, Some(&next))]);
+        self.pending_writes.insert(keep, Arc::clone(id));
         if let Some(slot) = self.slots.get_mut(id) {
             debug_assert!(slot.pending.is_none());
-            slot.pending = Some(Pending { keep, next, reply, callers });
+            slot.pending = Some(PendingState { keep, next, reply, callers });
         }
     }
 
-    fn put(&mut self, records: Vec<Record>) -> Keep {
-        let keep = Keep(self.next_keep);
-        self.next_keep += 1;
-        self.effects.push_back(Effect::Keep { keep, records });
+    fn persist(&mut self, records: Vec<Record>) -> WriteId {
+        let keep = WriteId(self.next_write);
+        self.next_write += 1;
+        self.effects.push_back(Effect::Persist { keep, records });
         keep
     }
 
-    /// Records are durable.
-    pub fn kept(&mut self, keep: Keep, now_ms: u64) {
-        if let Some((_, end)) = self.filling.take_if(|(filling, _)| *filling == keep) {
-            self.ids.block_kept(end);
-            return self.serve_for_ids(now_ms, Ok(()));
+    /// The write is durable.
+    pub fn write_succeeded(&mut self, keep: WriteId, now_ms: u64) {
+        if let Some((_, end)) = self.pending_id_block.take_if(|(pending, _)| *pending == keep) {
+            self.ids.block_persisted(end);
+            return self.serve_id_waiters(now_ms, Ok(()));
         }
-        let Some(id) = self.keeps.remove(&keep) else { return };
+        let Some(id) = self.pending_writes.remove(&keep) else { return };
         let Some(slot) = self.slots.get_mut(&id) else { return };
         let Some(pending) = slot.pending.take_if(|pending| pending.keep == keep) else { return };
         slot.transaction = pending.next;
@@ -288,16 +297,17 @@ impl Transactions {
         self.schedule(&id);
     }
 
-    /// Records could not be kept: nothing has happened.
-    pub fn not_kept(&mut self, keep: Keep, now_ms: u64) {
-        if self.filling.take_if(|(filling, _)| *filling == keep).is_some() {
-            return self.serve_for_ids(now_ms, Err(Error::CoordinatorNotAvailable));
+    /// The write failed: the state remains what it was. The request behind it and all that wait get
+    /// `COORDINATOR_NOT_AVAILABLE`.
+    pub fn write_failed(&mut self, keep: WriteId, now_ms: u64) {
+        if self.pending_id_block.take_if(|(pending, _)| *pending == keep).is_some() {
+            return self.serve_id_waiters(now_ms, Err(Error::CoordinatorNotAvailable));
         }
-        let Some(id) = self.keeps.remove(&keep) else { return };
+        let Some(id) = self.pending_writes.remove(&keep) else { return };
         let Some(slot) = self.slots.get_mut(&id) else { return };
         let Some(pending) = slot.pending.take_if(|pending| pending.keep == keep) else { return };
-        slot.not_before_ms = now_ms + self.settings.retry_ms;
-        // Whoever waited would only see the same.
+        slot.retry_not_before_ms = now_ms + self.settings.retry_ms;
+        // Requests that wait behind it would fail the same way.
         let waiting = std::mem::take(&mut slot.waiting);
         if slot.transaction.producer.epoch == state::NO_EPOCH {
             self.unschedule(&id);
@@ -309,7 +319,7 @@ impl Transactions {
         self.schedule(&id);
     }
 
-    /// Decides again about the requests that have waited.
+    /// Decides the waiting requests again.
     fn serve_waiting(&mut self, id: &Arc<str>, now_ms: u64) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         for waiting in std::mem::take(&mut slot.waiting) {
@@ -317,36 +327,36 @@ impl Transactions {
         }
     }
 
-    fn wait_for_id(&mut self, waiting: ForId) {
-        if self.for_ids.len() >= FOR_IDS_MAX {
+    fn queue_for_id(&mut self, waiting: IdWaiter) {
+        if self.id_waiters.len() >= ID_WAITERS_MAX {
             let callers = match waiting {
-                ForId::Plain(caller) => vec![caller],
-                ForId::Transactional(_, waiting) => waiting.callers,
+                IdWaiter::Idempotent(caller) => vec![caller],
+                IdWaiter::Transactional(_, waiting) => waiting.callers,
             };
             return self.reply(&callers, Err(Error::CoordinatorNotAvailable));
         }
-        self.for_ids.push_back(waiting);
-        self.fill_ids();
+        self.id_waiters.push_back(waiting);
+        self.reserve_id_block();
     }
 
-    fn fill_ids(&mut self) {
-        if self.filling.is_none() {
-            let end = self.ids.block_end();
-            let keep = self.put(vec![records::producer_ids(end)]);
-            self.filling = Some((keep, end));
+    fn reserve_id_block(&mut self) {
+        if self.pending_id_block.is_none() {
+            let end = self.ids.reserve_block();
+            let keep = self.persist(vec![records::producer_ids(end)]);
+            self.pending_id_block = Some((keep, end));
         }
     }
 
-    fn serve_for_ids(&mut self, now_ms: u64, outcome: Result<(), Error>) {
-        for waiting in std::mem::take(&mut self.for_ids) {
+    fn serve_id_waiters(&mut self, now_ms: u64, outcome: Result<(), Error>) {
+        for waiting in std::mem::take(&mut self.id_waiters) {
             match (waiting, outcome) {
-                (ForId::Plain(caller), Ok(())) => self.handle_idempotent(caller),
-                (ForId::Plain(caller), Err(error)) => self.reply(&[caller], Err(error)),
-                (ForId::Transactional(id, waiting), Ok(())) => {
+                (IdWaiter::Idempotent(caller), Ok(())) => self.handle_idempotent(caller),
+                (IdWaiter::Idempotent(caller), Err(error)) => self.reply(&[caller], Err(error)),
+                (IdWaiter::Transactional(id, waiting), Ok(())) => {
                     self.decide(now_ms, &id, waiting);
                     self.schedule(&id);
                 }
-                (ForId::Transactional(_, waiting), Err(error)) => self.reply(&waiting.callers, Err(error)),
+                (IdWaiter::Transactional(_, waiting), Err(error)) => self.reply(&waiting.callers, Err(error)),
             }
         }
     }
@@ -356,10 +366,10 @@ impl Transactions {
     }
 }
 
-/// Whether a decision has made use of a new producer id.
-fn uses(decision: &Result<Decision, Error>, spare: i64) -> bool {
+/// Whether a decision uses the new producer id.
+fn uses_id(decision: &Result<Decision, Error>, spare: i64) -> bool {
     match decision {
-        Ok(Decision::Become { next, .. }) => next.producer.id == spare || next.next_id == spare,
+        Ok(Decision::Transition { next, .. }) => next.producer.id == spare || next.next_id == spare,
         _ => false,
     }
 }
@@ -369,10 +379,10 @@ impl Slot {
         Self {
             transaction,
             pending: None,
-            unmarked: BTreeSet::new(),
+            pending_markers: BTreeSet::new(),
             failed: BTreeSet::new(),
             retry_ms: None,
-            not_before_ms: 0,
+            retry_not_before_ms: 0,
             waiting: VecDeque::new(),
             due_ms: None,
         }

@@ -1,8 +1,7 @@
-//! What the segment log costs beside the bare calls of the system: `cargo xtask bench log`.
+//! Overhead of the segment log over the bare system calls: `cargo xtask bench log`.
 //!
-//! Each row is measured in rounds, the log and the bare loop in turn, so that what the machine does meanwhile hits
-//! both. What is printed are medians: of the rates, and of the ratio within a round; by the clock, and by the CPU time
-//! of the thread that does the work.
+//! Each row runs in rounds that alternate between the log and the bare loop, so that background load affects both. It
+//! prints medians of the rates and of the per-round ratio, by wall clock and by CPU time of the working thread.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,14 +15,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 const ROUNDS: usize = 5;
 
-/// Measures something in a directory of its own, and prints it.
+/// Measures one row in its own directory and prints it.
 type Row = fn(&Path);
 
 fn main() {
     let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-log-{}", std::process::id()));
     println!("segment log, {} rounds, in {}", ROUNDS, root.display());
     println!("records of 100 bytes, one to a batch of 170, unless said otherwise\n");
-    let wanted: Vec<String> =
+    let selected: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let rows: [(&str, Row); 6] = [
         ("buffered", buffered),
@@ -34,7 +33,7 @@ fn main() {
         ("read", sequential_read),
     ];
     for (name, row) in rows {
-        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+        if selected.is_empty() || selected.iter().any(|selected| selected == name) {
             row(&root);
         }
     }
@@ -70,7 +69,7 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// How many a second, by the clock and by the CPU time of the thread.
+/// Operations per second by wall clock and by CPU time of the thread.
 struct Rate {
     wall: f64,
     cpu: f64,
@@ -84,7 +83,7 @@ fn rate(count: usize, work: impl FnOnce()) -> Rate {
     Rate { wall: per_s(start.elapsed()), cpu: per_s(cpu().saturating_sub(start_cpu)) }
 }
 
-/// Measures the log and the bare loop in turn.
+/// Measures the log and the bare loop alternately.
 fn compare(name: &str, mut log: impl FnMut() -> Rate, mut bare: impl FnMut() -> Rate) {
     let mut columns = [const { Vec::new() }; 6];
     for _ in 0..ROUNDS {
@@ -99,7 +98,7 @@ fn compare(name: &str, mut log: impl FnMut() -> Rate, mut bare: impl FnMut() -> 
     );
 }
 
-/// Appends in turns of `group`, each committed.
+/// Appends in groups of `group` batches with one commit each.
 fn append(store: &mut SegmentStore, log: LogId, batch: &[u8], count: usize, group: usize) {
     let mut completions = Vec::new();
     for _ in 0..count / group {
@@ -133,7 +132,7 @@ fn buffered(root: &Path) {
     }
 }
 
-/// Turns of one batch and of several on a log that asks for the page cache, by way of a mapping and by system calls.
+/// Compares mapped writes with system calls on a log with `Durability::Os`, with one or several batches per commit.
 fn mapped(root: &Path) {
     for (value_bytes, group) in [(100, 1), (100, 10), (100, 100), (1000, 1), (10_000, 1)] {
         let batch = batch(value_bytes);
@@ -185,7 +184,7 @@ fn synced(root: &Path) {
     }
 }
 
-/// So many appends wait for their completion at any time; the committer has a thread of its own.
+/// Keeps a fixed number of appends in flight with a committer thread.
 fn in_flight(root: &Path) {
     let batch = batch(100);
     for window in [256, 4096] {
@@ -193,15 +192,15 @@ fn in_flight(root: &Path) {
         compare(
             &format!("synced appends, {window} in flight"),
             || {
-                let bell = Arc::new((Mutex::new(false), Condvar::new()));
-                let ring = bell.clone();
+                let signal = Arc::new((Mutex::new(false), Condvar::new()));
+                let set_signal = signal.clone();
                 let wake = Arc::new(move || {
-                    *ring.0.lock().unwrap() = true;
-                    ring.1.notify_one();
+                    *set_signal.0.lock().unwrap() = true;
+                    set_signal.1.notify_one();
                 });
                 let mut store = store(root, Settings::default(), Committer::Thread { wake });
                 let log = store.open("log", &Options::default()).unwrap();
-                rate(count, || fly(&mut store, log, &batch, count, window, &bell))
+                rate(count, || run_in_flight(&mut store, log, &batch, count, window, &signal))
             },
             || {
                 let mut file = bare_file(root);
@@ -217,35 +216,35 @@ fn in_flight(root: &Path) {
     }
 }
 
-fn fly(
+fn run_in_flight(
     store: &mut SegmentStore,
     log: LogId,
     batch: &[u8],
     count: usize,
     window: usize,
-    bell: &(Mutex<bool>, Condvar),
+    signal: &(Mutex<bool>, Condvar),
 ) {
-    let mut waiting = std::collections::VecDeque::new();
+    let mut pending = std::collections::VecDeque::new();
     let (mut sent, mut done) = (0, 0);
     let mut completions = Vec::new();
     while done < count {
         while sent < count && sent - done < window {
-            waiting.push_back(store.append(log, batch).unwrap().ticket);
+            pending.push_back(store.append(log, batch).unwrap().ticket);
             sent += 1;
         }
         store.commit();
         store.completions(&mut completions);
         if completions.is_empty() {
-            let mut has_rung = bell.0.lock().unwrap();
-            while !*has_rung {
-                has_rung = bell.1.wait(has_rung).unwrap();
+            let mut is_set = signal.0.lock().unwrap();
+            while !*is_set {
+                is_set = signal.1.wait(is_set).unwrap();
             }
-            *has_rung = false;
+            *is_set = false;
         }
         for completion in completions.drain(..) {
             assert_eq!(completion.outcome, Ok(()));
-            while waiting.front().is_some_and(|ticket| *ticket <= completion.ticket) {
-                waiting.pop_front();
+            while pending.front().is_some_and(|ticket| *ticket <= completion.ticket) {
+                pending.pop_front();
                 done += 1;
             }
         }
@@ -269,7 +268,7 @@ fn many_logs(root: &Path) {
                     }
                     store.commit();
                 };
-                // The files of the journal are made in the first turn.
+                // The first turn creates the journal files.
                 turn();
                 rate(turns, || (0..turns).for_each(|_| turn()))
             };
@@ -312,7 +311,7 @@ fn read_log(store: &mut SegmentStore, log: LogId, read_bytes: usize, batch_bytes
     while next < end {
         into.clear();
         store.read(log, next..end, read_bytes, &mut into).unwrap();
-        // One record to a batch, and all batches of a size.
+        // Every batch has one record and the same size.
         next += (into.len() / batch_bytes) as u64;
     }
 }

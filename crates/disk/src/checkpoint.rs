@@ -1,4 +1,7 @@
-//! How far each log was durable at some moment, so that a recovery need not read what lies before.
+//! Checkpoints: the durable end of every log at one moment, so that recovery reads only what follows.
+//!
+//! A checkpoint is replaced atomically by a rename. It may claim less than is on disk, never more. The `clean` file
+//! carries the checksum of the checkpoint of a clean shutdown; if they match, recovery reads nothing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,23 +16,23 @@ const CLEAN_MAGIC: [u8; 4] = *b"MSOK";
 const VERSION: u32 = 1;
 const HEAD_BYTES: usize = 12;
 
-/// What is known of one log.
+/// Checkpoint entry of one log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Where the log starts.
+    /// Log start.
     pub(crate) start: u64,
-    /// Compaction has seen all before this offset.
+    /// Offset up to which compaction has processed the log.
     pub(crate) cleaned: u64,
-    /// Segments that begin before this offset may have gaps.
+    /// Segments with a base below this offset may have offset gaps.
     pub(crate) sparse: u64,
-    /// All before this is durable.
+    /// Durable end of the log.
     pub(crate) committed: Place,
 }
 
-/// All logs of a store by name.
+/// Entries of all logs by name.
 pub(crate) type Checkpoint = BTreeMap<String, Known>;
 
-/// As it is kept in a file.
+/// Encodes a checkpoint file.
 pub(crate) fn encode<'a>(logs: impl Iterator<Item = (&'a str, Known)>) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend_from_slice(&MAGIC);
@@ -53,17 +56,17 @@ pub(crate) fn encode<'a>(logs: impl Iterator<Item = (&'a str, Known)>) -> Vec<u8
 fn decode(bytes: &[u8]) -> Option<Checkpoint> {
     let (body, checksum) = bytes.split_last_chunk::<4>()?;
     let (head, mut rest) = body.split_at_checked(HEAD_BYTES)?;
-    let is_sound = head[..4] == MAGIC
+    let is_valid = head[..4] == MAGIC
         && head[4..8] == VERSION.to_be_bytes()
         && crc32c::crc32c(body) == u32::from_be_bytes(*checksum);
-    if !is_sound {
+    if !is_valid {
         return None;
     }
     let mut logs = Checkpoint::new();
-    while let Some((len, behind)) = rest.split_first() {
-        let (name, behind) = behind.split_at_checked(usize::from(*len))?;
-        let (numbers, behind) = behind.split_first_chunk::<48>()?;
-        rest = behind;
+    while let Some((len, after)) = rest.split_first() {
+        let (name, after) = after.split_at_checked(usize::from(*len))?;
+        let (numbers, after) = after.split_first_chunk::<48>()?;
+        rest = after;
         let number = |at: usize| {
             let mut value = [0; 8];
             value.copy_from_slice(&numbers[at * 8..at * 8 + 8]);
@@ -76,7 +79,7 @@ fn decode(bytes: &[u8]) -> Option<Checkpoint> {
     Some(logs)
 }
 
-/// Puts `bytes` in the place of the last checkpoint in `dir`, durably.
+/// Replaces the checkpoint in `dir` durably.
 pub(crate) fn store(fs: &dyn Fs, dir: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = dir.join(name::CHECKPOINT_NEW);
     let file = match fs.open(&new, Mode::New) {
@@ -90,19 +93,19 @@ pub(crate) fn store(fs: &dyn Fs, dir: &Path, bytes: &[u8]) -> io::Result<()> {
     fs.sync_dir(dir)
 }
 
-/// The last checkpoint in `dir`, and whether the store was closed in order after it. Without a sound one,
-/// nothing is known.
+/// Loads the checkpoint in `dir` and whether the store was closed cleanly after it. A missing or damaged checkpoint
+/// loads as empty.
 pub(crate) fn load(fs: &dyn Fs, dir: &Path) -> io::Result<(Checkpoint, bool)> {
     let Some(bytes) = read(fs, &dir.join(name::CHECKPOINT))? else { return Ok(Default::default()) };
     let Some(checkpoint) = decode(&bytes) else {
-        log::warn!("{}: the checkpoint is damaged; everything is read", dir.display());
+        log::warn!("store {}: the checkpoint is damaged; recovery reads every log completely", dir.display());
         return Ok(Default::default());
     };
     let mark = read(fs, &dir.join(name::CLEAN))?;
     Ok((checkpoint, mark.is_some_and(|mark| mark == mark_of(&bytes))))
 }
 
-/// Notes in `dir` that the store was closed in order, with this checkpoint.
+/// Marks the store in `dir` as cleanly closed with this checkpoint.
 pub(crate) fn mark_clean(fs: &dyn Fs, dir: &Path, checkpoint: &[u8]) -> io::Result<()> {
     let file = fs.open(&dir.join(name::CLEAN), Mode::New)?;
     file.write_at(&mark_of(checkpoint), 0)?;
@@ -110,8 +113,8 @@ pub(crate) fn mark_clean(fs: &dyn Fs, dir: &Path, checkpoint: &[u8]) -> io::Resu
     fs.sync_dir(dir)
 }
 
-/// Takes that note back. It is durable that it is not there, even if it was not there before: whoever removed it
-/// may have been killed before the removal was.
+/// Removes the clean mark durably. Syncs even if there was none: an earlier process may have removed it and crashed
+/// before its sync.
 pub(crate) fn mark_open(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
     match fs.remove_file(&dir.join(name::CLEAN)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

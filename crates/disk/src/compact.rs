@@ -1,121 +1,94 @@
-//! Key compaction, as Kafka does it: of each key the newest record stays, at its offset.
+//! Key compaction with Kafka's semantics: retains the newest record of each key, at its offset.
 //!
-//! A compaction first reads what is new since the last one and notes the newest offset of each key. Then it
-//! writes every complete segment anew without what is out of date, several small ones into one. It goes step by
-//! step ([`Log::compact`]), since the shard has other things to do.
+//! A compaction first reads the segments since the last one and collects the newest offset of each key. Then it
+//! rewrites every closed segment without obsolete records and merges small segments. It runs in bounded steps
+//! ([`Log::compact`]) so that the shard stays responsive.
 //!
-//! A record without value stays for `delete_retention_ms` after the first compaction that has seen it; its batch
-//! then says until when (KIP-534). Control batches stay. What was written in a transaction counts once the
-//! transaction is committed.
+//! A tombstone is retained for `delete_retention_ms` after the first compaction that processes it; its batch then
+//! carries the deadline (KIP-534). Control batches are retained. Records of a transaction count once it is committed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use mainstem_log::{Batch, Records};
 
-use crate::filter::{Filter, plain};
-use crate::fs::{File, Fs, Mode};
+use crate::cleaning::{Compaction, Output, Phase};
+use crate::disk::Disk;
+use crate::filter::{Filter, decompressed};
+use crate::fs::{Fs, Mode};
 use crate::index::Index;
 use crate::journal::Journal;
 use crate::keys::Keys;
 use crate::name;
 use crate::scan::{Place, Scan, Step};
-use crate::single::{Disk, Log, Segment};
+use crate::segments::Segment;
+use crate::single::Log;
 
-/// What one step reads, bytes.
+/// Bytes read per step.
 const STEP_BYTES: u64 = 1 << 20;
-/// The most keys one compaction notes, beyond those of one segment. What is left is for the next.
+/// Maximum number of keys per compaction, checked at segment ends. The next compaction continues after them.
 const KEYS_MAX: usize = 1 << 20;
 
-/// A compaction under way.
-pub(crate) struct Compaction {
-    /// When it was begun, ms since 1970.
-    unix_ms: u64,
-    keys: Keys,
-    phase: Phase,
-}
-
-enum Phase {
-    /// Reading what is new, from here on.
-    Note(Place),
-    /// Writing anew: these segments, group by group.
-    Write(VecDeque<Vec<u64>>, Option<Output>),
-}
-
-/// The segment that takes the place of a group.
-struct Output {
-    bases: Vec<u64>,
-    /// Which of them is being read, and where.
-    at: usize,
-    place: Place,
-    file: Arc<dyn File>,
-    bytes: u64,
-    index: Index,
-    /// Last batch of each producer in the segment that is being read: its sequence number must not be forgotten.
-    last_of: BTreeMap<i64, u64>,
-}
-
-/// What a step has come to.
+/// Outcome of a compaction step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// There is more to do.
+    /// More steps follow.
     More,
-    /// Where segments may have gaps must be on disk before the next step.
+    /// A checkpoint must record which segments may have gaps before the next step.
     Checkpoint,
-    /// A segment is complete, and is to be put in the place of what it was made from.
+    /// An output segment is complete and must replace its group.
     Replace,
-    /// It is over.
+    /// The compaction is finished.
     Done,
 }
 
 impl Log {
-    /// Bytes of complete segments, those of them that compaction has not seen, and where they end.
+    /// Bytes of the closed, synced segments; bytes of those not yet compacted; end offset of the range.
     fn cleanable(&self) -> (u64, u64, u64) {
-        let end = self.synced.base.min(self.head.base);
+        let end = self.positions.synced().base.min(self.positions.head().base);
         let complete = self.segments.iter().filter(|segment| segment.base < end);
         let (mut all, mut dirty) = (0, 0);
         for segment in complete {
             all += segment.bytes;
-            if segment.base >= self.cleaned {
+            if segment.base >= self.cleaning.cleaned() {
                 dirty += segment.bytes;
             }
         }
         (all, dirty, end)
     }
 
-    /// Whether there is enough for a compaction to do.
-    #[expect(clippy::cast_precision_loss, reason = "it is compared with a share that someone guessed")]
+    /// Whether enough uncompacted data exists to start a compaction.
+    #[expect(clippy::cast_precision_loss, reason = "the ratio is a rough threshold")]
     pub(crate) fn is_dirty(&self) -> bool {
         let (all, dirty, end) = self.cleanable();
-        end > self.compacted_to
+        self.cleaning.is_beyond_last(end)
             && dirty > 0
             && dirty as f64 >= all as f64 * self.options.min_cleanable_dirty_ratio
     }
 
-    /// Begins a compaction.
-    pub(crate) fn begin_compaction(&mut self, unix_ms: u64) {
-        self.compacted_to = self.cleanable().2;
-        let first = self.segments.iter().find(|segment| segment.base >= self.cleaned);
-        let place = Place::beginning(first.map_or(self.head.base, |segment| segment.base));
-        let phase = Phase::Note(place);
-        self.compaction = Some(Box::new(Compaction { unix_ms, keys: Keys::default(), phase }));
+    /// Starts a compaction.
+    pub(crate) fn start_compaction(&mut self, unix_ms: u64) {
+        let (_, _, end) = self.cleanable();
+        let first = self.segments.iter().find(|segment| segment.base >= self.cleaning.cleaned());
+        let place = Place::beginning(first.map_or(self.positions.head().base, |segment| segment.base));
+        let phase = Phase::Collect(place);
+        self.cleaning.start(Compaction { unix_ms, keys: Keys::default(), phase }, end);
     }
 
-    /// Goes one step on with the compaction that has begun.
+    /// Runs one step of the current compaction.
     ///
     /// # Errors
-    /// What the system says, or that a batch is damaged. The log is as it was, but for the groups done before.
+    /// IO errors and damaged batches. Groups replaced so far stay replaced; the rest of the log is unchanged.
     pub(crate) fn compact(&mut self, disk: &mut Disk) -> io::Result<Progress> {
-        let Some(mut compaction) = self.compaction.take() else { return Ok(Progress::Done) };
+        let Some(mut compaction) = self.cleaning.take() else { return Ok(Progress::Done) };
         let progress = match &mut compaction.phase {
-            Phase::Note(place) => self.note(disk, place, &mut compaction.keys)?.map(|upto| {
-                compaction.phase = Phase::Write(self.groups(upto), None);
-                self.sparse = self.sparse.max(upto);
+            Phase::Collect(place) => self.collect_keys(disk, place, &mut compaction.keys)?.map(|upto| {
+                compaction.phase = Phase::Rewrite(self.groups(upto), None);
+                self.cleaning.allow_gaps_before(upto);
                 Progress::Checkpoint
             }),
-            Phase::Write(groups, output) => {
+            Phase::Rewrite(groups, output) => {
                 let decompress = disk.settings.decompress.clone();
                 let filter = Filter {
                     keys: &compaction.keys,
@@ -123,26 +96,31 @@ impl Log {
                     unix_ms: compaction.unix_ms,
                     delete_retention_ms: self.options.delete_retention_ms,
                 };
-                self.write_group(disk, groups, output, &filter)?
+                self.rewrite_group(disk, groups, output, &filter)?
             }
         };
         let progress = progress.unwrap_or(Progress::More);
         if progress != Progress::Done {
-            self.compaction = Some(compaction);
+            self.cleaning.put_back(compaction);
         }
         Ok(progress)
     }
 
-    /// Notes the keys of some batches. Returns up to where they are all noted, when there are enough.
-    fn note(&mut self, disk: &mut Disk, place: &mut Place, keys: &mut Keys) -> io::Result<Option<u64>> {
+    /// Collects the keys of some batches. When done, returns the offset up to which all keys are collected.
+    fn collect_keys(
+        &mut self,
+        disk: &mut Disk,
+        place: &mut Place,
+        keys: &mut Keys,
+    ) -> io::Result<Option<u64>> {
         let (_, _, end) = self.cleanable();
-        let Some(at) = self.segments.iter().position(|segment| segment.base == place.base) else {
+        let Some(at) = self.segments.position(place.base) else {
             return Ok(Some(end));
         };
         if place.base >= end || place.position == 0 && keys.len() >= KEYS_MAX {
-            // A transaction that is not over is for the next compaction, with all of its segment.
+            // The next compaction covers open transactions, starting with the segment of the first one.
             let upto = keys.first_open().unwrap_or(place.base).min(place.base);
-            return Ok(Some(self.segments[self.segment_of(upto)].base));
+            return Ok(Some(self.segments[self.segments.containing(upto)].base));
         }
         let next = self.segments.get(at + 1).map_or(end, |next| next.base);
         let bytes = self.segments[at].bytes;
@@ -150,21 +128,21 @@ impl Log {
         let mut scan = Scan::new(&*file, bytes, next, self.gaps(place.base));
         let from = place.position;
         while place.position - from < STEP_BYTES {
-            let Some(batch) = sound_batch(&mut scan, *place)? else {
+            let Some(batch) = valid_batch(&mut scan, *place)? else {
                 *place = Place::beginning(next);
                 break;
             };
-            if let Some(plain) = plain(&batch, disk.settings.decompress.as_ref()) {
-                for record in Records::of(batch.header, &plain) {
+            if let Some(decompressed) = decompressed(&batch, disk.settings.decompress.as_ref()) {
+                for record in Records::of(batch.header, &decompressed) {
                     keys.note(&batch.header, &record.map_err(damaged)?);
                 }
             }
-            *place = place.behind(&batch.header);
+            *place = place.after(&batch.header);
         }
         Ok(None)
     }
 
-    /// The complete segments before `upto`, put together to groups that fit into one segment.
+    /// Partitions the closed segments before `upto` into groups that fit into one segment.
     fn groups(&self, upto: u64) -> VecDeque<Vec<u64>> {
         let mut groups: VecDeque<Vec<u64>> = VecDeque::new();
         let mut bytes = 0;
@@ -181,8 +159,8 @@ impl Log {
         groups
     }
 
-    /// Writes some batches anew.
-    fn write_group(
+    /// Rewrites some batches of the current group.
+    fn rewrite_group(
         &mut self,
         disk: &mut Disk,
         groups: &mut VecDeque<Vec<u64>>,
@@ -190,22 +168,22 @@ impl Log {
         filter: &Filter<'_>,
     ) -> io::Result<Option<Progress>> {
         if let Some(output) = output {
-            let is_complete = self.write_some(disk, output, filter)?;
+            let is_complete = self.rewrite_some(disk, output, filter)?;
             return Ok(is_complete.then_some(Progress::Replace));
         }
         let Some(bases) = groups.pop_front() else {
-            self.cleaned = self.cleaned.max(self.sparse);
+            self.cleaning.complete();
             return Ok(Some(Progress::Done));
         };
-        *output = Some(self.begin_output(disk, bases)?);
+        *output = Some(self.create_output(disk, bases)?);
         Ok(None)
     }
 
-    fn begin_output(&mut self, disk: &mut Disk, bases: Vec<u64>) -> io::Result<Output> {
+    fn create_output(&mut self, disk: &mut Disk, bases: Vec<u64>) -> io::Result<Output> {
         let base = bases[0];
         let path = self.dir.join(name::cleaned(base));
         let file = match disk.fs.open(&path, Mode::New) {
-            // Left by a compaction that was given up.
+            // Left by an abandoned compaction.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let file = disk.fs.open(&path, Mode::Existing)?;
                 file.set_len(0)?;
@@ -218,17 +196,17 @@ impl Log {
         Ok(Output { bases, at: 0, place, file, bytes: 0, index: Index::new(base), last_of })
     }
 
-    /// The complete segment that begins at `base`, and where the next one does.
-    fn complete(&self, base: u64) -> io::Result<(u64, u64)> {
-        let at = self.segment_of(base);
+    /// Size of the closed segment with this base, and the base of the next segment.
+    fn closed_segment(&self, base: u64) -> io::Result<(u64, u64)> {
+        let at = self.segments.containing(base);
         match (self.segments.get(at), self.segments.get(at + 1)) {
             (Some(segment), Some(next)) if segment.base == base => Ok((segment.bytes, next.base)),
-            _ => Err(io::Error::other("the segment has gone")),
+            _ => Err(io::Error::other("the segment was removed during compaction")),
         }
     }
 
     fn last_of_producers(&self, disk: &mut Disk, base: u64) -> io::Result<BTreeMap<i64, u64>> {
-        let (bytes, next) = self.complete(base)?;
+        let (bytes, next) = self.closed_segment(base)?;
         let file = self.file(&mut disk.files, base)?;
         let mut scan = Scan::new(&*file, bytes, next, self.gaps(base));
         let mut place = Place::beginning(base);
@@ -237,62 +215,68 @@ impl Log {
             if header.producer_id >= 0 {
                 last_of.insert(header.producer_id, header.base_offset);
             }
-            place = place.behind(&header);
+            place = place.after(&header);
         }
         Ok(last_of)
     }
 
-    /// Writes some batches of a group anew. Whether that was the last of them.
-    fn write_some(&mut self, disk: &mut Disk, output: &mut Output, filter: &Filter<'_>) -> io::Result<bool> {
+    /// Rewrites some batches of a group. Returns whether the group is complete.
+    fn rewrite_some(
+        &mut self,
+        disk: &mut Disk,
+        output: &mut Output,
+        filter: &Filter<'_>,
+    ) -> io::Result<bool> {
         let base = output.bases[output.at];
-        let (bytes, next) = self.complete(base)?;
+        let (bytes, next) = self.closed_segment(base)?;
         let file = self.file(&mut disk.files, base)?;
         let mut scan = Scan::new(&*file, bytes, next, self.gaps(base));
         let from = output.place.position;
         let is_last = output.at + 1 == output.bases.len();
-        let mut kept = Vec::new();
-        let mut is_over = false;
-        while output.place.position - from < STEP_BYTES && !is_over {
-            let Some(batch) = sound_batch(&mut scan, output.place)? else {
-                is_over = true;
+        let mut retained = Vec::new();
+        let mut is_at_end = false;
+        while output.place.position - from < STEP_BYTES && !is_at_end {
+            let Some(batch) = valid_batch(&mut scan, output.place)? else {
+                is_at_end = true;
                 break;
             };
             let header = batch.header;
-            // What comes next must follow: so the very last batch stays, be it empty.
+            // The next segment must continue without a gap, so retain the last batch, even if it is empty.
             let is_end = is_last && header.end_offset() == next;
             let is_last_of = output.last_of.get(&header.producer_id) == Some(&header.base_offset);
-            let before = kept.len();
-            filter.pass(&batch, is_end || is_last_of, &mut kept).map_err(damaged)?;
-            if let Ok(kept) = Batch::parse_unchecked(&kept[before..]) {
+            let before = retained.len();
+            filter.apply(&batch, is_end || is_last_of, &mut retained).map_err(damaged)?;
+            if let Ok(retained) = Batch::parse_unchecked(&retained[before..]) {
                 let place = Place { position: output.bytes + before as u64, ..output.index.end() };
-                output.index.note(place, &kept.header);
+                output.index.note(place, &retained.header);
             }
-            output.place = output.place.behind(&header);
+            output.place = output.place.after(&header);
         }
-        output.file.write_at(&kept, output.bytes)?;
-        output.bytes += kept.len() as u64;
-        if is_over && !is_last {
+        output.file.write_at(&retained, output.bytes)?;
+        output.bytes += retained.len() as u64;
+        if is_at_end && !is_last {
             output.at += 1;
             let base = output.bases[output.at];
             output.place = Place::beginning(base);
             output.last_of = self.last_of_producers(disk, base)?;
         }
-        Ok(is_over && is_last)
+        Ok(is_at_end && is_last)
     }
 
-    /// Puts the segment that is complete in the place of its group. From the moment it has its second name on, a
-    /// recovery does the rest. Nothing may be on its way to the disk.
+    /// Replaces a group with its complete output segment. Once the `.swap` name is durable, recovery can finish the
+    /// replacement. The committer must be idle.
     ///
     /// # Errors
-    /// What the system says. What the directory holds is unsure then.
+    /// IO errors. The contents of the directory are then unknown.
     pub(crate) fn replace_group(&mut self, disk: &mut Disk, journal: &mut Journal) -> io::Result<()> {
-        let Some(Phase::Write(_, output)) = self.compaction.as_deref_mut().map(|running| &mut running.phase)
+        let Some(Phase::Rewrite(_, output)) =
+            self.cleaning.compaction_mut().map(|running| &mut running.phase)
         else {
             return Ok(());
         };
         let Some(Output { bases, file, bytes, mut index, .. }) = output.take() else { return Ok(()) };
         let base = bases[0];
-        let (_, end) = self.complete(bases[bases.len() - 1])?;
+        let (_, end) = self.closed_segment(bases[bases.len() - 1])?;
         file.sync_data()?;
         self.forget_journal(disk, journal)?;
         let cleaned = self.dir.join(name::cleaned(base));
@@ -302,29 +286,27 @@ impl Log {
         for gone in &bases {
             self.remove_segment(disk, *gone)?;
         }
-        // None of them may come back beside what stands for them, once that has lost the name that says so.
+        // The old segments must be gone durably before the `.swap` name, which lists them, disappears.
         disk.fs.sync_dir(&self.dir)?;
         disk.fs.rename(&swap, &self.path(base))?;
         disk.fs.sync_dir(&self.dir)?;
-        let at = self.segment_of(base);
-        self.segments.drain(at..at + bases.len());
-        index.reach(Place { base, position: bytes, offset: end });
+        let at = self.segments.containing(base);
+        index.extend_to(Place { base, position: bytes, offset: end });
         let segment = Segment { base, bytes, index: Some(Box::new(index)), checked: 0 };
-        self.segments.insert(at, segment);
-        self.count_closed();
+        self.segments.replace(at..at + bases.len(), segment);
         disk.files.hold(self.key(base), file);
-        self.note_index(disk, at);
-        self.cursors = [Place::default(); 4];
+        self.touch_index(disk, at);
+        self.cursors.clear();
         Ok(())
     }
 }
 
-/// The batch at `place`, its checksum compared; nothing at the end.
-fn sound_batch<'a>(scan: &'a mut Scan<'_>, place: Place) -> io::Result<Option<Batch<'a>>> {
+/// Returns the batch at `place` after verifying its checksum; `None` at the end.
+fn valid_batch<'a>(scan: &'a mut Scan<'_>, place: Place) -> io::Result<Option<Batch<'a>>> {
     match scan.step(place)? {
         Step::Batch(header) => Batch::parse(scan.batch(place, &header)?).map(Some).map_err(damaged),
         Step::End => Ok(None),
-        Step::Damaged => Err(io::Error::new(io::ErrorKind::InvalidData, "damaged")),
+        Step::Damaged => Err(io::Error::new(io::ErrorKind::InvalidData, "damaged batch")),
     }
 }
 
@@ -332,17 +314,17 @@ fn damaged(malformed: mainstem_log::Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, malformed.to_string())
 }
 
-/// Ends what a compaction that was cut short has left: what it had finished takes its place, the rest goes.
-pub(crate) fn finish_cut_short(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
+/// Cleans up after an interrupted compaction: finishes a complete replacement and deletes partial output.
+pub(crate) fn finish_interrupted(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
     let files = &fs.list(dir)?;
     for file in files.iter().filter(|file| name::is_cleaned(file)) {
         fs.remove_file(&dir.join(file))?;
     }
     for swap in files {
         let Some((base, end)) = name::bases_of_swap(swap) else { continue };
-        let is_replaced = |base_of: Option<u64>| base_of.is_some_and(|of| (base..end).contains(&of));
+        let is_in_range = |base_of: Option<u64>| base_of.is_some_and(|of| (base..end).contains(&of));
         for file in files {
-            if is_replaced(name::base_of_segment(file)) || is_replaced(name::base_of_index(file)) {
+            if is_in_range(name::base_of_segment(file)) || is_in_range(name::base_of_index(file)) {
                 fs.remove_file(&dir.join(file))?;
             }
         }

@@ -1,20 +1,19 @@
-//! A file system in memory that fails as it is told, and knows what would be left if the power went.
+//! Fault injector: an in-memory file system with planned failures and simulated power loss.
 //!
-//! Of every file and directory it keeps two versions: what programs see (the page cache) and what is on disk,
-//! with all changes in between. When it crashes, everything done with it fails, and what is found afterwards is
-//! another [`FaultFs`]:
-//! - [`FaultFs::killed`]: only the process ended. All that was written is there.
-//! - [`FaultFs::survivor`]: the power went. Of the changes that were not synced any may have happened: none, all,
-//!   the first few, or for each sector of 512 bytes and each name another choice. Lengths come with or without
-//!   the bytes they count.
+//! Every file and directory has two versions, the page cache and the disk, and a list of the changes in between. After
+//! the planned crash every call fails, and a new [`FaultFs`] represents the state that a restart finds:
+//! - [`FaultFs::killed`]: the process ended. All writes are present.
+//! - [`FaultFs::survivor`]: the power failed. Any subset of the unsynced changes may be present: none, all, a prefix,
+//!   or an independent choice per 512-byte sector and per directory entry. A length may be durable without the bytes
+//!   it covers.
 //!
-//! All its choices come from seeds. `calls` is the file system, `content` what is in files, `names` what is in
-//! directories, `dice` the choices.
+//! All choices derive from seeds. `calls` implements the file system, `content` file contents, `names` directories,
+//! `rng` the random choices.
 
 mod calls;
 mod content;
-mod dice;
 mod names;
+mod rng;
 #[cfg(test)]
 mod tests;
 
@@ -26,28 +25,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use content::Content;
-pub use dice::Dice;
 use names::{Change, Names};
+pub use rng::Rng;
 
-/// What is to fail. Calls are counted from 1 on, since the plan was set.
+/// Failures to inject. Calls are counted from 1 since the plan was set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
-    /// The change (of any kind, syncs included) at which everything ends. It may still happen, or in part.
+    /// The change, of any kind and including syncs, at which the crash happens. It may take effect fully or in part.
     pub crash_at: Option<u64>,
-    /// The call to [`File::write_at`](crate::fs::File::write_at), [`File::set_len`](crate::fs::File::set_len) or [`File::allocate`](crate::fs::File::allocate) that meets an IO error.
+    /// The call to [`File::write_at`](crate::fs::File::write_at), [`File::set_len`](crate::fs::File::set_len) or
+    /// [`File::allocate`](crate::fs::File::allocate) that fails with an IO error.
     pub failing_write: Option<u64>,
-    /// The call to [`File::sync_data`](crate::fs::File::sync_data) or [`Fs::sync_dir`](crate::fs::Fs::sync_dir) that does. What should have been synced of a file may be
-    /// lost, and no later sync cares, as on Linux.
+    /// The call to [`File::sync_data`](crate::fs::File::sync_data) or [`Fs::sync_dir`](crate::fs::Fs::sync_dir) that
+    /// fails. Unsynced data of the file may be lost, and a later sync does not retry it, as on Linux.
     pub failing_sync: Option<u64>,
-    /// The call to [`File::read_at`](crate::fs::File::read_at) that does.
+    /// The call to [`File::read_at`](crate::fs::File::read_at) that fails.
     pub failing_read: Option<u64>,
-    /// The call that opens, makes, removes or renames, and does not.
+    /// The call that creates, removes or renames an entry and fails.
     pub failing_name: Option<u64>,
-    /// Bytes that all files may take together.
+    /// Maximum total size of all files, bytes.
     pub space_bytes: Option<u64>,
 }
 
-/// Calls since the plan was set.
+/// Number of calls since the plan was set.
 #[derive(Clone, Copy, Debug, Default)]
 struct Calls {
     changes: u64,
@@ -57,7 +57,7 @@ struct Calls {
     names: u64,
 }
 
-/// What a call does, as far as plans care.
+/// Kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Write,
@@ -72,32 +72,32 @@ enum Node {
     Directory(Names),
 }
 
-/// What becomes of a call.
+/// Planned outcome of a call.
 enum Fate {
     Succeeds,
-    /// It fails, and may have happened in part.
+    /// Fails, possibly after taking effect in part.
     Fails(io::Error),
 }
 
 #[derive(Debug)]
 struct Disk {
-    /// Files and directories, of which the first is the root. What has lost its name keeps its place.
+    /// Files and directories; index 0 is the root. Removed nodes keep their index.
     nodes: Vec<Node>,
-    dice: Dice,
+    rng: Rng,
     plan: Plan,
     calls: Calls,
     has_crashed: bool,
     trace: Trace,
 }
 
-/// Lines that are noted, if any are: those of the first one and of its survivors together.
+/// Recorded calls, if tracing is on; shared by a file system and its survivors.
 type Trace = Arc<Mutex<Option<Vec<String>>>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The file system. Clones are the same one.
+/// The simulated file system. Clones share their state.
 #[must_use]
 #[derive(Clone, Debug)]
 pub struct FaultFs {
@@ -105,7 +105,7 @@ pub struct FaultFs {
 }
 
 impl FaultFs {
-    /// An empty one, in which nothing fails yet.
+    /// Creates an empty file system without failures.
     pub fn new(seed: u64) -> Self {
         let root = Node::Directory(Names::default());
         Self::of(vec![root], seed, Trace::default())
@@ -114,7 +114,7 @@ impl FaultFs {
     fn of(nodes: Vec<Node>, seed: u64, trace: Trace) -> Self {
         let disk = Disk {
             nodes,
-            dice: Dice::new(seed),
+            rng: Rng::new(seed),
             plan: Plan::default(),
             calls: Calls::default(),
             has_crashed: false,
@@ -127,29 +127,29 @@ impl FaultFs {
         lock(&self.disk)
     }
 
-    /// Sets what is to fail from now on, in place of what was.
+    /// Replaces the plan and resets the call counts.
     pub fn set(&self, plan: Plan) {
         let mut disk = self.disk();
         disk.plan = plan;
         disk.calls = Calls::default();
     }
 
-    /// Changes made since the plan was set, failed ones included.
+    /// Number of changes since the plan was set, including failed ones.
     pub fn changes(&self) -> u64 {
         self.disk().calls.changes
     }
 
-    /// Whether the crash of the plan has come.
+    /// Whether the planned crash has happened.
     pub fn has_crashed(&self) -> bool {
         self.disk().has_crashed
     }
 
-    /// Notes every call from now on, and those of all survivors.
+    /// Starts recording calls, including those of all survivors.
     pub fn trace(&self) {
         lock(&self.disk().trace).get_or_insert_default();
     }
 
-    /// Puts a line of one's own between the calls that are noted.
+    /// Adds a line to the recorded calls, if tracing is on.
     pub fn note(&self, line: impl FnOnce() -> String) {
         let disk = self.disk();
         if let Some(trace) = &mut *lock(&disk.trace) {
@@ -157,12 +157,12 @@ impl FaultFs {
         }
     }
 
-    /// Takes the calls that were noted, one a line.
+    /// Takes the recorded calls, one per line.
     pub fn take_trace(&self) -> Vec<String> {
         lock(&self.disk().trace).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// What is found when the process was killed: everything as it looked. This one is of no use any more.
+    /// Returns the state after a kill of the process: all writes are present. Every later call on `self` fails.
     pub fn killed(&self, seed: u64) -> Self {
         let mut disk = self.disk();
         disk.has_crashed = true;
@@ -170,21 +170,21 @@ impl FaultFs {
         Self::of(disk.nodes.clone(), seed, trace)
     }
 
-    /// What may be found when the power went. This one is of no use any more.
+    /// Returns a possible state after a power failure, chosen by `seed`. Every later call on `self` fails.
     pub fn survivor(&self, seed: u64) -> Self {
         let mut disk = self.disk();
         disk.has_crashed = true;
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         let survive = |node: &Node| match node {
-            Node::File(content) => Node::File(content.survivor(&mut dice)),
-            Node::Directory(names) => Node::Directory(names.survivor(&mut dice)),
+            Node::File(content) => Node::File(content.survivor(&mut rng)),
+            Node::Directory(names) => Node::Directory(names.survivor(&mut rng)),
         };
         let nodes = disk.nodes.iter().map(survive).collect();
         let trace = disk.trace.clone();
         Self::of(nodes, seed, trace)
     }
 
-    /// Every file, with its length: full paths, in order.
+    /// Full path and length of every file, sorted.
     pub fn files(&self) -> Vec<(String, u64)> {
         let disk = self.disk();
         let mut files = Vec::new();
@@ -204,8 +204,8 @@ impl FaultFs {
     /// Flips one bit of a file, on disk and in memory alike.
     ///
     /// # Errors
-    /// If there is no such file.
-    pub fn rot(&self, path: &Path, at: u64, bit: u8) -> io::Result<()> {
+    /// If the file does not exist.
+    pub fn flip_bit(&self, path: &Path, at: u64, bit: u8) -> io::Result<()> {
         let mut disk = self.disk();
         let node = disk.find(path)?;
         disk.content(node)?.flip(at, bit);
@@ -214,7 +214,7 @@ impl FaultFs {
 }
 
 impl Disk {
-    /// Counts a call, and says whether it is to fail. Nothing succeeds after the crash.
+    /// Counts a call and decides its outcome. Every call fails after the crash.
     fn fate(&mut self, kind: Kind, what: &dyn Fn() -> String) -> io::Result<Fate> {
         if self.has_crashed {
             return Err(crashed());
@@ -238,7 +238,7 @@ impl Disk {
         if let Some(trace) = &mut *lock(&self.trace) {
             let mut line = what();
             if let Fate::Fails(error) = &fate {
-                // Writing to a string does not fail.
+                // Writing to a `String` cannot fail.
                 write!(line, ": {error}").unwrap_or_default();
             }
             trace.push(line);
@@ -255,7 +255,7 @@ impl Disk {
         Ok(node)
     }
 
-    /// The directory that `path` lies in, and its name there.
+    /// Parent directory of `path`, and the file name.
     fn find_parent(&self, path: &Path) -> io::Result<(usize, String)> {
         let name = path.file_name().ok_or(Errno::INVAL)?.to_string_lossy().into_owned();
         Ok((self.find(path.parent().ok_or(Errno::INVAL)?)?, name))
@@ -293,7 +293,7 @@ impl Disk {
         Ok(made)
     }
 
-    /// Bytes by which files may still grow.
+    /// Space left for files to grow, bytes.
     fn space_left(&self) -> u64 {
         let Some(space) = self.plan.space_bytes else { return u64::MAX };
         let mut left = vec![0];
@@ -309,5 +309,5 @@ impl Disk {
 }
 
 fn crashed() -> io::Error {
-    io::Error::other("everything ended here")
+    io::Error::other("simulated crash")
 }

@@ -1,4 +1,7 @@
-//! Segments that are open, no more of them than the settings allow.
+//! The cache of open segment files, bounded by [`Settings::open_files`](crate::settings::Settings::open_files).
+//!
+//! Eviction drops the least recently used half at once, which amortizes finding them. The last few keys are remembered
+//! separately, so that a few logs in alternation cost no map update.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,27 +12,40 @@ use mainstem_log::LogId;
 
 use crate::fs::{File, Fs, Mode};
 
-/// One segment of the store.
+/// Log and base offset of a segment.
 pub(crate) type SegmentKey = (LogId, u64);
 
-/// Uses of so many that take turns cost next to nothing.
+/// Written bytes of a segment to make durable.
+pub(crate) struct Range {
+    pub(crate) key: SegmentKey,
+    /// Name of the log.
+    pub(crate) name: Arc<str>,
+    pub(crate) file: Arc<dyn File>,
+    /// Everything before this was submitted earlier.
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// Whether the segment is closed; it is then synced directly.
+    pub(crate) is_closed: bool,
+}
+
+/// Number of keys that can alternate without an update of the map.
 const NEWEST: usize = 3;
 
-/// Open files by segment, no more of them than the bound.
+/// Open files by segment.
 pub(crate) struct Files {
     fs: Arc<dyn Fs>,
     open: BTreeMap<SegmentKey, Arc<dyn File>>,
     recent: Recent,
 }
 
-/// What was used lately. Of more than the bound, the half that was used longest ago has to go.
+/// Bounded set of recently used keys. When full, it evicts the least recently used half.
 pub(crate) struct Recent {
     used: BTreeMap<SegmentKey, u64>,
-    /// Those that were noted last, if they are still among them.
+    /// The most recently used keys.
     newest: [Option<SegmentKey>; NEWEST],
     bound: usize,
     clock: u64,
-    gone: Vec<SegmentKey>,
+    evicted: Vec<SegmentKey>,
 }
 
 impl Recent {
@@ -39,14 +55,14 @@ impl Recent {
             newest: [None; NEWEST],
             bound: bound.max(NEWEST),
             clock: 0,
-            gone: Vec::new(),
+            evicted: Vec::new(),
         }
     }
 
-    /// Takes note of a use.
+    /// Marks a key as used.
     pub(crate) fn note(&mut self, key: SegmentKey) {
-        // Often some take turns: a log of messages, that of what becomes of them, and its notes. Which of them is newer
-        // makes no difference.
+        // Often a few keys alternate: a log of messages, the log of their state, and its notes. Their relative order
+        // does not matter.
         if self.newest.contains(&Some(key)) {
             return;
         }
@@ -61,14 +77,14 @@ impl Recent {
             let mut ages: Vec<u64> = self.used.values().copied().collect();
             let (_, median, _) = ages.select_nth_unstable(self.bound / 2);
             let median = *median;
-            self.gone.extend(self.used.extract_if(.., |_, used| *used <= median).map(|(key, _)| key));
+            self.evicted.extend(self.used.extract_if(.., |_, used| *used <= median).map(|(key, _)| key));
         }
         self.used.insert(key, self.clock);
     }
 
-    /// Takes what has to go.
-    pub(crate) fn take_gone(&mut self) -> Vec<SegmentKey> {
-        std::mem::take(&mut self.gone)
+    /// Drains the evicted keys.
+    pub(crate) fn take_evicted(&mut self) -> Vec<SegmentKey> {
+        std::mem::take(&mut self.evicted)
     }
 
     fn forget(&mut self, key: SegmentKey) {
@@ -87,7 +103,7 @@ impl Files {
         Self { fs, open: BTreeMap::new(), recent: Recent::new(bound) }
     }
 
-    /// The file of segment `key`, which is at `path`.
+    /// Returns the file of segment `key`, opening it at `path` if necessary.
     pub(crate) fn get(
         &mut self,
         key: SegmentKey,
@@ -96,7 +112,7 @@ impl Files {
         self.borrow(key, path).cloned()
     }
 
-    /// The same for a short while.
+    /// Like [`Files::get`], without cloning the handle.
     pub(crate) fn borrow(
         &mut self,
         key: SegmentKey,
@@ -111,22 +127,20 @@ impl Files {
         self.open.get(&key).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Takes in a file that was opened elsewhere.
+    /// Adds an open file.
     pub(crate) fn hold(&mut self, key: SegmentKey, file: Arc<dyn File>) {
         self.recent.note(key);
-        for gone in self.recent.take_gone() {
-            self.open.remove(&gone);
+        for evicted in self.recent.take_evicted() {
+            self.open.remove(&evicted);
         }
         self.open.insert(key, file);
     }
 
-    /// Closes one segment.
     pub(crate) fn close(&mut self, key: SegmentKey) {
         self.open.remove(&key);
         self.recent.forget(key);
     }
 
-    /// Closes all segments of a log.
     pub(crate) fn close_log(&mut self, log: LogId) {
         self.open.retain(|(owner, _), _| *owner != log);
         self.recent.forget_log(log);

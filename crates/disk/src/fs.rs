@@ -1,4 +1,7 @@
-//! The seam to the file system: few calls, each with one meaning, so that a faulty one can be put in its place.
+//! The file system interface, and its implementation by the operating system.
+//!
+//! The traits have few calls with precise durability semantics, so that [`FaultFs`](crate::fault::FaultFs) can
+//! replace the real file system in tests and inject every failure that these semantics allow.
 
 use std::fs;
 use std::io;
@@ -11,77 +14,76 @@ use rustix::fs::FallocateFlags;
 
 use crate::mapped::Mapped;
 
-/// A file system, as far as a store needs one. Paths are absolute, or relative to wherever the owner stands.
+/// The file system operations that a store needs. Paths are absolute or relative to the working directory.
 ///
-/// What a call has changed can be read at once. It lasts, should the machine lose power, only after
-/// [`File::sync_data`] for what is in a file, and after [`Fs::sync_dir`] of its directory for names that came,
-/// went or changed.
+/// The effect of a call is visible immediately. It survives a power failure only after a sync: [`File::sync_data`]
+/// for the contents of a file, [`Fs::sync_dir`] of the directory for created, removed and renamed entries.
 pub trait Fs: Send + Sync {
-    /// Names of what lies in `dir`, files and directories alike, in no order.
+    /// Names of the files and directories in `dir`, in no particular order.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] if there is no such directory; what the system says.
+    /// [`io::ErrorKind::NotFound`] if the directory does not exist; other IO errors.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
 
-    /// Makes `dir`, whose parent is there. It is no error if it is there already.
+    /// Creates `dir` in an existing parent. Succeeds if it already exists.
     ///
     /// # Errors
-    /// What the system says.
+    /// IO errors.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Opens a file for reading and writing.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] or [`io::ErrorKind::NotFound`], as `mode` has it; what the system says.
+    /// [`io::ErrorKind::AlreadyExists`] or [`io::ErrorKind::NotFound`], depending on `mode`; other IO errors.
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn File>>;
 
-    /// Removes a file. Whoever has it open goes on reading it.
+    /// Removes a file. Open handles remain usable.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`]; what the system says.
+    /// [`io::ErrorKind::NotFound`]; other IO errors.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`]; what the system says.
+    /// [`io::ErrorKind::NotFound`]; other IO errors.
     fn remove_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Gives a file or directory another name, in place of a file that had it.
+    /// Renames a file or directory, replacing an existing file of that name.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`]; what the system says.
+    /// [`io::ErrorKind::NotFound`]; other IO errors.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Waits until the names in `dir` are on disk as they are.
+    /// Makes the entries of `dir` durable.
     ///
     /// # Errors
-    /// What the system says. Which of the names lasts is unsure then.
+    /// IO errors. Which entry changes are durable is then unknown.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 }
 
-/// What [`Fs::open`] expects to find.
+/// Whether [`Fs::open`] creates the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing: the file is made, empty.
+    /// Create an empty file, which must not exist.
     New,
-    /// The file.
+    /// Open an existing file.
     Existing,
 }
 
-/// An open file. Several threads may use it at once.
-#[expect(clippy::len_without_is_empty, reason = "nobody asks whether a file is empty")]
+/// An open file. Safe for concurrent use by several threads.
+#[expect(clippy::len_without_is_empty, reason = "no caller needs `is_empty`")]
 pub trait File: Send + Sync {
-    /// Reads from byte offset `at` on as much as there is, up to the length of `into`; less at the end only.
+    /// Reads from position `at` until `into` is full or the file ends. Returns the number of bytes read.
     ///
     /// # Errors
-    /// What the system says.
+    /// IO errors.
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize>;
 
-    /// Appends up to `len` bytes from byte offset `at` on to `into`; less at the end only.
+    /// Appends up to `len` bytes from position `at` to `into`; fewer only at the end of the file.
     ///
     /// # Errors
-    /// What the system says. Nothing was appended then.
+    /// IO errors. Nothing is appended then.
     fn read_into(&self, into: &mut Vec<u8>, len: usize, at: u64) -> io::Result<()> {
         let before = into.len();
         into.resize(before + len, 0);
@@ -90,15 +92,15 @@ pub trait File: Send + Sync {
         read.map(|_| ())
     }
 
-    /// Writes all of `bytes` at byte offset `at`. The file grows if it must; a gap reads as zeros.
+    /// Writes all of `bytes` at position `at`. Extends the file if necessary; a gap reads as zeros.
     ///
     /// # Errors
-    /// [`io::ErrorKind::StorageFull`]; what the system says. Some of the bytes may be written all the same.
+    /// [`io::ErrorKind::StorageFull`]; other IO errors. Some of the bytes may be written.
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
 
-    /// Does the same where nothing but zeros stands at `at` and behind it. It may do so by way of a mapping, which costs
-    /// no system call, but within what [`File::allocate`] has reserved through this same file only. A disk that fails under a
-    /// mapping ends the process, and so does whoever cuts the file off by another way than [`File::set_len`].
+    /// Like [`File::write_at`], where only zeros exist from `at` on. The implementation may write through a memory
+    /// mapping without a system call, but only within the range reserved by [`File::allocate`] through this handle. If
+    /// the disk fails under a mapping, or the file is truncated other than by [`File::set_len`], the process ends.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -106,16 +108,16 @@ pub trait File: Send + Sync {
         self.write_at(bytes, at)
     }
 
-    /// Lets this be a file of so many zeros, which [`File::overwrite_at`] may reach by way of a mapping.
+    /// Resizes the file to `len` zero bytes, which [`File::overwrite_at`] may access through a memory mapping.
     ///
     /// # Errors
-    /// [`io::ErrorKind::StorageFull`]; what the system says. The file may have any length up to that, and is full of zeros.
+    /// [`io::ErrorKind::StorageFull`]; other IO errors. The file then consists of up to `len` zero bytes.
     fn map(&self, len: u64) -> io::Result<()> {
         self.set_len(0)?;
         self.allocate(0, len)
     }
 
-    /// As [`File::append_at`], over whatever stands there, in what was [mapped](File::map).
+    /// Like [`File::append_at`], but overwrites existing bytes of a [mapped](File::map) file.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -123,42 +125,41 @@ pub trait File: Send + Sync {
         self.write_at(bytes, at)
     }
 
-    /// Waits until all that was written, and the length, are on disk.
+    /// Makes everything written, and the length, durable.
     ///
     /// # Errors
-    /// What the system says. What was written since the last success may be lost then, and a second call that
-    /// succeeds says nothing about it.
+    /// IO errors. Writes since the last successful sync may be lost, even if a later sync succeeds.
     fn sync_data(&self) -> io::Result<()>;
 
     /// Length, bytes.
     ///
     /// # Errors
-    /// What the system says.
+    /// IO errors.
     fn len(&self) -> io::Result<u64>;
 
-    /// The kernel's file, if it is one.
+    /// File descriptor, if the file has one.
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Cuts the file off, or lets it grow by zeros.
+    /// Truncates the file, or extends it with zeros.
     ///
     /// # Errors
-    /// What the system says.
+    /// IO errors.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Reserves space for `len` bytes from byte offset `at` on, so that writing them cannot fail for want of it.
-    /// The file grows to hold them; what was not written reads as zeros.
+    /// Reserves space for `len` bytes from position `at` on, so that writing them cannot fail for lack of space.
+    /// Extends the file to include them; unwritten bytes read as zeros.
     ///
     /// # Errors
-    /// [`io::ErrorKind::StorageFull`]; what the system says. The length may have changed all the same.
+    /// [`io::ErrorKind::StorageFull`]; other IO errors. The length may have changed.
     fn allocate(&self, at: u64, len: u64) -> io::Result<()>;
 
-    /// The file itself, if it is one of the machine's: for `sendfile`.
+    /// The standard library file, if there is one, for `sendfile`.
     fn as_std(&self) -> Option<&fs::File>;
 }
 
-/// The file system of the machine.
+/// The file system of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealFs;
 
@@ -204,7 +205,7 @@ struct RealFile {
 }
 
 impl RealFile {
-    /// What is mapped of it. A panic elsewhere leaves that as good as it was.
+    /// State of the mapping. Ignores poisoning: no panic leaves it inconsistent.
     fn mapped(&self) -> MutexGuard<'_, Mapped> {
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -230,7 +231,7 @@ impl File for RealFile {
 
     #[expect(
         unsafe_code,
-        reason = "filling memory with zeros before it is read into costs a third of reading"
+        reason = "zeroing the buffer before reading would add a third to the cost of a read"
     )]
     fn read_into(&self, into: &mut Vec<u8>, len: usize, at: u64) -> io::Result<()> {
         let before = into.len();
@@ -247,14 +248,14 @@ impl File for RealFile {
                     return Err(error.into());
                 }
             }
-            // SAFETY: the system has written so many bytes behind those that were there.
+            // SAFETY: `pread` initialized `read` bytes after the first `before` ones.
             unsafe { into.set_len(before + read) };
         }
         Ok(())
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        self.mapped().make_way(at + bytes.len() as u64);
+        self.mapped().before_direct_write(at + bytes.len() as u64);
         self.file.write_all_at(bytes, at)
     }
 
@@ -269,7 +270,7 @@ impl File for RealFile {
     }
 
     fn overwrite_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        // Its window is where it is written to, or else it has none.
+        // The window covers the whole file, or there is none.
         self.mapped().append(&self.file, bytes, at)
     }
 
@@ -283,7 +284,7 @@ impl File for RealFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut mapped = self.mapped();
-        mapped.cut(len);
+        mapped.truncate(len);
         self.file.set_len(len)
     }
 
@@ -310,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_and_names_do_what_the_seam_says() {
+    fn implements_the_file_system_contract() {
         let root = std::env::temp_dir().join(format!("mainstem-disk-fs-{}", std::process::id()));
         RealFs.create_dir(&root).unwrap();
         RealFs.create_dir(&root).unwrap();
@@ -342,7 +343,7 @@ mod tests {
         RealFs.sync_dir(&root).unwrap();
         assert_eq!(RealFs.list(&root).unwrap(), ["two"]);
         RealFs.remove_file(&two).unwrap();
-        assert_eq!(file.len().unwrap(), 5, "whoever has it open goes on");
+        assert_eq!(file.len().unwrap(), 5, "an open handle stays usable");
         RealFs.remove_dir(&root).unwrap();
         assert_eq!(RealFs.list(&root).unwrap_err().kind(), io::ErrorKind::NotFound);
     }

@@ -1,7 +1,7 @@
-//! Where batches stand in a segment: some of them, by offset and by time.
+//! Sparse index of a segment: positions of some batches, by offset and by timestamp.
 //!
-//! An index is a help and never the truth: it can be made from its segment at any time, and what it says is
-//! compared with what stands there.
+//! An index is only a hint. It can be rebuilt from its segment at any time, and readers check each position against
+//! the batch found there. Its size is bounded: when it is full, every other entry is dropped and the spacing doubles.
 
 use std::io;
 use std::path::Path;
@@ -11,9 +11,9 @@ use mainstem_log::BatchHeader;
 use crate::fs::{Fs, Mode};
 use crate::scan::{Place, Scan, Step};
 
-/// The most entries. With more, every other one is dropped, and from then on they stand twice as far apart.
+/// Maximum number of entries. A full index drops every other entry and doubles its spacing.
 const ENTRIES_MAX: usize = 2048;
-/// Distance between entries at first, bytes.
+/// Initial distance between entries, bytes.
 const EVERY_BYTES: u64 = 4096;
 
 const MAGIC: [u8; 4] = *b"MSIX";
@@ -21,16 +21,16 @@ const VERSION: u32 = 1;
 const HEAD_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 24;
 
-/// Some batches of a segment, in order.
+/// Positions of some batches of a segment, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Index {
     entries: Vec<Entry>,
     every_bytes: u64,
-    /// How far it reaches.
+    /// End of the indexed part.
     end: Place,
-    /// Largest timestamp of the batches before its end.
+    /// Largest timestamp of the indexed batches.
     max_timestamp_ms: i64,
-    /// That of the first batch.
+    /// Max timestamp of the first batch.
     first_timestamp_ms: i64,
 }
 
@@ -43,7 +43,7 @@ struct Entry {
 }
 
 impl Index {
-    /// That of an empty segment.
+    /// Creates the index of an empty segment.
     pub(crate) fn new(base: u64) -> Self {
         Self {
             entries: Vec::new(),
@@ -54,27 +54,26 @@ impl Index {
         }
     }
 
-    /// How far it reaches.
     pub(crate) fn end(&self) -> Place {
         self.end
     }
 
-    /// Largest timestamp in the segment; nothing if there is no batch.
+    /// Largest timestamp in the segment; `None` if it is empty.
     pub(crate) fn max_timestamp_ms(&self) -> Option<i64> {
         (self.end.position > 0).then_some(self.max_timestamp_ms)
     }
 
-    /// Largest timestamp of the first batch; nothing if there is none.
+    /// Max timestamp of the first batch; `None` if there is none.
     pub(crate) fn first_timestamp_ms(&self) -> Option<i64> {
         (self.end.position > 0).then_some(self.first_timestamp_ms)
     }
 
-    /// Lets it reach to `end`: there are no more batches before that.
-    pub(crate) fn reach(&mut self, end: Place) {
+    /// Extends the indexed part to `end`, with no batches in between.
+    pub(crate) fn extend_to(&mut self, end: Place) {
         self.end = end;
     }
 
-    /// Takes in the batch at `place`, which is not before its end.
+    /// Adds the batch at `place`, which must not be before the end.
     pub(crate) fn note(&mut self, place: Place, header: &BatchHeader) {
         let is_due =
             self.entries.last().is_none_or(|last| place.position - last.position >= self.every_bytes);
@@ -97,11 +96,11 @@ impl Index {
             self.first_timestamp_ms = header.max_timestamp_ms;
         }
         self.max_timestamp_ms = self.max_timestamp_ms.max(header.max_timestamp_ms);
-        self.end = place.behind(header);
+        self.end = place.after(header);
     }
 
-    /// Forgets what stands at `place` and behind it. The largest timestamp may stay too large.
-    pub(crate) fn cut(&mut self, place: Place) {
+    /// Removes everything from `place` on. The largest timestamp may stay too large.
+    pub(crate) fn truncate(&mut self, place: Place) {
         self.entries.retain(|entry| entry.position < place.position);
         self.end = self.end.min(place);
     }
@@ -111,25 +110,25 @@ impl Index {
         entry.map_or(beginning, |entry| Place { position: entry.position, offset: entry.offset, ..beginning })
     }
 
-    /// A batch at or before the one that holds `offset`.
+    /// Position of a batch at or before the one that contains `offset`.
     pub(crate) fn before_offset(&self, offset: u64) -> Place {
-        let behind = self.entries.partition_point(|entry| entry.offset <= offset);
-        self.place(behind.checked_sub(1).map(|at| &self.entries[at]))
+        let after = self.entries.partition_point(|entry| entry.offset <= offset);
+        self.place(after.checked_sub(1).map(|at| &self.entries[at]))
     }
 
-    /// A batch at or before byte `position`.
+    /// Position of a batch at or before byte `position`.
     pub(crate) fn before_position(&self, position: u64) -> Place {
-        let behind = self.entries.partition_point(|entry| entry.position <= position);
-        self.place(behind.checked_sub(1).map(|at| &self.entries[at]))
+        let after = self.entries.partition_point(|entry| entry.position <= position);
+        self.place(after.checked_sub(1).map(|at| &self.entries[at]))
     }
 
-    /// A batch at or before the first whose largest timestamp is `timestamp_ms` or more.
+    /// Position of a batch at or before the first one whose max timestamp is at least `timestamp_ms`.
     pub(crate) fn before_time(&self, timestamp_ms: i64) -> Place {
-        let behind = self.entries.partition_point(|entry| entry.max_before_ms < timestamp_ms);
-        self.place(behind.checked_sub(1).map(|at| &self.entries[at]))
+        let after = self.entries.partition_point(|entry| entry.max_before_ms < timestamp_ms);
+        self.place(after.checked_sub(1).map(|at| &self.entries[at]))
     }
 
-    /// Takes in the batches between its end and `end`, as their headers say. What is damaged is passed over.
+    /// Adds the batches between its end and `end` by their headers and skips damaged ones.
     pub(crate) fn extend(&mut self, scan: &mut Scan<'_>, end: Place) -> io::Result<()> {
         let mut place = self.end;
         while place.position < end.position {
@@ -149,7 +148,7 @@ impl Index {
         Ok(())
     }
 
-    /// As it is kept in a file.
+    /// Encodes the index file.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.entries.len() * ENTRY_BYTES + 4);
         bytes.extend_from_slice(&MAGIC);
@@ -169,16 +168,16 @@ impl Index {
         bytes
     }
 
-    /// From what [`Index::encode`] made, for the segment that begins at `base`.
+    /// Decodes an index file of the segment with base offset `base`; `None` if it is damaged.
     pub(crate) fn decode(base: u64, bytes: &[u8]) -> Option<Self> {
         let (body, checksum) = bytes.split_last_chunk::<4>()?;
         let (head, entries) = body.split_at_checked(HEAD_BYTES)?;
-        let is_sound = head[..4] == MAGIC
+        let is_valid = head[..4] == MAGIC
             && head[4..8] == VERSION.to_be_bytes()
             && entries.len().is_multiple_of(ENTRY_BYTES)
             && entries.len() / ENTRY_BYTES <= ENTRIES_MAX
             && crc32c::crc32c(body) == u32::from_be_bytes(*checksum);
-        if !is_sound {
+        if !is_valid {
             return None;
         }
         let field = |bytes: &[u8], at: usize| {
@@ -202,7 +201,7 @@ impl Index {
         })
     }
 
-    /// The one kept at `path`, if it is sound and speaks of no more than `end`.
+    /// Loads the index at `path` if it is valid and does not go beyond `end`.
     pub(crate) fn load(fs: &dyn Fs, path: &Path, end: Place) -> Option<Self> {
         let file = fs.open(path, Mode::Existing).ok()?;
         let len =
@@ -213,7 +212,7 @@ impl Index {
         (index.end.position <= end.position && index.end.offset <= end.offset).then_some(index)
     }
 
-    /// Keeps it at `path`, for later. It is not synced: one that is lost is made again.
+    /// Saves the index at `path` without a sync: a lost index is rebuilt.
     pub(crate) fn store(&self, fs: &dyn Fs, path: &Path) -> io::Result<()> {
         let file = match fs.open(path, Mode::New) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs.open(path, Mode::Existing)?,
@@ -224,8 +223,8 @@ impl Index {
         file.set_len(bytes.len() as u64)
     }
 
-    /// Removes the one at `path`, if there is one. It must be gone for good before its segment is cut off, or gives
-    /// its name to another: nothing tells whether it speaks of the same batches.
+    /// Removes the index at `path` if it exists. The removal must be durable before the segment is truncated or its
+    /// name is reused, since an index cannot detect that it describes other batches.
     pub(crate) fn remove(fs: &dyn Fs, path: &Path) -> io::Result<()> {
         match fs.remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -241,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    /// More than any batch of these tests.
+    /// Upper bound of the batch size in these tests.
     const BATCH_BYTES_MAX: u64 = 10_100;
 
     fn header(base_offset: u64, time_ms: i64, value_bytes: usize) -> BatchHeader {
@@ -255,10 +254,10 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
         #[test]
-        fn it_leads_to_a_batch_at_or_before(
+        fn finds_a_batch_at_or_before(
             sizes in prop::collection::vec((1_usize..10_000, 0_i64..1000, 0_u64..3), 1..12_000),
             cut in any::<prop::sample::Index>(),
-            asked in prop::collection::vec((any::<prop::sample::Index>(), 0_i64..1100), 50),
+            queries in prop::collection::vec((any::<prop::sample::Index>(), 0_i64..1100), 50),
         ) {
             let mut index = Index::new(7);
             let mut all = Vec::new();
@@ -268,23 +267,23 @@ mod tests {
                 let header = header(place.offset, time_ms, value_bytes);
                 index.note(place, &header);
                 all.push((place, time_ms));
-                place = place.behind(&header);
+                place = place.after(&header);
             }
             prop_assert_eq!(index.end(), place);
             prop_assert_eq!(index.max_timestamp_ms(), all.iter().map(|(_, time_ms)| *time_ms).max());
             prop_assert_eq!(index.first_timestamp_ms(), Some(all[0].1));
             prop_assert_eq!(Index::decode(7, &index.encode()), Some(index.clone()));
-            // Nothing of what was cut off is found.
+            // No truncated batch may be found.
             all.truncate(cut.index(all.len()) + 1);
             if let Some((last, _)) = all.pop() {
-                index.cut(last);
+                index.truncate(last);
                 prop_assert_eq!(index.end(), last);
             }
             prop_assert!(index.entries.len() <= ENTRIES_MAX);
-            // An entry comes with the first batch that is far enough, so by less than a batch late; where every other
-            // one is dropped, what two of them were late by adds up.
+            // An entry is added with the first batch past the spacing, so it is late by less than one batch. Dropping
+            // every other entry adds up the delays of two.
             let apart_max = index.every_bytes / EVERY_BYTES * (EVERY_BYTES + BATCH_BYTES_MAX);
-            for (at, time_ms) in asked {
+            for (at, time_ms) in queries {
                 let Some((place, _)) = all.get(at.index(all.len().max(1))) else { continue };
                 for found in [index.before_offset(place.offset), index.before_position(place.position)] {
                     prop_assert!(found <= *place);
@@ -298,7 +297,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_damaged_is_no_index(at in any::<prop::sample::Index>(), bit in 0_u8..8) {
+        fn rejects_damaged_bytes(at in any::<prop::sample::Index>(), bit in 0_u8..8) {
             let mut index = Index::new(0);
             index.note(Place::beginning(0), &header(0, 5, 100));
             let mut bytes = index.encode();

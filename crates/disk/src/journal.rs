@@ -1,11 +1,10 @@
-//! The journal: what many logs have written since they were synced, once more and in one place, so that one sync
-//! covers them all.
+//! The journal: a second copy of the recent writes of many logs in one file, so that one sync covers them all.
 //!
-//! Two files take turns. When one is full the other begins anew, which it may as soon as every segment it speaks
-//! of has been synced; that is done little by little while the first one fills. Both are written full of zeros
-//! before: syncing what has its place on disk is quicker than syncing what grows.
+//! Two files alternate. When the active one is full, the other is reused, which requires that every segment it refers
+//! to has been synced; those syncs are spread over the time in which the active file fills. Both files are filled
+//! with zeros in advance: syncing allocated blocks is faster than syncing a growing file.
 //!
-//! After a crash its writes are done again, before anything else is read ([`replay`]).
+//! Recovery replays the journal before it reads anything else ([`replay`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,39 +13,38 @@ use std::sync::Arc;
 
 use mainstem_log::LogId;
 
-use crate::commit::Range;
-use crate::files::SegmentKey;
+use crate::files::{Range, SegmentKey};
 use crate::fs::{File, Fs, Mode};
 use crate::name;
 
 const MAGIC: [u8; 4] = *b"MSJ1";
-/// Magic, length, generation, number, checksum.
+/// Size of magic, length, generation, sequence number and checksum.
 const HEAD_BYTES: usize = 28;
-/// Records begin at multiples of this, so that no write touches what an earlier one has written.
+/// Records start at multiples of this, so that no write touches a sector of an earlier one.
 const ALIGN_BYTES: usize = 512;
-/// What is written full of zeros at once.
+/// Bytes zeroed at a time.
 const FILL_BYTES: u64 = 1 << 20;
 const WRITE: u8 = 1;
 const FORGET: u8 = 2;
 
-/// Why ranges were not taken in. They are as undurable as before.
+/// Why ranges were not written. They are not durable.
 #[derive(Debug)]
-pub(crate) enum Refused {
-    /// There is no journal, or they do not fit.
-    Unfit,
-    /// It has failed just now.
+pub(crate) enum JournalError {
+    /// The journal is off, or the ranges do not fit.
+    DoesNotFit,
+    /// The journal failed.
     Failed(io::Error),
-    /// A segment could not be synced to make room.
+    /// Making room failed: a segment could not be synced.
     Segment(SegmentKey, io::Error),
 }
 
-/// Whether it can be used.
+/// Whether the journal is usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Ready,
-    /// It takes nothing in any more.
+    /// Accepts no more writes.
     Off,
-    /// Neither that, nor may it be removed: it has what a segment may have lost.
+    /// Accepts no more writes and must not be removed: it holds data that a segment may have lost.
     Stuck,
 }
 
@@ -56,7 +54,7 @@ pub(crate) struct Journal {
     /// Size of each file.
     bytes: u64,
     halves: [Half; 2],
-    /// The one that is written to.
+    /// Index of the half that receives writes.
     active: usize,
     generation: u64,
     state: State,
@@ -67,46 +65,46 @@ pub(crate) struct Journal {
 struct Half {
     file: Option<Arc<dyn File>>,
     used: u64,
-    /// So far it has been written full of zeros.
+    /// Length of the zeroed prefix.
     filled: u64,
-    /// Records since it began anew.
+    /// Number of records in this generation.
     records: u64,
     generation: u64,
-    /// Segments it speaks of that were not synced since.
+    /// Segments with writes in this half that were not synced since.
     unsynced: BTreeMap<SegmentKey, Arc<dyn File>>,
-    /// How many there were when the other one took over.
-    unsynced_at_turn: usize,
-    /// Logs it speaks of.
+    /// Size of `unsynced` when the other half became active.
+    unsynced_at_switch: usize,
+    /// Names of the logs with writes in this half.
     names: BTreeSet<Arc<str>>,
 }
 
 impl Journal {
-    /// None yet: its files are made when they are needed. There must be none in `dir`.
+    /// Creates a journal without files; they are created on first use. `dir` must not contain any.
     pub(crate) fn new(fs: Arc<dyn Fs>, dir: PathBuf, bytes: u64) -> Self {
         let state = if bytes < ALIGN_BYTES as u64 { State::Off } else { State::Ready };
         let halves = [Half { generation: 1, ..Half::default() }, Half::default()];
         Self { fs, dir, bytes, halves, active: 0, generation: 1, state, record: Vec::new() }
     }
 
-    /// Segments it has to remember.
+    /// Number of segments that depend on the journal.
     pub(crate) fn unsynced(&self) -> usize {
         self.halves.iter().map(|half| half.unsynced.len()).sum()
     }
 
-    /// Whether a segment has not been synced since it was written here.
+    /// Whether a segment depends on the journal: it was not synced since a write to it was journaled.
     pub(crate) fn needs(&self, key: SegmentKey) -> bool {
         self.halves.iter().any(|half| half.unsynced.contains_key(&key))
     }
 
-    /// Makes what was written to these ranges durable.
-    pub(crate) fn write(&mut self, ranges: &[&Range]) -> Result<(), Refused> {
+    /// Makes these ranges durable.
+    pub(crate) fn write(&mut self, ranges: &[&Range]) -> Result<(), JournalError> {
         let bytes: u64 = ranges.iter().map(|range| range.to - range.from).sum();
         if self.state != State::Ready || bytes > self.bytes {
-            return Err(Refused::Unfit);
+            return Err(JournalError::DoesNotFit);
         }
         let mut record = std::mem::take(&mut self.record);
-        let written = encode_writes(&mut record, ranges).map_err(Refused::Failed);
-        let outcome = written.and_then(|()| self.put(&mut record));
+        let written = encode_writes(&mut record, ranges).map_err(JournalError::Failed);
+        let outcome = written.and_then(|()| self.write_record(&mut record));
         self.record = record;
         outcome?;
         let half = &mut self.halves[self.active];
@@ -119,8 +117,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Lets a replay do nothing of what was written for logs so far. All their segments must have been synced, or
-    /// must not be needed any more.
+    /// Excludes all writes so far of these logs from replay. Their segments must be synced or obsolete.
     pub(crate) fn forget(&mut self, names: &[&str]) -> io::Result<()> {
         let is_known = |name: &str| self.halves.iter().any(|half| half.names.contains(name));
         let names: Vec<&str> = names.iter().copied().filter(|name| is_known(name)).collect();
@@ -136,12 +133,12 @@ impl Journal {
             record.push(FORGET);
             put_name(&mut record, name);
         }
-        let outcome = self.put(&mut record);
+        let outcome = self.write_record(&mut record);
         self.record = record;
         match outcome {
             Ok(()) => {}
-            Err(Refused::Failed(error) | Refused::Segment(_, error)) => return Err(error),
-            Err(Refused::Unfit) => return Err(io::Error::other("the journal is too small")),
+            Err(JournalError::Failed(error) | JournalError::Segment(_, error)) => return Err(error),
+            Err(JournalError::DoesNotFit) => return Err(io::Error::other("the journal is too small")),
         }
         for half in &mut self.halves {
             half.names.retain(|name| !names.contains(&&**name));
@@ -149,56 +146,56 @@ impl Journal {
         Ok(())
     }
 
-    /// A segment has been synced: what was written to it before need not be kept.
+    /// Records that a segment was synced and no longer depends on the journal.
     pub(crate) fn synced(&mut self, key: SegmentKey) {
         for half in &mut self.halves {
             half.unsynced.remove(&key);
         }
     }
 
-    /// Syncs every segment of a log that it speaks of.
+    /// Syncs every segment of a log that depends on the journal.
     ///
     /// # Errors
     /// As [`Journal::pace`].
-    pub(crate) fn settle_log(&mut self, log: LogId) -> Result<(), (SegmentKey, io::Error)> {
+    pub(crate) fn sync_log(&mut self, log: LogId) -> Result<(), (SegmentKey, io::Error)> {
         for half in 0..self.halves.len() {
             let of_log = self.halves[half].unsynced.range((log, 0)..=(log, u64::MAX));
             let mut files: Vec<_> = of_log.map(|(key, file)| (*key, file.clone())).collect();
             while self.state != State::Stuck
                 && let Some((key, file)) = files.pop()
             {
-                self.sync(key, &*file)?;
+                self.sync_segment(key, &*file)?;
             }
         }
         Ok(())
     }
 
-    /// Syncs some of the segments that the resting file speaks of: as many as it takes to be done when the active
-    /// one is three quarters full.
+    /// Syncs some segments of the inactive half, paced so that all are synced when the active half is three quarters
+    /// full.
     ///
     /// # Errors
-    /// The segment that could not be synced. The journal is not used any more then, and stays as it is.
+    /// The segment that could not be synced. The journal then accepts no more writes and is retained for recovery.
     pub(crate) fn pace(&mut self) -> Result<(), (SegmentKey, io::Error)> {
         let used = self.halves[self.active].used;
-        let resting = &self.halves[1 - self.active];
-        let at_turn = resting.unsynced_at_turn as u64;
-        let done_by_now = (at_turn * used * 4).div_ceil(self.bytes.max(1) * 3).min(at_turn);
-        self.settle((at_turn - done_by_now) as usize, 1 - self.active)
+        let inactive = &self.halves[1 - self.active];
+        let at_switch = inactive.unsynced_at_switch as u64;
+        let done_target = (at_switch * used * 4).div_ceil(self.bytes.max(1) * 3).min(at_switch);
+        self.sync_until((at_switch - done_target) as usize, 1 - self.active)
     }
 
-    /// Syncs every segment that it speaks of.
+    /// Syncs every segment that depends on the journal.
     ///
     /// # Errors
     /// As [`Journal::pace`].
-    pub(crate) fn settle_all(&mut self) -> Result<(), (SegmentKey, io::Error)> {
-        self.settle(0, 0)?;
-        self.settle(0, 1)
+    pub(crate) fn sync_all(&mut self) -> Result<(), (SegmentKey, io::Error)> {
+        self.sync_until(0, 0)?;
+        self.sync_until(0, 1)
     }
 
-    /// Ends it: once all segments have been synced, nothing in it is needed.
+    /// Removes the journal, which requires that all segments were synced.
     pub(crate) fn remove(&mut self) -> io::Result<()> {
         if self.state == State::Stuck || self.unsynced() > 0 {
-            return Err(io::Error::other("it is needed for the next recovery"));
+            return Err(io::Error::other("the journal is still needed for recovery"));
         }
         self.state = State::Off;
         remove(&*self.fs, &self.dir)?;
@@ -206,31 +203,31 @@ impl Journal {
         Ok(())
     }
 
-    /// Takes nothing in any more.
-    pub(crate) fn give_up(&mut self) {
+    /// Stops accepting writes.
+    pub(crate) fn disable(&mut self) {
         if self.state == State::Ready {
             self.state = State::Off;
         }
     }
 
-    /// A segment of this log could not be synced, so that what was written to it may be lost. If it is here, it
-    /// stays here for the next recovery.
-    pub(crate) fn lost(&mut self, log: LogId) {
+    /// Records that a segment of this log could not be synced and may have lost writes. If the journal holds any of
+    /// them, it is retained for recovery.
+    pub(crate) fn mark_lost(&mut self, log: LogId) {
         if self.halves.iter().any(|half| half.unsynced.keys().any(|(owner, _)| *owner == log)) {
             self.state = State::Stuck;
         }
     }
 
-    fn settle(&mut self, leave: usize, half: usize) -> Result<(), (SegmentKey, io::Error)> {
-        while self.state != State::Stuck && self.halves[half].unsynced.len() > leave {
+    fn sync_until(&mut self, remaining: usize, half: usize) -> Result<(), (SegmentKey, io::Error)> {
+        while self.state != State::Stuck && self.halves[half].unsynced.len() > remaining {
             let Some((key, file)) = self.halves[half].unsynced.first_key_value() else { break };
             let (key, file) = (*key, file.clone());
-            self.sync(key, &*file)?;
+            self.sync_segment(key, &*file)?;
         }
         Ok(())
     }
 
-    fn sync(&mut self, key: SegmentKey, file: &dyn File) -> Result<(), (SegmentKey, io::Error)> {
+    fn sync_segment(&mut self, key: SegmentKey, file: &dyn File) -> Result<(), (SegmentKey, io::Error)> {
         if let Err(error) = file.sync_data() {
             self.state = State::Stuck;
             return Err((key, error));
@@ -239,19 +236,19 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes a finished record, but for its head, and syncs.
-    fn put(&mut self, record: &mut Vec<u8>) -> Result<(), Refused> {
+    /// Completes the head of a record, writes it and syncs.
+    fn write_record(&mut self, record: &mut Vec<u8>) -> Result<(), JournalError> {
         let padded = record.len().next_multiple_of(ALIGN_BYTES);
         if padded as u64 > self.bytes {
-            return Err(Refused::Unfit);
+            return Err(JournalError::DoesNotFit);
         }
         if self.halves[self.active].used + padded as u64 > self.bytes {
-            self.turn()?;
+            self.switch_halves()?;
         }
         let half = &self.halves[self.active];
         let file = match &half.file {
             Some(file) => file.clone(),
-            None => self.make().map_err(Refused::Failed)?,
+            None => self.create_file().map_err(JournalError::Failed)?,
         };
         let bytes = self.bytes;
         let half = &mut self.halves[self.active];
@@ -259,21 +256,21 @@ impl Journal {
         record.resize(padded, 0);
         let filled = half.fill(&*file, padded as u64, bytes);
         let written = filled.and_then(|()| file.write_at(record, half.used)).and_then(|()| file.sync_data());
-        written.map_err(Refused::Failed)?;
+        written.map_err(JournalError::Failed)?;
         half.used += padded as u64;
         half.records += 1;
         Ok(())
     }
 
-    /// Lets the other file begin anew.
-    fn turn(&mut self) -> Result<(), Refused> {
+    /// Switches to the other half and starts a new generation.
+    fn switch_halves(&mut self) -> Result<(), JournalError> {
         let other = 1 - self.active;
-        self.settle(0, other).map_err(|(key, error)| Refused::Segment(key, error))?;
+        self.sync_until(0, other).map_err(|(key, error)| JournalError::Segment(key, error))?;
         if self.state == State::Stuck {
-            return Err(Refused::Unfit);
+            return Err(JournalError::DoesNotFit);
         }
         let full = &mut self.halves[self.active];
-        full.unsynced_at_turn = full.unsynced.len();
+        full.unsynced_at_switch = full.unsynced.len();
         self.generation += 1;
         let next = &mut self.halves[other];
         next.used = 0;
@@ -284,11 +281,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes the active file.
-    fn make(&mut self) -> io::Result<Arc<dyn File>> {
+    /// Creates the file of the active half.
+    fn create_file(&mut self) -> io::Result<Arc<dyn File>> {
         let path = self.dir.join(name::JOURNAL[self.active]);
         let file = match self.fs.open(&path, Mode::New) {
-            // Left by an attempt that failed.
+            // Left by a failed attempt.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 self.fs.open(&path, Mode::Existing)?
             }
@@ -303,7 +300,7 @@ impl Journal {
 }
 
 impl Half {
-    /// Writes zeros to where a record of `len` bytes is to come, and some more.
+    /// Zeroes the file ahead of a record of `len` bytes, in larger steps.
     fn fill(&mut self, file: &dyn File, len: u64, bytes: u64) -> io::Result<()> {
         while self.filled < self.used + len {
             let zeros = vec![0; (bytes - self.filled).min(FILL_BYTES) as usize];
@@ -352,18 +349,18 @@ fn finish(record: &mut [u8], generation: u64, number: u64) {
     record[24..28].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Of everything but itself.
+/// Checksum of a record except the checksum field.
 fn checksum(record: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&record[..24]), &record[HEAD_BYTES..])
 }
 
-/// A write that the journal has.
+/// A journaled write.
 pub(crate) struct Write<'a> {
-    /// Of the log.
+    /// Name of the log.
     pub(crate) name: &'a str,
-    /// Of the segment.
+    /// Base offset of the segment.
     pub(crate) base: u64,
-    /// In the segment.
+    /// Position in the segment.
     pub(crate) position: u64,
     pub(crate) bytes: &'a [u8],
 }
@@ -373,30 +370,30 @@ enum Entry<'a> {
     Forget(&'a str),
 }
 
-/// Reads a number off the front.
+/// Takes a fixed number of bytes off the front.
 fn number<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (value, behind) = rest.split_first_chunk::<N>()?;
-    *rest = behind;
+    let (value, after) = rest.split_first_chunk::<N>()?;
+    *rest = after;
     Some(*value)
 }
 
-/// The record that `bytes` begin with: generation, number, entries, and its length with padding.
+/// Parses the record at the start of `bytes`: generation, sequence number, entries, padded length.
 fn record(bytes: &[u8]) -> Option<(u64, u64, &[u8], usize)> {
     let mut rest = bytes;
     let magic = number::<4>(&mut rest)?;
     let len = u32::from_be_bytes(number(&mut rest)?) as usize;
     let generation = u64::from_be_bytes(number(&mut rest)?);
-    let place = u64::from_be_bytes(number(&mut rest)?);
+    let sequence = u64::from_be_bytes(number(&mut rest)?);
     let expected = u32::from_be_bytes(number(&mut rest)?);
     let whole = bytes.get(..len).filter(|whole| whole.len() >= HEAD_BYTES)?;
-    let is_sound = magic == MAGIC && checksum(whole) == expected;
-    is_sound.then_some((generation, place, &whole[HEAD_BYTES..], len.next_multiple_of(ALIGN_BYTES)))
+    let is_valid = magic == MAGIC && checksum(whole) == expected;
+    is_valid.then_some((generation, sequence, &whole[HEAD_BYTES..], len.next_multiple_of(ALIGN_BYTES)))
 }
 
 fn entry<'a>(rest: &mut &'a [u8]) -> Option<Entry<'a>> {
     let [kind, len] = number(rest)?;
-    let (name, behind) = rest.split_at_checked(len.into())?;
-    *rest = behind;
+    let (name, after) = rest.split_at_checked(len.into())?;
+    *rest = after;
     let name = str::from_utf8(name).ok()?;
     match kind {
         FORGET => Some(Entry::Forget(name)),
@@ -404,22 +401,22 @@ fn entry<'a>(rest: &mut &'a [u8]) -> Option<Entry<'a>> {
             let base = u64::from_be_bytes(number(rest)?);
             let position = u64::from_be_bytes(number(rest)?);
             let len = u32::from_be_bytes(number(rest)?) as usize;
-            let (bytes, behind) = rest.split_at_checked(len)?;
-            *rest = behind;
+            let (bytes, after) = rest.split_at_checked(len)?;
+            *rest = after;
             Some(Entry::Write(Write { name, base, position, bytes }))
         }
         _ => None,
     }
 }
 
-/// The entries of one file, as far as its records follow one another.
+/// Generation and entries of one file, up to the first record out of sequence.
 fn entries(bytes: &[u8]) -> (u64, Vec<Entry<'_>>) {
     let mut entries = Vec::new();
     let mut rest = bytes;
     let mut first = None;
     let mut expected = 0;
-    while let Some((generation, place, mut body, len)) = record(rest) {
-        if *first.get_or_insert(generation) != generation || place != expected {
+    while let Some((generation, sequence, mut body, len)) = record(rest) {
+        if *first.get_or_insert(generation) != generation || sequence != expected {
             break;
         }
         expected += 1;
@@ -431,10 +428,10 @@ fn entries(bytes: &[u8]) -> (u64, Vec<Entry<'_>>) {
     (first.unwrap_or(0), entries)
 }
 
-/// Calls `redo` for each write of the journal in `dir` that a recovery has to do again, in order.
+/// Calls `redo` in order for each write in the journal of `dir` that recovery must apply.
 ///
 /// # Errors
-/// What the system says, or `redo`.
+/// IO errors, and errors of `redo`.
 pub(crate) fn replay(
     fs: &dyn Fs,
     dir: &Path,

@@ -1,40 +1,43 @@
-//! The newest offset of each key in a part of a log.
+//! The newest offset of each key in a range of a log, for compaction.
+//!
+//! Keys are stored as two 64-bit hashes, so that memory does not depend on their length. Offsets of a transaction are
+//! held back until its commit marker; an abort marker drops them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
 use mainstem_log::{BatchHeader, Record};
 
-/// A key by two hashes: it takes 16 bytes however long it is. That two keys share both does not happen.
+/// Two hashes of a key, 16 bytes. A collision of both is considered impossible.
 type Hashed = (u64, u64);
 
-/// Keys and their newest offsets. What a transaction wrote counts once it is committed.
+/// Newest offset of each key. Records of a transaction count once it is committed.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     newest: HashMap<Hashed, u64, BuildHasherDefault<DefaultHasher>>,
-    /// By producer.
+    /// Open transactions by producer id.
     open: BTreeMap<i64, Transaction>,
 }
 
-/// A transaction that has not come to its end.
+/// An open transaction.
 #[derive(Debug)]
 struct Transaction {
     /// Offset of its first record with a key.
     begin: u64,
-    /// What it wrote, and where.
+    /// Keys and offsets of its records.
     keys: Vec<(Hashed, u64)>,
 }
 
-/// What a control record says of its transaction.
+/// Type of a commit marker.
 const COMMIT: i16 = 1;
 
 impl Keys {
-    /// Keys held.
+    /// Number of keys in memory.
     pub(crate) fn len(&self) -> usize {
         self.newest.len() + self.open.values().map(|open| open.keys.len()).sum::<usize>()
     }
 
-    /// Takes in a record of a batch, which is later than all before.
+    /// Adds a record, which must follow all earlier ones.
     pub(crate) fn note(&mut self, header: &BatchHeader, record: &Record<'_>) {
         if header.is_control() {
             self.end_transaction(header.producer_id, record);
@@ -52,7 +55,7 @@ impl Keys {
 
     fn end_transaction(&mut self, producer_id: i64, marker: &Record<'_>) {
         let Some(ended) = self.open.remove(&producer_id) else { return };
-        // Version and type, two bytes each.
+        // The key holds version and type, two bytes each.
         let kind =
             marker.key.and_then(|key| key.get(2..4)).map(|kind| i16::from_be_bytes([kind[0], kind[1]]));
         if kind != Some(COMMIT) {
@@ -64,7 +67,7 @@ impl Keys {
         }
     }
 
-    /// Where the earliest transaction begins that has not come to its end.
+    /// Start of the earliest open transaction.
     pub(crate) fn first_open(&self) -> Option<u64> {
         self.open.values().map(|open| open.begin).min()
     }

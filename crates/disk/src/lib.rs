@@ -1,39 +1,52 @@
-//! The segment log: the store that keeps its logs in files.
+//! The segment log: the durable store, one directory of segment files per log.
 //!
-//! [`SegmentStore`] is the [`Store`](mainstem_log::Store) of a broker that has a disk. A log is a directory of
-//! segments, files of record batches one behind the other, in the very bytes in which they came; every byte of
-//! them is described in `docs/formats`.
+//! [`SegmentStore`] implements [`Store`](mainstem_log::Store) on a file system. A log is a directory of segments. A
+//! segment is a file of consecutive record batches, stored byte for byte as they were appended. `docs/formats`
+//! specifies every byte.
 //!
 //! # What this crate must never know
-//! Who appends, and what is in a record beyond its key and its time. Protocols, sockets, clocks.
+//! The origin of an append; the contents of a record beyond its key and timestamp. Protocols, sockets, clocks.
 //!
 //! # Entry points
-//! [`SegmentStore::open`], with [`Settings`] and a [`Committer`]. [`Fs`] and [`File`] are all it asks of a file
-//! system; [`RealFs`] is that of the machine, and [`fault::FaultFs`] one that fails as it is told.
+//! [`SegmentStore::open`], with [`Settings`] and a [`Committer`]. [`Fs`] and [`File`] are the file system interface;
+//! [`RealFs`] implements it for the operating system, and [`fault::FaultFs`] injects faults.
 //!
 //! # Invariants
-//! - Nothing is reported durable before the disk has said so. A sync that failed is not tried again: its log is
-//!   read only from then on.
-//! - A segment is written from front to back, into zeros. What is behind the end of a log is zeros, or cut off
-//!   before the log is written to again.
-//! - With a committer inline, the same calls make the same calls of the file system, in the same order.
+//! - Nothing is reported durable before its sync succeeded. A failed sync is never retried: the log becomes
+//!   read-only.
+//! - A segment is written from front to back, into zeros. Bytes after the log end are zero, or are truncated before
+//!   the next write to the log.
+//! - With the inline committer, identical calls produce identical file system calls in the same order.
 //!
 //! # Memory
-//! A log takes about 1 KiB while nobody uses it. What it has in memory of its entries is bounded for each log and
-//! in total ([`Settings::tail_bytes`], [`Settings::cache_bytes`]); beside that 4 MiB of a turn's appends to one
-//! log at most. An index takes up to 48 KiB ([`Settings::indexes`]).
+//! An idle log takes about 1 KiB. Cached entries are bounded per log and in total ([`Settings::tail_bytes`],
+//! [`Settings::cache_bytes`]). In addition, a log buffers at most 4 MiB of a turn's appends. An index takes up to
+//! 48 KiB ([`Settings::indexes`]).
 //!
 //! # Files
-//! `store` all logs of a shard · `single` one log, and the way of an append, with `space` ·
-//! `notes` beside a log · `read` · `truncate` · `recover` · `store::tend` what is due by itself ·
-//! `compact` key compaction, with `keys` and `filter` · `tail` newest entries in memory · `index` ·
-//! `scan` walking through a segment · `commit` making groups durable · `queue` between the shard and that · `journal` many small writes in one · `checkpoint` · `files`
-//! open files · `name` · `settings` · `fs` the seam to the file system, and the real one behind it, with `mapped` ·
-//! `fault` the faulty one.
+//! | file | contents |
+//! |---|---|
+//! | `store.rs` | all logs of a shard; rolling, retention and compaction in `store/` |
+//! | `disk.rs`, `single.rs` | what the logs of a store share; one log and its append path |
+//! | `positions.rs`, `segments.rs`, `space.rs` | how far a log has come, its segments, preallocation |
+//! | `notes.rs`, `notes/` | sidecar notes of a log |
+//! | `read.rs`, `cursors.rs`, `scan.rs`, `index.rs` | reading a log, where readers continue, a segment front to back, the sparse index |
+//! | `truncate.rs` | removing entries from either end |
+//! | `recover.rs`, `checkpoint.rs` | opening after a crash |
+//! | `compact.rs`, `cleaning.rs`, `keys.rs`, `filter.rs` | compaction by key, and its state |
+//! | `tail.rs` | the newest entries, in memory |
+//! | `commit.rs`, `queue.rs` | group commit; the channel between a shard and its committer |
+//! | `journal.rs` | small writes of many logs in one sync |
+//! | `files.rs`, `name.rs`, `settings.rs` | open files, file names, settings |
+//! | `fs.rs`, `mapped.rs` | the file system interface, and mapped writes |
+//! | `fault.rs` | the fault injector |
 
 mod checkpoint;
+mod cleaning;
 mod commit;
 mod compact;
+mod cursors;
+mod disk;
 pub mod fault;
 mod files;
 mod filter;
@@ -44,10 +57,12 @@ mod keys;
 mod mapped;
 mod name;
 mod notes;
+mod positions;
 mod queue;
 mod read;
 mod recover;
 mod scan;
+mod segments;
 mod settings;
 mod single;
 mod space;

@@ -1,16 +1,16 @@
-//! Appending to a file without a system call: through a window of it that is mapped into memory.
+//! Appends without a system call, through a window of the file that is mapped into memory.
 //!
-//! What is stored into a shared mapping is in the page cache, where every reader and every sync finds it, and where
-//! the end of the process leaves it. A window is full of zeros when it opens, which are written: the kernel then has the
-//! pages, in large pieces, so that touching them costs a fraction of a fault each, and an error is met as an error. That
-//! takes as long as fifty appends, so the next window is opened by another thread while this one fills. What reaches
-//! over a window's end is written.
+//! A store into a shared mapping lands in the page cache, where every reader and sync finds it and where it survives
+//! the process. A window is opened by writing zeros to it: the kernel then has the pages in large folios, so that
+//! touching them costs a fraction of a page fault each, and IO problems surface as errors. Opening takes as long as
+//! fifty appends, so another thread opens the next window while the current one fills. An append that crosses the end
+//! of a window is a normal write.
 //!
-//! A page that the kernel cannot provide ends the process (SIGBUS). So a window never reaches behind what was
-//! reserved in the file, is gone before the file is cut off, and opens only on file systems that write in place, which
-//! need no space for writing again what they have.
+//! A page that the kernel cannot provide ends the process with SIGBUS. Therefore a window never extends beyond the
+//! reserved part of the file, is unmapped before the file is truncated, and is opened only on file systems that
+//! overwrite in place and need no space to do so.
 
-mod ahead;
+mod next_window;
 mod window;
 
 use std::fs;
@@ -21,32 +21,33 @@ use std::sync::Arc;
 
 use rustix::fs::FsWord;
 
-use ahead::Ahead;
+use next_window::NextWindow;
 use window::{WINDOW_BYTES, Window};
 
-/// What is to be reserved of a file behind the end of what is written, for windows to open in time, bytes.
+/// Bytes to keep reserved after the written end of a file, so that the next window can be opened in time.
 pub(crate) const MAPPED_AHEAD_BYTES: u64 = 2 * WINDOW_BYTES;
-/// A larger append is written: the kernel gives it large pages by itself.
+/// Larger appends use a normal write, for which the kernel allocates large folios by itself.
 const APPEND_MAX: usize = 64 * 1024;
-/// What `statfs` calls ext4, XFS and tmpfs.
+/// `statfs` types of ext4, XFS and tmpfs.
 const IN_PLACE: [FsWord; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
 
-/// The part of a file that is mapped, and what is known of the rest.
+/// Mapping state of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
     window: Option<Window>,
-    /// The one behind it.
-    ahead: Ahead,
-    /// Bytes that were reserved, through this very file.
+    /// The window after it, opened in the background.
+    next: NextWindow,
+    /// Bytes reserved through this handle.
     reserved: Range<u64>,
-    /// Where the last small append ended. A window is opened where two follow one another.
+    /// End of the last small append. Two consecutive ones open a window.
     written_to: Option<u64>,
-    /// Whether windows may be opened, once that is known: on a file system that writes in place, until one fails to open.
+    /// Whether windows may be opened; `None` until checked. Requires a file system that overwrites in place. Cleared
+    /// when opening a window fails.
     may_open: Option<bool>,
 }
 
 impl Mapped {
-    /// Takes note that space was reserved.
+    /// Records a reserved range.
     pub(crate) fn reserve(&mut self, bytes: Range<u64>) {
         if self.reserved.contains(&bytes.start) || self.reserved.end == bytes.start {
             self.reserved.end = self.reserved.end.max(bytes.end);
@@ -55,39 +56,39 @@ impl Mapped {
         }
     }
 
-    /// Lets all of a file that has been reserved be one window, if there may be one.
+    /// Maps the whole reserved file as one window, if the file system supports it.
     ///
     /// # Errors
-    /// What the system says.
+    /// IO errors.
     pub(crate) fn open_whole(&mut self, file: &Arc<fs::File>, len: u64) -> io::Result<()> {
         if is_in_place(file) {
             self.window = Some(Window::open(file, 0..len)?);
         }
-        // There is never another.
+        // No further windows are opened.
         self.may_open = Some(false);
         Ok(())
     }
 
-    /// To be called before the file is cut off.
-    pub(crate) fn cut(&mut self, len: u64) {
-        self.ahead.take();
+    /// Unmaps what is necessary before a truncation to `len`.
+    pub(crate) fn truncate(&mut self, len: u64) {
+        self.next.take();
         if self.window.as_ref().is_some_and(|window| window.bytes.end > len) {
             self.window = None;
         }
         self.reserved.end = self.reserved.end.min(len);
     }
 
-    /// To be called before something is written up to byte offset `end` by another way.
-    pub(crate) fn make_way(&mut self, end: u64) {
-        if self.ahead.concerns(end) {
-            self.ahead.take();
+    /// Cancels a pending window before a direct write that ends at position `end`.
+    pub(crate) fn before_direct_write(&mut self, end: u64) {
+        if self.next.overlaps(end) {
+            self.next.take();
         }
     }
 
-    /// Writes `bytes` at byte offset `at`, behind which there are only zeros.
+    /// Writes `bytes` at position `at`, from which on the file contains only zeros.
     ///
     /// # Errors
-    /// What the system says. Some of the bytes may be written all the same.
+    /// IO errors. Some of the bytes may be written.
     #[inline]
     pub(crate) fn append(&mut self, file: &Arc<fs::File>, bytes: &[u8], at: u64) -> io::Result<()> {
         let end = at + bytes.len() as u64;
@@ -103,23 +104,23 @@ impl Mapped {
         self.write(file, bytes, at)
     }
 
-    /// Writes what does not lie in the window, and opens the one behind it.
+    /// Writes bytes outside the window with a system call and moves on to the next window.
     #[cold]
     fn write(&mut self, file: &Arc<fs::File>, bytes: &[u8], at: u64) -> io::Result<()> {
         let end = at + bytes.len() as u64;
-        let opened = if self.ahead.concerns(end) { self.ahead.take() } else { None };
+        let opened = if self.next.overlaps(end) { self.next.take() } else { None };
         file.write_all_at(bytes, at)?;
         if bytes.len() <= APPEND_MAX {
             if self.written_to == Some(at) {
-                self.go_on(file, end, opened);
+                self.advance(file, end, opened);
             }
             self.written_to = Some(end);
         }
         Ok(())
     }
 
-    /// Lets the window be the one that has byte offset `at` in it, if there may be one, and has the next one opened.
-    fn go_on(&mut self, file: &Arc<fs::File>, at: u64, opened: Option<io::Result<Window>>) {
+    /// Moves to the window that contains position `at` and requests the one after it.
+    fn advance(&mut self, file: &Arc<fs::File>, at: u64, opened: Option<io::Result<Window>>) {
         let bytes = self.bytes_from(at);
         let may_open = *self.may_open.get_or_insert_with(|| is_in_place(file));
         if !may_open || bytes.is_empty() || at < self.reserved.start {
@@ -131,25 +132,25 @@ impl Mapped {
             opened => opened,
         };
         let window = opened.unwrap_or_else(|| Window::open(file, bytes));
-        // Whatever the error is: from now on everything is written, and meets it if it lasts.
+        // After any error all appends are normal writes, which report the error if it persists.
         self.may_open = Some(window.is_ok());
-        // The one before is closed by whoever stored into it: another thread would have to interrupt this one for that, and
-        // spin until its CPU answers.
+        // This thread unmaps the previous window. Unmapping it on another thread would require a TLB shootdown
+        // interrupt to this CPU, with that thread spinning until it is acknowledged.
         self.window = window.ok();
         let Some(window) = &self.window else { return };
-        let next = self.bytes_from(window.bytes.end);
-        if !next.is_empty() {
-            self.ahead.order(file, next);
+        let next_bytes = self.bytes_from(window.bytes.end);
+        if !next_bytes.is_empty() {
+            self.next.request(file, next_bytes);
         }
     }
 
-    /// What a window shows that begins at byte offset `at`.
+    /// Range of a window that starts at position `at`.
     fn bytes_from(&self, at: u64) -> Range<u64> {
         at..(at + 1).next_multiple_of(WINDOW_BYTES).min(self.reserved.end)
     }
 }
 
-/// Whether the file system keeps what is written again where it was.
+/// Whether the file system overwrites in place.
 fn is_in_place(file: &fs::File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|system| IN_PLACE.contains(&system.f_type))
 }
@@ -162,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that is removed when it is done with.
+    /// A file that is removed on drop.
     struct Temporary {
         path: PathBuf,
         file: Arc<fs::File>,
@@ -176,7 +177,7 @@ mod tests {
             Self { path, file: Arc::new(file) }
         }
 
-        /// As another process would read it.
+        /// Contents as another process would read them.
         fn bytes(&self) -> Vec<u8> {
             fs::read(&self.path).unwrap()
         }
@@ -195,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_read_and_synced() {
+    fn stored_bytes_are_visible_to_reads() {
         let temporary = Temporary::new("read");
         let may_open = is_in_place(&temporary.file);
         let mut mapped = Mapped::default();
         temporary.reserve(&mut mapped, 0..65536);
         for number in 0..4 {
             mapped.append(&temporary.file, b"stem!", number * 5).unwrap();
-            assert_eq!(mapped.window.is_some(), may_open && number > 0, "the second one opens it");
+            assert_eq!(mapped.window.is_some(), may_open && number > 0, "the second append opens a window");
         }
         temporary.file.sync_data().unwrap();
         let bytes = temporary.bytes();
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_stays_within_what_is_reserved() {
+    fn window_stays_within_the_reservation() {
         let temporary = Temporary::new("within");
         let mut mapped = Mapped::default();
         let append = |mapped: &mut Mapped, at| mapped.append(&temporary.file, &[7; 1000], at).unwrap();
@@ -224,7 +225,7 @@ mod tests {
         }
         (4..10).for_each(|number| append(&mut mapped, number * 1000));
         append(&mut mapped, 10_000);
-        mapped.cut(9999);
+        mapped.truncate(9999);
         temporary.file.set_len(9999).unwrap();
         assert!(mapped.window.is_none());
         append(&mut mapped, 9999);
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_window_is_there_before_it_is_needed() {
+    fn next_window_opens_in_time() {
         let temporary = Temporary::new("next");
         let mut mapped = Mapped::default();
         temporary.reserve(&mut mapped, 0..4 * WINDOW_BYTES);
@@ -251,7 +252,7 @@ mod tests {
             if !is_in_place(&temporary.file) {
                 continue;
             }
-            mapped.ahead.wait();
+            mapped.next.wait();
             append(&mut mapped);
             let window = mapped.window.as_ref().unwrap();
             assert_eq!(window.bytes, number * WINDOW_BYTES..(number + 1) * WINDOW_BYTES);
@@ -267,39 +268,39 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_overwritten_by_a_window_that_was_not_waited_for() {
+    fn pending_window_never_overwrites_later_writes() {
         let temporary = Temporary::new("race");
         for round in 0..200 {
             let mut mapped = Mapped::default();
-            mapped.cut(0);
+            mapped.truncate(0);
             temporary.file.set_len(0).unwrap();
             temporary.reserve(&mut mapped, 0..2 * WINDOW_BYTES);
             (0..3).for_each(|number| mapped.append(&temporary.file, &[1; 100], number * 100).unwrap());
-            // By way of an append that leaps, by another way, or by a second owner of the file.
-            let behind = [2; 100];
+            // By an append with a gap, by a direct write, or through a second handle.
+            let later = [2; 100];
             match round % 3 {
-                0 => mapped.append(&temporary.file, &behind, WINDOW_BYTES + 50).unwrap(),
+                0 => mapped.append(&temporary.file, &later, WINDOW_BYTES + 50).unwrap(),
                 1 => {
-                    mapped.make_way(WINDOW_BYTES + 150);
-                    temporary.file.write_all_at(&behind, WINDOW_BYTES + 50).unwrap();
+                    mapped.before_direct_write(WINDOW_BYTES + 150);
+                    temporary.file.write_all_at(&later, WINDOW_BYTES + 50).unwrap();
                 }
                 _ => {
                     drop(mapped);
-                    temporary.file.write_all_at(&behind, WINDOW_BYTES + 50).unwrap();
+                    temporary.file.write_all_at(&later, WINDOW_BYTES + 50).unwrap();
                 }
             }
-            // When one has been opened that was ordered later, that one is over.
+            // Requests run in order: once this one is open, the earlier one is done.
             let other = Temporary::new("race-other");
-            let mut ahead = Ahead::default();
-            ahead.order(&other.file, 0..4096);
-            ahead.wait();
+            let mut next = NextWindow::default();
+            next.request(&other.file, 0..4096);
+            next.wait();
             let from = WINDOW_BYTES as usize + 50;
-            assert_eq!(temporary.bytes()[from..from + 100], behind, "round {round}");
+            assert_eq!(temporary.bytes()[from..from + 100], later, "round {round}");
         }
     }
 
     #[test]
-    fn large_appends_open_none() {
+    fn large_appends_open_no_window() {
         let temporary = Temporary::new("large");
         let mut mapped = Mapped::default();
         temporary.reserve(&mut mapped, 0..1 << 20);
@@ -318,8 +319,8 @@ mod tests {
     enum Step {
         Append(usize),
         Reserve(u64),
-        Cut(u64),
-        /// By another way: nothing forbids it.
+        Truncate(u64),
+        /// A direct write.
         Write(usize),
     }
 
@@ -328,7 +329,7 @@ mod tests {
             20 => (0_usize..700).prop_map(Step::Append),
             4 => (0_usize..40_000).prop_map(Step::Append),
             4 => (1_u64..200_000).prop_map(Step::Reserve),
-            1 => (0_u64..20_000).prop_map(Step::Cut),
+            1 => (0_u64..20_000).prop_map(Step::Truncate),
             1 => (0_usize..9000).prop_map(Step::Write),
         ]
     }
@@ -337,40 +338,40 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
         #[test]
-        fn a_file_is_what_plain_writes_make_of_it(steps in prop::collection::vec(step(), 0..200)) {
-            let temporary = Temporary::new("plain");
+        fn matches_plain_writes(steps in prop::collection::vec(step(), 0..200)) {
+            let temporary = Temporary::new("expected");
             let mut mapped = Mapped::default();
-            let (mut plain, mut len) = (Vec::new(), 0);
+            let (mut expected, mut len) = (Vec::new(), 0);
             for (number, step) in steps.into_iter().enumerate() {
-                let at = plain.len() as u64;
+                let at = expected.len() as u64;
                 match step {
                     Step::Append(bytes) => {
                         let bytes = vec![number as u8 | 1; bytes];
                         mapped.append(&temporary.file, &bytes, at).unwrap();
-                        plain.extend(bytes);
+                        expected.extend(bytes);
                     }
                     Step::Write(bytes) => {
                         let bytes = vec![number as u8 | 1; bytes];
-                        mapped.make_way(at + bytes.len() as u64);
+                        mapped.before_direct_write(at + bytes.len() as u64);
                         temporary.file.write_all_at(&bytes, at).unwrap();
-                        plain.extend(bytes);
+                        expected.extend(bytes);
                     }
                     Step::Reserve(bytes) => {
                         let from = at.max(len);
                         temporary.reserve(&mut mapped, from..from + bytes);
                         len = from + bytes;
                     }
-                    Step::Cut(bytes) => {
-                        plain.truncate(plain.len().saturating_sub(bytes as usize));
-                        len = plain.len() as u64;
-                        mapped.cut(len);
+                    Step::Truncate(bytes) => {
+                        expected.truncate(expected.len().saturating_sub(bytes as usize));
+                        len = expected.len() as u64;
+                        mapped.truncate(len);
                         temporary.file.set_len(len).unwrap();
                     }
                 }
-                len = len.max(plain.len() as u64);
+                len = len.max(expected.len() as u64);
             }
-            plain.resize(len as usize, 0);
-            prop_assert!(temporary.bytes() == plain);
+            expected.resize(len as usize, 0);
+            prop_assert!(temporary.bytes() == expected);
         }
     }
 }

@@ -1,4 +1,7 @@
-//! Between the shard and whoever waits for the disk: groups one way, what became of them the other.
+//! The queue between a shard and its committer: groups in one direction, reports in the other.
+//!
+//! With a committer thread, submitting merges into the next group under a mutex and never waits for the disk. The
+//! shard polls for reports with one atomic load. With the inline committer, submitting runs the group at once.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +13,11 @@ use mainstem_log::LogId;
 use crate::commit::{Ack, Group, Syncer};
 use crate::settings::Committer;
 
-/// What has become of groups.
+/// Results of groups.
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) acks: Vec<Ack>,
-    /// Logs that have failed.
+    /// Logs that broke.
     pub(crate) broken: Vec<LogId>,
 }
 
@@ -29,21 +32,21 @@ impl Report {
     }
 }
 
-/// The shard's end.
-pub(crate) struct Queue {
+/// The shard's end of the queue.
+pub(crate) struct CommitQueue {
     shared: Arc<Shared>,
-    /// Nothing if the shard waits itself.
+    /// `None` with the inline committer.
     thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// Whether there is something in [`State::report`]. Changes only while the state is locked.
+    /// Whether [`State::report`] is not empty. Changes only while the state is locked.
     has_report: AtomicBool,
     syncer: Mutex<Syncer>,
-    /// There is something to do.
+    /// Signaled when work was submitted.
     work: Condvar,
-    /// There is not.
+    /// Signaled when the committer has no more work.
     idle: Condvar,
 }
 
@@ -52,10 +55,10 @@ struct State {
     next: Group,
     report: Report,
     is_busy: bool,
-    is_over: bool,
+    is_closed: bool,
 }
 
-/// A panic elsewhere leaves what is behind these locks as good as it was.
+/// Ignores poisoning: no panic leaves the data behind these locks inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -64,7 +67,7 @@ fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, 
     condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Queue {
+impl CommitQueue {
     pub(crate) fn start(syncer: Syncer, committer: Committer) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
@@ -78,21 +81,21 @@ impl Queue {
             Committer::Thread { wake } => {
                 let shared = shared.clone();
                 let builder = std::thread::Builder::new().name("committer".into());
-                Some(builder.spawn(move || shared.serve(&*wake))?)
+                Some(builder.spawn(move || shared.run(&*wake))?)
             }
         };
         Ok(Self { shared, thread })
     }
 
-    /// Sets a group on its way.
+    /// Submits a group.
     pub(crate) fn submit(&self, group: Group) {
         if group.is_empty() {
             return;
         }
         if self.thread.is_none() {
             let mut syncer = lock(&self.shared.syncer);
-            let (acks, rest) = syncer.run(group);
-            syncer.rest(rest);
+            let (acks, deferred) = syncer.run(group);
+            syncer.run_deferred(deferred);
             self.shared.put(Report { acks, broken: syncer.newly_broken() });
             return;
         }
@@ -100,7 +103,7 @@ impl Queue {
         self.shared.work.notify_one();
     }
 
-    /// What there is to say since this was last called, if anything.
+    /// Takes the report since the last call, if there is one.
     pub(crate) fn report(&self) -> Option<Report> {
         if !self.shared.has_report.load(Ordering::Acquire) {
             return None;
@@ -110,8 +113,8 @@ impl Queue {
         Some(std::mem::take(&mut state.report))
     }
 
-    /// Waits until everything submitted has come to its end, and hands out the syncer.
-    pub(crate) fn settled(&self) -> MutexGuard<'_, Syncer> {
+    /// Waits until everything submitted is done and returns the locked syncer.
+    pub(crate) fn wait_idle(&self) -> MutexGuard<'_, Syncer> {
         if self.thread.is_some() {
             let mut state = lock(&self.shared.state);
             while state.is_busy || !state.next.is_empty() {
@@ -121,32 +124,32 @@ impl Queue {
         lock(&self.shared.syncer)
     }
 
-    /// Takes note of logs that failed while the shard had the syncer.
+    /// Reports logs that broke while the shard held the syncer.
     pub(crate) fn note_broken(&self, broken: Vec<LogId>) {
         self.shared.put(Report { acks: Vec::new(), broken });
     }
 }
 
-impl Drop for Queue {
+impl Drop for CommitQueue {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            lock(&self.shared.state).is_over = true;
+            lock(&self.shared.state).is_closed = true;
             self.shared.work.notify_one();
             if thread.join().is_err() {
-                log::error!("the committer has panicked");
+                log::error!("the committer thread panicked");
             }
         }
     }
 }
 
 impl Shared {
-    /// The committer's thread: group after group, until it is over and there is none left.
-    fn serve(&self, wake: &(dyn Fn() + Send + Sync)) {
+    /// Runs the committer thread: processes groups until the queue is closed and empty.
+    fn run(&self, wake: &(dyn Fn() + Send + Sync)) {
         let mut state = lock(&self.state);
         let mut from = LogId(0);
         loop {
             if state.next.is_empty() {
-                if state.is_over {
+                if state.is_closed {
                     return;
                 }
                 state = wait(&self.work, state);
@@ -158,9 +161,9 @@ impl Shared {
             drop(state);
 
             let mut syncer = lock(&self.syncer);
-            let (acks, rest) = syncer.run(group);
+            let (acks, deferred) = syncer.run(group);
             self.deliver(Report { acks, broken: syncer.newly_broken() }, wake);
-            syncer.rest(rest);
+            syncer.run_deferred(deferred);
             self.deliver(Report { acks: Vec::new(), broken: syncer.newly_broken() }, wake);
             drop(syncer);
 
@@ -178,7 +181,7 @@ impl Shared {
         }
     }
 
-    /// Leaves a report for the shard. Whether there is anything in it.
+    /// Merges a report for the shard. Returns whether it has any content.
     fn put(&self, mut report: Report) -> bool {
         if report.is_empty() {
             return false;

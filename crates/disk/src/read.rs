@@ -1,27 +1,32 @@
-//! Reading: from memory what is new, from the files what is not.
+//! Reading: new entries from memory, older ones from the segment files.
+//!
+//! A sequential reader continues at a cursor without a search. Otherwise the index gives a position at or before the
+//! offset and a scan of batch headers finds it. Checksums are verified once per byte since the store was opened. A
+//! header damaged at rest can mislead a scan of headers, so that a failed read repeats the scan with checksums.
 
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mainstem_log::{Batch, BatchHeader, Compression, Error, Found, HEADER_BYTES, Records, batches};
+use mainstem_log::{Batch, BatchHeader, Compression, Error, HEADER_BYTES, Records, TimestampOffset, batches};
 
+use crate::disk::Disk;
 use crate::fs::File;
 use crate::index::Index;
 use crate::scan::{Gaps, Place, Scan, Step};
-use crate::single::{Disk, Log};
+use crate::single::Log;
 
-/// Batches as they lie in a file.
+/// A contiguous range of batches in a file.
 #[derive(Clone)]
 pub struct FileRange {
-    /// The file. It stays readable whatever becomes of the log.
+    /// The file. It stays readable after the log is truncated or removed.
     pub file: Arc<dyn File>,
-    /// Byte offset of the first batch.
+    /// Position of the first batch, bytes.
     pub position: u64,
-    /// Of all of them, bytes.
+    /// Length of the range, bytes.
     pub len: u64,
-    /// Offset behind the last.
+    /// Log offset one past the last record.
     pub end: u64,
 }
 
@@ -31,55 +36,54 @@ impl fmt::Debug for FileRange {
     }
 }
 
-/// What stands where a reader wants to go on.
+/// Result of locating an offset in a segment.
 #[derive(Clone, Copy, Debug)]
-enum Spot {
-    /// A batch, at this place.
+enum Located {
+    /// The batch at this position.
     Batch(Place, BatchHeader),
-    /// Nothing in this segment.
+    /// The segment has no such batch.
     End,
-    /// Bytes that are no batch.
+    /// The bytes are not a valid batch.
     Damaged,
 }
 
-/// How much a reader wants.
-struct Wanted {
-    /// No batch that begins at or behind this offset.
+/// Limits of a read.
+struct ReadLimits {
+    /// Batches with a base offset at or above this are excluded.
     end: u64,
-    /// Of all batches together.
+    /// Maximum total size, bytes.
     max_bytes: usize,
-    /// Whether the first batch is to come whatever its size.
+    /// Whether to return the first batch whatever its size.
     first: bool,
 }
 
-/// How far it got.
-enum Reached {
-    /// Up to this offset.
+/// Where a read stopped.
+enum Stopped {
+    /// At this offset.
     Offset(u64),
-    /// No more is wanted.
-    Enough,
-    /// The bytes end before the batch does.
+    /// At a limit.
+    Limit,
+    /// At the end of the bytes, inside a batch.
     Short,
-    /// What stands there is damaged.
+    /// At damaged bytes.
     Damage,
 }
 
-/// Bytes that are read from a file at once. They are looked at while they are in the processor's cache.
+/// Bytes read from a file at a time. Validating in such steps finds the bytes in the CPU cache.
 const STEP_BYTES: usize = 128 * 1024;
 
-/// What a search for a batch looks at.
+/// What a scan verifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Compare {
     Headers,
     Checksums,
 }
 
-/// Timestamps of a batch's records are the one in its header, set when it was appended (Kafka's
-/// `LogAppendTime`).
+/// Attribute bit: every record has the max timestamp of the header, set on append (Kafka's `LogAppendTime`).
 const APPEND_TIME: i16 = 8;
 
 impl Log {
-    /// What [`mainstem_log::Store::read`] does.
+    /// Implements [`mainstem_log::Store::read`].
     pub(crate) fn read(
         &mut self,
         disk: &mut Disk,
@@ -87,27 +91,27 @@ impl Log {
         max_bytes: usize,
         into: &mut Vec<u8>,
     ) -> Result<(), Error> {
-        if !(self.start..=self.head.offset).contains(&offsets.start) {
+        if !(self.start..=self.positions.head().offset).contains(&offsets.start) {
             return Err(Error::OutOfRange);
         }
         let before = into.len();
         let mut next = offsets.start;
-        while next < self.head.offset {
+        while next < self.positions.head().offset {
             let first = into.len() == before;
             let left = max_bytes.saturating_sub(into.len() - before);
             if left == 0 && !first {
                 break;
             }
-            let went_on = if self.tail.has(next) {
+            let advanced = if self.tail.has(next) {
                 take(&self.tail.from(next), &(next..offsets.end), left, first, into)
             } else {
                 match self.read_file(disk, &(next..offsets.end), left, first, into) {
-                    // What came before the damage is sound.
+                    // Return the valid batches before the damage.
                     Err(Error::Corrupt { .. }) if !first => break,
                     outcome => outcome?,
                 }
             };
-            match went_on {
+            match advanced {
                 Some(end) => next = end,
                 None => break,
             }
@@ -115,7 +119,7 @@ impl Log {
         Ok(())
     }
 
-    /// Reads batches of one segment. Returns where to go on; nothing if no more fit.
+    /// Reads batches of one segment. Returns the next offset, or `None` at a limit.
     fn read_file(
         &mut self,
         disk: &mut Disk,
@@ -125,74 +129,73 @@ impl Log {
         into: &mut Vec<u8>,
     ) -> Result<Option<u64>, Error> {
         let corrupt = |_: io::Error| Error::Corrupt { offset: offsets.start };
-        let at = self.segment_of(offsets.start);
-        let wanted = Wanted { end: offsets.end, max_bytes, first };
-        // Whoever reads on needs no search; if that does not do, a search tells why.
+        let at = self.segments.containing(offsets.start);
+        let limits = ReadLimits { end: offsets.end, max_bytes, first };
+        // A sequential reader needs no search. If the cursor fails, the search determines why.
         if let Some(place) = self.cursor(at, offsets.start) {
             let before = into.len();
-            match self.take_batches(disk, at, place, max_bytes, &wanted, into)? {
-                Reached::Offset(next) => return Ok(Some(next)),
-                Reached::Enough if into.len() > before => return Ok(None),
+            match self.take_batches(disk, at, place, max_bytes, &limits, into)? {
+                Stopped::Offset(next) => return Ok(Some(next)),
+                Stopped::Limit if into.len() > before => return Ok(None),
                 _ => {}
             }
         }
-        let spot = self.locate(disk, at, offsets.start).map_err(corrupt)?;
-        match self.take_spot(disk, at, spot, &wanted, into)? {
-            Reached::Damage => {
-                // Where a length is damaged, or an offset, the search was led astray.
+        let located = self.locate(disk, at, offsets.start).map_err(corrupt)?;
+        match self.take_located(disk, at, located, &limits, into)? {
+            Stopped::Damage => {
+                // A damaged length or offset may have misled the scan of headers.
                 let from = self.index(disk, at).map_err(corrupt)?.before_offset(offsets.start);
-                let spot = self.walk(disk, at, from, offsets.start, Compare::Checksums).map_err(corrupt)?;
-                match self.take_spot(disk, at, spot, &wanted, into)? {
-                    Reached::Damage => Err(Error::Corrupt { offset: offsets.start }),
-                    Reached::Offset(next) => Ok(Some(next)),
-                    Reached::Enough | Reached::Short => Ok(None),
+                let located =
+                    self.walk(disk, at, from, offsets.start, Compare::Checksums).map_err(corrupt)?;
+                match self.take_located(disk, at, located, &limits, into)? {
+                    Stopped::Damage => Err(Error::Corrupt { offset: offsets.start }),
+                    Stopped::Offset(next) => Ok(Some(next)),
+                    Stopped::Limit | Stopped::Short => Ok(None),
                 }
             }
-            Reached::Offset(next) => Ok(Some(next)),
-            Reached::Enough | Reached::Short => Ok(None),
+            Stopped::Offset(next) => Ok(Some(next)),
+            Stopped::Limit | Stopped::Short => Ok(None),
         }
     }
 
-    /// Gives out what is wanted from a spot on.
-    fn take_spot(
+    /// Reads from a located batch on, within the limits.
+    fn take_located(
         &mut self,
         disk: &mut Disk,
         at: usize,
-        spot: Spot,
-        wanted: &Wanted,
+        located: Located,
+        limits: &ReadLimits,
         into: &mut Vec<u8>,
-    ) -> Result<Reached, Error> {
-        match spot {
-            Spot::Batch(_, header) if header.base_offset >= wanted.end => Ok(Reached::Enough),
-            Spot::Batch(_, header) if header.total_bytes > wanted.max_bytes && !wanted.first => {
-                Ok(Reached::Enough)
+    ) -> Result<Stopped, Error> {
+        match located {
+            Located::Batch(_, header) if header.base_offset >= limits.end => Ok(Stopped::Limit),
+            Located::Batch(_, header) if header.total_bytes > limits.max_bytes && !limits.first => {
+                Ok(Stopped::Limit)
             }
-            Spot::Batch(place, header) => {
-                let len = header.total_bytes.max(wanted.max_bytes);
-                self.take_batches(disk, at, place, len, wanted, into)
+            Located::Batch(place, header) => {
+                let len = header.total_bytes.max(limits.max_bytes);
+                self.take_batches(disk, at, place, len, limits, into)
             }
-            Spot::End => Ok(Reached::Offset(self.end_of_segment(at).offset)),
-            Spot::Damaged => Ok(Reached::Damage),
+            Located::End => Ok(Stopped::Offset(self.end_of_segment(at).offset)),
+            Located::Damaged => Ok(Stopped::Damage),
         }
     }
 
-    /// Where a reader of segment number `at` who wants to go on with `offset` has stopped.
+    /// The cursor of a reader that stopped before `offset` in segment `at`.
     fn cursor(&self, at: usize, offset: u64) -> Option<Place> {
-        let base = self.segments[at].base;
-        let is_there = |place: &&Place| place.base == base && place.offset == offset && place.position > 0;
-        self.cursors.iter().find(is_there).copied()
+        self.cursors.find(self.segments[at].base, offset)
     }
 
-    /// Reads `len` bytes from `place` on, and gives out what is wanted of them.
+    /// Reads up to `len` bytes from `place` on and appends the valid batches within the limits.
     fn take_batches(
         &mut self,
         disk: &mut Disk,
         at: usize,
         place: Place,
         len: usize,
-        wanted: &Wanted,
+        limits: &ReadLimits,
         into: &mut Vec<u8>,
-    ) -> Result<Reached, Error> {
+    ) -> Result<Stopped, Error> {
         let corrupt = |_: io::Error| Error::Corrupt { offset: place.offset };
         let behind = self.end_of_segment(at);
         let file = self.file(&mut disk.files, place.base).map_err(corrupt)?;
@@ -202,9 +205,9 @@ impl Log {
         let gaps = self.gaps(place.base);
         let from = into.len();
         into.reserve_exact(len);
-        let (mut kept, mut end, mut taken) = (0, place.offset, Reached::Short);
-        let mut known = self.known_ahead(at, place, len, wanted);
-        while matches!(taken, Reached::Short) && into.len() - from < len {
+        let (mut accepted, mut end, mut taken) = (0, place.offset, Stopped::Short);
+        let mut known = self.known_ahead(at, place, len, limits);
+        while matches!(taken, Stopped::Short) && into.len() - from < len {
             let read = into.len() - from;
             let ahead = known.map_or(0, |known| (known.position - place.position) as usize);
             let step = (ahead + STEP_BYTES).min(len - read);
@@ -213,63 +216,57 @@ impl Log {
                 break;
             }
             if let Some(known) = known.take()
-                && begins(into.get(from + ahead..), known.offset)
+                && starts_at_offset(into.get(from + ahead..), known.offset)
             {
-                (kept, end) = (ahead, known.offset);
+                (accepted, end) = (ahead, known.offset);
             }
-            (kept, end, taken) = wanted.of(&into[from..], kept, end, gaps, unchecked_from);
+            (accepted, end, taken) = limits.validate(&into[from..], accepted, end, gaps, unchecked_from);
         }
-        let left = into.len() - from - kept;
-        into.truncate(from + kept);
-        if kept == 0 {
+        let left = into.len() - from - accepted;
+        into.truncate(from + accepted);
+        if accepted == 0 {
             return Ok(taken);
         }
-        let next = Place { base: place.base, position: place.position + kept as u64, offset: end };
+        let next = Place { base: place.base, position: place.position + accepted as u64, offset: end };
         if place.position <= checked {
             self.segments[at].checked = checked.max(next.position);
         }
-        self.cursors[self.next_cursor] = next;
-        self.next_cursor = (self.next_cursor + 1) % self.cursors.len();
+        self.cursors.remember(next);
         Ok(match taken {
-            _ if next.position == behind.position => Reached::Offset(behind.offset),
-            // Nobody need look again at the batch that did not fit.
-            Reached::Enough => Reached::Enough,
-            Reached::Short if left >= HEADER_BYTES || is_batch_at(&*file, next) => Reached::Enough,
-            // What is left may be what a loss of power left at the end of a segment.
-            Reached::Offset(_) | Reached::Short | Reached::Damage => Reached::Offset(end),
+            _ if next.position == behind.position => Stopped::Offset(behind.offset),
+            // The batch that did not fit needs no further check.
+            Stopped::Limit => Stopped::Limit,
+            Stopped::Short if left >= HEADER_BYTES || is_batch_at(&*file, next) => Stopped::Limit,
+            // The remainder may be a torn write at the end of a segment.
+            Stopped::Offset(_) | Stopped::Short | Stopped::Damage => Stopped::Offset(end),
         })
     }
 
-    /// A batch behind `place` up to which all is wanted, and was looked at before: as the index says.
-    fn known_ahead(&self, at: usize, place: Place, len: usize, wanted: &Wanted) -> Option<Place> {
+    /// A batch boundary after `place` from the index, such that everything before it is verified and within the limits.
+    fn known_ahead(&self, at: usize, place: Place, len: usize, limits: &ReadLimits) -> Option<Place> {
         let segment = &self.segments[at];
         let index = segment.index.as_ref()?;
-        let most = len.min(wanted.max_bytes).saturating_sub(HEADER_BYTES) as u64;
+        let most = len.min(limits.max_bytes).saturating_sub(HEADER_BYTES) as u64;
         let known = index.before_position(segment.checked.min(place.position + most));
-        let known = if known.offset > wanted.end { index.before_offset(wanted.end) } else { known };
+        let known = if known.offset > limits.end { index.before_offset(limits.end) } else { known };
         (known.position > place.position).then_some(known)
     }
 
-    /// The number of the segment that holds or follows `offset`.
-    pub(crate) fn segment_of(&self, offset: u64) -> usize {
-        self.segments.partition_point(|segment| segment.base <= offset).saturating_sub(1)
-    }
-
-    /// Where a segment ends, as far as it is in its file.
+    /// End of the written part of a segment.
     fn end_of_segment(&self, at: usize) -> Place {
-        let Some(next) = self.segments.get(at + 1) else { return self.written };
+        let Some(next) = self.segments.get(at + 1) else { return self.positions.written() };
         let segment = &self.segments[at];
         Place { base: segment.base, position: segment.bytes, offset: next.base }
     }
 
-    /// The batch of segment number `at` that holds or follows `offset`.
-    fn locate(&mut self, disk: &mut Disk, at: usize, offset: u64) -> io::Result<Spot> {
+    /// Locates the batch of segment `at` that contains or follows `offset`.
+    fn locate(&mut self, disk: &mut Disk, at: usize, offset: u64) -> io::Result<Located> {
         let base = self.segments[at].base;
         let from = self.index(disk, at)?.before_offset(offset);
         if from.position == 0 || self.is_boundary(disk, at, from)? {
             return self.walk(disk, at, from, offset, Compare::Headers);
         }
-        // The index may be at fault. It is made anew once, from the segment itself.
+        // The index may be wrong. Rebuild it once from the segment.
         self.segments[at].index = None;
         let path = self.dir.join(crate::name::index(base));
         if let Err(error) = Index::remove(&*disk.fs, &path) {
@@ -279,7 +276,7 @@ impl Log {
         self.walk(disk, at, from, offset, Compare::Headers)
     }
 
-    /// Whether a batch begins at a place, with the offset that it names.
+    /// Whether a batch with the expected base offset starts at `place`.
     fn is_boundary(&self, disk: &mut Disk, at: usize, place: Place) -> io::Result<bool> {
         let end = self.end_of_segment(at);
         let file = self.file(&mut disk.files, end.base)?;
@@ -288,7 +285,7 @@ impl Log {
         Ok(matches!(step, Step::Batch(header) if header.base_offset == place.offset))
     }
 
-    /// Goes forward from `from` to the batch that holds or follows `offset`.
+    /// Scans forward from `from` to the batch that contains or follows `offset`.
     fn walk(
         &self,
         disk: &mut Disk,
@@ -296,43 +293,43 @@ impl Log {
         from: Place,
         offset: u64,
         compare: Compare,
-    ) -> io::Result<Spot> {
+    ) -> io::Result<Located> {
         let end = self.end_of_segment(at);
         let gaps = self.gaps(end.base);
         let file = self.file(&mut disk.files, end.base)?;
         let mut scan = Scan::new(&*file, end.position, end.offset, gaps);
         if compare == Compare::Checksums {
-            return go_forward(from, offset, &mut scan, Scan::step_sound);
+            return scan_forward(from, offset, &mut scan, Scan::step_verified);
         }
-        let spot = go_forward(from, offset, &mut scan, Scan::step)?;
-        // A batch whose length has changed at rest hides those behind it, until its checksum is compared.
-        match spot {
-            Spot::Damaged => go_forward(from, offset, &mut scan, Scan::step_sound),
-            Spot::End if gaps == Gaps::None => go_forward(from, offset, &mut scan, Scan::step_sound),
-            _ => Ok(spot),
+        let located = scan_forward(from, offset, &mut scan, Scan::step)?;
+        // A damaged length hides the batches after it. Scan again with checksums.
+        match located {
+            Located::Damaged => scan_forward(from, offset, &mut scan, Scan::step_verified),
+            Located::End if gaps == Gaps::None => scan_forward(from, offset, &mut scan, Scan::step_verified),
+            _ => Ok(located),
         }
     }
 
-    /// The place of the batch that begins with `offset`; nothing if none does.
+    /// Position of the batch with base offset `offset`; `None` if there is none.
     pub(crate) fn boundary(&mut self, disk: &mut Disk, offset: u64) -> io::Result<Option<Place>> {
-        if offset == self.head.offset {
-            return Ok(Some(self.head));
+        if offset == self.positions.head().offset {
+            return Ok(Some(self.positions.head()));
         }
-        let at = self.segment_of(offset);
+        let at = self.segments.containing(offset);
         match self.locate(disk, at, offset)? {
-            Spot::Batch(place, header) if header.base_offset == offset => Ok(Some(place)),
+            Located::Batch(place, header) if header.base_offset == offset => Ok(Some(place)),
             _ => Ok(None),
         }
     }
 
-    /// The bytes that [`Log::read`] would give, as they lie in files. Their checksums are not compared.
+    /// Like [`Log::read`], but returns file ranges and does not verify checksums.
     pub(crate) fn ranges(
         &mut self,
         disk: &mut Disk,
         offsets: &Range<u64>,
         max_bytes: u64,
     ) -> Result<Vec<FileRange>, Error> {
-        if !(self.start..=self.head.offset).contains(&offsets.start) {
+        if !(self.start..=self.positions.head().offset).contains(&offsets.start) {
             return Err(Error::OutOfRange);
         }
         self.flush(disk)?;
@@ -340,24 +337,24 @@ impl Log {
         let mut next = offsets.start;
         let mut left = max_bytes;
         let last = offsets.end;
-        while next < self.head.offset && (left > 0 || ranges.is_empty()) {
+        while next < self.positions.head().offset && (left > 0 || ranges.is_empty()) {
             let corrupt = |_: io::Error| Error::Corrupt { offset: next };
-            let at = self.segment_of(next);
+            let at = self.segments.containing(next);
             let behind = self.end_of_segment(at);
             let (place, header) = match self.locate(disk, at, next).map_err(corrupt)? {
-                Spot::Batch(place, header) => (place, header),
-                Spot::End => {
+                Located::Batch(place, header) => (place, header),
+                Located::End => {
                     next = behind.offset;
                     continue;
                 }
-                Spot::Damaged if ranges.is_empty() => return Err(Error::Corrupt { offset: next }),
-                Spot::Damaged => break,
+                Located::Damaged if ranges.is_empty() => return Err(Error::Corrupt { offset: next }),
+                Located::Damaged => break,
             };
             let is_first = ranges.is_empty();
             if header.base_offset >= last || !is_first && header.total_bytes as u64 > left {
                 break;
             }
-            let end = self.last_fitting(disk, at, place.behind(&header), last, place.position + left);
+            let end = self.last_fitting(disk, at, place.after(&header), last, place.position + left);
             let end = end.map_err(corrupt)?;
             let file = self.file(&mut disk.files, place.base).map_err(corrupt)?;
             let len = end.position - place.position;
@@ -371,8 +368,8 @@ impl Log {
         Ok(ranges)
     }
 
-    /// Behind the last batch of segment number `at`, from `place` on, that begins below offset `last` and ends at
-    /// or before byte `position`.
+    /// End of the last batch of segment `at`, from `place` on, that begins below offset `last` and ends at or before
+    /// byte `position`.
     fn last_fitting(
         &mut self,
         disk: &mut Disk,
@@ -391,7 +388,7 @@ impl Log {
         let file = self.file(&mut disk.files, end.base)?;
         let mut scan = Scan::new(&*file, end.position, end.offset, self.gaps(end.base));
         while let Step::Batch(header) = scan.step(place)? {
-            let behind = place.behind(&header);
+            let behind = place.after(&header);
             if header.base_offset >= last || behind.position > position {
                 break;
             }
@@ -400,10 +397,14 @@ impl Log {
         Ok(place)
     }
 
-    /// What [`mainstem_log::Store::find_time`] does.
-    pub(crate) fn find_time(&mut self, disk: &mut Disk, timestamp_ms: i64) -> Result<Option<Found>, Error> {
+    /// Implements [`mainstem_log::Store::find_time`].
+    pub(crate) fn find_time(
+        &mut self,
+        disk: &mut Disk,
+        timestamp_ms: i64,
+    ) -> Result<Option<TimestampOffset>, Error> {
         let start = self.start;
-        let mut at = self.segment_of(start);
+        let mut at = self.segments.containing(start);
         while at < self.segments.len() {
             let base = self.segments[at].base;
             let corrupt = |_: io::Error| Error::Corrupt { offset: base };
@@ -426,7 +427,7 @@ impl Log {
         at: usize,
         from: Place,
         timestamp_ms: i64,
-    ) -> Result<Option<Found>, Error> {
+    ) -> Result<Option<TimestampOffset>, Error> {
         let end = self.end_of_segment(at);
         let mut place = from;
         let file = self.file(&mut disk.files, end.base).map_err(|_| corrupt_at(place))?;
@@ -434,7 +435,7 @@ impl Log {
         loop {
             let header = match scan.step(place).map_err(|_| corrupt_at(place))? {
                 Step::Batch(header) => header,
-                Step::End if scan.is_over(place) => break,
+                Step::End if scan.is_at_end(place) => break,
                 Step::End | Step::Damaged => return Err(corrupt_at(place)),
             };
             if header.max_timestamp_ms >= timestamp_ms && header.end_offset() > self.start {
@@ -444,7 +445,7 @@ impl Log {
                     return Ok(Some(found));
                 }
             }
-            place = place.behind(&header);
+            place = place.after(&header);
         }
         if at + 1 < self.segments.len() {
             return Ok(None);
@@ -454,74 +455,76 @@ impl Log {
     }
 }
 
-fn go_forward<'a>(
+fn scan_forward<'a>(
     from: Place,
     offset: u64,
     scan: &mut Scan<'a>,
     step: impl Fn(&mut Scan<'a>, Place) -> io::Result<Step>,
-) -> io::Result<Spot> {
+) -> io::Result<Located> {
     let mut place = from;
     loop {
         match step(scan, place)? {
             Step::Batch(header) if header.end_offset() > offset => {
-                return Ok(Spot::Batch(Place { offset: header.base_offset, ..place }, header));
+                return Ok(Located::Batch(Place { offset: header.base_offset, ..place }, header));
             }
-            Step::Batch(header) => place = place.behind(&header),
-            Step::End if scan.is_over(place) => return Ok(Spot::End),
-            // Zeros where there should be a batch are damage too.
+            Step::Batch(header) => place = place.after(&header),
+            Step::End if scan.is_at_end(place) => return Ok(Located::End),
+            // Zeros in place of a batch are damage too.
             Step::End | Step::Damaged => match scan.resume(place)? {
                 Some(next) if next.offset <= offset => place = next,
-                _ => return Ok(Spot::Damaged),
+                _ => return Ok(Located::Damaged),
             },
         }
     }
 }
 
-/// Whether `bytes` begin with a batch that says it stands at `offset`.
-fn begins(bytes: Option<&[u8]>, offset: u64) -> bool {
+/// Whether `bytes` start with a batch header with base offset `offset`.
+fn starts_at_offset(bytes: Option<&[u8]>, offset: u64) -> bool {
     let header = bytes.map(BatchHeader::parse);
     header.is_some_and(|header| header.is_ok_and(|header| header.base_offset == offset))
 }
 
-/// Whether a batch begins at `place` that says it stands there.
+/// Whether a batch header with the expected base offset is at `place`.
 fn is_batch_at(file: &dyn File, place: Place) -> bool {
     let mut header = [0; HEADER_BYTES];
     let read = file.read_at(&mut header, place.position);
-    read.is_ok_and(|read| begins(header.get(..read), place.offset))
+    read.is_ok_and(|read| starts_at_offset(header.get(..read), place.offset))
 }
 
 fn corrupt_at(place: Place) -> Error {
     Error::Corrupt { offset: place.offset }
 }
 
-/// The first record of a batch at or behind a time.
-fn find_in(disk: &Disk, batch: &Batch<'_>, start: u64, timestamp_ms: i64) -> Option<Found> {
+/// The first record of a batch whose timestamp is at least `timestamp_ms`.
+fn find_in(disk: &Disk, batch: &Batch<'_>, start: u64, timestamp_ms: i64) -> Option<TimestampOffset> {
     let header = &batch.header;
     if header.max_timestamp_ms < timestamp_ms || header.end_offset() <= start {
         return None;
     }
-    let whole = Found { offset: header.base_offset.max(start), timestamp_ms: header.max_timestamp_ms };
+    let whole =
+        TimestampOffset { offset: header.base_offset.max(start), timestamp_ms: header.max_timestamp_ms };
     if header.attributes & APPEND_TIME != 0 {
         return Some(whole);
     }
     let first = |records: Records<'_>| {
         let fits = |offset, timestamp| offset >= start && timestamp >= timestamp_ms;
-        let mut sound = records.map_while(Result::ok);
-        let record = sound.find(|record| fits(record.offset, record.timestamp_ms))?;
-        Some(Found { offset: record.offset, timestamp_ms: record.timestamp_ms })
+        let mut valid = records.map_while(Result::ok);
+        let record = valid.find(|record| fits(record.offset, record.timestamp_ms))?;
+        Some(TimestampOffset { offset: record.offset, timestamp_ms: record.timestamp_ms })
     };
     if header.compression() == Compression::None {
         return first(batch.records());
     }
     let compressed = &batch.bytes()[HEADER_BYTES..];
-    let plain = disk.settings.decompress.as_ref().and_then(|plain| plain(header.compression(), compressed));
-    match plain {
-        Some(plain) => first(Records::of(*header, &plain)),
+    let decompressed =
+        disk.settings.decompress.as_ref().and_then(|decompress| decompress(header.compression(), compressed));
+    match decompressed {
+        Some(decompressed) => first(Records::of(*header, &decompressed)),
         None => Some(whole),
     }
 }
 
-/// Copies whole batches, and returns the offset behind them; nothing if none fits.
+/// Copies whole batches and returns the offset after them, or `None` if none fits.
 fn take(
     parts: &[&[u8]; 2],
     offsets: &Range<u64>,
@@ -553,35 +556,36 @@ fn take(
     next
 }
 
-impl Wanted {
-    /// How many bytes of `bytes` are whole, sound batches that are wanted, the offset behind them, and what follows
-    /// them. The first `len` bytes are known to be that; what comes behind them is due at offset `next`. Checksums are compared
-    /// from byte `unchecked_from` on.
-    fn of(
+impl ReadLimits {
+    /// Validates batches in `bytes`. The first `len` bytes are already validated and end at offset `next`. Checksums
+    /// are verified from byte `unchecked_from` on. Returns the length of the accepted batches, the offset after them
+    /// and why it stopped.
+    fn validate(
         &self,
         bytes: &[u8],
         mut len: usize,
         mut next: u64,
         gaps: Gaps,
         unchecked_from: usize,
-    ) -> (usize, u64, Reached) {
+    ) -> (usize, u64, Stopped) {
         loop {
             let rest = &bytes[len..];
             if rest.len() < HEADER_BYTES {
-                return (len, next, Reached::Short);
+                return (len, next, Stopped::Short);
             }
-            let Ok(header) = BatchHeader::parse(rest) else { return (len, next, Reached::Damage) };
+            let Ok(header) = BatchHeader::parse(rest) else { return (len, next, Stopped::Damage) };
             let size = header.total_bytes;
             let is_first = self.first && len == 0;
             if header.base_offset >= self.end || !is_first && len + size > self.max_bytes {
-                return (len, next, Reached::Enough);
+                return (len, next, Stopped::Limit);
             }
             if size > rest.len() {
-                return (len, next, Reached::Short);
+                return (len, next, Stopped::Short);
             }
-            let is_due = header.base_offset == next || gaps == Gaps::Allowed && header.base_offset > next;
-            if !is_due || len >= unchecked_from && Batch::parse(rest).is_err() {
-                return (len, next, Reached::Damage);
+            let is_expected =
+                header.base_offset == next || gaps == Gaps::Allowed && header.base_offset > next;
+            if !is_expected || len >= unchecked_from && Batch::parse(rest).is_err() {
+                return (len, next, Stopped::Damage);
             }
             len += size;
             next = header.end_offset();

@@ -1,99 +1,76 @@
-//! Opening a log: finding out what is in its files, and where it ends.
+//! Recovery: opens a log and finds the end of its valid data.
+//!
+//! After a clean shutdown the checkpoint gives the end and nothing is read. Otherwise recovery scans from the
+//! checkpointed position, truncates a torn write, and rewrites and syncs what remains: after a crash or a failed sync,
+//! readable data may exist only in the page cache.
 
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use mainstem_log::{LogId, Options, State};
+use mainstem_log::{LogId, Options};
 
 use crate::checkpoint::Known;
+use crate::cleaning::Cleaning;
 use crate::compact;
+use crate::disk::Disk;
 use crate::fs::{File, Fs, Mode};
 use crate::index::Index;
 use crate::name;
-use crate::notes::Notes;
 use crate::scan::{Gaps, Place, Scan};
-use crate::single::{Disk, Log, Segment, closed_bytes};
-use crate::space::Space;
-use crate::tail::Tail;
+use crate::segments::{Segment, Segments};
+use crate::single::Log;
 
-/// What recovery writes at once.
-const WRITTEN_AGAIN_BYTES: usize = 256 * 1024;
+/// Bytes rewritten at a time.
+const REWRITE_BYTES: usize = 256 * 1024;
 
-/// What is known of a log before its files are looked at.
-pub(crate) struct Before {
-    /// There is nothing of it yet but its directory, of which nobody knows whether it is on disk.
+/// What is known of a log before its files are read.
+pub(crate) struct Prior {
+    /// Whether the log is new: only its directory exists, possibly not yet durably.
     pub(crate) is_new: bool,
-    /// From the checkpoint, if it speaks of this log.
+    /// Checkpoint entry of this log.
     pub(crate) known: Option<Known>,
-    /// Whether nothing has been written since that checkpoint.
+    /// Whether the store was closed cleanly after that checkpoint.
     pub(crate) was_closed: bool,
 }
 
 impl Log {
-    /// Opens the log `name` in its directory, which is there, and recovers it.
+    /// Opens and recovers the log `name` in its existing directory.
     pub(crate) fn open(
         disk: &mut Disk,
         id: LogId,
         name: &str,
         dir: PathBuf,
         options: &Options,
-        before: &Before,
+        before: &Prior,
     ) -> io::Result<Self> {
         let known = before.known.unwrap_or_default();
-        let found = Found::in_dir(&*disk.fs, &dir)?;
+        let found = DirContents::in_dir(&*disk.fs, &dir)?;
         let mut recovery = Recovery { fs: &*disk.fs, dir: &dir, name, segments: found.segments };
         let end = recovery.run(known, before)?;
         let segments = recovery.segments;
         let first = segments.front().map_or(0, |segment| segment.base);
-        let mut log = Self {
-            id,
-            name: Arc::from(name),
-            dir,
-            options: options.clone(),
-            closed_bytes: closed_bytes(&segments),
-            segments,
-            start: known.start.max(first).min(end.offset),
-            is_new: before.is_new,
-            removed: None,
-            committed: end,
-            synced: end,
-            submitted: end,
-            written: end,
-            head: end,
-            space: Space::default(),
-            covered: end.position,
-            tail: Tail::default(),
-            notes: Notes::default(),
-            cached: None,
-            state: State::Ready,
-            ticket: None,
-            syncs_next: false,
-            awaited: 0,
-            cleaned: known.cleaned.min(end.offset),
-            sparse: known.sparse.min(end.offset),
-            compaction: None,
-            compacted_to: 0,
-            tend_after_ms: 0,
-            cursors: [Place::default(); 4],
-            next_cursor: 0,
-        };
+        let mut log = Self::new(id, name, dir, options, Segments::new(segments), end);
+        log.start = known.start.max(first).min(end.offset);
+        log.cleaning = Cleaning::restored(known.cleaned.min(end.offset), known.sparse.min(end.offset));
+        if before.is_new {
+            log.mark_new();
+        }
         let file = log.file(&mut disk.files, end.base)?;
         log.space.restart(file.len()?);
         Ok(log)
     }
 }
 
-/// Makes durable what can be read. A process that was killed need not have synced it, and after a sync that failed
-/// it may be in memory only, where no later sync looks for it unless it is written again.
-fn write_again(file: &dyn File, bytes: Range<u64>) -> io::Result<()> {
+/// Rewrites and syncs readable data. A killed process may not have synced it. After a failed sync the kernel marks the
+/// pages clean, so that a later sync skips them unless they are written again.
+fn rewrite(file: &dyn File, bytes: Range<u64>) -> io::Result<()> {
     let mut part = Vec::new();
     let mut at = bytes.start;
     while at < bytes.end {
         part.clear();
-        file.read_into(&mut part, WRITTEN_AGAIN_BYTES.min((bytes.end - at) as usize), at)?;
+        file.read_into(&mut part, REWRITE_BYTES.min((bytes.end - at) as usize), at)?;
         if part.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -103,14 +80,14 @@ fn write_again(file: &dyn File, bytes: Range<u64>) -> io::Result<()> {
     file.sync_data()
 }
 
-/// What a log's directory holds.
-struct Found {
+/// Contents of a log directory.
+struct DirContents {
     segments: VecDeque<Segment>,
 }
 
-impl Found {
+impl DirContents {
     fn in_dir(fs: &dyn Fs, dir: &Path) -> io::Result<Self> {
-        compact::finish_cut_short(fs, dir)?;
+        compact::finish_interrupted(fs, dir)?;
         let files = fs.list(dir)?;
         let mut bases: Vec<u64> = files.iter().filter_map(|file| name::base_of_segment(file)).collect();
         bases.sort_unstable();
@@ -131,40 +108,40 @@ struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
-    /// Makes the segments what they are to be, and returns where the last one ends.
-    fn run(&mut self, known: Known, before: &Before) -> io::Result<Place> {
+    /// Repairs the segments and returns the end of the log.
+    fn run(&mut self, known: Known, before: &Prior) -> io::Result<Place> {
         if self.segments.is_empty() {
-            return self.begin(known.start, before.is_new);
+            return self.create_first_segment(known.start, before.is_new);
         }
-        // One of which the checkpoint does not speak was never opened: not even its name need be on disk.
+        // A log without a checkpoint entry was never opened. Its directory entries may not be durable.
         let was_closed = before.was_closed && before.known.is_some();
         let end = if was_closed && self.reaches(known.committed) {
-            self.keep(known.committed)
+            self.use_checkpoint_end(known.committed)
         } else {
             self.find_end(known)?
         };
         if end.offset < known.start {
-            // What was there was never durable, and its offsets may have been seen.
-            self.cut_from(0)?;
-            return self.begin(known.start, false);
+            // The log is empty. Restart at the known log start so that no offset is reused.
+            self.remove_segments_from(0)?;
+            return self.create_first_segment(known.start, false);
         }
         Ok(end)
     }
 
-    /// Whether the last segment is the one that the checkpoint names, and has all of what it says.
+    /// Whether the last segment matches the checkpoint and is at least as long.
     fn reaches(&self, place: Place) -> bool {
         self.segments.back().is_some_and(|last| last.base == place.base && last.bytes >= place.position)
     }
 
-    fn keep(&mut self, end: Place) -> Place {
+    fn use_checkpoint_end(&mut self, end: Place) -> Place {
         if let Some(last) = self.segments.back_mut() {
             last.bytes = end.position;
         }
         end
     }
 
-    /// Makes the first segment of a log that has none. That of a new log is synced with what comes to be in it.
-    fn begin(&mut self, base: u64, is_new: bool) -> io::Result<Place> {
+    /// Creates the first segment. For a new log, its directory entry is synced with the first commit.
+    fn create_first_segment(&mut self, base: u64, is_new: bool) -> io::Result<Place> {
         self.fs.open(&self.dir.join(name::segment(base)), Mode::New)?;
         if !is_new {
             self.fs.sync_dir(self.dir)?;
@@ -174,11 +151,11 @@ impl Recovery<'_> {
         Ok(Place::beginning(base))
     }
 
-    /// Reads what is not known to be on disk, and finds where it ends.
+    /// Scans the data beyond the checkpoint and finds its end.
     fn find_end(&mut self, checkpoint: Known) -> io::Result<Place> {
         let Known { committed: known, sparse, .. } = checkpoint;
         let last = self.segments.len() - 1;
-        // The segments before the one that was written to are complete.
+        // Segments before the checkpointed one are complete.
         let first = self.segments.iter().position(|segment| segment.base >= known.base).unwrap_or(last);
         let mut at = first;
         loop {
@@ -191,50 +168,50 @@ impl Recovery<'_> {
             let mut scan = Scan::new(&*file, bytes, limit, gaps);
             let found = scan.valid_end(from)?;
             if let Some(offset) = found.damaged {
-                self.tell_damage(offset);
+                self.log_damage(offset);
             }
             self.segments[at].bytes = found.place.position;
-            let is_complete = found.place.offset == limit || !found.is_cut_short;
-            let is_end = at == last || !(is_complete || self.has_durable_behind(at, known));
+            let is_complete = found.place.offset == limit || !found.is_torn;
+            let is_end = at == last || !(is_complete || self.has_durable_after(at, known));
             if is_end {
-                self.cut_rest(&*file, &mut scan, found.place)?;
+                self.truncate_torn_write(&*file, &mut scan, found.place)?;
             } else if found.place.offset < limit {
-                // Damaged up to its end. It is not to look as if there had been nothing.
-                self.tell_damage(found.place.offset);
+                // Damaged up to its end. Retain the bytes, so that reads report the damage instead of a gap.
+                self.log_damage(found.place.offset);
                 self.segments[at].bytes = bytes;
             }
-            write_again(&*file, from.position..found.place.position)?;
+            rewrite(&*file, from.position..found.place.position)?;
             Index::remove(self.fs, &self.dir.join(name::index(base)))?;
             if is_end {
-                self.cut_from(at + 1)?;
+                self.remove_segments_from(at + 1)?;
                 return Ok(found.place);
             }
             at += 1;
         }
     }
 
-    fn tell_damage(&self, offset: u64) {
-        log::error!("log {}: damaged at offset {offset}; what follows is kept", self.name);
+    fn log_damage(&self, offset: u64) {
+        log::error!("log {}: damaged at offset {offset}; later batches are retained", self.name);
     }
 
-    /// Whether the checkpoint calls a segment behind `at` durable: then what is missing here was lost later, and
-    /// what follows is to stay.
-    fn has_durable_behind(&self, at: usize, known: Place) -> bool {
+    /// Whether the checkpoint lists a segment after `at` as durable. The missing part was then lost later, and the
+    /// segments after it are retained.
+    fn has_durable_after(&self, at: usize, known: Place) -> bool {
         self.segments.get(at + 1).is_some_and(|next| next.base <= known.base && known.position > 0)
     }
 
-    /// Cuts off what a write left that was cut short.
-    fn cut_rest(&self, file: &dyn File, scan: &mut Scan<'_>, end: Place) -> io::Result<()> {
+    /// Truncates a torn write.
+    fn truncate_torn_write(&self, file: &dyn File, scan: &mut Scan<'_>, end: Place) -> io::Result<()> {
         if scan.has_rest(end.position)? {
-            log::warn!("log {}: a write was cut short; the log ends at offset {}", self.name, end.offset);
+            log::warn!("log {}: truncated a torn write; the log ends at offset {}", self.name, end.offset);
             file.set_len(end.position)?;
             file.sync_data()?;
         }
         Ok(())
     }
 
-    /// Removes the segments from number `at` on, the last first. What else has been removed is durable then, too.
-    fn cut_from(&mut self, at: usize) -> io::Result<()> {
+    /// Removes the segments from index `at` on, the last one first, and makes all removals durable.
+    fn remove_segments_from(&mut self, at: usize) -> io::Result<()> {
         while self.segments.len() > at {
             let Some(gone) = self.segments.pop_back() else { break };
             Index::remove(self.fs, &self.dir.join(name::index(gone.base)))?;

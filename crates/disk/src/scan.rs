@@ -1,4 +1,8 @@
-//! Walking through the batches of a segment, whatever state it is in.
+//! Forward scan of a segment that may be damaged or end in a torn write.
+//!
+//! Recovery must distinguish a torn write, which ends the log, from damage at rest, after which valid batches are
+//! retained. Segments are written once, from front to back, into zeros: a sector lost in a power failure is therefore
+//! zero, while a damaged one usually is not.
 
 use std::io;
 
@@ -6,72 +10,72 @@ use mainstem_log::{Batch, BatchHeader, HEADER_BYTES};
 
 use crate::fs::File;
 
-/// What is read at once, at least and at most.
+/// Minimum bytes read at a time; doubles up to [`WINDOW_BYTES`] while the scan is sequential.
 const WINDOW_BYTES_MIN: usize = 4096;
 const WINDOW_BYTES: usize = 128 * 1024;
-/// What a disk writes whole or not at all, bytes.
+/// Unit that a disk writes atomically, bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// A point between two batches of a log.
+/// A boundary between two batches of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     /// Base offset of the segment.
     pub(crate) base: u64,
     /// Bytes of the segment before it.
     pub(crate) position: u64,
-    /// Offset behind the last record before it.
+    /// Offset of the next record.
     pub(crate) offset: u64,
 }
 
 impl Place {
-    /// Where a segment begins.
+    /// Start of a segment.
     pub(crate) fn beginning(base: u64) -> Self {
         Self { base, position: 0, offset: base }
     }
 
-    /// Behind a batch that begins here.
-    pub(crate) fn behind(self, header: &BatchHeader) -> Self {
+    /// Boundary after a batch that starts here.
+    pub(crate) fn after(self, header: &BatchHeader) -> Self {
         let position = self.position + header.total_bytes as u64;
         Self { base: self.base, position, offset: header.end_offset() }
     }
 }
 
-/// What stands at a place.
+/// What a scan found at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A batch.
     Batch(BatchHeader),
-    /// Nothing: the end of the bytes, or zeros.
+    /// The end of the bytes, or zeros.
     End,
-    /// Something else.
+    /// Anything else.
     Damaged,
 }
 
-/// Whether a batch may begin behind the offset that is due.
+/// Whether a batch may start beyond the expected offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gaps {
-    /// No: then an offset that has changed at rest, which no checksum covers, is found out.
+    /// No. This detects a damaged base offset, which no checksum covers.
     None,
-    /// Yes: compaction may have been here.
+    /// Yes: the segment may be compacted.
     Allowed,
 }
 
-/// Reads a segment forward, through a window of its own.
+/// Forward reader of a segment with its own buffer.
 pub(crate) struct Scan<'a> {
     file: &'a dyn File,
-    /// Bytes that are looked at.
+    /// Length of the scanned part.
     bytes: u64,
-    /// Offset that no record reaches.
+    /// All records have offsets below this.
     limit: u64,
     gaps: Gaps,
     window: Vec<u8>,
     window_at: u64,
-    /// How much was read at once last.
+    /// Size of the last read.
     window_bytes: usize,
 }
 
 impl<'a> Scan<'a> {
-    /// Over the first `bytes` of a segment whose records are all below offset `limit`.
+    /// Scans the first `bytes` of a segment whose records are all below offset `limit`.
     pub(crate) fn new(file: &'a dyn File, bytes: u64, limit: u64, gaps: Gaps) -> Self {
         Self { file, bytes, limit, gaps, window: Vec::new(), window_at: 0, window_bytes: WINDOW_BYTES_MIN }
     }
@@ -79,11 +83,11 @@ impl<'a> Scan<'a> {
     /// Up to `len` bytes from `position` on: fewer at the end only.
     fn peek(&mut self, position: u64, len: usize) -> io::Result<&[u8]> {
         let len = len.min(self.bytes.saturating_sub(position) as usize);
-        let held = self.window_at..=self.window_at + self.window.len() as u64;
-        if !(held.contains(&position) && held.contains(&(position + len as u64))) {
-            // Whoever reads on gets more and more at once; whoever leaps over what is in batches need not have it.
-            let reads_on = held.contains(&position);
-            let window_bytes = if reads_on { 2 * self.window_bytes } else { WINDOW_BYTES_MIN };
+        let buffered = self.window_at..=self.window_at + self.window.len() as u64;
+        if !(buffered.contains(&position) && buffered.contains(&(position + len as u64))) {
+            // Sequential reads double the buffer. A scan that skips over batch contents reads little.
+            let is_sequential = buffered.contains(&position);
+            let window_bytes = if is_sequential { 2 * self.window_bytes } else { WINDOW_BYTES_MIN };
             self.window_bytes = window_bytes.min(WINDOW_BYTES);
             let left = self.bytes.saturating_sub(position) as usize;
             self.window.clear();
@@ -95,12 +99,12 @@ impl<'a> Scan<'a> {
         Ok(&self.window[from.min(to)..to])
     }
 
-    /// Whether all bytes lie before `place`.
-    pub(crate) fn is_over(&self, place: Place) -> bool {
+    /// Whether `place` is at the end of the bytes.
+    pub(crate) fn is_at_end(&self, place: Place) -> bool {
         place.position >= self.bytes
     }
 
-    /// What stands at `place`. Its checksum is not compared.
+    /// Parses the header at `place` without verifying the checksum.
     pub(crate) fn step(&mut self, place: Place) -> io::Result<Step> {
         self.step_with(place, self.gaps)
     }
@@ -123,8 +127,8 @@ impl<'a> Scan<'a> {
         Ok(Step::Batch(header))
     }
 
-    /// The same, its checksum compared.
-    pub(crate) fn step_sound(&mut self, place: Place) -> io::Result<Step> {
+    /// Like [`Scan::step`], but verifies the checksum.
+    pub(crate) fn step_verified(&mut self, place: Place) -> io::Result<Step> {
         self.step_checked(place, self.gaps)
     }
 
@@ -139,17 +143,17 @@ impl<'a> Scan<'a> {
         Ok(step)
     }
 
-    /// The whole batch at `place`, where [`Scan::step`] has found one.
+    /// Returns the whole batch at `place`, where [`Scan::step`] found one.
     pub(crate) fn batch(&mut self, place: Place, header: &BatchHeader) -> io::Result<&[u8]> {
         self.peek(place.position, header.total_bytes)
     }
 
-    /// The next sound batch behind `place`, where there is none: the place before it.
+    /// Finds the next valid batch after the damage at `place` and returns its position.
     pub(crate) fn resume(&mut self, place: Place) -> io::Result<Option<Place>> {
         let mut next = place;
         loop {
             next.position += 1;
-            // Cheap first: the version stands where it must, and the offset begins with a zero.
+            // Check cheap conditions first: the version byte, and a zero as the first byte of the offset.
             let Some(skip) = self.candidate(next.position)? else { return Ok(None) };
             next.position += skip;
             if let Step::Batch(header) = self.step_checked(next, Gaps::Allowed)? {
@@ -158,7 +162,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// How far behind `position` the first bytes stand that could begin a batch.
+    /// Distance from `position` to the first bytes that could start a batch.
     fn candidate(&mut self, position: u64) -> io::Result<Option<u64>> {
         let mut skipped = 0;
         loop {
@@ -175,28 +179,27 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Whether a sector of the bytes from one place on, up to the next sound batch or the end, has never been
-    /// written, as a loss of power leaves it.
+    /// Whether a sector between `from` and the next valid batch or the end was never written, as after a power failure.
     ///
-    /// Segments are written once, from front to back, into zeros. So in a lost sector everything from where the
-    /// damage begins is zero. In bytes that have changed at rest it is not, unless they were zeros by themselves.
+    /// Segments are written once, from front to back, into zeros. In a lost sector, everything from the start of the
+    /// damage on is zero. Bytes damaged at rest are not zero unless the data was.
     fn lost_sector(&mut self, from: Place, next: Option<Place>) -> io::Result<bool> {
         let to = next.map_or(self.bytes, |next| next.position);
         let mut at = from.position;
         while at < to {
-            // Of the sector in which the next one begins, too: it may have lost no more of it than zeros.
+            // Include the whole sector in which the next batch starts: the batch may have lost only zeros of it.
             let end = ((at / SECTOR_BYTES + 1) * SECTOR_BYTES).min(self.bytes);
             let len = (end - at) as usize;
-            let is_telling = if at == from.position {
-                // A batch begins with zeros, as far as its offset has them; the length behind it is none.
+            let is_conclusive = if at == from.position {
+                // A batch starts with the leading zeros of its offset; the length after it is never zero.
                 let offset = from.offset.to_be_bytes();
                 len >= 12 || offset[..len.min(8)].iter().any(|byte| *byte != 0)
             } else {
-                // A batch without headers ends with a zero.
+                // A batch whose last record has no headers ends with one zero.
                 len > 1
             };
             let bytes = self.peek(at, len)?;
-            if is_telling && bytes.iter().all(|byte| *byte == 0) {
+            if is_conclusive && bytes.iter().all(|byte| *byte == 0) {
                 return Ok(true);
             }
             at = end;
@@ -204,8 +207,8 @@ impl<'a> Scan<'a> {
         Ok(false)
     }
 
-    /// Whether the batch that begins at `position` is longer than the file, and not only says so: with the length
-    /// that it has there, its checksum is wrong too.
+    /// Whether the batch at `position` really extends beyond the file, rather than having a damaged length: with its
+    /// length set to the bytes available, its checksum is wrong too.
     fn reaches_beyond(&mut self, position: u64) -> io::Result<bool> {
         let left = self.bytes.saturating_sub(position) as usize;
         let bytes = self.peek(position, left)?;
@@ -219,7 +222,7 @@ impl<'a> Scan<'a> {
         Ok(Batch::parse(&whole).is_err())
     }
 
-    /// Whether anything but zeros stands behind `position`.
+    /// Whether any byte after `position` is not zero.
     pub(crate) fn has_rest(&mut self, position: u64) -> io::Result<bool> {
         let mut at = position;
         while at < self.bytes {
@@ -235,26 +238,26 @@ impl<'a> Scan<'a> {
         Ok(false)
     }
 
-    /// Finds where the log ends in this segment, from `place` on, comparing all checksums.
+    /// Finds the end of the log in this segment from `place` on, verifying all checksums.
     ///
-    /// What does not check ends it if it looks like a write that was cut short. If it looks as if it had changed
-    /// at rest, and there are sound batches behind it, it stays, and so do they.
+    /// An invalid batch that looks like a torn write ends the log. One that looks damaged at rest stays if valid
+    /// batches follow it.
     pub(crate) fn valid_end(&mut self, mut place: Place) -> io::Result<ValidEnd> {
         let mut damaged = None;
         loop {
-            match self.step_sound(place)? {
-                Step::Batch(header) => place = place.behind(&header),
-                Step::End => return Ok(ValidEnd { place, damaged, is_cut_short: true }),
+            match self.step_verified(place)? {
+                Step::Batch(header) => place = place.after(&header),
+                Step::End => return Ok(ValidEnd { place, damaged, is_torn: true }),
                 Step::Damaged => {
                     let next = self.resume(place)?;
-                    let is_cut_short = self.lost_sector(place, next)?
+                    let is_torn = self.lost_sector(place, next)?
                         || next.is_none() && self.reaches_beyond(place.position)?;
                     match next {
-                        Some(next) if !is_cut_short => {
+                        Some(next) if !is_torn => {
                             damaged.get_or_insert(place.offset);
                             place = next;
                         }
-                        _ => return Ok(ValidEnd { place, damaged, is_cut_short }),
+                        _ => return Ok(ValidEnd { place, damaged, is_torn }),
                     }
                 }
             }
@@ -262,13 +265,13 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Where a segment ends.
+/// End of the valid part of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ValidEnd {
-    /// Behind the last batch.
+    /// Boundary after the last batch.
     pub(crate) place: Place,
-    /// Offset of the first batch before it that has changed at rest.
+    /// Offset of the first batch damaged at rest.
     pub(crate) damaged: Option<u64>,
-    /// Whether nothing stands there, or what a loss of power leaves of a write.
-    pub(crate) is_cut_short: bool,
+    /// Whether zeros or a torn write follow.
+    pub(crate) is_torn: bool,
 }

@@ -1,38 +1,37 @@
-//! What a store is told when it is opened.
+//! Settings of a store: memory bounds, journal and checkpoint sizes, and the committer.
 
 use std::fmt;
 use std::sync::Arc;
 
 use mainstem_log::Compression;
 
-/// Turns the compressed records of a batch into plain ones; nothing if it cannot, or if they would take more
-/// than it allows.
+/// Decompresses the records of a batch. Returns `None` if the codec is not supported, the data is malformed, or the
+/// output exceeds the function's limit.
 pub type Decompress = Arc<dyn Fn(Compression, &[u8]) -> Option<Vec<u8>> + Send + Sync>;
 
-/// Bounds and means of a store, for all its logs together.
+/// Settings of a store; all bounds apply to all its logs together.
 #[derive(Clone)]
 pub struct Settings {
-    /// Segments that are held open. As many again may be held for what the journal has and they have not.
+    /// Maximum number of open segments. The journal may hold as many again open, for segments that it must sync.
     pub open_files: usize,
-    /// Memory for the newest entries of all logs, bytes. What is not yet written comes on top.
+    /// Memory for the newest entries of all logs, bytes, excluding unwritten appends.
     pub cache_bytes: usize,
-    /// The most of it that one log takes, bytes.
+    /// Share of `cache_bytes` that one log may use, bytes.
     pub tail_bytes: usize,
-    /// Size of each of the journal's two files, bytes. 0 for no journal: every log syncs its own segment.
+    /// Size of each of the two journal files, bytes. 0 disables the journal: every log syncs its own segment.
     pub journal_bytes: u64,
-    /// Bytes committed after which the next checkpoint is written: about what a recovery has to read.
+    /// Bytes committed between two checkpoints, which is roughly the amount that recovery reads.
     pub checkpoint_bytes: u64,
-    /// Segments whose index is held in memory, beside those that are appended to. Each takes up to 48 KiB.
+    /// Number of closed segments whose index stays in memory. Each index takes up to 48 KiB.
     pub indexes: usize,
-    /// Time between two looks for what is too old or too much, ms; 0 to look each time. Compaction does not wait
-    /// for it. The first comes after a tenth of it.
+    /// Interval between retention checks, ms; 0 checks in every maintenance call. The first check comes after a tenth
+    /// of the interval. Compaction ignores it.
     pub retention_check_ms: u64,
-    /// Whether logs that ask for no more than the page cache ([`Durability::Os`](mainstem_log::Durability::Os)) are appended
-    /// to by way of a mapping of their newest segment, without a system call. A disk that fails under a mapping, or somebody who
-    /// cuts off a segment from outside, ends the process by SIGBUS, instead of an error. On file systems other than ext4,
-    /// XFS and tmpfs it changes nothing.
+    /// Whether logs with [`Durability::Os`](mainstem_log::Durability::Os) append through a memory mapping of their
+    /// newest segment instead of a system call. If the disk fails, or another process truncates a segment, the process
+    /// ends with SIGBUS instead of an error. No effect on file systems other than ext4, XFS and tmpfs.
     pub mapped_writes: bool,
-    /// Reads compressed batches for compaction and for looking up times. Without it they are kept as they are.
+    /// Decompressor for compaction and timestamp lookup. Without it, compaction copies compressed batches unchanged.
     pub decompress: Option<Decompress>,
 }
 
@@ -68,13 +67,13 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Who waits for the disk.
+/// Which thread waits for the disk.
 pub enum Committer {
-    /// Whoever calls `commit`, which returns when everything is on disk. No thread, no clock.
+    /// The caller of `commit`, which returns when everything is on disk. Uses neither a thread nor a clock.
     Inline,
-    /// A thread of its own. `commit` returns at once.
+    /// A dedicated thread. `commit` returns immediately.
     Thread {
-        /// Called by that thread when completions have arrived.
+        /// Called by the committer thread when completions are available.
         wake: Arc<dyn Fn() + Send + Sync>,
     },
 }

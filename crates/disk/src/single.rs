@@ -1,135 +1,107 @@
-//! One log: its segments, and the way of an append into the newest of them.
+//! One log: its segments, and the append path into the newest of them.
 //!
-//! ```text
-//!  start           committed      submitted      written        head
-//!    │  on disk        │  committer    │  file        │  memory    │
-//!  ──┴─────────────────┴───────────────┴──────────────┴────────────┘
-//! ```
-//! The four places never overtake one another. An append moves the head, a flush what is written, a commit what is
-//! submitted, and the report of the committer what is committed.
+//! [`Positions`] says how far each step has come. When a write fails, the log rolls back to what was submitted; what
+//! the committer already has may still become durable.
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainstem_log::{BatchHeader, Durability, Error, LogId, Options, Sound, State, Ticket, batches};
+use mainstem_log::{BatchHeader, Durability, Error, LogId, Options, State, Ticket, ValidBatch, batches};
 
-use crate::commit::{Ack, Group, Range};
-use crate::compact::Compaction;
-use crate::files::{Files, Recent, SegmentKey};
-use crate::fs::{File, Fs, Mode};
+use crate::cleaning::Cleaning;
+use crate::commit::Ack;
+use crate::cursors::Cursors;
+use crate::disk::{Disk, Failure};
+use crate::files::{Files, Range, SegmentKey};
+use crate::fs::{File, Mode};
 use crate::index::Index;
 use crate::mapped::MAPPED_AHEAD_BYTES;
 use crate::name;
 use crate::notes::Notes;
+use crate::positions::Positions;
 use crate::scan::{Gaps, Place, Scan};
-use crate::settings::Settings;
+use crate::segments::{Segment, Segments};
 use crate::space::Space;
+use crate::tail::Tail;
 
-/// What may wait in memory for the end of the turn, for one log. Beyond it is written at once.
+/// Maximum number of unwritten bytes per log. An append beyond it flushes immediately.
 const UNWRITTEN_MAX: usize = 4 << 20;
 
-/// What logs need of their store.
-pub(crate) struct Disk {
-    pub(crate) fs: Arc<dyn Fs>,
-    pub(crate) settings: Settings,
-    pub(crate) files: Files,
-    /// Indexes in memory of segments that are complete.
-    pub(crate) indexes: Recent,
-    /// What this turn has written.
-    pub(crate) group: Group,
-}
-
-/// One file of a log.
-#[derive(Debug)]
-pub(crate) struct Segment {
-    /// Offset that its first record has, or would have.
-    pub(crate) base: u64,
-    /// Size of what is in it. The file may be larger, by zeros.
-    pub(crate) bytes: u64,
-    /// Made when it is first needed.
-    pub(crate) index: Option<Box<Index>>,
-    /// The checksums of so many bytes have been compared since the store was opened.
-    pub(crate) checked: u64,
-}
-
-/// Size of all segments but the newest.
-pub(crate) fn closed_bytes(segments: &VecDeque<Segment>) -> u64 {
-    segments.iter().rev().skip(1).map(|segment| segment.bytes).sum()
-}
-
-/// Why nothing more was written.
-pub(crate) enum Failure {
-    /// No space, or no more open files: it may be tried again.
-    Full,
-    /// What is in the file is unsure.
-    Broken(io::Error),
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        use rustix::io::Errno;
-        let passes = [Errno::NOSPC, Errno::DQUOT, Errno::MFILE, Errno::NFILE];
-        let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        if is_full || Errno::from_io_error(&error).is_some_and(|errno| passes.contains(&errno)) {
-            return Self::Full;
-        }
-        Self::Broken(error)
-    }
-}
-
+/// One log of a store.
 pub(crate) struct Log {
     pub(crate) id: LogId,
     pub(crate) name: Arc<str>,
     pub(crate) dir: PathBuf,
     pub(crate) options: Options,
-    /// Oldest first; there is always one, which is appended to.
-    pub(crate) segments: VecDeque<Segment>,
-    /// Size of all segments but the newest.
-    pub(crate) closed_bytes: u64,
-    pub(crate) start: u64,
-    /// The name of its first segment need not be on disk yet.
-    pub(crate) is_new: bool,
-    /// Base of the segment that was removed last, if the directory was not synced since: it may come back.
-    pub(crate) removed: Option<u64>,
-    /// How far it is as durable as it is to be.
-    pub(crate) committed: Place,
-    /// How far it is known to be on disk.
-    pub(crate) synced: Place,
-    pub(crate) submitted: Place,
-    pub(crate) written: Place,
-    pub(crate) head: Place,
-    /// What is reserved in the newest segment.
-    pub(crate) space: Space,
-    /// What of the newest segment the committer has been told of, bytes.
-    pub(crate) covered: u64,
-    pub(crate) tail: crate::tail::Tail,
-    pub(crate) notes: Notes,
-    /// How old that is, and how much, as far as the store cares.
-    pub(crate) cached: Option<(u64, usize)>,
     pub(crate) state: State,
-    /// Of what was appended since the last commit.
-    pub(crate) ticket: Option<Ticket>,
-    /// Whether the next commit is synced, whatever the options say.
-    pub(crate) syncs_next: bool,
-    /// Reports that are to come.
-    pub(crate) awaited: usize,
-    /// Compaction has seen all before this offset.
-    pub(crate) cleaned: u64,
-    /// Segments that begin before this offset may have gaps.
-    pub(crate) sparse: u64,
-    pub(crate) compaction: Option<Box<Compaction>>,
-    /// Where the newest segment began when the last compaction did. The next is begun when there is more.
-    pub(crate) compacted_to: u64,
-    /// Not to be tended before, since that failed; ms since 1970.
-    pub(crate) tend_after_ms: u64,
-    /// Where readers are expected next.
-    pub(crate) cursors: [Place; 4],
-    pub(crate) next_cursor: usize,
+    pub(crate) segments: Segments,
+    pub(crate) positions: Positions,
+    pub(crate) start: u64,
+    /// Base of the last removed segment if the directory was not synced since. It may reappear after a crash.
+    pub(crate) removed: Option<u64>,
+    /// Space reserved in the newest segment.
+    pub(crate) space: Space,
+    pub(crate) tail: Tail,
+    pub(crate) notes: Notes,
+    pub(crate) cursors: Cursors,
+    pub(crate) cleaning: Cleaning,
+    /// Age and memory of the tail, as accounted in [`crate::store`].
+    pub(crate) cached: Option<(u64, usize)>,
+    /// Time of the next maintenance attempt after a failure, Unix time in ms.
+    pub(crate) maintain_after_ms: u64,
+    /// Whether the directory entry of its first segment may not be durable yet.
+    is_new: bool,
+    /// Bytes of the newest segment submitted to the committer.
+    submitted_bytes: u64,
+    /// Ticket of the appends since the last commit.
+    ticket: Option<Ticket>,
+    /// Whether the next commit is synced regardless of the options.
+    forces_sync: bool,
+    /// Number of tickets submitted and not yet reported.
+    pending_acks: usize,
 }
 
 impl Log {
+    /// A log as recovery has found it, with its end at `end`.
+    pub(crate) fn new(
+        id: LogId,
+        name: &str,
+        dir: PathBuf,
+        options: &Options,
+        segments: Segments,
+        end: Place,
+    ) -> Self {
+        Self {
+            id,
+            name: Arc::from(name),
+            dir,
+            options: options.clone(),
+            state: State::Ready,
+            start: segments[0].base,
+            segments,
+            positions: Positions::new(end),
+            removed: None,
+            space: Space::default(),
+            tail: Tail::default(),
+            notes: Notes::default(),
+            cursors: Cursors::default(),
+            cleaning: Cleaning::default(),
+            cached: None,
+            maintain_after_ms: 0,
+            is_new: false,
+            submitted_bytes: end.position,
+            ticket: None,
+            forces_sync: false,
+            pending_acks: 0,
+        }
+    }
+
+    /// The directory entry of its first segment may not be durable yet.
+    pub(crate) fn mark_new(&mut self) {
+        self.is_new = true;
+    }
+
     pub(crate) fn key(&self, base: u64) -> SegmentKey {
         (self.id, base)
     }
@@ -138,48 +110,44 @@ impl Log {
         self.dir.join(name::segment(base))
     }
 
-    /// The file of a segment.
     pub(crate) fn file(&self, files: &mut Files, base: u64) -> io::Result<Arc<dyn File>> {
         files.get(self.key(base), || self.path(base))
     }
 
-    /// Whether the segment that begins at `base` may have gaps.
+    /// Whether the segment with base offset `base` may have offset gaps.
     pub(crate) fn gaps(&self, base: u64) -> Gaps {
-        if base < self.sparse { Gaps::Allowed } else { Gaps::None }
+        self.cleaning.gaps(base)
     }
 
-    /// Size of what is in it, bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        debug_assert_eq!(self.closed_bytes, closed_bytes(&self.segments), "{}", self.name);
-        self.closed_bytes + self.segments.back().map_or(0, |newest| newest.bytes)
-    }
-
-    /// To be called when there are other segments.
-    pub(crate) fn count_closed(&mut self) {
-        self.closed_bytes = closed_bytes(&self.segments);
-    }
-
-    pub(crate) fn newest(&mut self) -> &mut Segment {
-        self.segments.back_mut().expect("there is always a segment")
-    }
-
-    /// Takes in a batch, and returns its base offset.
+    /// Ticket of the appends since the last commit; `next` if there were none.
     #[inline]
-    pub(crate) fn append(&mut self, disk: &mut Disk, batch: &Sound<'_>) -> Result<u64, Error> {
+    pub(crate) fn ticket_or(&mut self, next: impl FnOnce() -> Ticket) -> Ticket {
+        *self.ticket.get_or_insert_with(next)
+    }
+
+    /// Syncs the next commit regardless of the options.
+    pub(crate) fn force_sync(&mut self) {
+        self.forces_sync = true;
+    }
+
+    /// Appends a batch to the tail and returns its base offset.
+    #[inline]
+    pub(crate) fn append(&mut self, disk: &mut Disk, batch: &ValidBatch<'_>) -> Result<u64, Error> {
         if self.state == State::Broken {
             return Err(Error::Broken);
         }
         let header = batch.header();
         let len = header.total_bytes as u64;
-        if self.head.position > 0 && self.head.position + len > self.options.segment_bytes {
+        if self.positions.head().position > 0
+            && self.positions.head().position + len > self.options.segment_bytes
+        {
             self.roll(disk)?;
         }
-        let base_offset = self.head.offset;
+        let base_offset = self.positions.head().offset;
         let header = BatchHeader { base_offset, ..header };
-        let place = self.head;
-        self.head = place.behind(&header);
-        let bytes = self.head.position;
-        let newest = self.newest();
+        let place = self.positions.append(&header);
+        let bytes = self.positions.head().position;
+        let newest = self.segments.newest_mut();
         newest.bytes = bytes;
         if let Some(index) = &mut newest.index {
             index.note(place, &header);
@@ -191,19 +159,19 @@ impl Log {
         Ok(base_offset)
     }
 
-    /// Hands what was appended to the operating system.
+    /// Writes the unwritten appends to the segment file.
     ///
     /// # Errors
-    /// [`Error::Full`] or [`Error::Broken`]: nothing of what was appended since the last commit is part of the log
-    /// any more, and whoever waits for it is told.
+    /// [`Error::Full`] or [`Error::Broken`]. All appends since the last commit are rolled back, and their ticket
+    /// completes with the error.
     pub(crate) fn flush(&mut self, disk: &mut Disk) -> Result<(), Error> {
         if self.tail.unwritten().is_empty() {
             return Ok(());
         }
         match self.write(disk) {
             Ok(()) => {
-                self.tail.wrote(disk.settings.tail_bytes);
-                self.written = self.head;
+                self.tail.mark_written(disk.settings.tail_bytes);
+                self.positions.mark_written();
                 self.state = State::Ready;
                 Ok(())
             }
@@ -212,12 +180,12 @@ impl Log {
     }
 
     fn write(&mut self, disk: &mut Disk) -> Result<(), Failure> {
-        let base = self.head.base;
+        let base = self.positions.head().base;
         let file = disk.files.borrow((self.id, base), || self.path(base))?;
         let is_mapped = disk.settings.mapped_writes && self.options.durability == Durability::Os;
         let ahead = if is_mapped { MAPPED_AHEAD_BYTES } else { 0 };
-        self.space.reserve(&**file, self.head.position, ahead, self.options.segment_bytes)?;
-        let (bytes, at) = (self.tail.unwritten(), self.written.position);
+        self.space.reserve(&**file, self.positions.head().position, ahead, self.options.segment_bytes)?;
+        let (bytes, at) = (self.tail.unwritten(), self.positions.written().position);
         if is_mapped {
             file.append_at(bytes, at)?;
         } else {
@@ -226,25 +194,25 @@ impl Log {
         Ok(())
     }
 
-    /// Closes the newest segment and begins another.
+    /// Closes the newest segment and starts another.
     pub(crate) fn roll(&mut self, disk: &mut Disk) -> Result<(), Error> {
         self.flush(disk)?;
-        let base = self.head.offset;
+        let base = self.positions.head().offset;
         let path = self.path(base);
-        // After a crash nothing may be found that begins with the second segment.
-        let first_is_there = if self.is_new { disk.fs.sync_dir(&self.dir) } else { Ok(()) };
-        first_is_there.map_err(|error| self.fail_turn(disk, Failure::Broken(error)))?;
+        // The second segment must not become durable before the first one.
+        let first_synced = if self.is_new { disk.fs.sync_dir(&self.dir) } else { Ok(()) };
+        first_synced.map_err(|error| self.fail_turn(disk, Failure::Broken(error)))?;
         self.is_new = false;
-        let begun = match disk.fs.open(&path, Mode::New) {
-            // Left by an append that was taken back.
+        let opened = match disk.fs.open(&path, Mode::New) {
+            // Left by an append that was rolled back.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 disk.fs.open(&path, Mode::Existing).and_then(|file| file.set_len(0).map(|()| file))
             }
             outcome => outcome,
         };
         let index = self.dir.join(name::index(base));
-        let begun = begun.and_then(|file| Index::remove(&*disk.fs, &index).map(|()| file));
-        let file = begun.map_err(|error| match Failure::from(error) {
+        let opened = opened.and_then(|file| Index::remove(&*disk.fs, &index).map(|()| file));
+        let file = opened.map_err(|error| match Failure::from(error) {
             Failure::Full => {
                 self.state = State::Full;
                 Error::Full
@@ -253,27 +221,21 @@ impl Log {
         })?;
         self.close_newest(disk)?;
         disk.files.hold(self.key(base), file);
-        disk.group.note_names(self.id, &self.dir);
-        self.segments.push_back(Segment {
-            base,
-            bytes: 0,
-            index: Some(Box::new(Index::new(base))),
-            checked: 0,
-        });
-        self.count_closed();
+        disk.group.add_dir(self.id, &self.dir);
+        self.segments.push(Segment { base, bytes: 0, index: Some(Box::new(Index::new(base))), checked: 0 });
         let closed = self.segments.len() - 2;
         if self.segments[closed].index.is_some() {
-            self.note_index(disk, closed);
+            self.touch_index(disk, closed);
         }
-        self.head = Place::beginning(base);
-        self.written = self.head;
+        let begin = self.positions.start_segment();
         self.space.restart(0);
-        self.covered = 0;
-        // Nobody waits for it, but what is before this need not be read by a recovery, and may be removed.
+        self.submitted_bytes = 0;
+        // No ticket depends on this, but it advances `synced`: recovery skips what is before it, and truncation may
+        // remove it.
         disk.group.acknowledge(Ack {
             log: self.id,
             ticket: None,
-            end: self.head,
+            end: begin,
             is_synced: true,
             outcome: Ok(()),
             earlier: 0,
@@ -281,9 +243,9 @@ impl Log {
         Ok(())
     }
 
-    /// The newest segment is complete: what it was given too much is taken back, and it is synced.
+    /// Closes the newest segment: releases the unused reserved space and submits it for a sync.
     fn close_newest(&mut self, disk: &mut Disk) -> Result<(), Error> {
-        let Place { base, position, .. } = self.head;
+        let Place { base, position, .. } = self.positions.head();
         let closed = self.file(&mut disk.files, base).and_then(|file| {
             if self.space.end > position {
                 file.set_len(position)?;
@@ -291,13 +253,13 @@ impl Log {
             Ok(file)
         });
         let file = closed.map_err(|error| self.fail_turn(disk, Failure::Broken(error)))?;
-        self.keep_index(disk);
-        let (key, name, from) = (self.key(base), self.name.clone(), self.covered);
+        self.save_index(disk);
+        let (key, name, from) = (self.key(base), self.name.clone(), self.submitted_bytes);
         disk.group.add(Range { key, name, file, from, to: position, is_closed: true });
         Ok(())
     }
 
-    /// Submits what was appended since the last commit. Returns the ticket if that is all there is to it.
+    /// Submits the appends since the last commit. Returns the ticket if it is complete without the committer.
     pub(crate) fn commit(&mut self, disk: &mut Disk) -> Option<Ticket> {
         if self.state == State::Broken {
             self.acknowledge(disk, false, Err(Error::Broken));
@@ -306,43 +268,48 @@ impl Log {
         if self.flush(disk).is_err() {
             return None;
         }
-        let is_synced = self.options.durability == Durability::Fsync || self.syncs_next;
+        let is_synced = self.options.durability == Durability::Fsync || self.forces_sync;
         if is_synced && let Err(error) = self.submit_newest(disk) {
             let error = self.fail_turn(disk, Failure::from(error));
             debug_assert!(self.ticket.is_none(), "{error} has been reported");
             return None;
         }
-        self.syncs_next = false;
-        // A segment that was closed on the way is synced in any case.
-        self.submitted = self.written;
-        if !is_synced && self.awaited == 0 {
-            self.committed = self.written;
+        self.forces_sync = false;
+        // A segment that was closed since the last commit is synced in any case.
+        self.positions.mark_submitted();
+        if !is_synced && self.pending_acks == 0 {
+            self.positions.mark_committed();
             return self.ticket.take();
         }
         self.acknowledge(disk, is_synced, Ok(()));
         None
     }
 
-    /// Asks for what was written to the newest segment to become durable.
+    /// Submits the unsynced bytes of the newest segment.
     fn submit_newest(&mut self, disk: &mut Disk) -> io::Result<()> {
-        let Place { base, position: to, .. } = self.written;
-        if to > self.covered {
+        let Place { base, position: to, .. } = self.positions.written();
+        if to > self.submitted_bytes {
             let file = self.file(&mut disk.files, base)?;
-            let (key, name, from) = (self.key(base), self.name.clone(), self.covered);
+            let (key, name, from) = (self.key(base), self.name.clone(), self.submitted_bytes);
             disk.group.add(Range { key, name, file, from, to, is_closed: false });
-            self.covered = to;
+            self.submitted_bytes = to;
         }
         Ok(())
     }
 
-    /// Lets the turn's ticket be reported, behind what was submitted before.
+    /// Everything in the newest segment is on disk: the committer has nothing to do for it.
+    pub(crate) fn mark_all_submitted(&mut self) {
+        self.submitted_bytes = self.positions.written().position;
+    }
+
+    /// Queues the completion of the turn's ticket after everything submitted before.
     fn acknowledge(&mut self, disk: &mut Disk, is_synced: bool, outcome: Result<(), Error>) {
         if let Some(ticket) = self.ticket.take() {
-            self.awaited += 1;
+            self.pending_acks += 1;
             disk.group.acknowledge(Ack {
                 log: self.id,
                 ticket: Some(ticket),
-                end: self.submitted,
+                end: self.positions.submitted(),
                 is_synced,
                 outcome,
                 earlier: 0,
@@ -350,11 +317,11 @@ impl Log {
         }
     }
 
-    /// Takes back what was appended since the last commit.
+    /// Rolls back the appends since the last commit.
     fn fail_turn(&mut self, disk: &mut Disk, failure: Failure) -> Error {
         match failure {
             Failure::Full => {
-                if let Err(error) = self.go_back(disk, self.submitted) {
+                if let Err(error) = self.roll_back(disk, self.positions.submitted()) {
                     return self.fail_turn(disk, Failure::Broken(error));
                 }
                 self.state = State::Full;
@@ -362,38 +329,38 @@ impl Log {
                 Error::Full
             }
             Failure::Broken(error) => {
-                log::error!("log {}: {error}; it is read only now", self.name);
-                // What was submitted may yet become durable, and whoever waits for it is told so.
-                self.fail_at(self.submitted);
+                log::error!("log {}: {error}; the log is now read-only", self.name);
+                // Submitted appends may still become durable and are reported by the committer.
+                self.fail_at(self.positions.submitted());
                 self.acknowledge(disk, false, Err(Error::Broken));
                 Error::Broken
             }
         }
     }
 
-    /// Ends the log where it was committed last, for reading only. The files are left as they are.
+    /// Makes the log read-only and ends it at the last committed position. Does not change its files.
     pub(crate) fn fail(&mut self) {
-        self.fail_at(self.committed);
+        self.fail_at(self.positions.committed());
     }
 
     fn fail_at(&mut self, end: Place) {
         self.state = State::Broken;
-        self.compaction = None;
+        self.cleaning.stop();
         self.end_at(end);
     }
 
-    /// Ends the log at `place`, in its files too.
+    /// Rolls the log back to `place`, in its files too.
     ///
     /// # Errors
-    /// If what is no part of the log may come back after a crash.
-    fn go_back(&mut self, disk: &mut Disk, place: Place) -> io::Result<()> {
-        let has_rolled = place.base < self.head.base;
-        // Nobody is to hear that a segment is on disk which is there no more.
+    /// If the removed part may reappear after a crash.
+    fn roll_back(&mut self, disk: &mut Disk, place: Place) -> io::Result<()> {
+        let has_rolled = place.base < self.positions.head().base;
+        // Drop reports that a removed segment is on disk.
         let log = self.id;
         disk.group.acks.retain(|ack| ack.log != log || ack.ticket.is_some() || ack.end <= place);
-        while self.segments.len() > 1 && self.newest().base > place.base {
-            let base = self.newest().base;
-            self.segments.pop_back();
+        while self.segments.len() > 1 && self.segments.newest().base > place.base {
+            let base = self.segments.newest().base;
+            self.segments.pop_newest();
             disk.files.close(self.key(base));
             disk.group.ranges.remove(&self.key(base));
             disk.fs.remove_file(&self.path(base))?;
@@ -403,85 +370,85 @@ impl Log {
             Index::remove(&*disk.fs, &self.dir.join(name::index(place.base)))?;
             disk.fs.sync_dir(&self.dir)?;
         }
-        // Nor may anything come back behind the end, half a batch or a whole one.
+        // No batch, whole or partial, may reappear after the end.
         let file = self.file(&mut disk.files, place.base)?;
         file.set_len(place.position)?;
         file.sync_data()?;
         self.space.restart(place.position);
-        self.covered = if has_rolled { place.position } else { self.covered.min(place.position) };
+        self.submitted_bytes =
+            if has_rolled { place.position } else { self.submitted_bytes.min(place.position) };
         self.end_at(place);
         Ok(())
     }
 
-    /// Ends the log at `place`, in memory.
+    /// Ends the log at `place` in memory.
     pub(crate) fn end_at(&mut self, place: Place) {
-        while self.segments.len() > 1 && self.newest().base > place.base {
-            self.segments.pop_back();
+        while self.segments.len() > 1 && self.segments.newest().base > place.base {
+            self.segments.pop_newest();
         }
-        self.count_closed();
-        let newest = self.newest();
+        let newest = self.segments.newest_mut();
         newest.bytes = place.position;
         newest.checked = newest.checked.min(place.position);
         if let Some(index) = &mut newest.index {
-            index.cut(place);
+            index.truncate(place);
         }
         self.tail.clear();
-        self.head = place;
-        self.written = self.written.min(place);
-        self.submitted = self.submitted.min(place);
-        self.committed = self.committed.min(place);
-        self.synced = self.synced.min(place);
-        self.cursors = [Place::default(); 4];
+        self.positions.end_at(place);
+        self.cursors.clear();
     }
 
-    /// Takes note of a report that the log is as durable up to its end as was asked for.
-    pub(crate) fn advance(&mut self, ack: &Ack) {
-        let end = ack.end.min(self.written);
-        self.is_new = false;
-        if ack.ticket.is_some() {
-            self.committed = self.committed.max(end);
-        }
-        if ack.is_synced {
-            self.synced = self.synced.max(end);
+    /// Processes a report of the committer about what it was given.
+    pub(crate) fn on_report(&mut self, ack: &Ack) {
+        let acknowledged = usize::from(ack.ticket.is_some()) * (1 + ack.earlier);
+        assert!(self.pending_acks >= acknowledged, "log {}: a ticket completes once", self.name);
+        self.pending_acks -= acknowledged;
+        match &ack.outcome {
+            Ok(()) => {
+                self.is_new = false;
+                self.positions.on_report(ack.end, ack.ticket.is_some(), ack.is_synced);
+            }
+            Err(Error::Broken) => self.fail(),
+            Err(_) => {}
         }
     }
 
-    /// Keeps the index of the newest segment in a file, if there is one.
-    pub(crate) fn keep_index(&self, disk: &Disk) {
-        let Some(Segment { base, index: Some(index), .. }) = self.segments.back() else { return };
+    /// Writes the index of the newest segment to a file, if the index is in memory.
+    pub(crate) fn save_index(&self, disk: &Disk) {
+        let Segment { base, index: Some(index), .. } = self.segments.newest() else { return };
         if let Err(error) = index.store(&*disk.fs, &self.dir.join(name::index(*base))) {
-            log::debug!("log {}: no index for segment {base}: {error}", self.name);
+            log::debug!("log {}: cannot save the index of segment {base}: {error}", self.name);
         }
     }
 
-    /// The index of a segment, made if it is not there.
+    /// Returns the index of a segment, loading or building it if necessary.
     pub(crate) fn index(&mut self, disk: &mut Disk, at: usize) -> io::Result<&Index> {
         if self.segments[at].index.is_none() {
-            let index = self.make_index(disk, at)?;
+            let index = self.build_index(disk, at)?;
             self.segments[at].index = Some(Box::new(index));
         }
-        self.note_index(disk, at);
+        self.touch_index(disk, at);
         let segment = &mut self.segments[at];
         Ok(segment.index.as_deref().expect("it has just been made"))
     }
 
-    /// Takes note that the index of a segment is in use, if it is one of those that are bounded.
-    pub(crate) fn note_index(&self, disk: &mut Disk, at: usize) {
+    /// Marks the index of a closed segment as recently used.
+    pub(crate) fn touch_index(&self, disk: &mut Disk, at: usize) {
         if at + 1 < self.segments.len() {
             disk.indexes.note(self.key(self.segments[at].base));
         }
     }
 
-    fn make_index(&self, disk: &mut Disk, at: usize) -> io::Result<Index> {
+    fn build_index(&self, disk: &mut Disk, at: usize) -> io::Result<Index> {
         let base = self.segments[at].base;
         let is_newest = at + 1 == self.segments.len();
-        let limit = self.segments.get(at + 1).map_or(self.head.offset, |next| next.base);
-        let position = if is_newest { self.written.position } else { self.segments[at].bytes };
-        let end = Place { base, position, offset: if is_newest { self.written.offset } else { limit } };
+        let limit = self.segments.get(at + 1).map_or(self.positions.head().offset, |next| next.base);
+        let position = if is_newest { self.positions.written().position } else { self.segments[at].bytes };
+        let end =
+            Place { base, position, offset: if is_newest { self.positions.written().offset } else { limit } };
         let path = self.dir.join(name::index(base));
         let mut index = match Index::load(&*disk.fs, &path, end) {
-            Some(kept) if kept.end() == end && !is_newest => return Ok(kept),
-            Some(kept) => kept,
+            Some(saved) if saved.end() == end && !is_newest => return Ok(saved),
+            Some(saved) => saved,
             None => Index::new(base),
         };
         let file = self.file(&mut disk.files, base)?;
@@ -492,7 +459,7 @@ impl Log {
                 index.note(index.end(), &batch.header);
             }
         } else if let Err(error) = index.store(&*disk.fs, &path) {
-            log::debug!("log {}: no index for segment {base}: {error}", self.name);
+            log::debug!("log {}: cannot save the index of segment {base}: {error}", self.name);
         }
         Ok(index)
     }

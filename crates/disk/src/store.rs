@@ -1,4 +1,8 @@
-//! The store: all logs of one shard.
+//! The store: all logs of one shard, their directory and their shared committer.
+//!
+//! Appends go to the logs; a commit collects their writes in one group and submits it to the committer, whose reports
+//! become completions. A checkpoint records the durable end of every log, so that recovery reads only what follows.
+//! It must never claim more than is on disk: operations that shorten a log or reuse a name rewrite it first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -7,50 +11,50 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainstem_log::{
-    Appended, Completion, Error, Found, LogId, Options, Piece, Sound, State, Status, Store, Ticket,
+    Appended, Completion, Error, FileSlice, LogId, Options, State, Status, Store, Ticket, TimestampOffset,
+    ValidBatch,
 };
 
 use crate::checkpoint::{self, Checkpoint, Known};
-use crate::commit::{Group, NewNames, Syncer, remove_dir};
+use crate::commit::{DirSync, Group, Syncer, remove_dir};
+use crate::disk::Disk;
 use crate::files::{Files, Recent};
 use crate::fs::{Fs, Mode};
 use crate::journal::{self, Journal};
 use crate::name;
-use crate::queue::Queue;
+use crate::queue::CommitQueue;
 use crate::read::FileRange;
-use crate::recover::Before;
+use crate::recover::Prior;
 use crate::settings::{Committer, Settings};
-use crate::single::{Disk, Log};
-use tend::Tending;
+use crate::single::Log;
+use maintenance::Maintenance;
 
-mod tend;
+mod maintenance;
 
-/// Removed logs that the checkpoint may speak of, at most, when a log is made.
-const GONE_MAX: usize = 1000;
-/// Logs that were written to within so many commits are of the same age.
-const COMMITS_OF_AN_AGE: u32 = 64;
+/// Number of removed logs in the last checkpoint above which creating a log rewrites the checkpoint.
+const REMOVED_MAX: usize = 1000;
+/// Number of commits per cache age. Logs written within one age are equally recent.
+const COMMITS_PER_AGE: u32 = 64;
 
-/// A store that keeps its logs in files below one directory. There must be no other store on it.
+/// A store whose logs are files below one directory, which no other store may use at the same time.
 ///
-/// When it is dropped it syncs everything, and notes that nothing has to be recovered.
+/// Dropping it syncs everything and marks the store as cleanly closed, so that the next open skips recovery.
 ///
-/// Where a log starts ([`Store::truncate_prefix`]) is noted with each checkpoint. After a crash a log may start
-/// where it did at the last one, if what was before is still there.
+/// Each checkpoint records the log starts ([`Store::truncate_prefix`]). After a crash a log may start where the last
+/// checkpoint says, if the earlier segments still exist.
 pub struct SegmentStore {
     dir: PathBuf,
     disk: Disk,
-    queue: Queue,
-    /// Removed logs leave their place empty.
+    queue: CommitQueue,
+    /// Indexed by [`LogId`]; `None` for a removed log.
     logs: Vec<Option<Box<Log>>>,
-    names: BTreeMap<String, Place>,
-    /// What was known of logs when the store was opened.
+    names: BTreeMap<String, LogEntry>,
+    /// Checkpoint from when the store was opened.
     known: Checkpoint,
     was_closed: bool,
-    /// Whether the last checkpoint speaks of the end of a log that was removed since: something else may come to
-    /// stand behind it.
-    is_checkpoint_wrong: bool,
-    /// Logs that the last checkpoint may speak of and that were removed since. A new one must not be taken for the
-    /// old.
+    /// Whether the last checkpoint claims more of a log than exists. New data must not follow before it is rewritten.
+    is_checkpoint_stale: bool,
+    /// Removed logs that the last checkpoint may contain. A new log of the same name must not inherit their entry.
     gone: BTreeSet<String>,
     /// Logs appended to since the last commit.
     dirty: Vec<LogId>,
@@ -59,32 +63,31 @@ pub struct SegmentStore {
     /// Bytes committed since the last checkpoint.
     since_checkpoint: u64,
     checkpoint_bytes: u64,
-    /// Logs with something in memory, in the order in which they were written to, and how much that is.
-    cached: Cached,
-    tending: Tending,
+    cached: TailCache,
+    maintenance: Maintenance,
 }
 
-/// Whether a log is open.
+/// Whether a log of the directory is open.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum LogEntry {
     Closed,
     Open(LogId),
 }
 
-/// The share of memory of each log's tail ([`Log::cached`]).
+/// Accounts the memory of the logs' tails ([`Log::cached`]) and evicts the least recently written.
 #[derive(Default)]
-struct Cached {
-    /// Greater ones were written to later.
+struct TailCache {
+    /// Tail bytes by age and log; a higher age is more recent.
     by_age: BTreeMap<(u64, LogId), usize>,
     bytes: usize,
     age: u64,
-    /// Commits of this age.
+    /// Commits in the current age.
     commits: u32,
 }
 
 impl SegmentStore {
-    /// Opens the store in `dir`, and makes it if it is not there. What the journal has is written to where it
-    /// belongs; each log is recovered when it is opened.
+    /// Opens the store in `dir`, creating it if it does not exist, and replays the journal. Each log is recovered when
+    /// it is opened.
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::System`].
@@ -94,11 +97,11 @@ impl SegmentStore {
         settings: Settings,
         committer: Committer,
     ) -> Result<Self, Error> {
-        Self::try_open(fs, dir, settings, committer).map_err(|error| refused(&error))
+        Self::try_open(fs, dir, settings, committer).map_err(|error| store_error(&error))
     }
 
     fn try_open(fs: Arc<dyn Fs>, dir: PathBuf, settings: Settings, committer: Committer) -> io::Result<Self> {
-        make_dir(&*fs, &dir)?;
+        create_dir_durably(&*fs, &dir)?;
         let (mut known, was_closed) = checkpoint::load(&*fs, &dir)?;
         if !was_closed {
             redo(&*fs, &dir)?;
@@ -108,7 +111,7 @@ impl SegmentStore {
         let mut names = BTreeMap::new();
         for found in fs.list(&dir)? {
             if let Some(name) = name::log_of(&found) {
-                names.insert(name.to_owned(), Place::Closed);
+                names.insert(name.to_owned(), LogEntry::Closed);
             } else if name::is_gone(&found) {
                 remove_dir(&*fs, &dir.join(found))?;
             }
@@ -116,7 +119,7 @@ impl SegmentStore {
         let gone = known.extract_if(.., |name, _| !names.contains_key(name)).map(|(name, _)| name).collect();
         let journal = Journal::new(fs.clone(), dir.clone(), settings.journal_bytes);
         let syncer = Syncer::new(fs.clone(), dir.clone(), journal, settings.open_files);
-        let queue = Queue::start(syncer, committer)?;
+        let queue = CommitQueue::start(syncer, committer)?;
         let files = Files::new(fs.clone(), settings.open_files);
         let checkpoint_bytes = settings.checkpoint_bytes;
         let indexes = Recent::new(settings.indexes);
@@ -129,23 +132,23 @@ impl SegmentStore {
             names,
             known,
             was_closed,
-            is_checkpoint_wrong: false,
+            is_checkpoint_stale: false,
             gone,
             dirty: Vec::new(),
             tickets: 0,
             completed: Vec::new(),
             since_checkpoint: 0,
             checkpoint_bytes,
-            cached: Cached::default(),
-            tending: Tending::default(),
+            cached: TailCache::default(),
+            maintenance: Maintenance::default(),
         })
     }
 
-    /// The bytes that [`Store::read`] would give for the same arguments, as they lie in files: for sending them
-    /// without copying. Checksums are not compared; everything appended so far is written for it.
+    /// Like [`Store::read`], but returns file ranges for zero-copy sending. Flushes the log first and does not verify
+    /// checksums.
     ///
     /// # Errors
-    /// Those of [`Store::read`], and [`Error::Full`] and [`Error::Broken`] if it could not be written.
+    /// As for [`Store::read`]; [`Error::Full`] and [`Error::Broken`] if the flush failed.
     pub fn ranges(
         &mut self,
         log: LogId,
@@ -162,17 +165,12 @@ impl SegmentStore {
         self.logs[log.0 as usize].as_deref().expect("the log has been removed")
     }
 
-    /// Takes in what the committer has to say.
-    fn take_reports(&mut self) {
+    /// Processes the reports of the committer.
+    fn process_reports(&mut self) {
         let Some(report) = self.queue.report() else { return };
         for ack in report.acks {
             let Some(log) = &mut self.logs[ack.log.0 as usize] else { continue };
-            log.awaited -= usize::from(ack.ticket.is_some()) * (1 + ack.earlier);
-            match &ack.outcome {
-                Ok(()) => log.advance(&ack),
-                Err(Error::Broken) => log.fail(),
-                Err(_) => {}
-            }
+            log.on_report(&ack);
             if let Some(ticket) = ack.ticket {
                 self.completed.push(Completion { log: ack.log, ticket, outcome: ack.outcome });
             }
@@ -184,125 +182,126 @@ impl SegmentStore {
         }
     }
 
-    /// Waits until everything submitted has come to its end.
+    /// Submits the current group and waits until the committer is idle.
     fn settle(&mut self) {
         let group = std::mem::take(&mut self.disk.group);
         self.queue.submit(group);
-        drop(self.queue.settled());
-        self.take_reports();
+        drop(self.queue.wait_idle());
+        self.process_reports();
     }
 
-    /// Forgets the indexes that were not used lately, beyond the bound.
+    /// Drops the least recently used indexes beyond the bound.
     fn trim_indexes(&mut self) {
-        for (log, base) in self.disk.indexes.take_gone() {
+        for (log, base) in self.disk.indexes.take_evicted() {
             let Some(log) = &mut self.logs[log.0 as usize] else { continue };
-            let at = log.segment_of(base);
+            let at = log.segments.containing(base);
             if at + 1 < log.segments.len() && log.segments[at].base == base {
                 log.segments[at].index = None;
             }
         }
     }
 
-    /// What is known of all logs at this moment.
+    /// Encodes a checkpoint of all logs.
     fn checkpoint(&self) -> Vec<u8> {
-        let known = |(name, place): (&String, &Place)| match place {
-            Place::Open(log) => {
+        let known = |(name, place): (&String, &LogEntry)| match place {
+            LogEntry::Open(log) => {
                 let log = self.log(*log);
-                // What was not submitted may yet be taken back.
-                let synced = log.synced.min(log.submitted);
+                // Appends that were not submitted may still be rolled back.
+                let synced = log.positions.synced().min(log.positions.submitted());
                 Some(Known {
                     start: log.start.min(synced.offset),
-                    cleaned: log.cleaned.min(synced.offset),
-                    sparse: log.sparse.min(synced.offset),
+                    cleaned: log.cleaning.cleaned().min(synced.offset),
+                    sparse: log.cleaning.sparse().min(synced.offset),
                     committed: synced,
                 })
             }
-            Place::Closed => self.known.get(name).copied(),
+            LogEntry::Closed => self.known.get(name).copied(),
         };
         checkpoint::encode(self.names.iter().filter_map(|entry| Some((entry.0.as_str(), known(entry)?))))
     }
 
-    /// Bounds the memory of the tails: those that were not written to for longest lose theirs.
+    /// Evicts the tails of the least recently written logs beyond the memory bound.
     fn trim_cache(&mut self) {
         while self.cached.bytes > self.disk.settings.cache_bytes {
-            // What is written to from here on is to stay longer than what is here.
-            self.cached.commits = COMMITS_OF_AN_AGE;
+            // Start a new age, so that later writes outlive the current tails.
+            self.cached.commits = COMMITS_PER_AGE;
             let Some(((_, log), bytes)) = self.cached.by_age.pop_first() else { break };
             self.cached.bytes -= bytes;
             if let Some(log) = &mut self.logs[log.0 as usize] {
                 log.cached = None;
-                log.tail.forget_written();
+                log.tail.drop_written();
             }
         }
     }
 
-    fn make_log(&mut self, name: &str, options: &Options) -> io::Result<LogId> {
+    fn create_log(&mut self, name: &str, options: &Options) -> io::Result<LogId> {
         let dir = self.dir.join(name::log_dir(name));
         let is_new = !self.names.contains_key(name);
         if is_new {
-            self.is_checkpoint_wrong |= self.gone.len() >= GONE_MAX || self.gone.contains(name);
-            self.right_checkpoint()?;
-            // One of that name may be on its way out: it must be gone for good before this one begins, or loss of power
-            // brings it back in its place. Set aside under the other name it is until the disk knows.
+            self.is_checkpoint_stale |= self.gone.len() >= REMOVED_MAX || self.gone.contains(name);
+            self.refresh_checkpoint()?;
+            // A removed log of the same name may still be on disk. Its removal must be durable before the new log
+            // starts, or a power failure brings the old files back. Until then the directory has the `.gone` name.
             let gone = self.dir.join(name::gone_dir(name));
             let is_left = |fs: &dyn Fs| [&dir, &gone].iter().any(|dir| has_files(fs, dir));
             if is_left(&*self.disk.fs) {
                 self.settle();
                 if is_left(&*self.disk.fs) {
-                    self.queue.settled().discard(&[name])?;
+                    self.queue.wait_idle().discard(&[name])?;
                 }
             }
             self.disk.fs.create_dir(&dir)?;
         }
-        let before = Before { is_new, known: self.known.get(name).copied(), was_closed: self.was_closed };
+        let before = Prior { is_new, known: self.known.get(name).copied(), was_closed: self.was_closed };
         let id = LogId(self.logs.len() as u32);
         let log = Log::open(&mut self.disk, id, name, dir, options, &before)?;
-        self.is_checkpoint_wrong |= before.known.is_some_and(|known| log.synced < known.committed);
+        self.is_checkpoint_stale |=
+            before.known.is_some_and(|known| log.positions.synced() < known.committed);
         if is_new {
-            self.disk.group.dirs.insert(id, NewNames { dir: log.dir.clone(), is_new });
+            self.disk.group.dirs.insert(id, DirSync { dir: log.dir.clone(), is_new });
         }
         self.logs.push(Some(Box::new(log)));
-        self.names.insert(name.to_owned(), Place::Open(id));
-        self.right_checkpoint()?;
+        self.names.insert(name.to_owned(), LogEntry::Open(id));
+        self.refresh_checkpoint()?;
         Ok(id)
     }
 
-    /// Sees to it that the last checkpoint speaks of nothing that is not there.
-    fn right_checkpoint(&mut self) -> io::Result<()> {
-        if self.is_checkpoint_wrong {
-            let committer_rests = self.queue.settled();
+    /// Rewrites the checkpoint if the last one claims more than exists.
+    fn refresh_checkpoint(&mut self) -> io::Result<()> {
+        if self.is_checkpoint_stale {
+            let committer_idle = self.queue.wait_idle();
             checkpoint::store(&*self.disk.fs, &self.dir, &self.checkpoint())?;
-            drop(committer_rests);
-            self.is_checkpoint_wrong = false;
+            drop(committer_idle);
+            self.is_checkpoint_stale = false;
             self.gone.clear();
         }
         Ok(())
     }
 
-    /// Syncs everything and says so.
+    /// Syncs everything and marks the store as cleanly closed.
     fn close(&mut self) -> Result<(), Error> {
         self.commit();
         self.settle();
-        self.queue.settled().settle()?;
-        let mut is_sound = true;
+        self.queue.wait_idle().settle()?;
+        let mut is_clean = true;
         for log in self.logs.iter_mut().flatten() {
-            is_sound &= log.close(&mut self.disk);
+            is_clean &= log.close(&mut self.disk);
         }
         let bytes = self.checkpoint();
         let fs = &*self.disk.fs;
         let closed = checkpoint::store(fs, &self.dir, &bytes).and_then(|()| {
-            if is_sound && (self.was_closed || self.all_open()) {
-                self.queue.settled().journal.remove()?;
+            if is_clean && (self.was_closed || self.all_open()) {
+                self.queue.wait_idle().journal.remove()?;
                 checkpoint::mark_clean(fs, &self.dir, &bytes)?;
             }
             Ok(())
         });
-        closed.map_err(|error| refused(&error))
+        closed.map_err(|error| store_error(&error))
     }
 
-    /// Whether every log has been opened, and so recovered.
+    /// Whether every log was opened, and therefore recovered.
     fn all_open(&self) -> bool {
-        self.names.values().all(|place| matches!(place, Place::Open(_)))
+        self.names.values().all(|place| matches!(place, LogEntry::Open(_)))
     }
 }
 
@@ -310,8 +309,8 @@ fn open_log(logs: &mut [Option<Box<Log>>], log: LogId) -> &mut Log {
     logs[log.0 as usize].as_deref_mut().expect("the log has been removed")
 }
 
-/// What a caller is told of an error that concerns no batch.
-fn refused(error: &io::Error) -> Error {
+/// Maps an IO error to [`Error::Full`] or [`Error::System`].
+fn store_error(error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full,
         _ => Error::System(error.to_string()),
@@ -322,12 +321,12 @@ fn has_files(fs: &dyn Fs, dir: &Path) -> bool {
     fs.list(dir).is_ok_and(|files| !files.is_empty())
 }
 
-/// Makes a directory and those above it, durably.
-fn make_dir(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
+/// Creates a directory and its missing parents, durably.
+fn create_dir_durably(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
     match fs.create_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make_dir(fs, parent.ok_or(error)?)?;
+            create_dir_durably(fs, parent.ok_or(error)?)?;
             fs.create_dir(dir)?;
         }
         outcome => outcome?,
@@ -335,7 +334,7 @@ fn make_dir(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
     fs.sync_dir(parent.unwrap_or(Path::new(".")))
 }
 
-/// Writes to the segments what the journal has, and makes it durable there.
+/// Replays the journal into the segments and syncs them.
 fn redo(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
     let mut touched = BTreeMap::new();
     journal::replay(fs, dir, |write| {
@@ -353,16 +352,16 @@ fn redo(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
     touched.values().try_for_each(|file| file.sync_data())
 }
 
-impl Cached {
-    /// There is one more commit. It costs something for each log that is in it to be of a new age.
-    fn grow_older(&mut self) {
+impl TailCache {
+    /// Counts a commit. Ages span several commits because a new age costs an update for each log written.
+    fn count_commit(&mut self) {
         self.commits += 1;
-        if self.commits >= COMMITS_OF_AN_AGE {
+        if self.commits >= COMMITS_PER_AGE {
             (self.age, self.commits) = (self.age + 1, 0);
         }
     }
 
-    /// Takes note that a log has been written to and now has so much in memory.
+    /// Accounts for a write to a log.
     fn note(&mut self, log: &mut Log) {
         let now = (self.age, log.tail.capacity());
         if log.cached != Some(now) {
@@ -388,12 +387,12 @@ impl Store for SegmentStore {
 
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
         name::check(name)?;
-        if let Some(Place::Open(log)) = self.names.get(name) {
+        if let Some(LogEntry::Open(log)) = self.names.get(name) {
             let log = *log;
             open_log(&mut self.logs, log).options = options.clone();
             return Ok(log);
         }
-        self.make_log(name, options).map_err(|error| refused(&error))
+        self.create_log(name, options).map_err(|error| store_error(&error))
     }
 
     fn remove(&mut self, log: LogId) -> Result<(), Error> {
@@ -410,11 +409,11 @@ impl Store for SegmentStore {
     }
 
     #[inline]
-    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
         let Self { logs, disk, .. } = self;
         let to = open_log(logs, log);
         let base_offset = to.append(disk, &batch)?;
-        let ticket = *to.ticket.get_or_insert_with(|| {
+        let ticket = to.ticket_or(|| {
             self.tickets += 1;
             self.dirty.push(log);
             Ticket(self.tickets)
@@ -422,36 +421,36 @@ impl Store for SegmentStore {
         Ok(Appended { base_offset, ticket })
     }
 
-    fn sync_next(&mut self, log: LogId) {
-        open_log(&mut self.logs, log).syncs_next = true;
+    fn force_sync(&mut self, log: LogId) {
+        open_log(&mut self.logs, log).force_sync();
     }
 
     fn note(&mut self, log: LogId, note: &[u8]) -> bool {
         let Self { logs, disk, .. } = self;
-        open_log(logs, log).keep_note(disk, note)
+        open_log(logs, log).add_note(disk, note)
     }
 
     fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
         let Self { logs, disk, .. } = self;
-        open_log(logs, log).notes(disk).map_err(|error| refused(&error))
+        open_log(logs, log).notes(disk).map_err(|error| store_error(&error))
     }
 
     fn commit(&mut self) {
         if self.dirty.is_empty() && self.disk.group.is_empty() {
             return;
         }
-        self.cached.grow_older();
+        self.cached.count_commit();
         let mut dirty = std::mem::take(&mut self.dirty);
         for log in dirty.drain(..) {
             let to = open_log(&mut self.logs, log);
-            let before = to.submitted;
+            let before = to.positions.submitted();
             if let Some(ticket) = to.commit(&mut self.disk) {
                 self.completed.push(Completion { log, ticket, outcome: Ok(()) });
             }
-            self.since_checkpoint += if before.base == to.submitted.base {
-                to.submitted.position.saturating_sub(before.position)
+            self.since_checkpoint += if before.base == to.positions.submitted().base {
+                to.positions.submitted().position.saturating_sub(before.position)
             } else {
-                to.submitted.position
+                to.positions.submitted().position
             };
             self.cached.note(to);
         }
@@ -461,17 +460,17 @@ impl Store for SegmentStore {
             let bytes = self.checkpoint();
             self.checkpoint_bytes = self.disk.settings.checkpoint_bytes.max(8 * bytes.len() as u64);
             self.since_checkpoint = 0;
-            self.disk.group.rest.checkpoint = Some(bytes);
+            self.disk.group.deferred.checkpoint = Some(bytes);
         }
         if !self.disk.group.is_empty() {
             let group = std::mem::take(&mut self.disk.group);
             self.queue.submit(group);
         }
-        self.take_reports();
+        self.process_reports();
     }
 
     fn completions(&mut self, into: &mut Vec<Completion>) {
-        self.take_reports();
+        self.process_reports();
         into.append(&mut self.completed);
     }
 
@@ -488,24 +487,24 @@ impl Store for SegmentStore {
         outcome
     }
 
-    /// What is in memory is read. Each [`Piece::source`] is an `Arc<dyn File>`.
-    fn pieces(
+    /// Returns `None` if the data is in memory. Each [`FileSlice::source`] is an `Arc<dyn File>`.
+    fn file_slices(
         &mut self,
         log: LogId,
         offsets: Range<u64>,
         max_bytes: usize,
-    ) -> Result<Option<Vec<Piece>>, Error> {
+    ) -> Result<Option<Vec<FileSlice>>, Error> {
         if self.log(log).tail.has(offsets.start) {
             return Ok(None);
         }
-        let piece = |FileRange { file, position, len, end }: FileRange| Piece {
+        let to_slice = |FileRange { file, position, len, end }: FileRange| FileSlice {
             source: Arc::new(file),
             position,
             len,
             end,
         };
         let ranges = self.ranges(log, offsets, max_bytes as u64)?;
-        Ok(Some(ranges.into_iter().map(piece).collect()))
+        Ok(Some(ranges.into_iter().map(to_slice).collect()))
     }
 
     fn status(&self, log: LogId) -> Status {
@@ -513,14 +512,14 @@ impl Store for SegmentStore {
         Status {
             start: log.start,
             start_after_crash: log.start_after_crash(),
-            committed: log.committed.offset.max(log.start),
-            end: log.head.offset,
-            bytes: log.bytes(),
+            committed: log.positions.committed().offset.max(log.start),
+            end: log.positions.head().offset,
+            bytes: log.segments.bytes(),
             state: log.state,
         }
     }
 
-    fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<Found>, Error> {
+    fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<TimestampOffset>, Error> {
         let Self { logs, disk, .. } = self;
         let found = open_log(logs, log).find_time(disk, timestamp_ms);
         self.trim_indexes();
@@ -528,19 +527,19 @@ impl Store for SegmentStore {
     }
 
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
-        if offset > self.log(log).committed.offset {
-            // Otherwise a crash might give these offsets again.
+        if offset > self.log(log).positions.committed().offset {
+            // Otherwise these offsets could be reused after a crash.
             self.commit();
             self.settle();
         }
         let Self { logs, disk, .. } = self;
-        open_log(logs, log).truncate_prefix(disk, offset).map_err(|error| refused(&error))
+        open_log(logs, log).truncate_prefix(disk, offset).map_err(|error| store_error(&error))
     }
 
     fn truncate_suffix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
         let Self { logs, disk, .. } = self;
         let to = open_log(logs, log);
-        if offset < to.start || offset > to.head.offset {
+        if offset < to.start || offset > to.positions.head().offset {
             return Err(Error::OutOfRange);
         }
         if to.state == State::Broken {
@@ -549,7 +548,7 @@ impl Store for SegmentStore {
         to.flush(disk)?;
         let place = to.boundary(disk, offset).map_err(|_| Error::Corrupt { offset })?;
         let place = place.ok_or(Error::OutOfRange)?;
-        if place == to.head {
+        if place == to.positions.head() {
             return Ok(());
         }
         self.settle();
@@ -557,12 +556,12 @@ impl Store for SegmentStore {
         if to.state == State::Broken {
             return Err(Error::Broken);
         }
-        // Recovery must not count on what may be half gone.
-        to.synced = to.synced.min(place);
-        self.is_checkpoint_wrong = true;
-        self.right_checkpoint().map_err(|error| refused(&error))?;
+        // Recovery must not rely on data that may be partly removed.
+        to.positions.limit_synced(place);
+        self.is_checkpoint_stale = true;
+        self.refresh_checkpoint().map_err(|error| store_error(&error))?;
         let Self { logs, disk, queue, .. } = self;
-        let mut syncer = queue.settled();
+        let mut syncer = queue.wait_idle();
         let to = open_log(logs, log);
         if let Err(error) = to.truncate_suffix(disk, &mut syncer.journal, place) {
             syncer.fail(log, &error);
@@ -573,8 +572,8 @@ impl Store for SegmentStore {
         Ok(())
     }
 
-    fn tend(&mut self, unix_ms: u64) -> Option<u64> {
-        self.tend_some(unix_ms)
+    fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
+        self.run_maintenance(unix_ms)
     }
 }
 
@@ -584,7 +583,7 @@ impl Drop for SegmentStore {
             return;
         }
         if let Err(error) = self.close() {
-            log::warn!("{}: not closed in order: {error}", self.dir.display());
+            log::warn!("store {}: not closed cleanly: {error}", self.dir.display());
         }
     }
 }

@@ -1,18 +1,19 @@
-//! The newest entries of a log, in memory: those on their way to the file, and as many before them as there is
-//! room for. Reading them costs no system call.
+//! The tail cache: the newest entries of a log in memory, so that reading them costs no system call.
+//!
+//! It holds the unwritten appends and as many written entries as the bound allows. Two buffers alternate so that
+//! nothing is ever moved: when the newer one exceeds half of the bound, the older one is dropped.
 
 use mainstem_log::{Batch, batches};
 
-/// Distance between two marks, bytes.
+/// Distance between two index marks, bytes.
 const MARK_EVERY: usize = 4096;
 
-/// Batches one behind the other, as they are in the file. Two runs take turns, so that nothing is ever moved:
-/// when the newer one has grown to its half of the bound, the older one is forgotten.
+/// The newest batches of a log, byte for byte as in the file.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     older: Run,
     newer: Run,
-    /// Of the newer run: what the file has.
+    /// Length of the written prefix of the newer run.
     written: usize,
 }
 
@@ -21,7 +22,7 @@ struct Run {
     bytes: Vec<u8>,
     /// Offset of the first record.
     first: u64,
-    /// Some batches: offset, and where they stand in `bytes`.
+    /// Base offset and position in `bytes` of some batches.
     marks: Vec<(u64, usize)>,
 }
 
@@ -43,7 +44,7 @@ impl Run {
         !self.bytes.is_empty() && self.first <= offset
     }
 
-    /// The bytes from the batch that holds or follows `offset` on.
+    /// Bytes from the batch that contains or follows `offset` on.
     fn from(&self, offset: u64) -> &[u8] {
         let mark = self.marks.partition_point(|(first, _)| *first <= offset).saturating_sub(1);
         let from = self.marks.get(mark).map_or(0, |(_, at)| *at);
@@ -62,23 +63,23 @@ impl Run {
 }
 
 impl Tail {
-    /// Adds a batch, which gets `base_offset`.
+    /// Appends a batch and sets its base offset.
     pub(crate) fn push(&mut self, batch: &[u8], base_offset: u64) {
         self.newer.push(batch, base_offset);
     }
 
-    /// What the file has not got.
+    /// Bytes not yet written to the file.
     pub(crate) fn unwritten(&self) -> &[u8] {
         &self.newer.bytes[self.written..]
     }
 
-    /// The file has everything. What is beyond `bound` bytes is forgotten.
-    pub(crate) fn wrote(&mut self, bound: usize) {
+    /// Marks everything as written and drops entries beyond `bound` bytes.
+    pub(crate) fn mark_written(&mut self, bound: usize) {
         self.written = self.newer.bytes.len();
         if self.written > bound / 2 {
             std::mem::swap(&mut self.older, &mut self.newer);
             self.newer.cut(0);
-            // One huge batch must not hold its memory for good.
+            // Do not retain the memory of one huge batch.
             if self.newer.bytes.capacity() > bound {
                 self.newer = Run::default();
             }
@@ -89,13 +90,12 @@ impl Tail {
         }
     }
 
-    /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
     /// Forgets what the file has; the rest stays.
-    pub(crate) fn forget_written(&mut self) {
+    pub(crate) fn drop_written(&mut self) {
         if self.unwritten().is_empty() {
             self.clear();
         } else {
@@ -103,17 +103,17 @@ impl Tail {
         }
     }
 
-    /// Memory taken, bytes.
+    /// Allocated memory, bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.older.bytes.capacity() + self.newer.bytes.capacity()
     }
 
-    /// Whether the batch that holds `offset` is here, given that the log reaches that far.
+    /// Whether the batch that contains `offset` is in memory, for an offset below the log end.
     pub(crate) fn has(&self, offset: u64) -> bool {
         self.older.begins_at_or_before(offset) || self.newer.begins_at_or_before(offset)
     }
 
-    /// The bytes from the batch that holds `offset` on, in up to two parts. Only where [`Tail::has`] it.
+    /// Bytes from the batch that contains `offset` on, in up to two parts. Requires [`Tail::has`].
     pub(crate) fn from(&self, offset: u64) -> [&[u8]; 2] {
         if self.newer.begins_at_or_before(offset) {
             return [self.newer.from(offset), &[]];
@@ -133,7 +133,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
         #[test]
-        fn what_is_held_is_what_was_pushed(
+        fn holds_the_newest_batches(
             sizes in prop::collection::vec((1_usize..3000, 0_u8..6), 1..60),
             bound in 2000_usize..40_000,
         ) {
@@ -155,10 +155,10 @@ mod tests {
                 match action {
                     1 | 2 => {
                         written = all.len();
-                        tail.wrote(bound);
+                        tail.mark_written(bound);
                         prop_assert!(tail.older.bytes.len() + tail.newer.bytes.len() <= bound + bound / 2);
                     }
-                    3 => tail.forget_written(),
+                    3 => tail.drop_written(),
                     _ => {}
                 }
                 for offset in 100..next {

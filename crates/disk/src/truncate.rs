@@ -1,52 +1,56 @@
-//! Removing the ends of a log.
+//! Truncation of a log at either end, and its clean shutdown.
+//!
+//! Segments are removed one at a time with a directory sync in between, so that a crash at any point leaves a log
+//! without holes.
 
 use std::io;
 
+use crate::disk::Disk;
 use crate::index::Index;
 use crate::journal::Journal;
 use crate::name;
 use crate::scan::Place;
-use crate::single::{Disk, Log};
+use crate::single::Log;
 
 impl Log {
-    /// Lets the log start at `offset`, or at its end, and removes the segments before that.
+    /// Advances the log start to `offset`, capped at the log end, and removes the segments before it.
     ///
     /// # Errors
-    /// What the system says; the log starts there all the same.
+    /// IO errors; the log starts at `offset` regardless.
     pub(crate) fn truncate_prefix(&mut self, disk: &mut Disk, offset: u64) -> io::Result<()> {
-        self.start = self.start.max(offset.min(self.head.offset));
-        // A segment goes only once the next one is known to be on disk: otherwise nothing might be left.
-        while self.segments.len() > 1 && self.segments[1].base <= self.start.min(self.synced.base) {
-            // And only once the one before it is known to have gone: it must not come back with a hole behind it.
+        self.start = self.start.max(offset.min(self.positions.head().offset));
+        // Remove a segment only once the next one is known to be on disk. Otherwise a crash could leave nothing.
+        while self.segments.len() > 1 && self.segments[1].base <= self.start.min(self.positions.synced().base)
+        {
+            // The removal of the previous one must be durable. Otherwise it could reappear with a hole after it.
             if self.removed.take().is_some() {
                 disk.fs.sync_dir(&self.dir)?;
             }
             let base = self.segments[0].base;
             self.removed = Some(base);
             self.remove_segment(disk, base)?;
-            self.segments.pop_front();
-            self.count_closed();
-            self.compaction = None;
+            self.segments.pop_oldest();
+            self.cleaning.stop();
         }
         Ok(())
     }
 
-    /// Where the log may start after a crash, at the earliest.
+    /// Lowest offset at which the log may start after a crash.
     pub(crate) fn start_after_crash(&self) -> u64 {
         self.removed.unwrap_or(self.segments[0].base).min(self.start)
     }
 
-    /// Removes the files of a segment that is not part of the log any more.
+    /// Deletes the files of a segment that is no longer part of the log.
     pub(crate) fn remove_segment(&self, disk: &mut Disk, base: u64) -> io::Result<()> {
         disk.files.close(self.key(base));
         Index::remove(&*disk.fs, &self.dir.join(name::index(base)))?;
         disk.fs.remove_file(&self.path(base))
     }
 
-    /// Ends the log at `place`, durably. Nothing may be on its way to the disk.
+    /// Ends the log at `place` durably. The committer must be idle.
     ///
     /// # Errors
-    /// What the system says; what the files hold is unsure then.
+    /// IO errors; the contents of the files are then unknown.
     pub(crate) fn truncate_suffix(
         &mut self,
         disk: &mut Disk,
@@ -54,33 +58,32 @@ impl Log {
         place: Place,
     ) -> io::Result<()> {
         self.forget_journal(disk, journal)?;
-        // They stand behind what is to go, or behind what will stand in its place.
+        // The notes belong to a log end that is removed, or could match a new one.
         self.forget_notes(disk)?;
-        // One after the other, the newest first, so that no hole is left whenever this ends.
-        while self.newest().base > place.base {
-            let base = self.newest().base;
+        // Newest first, one at a time, so that a crash leaves no hole.
+        while self.segments.newest().base > place.base {
+            let base = self.segments.newest().base;
             self.remove_segment(disk, base)?;
             disk.fs.sync_dir(&self.dir)?;
             journal.synced(self.key(base));
-            self.segments.pop_back();
+            self.segments.pop_newest();
         }
-        self.compaction = None;
+        self.cleaning.truncate(place.offset);
         Index::remove(&*disk.fs, &self.dir.join(name::index(place.base)))?;
         disk.fs.sync_dir(&self.dir)?;
         let file = self.file(&mut disk.files, place.base)?;
         file.set_len(place.position)?;
         file.sync_data()?;
         self.space.restart(place.position);
-        self.covered = place.position;
-        self.cleaned = self.cleaned.min(place.offset);
         self.end_at(place);
+        self.mark_all_submitted();
         Ok(())
     }
 
-    /// Lets a replay of the journal leave this log alone: it would bring back what is to go. For that, the
-    /// segments must not need it.
+    /// Excludes this log from journal replay, which would restore removed data. First syncs the segments that depend on
+    /// the journal.
     pub(crate) fn forget_journal(&self, disk: &mut Disk, journal: &mut Journal) -> io::Result<()> {
-        for segment in &self.segments {
+        for segment in self.segments.iter() {
             let key = self.key(segment.base);
             if journal.needs(key) {
                 self.file(&mut disk.files, segment.base)?.sync_data()?;
@@ -90,28 +93,28 @@ impl Log {
         journal.forget(&[&self.name])
     }
 
-    /// Makes a log ready for the next start without recovery. Says whether it is.
+    /// Prepares a log for a start without recovery. Returns whether that succeeded.
     pub(crate) fn close(&mut self, disk: &mut Disk) -> bool {
         if self.state == mainstem_log::State::Broken {
             return false;
         }
-        let Place { base, position, .. } = self.written;
+        let Place { base, position, .. } = self.positions.written();
         let closed = self.file(&mut disk.files, base).and_then(|file| {
             if self.space.end > position {
                 file.set_len(position)?;
             }
-            if self.space.end > position || self.synced < self.written {
+            if self.space.end > position || self.positions.synced() < self.positions.written() {
                 file.sync_data()?;
             }
             Ok(())
         });
         if let Err(error) = closed {
-            log::warn!("log {}: {error}", self.name);
+            log::warn!("log {}: not closed cleanly: {error}", self.name);
             return false;
         }
         self.space.restart(position);
-        self.synced = self.written;
-        self.keep_index(disk);
+        self.positions.mark_synced();
+        self.save_index(disk);
         self.close_notes(disk);
         true
     }

@@ -1,5 +1,5 @@
-//! The segment log keeps every promise of a store: with and without a thread of its own, on the machine's file
-//! system and on the faulty one while nothing fails there.
+//! The segment log passes the store contract suite: inline and with a committer thread, on the real file system and on
+//! the simulated one without faults.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,46 +10,46 @@ use std::time::Duration;
 use mainstem_disk::fault::FaultFs;
 use mainstem_disk::{Committer, Fs, RealFs, SegmentStore, Settings};
 use mainstem_log::Store;
-use mainstem_log::contract::{self, Step, Subject};
+use mainstem_log::contract::{self, Step, StoreFactory};
 use proptest::prelude::*;
 
-/// Longest time without a completion.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum wait for a completion.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Tells whoever waits that completions have arrived.
+/// Wakes the test when completions have arrived.
 #[derive(Default)]
-struct Bell {
-    has_rung: Mutex<bool>,
-    rung: Condvar,
+struct WakeSignal {
+    is_set: Mutex<bool>,
+    changed: Condvar,
 }
 
-impl Bell {
-    fn ring(&self) {
-        *self.has_rung.lock().unwrap() = true;
-        self.rung.notify_all();
+impl WakeSignal {
+    fn set(&self) {
+        *self.is_set.lock().unwrap() = true;
+        self.changed.notify_all();
     }
 
-    /// Waits until it has rung since the last time. Whether it has.
+    /// Waits until it is set and clears it. Returns `false` on a timeout.
     fn wait(&self) -> bool {
-        let has_rung = self.has_rung.lock().unwrap();
-        let (mut has_rung, _) =
-            self.rung.wait_timeout_while(has_rung, PATIENCE, |has_rung| !*has_rung).unwrap();
-        std::mem::take(&mut *has_rung)
+        let is_set = self.is_set.lock().unwrap();
+        let (mut is_set, _) =
+            self.changed.wait_timeout_while(is_set, COMPLETION_TIMEOUT, |is_set| !*is_set).unwrap();
+        std::mem::take(&mut *is_set)
     }
 }
 
 struct Segments {
     fs: Arc<dyn Fs>,
-    /// Where its stores lie; each has a directory of its own there.
+    /// Root directory, with one subdirectory per store.
     root: PathBuf,
     stores: u32,
     settings: Settings,
-    bell: Option<Arc<Bell>>,
+    signal: Option<Arc<WakeSignal>>,
 }
 
 impl Segments {
     fn on(fs: Arc<dyn Fs>, root: PathBuf) -> Self {
-        Self { fs, root, stores: 0, settings: Settings::default(), bell: None }
+        Self { fs, root, stores: 0, settings: Settings::default(), signal: None }
     }
 
     fn faulty() -> Self {
@@ -65,11 +65,11 @@ impl Segments {
     }
 
     fn with_thread(mut self) -> Self {
-        self.bell = Some(Arc::default());
+        self.signal = Some(Arc::default());
         self
     }
 
-    /// Bounds so small that everything is at its bound.
+    /// Bounds so small that every cache evicts.
     fn tight(mut self) -> Self {
         self.settings = Settings {
             open_files: 2,
@@ -95,11 +95,11 @@ impl Segments {
     }
 
     fn open(&self) -> Box<dyn Store> {
-        let committer = match &self.bell {
+        let committer = match &self.signal {
             None => Committer::Inline,
-            Some(bell) => {
-                let bell = bell.clone();
-                Committer::Thread { wake: Arc::new(move || bell.ring()) }
+            Some(signal) => {
+                let signal = signal.clone();
+                Committer::Thread { wake: Arc::new(move || signal.set()) }
             }
         };
         let dir = self.root.join(self.stores.to_string());
@@ -107,7 +107,7 @@ impl Segments {
     }
 }
 
-impl Subject for Segments {
+impl StoreFactory for Segments {
     fn fresh(&mut self) -> Box<dyn Store> {
         self.stores += 1;
         self.fs.create_dir(&self.root.join(self.stores.to_string())).unwrap();
@@ -120,7 +120,7 @@ impl Subject for Segments {
     }
 
     fn wait(&mut self) -> bool {
-        self.bell.as_ref().is_some_and(|bell| bell.wait())
+        self.signal.as_ref().is_some_and(|signal| signal.wait())
     }
 }
 
@@ -129,7 +129,7 @@ impl Drop for Segments {
         if self.root.starts_with(std::env::temp_dir())
             && let Err(error) = fs::remove_dir_all(&self.root)
         {
-            eprintln!("{} is left behind: {error}", self.root.display());
+            eprintln!("cannot remove {}: {error}", self.root.display());
         }
     }
 }
@@ -181,14 +181,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_is_the_plain_version(steps in steps()) {
-        contract::follow(&mut Segments::faulty(), &steps);
+    fn matches_the_reference_log(steps in steps()) {
+        contract::run_steps(&mut Segments::faulty(), &steps);
     }
 
     #[test]
-    fn it_is_the_plain_version_within_tight_bounds(steps in steps()) {
-        contract::follow(&mut Segments::faulty().tight(), &steps);
-        contract::follow(&mut Segments::faulty().tight().without_journal(), &steps);
+    fn matches_the_reference_log_within_tight_bounds(steps in steps()) {
+        contract::run_steps(&mut Segments::faulty().tight(), &steps);
+        contract::run_steps(&mut Segments::faulty().tight().without_journal(), &steps);
     }
 }
 
@@ -197,10 +197,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_is_the_plain_version_with_a_thread(steps in steps()) {
-        contract::follow(&mut Segments::faulty().tight().with_thread(), &steps);
-        contract::follow(&mut Segments::real().with_thread(), &steps);
-        contract::follow(&mut Segments::real().mapped().with_thread(), &steps);
-        contract::follow(&mut Segments::real().tight().mapped(), &steps);
+    fn matches_the_reference_log_with_a_thread(steps in steps()) {
+        contract::run_steps(&mut Segments::faulty().tight().with_thread(), &steps);
+        contract::run_steps(&mut Segments::real().with_thread(), &steps);
+        contract::run_steps(&mut Segments::real().mapped().with_thread(), &steps);
+        contract::run_steps(&mut Segments::real().tight().mapped(), &steps);
     }
 }

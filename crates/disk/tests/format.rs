@@ -1,6 +1,7 @@
-//! The format on disk as `docs/formats` describes it: a kept store of each version is read, and what is written today
-//! is the same byte by byte. A change of the format needs a new version, and a fixture beside the old ones;
-//! `MAINSTEM_WRITE_FIXTURE=1` writes those of the current one.
+//! On-disk format tests: reads a fixture of each released version, and compares today's output with it byte for byte.
+//!
+//! `docs/formats` specifies the format. A format change requires a new version and an additional fixture;
+//! `MAINSTEM_WRITE_FIXTURE=1` writes the fixtures of the current version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,9 +9,9 @@ use std::sync::Arc;
 
 use mainstem_disk::fault::FaultFs;
 use mainstem_disk::{Committer, Fs, Mode, SegmentStore, Settings};
-use mainstem_log::{BatchBuilder, Cleanup, Completion, Found, LogId, Options, Store, batches};
+use mainstem_log::{BatchBuilder, Cleanup, Completion, LogId, Options, Store, TimestampOffset, batches};
 
-/// Milliseconds since 1970.
+/// Unix time in ms.
 const BEGIN_MS: u64 = 1_700_000_000_000;
 
 fn fixture(name: &str) -> PathBuf {
@@ -31,7 +32,7 @@ fn open(fs: &Arc<FaultFs>) -> SegmentStore {
     SegmentStore::open(fs, PathBuf::from("/store"), settings, Committer::Inline).unwrap()
 }
 
-/// One record to a batch: key by turns, value by offset, a second apart.
+/// Appends a batch of one record. Keys cycle, the value contains the offset, timestamps are one second apart.
 fn append(store: &mut SegmentStore, log: LogId) {
     let offset = store.status(log).end;
     let mut builder = BatchBuilder::default();
@@ -41,8 +42,8 @@ fn append(store: &mut SegmentStore, log: LogId) {
     store.append(log, builder.finish()).unwrap();
 }
 
-/// Everything there is in a format: segments, complete and not, indexes, a journal with writes and one that is
-/// void, a checkpoint, a compacted log, and one that starts late.
+/// Writes a store with every feature of the format: closed and open segments, indexes, journaled writes, forgotten
+/// writes, a checkpoint, a compacted log and a truncated log.
 fn write() -> (Arc<FaultFs>, SegmentStore) {
     let fs = Arc::new(FaultFs::new(1));
     let mut store = open(&fs);
@@ -56,7 +57,7 @@ fn write() -> (Arc<FaultFs>, SegmentStore) {
         store.commit();
     }
     for _ in 0..100 {
-        store.tend(BEGIN_MS);
+        store.maintain(BEGIN_MS);
     }
     store.remove(gone).unwrap();
     store.commit();
@@ -86,7 +87,7 @@ fn closed() -> Arc<FaultFs> {
     fs
 }
 
-/// All files with what is in them.
+/// All files with their contents.
 fn contents(fs: &FaultFs) -> Vec<(String, Vec<u8>)> {
     let read = |(path, len): (String, u64)| {
         let file = fs.open(Path::new(&path), Mode::Existing).unwrap();
@@ -97,7 +98,7 @@ fn contents(fs: &FaultFs) -> Vec<(String, Vec<u8>)> {
     fs.files().into_iter().map(read).collect()
 }
 
-/// A fixture as files of a file system.
+/// Loads a fixture into a file system.
 fn load(name: &str) -> Arc<FaultFs> {
     let fs = Arc::new(FaultFs::new(1));
     let mut dirs = vec![(fixture(name).join("store"), PathBuf::from("/store"))];
@@ -140,7 +141,7 @@ fn check(fs: &Arc<FaultFs>, start: u64) {
         assert!(offsets.into_iter().eq(first..12));
     }
     let time = (BEGIN_MS + 7500).cast_signed();
-    let found = Some(Found { offset: 8, timestamp_ms: time + 500 });
+    let found = Some(TimestampOffset { offset: 8, timestamp_ms: time + 500 });
     assert_eq!(store.find_time(plain, time), Ok(found));
     append(&mut store, plain);
     store.commit();
@@ -156,26 +157,26 @@ fn compare(name: &str, fs: &FaultFs) {
             fs::write(path, bytes).unwrap();
         }
     }
-    let kept = contents(&load(name));
+    let expected = contents(&load(name));
     let paths = |all: &[(String, Vec<u8>)]| all.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>();
-    assert_eq!(paths(&written), paths(&kept));
-    for ((path, written), (_, kept)) in written.iter().zip(&kept) {
-        assert!(written == kept, "{path} is not written as it was");
+    assert_eq!(paths(&written), paths(&expected));
+    for ((path, written), (_, expected)) in written.iter().zip(&expected) {
+        assert!(written == expected, "{path} differs from the fixture");
     }
 }
 
 #[test]
-fn a_store_that_was_closed_is_read() {
+fn reads_a_closed_store() {
     check(&load("closed"), 5);
 }
 
 #[test]
-fn a_store_that_was_killed_is_read() {
+fn reads_a_killed_store() {
     check(&load("killed"), 5);
 }
 
 #[test]
-fn what_is_written_is_what_was_written() {
+fn output_matches_the_fixtures() {
     compare("closed", &closed());
     compare("killed", &killed());
 }

@@ -1,8 +1,8 @@
-//! `kill -9` on the machine's file system: what a log that asks for the page cache has committed is there when it is opened
-//! again, also if it was appended by way of a mapping.
+//! `kill -9` on the real file system: committed data of a log with `Durability::Os` survives, also if it was appended
+//! through a mapping.
 //!
-//! The test runs itself once more as the process that is to be killed. That one says how far its logs are committed, on
-//! its standard output.
+//! The test starts its own executable as the process to kill, which prints the committed offsets of its logs to
+//! standard output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use mainstem_disk::{Committer, RealFs, SegmentStore, Settings};
 use mainstem_log::{BatchBuilder, Durability, LogId, Options, Record, Store, batches};
 
-/// Tells a process that it is to be killed, and where its store is.
+/// Environment variable of the process to kill: the directory of its store.
 const DIRECTORY: &str = "MAINSTEM_KILLED_IN";
-const LIVES: u64 = 4;
-/// So much is committed before a process is killed, times the number of its life.
+const RESTARTS: u64 = 4;
+/// Records to commit before the first kill; multiplied by the restart count for later ones.
 const COMMITTED_MIN: u64 = 1500;
 const LOGS: [&str; 2] = ["one", "two"];
 
@@ -28,14 +28,14 @@ fn open(directory: &Path) -> (SegmentStore, [LogId; 2]) {
     (store, logs)
 }
 
-/// What the record at an offset says: of all lengths, so that ends fall everywhere, now and then longer than a window takes.
+/// Value of the record at an offset. Lengths vary so that batches end everywhere; some exceed the mapped window.
 fn value(offset: u64) -> Vec<u8> {
     let len = if offset.is_multiple_of(97) { 9000 } else { offset * 31 % 301 };
     (0..len).map(|at| (offset + at) as u8).collect()
 }
 
-/// Appends until it is killed.
-fn live(directory: &Path) -> ! {
+/// Appends until the process is killed.
+fn append_until_killed(directory: &Path) -> ! {
     let (mut store, logs) = open(directory);
     let mut builder = BatchBuilder::default();
     let mut out = std::io::stdout().lock();
@@ -53,31 +53,31 @@ fn live(directory: &Path) -> ! {
     }
 }
 
-/// Lets a process live until it has committed so much, and kills it. Returns how far it says that it came.
+/// Runs a process until it has committed `least` records and kills it. Returns the last offsets that it printed.
 fn kill_at(directory: &Path, least: u64) -> [u64; 2] {
     let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "what_was_committed_survives_the_process", "--nocapture"])
+        .args(["--exact", "committed_data_survives_a_kill", "--nocapture"])
         .env(DIRECTORY, directory)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = [0; 2];
+    let mut printed = [0; 2];
     let mut has_killed = false;
-    // All that it has said counts, also what is read after the kill.
+    // Output read after the kill counts too.
     for line in BufReader::new(process.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         let Some((_, numbers)) = line.split_once("committed ") else { continue };
         let Some((one, two)) = numbers.split_once(' ') else { continue };
         let (Ok(one), Ok(two)) = (one.parse(), two.parse()) else { continue };
-        said = [one, two];
+        printed = [one, two];
         if one >= least && !has_killed {
             process.kill().unwrap();
             has_killed = true;
         }
     }
     process.wait().unwrap();
-    assert!(has_killed, "it has ended by itself");
-    said
+    assert!(has_killed, "the process ended by itself");
+    printed
 }
 
 fn check(store: &mut SegmentStore, log: LogId, committed: u64) {
@@ -99,15 +99,15 @@ fn check(store: &mut SegmentStore, log: LogId, committed: u64) {
 }
 
 #[test]
-fn what_was_committed_survives_the_process() {
+fn committed_data_survives_a_kill() {
     if let Some(directory) = std::env::var_os(DIRECTORY) {
-        live(Path::new(&directory));
+        append_until_killed(Path::new(&directory));
     }
     let directory = std::env::temp_dir().join(format!("mainstem-disk-kill-{}", std::process::id()));
-    for life in 1..=LIVES {
-        let committed = kill_at(&directory, life * COMMITTED_MIN);
-        // Every other time the next process is the one that finds what this one has left.
-        if life % 2 == 0 {
+    for round in 1..=RESTARTS {
+        let committed = kill_at(&directory, round * COMMITTED_MIN);
+        // In odd rounds the next process recovers the store instead.
+        if round % 2 == 0 {
             let (mut store, logs) = open(&directory);
             for (log, committed) in logs.into_iter().zip(committed) {
                 check(&mut store, log, committed);

@@ -1,4 +1,4 @@
-//! Reading without copying, reading past damage, and reading while writing fails.
+//! Zero-copy reads, reads around damage, and reads after failed writes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ fn open(fs: &Arc<FaultFs>, settings: Settings) -> SegmentStore {
     SegmentStore::open(fs, PathBuf::from("/log"), settings, Committer::Inline).unwrap()
 }
 
-/// Nothing is read from memory.
+/// Settings under which every read goes to the files.
 fn without_cache() -> Settings {
     Settings { tail_bytes: 0, indexes: 2, open_files: 3, journal_bytes: 0, ..Settings::default() }
 }
@@ -41,7 +41,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn ranges_of_files_hold_what_is_read(
+    fn file_ranges_match_reads(
         appends in prop::collection::vec((1_u32..4, 1_usize..400, any::<bool>()), 1..60),
         segment_bytes in 200_u64..5000,
         reads in prop::collection::vec((any::<prop::sample::Index>(), 0_u64..60, 0_usize..4000), 1..20),
@@ -70,7 +70,7 @@ proptest! {
     }
 
     #[test]
-    fn damage_is_told_and_what_follows_is_read(
+    fn reports_damage_and_reads_what_follows(
         at in any::<prop::sample::Index>(),
         bit in 0_u8..8,
         was_closed in any::<bool>(),
@@ -93,16 +93,16 @@ proptest! {
             drop(store);
             killed
         };
-        // The last few are left alone: damage to what ends a log is cut off.
+        // Spare the last batches: damage at the log end is truncated like a torn write.
         let size = all.len() / 100;
         let batch = at.index(95);
         let in_segment = 4000 / size;
         let (segment, place) = (batch / in_segment, batch % in_segment);
         let byte = at.index(size * 8) % size;
         let path = format!("/log/log.log/{:020}.segment", segment * in_segment * 2);
-        // The leader epoch says nothing.
+        // The leader epoch is not covered by the checksum.
         prop_assume!(!(12..16).contains(&byte));
-        fs.rot(Path::new(&path), (place * size + byte) as u64, bit).unwrap();
+        fs.flip_bit(Path::new(&path), (place * size + byte) as u64, bit).unwrap();
 
         let mut store = open(&fs, without_cache());
         let log = store.open("log", &options).unwrap();
@@ -123,9 +123,9 @@ proptest! {
     }
 }
 
-/// As a loss of power leaves it that forgets how a file was cut off.
+/// A power failure may undo the truncation of a closed segment, which leaves zeros at its end.
 #[test]
-fn what_is_left_at_the_end_of_a_segment_is_passed_over() {
+fn skips_zeros_at_the_end_of_a_segment() {
     let fs = Arc::new(FaultFs::new(1));
     let mut store = open(&fs, without_cache());
     let options = Options { segment_bytes: 1000, ..Options::default() };
@@ -137,7 +137,7 @@ fn what_is_left_at_the_end_of_a_segment_is_passed_over() {
     let mut all = Vec::new();
     store.read(log, 0..50, usize::MAX >> 1, &mut all).unwrap();
     assert_eq!(offsets(&all).len(), 50);
-    // What was closed in order is not looked at again.
+    // A clean shutdown avoids recovery of these files.
     drop(store);
     for (path, bytes) in fs.files().iter().filter(|(path, _)| path.ends_with(".segment")) {
         fs.open(Path::new(path), Mode::Existing).unwrap().write_at(&[0; 20], *bytes).unwrap();
@@ -154,7 +154,7 @@ fn what_is_left_at_the_end_of_a_segment_is_passed_over() {
 }
 
 #[test]
-fn a_full_disk_takes_back_the_turn_and_recovers() {
+fn full_disk_rolls_back_the_turn_and_recovers() {
     let fs = Arc::new(FaultFs::new(1));
     let mut store = open(&fs, Settings::default());
     let log = store.open("log", &Options::default()).unwrap();
@@ -173,7 +173,7 @@ fn a_full_disk_takes_back_the_turn_and_recovers() {
         store.read(log, 0..10, 1000, &mut read).unwrap();
         assert_eq!(offsets(&read), [0]);
     }
-    assert_eq!(append(&mut store, log, 1, 10), Ok(3), "what fits is taken");
+    assert_eq!(append(&mut store, log, 1, 10), Ok(3), "a batch that fits is accepted");
     assert_eq!(commit(&mut store)[0].outcome, Ok(()));
     fs.set(Plan::default());
     assert_eq!(append(&mut store, log, 1, 100_000), Ok(4));
@@ -182,7 +182,7 @@ fn a_full_disk_takes_back_the_turn_and_recovers() {
 }
 
 #[test]
-fn a_failed_sync_leaves_a_log_that_is_read_only() {
+fn failed_sync_makes_the_log_read_only() {
     let fs = Arc::new(FaultFs::new(1));
     let mut store = open(&fs, Settings::default());
     let log = store.open("log", &Options::default()).unwrap();
@@ -199,7 +199,7 @@ fn a_failed_sync_leaves_a_log_that_is_read_only() {
     store.read(log, 0..10, 1000, &mut read).unwrap();
     assert_eq!(offsets(&read), [0]);
     append(&mut store, other, 1, 100).unwrap();
-    assert_eq!(commit(&mut store)[0].outcome, Ok(()), "others go on");
+    assert_eq!(commit(&mut store)[0].outcome, Ok(()), "other logs are unaffected");
     drop(store);
     let mut store = open(&fs, Settings::default());
     let log = store.open("log", &Options::default()).unwrap();

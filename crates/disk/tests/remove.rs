@@ -1,4 +1,4 @@
-//! A log that was removed stays removed, whatever comes in its place.
+//! A removed log stays removed, even if a log of the same name is created.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ fn open(fs: &FaultFs) -> SegmentStore {
     SegmentStore::open(fs, PathBuf::from("/"), Settings::default(), Committer::Inline).unwrap()
 }
 
-/// Whichever sync fails on the way.
+/// Fails each sync in turn.
 #[test]
-fn what_was_removed_does_not_come_back_in_place_of_a_new_log_of_its_name() {
+fn removed_log_never_reappears_under_a_new_log_of_its_name() {
     for (seed, failing) in (0..20).flat_map(|seed| (1..8).map(move |failing| (seed, failing))) {
         let fs = FaultFs::new(seed);
         let mut store = open(&fs);

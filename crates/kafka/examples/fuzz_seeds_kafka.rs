@@ -1,14 +1,14 @@
 //! Writes seeds for the fuzz targets `kafka_frame` and `kafka_records`: a request and a response of each API in each
-//! version, and a few batches. Run in the root of the repository.
+//! version, and a few batches. Run it in the root of the repository.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use mainstem_kafka::record::{Marker, Outcome};
-use mainstem_kafka::registry::{Visitor, find};
+use mainstem_kafka::api::{Visitor, find};
 use mainstem_kafka::{Message, Request, RequestHeader, api};
 use mainstem_log::{BatchBuilder, BatchKind, Origin};
 use mainstem_log::{Header, put_headers};
+use mainstem_partition::{MarkerRecord, TransactionOutcome};
 
 fn main() -> io::Result<()> {
     let mut frames = Frames { corpus: corpus("kafka_frame")?, outcome: Ok(()) };
@@ -48,7 +48,7 @@ impl Frames {
         let mut seed = vec![direction];
         header.put(&mut seed);
         message.encode(&mut seed, version);
-        let api = find(key).map_or("unknown", |api| api.name());
+        let api = find(key).map_or("unknown", |api| api.name);
         fs::write(self.corpus.join(format!("{api}_{version}_{direction}")), seed)
     }
 }
@@ -65,8 +65,8 @@ fn write_batches(corpus: &Path) -> io::Result<()> {
     let kind = BatchKind::Transactional;
     let origin = Origin { producer_id: 7, producer_epoch: 1, base_sequence: 0, kind };
     let transactional = builder.finish_as(&origin).bytes().to_vec();
-    let marker = Marker { outcome: Outcome::Commit, coordinator_epoch: 3 };
-    let marker = marker.batch(&mut builder, 5, 7, 1).to_vec();
+    let marker = MarkerRecord { outcome: TransactionOutcome::Commit, coordinator_epoch: 3 };
+    let marker = marker.batch(&mut builder, 5, 7, 1).bytes().to_vec();
     fs::write(corpus.join("transaction"), [transactional, marker].concat())?;
     fs::write(corpus.join("plain"), plain)
 }

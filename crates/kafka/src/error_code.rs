@@ -1,11 +1,13 @@
-//! The errors of the protocol: numbers that responses carry.
+//! Error codes of the protocol, with Kafka's numbers and names.
+//!
+//! Clients decide by the code whether to retry, to refresh metadata, or to fail, so a code must have Kafka's meaning.
+//! `errors!` is the only list of them.
 
 use std::fmt;
 
-/// Declares the errors, with Kafka's own numbers and names.
 macro_rules! errors {
     ($($code:literal $variant:ident $name:ident;)*) => {
-        /// An error of the protocol, or that there is none.
+        /// An error code of the protocol.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(i16)]
         pub enum ErrorCode {
@@ -13,10 +15,10 @@ macro_rules! errors {
         }
 
         impl ErrorCode {
-            /// All there are, in the order of their numbers.
+            /// All error codes, in numeric order.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The one with this number.
+            /// Returns the error code with this number.
             pub const fn from_code(code: i16) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$variant),)*
@@ -24,7 +26,7 @@ macro_rules! errors {
                 }
             }
 
-            /// As Kafka's documentation spells it.
+            /// Kafka's name, for example `NOT_COORDINATOR`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => stringify!($name),)*
@@ -173,7 +175,7 @@ errors! {
 }
 
 impl ErrorCode {
-    /// The number, as messages carry it.
+    /// The number on the wire.
     pub const fn code(self) -> i16 {
         self as i16
     }
@@ -201,9 +203,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_lead_to_errors_and_back() {
+    fn numbers_convert_to_errors_and_back() {
         for pair in ErrorCode::ALL.windows(2) {
-            assert_eq!(pair[0].code() + 1, pair[1].code(), "no number is left out");
+            assert_eq!(pair[0].code() + 1, pair[1].code(), "the numbers are contiguous");
         }
         for code in -2..200 {
             assert!(ErrorCode::from_code(code).is_none_or(|error| error.code() == code));

@@ -1,31 +1,34 @@
-//! What requests and responses begin with, before their bodies.
+//! Headers of requests and responses.
+//!
+//! A header tells which API and version the body has, so its encoding depends on fields that it contains itself.
+//! Flexible versions (KIP-482) of an API add tagged fields to both headers. The client id has the plain encoding in all
+//! request headers.
 
+use crate::api;
+use crate::api::api_versions::ApiVersionsRequest;
+use crate::message::Request;
 use crate::reader::{DecodeError, Reader};
-use crate::registry;
 use crate::wire::{Form, Wire, put_str, take_str};
 
-/// The API whose responses have the plain header in all versions: who asks does not know yet what the broker can.
-const API_VERSIONS: i16 = 18;
-
-/// What a request begins with, in versions 1 and 2 of the header.
+/// A request header, version 1 or 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// Number of the API.
+    /// API key.
     pub api_key: i16,
-    /// Version of the API.
+    /// API version.
     pub api_version: i16,
-    /// The response brings it back.
+    /// Repeated in the response header.
     pub correlation_id: i32,
-    /// Who says they ask.
+    /// Client id, as set by the client.
     pub client_id: Option<String>,
 }
 
 impl RequestHeader {
-    /// Reads the header of a frame without its length, and returns it with the body. Of an API nobody knows only the
-    /// first eight bytes are read.
+    /// Parses the header of a frame without its length; returns it with the body. If the API is unknown, the client id
+    /// is read if there is one, and tagged fields are part of the body: the API decides whether the header has any.
     ///
     /// # Errors
-    /// [`DecodeError`].
+    /// [`DecodeError`] if the header is truncated or malformed.
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
         let mut reader = Reader::new(frame);
         let plain = Form::of(0, i16::MAX);
@@ -35,34 +38,40 @@ impl RequestHeader {
             correlation_id: Wire::take(&mut reader, plain)?,
             client_id: None,
         };
-        if let Some(api) = registry::find(header.api_key) {
-            header.client_id = take_str(&mut reader, plain)?.map(str::to_owned);
-            if header.api_version >= api.flexible_from {
-                reader.skip_tags()?;
+        let Some(api) = api::find(header.api_key) else {
+            let mut after_client_id = reader.clone();
+            if let Ok(Some(client_id)) = take_str(&mut after_client_id, plain) {
+                header.client_id = Some(client_id.to_owned());
+                reader = after_client_id;
             }
+            return Ok((header, reader.rest()));
+        };
+        header.client_id = take_str(&mut reader, plain)?.map(str::to_owned);
+        if header.api_version >= api.flexible_from {
+            reader.skip_tags()?;
         }
         Ok((header, reader.rest()))
     }
 
-    /// Appends it in the form that [`Self::parse`] reads.
+    /// Appends the header in the encoding that [`Self::parse`] reads.
     pub fn put(&self, into: &mut Vec<u8>) {
         let plain = Form::of(0, i16::MAX);
         self.api_key.put(into, plain);
         self.api_version.put(into, plain);
         self.correlation_id.put(into, plain);
-        if let Some(api) = registry::find(self.api_key) {
-            match &self.client_id {
-                Some(client_id) => put_str(client_id, into, plain),
-                None => (-1_i16).put(into, plain),
-            }
-            if self.api_version >= api.flexible_from {
-                into.push(0);
-            }
+        let api = api::find(self.api_key);
+        match &self.client_id {
+            Some(client_id) => put_str(client_id, into, plain),
+            None if api.is_some() => (-1_i16).put(into, plain),
+            None => {}
+        }
+        if api.is_some_and(|api| self.api_version >= api.flexible_from) {
+            into.push(0);
         }
     }
 }
 
-/// Appends the header of the response to such a request.
+/// Appends the response header for a request.
 pub fn put_response_header(correlation_id: i32, api_key: i16, api_version: i16, into: &mut Vec<u8>) {
     into.extend_from_slice(&correlation_id.to_be_bytes());
     if has_tags(api_key, api_version) {
@@ -70,10 +79,10 @@ pub fn put_response_header(correlation_id: i32, api_key: i16, api_version: i16, 
     }
 }
 
-/// Reads the header of a response to such a request: returns the correlation id and the body.
+/// Parses the response header for a request; returns the correlation id and the body.
 ///
 /// # Errors
-/// [`DecodeError`].
+/// [`DecodeError`] if the header is truncated or malformed.
 pub fn parse_response_header(
     frame: &[u8],
     api_key: i16,
@@ -87,9 +96,11 @@ pub fn parse_response_header(
     Ok((correlation_id, reader.rest()))
 }
 
-/// Whether a response has version 1 of the header (KIP-482).
+/// Whether the response header has tagged fields (version 1, KIP-482). `ApiVersions` responses never do, because the
+/// client does not know the broker's versions yet.
 fn has_tags(api_key: i16, api_version: i16) -> bool {
-    api_key != API_VERSIONS && registry::find(api_key).is_some_and(|api| api_version >= api.flexible_from)
+    api_key != ApiVersionsRequest::KEY
+        && api::find(api_key).is_some_and(|api| api_version >= api.flexible_from)
 }
 
 #[cfg(test)]
@@ -102,12 +113,12 @@ mod tests {
     }
 
     #[test]
-    fn the_header_has_tags_where_the_api_has() {
+    fn request_header_has_tags_in_flexible_versions() {
         for (header, bytes) in [
             (header(3, 8), b"\0\x03\0\x08\0\0\0\x07\0\x02me".as_slice()),
             (header(3, 9), b"\0\x03\0\x09\0\0\0\x07\0\x02me\0"),
             (header(18, 99), b"\0\x12\0\x63\0\0\0\x07\0\x02me\0"),
-            (header(17, 1), b"\0\x11\0\x01\0\0\0\x07\0\x02me"),
+            (header(47, 0), b"\0\x2F\0\0\0\0\0\x07\0\x02me"),
             (RequestHeader { client_id: None, ..header(0, 3) }, b"\0\0\0\x03\0\0\0\x07\xFF\xFF"),
         ] {
             let mut put = Vec::new();
@@ -122,11 +133,21 @@ mod tests {
     }
 
     #[test]
-    fn of_an_unknown_api_only_the_first_bytes_are_read() {
-        let bytes = b"\x7F\0\0\x03\0\0\0\x07\xFF\x00rest";
-        let (header, rest) = RequestHeader::parse(bytes).unwrap();
-        assert_eq!((header.api_key, header.correlation_id, header.client_id), (0x7F00, 7, None));
-        assert_eq!(rest, b"\xFF\x00rest");
+    fn header_of_an_unknown_api_needs_no_client_id() {
+        for (tail, client_id, body) in [
+            (b"\0\x02merest".as_slice(), Some("me"), b"rest".as_slice()),
+            (b"\xFF\x00rest", None, b"\xFF\x00rest"),
+            (b"\0\x09me", None, b"\0\x09me"),
+            (b"", None, b""),
+        ] {
+            let bytes = [b"\x7F\0\0\x03\0\0\0\x07", tail].concat();
+            let (header, rest) = RequestHeader::parse(&bytes).unwrap();
+            assert_eq!((header.api_key, header.correlation_id), (0x7F00, 7));
+            assert_eq!((header.client_id.as_deref(), rest), (client_id, body));
+            let mut put = Vec::new();
+            header.put(&mut put);
+            assert_eq!(RequestHeader::parse(&put), Ok((header, [].as_slice())));
+        }
     }
 
     #[test]
@@ -136,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_have_tags_where_the_api_has_but_for_api_versions() {
+    fn response_header_has_tags_in_flexible_versions_except_api_versions() {
         for (api_key, api_version, bytes) in
             [(3, 8, [0, 0, 0, 7].as_slice()), (3, 9, &[0, 0, 0, 7, 0]), (18, 4, &[0, 0, 0, 7])]
         {

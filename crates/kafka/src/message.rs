@@ -1,56 +1,77 @@
-//! What a message is, and the two macros that the files under `api/` write messages down with.
+//! The message traits, and the `api!` macro, with which each file under `api/` declares its API.
+//!
+//! A declaration expands into structs, their defaults, and both directions of the codec, so that keys, versions and
+//! fields are written down only once. The syntax is described at the root of the crate.
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
 use crate::reader::{DecodeError, Reader};
 
-/// The body of a request or a response, which header and frame come before.
+/// Body of a request or a response, without frame and header.
 pub trait Message: Sized + Default + Clone + Debug + PartialEq {
-    /// Takes a message of this version off the front. What this version does not have gets its default, and tagged
-    /// fields nobody knows are skipped.
+    /// Decodes a message from the front of `reader`. Fields that the version does not have get their defaults; unknown
+    /// tagged fields are skipped.
     ///
     /// # Errors
-    /// [`DecodeError`].
+    /// [`DecodeError`] if the input is truncated or malformed.
     fn decode(reader: &mut Reader<'_>, version: i16) -> Result<Self, DecodeError>;
 
-    /// Appends the message in this version. What the version does not have is left out; what must not be null in it
-    /// and is becomes empty.
+    /// Appends the message in the encoding of `version`. Fields that the version does not have are omitted; a null that
+    /// the version does not allow is encoded as empty.
     fn encode(&self, into: &mut Vec<u8>, version: i16);
 }
 
-/// A message that asks, and what it is answered with.
+/// A request message, its response type, and what the protocol says about the API.
 pub trait Request: Message {
-    /// Number of the API.
+    /// API key.
     const KEY: i16;
-    /// The versions that can be coded.
+    /// Kafka's name without suffix, for example `ListOffsets`.
+    const NAME: &'static str;
+    /// Versions with a codec, which are all that Kafka 4.3 serves.
     const VERSIONS: RangeInclusive<i16>;
-    /// The first version with compact lengths and tagged fields (KIP-482), in headers too; `i16::MAX` if none has them.
+    /// Lowest version that a broker announces.
+    const ANNOUNCED_FROM: i16;
+    /// First version with compact lengths and tagged fields (KIP-482), also in headers; `i16::MAX` if none has them.
     const FLEXIBLE_FROM: i16;
-    /// What answers it.
+    /// The response message.
     type Response: Message;
 }
 
-/// Makes two structs that `message!` has declared the request and the response of an API.
-macro_rules! request {
+/// Declares an API: its key and versions, and its request and response with the structs that each of them uses. The
+/// syntax is described at the root of the crate.
+macro_rules! api {
     (
-        $request:ident => $response:ident,
-        key $key:literal, versions $versions:expr $(, flexible $flexible_from:literal..)?
+        $api:ident, key $key:literal, versions $versions:expr
+            $(, flexible $flexible_from:literal..)? $(, announced $announced_from:literal..)?;
+
+        request $request:ident $request_fields:tt $(tagged $request_tagged:tt)?
+        $(struct $request_struct:ident $request_struct_fields:tt $(tagged $request_struct_tagged:tt)?)*
+
+        response $response:ident $response_fields:tt $(tagged $response_tagged:tt)?
+        $(struct $response_struct:ident $response_struct_fields:tt $(tagged $response_struct_tagged:tt)?)*
     ) => {
         impl crate::message::Request for $request {
             const KEY: i16 = $key;
+            const NAME: &'static str = stringify!($api);
             const VERSIONS: std::ops::RangeInclusive<i16> = $versions;
-            const FLEXIBLE_FROM: i16 = or!($($flexible_from)?, i16::MAX);
+            const ANNOUNCED_FROM: i16 = value_or!($($announced_from)?, *Self::VERSIONS.start());
+            const FLEXIBLE_FROM: i16 = value_or!($($flexible_from)?, i16::MAX);
             type Response = $response;
         }
 
-        top_level!($request, or!($($flexible_from)?, i16::MAX));
-        top_level!($response, or!($($flexible_from)?, i16::MAX));
+        impl_message!($request, <$request as crate::message::Request>::FLEXIBLE_FROM);
+        impl_message!($response, <$request as crate::message::Request>::FLEXIBLE_FROM);
+
+        fields!($request $request_fields $(tagged $request_tagged)?);
+        $(fields!($request_struct $request_struct_fields $(tagged $request_struct_tagged)?);)*
+        fields!($response $response_fields $(tagged $response_tagged)?);
+        $(fields!($response_struct $response_struct_fields $(tagged $response_struct_tagged)?);)*
     };
 }
 
-/// Makes a struct that `message!` has declared a message by itself.
-macro_rules! top_level {
+/// Implements [`Message`] for a struct that `fields!` declares.
+macro_rules! impl_message {
     ($message:ident, $flexible_from:expr) => {
         impl crate::message::Message for $message {
             fn decode(
@@ -67,12 +88,10 @@ macro_rules! top_level {
     };
 }
 
-/// Declares a struct of the protocol: its fields in the order of the wire, their defaults and versions. How to read
-/// it stands at the root of the crate.
-macro_rules! message {
+/// Declares a struct of the protocol: fields in wire order, with defaults and versions.
+macro_rules! fields {
     (
-        $(#[$attribute:meta])*
-        pub struct $name:ident {
+        $name:ident {
             $($field:ident: $type:ty $(= $default:expr)? $(, in $versions:expr)? $(, null $null:expr)?;)*
         }
         $(tagged {
@@ -81,11 +100,10 @@ macro_rules! message {
         })?
     ) => {
         #[doc = concat!("`", stringify!($name), "` of the schema.")]
-        $(#[$attribute])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $name {
             $(
-                #[doc = or!($(concat!("In versions `", stringify!($versions), "`."))?, "In all versions.")]
+                #[doc = value_or!($(concat!("In versions `", stringify!($versions), "`."))?, "In all versions.")]
                 pub $field: $type,
             )*
             $($(
@@ -97,28 +115,28 @@ macro_rules! message {
         impl Default for $name {
             fn default() -> Self {
                 Self {
-                    $($field: or!($($default)?, Default::default()),)*
-                    $($($tagged: or!($($tagged_default)?, Default::default()),)+)?
+                    $($field: value_or!($($default)?, Default::default()),)*
+                    $($($tagged: value_or!($($tagged_default)?, Default::default()),)+)?
                 }
             }
         }
 
-        #[allow(unused_variables, unused_mut, reason = "there are structs without fields")]
+        #[allow(unused_mut, reason = "there are structs without tagged fields")]
         impl crate::wire::Wire for $name {
             fn take(
                 reader: &mut crate::reader::Reader<'_>,
                 form: crate::wire::Form,
             ) -> Result<Self, crate::reader::DecodeError> {
                 let mut this = Self::default();
-                $(if has!(form $(, $versions)?) {
-                    this.$field = crate::wire::Wire::take(reader, form.with_null(has!(form $(, $null)?)))?;
+                $(if in_version!(form $(, $versions)?) {
+                    this.$field = crate::wire::Wire::take(reader, form.with_null(in_version!(form $(, $null)?)))?;
                 })*
                 if form.flexible {
                     let count = reader.uvarint()?;
                     for _ in 0..count {
                         let (tag, mut value) = reader.tagged()?;
                         match tag {
-                            $($($tag if has!(form $(, $tagged_versions)?) => {
+                            $($($tag if in_version!(form $(, $tagged_versions)?) => {
                                 this.$tagged = crate::wire::Wire::take(&mut value, form.with_null(true))?;
                             })+)?
                             _ => {}
@@ -130,13 +148,13 @@ macro_rules! message {
             }
 
             fn put(&self, into: &mut Vec<u8>, form: crate::wire::Form) {
-                $(if has!(form $(, $versions)?) {
-                    crate::wire::Wire::put(&self.$field, into, form.with_null(has!(form $(, $null)?)));
+                $(if in_version!(form $(, $versions)?) {
+                    crate::wire::Wire::put(&self.$field, into, form.with_null(in_version!(form $(, $null)?)));
                 })*
                 if form.flexible {
                     let mut tags = crate::wire::Tags::default();
-                    $($(if has!(form $(, $tagged_versions)?) {
-                        let default: $tagged_type = or!($($tagged_default)?, Default::default());
+                    $($(if in_version!(form $(, $tagged_versions)?) {
+                        let default: $tagged_type = value_or!($($tagged_default)?, Default::default());
                         if self.$tagged != default {
                             tags.push($tag, &self.$tagged, form.with_null(true));
                         }
@@ -146,14 +164,14 @@ macro_rules! message {
             }
         }
 
-        /// One byte says whether there is one.
+        /// One byte precedes the struct: negative for null.
         impl crate::wire::Nullable for $name {
             fn take_nullable(
                 reader: &mut crate::reader::Reader<'_>,
                 form: crate::wire::Form,
             ) -> Result<Option<Self>, crate::reader::DecodeError> {
-                let there = <i8 as crate::wire::Wire>::take(reader, form)? >= 0;
-                there.then(|| crate::wire::Wire::take(reader, form)).transpose()
+                let is_present = <i8 as crate::wire::Wire>::take(reader, form)? >= 0;
+                is_present.then(|| crate::wire::Wire::take(reader, form)).transpose()
             }
 
             fn put_null(into: &mut Vec<u8>, form: crate::wire::Form) {
@@ -167,14 +185,13 @@ macro_rules! message {
         }
 
         #[cfg(test)]
-        #[allow(unused_variables, unused_mut, reason = "there are structs without fields")]
         impl crate::sample::Sample for $name {
             fn sample(random: &mut crate::sample::Random, form: crate::wire::Form) -> Self {
                 let mut this = Self::default();
-                $(if has!(form $(, $versions)?) {
-                    this.$field = crate::sample::Sample::sample(random, form.with_null(has!(form $(, $null)?)));
+                $(if in_version!(form $(, $versions)?) {
+                    this.$field = crate::sample::Sample::sample(random, form.with_null(in_version!(form $(, $null)?)));
                 })*
-                $($(if form.flexible && has!(form $(, $tagged_versions)?) {
+                $($(if form.flexible && in_version!(form $(, $tagged_versions)?) {
                     this.$tagged = crate::sample::Sample::sample(random, form.with_null(true));
                 })+)?
                 this
@@ -183,8 +200,8 @@ macro_rules! message {
     };
 }
 
-/// The first if it is there, otherwise the second.
-macro_rules! or {
+/// The first expression if there is one, otherwise the second.
+macro_rules! value_or {
     (, $otherwise:expr) => {
         $otherwise
     };
@@ -193,8 +210,8 @@ macro_rules! or {
     };
 }
 
-/// Whether the version is among those, which are all if none are named.
-macro_rules! has {
+/// Whether the version is in the range; true if there is no range.
+macro_rules! in_version {
     ($form:ident) => {
         true
     };

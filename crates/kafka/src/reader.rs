@@ -1,21 +1,24 @@
-//! Takes values off the front of received bytes.
+//! Reads primitive values from the front of received bytes.
+//!
+//! The reader also enforces a memory budget for all arrays of a message, because elements can be much larger in memory
+//! than on the wire.
 
 use std::fmt;
 
-/// Why bytes are no message. Either way the connection cannot go on: where the next frame begins is not in doubt, but
-/// the two sides do not mean the same.
+/// Why decoding failed. In either case the connection must be closed: the next frame could still be found, but client
+/// and broker disagree about the encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// They end before the message does, or a length speaks of more bytes than there are.
+    /// The input ends before the message does, or a length exceeds the remaining bytes.
     Truncated,
-    /// They break a rule of the protocol; here it is.
+    /// The input violates a rule of the protocol, described by the text.
     Malformed(&'static str),
 }
 
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Truncated => f.write_str("the message ends too early"),
+            Self::Truncated => f.write_str("the message is truncated"),
             Self::Malformed(rule) => f.write_str(rule),
         }
     }
@@ -23,64 +26,63 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// What the elements of all arrays of one message may take in memory. An element can be larger in memory than on the
-/// wire, up to some twenty times, and a frame may be as long as the longest batch of records; no message that means
-/// anything comes near this.
-const ELEMENTS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Limit on the memory of all array elements of one message. An element can take some twenty times more memory than
+/// wire bytes, and a frame may be as long as the longest record batch; no legitimate message comes near this.
+const ARRAY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// What is left of a message's bytes.
+/// The unread rest of a message.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
-    /// What further elements may take in memory.
-    allowance: usize,
+    /// Memory that further array elements may take, bytes.
+    array_budget: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes` from their beginning.
+    /// Starts at the beginning of `bytes`.
     pub const fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes, allowance: ELEMENTS_BYTES_MAX }
+        Self { rest: bytes, array_budget: ARRAY_BYTES_MAX }
     }
 
-    /// The bytes not taken yet.
+    /// The unread bytes.
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// How many bytes are left.
+    /// Number of unread bytes.
     pub const fn remaining(&self) -> usize {
         self.rest.len()
     }
 
-    /// Whether all is taken.
+    /// Whether everything has been read.
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// Takes so many bytes.
+    /// Reads `len` bytes.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`] if there are fewer.
+    /// [`DecodeError::Truncated`] if fewer are left.
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let (bytes, rest) = self.rest.split_at_checked(len).ok_or(DecodeError::Truncated)?;
         self.rest = rest;
         Ok(bytes)
     }
 
-    /// Takes `N` bytes, for a number.
+    /// Reads `N` bytes.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`] if there are fewer.
+    /// [`DecodeError::Truncated`] if fewer are left.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let (bytes, rest) = self.rest.split_first_chunk().ok_or(DecodeError::Truncated)?;
         self.rest = rest;
         Ok(*bytes)
     }
 
-    /// Takes an unsigned number of seven bits to a byte, low bits first.
+    /// Reads an unsigned LEB128 varint.
     ///
     /// # Errors
-    /// [`DecodeError`] also if it has more than 32 bits.
+    /// [`DecodeError::Truncated`]; [`DecodeError::Malformed`] if it exceeds 32 bits.
     pub fn uvarint(&mut self) -> Result<u32, DecodeError> {
         let mut value = 0_u32;
         for shift in [0, 7, 14, 21, 28] {
@@ -93,32 +95,33 @@ impl<'a> Reader<'a> {
                 return Ok(value);
             }
         }
-        Err(DecodeError::Malformed("a variable-length number has more than 32 bits"))
+        Err(DecodeError::Malformed("a varint exceeds 32 bits"))
     }
 
-    /// Takes a tagged field (KIP-482): its tag, and its value by itself. When that is read, it is handed to
-    /// [`Self::end_tagged`].
+    /// Reads a tagged field (KIP-482): its tag, and a reader for its value. Pass that reader to [`Self::end_tagged`]
+    /// afterwards.
     pub(crate) fn tagged(&mut self) -> Result<(u32, Self), DecodeError> {
         let tag = self.uvarint()?;
         let len = self.uvarint()? as usize;
-        Ok((tag, Self { rest: self.bytes(len)?, allowance: self.allowance }))
+        Ok((tag, Self { rest: self.bytes(len)?, array_budget: self.array_budget }))
     }
 
     pub(crate) fn end_tagged(&mut self, value: &Self) {
-        self.allowance = value.allowance;
+        self.array_budget = value.array_budget;
     }
 
-    /// Makes sure that so many elements of so many bytes each may be kept.
-    pub(crate) fn allow(&mut self, count: usize, size: usize) -> Result<(), DecodeError> {
-        let left = count.checked_mul(size).and_then(|bytes| self.allowance.checked_sub(bytes));
-        self.allowance = left.ok_or(DecodeError::Malformed("the arrays of a message are too long"))?;
+    /// Charges `count` elements of `size` bytes each to the array budget.
+    pub(crate) fn charge_array(&mut self, count: usize, size: usize) -> Result<(), DecodeError> {
+        let left = count.checked_mul(size).and_then(|bytes| self.array_budget.checked_sub(bytes));
+        self.array_budget =
+            left.ok_or(DecodeError::Malformed("the arrays of the message exceed 64 MiB in memory"))?;
         Ok(())
     }
 
-    /// Takes a section of tagged fields none of which means anything here.
+    /// Skips a section of tagged fields.
     ///
     /// # Errors
-    /// [`DecodeError`].
+    /// [`DecodeError`] if the section is truncated or malformed.
     pub fn skip_tags(&mut self) -> Result<(), DecodeError> {
         for _ in 0..self.uvarint()? {
             self.tagged()?;
@@ -127,7 +130,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends what [`Reader::uvarint`] reads.
+/// Appends a varint that [`Reader::uvarint`] reads.
 pub(crate) fn put_uvarint(value: u32, into: &mut Vec<u8>) {
     let mut rest = value;
     while rest >= 0x80 {
@@ -145,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_number_is_read_as_it_was_put(value in any::<u32>(), shift in 0_u32..32) {
+        fn varints_round_trip(value in any::<u32>(), shift in 0_u32..32) {
             let value = value >> shift;
             let mut bytes = Vec::new();
             put_uvarint(value, &mut bytes);
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_more_than_32_bits_is_refused() {
+    fn rejects_varints_over_32_bits() {
         for bytes in [[0xFF, 0xFF, 0xFF, 0xFF, 0x10], [0xFF, 0xFF, 0xFF, 0xFF, 0x8F]] {
             assert!(matches!(Reader::new(&bytes).uvarint(), Err(DecodeError::Malformed(_))));
         }
@@ -167,19 +170,19 @@ mod tests {
     }
 
     #[test]
-    fn a_tagged_field_and_what_follows_share_one_allowance() {
+    fn tagged_fields_share_the_array_budget() {
         let mut reader = Reader::new(&[7, 1, 0]);
         let (_, mut value) = reader.tagged().unwrap();
-        assert_eq!(value.allow(ELEMENTS_BYTES_MAX / 2, 1), Ok(()));
+        assert_eq!(value.charge_array(ARRAY_BYTES_MAX / 2, 1), Ok(()));
         reader.end_tagged(&value);
-        assert!(matches!(reader.allow(ELEMENTS_BYTES_MAX / 2 + 1, 1), Err(DecodeError::Malformed(_))));
+        assert!(matches!(reader.charge_array(ARRAY_BYTES_MAX / 2 + 1, 1), Err(DecodeError::Malformed(_))));
         let mut reader = Reader::new(&[]);
-        assert_eq!(reader.allow(1, ELEMENTS_BYTES_MAX), Ok(()));
-        assert!(matches!(reader.allow(1, 1), Err(DecodeError::Malformed(_))));
+        assert_eq!(reader.charge_array(1, ARRAY_BYTES_MAX), Ok(()));
+        assert!(matches!(reader.charge_array(1, 1), Err(DecodeError::Malformed(_))));
     }
 
     #[test]
-    fn a_section_of_tags_that_lies_is_refused() {
+    fn rejects_malformed_tag_sections() {
         assert_eq!(Reader::new(&[0]).skip_tags(), Ok(()));
         assert_eq!(Reader::new(&[1, 9, 2, 0, 0]).skip_tags(), Ok(()));
         assert_eq!(Reader::new(&[1, 9, 3, 0, 0]).skip_tags(), Err(DecodeError::Truncated));

@@ -1,4 +1,8 @@
-//! Random messages of every API in every version: there and back, beside another codec, cut off, and spoilt.
+//! Random messages of every API in every version: round trips, comparison with another codec, truncation, corruption.
+//!
+//! A round trip alone does not find an error that both directions share, so the `kafka-protocol` crate decodes and
+//! encodes the same bytes as a reference. Truncated and corrupted messages must give an error or a message, within a
+//! bound of memory.
 
 use allocation_counter::measure;
 use bytes::{Bytes, BytesMut};
@@ -26,88 +30,88 @@ fn decoded<M: Message>(bytes: &[u8], version: i16) -> Result<M, DecodeError> {
     Ok(message)
 }
 
-/// What to do with random messages.
+/// A check of random messages.
 trait Check {
-    /// How many of each kind and version.
+    /// Messages per API, direction and version.
     const ROUNDS: u64;
 
-    fn check<M: Message>(&mut self, api: ApiOf, message: &M, random: &mut Random);
+    fn check<M: Message>(&mut self, api: MessageId, message: &M, random: &mut Random);
 }
 
-/// Which message of which API.
+/// Identifies the message type and version.
 #[derive(Clone, Copy, Debug)]
-struct ApiOf {
+struct MessageId {
     key: i16,
     version: i16,
-    asks: bool,
+    is_request: bool,
 }
 
-struct WithAll<C>(C);
+struct CheckAll<C>(C);
 
-impl<C: Check> SampleVisitor for WithAll<C> {
+impl<C: Check> SampleVisitor for CheckAll<C> {
     fn visit<R: Request<Response: Sample> + Sample>(&mut self) {
         for version in R::VERSIONS {
             let form = Form::of(version, R::FLEXIBLE_FROM);
             for seed in 0..C::ROUNDS {
                 let mut random = Random(seed);
                 let request = R::sample(&mut random, form);
-                self.0.check(ApiOf { key: R::KEY, version, asks: true }, &request, &mut random);
+                self.0.check(MessageId { key: R::KEY, version, is_request: true }, &request, &mut random);
                 let response = R::Response::sample(&mut random, form);
-                self.0.check(ApiOf { key: R::KEY, version, asks: false }, &response, &mut random);
+                self.0.check(MessageId { key: R::KEY, version, is_request: false }, &response, &mut random);
             }
         }
     }
 }
 
 fn check_all<C: Check>(check: C) -> C {
-    let mut all = WithAll(check);
+    let mut all = CheckAll(check);
     api::visit_samples(&mut all);
     all.0
 }
 
 #[test]
-fn what_is_encoded_decodes_to_the_same() {
-    struct ThereAndBack;
-    impl Check for ThereAndBack {
+fn messages_round_trip() {
+    struct RoundTrip;
+    impl Check for RoundTrip {
         const ROUNDS: u64 = 60;
 
-        fn check<M: Message>(&mut self, api: ApiOf, message: &M, _: &mut Random) {
+        fn check<M: Message>(&mut self, api: MessageId, message: &M, _: &mut Random) {
             let bytes = encoded(message, api.version);
             assert_eq!(decoded(&bytes, api.version).as_ref(), Ok(message), "{api:?}");
         }
     }
-    check_all(ThereAndBack);
+    check_all(RoundTrip);
 }
 
-/// The versions that the other codec lacks, by the keys of their APIs.
-const THEY_LACK: [(i16, i16); 5] = [(2, 11), (8, 10), (9, 10), (27, 2), (35, 5)];
+/// API keys and versions that the other codec does not support.
+const UNSUPPORTED_BY_REFERENCE: [(i16, i16); 5] = [(2, 11), (8, 10), (9, 10), (27, 2), (35, 5)];
 
 #[test]
-fn another_codec_reads_and_writes_the_same_bytes() {
-    struct Beside {
+fn encoding_matches_the_reference_codec() {
+    struct Reference {
         messages: usize,
     }
-    impl Check for Beside {
+    impl Check for Reference {
         const ROUNDS: u64 = 30;
 
-        fn check<M: Message>(&mut self, api: ApiOf, message: &M, _: &mut Random) {
-            if THEY_LACK.contains(&(api.key, api.version)) {
+        fn check<M: Message>(&mut self, api: MessageId, message: &M, _: &mut Random) {
+            if UNSUPPORTED_BY_REFERENCE.contains(&(api.key, api.version)) {
                 return;
             }
             let bytes = encoded(message, api.version);
-            assert_eq!(theirs(api, &bytes), bytes, "{api:?} {message:?}");
+            assert_eq!(reference_round_trip(api, &bytes), bytes, "{api:?} {message:?}");
             self.messages += 1;
         }
     }
-    assert!(check_all(Beside { messages: 0 }).messages > 10_000);
+    assert!(check_all(Reference { messages: 0 }).messages > 10_000);
 }
 
-/// What the other codec makes of `bytes`.
-fn theirs(api: ApiOf, bytes: &[u8]) -> Vec<u8> {
-    let key = ApiKey::try_from(api.key).expect("a key that the other codec knows");
+/// Decodes and encodes `bytes` with the other codec.
+fn reference_round_trip(api: MessageId, bytes: &[u8]) -> Vec<u8> {
+    let key = ApiKey::try_from(api.key).expect("a key that the other codec supports");
     let mut body = Bytes::copy_from_slice(bytes);
     let mut out = BytesMut::new();
-    let outcome = if api.asks {
+    let outcome = if api.is_request {
         RequestKind::decode(key, &mut body, api.version).and_then(|kind| kind.encode(&mut out, api.version))
     } else {
         ResponseKind::decode(key, &mut body, api.version).and_then(|kind| kind.encode(&mut out, api.version))
@@ -118,29 +122,29 @@ fn theirs(api: ApiOf, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_cut_off_is_refused() {
-    struct CutOff;
-    impl Check for CutOff {
+fn rejects_truncated_messages() {
+    struct Truncated;
+    impl Check for Truncated {
         const ROUNDS: u64 = 4;
 
-        fn check<M: Message>(&mut self, api: ApiOf, message: &M, _: &mut Random) {
+        fn check<M: Message>(&mut self, api: MessageId, message: &M, _: &mut Random) {
             let bytes = encoded(message, api.version);
             for end in 0..bytes.len() {
                 let refused = decoded::<M>(&bytes[..end], api.version);
-                assert!(refused.is_err(), "{api:?} {message:?} cut off at {end} of {}", bytes.len());
+                assert!(refused.is_err(), "{api:?} {message:?} truncated to {end} of {}", bytes.len());
             }
         }
     }
-    check_all(CutOff);
+    check_all(Truncated);
 }
 
 #[test]
-fn what_is_spoilt_is_refused_or_read_and_takes_memory_in_proportion() {
-    struct Spoilt;
-    impl Check for Spoilt {
+fn corrupted_messages_take_memory_in_proportion() {
+    struct Corrupted;
+    impl Check for Corrupted {
         const ROUNDS: u64 = 20;
 
-        fn check<M: Message>(&mut self, api: ApiOf, message: &M, random: &mut Random) {
+        fn check<M: Message>(&mut self, api: MessageId, message: &M, random: &mut Random) {
             let mut bytes = encoded(message, api.version);
             if bytes.is_empty() {
                 return;
@@ -150,69 +154,69 @@ fn what_is_spoilt_is_refused_or_read_and_takes_memory_in_proportion() {
                 bytes[at] = if random.below(2) == 0 { 0xFF } else { random.next() as u8 };
             }
             let mut outcome = Err(DecodeError::Truncated);
-            let taken = measure(|| outcome = M::decode(&mut Reader::new(&bytes), api.version)).bytes_max;
-            // The largest struct for one byte each, twice for vectors that grow.
-            assert!(taken <= 600 * bytes.len() as u64, "{api:?}: {taken} bytes for {}", bytes.len());
+            let memory = measure(|| outcome = M::decode(&mut Reader::new(&bytes), api.version)).bytes_max;
+            // The largest struct for one byte each, doubled for growing vectors.
+            assert!(memory <= 600 * bytes.len() as u64, "{api:?}: {memory} bytes for {}", bytes.len());
             if let Ok(read) = outcome {
                 let again = encoded(&read, api.version);
-                let once_more: M = decoded(&again, api.version).expect("what was decoded can be encoded");
-                assert_eq!(encoded(&once_more, api.version), again, "{api:?}");
+                let reread: M = decoded(&again, api.version).expect("what was decoded can be encoded");
+                assert_eq!(encoded(&reread, api.version), again, "{api:?}");
             }
         }
     }
-    check_all(Spoilt);
+    check_all(Corrupted);
 }
 
 #[test]
-fn a_length_that_lies_takes_no_memory() {
-    // 2^31 - 1 topics, and then nothing.
+fn claimed_lengths_allocate_nothing() {
+    // 2^31 - 1 topics, followed by nothing.
     let plain = b"\xFF\xFF\0\x01\0\0\0\x0A\x7F\xFF\xFF\xFF";
     let compact = b"\0\0\x01\0\0\0\x0A\xFF\xFF\xFF\xFF\x0F";
     for (bytes, version) in [(plain.as_slice(), 8), (compact, 9)] {
         let mut outcome = Ok(());
-        let taken = measure(|| {
+        let memory = measure(|| {
             outcome = decoded::<ProduceRequest>(bytes, version).map(drop);
         });
-        assert_eq!((outcome, taken.count_total), (Err(DecodeError::Truncated), 0), "version {version}");
-        let taken = measure(|| {
+        assert_eq!((outcome, memory.count_total), (Err(DecodeError::Truncated), 0), "version {version}");
+        let memory = measure(|| {
             outcome = ProduceRequestRef::decode(&mut Reader::new(bytes), version).map(drop);
         });
-        assert_eq!((outcome, taken.count_total), (Err(DecodeError::Truncated), 0), "version {version}");
+        assert_eq!((outcome, memory.count_total), (Err(DecodeError::Truncated), 0), "version {version}");
     }
 }
 
 #[test]
-fn arrays_that_would_swell_in_memory_are_refused() {
+fn rejects_arrays_over_the_memory_budget() {
     use crate::api::metadata::{MetadataRequest, MetadataRequestTopic};
     let topics =
         |count| Some(vec![MetadataRequestTopic { name: Some(String::new()), ..Default::default() }; count]);
-    let within = MetadataRequest { topics: topics(10_000), ..MetadataRequest::default() };
-    assert_eq!(decoded(&encoded(&within, 9), 9), Ok(within));
+    let within_limit = MetadataRequest { topics: topics(10_000), ..MetadataRequest::default() };
+    assert_eq!(decoded(&encoded(&within_limit, 9), 9), Ok(within_limit));
     let bytes = encoded(&MetadataRequest { topics: topics(2_000_000), ..MetadataRequest::default() }, 9);
     let mut outcome = Ok(());
-    let taken = measure(|| outcome = decoded::<MetadataRequest>(&bytes, 9).map(drop));
+    let memory = measure(|| outcome = decoded::<MetadataRequest>(&bytes, 9).map(drop));
     assert!(matches!(outcome, Err(DecodeError::Malformed(_))), "{outcome:?}");
-    assert_eq!(taken.count_total, 0);
+    assert_eq!(memory.count_total, 0);
 }
 
 #[test]
-fn arrays_in_tagged_fields_count_as_well() {
+fn arrays_in_tagged_fields_count_towards_the_budget() {
     use crate::api::api_versions::{ApiVersionsResponse, SupportedFeatureKey};
     let supported_features = vec![SupportedFeatureKey::default(); 1_200_000];
     let response = ApiVersionsResponse { supported_features, ..ApiVersionsResponse::default() };
     let mut bytes = encoded(&response, 3);
     assert_eq!(decoded(&bytes, 3), Ok(response));
-    // The same field a second time: error, keys and throttle time come before the count of tags.
+    // Repeats the field: error, keys and throttle time come before the number of tags.
     let tags = 2 + 1 + 4;
     assert_eq!(bytes[tags], 1);
     bytes[tags] = 2;
     bytes.extend_from_within(tags + 1..);
     let refused = decoded::<ApiVersionsResponse>(&bytes, 3);
-    assert_eq!(refused, Err(DecodeError::Malformed("the arrays of a message are too long")));
+    assert_eq!(refused, Err(DecodeError::Malformed("the arrays of the message exceed 64 MiB in memory")));
 }
 
 #[test]
-fn null_is_refused_where_it_must_not_be_and_encodes_as_empty() {
+fn null_is_rejected_where_not_allowed_and_encoded_as_empty() {
     use crate::api::metadata::MetadataRequest;
     let all = MetadataRequest { topics: None, ..MetadataRequest::default() };
     assert_eq!(encoded(&all, 1), [0xFF; 4]);
@@ -231,7 +235,7 @@ fn unknown_tagged_fields_are_skipped() {
 }
 
 #[test]
-fn a_string_too_long_for_the_plain_form_is_cut_at_a_character() {
+fn long_string_is_truncated_at_a_character_in_the_plain_encoding() {
     use crate::api::heartbeat::HeartbeatRequest;
     let request = HeartbeatRequest { group_id: "é".repeat(20_000), ..HeartbeatRequest::default() };
     let read: HeartbeatRequest = decoded(&encoded(&request, 3), 3).unwrap();
@@ -240,7 +244,7 @@ fn a_string_too_long_for_the_plain_form_is_cut_at_a_character() {
 }
 
 #[test]
-fn the_borrowed_produce_request_is_the_owned_one() {
+fn borrowed_produce_request_matches_the_owned_one() {
     for version in ProduceRequest::VERSIONS {
         for seed in 0..100 {
             let form = Form::of(version, ProduceRequest::FLEXIBLE_FROM);
@@ -260,14 +264,14 @@ fn the_borrowed_produce_request_is_the_owned_one() {
                 assert_eq!(borrowed, owned.collect::<Vec<_>>());
             }
             for end in 0..bytes.len() {
-                ProduceRequestRef::decode(&mut Reader::new(&bytes[..end]), version).expect_err("cut off");
+                ProduceRequestRef::decode(&mut Reader::new(&bytes[..end]), version).expect_err("truncated");
             }
         }
     }
 }
 
 #[test]
-fn a_fetch_response_written_in_pieces_is_the_whole_one() {
+fn fetch_response_writer_matches_the_message_codec() {
     for version in FetchRequest::VERSIONS {
         for seed in 0..100 {
             let form = Form::of(version, FetchRequest::FLEXIBLE_FROM);
@@ -279,12 +283,16 @@ fn a_fetch_response_written_in_pieces_is_the_whole_one() {
                 partition.records =
                     Some(vec![7; if random.below(20) == 0 { long } else { random.below(200) }]);
             }
-            assert_eq!(in_pieces(&response, version, &mut random), encoded(&response, version), "{version}");
+            assert_eq!(
+                written_in_pieces(&response, version, &mut random),
+                encoded(&response, version),
+                "{version}"
+            );
         }
     }
 }
 
-fn in_pieces(response: &FetchResponse, version: i16, random: &mut Random) -> Vec<u8> {
+fn written_in_pieces(response: &FetchResponse, version: i16, random: &mut Random) -> Vec<u8> {
     let mut out = Vec::new();
     let FetchResponse { throttle_time_ms, error_code, session_id, responses, .. } = response;
     let mut writer = FetchResponseWriter::begin(

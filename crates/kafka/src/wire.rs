@@ -1,15 +1,18 @@
-//! How each type of the protocol stands on the wire, in the plain and in the compact form (KIP-482).
+//! Wire encoding of each protocol type, plain and compact (KIP-482).
+//!
+//! Flexible versions store lengths as varints plus one, and end structs with tagged fields. Each type implements both
+//! encodings, so message definitions do not depend on the version.
 
 use crate::reader::{DecodeError, Reader, put_uvarint};
 use crate::uuid::Uuid;
 
-/// What a value's bytes depend on besides the value.
+/// What the encoding of a value depends on besides the value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
     pub(crate) version: i16,
-    /// Lengths are compact and structs end with tagged fields.
+    /// Lengths are compact, and structs end with tagged fields.
     pub(crate) flexible: bool,
-    /// A field that can be null may be so in this version.
+    /// Whether a nullable field may be null in this version.
     pub(crate) nullable: bool,
 }
 
@@ -30,13 +33,13 @@ pub(crate) trait Wire: Sized {
     fn put(&self, into: &mut Vec<u8>, form: Form);
 }
 
-/// A type that has a form for nothing; [`Option`] uses it.
+/// A type with an encoding for null, used by [`Option`].
 pub(crate) trait Nullable: Wire + Default {
     fn take_nullable(reader: &mut Reader<'_>, form: Form) -> Result<Option<Self>, DecodeError>;
 
     fn put_null(into: &mut Vec<u8>, form: Form);
 
-    /// Where nothing would have been possible.
+    /// Encodes the value where null would also be possible.
     fn put_some(&self, into: &mut Vec<u8>, form: Form) {
         self.put(into, form);
     }
@@ -57,7 +60,7 @@ impl<T: Nullable> Wire for Option<T> {
     }
 }
 
-const UNEXPECTED_NULL: DecodeError = DecodeError::Malformed("a field is null that must not be");
+const UNEXPECTED_NULL: DecodeError = DecodeError::Malformed("a non-nullable field is null");
 
 macro_rules! numbers {
     ($($number:ty)*) => {
@@ -73,7 +76,7 @@ macro_rules! numbers {
     };
 }
 
-numbers!(i8 i16 u16 i32 u32 i64 f64);
+numbers!(i8 i16 u16 i32 i64 f64);
 
 impl Wire for bool {
     fn take(reader: &mut Reader<'_>, _: Form) -> Result<Self, DecodeError> {
@@ -116,7 +119,7 @@ impl Nullable for String {
     }
 }
 
-/// A text, borrowed.
+/// Reads a string without copying it.
 pub(crate) fn take_str<'a>(reader: &mut Reader<'a>, form: Form) -> Result<Option<&'a str>, DecodeError> {
     let len = if form.flexible { compact_len(reader)? } else { plain_len(i16::take(reader, form)?.into())? };
     let Some(len) = len else { return Ok(None) };
@@ -124,7 +127,7 @@ pub(crate) fn take_str<'a>(reader: &mut Reader<'a>, form: Form) -> Result<Option
     text.map(Some).map_err(|_| DecodeError::Malformed("a string is not UTF-8"))
 }
 
-/// The plain form has no room for more than 32,767 bytes: what is longer is cut there, so that the message stays whole.
+/// The plain encoding allows at most 32,767 bytes. A longer string is truncated, so that the message stays well-formed.
 pub(crate) fn put_str(text: &str, into: &mut Vec<u8>, form: Form) {
     if form.flexible {
         put_compact_len(text.len(), into);
@@ -157,7 +160,7 @@ impl Nullable for Vec<u8> {
     }
 }
 
-/// Bytes, borrowed.
+/// Reads bytes without copying them.
 pub(crate) fn take_bytes<'a>(reader: &mut Reader<'a>, form: Form) -> Result<Option<&'a [u8]>, DecodeError> {
     take_len(reader, form)?.map(|len| reader.bytes(len)).transpose()
 }
@@ -185,8 +188,8 @@ impl<T: Wire> Nullable for Vec<T> {
     }
 }
 
-/// An array whose elements `take` takes. Each takes a byte at least, so there are no more than bytes; and before they
-/// have been seen, there is never made room for more than the bytes that are left could fill.
+/// Reads an array with `take` for each element. Each element takes at least one byte, so the count cannot exceed the
+/// remaining bytes; the initial capacity never exceeds what those bytes could fill.
 pub(crate) fn take_array<'a, T>(
     reader: &mut Reader<'a>,
     form: Form,
@@ -196,7 +199,7 @@ pub(crate) fn take_array<'a, T>(
     if count > reader.remaining() {
         return Err(DecodeError::Truncated);
     }
-    reader.allow(count, size_of::<T>())?;
+    reader.charge_array(count, size_of::<T>())?;
     let mut elements = Vec::with_capacity(count.min(reader.remaining() / size_of::<T>().max(1)));
     for _ in 0..count {
         elements.push(take(reader)?);
@@ -204,7 +207,7 @@ pub(crate) fn take_array<'a, T>(
     Ok(Some(elements))
 }
 
-/// The length of bytes or of an array; `None` stands for null.
+/// Reads the length of bytes or of an array; `None` is null.
 fn take_len(reader: &mut Reader<'_>, form: Form) -> Result<Option<usize>, DecodeError> {
     if form.flexible { compact_len(reader) } else { plain_len(i32::take(reader, form)?) }
 }
@@ -212,7 +215,7 @@ fn take_len(reader: &mut Reader<'_>, form: Form) -> Result<Option<usize>, Decode
 fn plain_len(len: i32) -> Result<Option<usize>, DecodeError> {
     match len {
         -1 => Ok(None),
-        len => usize::try_from(len).map(Some).map_err(|_| DecodeError::Malformed("a length is below zero")),
+        len => usize::try_from(len).map(Some).map_err(|_| DecodeError::Malformed("a length is negative")),
     }
 }
 
@@ -232,7 +235,7 @@ fn put_null_len(into: &mut Vec<u8>, form: Form) {
     if form.flexible { into.push(0) } else { (-1_i32).put(into, form) }
 }
 
-/// The tagged fields of a struct that differ from their defaults, gathered in the order of their tags.
+/// Tagged fields of a struct that differ from their defaults, ordered by tag.
 #[derive(Debug, Default)]
 pub(crate) struct Tags {
     count: u32,

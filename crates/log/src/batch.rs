@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  0 base offset      i64   ┐ patched in place: outside the checksum
-//!  8 length           i32   │ of what follows this field
+//!  8 length           i32   │ bytes after this field
 //! 12 leader epoch     i32   ┘
 //! 16 magic            i8    2
-//! 17 checksum         u32   CRC-32C of everything behind it
+//! 17 checksum         u32   CRC-32C of everything after it
 //! 21 attributes       i16   bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control
 //! 23 last offset delta i32
 //! 27 base timestamp   i64   ms since 1970
@@ -15,27 +15,30 @@
 //! 61 records
 //! ```
 //! All integers are big-endian.
+//!
+//! The base offset and leader epoch lie outside the checksum, so that a store places a batch in its log without
+//! recomputing the CRC. Readers borrow the bytes; nothing is copied until a caller needs it.
 
 use std::fmt;
 
 use crate::varint;
 
-/// Length of a batch's header.
+/// Length of a batch header, bytes.
 pub const HEADER_BYTES: usize = 61;
-/// Where the field `length` ends: what it does not count.
+/// End of the `length` field. The length counts the bytes after this position.
 const LENGTH_END: usize = 12;
-/// Where the bytes under the checksum begin.
+/// First byte covered by the checksum.
 const CHECKED_FROM: usize = 21;
 const MAGIC: u8 = 2;
 
-/// Why bytes are no record batch.
+/// Why a byte sequence is not a valid record batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// They end before the batch does, or it is shorter than its header.
+    /// The input ends before the batch does, or the batch is shorter than its header.
     Length,
-    /// Another format version than 2; here it is.
+    /// Unsupported format version (not 2).
     Magic(u8),
-    /// The checksum differs.
+    /// Checksum mismatch.
     Checksum,
     /// Counts, offsets or lengths contradict each other.
     Inconsistent,
@@ -52,7 +55,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// How the records of a batch are compressed, all together.
+/// Compression codec of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the codecs' own names")]
 pub enum Compression {
@@ -61,12 +64,12 @@ pub enum Compression {
     Snappy,
     Lz4,
     Zstd,
-    /// A number that means nothing yet.
+    /// A codec number that the format does not define.
     Unknown(u8),
 }
 
 impl Compression {
-    /// Its number in the attributes of a batch.
+    /// Codec number in the batch attributes, 0 to 7.
     pub fn number(self) -> u8 {
         match self {
             Self::None => 0,
@@ -84,7 +87,7 @@ impl Compression {
 #[expect(missing_docs, reason = "the format's own names")]
 pub struct BatchHeader {
     pub base_offset: u64,
-    /// Of the whole batch, bytes.
+    /// Size of the whole batch, bytes.
     pub total_bytes: usize,
     pub leader_epoch: i32,
     pub checksum: u32,
@@ -105,10 +108,10 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 impl BatchHeader {
-    /// Reads the header that `bytes` begin with. The rest of the batch need not be there.
+    /// Parses the header at the start of `bytes`, which need not contain the rest of the batch.
     ///
     /// # Errors
-    /// All of [`Malformed`] but the checksum, which only the whole batch can tell.
+    /// Any [`Malformed`] except [`Malformed::Checksum`], which requires the whole batch.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() < HEADER_BYTES {
             return Err(Malformed::Length);
@@ -145,12 +148,12 @@ impl BatchHeader {
         })
     }
 
-    /// Offset behind the last record.
+    /// One past the last record's offset.
     pub fn end_offset(&self) -> u64 {
         self.base_offset + u64::from(self.last_offset_delta) + 1
     }
 
-    /// How its records are compressed.
+    /// Compression codec.
     pub fn compression(&self) -> Compression {
         match self.attributes & 7 {
             0 => Compression::None,
@@ -162,68 +165,72 @@ impl BatchHeader {
         }
     }
 
-    /// Whether its records are markers of transactions, not data.
+    /// Whether the records are transaction markers, not data.
     pub fn is_control(&self) -> bool {
         self.attributes & 0x20 != 0
     }
 
-    /// Whether it is part of a transaction.
+    /// Whether the batch is part of a transaction.
     pub fn is_transactional(&self) -> bool {
         self.attributes & 0x10 != 0
     }
 }
 
-/// One whole batch in memory.
+/// A complete batch in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
-    /// Its header.
+    /// Parsed header.
     pub header: BatchHeader,
     bytes: &'a [u8],
 }
 
 impl<'a> Batch<'a> {
-    /// The batch that `bytes` begin with, its checksum compared.
+    /// Parses the batch at the start of `bytes` and verifies its checksum.
     ///
     /// # Errors
     /// [`Malformed`].
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let batch = Self::parse_unchecked(bytes)?;
-        let checksum = crc32c::crc32c(&batch.bytes[CHECKED_FROM..]);
-        if checksum != batch.header.checksum {
-            return Err(Malformed::Checksum);
-        }
-        Ok(batch)
+        Self::parse_unchecked(bytes)?.verify().map(|valid| valid.batch())
     }
 
-    /// The same without comparing the checksum: for bytes that have been checked before.
+    /// Verifies the checksum of a batch that [`Batch::parse_unchecked`] returned, without parsing the header again.
     ///
     /// # Errors
-    /// [`Malformed`], but never for the checksum.
+    /// [`Malformed::Checksum`].
+    pub fn verify(self) -> Result<ValidBatch<'a>, Malformed> {
+        let checksum = crc32c::crc32c(&self.bytes[CHECKED_FROM..]);
+        if checksum == self.header.checksum { Ok(ValidBatch(self)) } else { Err(Malformed::Checksum) }
+    }
+
+    /// Like [`Batch::parse`] without verifying the checksum, for bytes that were checked before.
+    ///
+    /// # Errors
+    /// [`Malformed`], but never [`Malformed::Checksum`].
     pub fn parse_unchecked(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let header = BatchHeader::parse(bytes)?;
         let bytes = bytes.get(..header.total_bytes).ok_or(Malformed::Length)?;
         Ok(Self { header, bytes })
     }
 
-    /// All its bytes.
+    /// Bytes of the whole batch.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Its records, which must not be compressed.
+    /// Iterates over the records. The batch must be uncompressed.
     pub fn records(&self) -> Records<'a> {
         debug_assert_eq!(self.header.compression(), Compression::None);
         Records { header: self.header, rest: &self.bytes[HEADER_BYTES..], left: self.header.records }
     }
 
-    /// Sets where the batch stands in its log. The checksum does not cover that.
+    /// Sets the base offset and leader epoch. The checksum does not cover them.
     pub fn place(bytes: &mut [u8], base_offset: u64, leader_epoch: i32) {
         bytes[..8].copy_from_slice(&base_offset.to_be_bytes());
         bytes[LENGTH_END..16].copy_from_slice(&leader_epoch.to_be_bytes());
     }
 
-    /// Lets all records of a whole batch count as of `unix_ms`, the time of its arrival (Kafka's
-    /// `LogAppendTime`), and renews its checksum.
+    /// Sets the timestamp of all records to the arrival time `unix_ms` (Kafka's `LogAppendTime`) and updates the
+    /// checksum.
     pub fn set_append_time(bytes: &mut [u8], unix_ms: i64) {
         let attributes = i16::from_be_bytes(field(bytes, 21)) | 8;
         bytes[21..23].copy_from_slice(&attributes.to_be_bytes());
@@ -233,12 +240,12 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// One whole batch of which the checksum is known to be right.
+/// A complete batch whose checksum was verified or just computed.
 #[derive(Clone, Copy, Debug)]
-pub struct Sound<'a>(Batch<'a>);
+pub struct ValidBatch<'a>(Batch<'a>);
 
-impl<'a> Sound<'a> {
-    /// The batch that `bytes` are, nothing behind it.
+impl<'a> ValidBatch<'a> {
+    /// Parses `bytes`, which must hold exactly one batch.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -247,28 +254,28 @@ impl<'a> Sound<'a> {
         if batch.bytes.len() == bytes.len() { Ok(Self(batch)) } else { Err(Malformed::Length) }
     }
 
-    /// A batch that has just been made, with its checksum.
+    /// Wraps a freshly built batch with a correct checksum.
     pub(crate) fn made(header: BatchHeader, bytes: &'a [u8]) -> Self {
         Self(Batch { header, bytes })
     }
 
-    /// The batch.
+    /// The batch without the validity guarantee.
     pub fn batch(&self) -> Batch<'a> {
         self.0
     }
 
-    /// Its header.
+    /// Parsed header.
     pub fn header(&self) -> BatchHeader {
         self.0.header
     }
 
-    /// All its bytes.
+    /// Bytes of the whole batch.
     pub fn bytes(&self) -> &'a [u8] {
         self.0.bytes
     }
 }
 
-/// The batches in `bytes`, one behind the other, unchecked. Ends at the first that is not whole.
+/// Iterates over consecutive batches in `bytes` without verifying checksums. Ends at the first incomplete batch.
 pub fn batches(bytes: &[u8]) -> impl Iterator<Item = Batch<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -281,19 +288,19 @@ pub fn batches(bytes: &[u8]) -> impl Iterator<Item = Batch<'_>> {
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its place in the log.
+    /// Offset in the log.
     pub offset: u64,
-    /// Ms since 1970.
+    /// Timestamp, Unix time in ms.
     pub timestamp_ms: i64,
-    /// What compaction keeps one of.
+    /// Compaction retains the newest record of each key.
     pub key: Option<&'a [u8]>,
-    /// Nothing removes the key.
+    /// `None` is a tombstone: compaction removes the key.
     pub value: Option<&'a [u8]>,
-    /// Headers as they are encoded, behind their count.
+    /// Encoded headers, starting with their count.
     pub headers: &'a [u8],
 }
 
-/// Reads the records of a batch, one after the other.
+/// Iterator over the records of a batch.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     header: BatchHeader,
@@ -318,30 +325,30 @@ impl<'a> Iterator for Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Records of `header` that stood compressed; `bytes` is what came out.
+    /// Reads the records of a compressed batch from their decompressed `bytes`.
     pub fn of(header: BatchHeader, bytes: &'a [u8]) -> Self {
         Self { header, rest: bytes, left: header.records }
     }
 
-    /// The last `left` of them, which `rest` begins with: where [`Records::left`] and [`Records::rest`] said so.
+    /// Resumes an iteration from the values of [`Records::rest`] and [`Records::left`].
     pub fn resume(header: BatchHeader, rest: &'a [u8], left: u32) -> Self {
         Self { header, rest, left }
     }
 
-    /// Number of those to come.
+    /// Number of records not yet read.
     pub fn left(&self) -> u32 {
         self.left
     }
 
-    /// Their bytes.
+    /// Bytes not yet read.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
     fn record(&mut self) -> Option<Record<'a>> {
         let len = usize::try_from(varint::take(&mut self.rest)?).ok()?;
-        let (mut rest, behind) = self.rest.split_at_checked(len)?;
-        self.rest = behind;
+        let (mut rest, after) = self.rest.split_at_checked(len)?;
+        self.rest = after;
         let (_attributes, fields) = rest.split_first()?;
         rest = fields;
         let timestamp_delta = varint::take(&mut rest)?;
@@ -361,11 +368,11 @@ impl<'a> Records<'a> {
     }
 }
 
-/// A length and so many bytes; a length below zero stands for nothing.
+/// Reads a length-prefixed byte string. A negative length encodes `None`.
 fn nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, Malformed> {
     let len = varint::take(rest).ok_or(Malformed::Inconsistent)?;
     let Ok(len) = usize::try_from(len) else { return Ok(None) };
-    let (bytes, behind) = rest.split_at_checked(len).ok_or(Malformed::Inconsistent)?;
-    *rest = behind;
+    let (bytes, after) = rest.split_at_checked(len).ok_or(Malformed::Inconsistent)?;
+    *rest = after;
     Ok(Some(bytes))
 }

@@ -1,36 +1,40 @@
-//! Making record batches.
+//! Building record batches: from single records, from a subset of a batch, or from recompressed records.
+//!
+//! All three write the 61-byte header last, in place in front of the records, because its length, count and checksum
+//! depend on them. The builder reuses its buffer and assembles each record's varints on the stack, so that a record
+//! costs two or three `extend_from_slice` calls.
 
-use crate::batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Record, Sound};
+use crate::batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Record, ValidBatch};
 use crate::varint;
 
-/// Bits of the attributes that name the compression.
+/// Attribute bits of the compression codec.
 const COMPRESSION: i16 = 7;
 
-/// A record without headers: their count.
+/// Encoded headers of a record that has none: count 0.
 const NO_HEADERS: &[u8] = &[0];
 
-/// Who a batch comes from, and what its records are.
+/// Producer identity and kind of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Its producer; -1 if that has no id.
+    /// Producer id; -1 if none.
     pub producer_id: i64,
-    /// -1 if the producer has no id.
+    /// Producer epoch; -1 if the producer has no id.
     pub producer_epoch: i16,
-    /// The number of the first record among those of the producer; -1 if they are not numbered.
+    /// Producer sequence number of the first record; -1 if the records have none.
     pub base_sequence: i32,
-    /// What the records are.
+    /// Kind of the records.
     pub kind: BatchKind,
 }
 
-/// What the records of a batch are.
+/// Kind of the records of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BatchKind {
-    /// Data, visible at once.
+    /// Data outside a transaction.
     #[default]
     Plain,
-    /// Data that is part of a transaction.
+    /// Data inside a transaction.
     Transactional,
-    /// A marker that ends a transaction.
+    /// A transaction marker (commit or abort).
     Control,
 }
 
@@ -44,14 +48,14 @@ impl BatchKind {
     }
 }
 
-/// Nobody in particular.
+/// A batch without producer id.
 impl Default for Origin {
     fn default() -> Self {
         Self { producer_id: -1, producer_epoch: -1, base_sequence: -1, kind: BatchKind::Plain }
     }
 }
 
-/// Puts records together to one batch, uncompressed. Reuses its memory from one batch to the next.
+/// Builds uncompressed batches record by record. Reuses its buffer for the next batch.
 #[derive(Debug, Default)]
 pub struct BatchBuilder {
     bytes: Vec<u8>,
@@ -61,27 +65,27 @@ pub struct BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// Records put in since the batch was last taken.
+    /// Number of records in the current batch.
     pub fn records(&self) -> u32 {
         self.records
     }
 
-    /// Whether there are none.
+    /// Whether the current batch has no records.
     pub fn is_empty(&self) -> bool {
         self.records == 0
     }
 
-    /// Bytes that the batch takes.
+    /// Size of the current batch, bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Adds a record without headers. Its offset is that of the batch, and one more for each record before it.
+    /// Adds a record without headers. Its offset is the base offset plus the number of records before it.
     pub fn push(&mut self, timestamp_ms: i64, key: Option<&[u8]>, value: Option<&[u8]>) {
         self.push_with_headers(timestamp_ms, key, value, NO_HEADERS);
     }
 
-    /// The same with headers as they are encoded, with their count before them, as in [`Record::headers`].
+    /// Adds a record with encoded headers, count first, as in [`Record::headers`].
     pub fn push_with_headers(
         &mut self,
         timestamp_ms: i64,
@@ -102,18 +106,18 @@ impl BatchBuilder {
         self.records += 1;
     }
 
-    /// The bytes of the finished batch, at base offset 0; the builder begins the next with the next record.
+    /// Finishes the batch at base offset 0 and returns its bytes. The next record starts a new batch.
     pub fn finish(&mut self) -> &[u8] {
-        self.finish_sound().bytes()
+        self.finish_valid().bytes()
     }
 
-    /// The finished batch.
-    pub fn finish_sound(&mut self) -> Sound<'_> {
+    /// Finishes the batch without a producer id.
+    pub fn finish_valid(&mut self) -> ValidBatch<'_> {
         self.finish_as(&Origin::default())
     }
 
-    /// The same in the name of `origin`.
-    pub fn finish_as(&mut self, origin: &Origin) -> Sound<'_> {
+    /// Finishes the batch with the producer fields and kind of `origin`.
+    pub fn finish_as(&mut self, origin: &Origin) -> ValidBatch<'_> {
         let mut header = BatchHeader {
             base_offset: 0,
             total_bytes: self.bytes.len(),
@@ -130,12 +134,12 @@ impl BatchBuilder {
         };
         header.checksum = put_header(&header, &mut self.bytes);
         self.records = 0;
-        Sound::made(header, &self.bytes)
+        ValidBatch::made(header, &self.bytes)
     }
 }
 
-/// Appends to `into` the batch that `header` describes with only those records that `records` gives, which may be
-/// none. They are not compressed, and their timestamps count from the base timestamp of `header`.
+/// Appends to `into` an uncompressed batch with the fields of `header` and only the given `records`, possibly none.
+/// Timestamps are encoded relative to the base timestamp of `header`.
 pub fn rebuild<'a>(header: &BatchHeader, records: impl Iterator<Item = Record<'a>>, into: &mut Vec<u8>) {
     let begin = into.len();
     into.resize(begin + HEADER_BYTES, 0);
@@ -149,8 +153,8 @@ pub fn rebuild<'a>(header: &BatchHeader, records: impl Iterator<Item = Record<'a
     put_header(&header, &mut into[begin..]);
 }
 
-/// Appends to `into` the batch that `header` describes with `records` in place of its own: the same ones, compressed
-/// by `compression` together.
+/// Appends to `into` the batch of `header` with its record section replaced by `records`: the same records,
+/// compressed with `compression`.
 pub fn repack(header: &BatchHeader, compression: Compression, records: &[u8], into: &mut Vec<u8>) {
     let begin = into.len();
     into.resize(begin + HEADER_BYTES, 0);
@@ -159,7 +163,7 @@ pub fn repack(header: &BatchHeader, compression: Compression, records: &[u8], in
     put_header(&BatchHeader { attributes, ..*header }, &mut into[begin..]);
 }
 
-/// Appends one record; `headers` come with their count.
+/// Appends one record. `headers` starts with the header count.
 fn put_record(
     timestamp_delta: i64,
     offset_delta: i64,
@@ -169,9 +173,9 @@ fn put_record(
 ) {
     let part_len = |part: Option<&[u8]>| varint::len(signed_len(part)) + part.map_or(0, <[u8]>::len);
     let parts: usize = key_and_value.into_iter().map(part_len).sum();
-    // The attributes before are one byte.
+    // The attributes take one byte.
     let total = 1 + varint::len(timestamp_delta) + varint::len(offset_delta) + parts + headers.len();
-    // Numbers are gathered on the stack: a few bytes at a time into a vector cost more than the value does.
+    // Collect varints on the stack: appending them to the vector one by one costs more than copying the value.
     let mut numbers = varint::Numbers::default();
     numbers.put(total.cast_signed() as i64);
     numbers.put(0);
@@ -189,13 +193,13 @@ fn put_record(
     into.extend_from_slice(numbers.bytes());
     into.extend_from_slice(value.unwrap_or_default());
     match headers {
-        // Nearly always.
+        // The common case: no headers.
         [none] => into.push(*none),
         some => into.extend_from_slice(some),
     }
 }
 
-/// Writes the header of the batch that `bytes` are, and returns the checksum in it.
+/// Writes the header into the first 61 bytes of a batch and returns its checksum.
 fn put_header(header: &BatchHeader, bytes: &mut [u8]) -> u32 {
     let length = (bytes.len() - 12) as u32;
     bytes[8..12].copy_from_slice(&length.to_be_bytes());
@@ -214,7 +218,7 @@ fn put_header(header: &BatchHeader, bytes: &mut [u8]) -> u32 {
     checksum
 }
 
-/// Length as the format has it: -1 for what is not there.
+/// Encoded length of an optional byte string: -1 for `None`.
 fn signed_len(part: Option<&[u8]>) -> i64 {
     part.map_or(-1, |bytes| bytes.len().cast_signed() as i64)
 }
@@ -235,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_built_is_read(all in prop::collection::vec(parts(), 1..40), base in 0_u64..1 << 60) {
+        fn built_batches_round_trip(all in prop::collection::vec(parts(), 1..40), base in 0_u64..1 << 60) {
             let mut builder = BatchBuilder::default();
             for round in 0..2 {
                 for (timestamp_ms, key, value) in &all {
@@ -260,7 +264,7 @@ mod tests {
         }
 
         #[test]
-        fn a_batch_says_who_it_comes_from(
+        fn carries_producer_fields_and_kind(
             producer_id in 0_i64.., producer_epoch in 0_i16.., base_sequence in 0_i32..,
             kind in prop::sample::select(vec![BatchKind::Plain, BatchKind::Transactional, BatchKind::Control]),
         ) {
@@ -268,8 +272,8 @@ mod tests {
             let mut builder = BatchBuilder::default();
             builder.push_with_headers(1, None, None, b"\x02\x02k\x02v");
             let made = builder.finish_as(&origin);
-            let header = Sound::parse(made.bytes()).unwrap().header();
-            prop_assert_eq!(made.header(), header, "it is known as it is read");
+            let header = ValidBatch::parse(made.bytes()).unwrap().header();
+            prop_assert_eq!(made.header(), header, "the builder returns the header that a parser reads");
             prop_assert_eq!(header.producer_id, producer_id);
             prop_assert_eq!(header.producer_epoch, producer_epoch);
             prop_assert_eq!(header.base_sequence, base_sequence);
@@ -282,7 +286,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_rebuilt_is_what_was_chosen(
+        fn rebuild_retains_the_chosen_records(
             all in prop::collection::vec((parts(), any::<bool>()), 1..40),
             base in 0_u64..1 << 60,
             later_ms in -1000_i64..1000,
@@ -318,7 +322,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bit_can_flip_unseen(at in 0_usize..200, bit in 0_u8..8, cut in 0_usize..200) {
+        fn detects_flipped_bits_and_truncation(at in 0_usize..200, bit in 0_u8..8, cut in 0_usize..200) {
             let mut builder = BatchBuilder::default();
             builder.push(1, Some(b"key"), Some(&[7; 200]));
             let whole = builder.finish().to_vec();
@@ -331,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_lengths_that_lie_are_refused() {
+    fn rejects_other_versions_and_inconsistent_lengths() {
         let mut builder = BatchBuilder::default();
         builder.push(1, None, Some(b"x"));
         let whole = builder.finish().to_vec();

@@ -1,43 +1,43 @@
-//! The suite that every [`Store`] passes: what a store promises, as tests against any of them.
+//! The contract suite: tests that every [`Store`] implementation must pass.
 //!
-//! [`run`] runs [`CASES`], all that can be said in a few lines each; [`follow`] does random steps with the store
-//! and with the plain version of it, and compares. Both panic at the first promise that is not kept.
+//! [`run`] executes [`CASES`], one guarantee each. [`run_steps`] applies random steps to a store and to a reference
+//! implementation and compares the two. Both panic at the first violation.
 //!
-//! `bench` drives a store and watches its tickets · `cases` · `plain` the plain version · `steps` random steps.
+//! `harness` drives a store and checks ticket order · `cases` · `reference` the reference log · `steps` random steps.
 
-mod bench;
 mod cases;
-mod plain;
+mod harness;
+mod reference;
 mod steps;
 
 pub use cases::CASES;
-pub use plain::{Plain, batch};
-pub use steps::{Step, follow};
+pub use reference::{ReferenceLog, batch};
+pub use steps::{Step, run_steps};
 
 use crate::Store;
 
-/// Makes the stores that are tested.
-pub trait Subject {
-    /// An empty store, that shares nothing with those made before.
+/// Creates the stores under test.
+pub trait StoreFactory {
+    /// Returns an empty store that shares no state with earlier ones.
     fn fresh(&mut self) -> Box<dyn Store>;
 
-    /// The same store after its process has ended in good order and begun anew; nothing if it does not last.
+    /// Returns the same store after a clean restart of its process, or `None` if it is not persistent.
     fn reopen(&mut self, store: Box<dyn Store>) -> Option<Box<dyn Store>>;
 
-    /// Waits until completions may have arrived. Whether any can: not in a store that does all its work when it
-    /// is called.
+    /// Waits until completions may have arrived. Returns `false` if none can arrive between calls, as in a store that
+    /// does all its work inside its calls.
     fn wait(&mut self) -> bool {
         false
     }
 }
 
-/// Runs every one of [`CASES`] against a fresh store of `subject`.
+/// Runs each of [`CASES`] against a fresh store of `factory`.
 ///
 /// # Panics
-/// If a promise is not kept. What was printed last is the name of the case.
-pub fn run(subject: &mut dyn Subject) {
+/// If a guarantee is violated. The last line printed names the case.
+pub fn run(factory: &mut dyn StoreFactory) {
     for (name, case) in CASES {
         println!("{name}");
-        case(subject);
+        case(factory);
     }
 }

@@ -1,4 +1,4 @@
-//! The headers of a record (KIP-82).
+//! Record headers (KIP-82): encoding and lazy decoding.
 
 use crate::batch::Malformed;
 use crate::varint;
@@ -6,13 +6,13 @@ use crate::varint;
 /// One header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// A name, which a record may have several times.
+    /// Header name. A record may have several headers with the same name.
     pub key: &'a str,
-    /// What it stands for, if anything.
+    /// Value; `None` is distinct from an empty value.
     pub value: Option<&'a [u8]>,
 }
 
-/// Appends headers as [`Record::headers`](crate::Record::headers) has them, their count first.
+/// Appends encoded headers, count first, in the form of [`Record::headers`](crate::Record::headers).
 pub fn put_headers<'a>(headers: impl ExactSizeIterator<Item = Header<'a>>, into: &mut Vec<u8>) {
     varint::put(signed(headers.len()), into);
     for Header { key, value } in headers {
@@ -27,7 +27,7 @@ fn signed(len: usize) -> i64 {
     len.cast_signed() as i64
 }
 
-/// Reads the headers of a record, one after the other; it ends behind the first that cannot be read.
+/// Iterator over the headers of a record. Ends after the first malformed header.
 #[derive(Clone, Debug)]
 pub struct Headers<'a> {
     rest: &'a [u8],
@@ -35,10 +35,10 @@ pub struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// Of a record's headers as they are encoded, with their count.
+    /// Starts reading encoded headers, which begin with their count.
     ///
     /// # Errors
-    /// [`Malformed`] if there is no count.
+    /// [`Malformed`] if the count is missing or negative.
     pub fn parse(encoded: &'a [u8]) -> Result<Self, Malformed> {
         let mut rest = encoded;
         let count = varint::take(&mut rest).ok_or(Malformed::Length)?;
@@ -52,7 +52,7 @@ impl<'a> Headers<'a> {
         Ok(Header { key, value: self.part()? })
     }
 
-    /// A length and so many bytes; -1 stands for nothing.
+    /// Reads a length-prefixed byte string. Length -1 encodes `None`.
     fn part(&mut self) -> Result<Option<&'a [u8]>, Malformed> {
         let len = varint::take(&mut self.rest).ok_or(Malformed::Length)?;
         if len == -1 {
@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_are_read_as_they_were_put(
+        fn encoded_headers_round_trip(
             all in prop::collection::vec(("[a-zé]{0,9}", prop::option::of(prop::collection::vec(any::<u8>(), 0..99))), 0..9),
         ) {
             let headers = || all.iter().map(|(key, value)| Header { key, value: value.as_deref() });
@@ -106,7 +106,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_headers_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Ok(headers) = Headers::parse(&bytes) {
                 prop_assert!(headers.count() <= bytes.len());
             }
@@ -114,9 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_lie_are_refused() {
+    fn rejects_inconsistent_headers() {
         assert!(Headers::parse(&[1]).is_err(), "a count of -1");
-        // A key of -1 bytes, of -2 bytes, and one that is not UTF-8; and a value of -2 bytes.
+        // A key of length -1, a key of length -2, a key that is not UTF-8, and a value of length -2.
         for bytes in [[2, 1, 0, 0], [2, 3, 0, 0], [2, 2, 0xFF, 0], [2, 2, b'k', 3]] {
             let mut headers = Headers::parse(&bytes).unwrap();
             assert!(matches!(headers.next(), Some(Err(Malformed::Inconsistent))), "{bytes:?}");

@@ -1,43 +1,50 @@
-//! The durable log as everything above it sees it: named logs of record batches, appended now and on disk later.
+//! The storage interface: named, append-only logs of record batches with asynchronous durability.
 //!
-//! A [`Store`] holds all logs of one shard behind one committer. Entries are records in Kafka's record batches
-//! (format version 2), in the very bytes that a producer sent or [`BatchBuilder`] made; each record has an
-//! offset. An append returns a [`Ticket`] at once; the [`Completion`] that names the ticket says that it is as
-//! durable as its log asks for. Nothing that waits for durability may be answered before that.
+//! A [`Store`] holds all logs of one shard behind a single committer. Entries are records in Kafka's record batches
+//! (format version 2), byte for byte as a producer sent them or as [`BatchBuilder`] built them. Each record has an
+//! offset. An append returns a [`Ticket`] immediately. The [`Completion`] that carries the ticket reports that the
+//! append is as durable as the log's options require. Do not acknowledge anything to a client before that.
 //!
 //! # What this crate must never know
-//! Files, threads, clocks. What is in a record.
+//! Files, threads, clocks. The contents of a record.
 //!
 //! # Entry points
-//! [`Store`], [`BatchBuilder`], [`Batch`], and [`Memory`], the store of tests and of brokers that keep nothing.
-//! [`Lender`] lets the doors of a shard share its store.
-//! [`contract`] is the suite that every store passes.
+//! [`Store`], [`BatchBuilder`], [`Batch`], and [`MemoryStore`], the store for tests and for brokers without
+//! persistence. [`SharedStore`] shares one store between the services of a shard.
+//! [`contract`] is the test suite that every store passes.
 //!
 //! # Invariants
-//! - Offsets of a log grow without gaps at its end, and are never given twice to what was committed.
-//! - Completions of one log come in the order of its tickets.
-//! - What was completed without error is read back as it was appended, until it is truncated, retired or
-//!   compacted away.
+//! - Offsets of a log are assigned without gaps, and a committed offset is never reused.
+//! - Completions of one log arrive in ticket order.
+//! - A batch whose append completed without error reads back unchanged until it is truncated, expired or compacted.
 //!
 //! # Files
-//! `store` the trait and its types · `batch` the format: header, reader · `build` making batches · `headers` of records · `varint` ·
-//! `memory` · `lend` one store for several users · `contract`.
+//! | file | contents |
+//! |---|---|
+//! | `store.rs` | the trait and its types |
+//! | `batch.rs`, `headers.rs`, `varint.rs` | the format of batches and record headers |
+//! | `build.rs` | building batches |
+//! | `memory.rs` | the store in memory |
+//! | `shared_store.rs` | one store shared by the services of a shard |
+//! | `contract.rs` | the test suite for stores |
 
 mod batch;
 mod build;
 pub mod contract;
 mod headers;
-mod lend;
 mod memory;
+mod shared_store;
 mod store;
 pub mod varint;
 
-pub use batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Malformed, Record, Records, Sound, batches};
+pub use batch::{
+    Batch, BatchHeader, Compression, HEADER_BYTES, Malformed, Record, Records, ValidBatch, batches,
+};
 pub use build::{BatchBuilder, BatchKind, Origin, rebuild, repack};
 pub use headers::{Header, Headers, put_headers};
-pub use lend::{Lender, Lent};
-pub use memory::Memory;
+pub use memory::MemoryStore;
+pub use shared_store::{SharedStore, StoreHandle};
 pub use store::{
-    Appended, Cleanup, Completion, Durability, Error, Found, LogId, Options, Piece, State, Status, Store,
-    Ticket,
+    Appended, Cleanup, Completion, Durability, Error, FileSlice, LogId, Options, State, Status, Store,
+    Ticket, TimestampOffset,
 };

@@ -1,22 +1,26 @@
-//! A store that keeps everything in memory and nothing beyond: for tests, and for brokers that need no disk.
+//! A store in memory: for tests, and for brokers that run without persistence.
+//!
+//! It is deliberately simple, one ordered map of batches per log, and passes the same contract suite as the disk
+//! store. Nothing survives a restart.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::batch::{Batch, BatchHeader, Sound};
-use crate::store::{Appended, Completion, Error, Found, LogId, Options, State, Status, Store, Ticket};
+use crate::batch::{Batch, BatchHeader, ValidBatch};
+use crate::store::{
+    Appended, Completion, Error, LogId, Options, State, Status, Store, Ticket, TimestampOffset,
+};
 
-/// A store without disk. Every commit completes at once. Retention and compaction are left to stores that
-/// last.
+/// A store in memory. Every commit completes immediately. It implements neither retention nor compaction.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct MemoryStore {
     logs: Vec<Log>,
     by_name: BTreeMap<String, LogId>,
     tickets: u64,
     /// Logs appended to since the last commit.
     dirty: Vec<LogId>,
     completed: Vec<Completion>,
-    /// Appends that are refused before the next is taken.
+    /// Number of appends to reject before the next one is accepted.
     refusals: u32,
 }
 
@@ -28,16 +32,16 @@ struct Log {
     start: u64,
     committed: u64,
     end: u64,
-    /// Of appends that are not committed.
+    /// Ticket of the uncommitted appends.
     ticket: Option<Ticket>,
     notes: Vec<u8>,
 }
 
 impl Log {
-    /// The batches that hold `offset` or follow it.
+    /// The batch that contains `offset` and all later ones.
     fn from(&self, offset: u64) -> impl Iterator<Item = (&u64, &Vec<u8>)> {
-        let holds = |(base, bytes): (&u64, &Vec<u8>)| (end_of(bytes) > offset).then_some(*base);
-        let first = self.batches.range(..=offset).next_back().and_then(holds);
+        let contains = |(base, bytes): (&u64, &Vec<u8>)| (end_of(bytes) > offset).then_some(*base);
+        let first = self.batches.range(..=offset).next_back().and_then(contains);
         self.batches.range(first.unwrap_or(offset)..)
     }
 
@@ -52,13 +56,13 @@ fn end_of(batch: &[u8]) -> u64 {
     BatchHeader::parse(batch).map_or(0, |header| header.end_offset())
 }
 
-impl Memory {
+impl MemoryStore {
     /// An empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Refuses the next `count` appends with [`Error::Full`].
+    /// Rejects the next `count` appends with [`Error::Full`].
     pub fn refuse_appends(&mut self, count: u32) {
         self.refusals = count;
     }
@@ -68,14 +72,14 @@ impl Memory {
     }
 }
 
-impl Store for Memory {
+impl Store for MemoryStore {
     fn names(&self) -> Vec<String> {
         self.by_name.keys().cloned().collect()
     }
 
     fn open(&mut self, name: &str, _options: &Options) -> Result<LogId, Error> {
-        if let Some(known) = self.by_name.get(name) {
-            return Ok(*known);
+        if let Some(entry) = self.by_name.get(name) {
+            return Ok(*entry);
         }
         let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
         let is_name = (1..=249).contains(&name.len()) && !matches!(name, "." | "..");
@@ -89,25 +93,25 @@ impl Store for Memory {
     }
 
     fn remove(&mut self, log: LogId) -> Result<(), Error> {
-        self.by_name.retain(|_, known| *known != log);
+        self.by_name.retain(|_, entry| *entry != log);
         self.logs[log.0 as usize] = Log::default();
         Ok(())
     }
 
-    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
         if self.refusals > 0 {
             self.refusals -= 1;
             return Err(Error::Full);
         }
         let (header, mut bytes) = (batch.header(), batch.bytes().to_vec());
-        let known = &mut self.logs[log.0 as usize];
-        let base_offset = known.end;
+        let entry = &mut self.logs[log.0 as usize];
+        let base_offset = entry.end;
         Batch::place(&mut bytes, base_offset, 0);
-        known.end = base_offset + u64::from(header.last_offset_delta) + 1;
-        known.bytes += bytes.len() as u64;
-        known.batches.insert(base_offset, bytes);
-        known.notes.clear();
-        let ticket = *known.ticket.get_or_insert_with(|| {
+        entry.end = base_offset + u64::from(header.last_offset_delta) + 1;
+        entry.bytes += bytes.len() as u64;
+        entry.batches.insert(base_offset, bytes);
+        entry.notes.clear();
+        let ticket = *entry.ticket.get_or_insert_with(|| {
             self.tickets += 1;
             self.dirty.push(log);
             Ticket(self.tickets)
@@ -115,16 +119,16 @@ impl Store for Memory {
         Ok(Appended { base_offset, ticket })
     }
 
-    /// Nothing here survives loss of power.
-    fn sync_next(&mut self, _log: LogId) {}
+    /// No effect: nothing in memory survives a power failure.
+    fn force_sync(&mut self, _log: LogId) {}
 
     fn note(&mut self, log: LogId, note: &[u8]) -> bool {
-        let known = &mut self.logs[log.0 as usize];
-        let is_sure = known.ticket.is_none();
-        if is_sure {
-            known.notes.extend_from_slice(note);
+        let entry = &mut self.logs[log.0 as usize];
+        let is_committed = entry.ticket.is_none();
+        if is_committed {
+            entry.notes.extend_from_slice(note);
         }
-        is_sure
+        is_committed
     }
 
     fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
@@ -133,9 +137,9 @@ impl Store for Memory {
 
     fn commit(&mut self) {
         for log in self.dirty.drain(..) {
-            let known = &mut self.logs[log.0 as usize];
-            known.committed = known.end;
-            if let Some(ticket) = known.ticket.take() {
+            let entry = &mut self.logs[log.0 as usize];
+            entry.committed = entry.end;
+            if let Some(ticket) = entry.ticket.take() {
                 self.completed.push(Completion { log, ticket, outcome: Ok(()) });
             }
         }
@@ -172,7 +176,7 @@ impl Store for Memory {
         Status { start, start_after_crash: start, committed, end, bytes, state: State::Ready }
     }
 
-    fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<Found>, Error> {
+    fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<TimestampOffset>, Error> {
         let log = self.log(log);
         for (_, bytes) in log.from(log.start) {
             let batch = Batch::parse_unchecked(bytes).map_err(Error::Malformed)?;
@@ -182,7 +186,10 @@ impl Store for Memory {
             for record in batch.records() {
                 let record = record.map_err(Error::Malformed)?;
                 if record.offset >= log.start && record.timestamp_ms >= timestamp_ms {
-                    return Ok(Some(Found { offset: record.offset, timestamp_ms: record.timestamp_ms }));
+                    return Ok(Some(TimestampOffset {
+                        offset: record.offset,
+                        timestamp_ms: record.timestamp_ms,
+                    }));
                 }
             }
         }
@@ -220,7 +227,7 @@ impl Store for Memory {
         Ok(())
     }
 
-    fn tend(&mut self, _unix_ms: u64) -> Option<u64> {
+    fn maintain(&mut self, _unix_ms: u64) -> Option<u64> {
         None
     }
 }

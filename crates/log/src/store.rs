@@ -1,63 +1,68 @@
-//! The seam: what a store of logs does for its shard.
+//! The [`Store`] trait and its types: the storage interface of a shard.
+//!
+//! All logs of a shard share one committer, so that one `fsync` covers the appends of every log in a turn. The
+//! interface is asynchronous for that reason: an append returns a ticket, [`Store::commit`] submits a turn's appends,
+//! and [`Store::completions`] reports what became durable. No call except opening, reading and truncating waits for
+//! the disk.
 
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::batch::Sound;
+use crate::batch::ValidBatch;
 
-/// Names an open log of a [`Store`]. Means nothing to another store.
+/// Handle of an open log. Valid only for the [`Store`] that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LogId(pub u32);
 
-/// What an append returns: the part of a commit that will carry it. Tickets of one log grow; appends of one
-/// log between two commits may share one.
+/// Identifies the commit that carries an append. Tickets of one log increase; appends to one log between two
+/// commits may share a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// When an append counts as done.
+/// When an append completes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// When it is on disk: it survives loss of power.
+    /// After `fsync`: it survives a power failure.
     #[default]
     Fsync,
-    /// When the operating system has it: it survives the process.
+    /// Once the operating system has it: it survives a crash of the process, not of the machine.
     Os,
 }
 
-/// What becomes of old entries (Kafka's `cleanup.policy`).
+/// Cleanup policy (Kafka's `cleanup.policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cleanup {
-    /// Nothing by itself: the owner truncates.
+    /// No automatic cleanup; the owner truncates.
     #[default]
     Manual,
-    /// Segments beyond `retention_ms` or `retention_bytes` are removed.
+    /// Removes segments beyond `retention_ms` or `retention_bytes`.
     Delete,
-    /// Of each key the newest record stays; a record without value removes its key.
+    /// Retains the newest record of each key. A record without a value (tombstone) removes its key.
     Compact,
-    /// Both.
+    /// Applies both policies.
     CompactAndDelete,
 }
 
-/// How one log is kept. The names are those of Kafka's topic configuration.
+/// Options of one log, named after Kafka's topic configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// When an append counts as done.
+    /// When an append completes.
     pub durability: Durability,
-    /// Size from which on a segment is closed and another begun, bytes.
+    /// Segment size at which the log rolls to a new segment, bytes.
     pub segment_bytes: u64,
-    /// Age from which on it is, ms; nothing for never.
+    /// Segment age at which the log rolls, ms; `None` for no limit.
     pub segment_ms: Option<u64>,
-    /// What becomes of old entries.
+    /// Cleanup policy for old entries.
     pub cleanup: Cleanup,
-    /// Age of its newest record from which on a segment is removed, ms; nothing for never.
+    /// A segment is removed when its newest record is older than this, ms; `None` for no limit.
     pub retention_ms: Option<u64>,
-    /// Size of the log beyond which its oldest segments are removed, bytes; nothing for no limit.
+    /// Log size beyond which the oldest segments are removed, bytes; `None` for no limit.
     pub retention_bytes: Option<u64>,
-    /// How long compaction keeps a record without value, so that readers see it, ms.
+    /// How long compaction retains a tombstone so that readers see it, ms.
     pub delete_retention_ms: u64,
-    /// Part of a log that must be uncompacted before it is compacted again, 0 to 1.
+    /// Minimum uncompacted fraction of the log before it is compacted again, 0 to 1.
     pub min_cleanable_dirty_ratio: f64,
 }
 
@@ -76,95 +81,95 @@ impl Default for Options {
     }
 }
 
-/// Where a batch has been put.
+/// Result of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Offset of its first record.
+    /// Offset assigned to the first record of the batch.
     pub base_offset: u64,
-    /// What its completion will name.
+    /// Ticket that the completion of this append carries.
     pub ticket: Ticket,
 }
 
-/// Every append to `log` with a ticket up to this one, and not completed before, has come to its end.
+/// Completes every append to `log` with a ticket up to `ticket` that has not completed before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The log.
     pub log: LogId,
-    /// The last ticket it speaks of.
+    /// Last ticket that it covers.
     pub ticket: Ticket,
-    /// Done as [`Durability`] asks for; or else the records are no part of the log, which ends where it was
-    /// committed last, and whatever was appended behind them fails as well.
+    /// `Ok` if the appends are as durable as [`Durability`] requires. On an error their records are not part of the
+    /// log, which ends at the last committed offset, and later appends fail as well.
     pub outcome: Result<(), Error>,
 }
 
-/// How far a log reaches, and whether it takes appends.
+/// Offsets, size and state of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Offset of the first record there is, or would be.
+    /// First offset of the log. Equals `end` if the log is empty.
     pub start: u64,
-    /// Where the log may start after a crash, at the earliest: what is cut off in front goes from the disk later.
+    /// Lowest offset at which the log may start after a crash: a truncated prefix leaves the disk with a delay.
     pub start_after_crash: u64,
-    /// Offset behind the last record that is as durable as the log asks for.
+    /// One past the last record that is as durable as the log's options require.
     pub committed: u64,
-    /// Offset that the next record will get.
+    /// Offset that the next record receives.
     pub end: u64,
     /// Size on disk, bytes.
     pub bytes: u64,
-    /// Whether it takes appends.
+    /// Whether the log accepts appends.
     pub state: State,
 }
 
-/// Whether a log takes appends.
+/// Whether a log accepts appends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// It does.
+    /// The log accepts appends.
     #[default]
     Ready,
-    /// The last one failed for want of space; the next may succeed.
+    /// The last append failed for lack of space. The next one may succeed.
     Full,
-    /// A write or sync has failed: what is on disk is unsure. It is read only until it has been recovered.
+    /// A write or sync failed, so the state on disk is unknown. The log is read-only until it is recovered.
     Broken,
 }
 
-/// A record found by its time.
+/// Result of a lookup by timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its offset.
+pub struct TimestampOffset {
+    /// Offset of the record.
     pub offset: u64,
-    /// Its timestamp, ms since 1970.
+    /// Timestamp of the record, Unix time in ms.
     pub timestamp_ms: i64,
 }
 
-/// A part of a log that lies in one piece, wherever that is. It stays readable whatever becomes of the log.
+/// A contiguous byte range of a log inside one file. It stays readable after the log is truncated or removed.
 #[derive(Clone, Debug)]
-pub struct Piece {
-    /// What it lies in. Whoever made the store knows what that is, and how to send it.
+pub struct FileSlice {
+    /// The underlying file. Its concrete type, and how to send it, is defined by the store implementation.
     pub source: Arc<dyn Any + Send + Sync>,
-    /// Byte offset of its beginning there.
+    /// Position of the first byte in the source.
     pub position: u64,
     /// Length, bytes.
     pub len: u64,
-    /// Offset behind its last batch.
+    /// Log offset one past its last record.
     pub end: u64,
 }
 
-/// Why a store did not do what it was asked for, by what the caller can do about it.
+/// Store error, classified by how the caller can respond.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The batch is not one: it is refused and nothing else is affected.
+    /// The batch is malformed. It was rejected and nothing else is affected.
     Malformed(crate::Malformed),
-    /// No such offset: outside [`Status::start`] to [`Status::end`].
+    /// The offset lies outside [`Status::start`] to [`Status::end`].
     OutOfRange,
-    /// No space. It may be tried again.
+    /// No space left. The caller may retry.
     Full,
-    /// A write or sync failed; the log is read only ([`State::Broken`]).
+    /// A write or sync failed; the log is read-only ([`State::Broken`]).
     Broken,
-    /// What stands at this offset cannot be read: a read error, or bytes that fail their checksum.
+    /// The entry at this offset cannot be read: a read error or a checksum mismatch.
     Corrupt {
-        /// Offset from which on the log is unreadable.
+        /// First unreadable offset.
         offset: u64,
     },
-    /// The system refused something else, in its own words.
+    /// Any other operating system error, as text.
     System(String),
 }
 
@@ -183,56 +188,58 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// All logs of one shard, behind one committer. Owned by the shard's thread.
+/// All logs of one shard behind one committer. Owned by the shard's thread.
 pub trait Store: Send {
-    /// The logs there are, open or not, in order.
+    /// Names of all logs, open or not, sorted.
     fn names(&self) -> Vec<String>;
 
-    /// Opens the log `name`, recovers it, and makes it if it is not there. A log that is open gets the new
-    /// options. Names are ASCII letters, digits, `.`, `_` and `-`, 1 to 249 of them, but not `.` and `..`.
+    /// Opens and recovers the log `name`, creating it if it does not exist. Reopening an open log updates its options.
+    /// A name consists of 1 to 249 ASCII letters, digits, `.`, `_` and `-`, and is neither `.` nor `..`.
     ///
     /// # Errors
-    /// [`Error::System`] if the name is not one or the system refuses; [`Error::Full`].
+    /// [`Error::System`] for an invalid name or an operating system error; [`Error::Full`].
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error>;
 
-    /// Removes a log and everything in it. Of its tickets nothing need be heard any more. What it had on disk goes
-    /// with the next commits: after a crash before that, the log is there again.
+    /// Removes a log and its data. Its outstanding tickets may never complete. Its files are deleted with the next
+    /// commits; after a crash before that, the log exists again.
     ///
     /// # Errors
-    /// [`Error::System`]. Some of its files may be left; the log is gone in any case.
+    /// [`Error::System`]. Some files may remain; the log is removed regardless.
     fn remove(&mut self, log: LogId) -> Result<(), Error>;
 
-    /// Appends one record batch and no more. Its base offset is set, and its leader epoch to 0; all else is kept
-    /// as it is. It can be read at once, and is durable when its ticket completes, which takes a
-    /// [`Store::commit`].
+    /// Appends exactly one record batch. The store sets its base offset and sets its leader epoch to 0; all other
+    /// fields stay unchanged. The batch is readable immediately and durable when its ticket completes, which requires
+    /// a [`Store::commit`].
     ///
     /// # Errors
     /// [`Error::Malformed`], [`Error::Broken`], [`Error::Full`]. Nothing was appended.
     #[inline]
     fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        self.append_sound(log, Sound::parse(batch).map_err(Error::Malformed)?)
+        self.append_valid(log, ValidBatch::parse(batch).map_err(Error::Malformed)?)
     }
 
-    /// The same for a batch that need not be checked: one that was just made, or was checked before.
+    /// Like [`Store::append`], for a batch that is already validated: freshly built, or checked before.
     ///
     /// # Errors
     /// [`Error::Broken`], [`Error::Full`]. Nothing was appended.
-    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error>;
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error>;
 
-    /// Has the next commit that carries something of a log synced, with all that came before it, whatever the log's [`Durability`]: for what stands for
-    /// something that goes from the disk. Tickets of that commit complete when it is.
-    fn sync_next(&mut self, log: LogId);
+    /// Forces an `fsync` for the next commit that carries an append to this log, whatever the log's [`Durability`].
+    /// Everything appended before is synced as well, and the tickets of that commit complete after the sync. Call this
+    /// when the append replaces data that is about to be deleted from disk.
+    fn force_sync(&mut self, log: LogId);
 
-    /// Keeps a few bytes beside a log until the next append to it, behind those that were kept since the last one, for much
-    /// less than an append costs: they survive the end of the process at once, but not always loss of power. Whether
-    /// it did; there is little room, and not every store does. Nothing may have been appended that is not committed.
+    /// Stores a few bytes beside a log until its next append, at much lower cost than an append. The bytes follow the
+    /// notes stored since the last append. They survive a crash of the process immediately, but not always a power
+    /// failure. Returns whether they were stored: space is small, and not every store supports notes. All appends to
+    /// the log must be committed.
     fn note(&mut self, log: LogId, note: &[u8]) -> bool {
         let _ = (log, note);
         false
     }
 
-    /// What was kept beside a log when it was opened, put together. To be asked before anything is appended or kept, and
-    /// to be appended then, if it is to stay: what is kept anew takes its place.
+    /// Returns the concatenated notes that the log had when it was opened. Call this before the first append or note.
+    /// To retain the notes, append their content: new notes overwrite them.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -241,15 +248,15 @@ pub trait Store: Send {
         Ok(Vec::new())
     }
 
-    /// Sets everything appended since the last commit on its way. To be called once per turn.
+    /// Submits everything appended since the last commit. Call it once per turn.
     fn commit(&mut self);
 
-    /// Takes the completions that have arrived since this was last called. Never blocks.
+    /// Moves the completions that arrived since the last call to `into`. Never blocks.
     fn completions(&mut self, into: &mut Vec<Completion>);
 
-    /// Appends whole batches to `into`, from the one that holds or follows offset `offsets.start`, as long as
-    /// they begin below `offsets.end` and no more than `max_bytes` come together; the first comes whatever its
-    /// size. Appends nothing at the end of the log.
+    /// Appends whole batches to `into`, starting with the one that contains or follows `offsets.start`. Stops at
+    /// `offsets.end` or before exceeding `max_bytes`, but returns the first batch whatever its size. Appends nothing
+    /// at the end of the log.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] if `offsets.start` is below [`Status::start`] or above [`Status::end`];
@@ -262,46 +269,46 @@ pub trait Store: Send {
         into: &mut Vec<u8>,
     ) -> Result<(), Error>;
 
-    /// The bytes that [`Store::read`] would append for the same arguments, for sending them without a copy; nothing
-    /// if they are better read. Checksums are not compared.
+    /// Like [`Store::read`], but returns file ranges for zero-copy sending. Returns `None` if the caller should use
+    /// [`Store::read`] instead. Does not verify checksums.
     ///
     /// # Errors
-    /// Those of [`Store::read`].
-    fn pieces(
+    /// As for [`Store::read`].
+    fn file_slices(
         &mut self,
         log: LogId,
         offsets: Range<u64>,
         max_bytes: usize,
-    ) -> Result<Option<Vec<Piece>>, Error> {
+    ) -> Result<Option<Vec<FileSlice>>, Error> {
         let _ = (log, offsets, max_bytes);
         Ok(None)
     }
 
-    /// How far the log reaches.
+    /// Returns the offsets, size and state of the log.
     fn status(&self, log: LogId) -> Status;
 
-    /// The first record at or behind `timestamp_ms`, in the order of offsets.
+    /// Finds the first record, in offset order, whose timestamp is at least `timestamp_ms`.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<Found>, Error>;
+    fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<TimestampOffset>, Error>;
 
-    /// Lets the log start at `offset`, or at its end if that is less. What lies before is removed as far as
-    /// whole segments go, and is not read any more; it counts as committed. Tickets complete all the same. After
-    /// a crash the log may start where it did before; offsets are not given again.
+    /// Advances the log start to `offset`, capped at the log end. Earlier records are no longer readable and count as
+    /// committed; the store deletes whole segments of them. Outstanding tickets still complete. After a crash the log
+    /// may start at its previous start; offsets are not reused.
     ///
     /// # Errors
-    /// [`Error::System`]; the log starts there all the same.
+    /// [`Error::System`]; the log starts at `offset` regardless.
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error>;
 
-    /// Removes every record from `offset` on, committed or not, and waits until that is durable. Tickets of what
-    /// is removed complete all the same.
+    /// Removes every record from `offset` on, committed or not, and waits until the removal is durable. Tickets of the
+    /// removed records still complete.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if it is below [`Status::start`] or inside a batch; [`Error::Broken`].
+    /// [`Error::OutOfRange`] if `offset` is below [`Status::start`] or inside a batch; [`Error::Broken`].
     fn truncate_suffix(&mut self, log: LogId, offset: u64) -> Result<(), Error>;
 
-    /// Does a bounded piece of what is due by itself: rolling by age, retention, compaction. Returns the time
-    /// at which to call it again; nothing if nothing will be due before the next append.
-    fn tend(&mut self, unix_ms: u64) -> Option<u64>;
+    /// Runs a bounded amount of maintenance: rolling by age, retention, compaction. Returns the Unix time in ms of the
+    /// next call, or `None` if nothing is due before the next append.
+    fn maintain(&mut self, unix_ms: u64) -> Option<u64>;
 }

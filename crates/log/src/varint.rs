@@ -1,16 +1,16 @@
-//! Variable-length integers of record batches: seven bits to a byte, zigzag, low bits first.
+//! Variable-length integers of record batches: zigzag, seven bits per byte, low bits first.
 
-/// Longest form of 64 bits.
+/// Maximum encoded length of a 64-bit value, bytes.
 pub(crate) const LEN_MAX: usize = 10;
 
-/// Appends `value`.
+/// Appends the encoding of `value`.
 pub fn put(value: i64, into: &mut Vec<u8>) {
     let mut numbers = Numbers::default();
     numbers.put(value);
     into.extend_from_slice(numbers.bytes());
 }
 
-/// Up to six numbers, one behind the other.
+/// Stack buffer for up to six consecutive varints.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     bytes: [u8; 64],
@@ -36,12 +36,10 @@ impl Numbers {
         self.len += 1;
     }
 
-    /// As they are encoded.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// Begins anew.
     pub(crate) fn clear(&mut self) {
         self.len = 0;
     }
@@ -50,7 +48,7 @@ impl Numbers {
 /// Takes one off the front of `bytes`; `None` if it is cut off, or has more than 64 bits.
 #[inline]
 pub fn take(bytes: &mut &[u8]) -> Option<i64> {
-    // Nearly all are short: most of a record's numbers have one byte, the lengths of small values two.
+    // Fast path: most varints of a record take one byte, the lengths of small values two.
     let value = match **bytes {
         [one, ..] if one < 0x80 => {
             *bytes = &bytes[1..];
@@ -65,7 +63,7 @@ pub fn take(bytes: &mut &[u8]) -> Option<i64> {
     Some((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
 }
 
-/// The same for any length, and before the sign is put back.
+/// Decodes a value of any length, before the zigzag step.
 fn take_long(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for (index, byte) in bytes.iter().take(LEN_MAX).enumerate() {
@@ -82,7 +80,7 @@ fn take_long(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Bytes that `value` takes.
+/// Encoded length of `value`, bytes.
 pub fn len(value: i64) -> usize {
     let zigzag = (value << 1 ^ value >> 63).cast_unsigned();
     (70 - (zigzag | 1).leading_zeros() as usize) / 7
@@ -96,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_put_is_taken(value in any::<i64>(), shift in 0_u32..64) {
+        fn values_round_trip(value in any::<i64>(), shift in 0_u32..64) {
             let value = value >> shift;
             let mut bytes = Vec::new();
             put(value, &mut bytes);
@@ -109,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_refused() {
+    fn rejects_truncated_and_overlong_values() {
         assert_eq!(take(&mut [0x80, 0x80].as_slice()), None);
         assert_eq!(take(&mut [0x80; 11].as_slice()), None);
         assert_eq!(take(&mut [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x02].as_slice()), None);

@@ -1,14 +1,14 @@
-//! The store in memory keeps every promise of a store.
+//! The in-memory store passes the contract suite.
 
-use mainstem_log::contract::{self, Subject};
-use mainstem_log::{Memory, Store};
+use mainstem_log::contract::{self, StoreFactory};
+use mainstem_log::{MemoryStore, Store};
 use proptest::prelude::*;
 
 struct InMemory;
 
-impl Subject for InMemory {
+impl StoreFactory for InMemory {
     fn fresh(&mut self) -> Box<dyn Store> {
-        Box::new(Memory::new())
+        Box::new(MemoryStore::new())
     }
 
     fn reopen(&mut self, _: Box<dyn Store>) -> Option<Box<dyn Store>> {
@@ -17,13 +17,13 @@ impl Subject for InMemory {
 }
 
 #[test]
-fn it_keeps_the_contract() {
+fn passes_the_contract() {
     contract::run(&mut InMemory);
 }
 
 proptest! {
     #[test]
-    fn it_is_the_plain_version(steps in prop::collection::vec(any::<contract::Step>(), 0..120)) {
-        contract::follow(&mut InMemory, &steps);
+    fn matches_the_reference_log(steps in prop::collection::vec(any::<contract::Step>(), 0..120)) {
+        contract::run_steps(&mut InMemory, &steps);
     }
 }

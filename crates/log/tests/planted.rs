@@ -1,64 +1,65 @@
-//! The contract finds stores that break it: each wrapper breaks one promise of a store that keeps them all.
+//! Tests of the contract suite itself: each wrapper breaks one guarantee of a correct store, and the suite must fail.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mainstem_log::contract::{self, Subject};
+use mainstem_log::contract::{self, StoreFactory};
 use mainstem_log::{
-    Appended, Batch, Completion, Error, Found, LogId, Memory, Options, Sound, Status, Store, Ticket, batches,
+    Appended, Batch, Completion, Error, LogId, MemoryStore, Options, Status, Store, Ticket, TimestampOffset,
+    ValidBatch, batches,
 };
 
-/// What is wrong with a store.
+/// The defect of a store.
 #[derive(Clone, Copy, Debug)]
-enum Flaw {
-    CompletesAtOnce,
-    CompletesNever,
+enum Defect {
+    CompletesBeforeCommit,
+    NeverCompletes,
     CompletesOutOfOrder,
     KeepsBaseOffset,
     SkipsAnOffset,
-    TakesMalformed,
-    ForgetsWhatIsNotCommitted,
-    CutsBatches,
-    HeedsMaxBytesAtFirst,
-    ReadsBehindTheEnd,
-    StartsAtBatches,
+    AcceptsMalformed,
+    HidesUncommitted,
+    TruncatesBatches,
+    AppliesMaxBytesToFirstBatch,
+    ReadsPastTheEnd,
+    SkipsPartialFirstBatch,
     TruncatesInsideBatches,
-    FindsBatchesNotRecords,
+    FindsBatchInsteadOfRecord,
     ListsOnlyTheFirst,
-    TakesAnyName,
+    AcceptsAnyName,
     RemovesNothing,
 }
 
-use Flaw::*;
+use Defect::*;
 
-const FLAWS: [Flaw; 16] = [
-    CompletesAtOnce,
-    CompletesNever,
+const DEFECTS: [Defect; 16] = [
+    CompletesBeforeCommit,
+    NeverCompletes,
     CompletesOutOfOrder,
     KeepsBaseOffset,
     SkipsAnOffset,
-    TakesMalformed,
-    ForgetsWhatIsNotCommitted,
-    CutsBatches,
-    HeedsMaxBytesAtFirst,
-    ReadsBehindTheEnd,
-    StartsAtBatches,
+    AcceptsMalformed,
+    HidesUncommitted,
+    TruncatesBatches,
+    AppliesMaxBytesToFirstBatch,
+    ReadsPastTheEnd,
+    SkipsPartialFirstBatch,
     TruncatesInsideBatches,
-    FindsBatchesNotRecords,
+    FindsBatchInsteadOfRecord,
     ListsOnlyTheFirst,
-    TakesAnyName,
+    AcceptsAnyName,
     RemovesNothing,
 ];
 
-struct Flawed {
-    store: Memory,
-    flaw: Flaw,
-    early: Vec<Completion>,
+struct DefectiveStore {
+    store: MemoryStore,
+    defect: Defect,
+    premature: Vec<Completion>,
 }
 
-impl Flawed {
-    fn is(&self, flaw: Flaw) -> bool {
-        self.flaw as u8 == flaw as u8
+impl DefectiveStore {
+    fn is(&self, defect: Defect) -> bool {
+        self.defect as u8 == defect as u8
     }
 
     fn bounds(&mut self, log: LogId) -> Vec<u64> {
@@ -69,7 +70,7 @@ impl Flawed {
     }
 }
 
-impl Store for Flawed {
+impl Store for DefectiveStore {
     fn names(&self) -> Vec<String> {
         let mut names = self.store.names();
         if self.is(ListsOnlyTheFirst) {
@@ -79,7 +80,7 @@ impl Store for Flawed {
     }
 
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
-        let name = if self.is(TakesAnyName) { name.replace(' ', "_") } else { name.to_owned() };
+        let name = if self.is(AcceptsAnyName) { name.replace(' ', "_") } else { name.to_owned() };
         self.store.open(&name, options)
     }
 
@@ -88,25 +89,26 @@ impl Store for Flawed {
     }
 
     fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        if self.is(TakesMalformed) && Batch::parse_unchecked(batch).is_ok() && Batch::parse(batch).is_err() {
+        if self.is(AcceptsMalformed) && Batch::parse_unchecked(batch).is_ok() && Batch::parse(batch).is_err()
+        {
             return Ok(Appended { base_offset: self.store.status(log).end, ticket: Ticket(1) });
         }
-        self.append_sound(log, Sound::parse(batch).map_err(Error::Malformed)?)
+        self.append_valid(log, ValidBatch::parse(batch).map_err(Error::Malformed)?)
     }
 
-    fn append_sound(&mut self, log: LogId, batch: Sound<'_>) -> Result<Appended, Error> {
-        let mut appended = self.store.append_sound(log, batch)?;
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
+        let mut appended = self.store.append_valid(log, batch)?;
         if self.is(SkipsAnOffset) && appended.base_offset > 0 {
             appended.base_offset += 1;
         }
-        if self.is(CompletesAtOnce) {
-            self.early.push(Completion { log, ticket: appended.ticket, outcome: Ok(()) });
+        if self.is(CompletesBeforeCommit) {
+            self.premature.push(Completion { log, ticket: appended.ticket, outcome: Ok(()) });
         }
         Ok(appended)
     }
 
-    fn sync_next(&mut self, log: LogId) {
-        self.store.sync_next(log);
+    fn force_sync(&mut self, log: LogId) {
+        self.store.force_sync(log);
     }
 
     fn commit(&mut self) {
@@ -115,10 +117,10 @@ impl Store for Flawed {
 
     fn completions(&mut self, into: &mut Vec<Completion>) {
         let before = into.len();
-        into.append(&mut self.early);
+        into.append(&mut self.premature);
         self.store.completions(into);
-        match self.flaw {
-            CompletesNever => into.truncate(before),
+        match self.defect {
+            NeverCompletes => into.truncate(before),
             CompletesOutOfOrder => into[before..].reverse(),
             _ => {}
         }
@@ -133,18 +135,18 @@ impl Store for Flawed {
     ) -> Result<(), Error> {
         let before = into.len();
         let status = self.store.status(log);
-        if self.is(ForgetsWhatIsNotCommitted) {
+        if self.is(HidesUncommitted) {
             offsets.end = offsets.end.min(status.committed);
         }
-        if self.is(ReadsBehindTheEnd) {
+        if self.is(ReadsPastTheEnd) {
             offsets.start = offsets.start.min(status.end);
         }
         self.store.read(log, offsets.clone(), max_bytes, into)?;
-        let is_too_much = into.len() - before > max_bytes;
-        match self.flaw {
-            CutsBatches if is_too_much => into.truncate(before + max_bytes),
-            HeedsMaxBytesAtFirst if is_too_much => into.truncate(before),
-            StartsAtBatches => {
+        let exceeds_max = into.len() - before > max_bytes;
+        match self.defect {
+            TruncatesBatches if exceeds_max => into.truncate(before + max_bytes),
+            AppliesMaxBytesToFirstBatch if exceeds_max => into.truncate(before),
+            SkipsPartialFirstBatch => {
                 let base = batches(&into[before..]).next().map(|batch| batch.header.base_offset);
                 if base.is_some_and(|base| base < offsets.start) {
                     into.truncate(before);
@@ -160,14 +162,14 @@ impl Store for Flawed {
         self.store.status(log)
     }
 
-    fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<Found>, Error> {
+    fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<TimestampOffset>, Error> {
         let found = self.store.find_time(log, timestamp_ms)?;
         let bounds = self.bounds(log);
-        let of_batch = |found: Found| {
+        let of_batch = |found: TimestampOffset| {
             let bound = bounds.iter().rev().find(|bound| **bound <= found.offset);
-            Found { offset: bound.copied().unwrap_or(found.offset), ..found }
+            TimestampOffset { offset: bound.copied().unwrap_or(found.offset), ..found }
         };
-        Ok(if self.is(FindsBatchesNotRecords) { found.map(of_batch) } else { found })
+        Ok(if self.is(FindsBatchInsteadOfRecord) { found.map(of_batch) } else { found })
     }
 
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
@@ -185,14 +187,14 @@ impl Store for Flawed {
         self.store.truncate_suffix(log, offset)
     }
 
-    fn tend(&mut self, unix_ms: u64) -> Option<u64> {
-        self.store.tend(unix_ms)
+    fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
+        self.store.maintain(unix_ms)
     }
 }
 
-impl Subject for Flaw {
+impl StoreFactory for Defect {
     fn fresh(&mut self) -> Box<dyn Store> {
-        Box::new(Flawed { store: Memory::new(), flaw: *self, early: Vec::new() })
+        Box::new(DefectiveStore { store: MemoryStore::new(), defect: *self, premature: Vec::new() })
     }
 
     fn reopen(&mut self, _: Box<dyn Store>) -> Option<Box<dyn Store>> {
@@ -201,9 +203,9 @@ impl Subject for Flaw {
 }
 
 #[test]
-fn every_flaw_is_found() {
-    for mut flaw in FLAWS {
-        let outcome = catch_unwind(AssertUnwindSafe(|| contract::run(&mut flaw)));
-        assert!(outcome.is_err(), "{flaw:?} is not found");
+fn detects_every_defect() {
+    for mut defect in DEFECTS {
+        let outcome = catch_unwind(AssertUnwindSafe(|| contract::run(&mut defect)));
+        assert!(outcome.is_err(), "{defect:?} is not detected");
     }
 }

@@ -1,22 +1,26 @@
-//! Bindings between MQTT and topics as the configuration declares them.
+//! Bindings of the configuration: between MQTT topics, work queues and Kafka topics.
+//!
+//! Each kind of binding is a serde type with the fields of the configuration file and of the HTTP API. `read` checks
+//! one and returns what the bridge and the Kafka server need. Checks that involve several bindings, such as names and
+//! loops, belong to [`convert`] and, for bindings added later, to [`BindingManager`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstem_broker::Durability;
-use mainstem_doors::{Bindings, Inbound, Key, Outbound, Template, find_loop};
+use mainstem_kafka_server::{BoundTopic, Source, check_topic};
 use mainstem_mqtt::QoS;
-use mainstem_stream::{BoundTopic, Source, check_topic};
+use mainstem_mqtt_server::Durability;
+use mainstem_node::{Bindings, Inbound, Key, Outbound, Template, find_loop};
 use mainstem_topic::check_filter;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
+use crate::queues::{DeclaredQueue, queue_topic};
 
-mod live;
+mod manager;
 
-pub(crate) use live::{Live, Wires};
+pub(crate) use manager::{BindingManager, BindingTargets};
 
-/// Messages that meet a filter become records of a topic.
+/// Appends messages that match a filter to a Kafka topic.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MqttToTopic {
@@ -32,7 +36,7 @@ pub(crate) struct MqttToTopic {
     config: BTreeMap<String, String>,
 }
 
-/// Messages that meet a filter go into a work queue.
+/// Sends messages that match a filter to a work queue.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MqttToQueue {
@@ -43,7 +47,7 @@ pub(crate) struct MqttToQueue {
     key: String,
 }
 
-/// Records of a topic become messages.
+/// Publishes records of a Kafka topic as messages.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TopicToMqtt {
@@ -58,14 +62,14 @@ pub(crate) struct TopicToMqtt {
     start: Start,
 }
 
-/// Where a binding begins that has not run before.
+/// Start position of a binding without a stored position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Start {
-    /// With what comes.
+    /// Records appended from now on.
     #[default]
     Latest,
-    /// With all there is.
+    /// All records.
     Earliest,
 }
 
@@ -85,7 +89,7 @@ fn default_qos() -> u8 {
     1
 }
 
-/// The declared bindings, as the doors take them.
+/// The bindings of the configuration, checked and converted.
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
     pub(crate) bindings: Bindings,
@@ -93,48 +97,57 @@ pub(crate) struct Declared {
     pub(crate) sources: Vec<Source>,
 }
 
-impl Config {
-    /// The bindings, checked.
-    ///
-    /// # Errors
-    /// Which one is wrong, and how.
-    pub(crate) fn bindings(&self) -> Result<Declared, String> {
-        let mut declared = Declared::default();
-        let mut names = Vec::new();
-        for binding in &self.mqtt_to_topic {
-            let explain = |what: String| format!("mqtt_to_topic {:?}: {what}", binding.name);
-            let (inbound, topic) = binding.read().map_err(explain)?;
-            declared.bindings.inbound.push(inbound);
-            declared.topics.push(topic);
-            names.push(&binding.name);
-        }
-        for binding in &self.mqtt_to_queue {
-            let explain = |what: String| format!("mqtt_to_queue {:?}: {what}", binding.name);
-            let (inbound, topic) = binding.read(self).map_err(explain)?;
-            declared.bindings.inbound.push(inbound);
-            declared.topics.push(topic);
-            names.push(&binding.name);
-        }
-        for binding in &self.topic_to_mqtt {
-            let explain = |what: String| format!("topic_to_mqtt {:?}: {what}", binding.name);
-            let (outbound, source) = binding.read().map_err(explain)?;
-            declared.bindings.outbound.push(outbound);
-            declared.sources.push(source);
-            names.push(&binding.name);
-        }
-        names.sort_unstable();
-        if let Some(name) = names.windows(2).find_map(|pair| (pair[0] == pair[1]).then_some(pair[0])) {
-            return Err(format!("two bindings are called {name:?}"));
-        }
-        if let Some(path) = find_loop(&declared.bindings.inbound, &declared.bindings.outbound) {
-            return Err(format!("bindings that feed one another in a circle: {}", path.join(", ")));
-        }
-        let of_topics = self.mqtt_to_topic.len() + self.topic_to_mqtt.len();
-        if of_topics > 0 && self.kafka.listen.is_empty() {
-            return Err("bindings need the Kafka door: kafka.listen is empty".into());
-        }
-        Ok(declared)
+/// The sections of the configuration that bindings need.
+#[derive(Debug)]
+pub(crate) struct Sections<'a> {
+    pub(crate) mqtt_to_topic: &'a [MqttToTopic],
+    pub(crate) mqtt_to_queue: &'a [MqttToQueue],
+    pub(crate) topic_to_mqtt: &'a [TopicToMqtt],
+    pub(crate) queues: &'a [DeclaredQueue],
+    /// Whether the broker has a Kafka listener.
+    pub(crate) has_kafka: bool,
+}
+
+/// Checks and converts the bindings.
+///
+/// # Errors
+/// Names the invalid binding and its error.
+pub(crate) fn convert(sections: &Sections<'_>) -> Result<Declared, String> {
+    let mut declared = Declared::default();
+    let mut names = Vec::new();
+    for binding in sections.mqtt_to_topic {
+        let with_name = |error: String| format!("mqtt_to_topic {:?}: {error}", binding.name);
+        let (inbound, topic) = binding.read().map_err(with_name)?;
+        declared.bindings.inbound.push(inbound);
+        declared.topics.push(topic);
+        names.push(&binding.name);
     }
+    for binding in sections.mqtt_to_queue {
+        let with_name = |error: String| format!("mqtt_to_queue {:?}: {error}", binding.name);
+        let (inbound, topic) = binding.read(sections.queues).map_err(with_name)?;
+        declared.bindings.inbound.push(inbound);
+        declared.topics.push(topic);
+        names.push(&binding.name);
+    }
+    for binding in sections.topic_to_mqtt {
+        let with_name = |error: String| format!("topic_to_mqtt {:?}: {error}", binding.name);
+        let (outbound, source) = binding.read().map_err(with_name)?;
+        declared.bindings.outbound.push(outbound);
+        declared.sources.push(source);
+        names.push(&binding.name);
+    }
+    names.sort_unstable();
+    if let Some(name) = names.windows(2).find_map(|pair| (pair[0] == pair[1]).then_some(pair[0])) {
+        return Err(format!("two bindings have the name {name:?}"));
+    }
+    if let Some(path) = find_loop(&declared.bindings.inbound, &declared.bindings.outbound) {
+        return Err(format!("bindings form a loop: {}", path.join(", ")));
+    }
+    let kafka_bindings = sections.mqtt_to_topic.len() + sections.topic_to_mqtt.len();
+    if kafka_bindings > 0 && !sections.has_kafka {
+        return Err("bindings to Kafka topics need a Kafka listener: kafka.listen is empty".into());
+    }
+    Ok(declared)
 }
 
 fn check_name(name: &str) -> Result<(), String> {
@@ -142,23 +155,23 @@ fn check_name(name: &str) -> Result<(), String> {
     if (1..=100).contains(&name.len()) && name.bytes().all(is_plain) {
         return Ok(());
     }
-    Err("a name has 1 to 100 letters, digits, '.', '_' and '-'".into())
+    Err("name: must be 1 to 100 letters, digits, '.', '_' and '-'".into())
 }
 
 impl MqttToTopic {
     fn read(&self) -> Result<(Inbound, BoundTopic), String> {
         check_name(&self.name)?;
         check_filter(&self.filter).map_err(|error| format!("filter {:?}: {error}", self.filter))?;
-        let key = Key::parse(&self.key).map_err(|what| format!("key: {what}"))?;
+        let key = Key::parse(&self.key).map_err(|error| format!("key: {error}"))?;
         let mut config = self.config.clone();
         match self.durability {
             None => {}
-            Some(Durability::None) => return Err("durability: \"fsync\" or \"os\"".into()),
+            Some(Durability::None) => return Err("durability: must be \"fsync\" or \"os\"".into()),
             Some(Durability::Fsync) => drop(config.insert("mainstem.durability".into(), "fsync".into())),
             Some(Durability::Os) => drop(config.insert("mainstem.durability".into(), "os".into())),
         }
         if self.partitions == 0 {
-            return Err("partitions: at least 1".into());
+            return Err("partitions: must be at least 1".into());
         }
         let topic: Arc<str> = self.topic.as_str().into();
         let bound = BoundTopic { name: Arc::clone(&topic), partitions: i32::from(self.partitions), config };
@@ -169,12 +182,12 @@ impl MqttToTopic {
 }
 
 impl MqttToQueue {
-    fn read(&self, config: &Config) -> Result<(Inbound, BoundTopic), String> {
-        let bound = config.queue_topic(&self.queue)?;
-        check_topic(&bound).map_err(|what| format!("queue: {what}"))?;
+    fn read(&self, queues: &[DeclaredQueue]) -> Result<(Inbound, BoundTopic), String> {
+        let bound = queue_topic(queues, &self.queue)?;
+        check_topic(&bound).map_err(|error| format!("queue: {error}"))?;
         check_name(&self.name)?;
         check_filter(&self.filter).map_err(|error| format!("filter {:?}: {error}", self.filter))?;
-        let key = Key::parse(&self.key).map_err(|what| format!("key: {what}"))?;
+        let key = Key::parse(&self.key).map_err(|error| format!("key: {error}"))?;
         let topic = Arc::clone(&bound.name);
         let inbound = Inbound { name: self.name.as_str().into(), filter: self.filter.clone(), topic, key };
         Ok((inbound, bound))
@@ -184,12 +197,12 @@ impl MqttToQueue {
 impl TopicToMqtt {
     fn read(&self) -> Result<(Outbound, Source), String> {
         check_name(&self.name)?;
-        let template = Template::parse(&self.publish).map_err(|what| format!("publish: {what}"))?;
+        let template = Template::parse(&self.publish).map_err(|error| format!("publish: {error}"))?;
         let qos = match self.qos {
             0 => QoS::AtMostOnce,
             1 => QoS::AtLeastOnce,
             2 => QoS::ExactlyOnce,
-            other => return Err(format!("qos: {other} is not 0, 1 or 2")),
+            other => return Err(format!("qos: must be 0, 1 or 2, is {other}")),
         };
         let topic: Arc<str> = self.topic.as_str().into();
         check_topic(&BoundTopic { name: Arc::clone(&topic), partitions: 1, config: BTreeMap::new() })?;
@@ -205,44 +218,45 @@ impl TopicToMqtt {
     }
 }
 
-/// What the reference page of the configuration says of them.
+/// Bindings in the configuration reference.
 pub(crate) const REFERENCE: &str = "
 ## `[[mqtt_to_topic]]`
 
-Messages that meet a filter become records of a topic; a publisher is acknowledged when the record is kept. May be repeated.
+Appends MQTT messages that match a filter to a Kafka topic. A publisher is acknowledged when the record is durable. May
+be repeated.
 
-| key | default | bounds | what it does |
+| key | default | bounds | description |
 |---|---|---|---|
-| `name` | | letters, digits, `.`, `_`, `-` | What the binding is called. |
-| `filter` | | a topic filter | Which messages. |
-| `topic` | | a topic's name | To which topic; it is made if it is not there. |
-| `partitions` | `1` | 1 to 65535 | Partitions of a topic that is made. |
-| `key` | `\"topic\"` | topic, level:N, client, none | What becomes the record's key: the topic name, one level of it (counted from 1), the publisher's client identifier, or nothing. Records with the same key, or without key of the same topic name, go to the same partition, in order. |
-| `durability` | `kafka.durability` | fsync, os | When a record of a topic that is made counts as kept. |
-| `config` | `{}` | keys of topics | What a topic that is made is set to, for example `{ \"retention.ms\" = \"86400000\" }`. |
+| `name` | | 1 to 100 letters, digits, `.`, `_`, `-` | Name of the binding. |
+| `filter` | | a topic filter | Messages to bind. |
+| `topic` | | a topic name | Kafka topic to append to. Created if it does not exist. |
+| `partitions` | `1` | 1 to 65535 | Number of partitions if the topic is created. |
+| `key` | `\"topic\"` | topic, level:N, client, none | Source of the record key: the topic name, one level of it (counted from 1), the publisher's client identifier, or none. Records with the same key, or without a key and with the same topic name, go to the same partition in order. |
+| `durability` | `kafka.durability` | fsync, os | Durability if the topic is created: `fsync` acknowledges a record once it is on disk, `os` once the operating system has it. |
+| `config` | `{}` | topic configuration keys | Configuration if the topic is created, for example `{ \"retention.ms\" = \"86400000\" }`. |
 
 ## `[[mqtt_to_queue]]`
 
-Messages that meet a filter go into a work queue; a publisher is acknowledged when the message is kept there. May be
-repeated.
+Sends MQTT messages that match a filter to a work queue. A publisher is acknowledged when the message is durable in the
+queue. May be repeated.
 
-| key | default | bounds | what it does |
+| key | default | bounds | description |
 |---|---|---|---|
-| `name` | | letters, digits, `.`, `_`, `-` | What the binding is called. |
-| `filter` | | a topic filter | Which messages. |
-| `queue` | | a queue's name | To which queue; it is made if it is not there, as `[[queue]]` declares it if it does. |
-| `key` | `\"none\"` | topic, level:N, client, none | What becomes the message's key, as above. Messages with the same key are delivered one after the other. |
+| `name` | | 1 to 100 letters, digits, `.`, `_`, `-` | Name of the binding. |
+| `filter` | | a topic filter | Messages to bind. |
+| `queue` | | a queue name | Queue to send to. Created if it does not exist, with the settings of its `[[queue]]` section if there is one. |
+| `key` | `\"none\"` | topic, level:N, client, none | Source of the message key, as above. Messages with the same key are delivered one at a time, in order. |
 
 ## `[[topic_to_mqtt]]`
 
-Records of a topic become messages. May be repeated. Bindings that feed one another in a circle are refused.
+Publishes the records of a Kafka topic as MQTT messages. May be repeated. Bindings that form a loop are rejected.
 
-| key | default | bounds | what it does |
+| key | default | bounds | description |
 |---|---|---|---|
-| `name` | | letters, digits, `.`, `_`, `-` | What the binding is called; its position in the topic goes by this name. |
-| `topic` | | a topic's name | From which topic. |
-| `publish` | | a topic name with places | To which topic name: `{key}`, `{header:NAME}`, `{topic}`, `{partition}` and `{offset}` stand for parts of the record. A record that lacks them is left out, and that is logged. |
-| `qos` | `1` | 0 to 2 | With which it is published. |
-| `retain` | `false` | | Whether it becomes the topic name's retained message. |
-| `start` | `\"latest\"` | latest, earliest | Where a binding begins that has not run before. |
+| `name` | | 1 to 100 letters, digits, `.`, `_`, `-` | Name of the binding. Its position in the topic is stored under this name. |
+| `topic` | | a topic name | Kafka topic to read. |
+| `publish` | | a topic name template | MQTT topic name. `{key}`, `{header:NAME}`, `{topic}`, `{partition}` and `{offset}` are replaced by parts of the record. A record without such a part is skipped, and that is logged. |
+| `qos` | `1` | 0 to 2 | QoS of the messages. |
+| `retain` | `false` | | Whether each message becomes the retained message of its topic. |
+| `start` | `\"latest\"` | latest, earliest | Start position of a new binding. |
 ";

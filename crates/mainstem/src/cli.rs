@@ -1,6 +1,6 @@
-//! The command line: every subcommand and flag, as clap types. What they do lives in `serve` and `tool`.
+//! The command line: every subcommand and flag, as clap types. `serve` and `tool` implement them.
 //!
-//! `mainstem` alone is `mainstem serve`, and serve's flags work with or without the word.
+//! `mainstem` without a subcommand is `mainstem serve`, with the same flags.
 
 mod bench;
 mod bench_kafka;
@@ -40,21 +40,21 @@ pub(crate) use queue::{
 pub(crate) use subscribe::SubArgs;
 pub(crate) use topic::{TopicArgs, TopicCommand, TopicConfigArgs, TopicCreateArgs};
 
-/// Reads the process's arguments. Prints help, version or a usage error and exits where those are due.
+/// Parses the arguments of the process. Exits after printing help, the version or a usage error.
 pub(crate) fn parse() -> Command {
     Cli::parse().into_command()
 }
 
-/// What the process was asked to do.
+/// The subcommand to run.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Run the broker (what `mainstem` does without a subcommand)
+    /// Run the broker (default without a subcommand)
     Serve(ServeArgs),
     /// Publish messages: one, one per line of standard input, or a file
     Pub(Box<PubArgs>),
-    /// Subscribe and print what arrives
+    /// Subscribe and print messages
     Sub(Box<SubArgs>),
-    /// Make, show, change and delete Kafka topics
+    /// Create, show, change and delete Kafka topics
     Topic(Box<TopicArgs>),
     /// Append records to a Kafka topic
     Produce(Box<ProduceArgs>),
@@ -62,14 +62,14 @@ pub(crate) enum Command {
     Consume(Box<ConsumeArgs>),
     /// Show and change consumer groups
     Group(Box<GroupArgs>),
-    /// Make, show, empty and delete work queues; send messages and receive them
+    /// Create, show, purge and delete work queues; send and receive messages
     Queue(Box<QueueArgs>),
     /// Show, add and remove bindings between MQTT topics, work queues and Kafka topics
     Binding(Box<BindingArgs>),
-    /// Put load on a broker and measure it
+    /// Benchmark a broker
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Print the reference page of the configuration, from which docs/configuration.md is made
+    /// Print the configuration reference, docs/configuration.md
     #[command(hide = true)]
     ConfigReference,
 }
@@ -77,22 +77,22 @@ pub(crate) enum Command {
 /// Flags of `mainstem serve`; each overrides the configuration file.
 #[derive(Args, Debug, Default)]
 pub(crate) struct ServeArgs {
-    /// TOML configuration file; without one, every key has its default
+    /// TOML configuration file [default: none, every key has its default]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Data directory [default: ./data]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
-    /// Where MQTT clients connect; port 0 takes a free one, printed on stdout [default: 127.0.0.1:1883]
+    /// Address for MQTT clients; port 0 picks a free port, printed on stdout [default: 127.0.0.1:1883]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Where Kafka clients connect; port 0 takes a free one, printed on stdout [default: 127.0.0.1:9092]
+    /// Address for Kafka clients; port 0 picks a free port, printed on stdout [default: 127.0.0.1:9092]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) kafka_listen: Option<SocketAddr>,
-    /// Where the operations door listens, for HTTP; port 0 takes a free one, printed on stdout [default: 127.0.0.1:8080]
+    /// Address of the HTTP API; port 0 picks a free port, printed on stdout [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) http_listen: Option<SocketAddr>,
-    /// Threads that serve connections; 0 means one per core [default: 0]
+    /// Number of threads that serve connections; 0 means one per core [default: 0]
     #[arg(long, value_name = "N")]
     pub(crate) shards: Option<usize>,
     /// Override one configuration key, for example `mqtt.max_queued_messages=10`; may be repeated
@@ -100,7 +100,7 @@ pub(crate) struct ServeArgs {
     pub(crate) set: Vec<Setting>,
 }
 
-/// One `--set section.key=value`, split but not yet interpreted.
+/// One `--set section.key=value`. The value is not parsed yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     /// `section.key`.
@@ -123,7 +123,7 @@ impl FromStr for Setting {
     }
 }
 
-/// A broker for MQTT in one binary. Without a subcommand it serves.
+/// A broker for MQTT, Kafka clients and work queues. Without a subcommand it runs the broker.
 #[derive(Parser, Debug)]
 #[command(name = "mainstem", version, args_conflicts_with_subcommands = true, max_term_width = 110)]
 struct Cli {
@@ -144,11 +144,11 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    fn parsed(line: &str) -> Command {
+    fn parse_line(line: &str) -> Command {
         Cli::try_parse_from(line.split_whitespace()).expect(line).into_command()
     }
 
-    fn refused(line: &str) -> String {
+    fn usage_error(line: &str) -> String {
         Cli::try_parse_from(line.split_whitespace()).expect_err(line).to_string()
     }
 
@@ -158,34 +158,34 @@ mod tests {
     }
 
     #[test]
-    fn no_subcommand_means_serve_with_the_same_flags() {
+    fn serve_is_the_default_subcommand() {
         for line in
             ["mainstem --listen 127.0.0.1:0 --shards 2", "mainstem serve --listen 127.0.0.1:0 --shards 2"]
         {
-            let Command::Serve(args) = parsed(line) else { panic!("{line} is not serve") };
+            let Command::Serve(args) = parse_line(line) else { panic!("{line} is not serve") };
             assert_eq!(args.listen, Some("127.0.0.1:0".parse().unwrap()));
             assert_eq!(args.shards, Some(2));
         }
-        let Command::Serve(args) = parsed("mainstem") else { panic!("not serve") };
+        let Command::Serve(args) = parse_line("mainstem") else { panic!("not serve") };
         assert!(args.config.is_none() && args.set.is_empty());
     }
 
     #[test]
     fn settings_split_at_the_first_equals_sign() {
-        let Command::Serve(args) = parsed("mainstem --set mqtt.server_reference=a=b --set server.data=x")
+        let Command::Serve(args) = parse_line("mainstem --set mqtt.server_reference=a=b --set server.data=x")
         else {
             panic!("not serve")
         };
         assert_eq!(args.set[0], Setting { key: "mqtt.server_reference".into(), value: "a=b".into() });
         assert_eq!(args.set.len(), 2);
-        assert!(refused("mainstem --set shards=1").contains("must name its section"));
-        assert!(refused("mainstem --set mqtt.x").contains("SECTION.KEY=VALUE"));
+        assert!(usage_error("mainstem --set shards=1").contains("must name its section"));
+        assert!(usage_error("mainstem --set mqtt.x").contains("SECTION.KEY=VALUE"));
     }
 
     #[test]
-    fn pub_takes_the_familiar_short_flags() {
+    fn pub_takes_the_short_flags_of_mosquitto() {
         let Command::Pub(args) =
-            parsed("mainstem pub -h broker -p 1884 -t a/b -m hi -q 1 -r -i me -k 5 -u joe -P pw -V 311")
+            parse_line("mainstem pub -h broker -p 1884 -t a/b -m hi -q 1 -r -i me -k 5 -u joe -P pw -V 311")
         else {
             panic!("not pub")
         };
@@ -199,14 +199,14 @@ mod tests {
 
     #[test]
     fn pub_takes_exactly_one_source_of_payload() {
-        assert!(refused("mainstem pub -t a").contains("required"));
-        assert!(refused("mainstem pub -t a -m x -l").contains("cannot be used with"));
-        assert!(refused("mainstem pub -t a -n -s").contains("cannot be used with"));
+        assert!(usage_error("mainstem pub -t a").contains("required"));
+        assert!(usage_error("mainstem pub -t a -m x -l").contains("cannot be used with"));
+        assert!(usage_error("mainstem pub -t a -n -s").contains("cannot be used with"));
     }
 
     #[test]
-    fn properties_are_grouped_by_what_they_name() {
-        let Command::Pub(args) = parsed(
+    fn groups_properties_by_packet() {
+        let Command::Pub(args) = parse_line(
             "mainstem pub -t a -n -D publish user-property k v -D connect receive-maximum 9 -D PUBLISH content-type t/p",
         ) else {
             panic!("not pub")
@@ -223,11 +223,11 @@ mod tests {
     }
 
     #[test]
-    fn sub_needs_something_to_do() {
-        assert!(refused("mainstem sub").contains("required"));
-        assert!(refused("mainstem sub -t a --json -F %p").contains("cannot be used with"));
-        assert!(refused("mainstem sub -t a -R --retained-only").contains("cannot be used with"));
-        let Command::Sub(args) = parsed("mainstem sub -t a -t b -C 3 -W 1.5 -T x/# -v") else {
+    fn sub_requires_a_topic() {
+        assert!(usage_error("mainstem sub").contains("required"));
+        assert!(usage_error("mainstem sub -t a --json -F %p").contains("cannot be used with"));
+        assert!(usage_error("mainstem sub -t a -R --retained-only").contains("cannot be used with"));
+        let Command::Sub(args) = parse_line("mainstem sub -t a -t b -C 3 -W 1.5 -T x/# -v") else {
             panic!("not sub")
         };
         assert_eq!(args.topic, ["a", "b"]);
@@ -236,66 +236,68 @@ mod tests {
     }
 
     #[test]
-    fn the_kafka_tools_take_their_broker_anywhere() {
+    fn kafka_tools_take_the_broker_flag_anywhere() {
         for line in ["mainstem topic -b h:1 describe orders", "mainstem topic describe orders --kafka h:1"] {
-            let Command::Topic(args) = parsed(line) else { panic!("{line} is not topic") };
+            let Command::Topic(args) = parse_line(line) else { panic!("{line} is not topic") };
             assert_eq!(args.kafka.kafka, "h:1");
         }
-        let Command::Group(args) = parsed("mainstem group list") else { panic!("not group") };
+        let Command::Group(args) = parse_line("mainstem group list") else { panic!("not group") };
         assert_eq!(args.kafka.kafka, "127.0.0.1:9092");
     }
 
     #[test]
-    fn produce_and_consume_refuse_what_contradicts() {
-        assert!(refused("mainstem produce -m x").contains("--topic"));
-        assert!(refused("mainstem produce -t t -m x -n").contains("cannot be used with"));
-        assert!(refused("mainstem produce -t t -k a -K :").contains("cannot be used with"));
-        assert!(refused("mainstem produce -t t -a 2").contains("expected 0, 1 or all"));
-        assert!(refused("mainstem consume -t t -G g -p 0").contains("cannot be used with"));
-        assert!(refused("mainstem group reset-offsets g -t t").contains("required"));
-        assert!(refused("mainstem group reset-offsets g --to 0").contains("required"));
-        let Command::Consume(args) = parsed("mainstem consume -t t -o -5 -u @9 -e") else {
+    fn produce_and_consume_reject_contradicting_flags() {
+        assert!(usage_error("mainstem produce -m x").contains("--topic"));
+        assert!(usage_error("mainstem produce -t t -m x -n").contains("cannot be used with"));
+        assert!(usage_error("mainstem produce -t t -k a -K :").contains("cannot be used with"));
+        assert!(usage_error("mainstem produce -t t -a 2").contains("expected 0, 1 or all"));
+        assert!(usage_error("mainstem consume -t t -G g -p 0").contains("cannot be used with"));
+        assert!(usage_error("mainstem group reset-offsets g -t t").contains("required"));
+        assert!(usage_error("mainstem group reset-offsets g --to 0").contains("required"));
+        let Command::Consume(args) = parse_line("mainstem consume -t t -o -5 -u @9 -e") else {
             panic!("not consume")
         };
         assert_eq!((args.offset, args.until), (Some(Position::BeforeEnd(5)), Some(Position::Time(9))));
     }
 
     #[test]
-    fn queue_takes_its_broker_anywhere_and_acknowledges_unless_told_otherwise() {
+    fn queue_takes_the_broker_flag_anywhere_and_acknowledges_by_default() {
         for (line, no_ack) in [
             ("mainstem queue --http h:1 receive jobs -c 3 -W 0", false),
             ("mainstem queue receive jobs --no-ack --http h:1", true),
             ("mainstem queue receive jobs --no-ack --ack --http h:1", false),
         ] {
-            let Command::Queue(args) = parsed(line) else { panic!("{line} is not queue") };
+            let Command::Queue(args) = parse_line(line) else { panic!("{line} is not queue") };
             assert_eq!(args.http.http, "h:1");
             let QueueCommand::Receive(args) = args.command else { panic!("{line} is not receive") };
             assert_eq!(args.no_ack, no_ack, "{line}");
         }
-        assert!(refused("mainstem queue send jobs x --priority 10").contains("0..=9"));
-        assert!(refused("mainstem queue configure jobs").contains("--set"));
-        assert!(refused("mainstem queue replay jobs").contains("required"));
-        assert!(refused("mainstem queue peek jobs -J -f x").contains("cannot be used with"));
+        assert!(usage_error("mainstem queue send jobs x --priority 10").contains("0..=9"));
+        assert!(usage_error("mainstem queue configure jobs").contains("--set"));
+        assert!(usage_error("mainstem queue replay jobs").contains("required"));
+        assert!(usage_error("mainstem queue peek jobs -J -f x").contains("cannot be used with"));
     }
 
     #[test]
-    fn bench_knows_its_two_kinds_of_load() {
+    fn bench_takes_open_and_closed_loop_load() {
         let Command::Bench(BenchCommand::Mqtt(args)) =
-            parsed("mainstem bench mqtt --scenario pairs --publishers 4 --window 8 --qos 2 --payload 64")
+            parse_line("mainstem bench mqtt --scenario pairs --publishers 4 --window 8 --qos 2 --payload 64")
         else {
             panic!("not bench mqtt")
         };
         assert_eq!((args.publishers, args.window, args.qos, args.payload), (Some(4), Some(8), 2, 64));
-        assert!(refused("mainstem bench mqtt --rate 5 --window 8").contains("cannot be used with"));
-        assert!(refused("mainstem bench mqtt --payload 15").contains("15"));
+        assert!(usage_error("mainstem bench mqtt --rate 5 --window 8").contains("cannot be used with"));
+        assert!(usage_error("mainstem bench mqtt --payload 15").contains("15"));
         let Command::Bench(BenchCommand::Kafka(args)) =
-            parsed("mainstem bench kafka produce --acks ALL --rate 2000 --records 10 --consume")
+            parse_line("mainstem bench kafka produce --acks ALL --rate 2000 --records 10 --consume")
         else {
             panic!("not bench kafka")
         };
         let BenchKafkaWork::Produce(args) = args.work else { panic!("not produce") };
         assert_eq!((args.acks, args.rate, args.batch.records), (AcksArg::All, Some(2000.0), 10));
-        assert!(refused("mainstem bench kafka produce --rate 5 --window 8").contains("cannot be used with"));
-        assert!(refused("mainstem bench kafka").contains("produce"));
+        assert!(
+            usage_error("mainstem bench kafka produce --rate 5 --window 8").contains("cannot be used with")
+        );
+        assert!(usage_error("mainstem bench kafka").contains("produce"));
     }
 }

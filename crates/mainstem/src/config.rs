@@ -1,22 +1,26 @@
-//! The configuration file: its sections, every key with a default, unknown keys refused where they stand.
+//! The configuration: its sections, keys and defaults, and the reference page.
+//!
+//! The file is parsed twice: on its own first, so that an error points at the line in the file, and again as a table
+//! that `--set` and other flags are merged into. Each key's documentation, default and bounds stand in one place, the
+//! `settings!` macro, from which `docs/configuration.md` is printed.
 
 use std::path::Path;
 
-use mainstem_broker::config::Field;
-use mainstem_broker::{Durability, MqttConfig, settings};
+use mainstem_mqtt_server::config::Field;
+use mainstem_mqtt_server::{Durability, MqttConfig, settings};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use crate::bindings::{MqttToQueue, MqttToTopic, TopicToMqtt};
+use crate::bindings::{Declared, MqttToQueue, MqttToTopic, Sections, TopicToMqtt, convert};
 use crate::cli::{ServeArgs, Setting};
-use crate::queues::DeclaredQueue;
+use crate::queues::{DeclaredQueue, check_queues};
 
 settings! {
     /// The process.
     pub struct ServerConfig {
         /// Data directory. One process at a time holds its lock.
         data: String = "./data";
-        /// What is logged: off, error, warn, info, debug, or trace.
+        /// Log level: off, error, warn, info, debug, or trace.
         log_level: String = "info";
     }
 }
@@ -24,85 +28,94 @@ settings! {
 settings! {
     /// The threads that serve connections.
     pub struct RuntimeConfig {
-        /// Shards, each one thread; 0 means one for each core that the process may use.
-        shards: u16 = 0_u16, in 0 ..= 61;
+        /// Number of shards, each with one thread; 0 means one per core available to the process.
+        shards: u16 = 0_u16, in 0 ..= 64;
         /// Whether each shard is pinned to a core.
         pin: bool = true;
-        /// Connections that stay together on the first shard before the others get any: few connections mostly talk to each other, and a message to another shard waits for its thread to wake. 0 deals them out from the first.
+        /// Number of connections that the first shard gets before the others get any. With few connections this saves
+        /// the wakeup of another thread per message. 0 distributes connections from the first one on.
         first_shard_connections: u32 = 16_u32, in 0 ..= 1_000_000;
-        /// What the kernel may hold for one MQTT connection that is slow to read, in bytes; 0 leaves it to the kernel, which goes up to several MiB.
+        /// Send buffer of an MQTT connection in the kernel, in bytes; 0 leaves the size to the kernel, which grows it
+        /// to several MiB for slow readers.
         send_buffer_bytes: u32 = 524_288_u32, in 0 ..= 1_073_741_824;
-        /// How long after a busy turn began a shard waits for more input to take in at once, in µs; shards with little to do never wait.
+        /// Longest time, from the start of a busy turn, that a shard waits for more input to handle in one batch, in
+        /// µs. Shards under low load never wait.
         coalesce_us: u32 = 1_000_u32, in 0 ..= 10_000;
     }
 }
 
 settings! {
-    /// The Kafka door.
+    /// The Kafka listener and defaults of topics and groups.
     pub struct KafkaConfig {
-        /// Address and port to listen on; empty for no Kafka door.
+        /// Address and port to listen on; empty to disable Kafka.
         listen: String = "127.0.0.1:9092";
-        /// Host and port that clients are told to connect to; empty for the address listened on, or this machine's name if that is any address.
+        /// Host and port advertised to clients; empty for the address of the listener, or the host name if that is a
+        /// wildcard address.
         advertised: String = "";
-        /// Number of the one node.
+        /// Id of this node.
         node_id: u32 = 1_u32, in 0 ..= 2_147_483_647;
-        /// Whether a topic that a client asks for is made if it is not there.
+        /// Whether a topic is created when a client requests metadata of it.
         auto_create_topics: bool = true;
-        /// Partitions of a topic whose creator names no number.
+        /// Number of partitions of a topic that is created without a number.
         partitions: u32 = 1_u32, in 1 ..= 100_000;
-        /// Partitions of all topics together, at most.
+        /// Maximum number of partitions of all topics together.
         max_partitions: u32 = 20_000_u32, in 1 ..= 10_000_000;
-        /// Largest request taken from a client, in bytes.
+        /// Largest request, in bytes.
         max_request_size_bytes: u32 = 104_857_600_u32, in 1_024 ..= 1_073_741_824;
-        /// What the kernel may hold for one Kafka connection that is slow to read, in bytes; 0 leaves it to the kernel. Much more than this makes fetching slower (socket.send.buffer.bytes).
+        /// Send buffer of a Kafka connection in the kernel, in bytes; 0 leaves the size to the kernel. Much larger
+        /// buffers make fetches slower (socket.send.buffer.bytes).
         send_buffer_bytes: u32 = 102_400_u32, in 0 ..= 1_073_741_824;
-        /// Largest record batch of a topic that says nothing else (max.message.bytes).
+        /// Default of topics: largest record batch, in bytes (max.message.bytes).
         max_message_bytes: u32 = 1_048_588_u32, in 1 ..= 1_073_741_824;
-        /// When an append to a topic that says nothing else counts as done, and is acknowledged: fsync, when it is on disk; os, when the operating system has it (mainstem.durability).
+        /// Default of topics: when an append is acknowledged; `fsync`, once it is on disk; `os`, once the operating
+        /// system has it (mainstem.durability).
         durability: Durability = Durability::Fsync, one of "fsync, os";
-        /// How long a topic that says nothing else keeps records, in ms; -1 for ever (retention.ms).
+        /// Default of topics: how long records are retained, in ms; -1 for no limit (retention.ms).
         retention_ms: i64 = 604_800_000_i64, in -1 ..= 9_223_372_036_854_775_807;
-        /// Bytes that each partition of a topic that says nothing else keeps; -1 for no limit (retention.bytes).
+        /// Default of topics: bytes retained per partition; -1 for no limit (retention.bytes).
         retention_bytes: i64 = -1_i64, in -1 ..= 9_223_372_036_854_775_807;
-        /// Size of the segments of a topic that says nothing else, in bytes (segment.bytes).
+        /// Default of topics: size of a segment, in bytes (segment.bytes).
         segment_bytes: u32 = 134_217_728_u32, in 1_024 ..= 2_147_483_647;
-        /// Time between two looks for what is to be removed by age or size, in ms (log.retention.check.interval.ms).
+        /// Interval of retention checks, in ms (log.retention.check.interval.ms).
         retention_check_interval_ms: u64 = 300_000_u64, in 1 ..= 9_223_372_036_854_775_807;
-        /// How long a consumer group that gets its first member waits for more before it deals out partitions, in ms (group.initial.rebalance.delay.ms).
+        /// How long a new consumer group waits for more members before it assigns partitions, in ms
+        /// (group.initial.rebalance.delay.ms).
         group_initial_rebalance_delay_ms: u32 = 0_u32, in 0 ..= 600_000;
-        /// Shortest session timeout that a member of a consumer group may ask for, in ms (group.min.session.timeout.ms).
+        /// Shortest session timeout that a member of a consumer group may request, in ms
+        /// (group.min.session.timeout.ms).
         group_min_session_timeout_ms: u32 = 6_000_u32, in 1 ..= 2_147_483_647;
-        /// Longest session timeout that a member of a consumer group may ask for, in ms (group.max.session.timeout.ms).
+        /// Longest session timeout that a member of a consumer group may request, in ms (group.max.session.timeout.ms).
         group_max_session_timeout_ms: u32 = 1_800_000_u32, in 1 ..= 2_147_483_647;
-        /// How long the offsets of a group without members are kept, in ms (offsets.retention.minutes).
+        /// How long the offsets of a group without members are retained, in ms (offsets.retention.minutes).
         offsets_retention_ms: u64 = 604_800_000_u64, in 1_000 ..= 9_223_372_036_854_775_807;
     }
 }
 
 settings! {
-    /// The operations door: work queues over HTTP, health.
+    /// The HTTP API: work queues, bindings, health and metrics.
     pub struct HttpConfig {
-        /// Address and port to listen on; empty for no operations door. There is no authentication: whoever reaches it may do everything with queues.
+        /// Address and port to listen on; empty to disable the HTTP API. There is no authentication: every client that
+        /// can connect has full access to queues and bindings.
         listen: String = "127.0.0.1:8080";
-        /// Largest body of a request, in bytes; also about the most bytes of messages in an answer.
+        /// Largest request body, in bytes. Also the approximate limit for the messages of a response.
         max_body_bytes: u32 = 8_388_608_u32, in 1_024 ..= 1_073_741_824;
-        /// Connections at once; those beyond are answered with 503 and closed.
+        /// Maximum number of connections. Further ones get a 503 response and are closed.
         max_connections: u32 = 256_u32, in 1 ..= 100_000;
     }
 }
 
 settings! {
-    /// All work queues.
+    /// Work queues in general.
     pub struct QueuesConfig {
-        /// Whether a queue that messages are sent to, or wanted from, is made if it is not there, with the defaults below.
+        /// Whether a queue is created, with the defaults below, when a client sends to it or consumes from it.
         auto_create: bool = true;
     }
 }
 
 impl KafkaConfig {
-    /// What the door is told. Host and port that clients are told come when they are known.
-    pub(crate) fn door(&self) -> mainstem_stream::Config {
-        mainstem_stream::Config {
+    /// Configuration of the Kafka server. The advertised address is set later, when it is known.
+    pub(crate) fn server_config(&self) -> mainstem_kafka_server::Config {
+        mainstem_kafka_server::Config {
             node_id: self.node_id.cast_signed(),
             auto_create_topics: self.auto_create_topics,
             partitions: self.partitions.cast_signed(),
@@ -121,13 +134,13 @@ impl KafkaConfig {
             segment_bytes: self.segment_bytes,
             message_bytes_max: self.max_message_bytes,
             follows_partitions: true,
-            ..mainstem_stream::Config::default()
+            ..mainstem_kafka_server::Config::default()
         }
     }
 
     fn check_more(&self) -> Result<(), (&'static str, String)> {
         if self.durability == Durability::None {
-            return Err(("durability", "topics are kept: \"fsync\" or \"os\"".into()));
+            return Err(("durability", "must be \"fsync\" or \"os\"".into()));
         }
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms {
             return Err(("group_min_session_timeout_ms", "is above group_max_session_timeout_ms".into()));
@@ -153,7 +166,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the file, if one is named, and lays the command line over it.
+    /// Reads the file, if one is given, and applies the command line to it.
     pub(crate) fn load(args: &ServeArgs) -> Result<Self, String> {
         let table = match &args.config {
             None => Table::new(),
@@ -164,7 +177,7 @@ impl Config {
 
     fn from_table(mut table: Table, args: &ServeArgs) -> Result<Self, String> {
         for setting in &args.set {
-            lay_over(&mut table, setting)?;
+            apply_setting(&mut table, setting)?;
         }
         let mut config: Self = table.try_into().map_err(|error| error.to_string())?;
         if let Some(data) = &args.data {
@@ -182,8 +195,8 @@ impl Config {
         if let Some(shards) = args.shards {
             config.runtime.shards = u16::try_from(shards).unwrap_or(u16::MAX);
         }
-        let checked = |section: &str, outcome: Result<(), (&str, String)>| {
-            outcome.map_err(|(key, what)| format!("{section}.{key}: {what}"))
+        let checked = |section: &str, result: Result<(), (&str, String)>| {
+            result.map_err(|(key, error)| format!("{section}.{key}: {error}"))
         };
         checked("server", config.server.check())?;
         checked("runtime", config.runtime.check())?;
@@ -192,23 +205,37 @@ impl Config {
         checked("kafka", config.kafka.check_more())?;
         checked("http", config.http.check())?;
         checked("queues", config.queues.check())?;
-        config.check_queues()?;
+        check_queues(&config.queue)?;
         config.bindings()?;
         Ok(config)
     }
+
+    /// The bindings, checked and converted.
+    ///
+    /// # Errors
+    /// Names the invalid binding and its error.
+    pub(crate) fn bindings(&self) -> Result<Declared, String> {
+        convert(&Sections {
+            mqtt_to_topic: &self.mqtt_to_topic,
+            mqtt_to_queue: &self.mqtt_to_queue,
+            topic_to_mqtt: &self.topic_to_mqtt,
+            queues: &self.queue,
+            has_kafka: !self.kafka.listen.is_empty(),
+        })
+    }
 }
 
-/// Reads and checks a file on its own, so that an error can point at the place.
+/// Parses and checks a file on its own, so that an error points at its line.
 fn read(path: &Path) -> Result<Table, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let pointed = |error: toml::de::Error| format!("{}:\n{error}", path.display());
-    toml::from_str::<Config>(&text).map_err(pointed)?;
-    toml::from_str(&text).map_err(pointed)
+    let with_location = |error: toml::de::Error| format!("{}:\n{error}", path.display());
+    toml::from_str::<Config>(&text).map_err(with_location)?;
+    toml::from_str(&text).map_err(with_location)
 }
 
-/// Lays one `section.key=value` over the file. A value is taken as TOML, or else as a bare string.
-fn lay_over(table: &mut Table, setting: &Setting) -> Result<(), String> {
-    let (section, key) = setting.key.split_once('.').ok_or("a key is SECTION.KEY")?;
+/// Applies one `section.key=value`. The value is parsed as TOML; if that fails, it is a string.
+fn apply_setting(table: &mut Table, setting: &Setting) -> Result<(), String> {
+    let (section, key) = setting.key.split_once('.').ok_or("--set: the key must be SECTION.KEY")?;
     let value = toml::from_str::<Table>(&format!("value = {}", setting.value))
         .ok()
         .and_then(|mut parsed| parsed.remove("value"))
@@ -219,14 +246,14 @@ fn lay_over(table: &mut Table, setting: &Setting) -> Result<(), String> {
     Ok(())
 }
 
-/// What the reference page says before its tables.
+/// Introduction of the reference page.
 const REFERENCE_HEAD: &str = "\
 # Configuration
 
-Written by `cargo xtask config-reference` from the types; not by hand.
+Generated by `cargo xtask config-reference` from the configuration types. Do not edit.
 
-`mainstem` runs without a configuration. `mainstem --config FILE` reads a TOML file with the sections below; each key
-has a default, so a file holds only what differs:
+`mainstem` runs without a configuration. `mainstem --config FILE` reads a TOML file with the sections below. Every key
+has a default, so list only the keys that you change:
 
 ```toml
 [mqtt]
@@ -235,13 +262,14 @@ max_queued_messages = 5000
 queue_overflow = \"drop-oldest\"
 ```
 
-`--set SECTION.KEY=VALUE` overrides one key of the file and may be repeated. `--data`, `--listen`,
-`--kafka-listen`, `--http-listen` and `--shards` override `server.data`, `mqtt.listen`, `kafka.listen`, `http.listen` and
-`runtime.shards`, and win over `--set`. An unknown key, a value of the wrong type and a
-value out of bounds keep the broker from starting, with the place in the file or the key in the message. The configuration
-is read once, at the start.
+`--set SECTION.KEY=VALUE` overrides one key of the file and may be repeated. The flags `--data`, `--listen`,
+`--kafka-listen`, `--http-listen` and `--shards` override `server.data`, `mqtt.listen`, `kafka.listen`, `http.listen`
+and `runtime.shards`, and take precedence over `--set`.
 
-What happens at each bound is told in [mqtt.md](mqtt.md).
+The configuration is read once, at start. The broker does not start if a key is unknown, or if a value has the wrong
+type or is out of bounds; the error names the line of the file or the key.
+
+[mqtt.md](mqtt.md) describes what happens at each limit.
 ";
 
 /// The reference page of all keys, as Markdown.
@@ -250,18 +278,18 @@ pub(crate) fn reference() -> String {
         REFERENCE_HEAD.to_owned(),
         reference_section("server", "The process.", ServerConfig::fields()),
         reference_section("runtime", "The threads that serve connections.", RuntimeConfig::fields()),
-        reference_section("mqtt", "The MQTT door.", MqttConfig::fields()),
+        reference_section("mqtt", "The MQTT listener, sessions and messages.", MqttConfig::fields()),
         reference_section(
             "kafka",
-            "The Kafka door. Names in parentheses are what a topic calls it.",
+            "The Kafka listener, and defaults of topics and groups. In parentheses: the name of the key in Kafka.",
             KafkaConfig::fields(),
         ),
         reference_section(
             "http",
-            "The operations door, told of in [http.md](http.md).",
+            "The HTTP API. See [http.md](http.md).",
             HttpConfig::fields(),
         ),
-        reference_section("queues", "All work queues.", QueuesConfig::fields()),
+        reference_section("queues", "Work queues in general. See [queues.md](queues.md).", QueuesConfig::fields()),
         crate::queues::reference(),
         crate::bindings::REFERENCE.to_owned(),
     ]
@@ -271,7 +299,7 @@ pub(crate) fn reference() -> String {
 fn reference_section(name: &str, doc: &str, fields: Vec<Field>) -> String {
     let row = |Field { key, default, bounds, doc }| format!("| `{key}` | `{default}` | {bounds} | {doc} |\n");
     let rows = fields.into_iter().map(row).collect::<Vec<_>>().concat();
-    let head = "| key | default | bounds | what it does |\n|---|---|---|---|";
+    let head = "| key | default | bounds | description |\n|---|---|---|---|";
     format!("\n## `[{name}]`\n\n{doc}\n\n{head}\n{rows}")
 }
 
@@ -285,10 +313,10 @@ mod tests {
     }
 
     #[test]
-    fn settings_override_and_are_checked() {
+    fn settings_override_the_file_and_are_checked() {
         let config = with(&["mqtt.max_queued_messages=7", "mqtt.queue_overflow=drop-oldest"]).unwrap();
         assert_eq!(config.mqtt.max_queued_messages, 7);
-        assert_eq!(config.mqtt.queue_overflow, mainstem_broker::QueueOverflow::DropOldest);
+        assert_eq!(config.mqtt.queue_overflow, mainstem_mqtt_server::QueueOverflow::DropOldest);
         assert_eq!(
             with(&["kafka.group_min_session_timeout_ms=10", "kafka.group_max_session_timeout_ms=9"])
                 .unwrap_err(),
@@ -300,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_pointed_at() {
+    fn an_error_points_at_the_unknown_key() {
         let path = std::env::temp_dir().join(format!("mainstem-config-{}.toml", std::process::id()));
         std::fs::write(&path, "[mqtt]\nmax_quued = 3\n").unwrap();
         let error = read(&path).unwrap_err();

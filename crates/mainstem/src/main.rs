@@ -1,15 +1,31 @@
-//! The broker in one binary: `mainstem` serves; `mainstem pub`, `sub`, `topic`, `produce`, `consume`, `group`,
-//! `queue` and `bench` are its tools.
+//! The `mainstem` binary: the broker and its command-line tools.
+//!
+//! `mainstem` or `mainstem serve` runs the broker. `mainstem pub`, `sub`, `topic`, `produce`, `consume`, `group`,
+//! `queue`, `binding` and `bench` are tools that talk to a broker over the network.
+//!
+//! # Files
+//! | file | contents |
+//! |---|---|
+//! | `cli.rs`, `cli/` | the command line: subcommands and flags |
+//! | `config.rs` | the configuration file and its reference page |
+//! | `queues.rs` | queues declared in the configuration |
+//! | `bindings.rs`, `bindings/` | bindings declared in the configuration, and those added at run time |
+//! | `serve.rs`, `listeners.rs` | `mainstem serve`: start and shutdown; the table of listeners |
+//! | `storage.rs` | the data directory, and the state restored from it |
+//! | `health_store.rs` | logs that cannot be written to, for the readiness check |
+//! | `operations.rs` | the broker behind the HTTP API |
+//! | `tool.rs`, `tool/` | the command-line tools |
 
 mod bindings;
 mod cli;
 mod config;
+mod health_store;
+mod listeners;
 mod operations;
 mod queues;
 mod serve;
 mod storage;
 mod tool;
-mod watched;
 
 use std::io::Write;
 use std::process::ExitCode;

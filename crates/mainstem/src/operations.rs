@@ -1,61 +1,61 @@
-//! The operations door of this process: what it asks, and who answers.
+//! The HTTP API of this process: the broker behind it, and its listener.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstem_admin::{Bound, Broker, Control, Reply, Settings};
-use mainstem_queue::Request;
-use mainstem_stream::Desk;
+use mainstem_admin::{Bound, Broker, HttpServer, ReplyCallback, Settings};
+use mainstem_kafka_server::QueueClient;
+use mainstem_queue_core::Request;
 use serde_json::{Map, Value};
 
-use crate::bindings::Live;
+use crate::bindings::BindingManager;
 use crate::config::HttpConfig;
-use crate::serve::resolve;
-use crate::storage::Common;
-use crate::watched::Failing;
+use crate::health_store::FailingLogs;
+use crate::listeners::resolve;
+use crate::storage::SharedState;
 
-/// The broker as the operations door sees it.
-struct Operated {
-    desk: Desk,
-    mqtt: Arc<mainstem_broker::Shared>,
-    failing: Failing,
-    bindings: Arc<Live>,
+/// The broker behind the HTTP API.
+struct ApiBroker {
+    queues: QueueClient,
+    mqtt: Arc<mainstem_mqtt_server::Shared>,
+    failing_logs: FailingLogs,
+    bindings: Arc<BindingManager>,
 }
 
-impl Broker for Operated {
-    fn ask(&self, queue: &str, request: Request, reply: Reply) {
-        self.desk.ask(queue, request, reply);
+impl Broker for ApiBroker {
+    fn submit(&self, queue: &str, request: Request, reply: ReplyCallback) {
+        self.queues.send(queue, request, reply);
     }
 
     fn queues(&self) -> Vec<Arc<str>> {
-        self.desk.queues()
+        self.queues.queues()
     }
 
     fn bindings(&self) -> Vec<Map<String, Value>> {
         self.bindings.list()
     }
 
-    fn bind(&self, name: &str, binding: Map<String, Value>, reply: Reply) {
+    fn add_binding(&self, name: &str, binding: Map<String, Value>, reply: ReplyCallback) {
         self.bindings.add(name, binding, reply);
     }
 
-    fn unbind(&self, name: &str, reply: Reply) {
+    fn remove_binding(&self, name: &str, reply: ReplyCallback) {
         self.bindings.remove(name, reply);
     }
 
-    fn faults(&self) -> Vec<String> {
-        let mut faults = self.failing.words();
+    fn errors(&self) -> Vec<String> {
+        let mut errors = self.failing_logs.messages();
         if self.mqtt.is_failing() {
-            faults.push("sessions or retained messages cannot be kept".into());
+            errors.push("MQTT sessions or retained messages cannot be written to disk".into());
         }
-        faults
+        errors
     }
 }
 
-/// Takes the door's address, if there is to be one.
+/// Binds the address of the HTTP API, unless `http.listen` is empty.
 ///
 /// # Errors
-/// If it is no address, or somebody else has it.
+/// If the address does not resolve, or the operating system cannot bind it.
 pub(crate) fn bind(config: &HttpConfig) -> Result<Option<Bound>, String> {
     if config.listen.is_empty() {
         return Ok(None);
@@ -64,25 +64,25 @@ pub(crate) fn bind(config: &HttpConfig) -> Result<Option<Bound>, String> {
     Bound::bind(address).map(Some).map_err(|error| format!("http.listen: {address}: {error}"))
 }
 
-/// Opens the door.
+/// Serves the HTTP API.
 ///
 /// # Errors
-/// If the system gives no thread.
+/// If the operating system cannot start a thread.
 pub(crate) fn open(
     bound: Bound,
     config: &HttpConfig,
-    common: &Common,
-    bindings: Arc<Live>,
-) -> Result<Control, String> {
+    shared: &SharedState,
+    bindings: Arc<BindingManager>,
+) -> Result<HttpServer, String> {
     let settings = Settings {
         body_bytes_max: config.max_body_bytes as usize,
         connections_max: config.max_connections as usize,
-        patience: Duration::from_secs(30),
+        io_timeout: Duration::from_secs(30),
     };
-    let broker = Operated {
-        desk: Desk::new(&common.stream),
-        mqtt: Arc::clone(&common.mqtt),
-        failing: common.failing.clone(),
+    let broker = ApiBroker {
+        queues: QueueClient::new(&shared.kafka),
+        mqtt: Arc::clone(&shared.mqtt),
+        failing_logs: shared.failing_logs.clone(),
         bindings,
     };
     bound.start(settings, Arc::new(broker)).map_err(|error| format!("http: {error}"))

@@ -1,39 +1,37 @@
-//! Work queues as the configuration declares them.
+//! Work queues of the configuration: their settings, their creation at start, and their reference page.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use mainstem_queue::{Refusal, Reply, Request};
-use mainstem_stream::{BoundTopic, Desk, check_topic};
+use mainstem_kafka_server::{BoundTopic, QueueClient, check_topic};
+use mainstem_queue_core::{QueueError, Reply, Request};
 use serde::Deserialize;
 use toml::Value;
 
-use crate::config::Config;
+/// Longest wait for a queue to be created.
+const CREATE_TIMEOUT: Duration = Duration::from_mins(1);
+/// Delay between attempts to configure a queue that is being created.
+const RETRY_DELAY: Duration = Duration::from_millis(5);
 
-/// Longest time that a queue may take to be made.
-const MADE: Duration = Duration::from_mins(1);
-/// Time between two looks whether it is.
-const AGAIN: Duration = Duration::from_millis(5);
-
-/// A queue that is made at the start, or set anew if it is there.
+/// A `[[queue]]` section. The queue is created at start; an existing one is configured.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct DeclaredQueue {
     name: String,
-    /// By key, as the file has them.
+    /// All other keys.
     #[serde(flatten)]
     settings: BTreeMap<String, Value>,
 }
 
 impl DeclaredQueue {
-    /// What it is set to, as queues have it.
+    /// Settings as queues expect them: names with hyphens, values as text.
     fn pairs(&self) -> Result<Vec<(String, String)>, String> {
         let pair = |(key, value): (&String, &Value)| {
             let value = match value {
                 Value::String(text) => text.clone(),
                 Value::Integer(number) => number.to_string(),
-                Value::Boolean(is_so) => is_so.to_string(),
-                _ => return Err(format!("{key}: it must be a string, a whole number or a boolean")),
+                Value::Boolean(flag) => flag.to_string(),
+                _ => return Err(format!("{key}: must be a string, an integer or a boolean")),
             };
             Ok((key.replace('_', "-"), value))
         };
@@ -44,18 +42,18 @@ impl DeclaredQueue {
         let pairs = self.pairs()?;
         let (durability, others): (Vec<_>, Vec<_>) = pairs.iter().partition(|(key, _)| key == DURABILITY);
         if durability.iter().any(|(_, value)| !matches!(value.as_str(), "fsync" | "os")) {
-            return Err("durability: \"fsync\" or \"os\"".into());
+            return Err("durability: must be \"fsync\" or \"os\"".into());
         }
         let others = others.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        mainstem_queue::Config::from_pairs(others).map_err(|fault| fault.0)?;
+        mainstem_queue_core::Config::from_pairs(others).map_err(|error| error.0)?;
         check_topic(&topic(&self.name, &pairs))
     }
 }
 
-/// When what is put into a queue counts as kept.
+/// Setting of the topic, not of the queue.
 const DURABILITY: &str = "durability";
 
-/// The topic that a queue is.
+/// The Kafka topic that stores a queue.
 fn topic(name: &str, pairs: &[(String, String)]) -> BoundTopic {
     let key = |key: &str| if key == DURABILITY { format!("mainstem.{key}") } else { format!("queue.{key}") };
     let mut config: BTreeMap<String, String> =
@@ -64,77 +62,79 @@ fn topic(name: &str, pairs: &[(String, String)]) -> BoundTopic {
     BoundTopic { name: name.into(), partitions: 1, config }
 }
 
-impl Config {
-    /// Checks the declared queues.
-    ///
-    /// # Errors
-    /// Which one is wrong, and how.
-    pub(crate) fn check_queues(&self) -> Result<(), String> {
-        let mut names = Vec::new();
-        for queue in &self.queue {
-            queue.check().map_err(|what| format!("queue {:?}: {what}", queue.name))?;
-            names.push(&queue.name);
-        }
-        names.sort_unstable();
-        match names.windows(2).find_map(|pair| (pair[0] == pair[1]).then_some(pair[0])) {
-            Some(name) => Err(format!("two queues are called {name:?}")),
-            None => Ok(()),
-        }
+/// Checks the declared queues.
+///
+/// # Errors
+/// Names the invalid queue and its error.
+pub(crate) fn check_queues(queues: &[DeclaredQueue]) -> Result<(), String> {
+    let mut names = Vec::new();
+    for queue in queues {
+        queue.check().map_err(|error| format!("queue {:?}: {error}", queue.name))?;
+        names.push(&queue.name);
     }
-
-    /// The topic of the queue of this name, set as the queue is declared, if it is.
-    pub(crate) fn queue_topic(&self, name: &str) -> Result<BoundTopic, String> {
-        let declared = self.queue.iter().find(|queue| queue.name == name);
-        Ok(topic(name, &declared.map_or(Ok(Vec::new()), DeclaredQueue::pairs)?))
-    }
-
-    /// Makes the declared queues, or sets those that are there to what is declared. The shards must run.
-    ///
-    /// # Errors
-    /// Which one cannot be made, and why.
-    pub(crate) fn declare_queues(&self, desk: &Desk) -> Result<(), String> {
-        for queue in &self.queue {
-            let explain = |what: &dyn std::fmt::Display| format!("queue {:?}: {what}", queue.name);
-            let settings = queue.pairs().map_err(|what| explain(&what))?;
-            let made = make(desk, &queue.name, &settings);
-            made.map_err(|refusal| explain(&refusal))?;
-        }
-        Ok(())
+    names.sort_unstable();
+    match names.windows(2).find_map(|pair| (pair[0] == pair[1]).then_some(pair[0])) {
+        Some(name) => Err(format!("two queues have the name {name:?}")),
+        None => Ok(()),
     }
 }
 
-/// Makes a queue, or sets the one that is there.
-fn make(desk: &Desk, queue: &str, settings: &[(String, String)]) -> Result<(), Refusal> {
-    let began = Instant::now();
+/// The topic of a queue, with its declared settings if it is among the declared queues.
+pub(crate) fn queue_topic(queues: &[DeclaredQueue], name: &str) -> Result<BoundTopic, String> {
+    let declared = queues.iter().find(|queue| queue.name == name);
+    Ok(topic(name, &declared.map_or(Ok(Vec::new()), DeclaredQueue::pairs)?))
+}
+
+/// Creates the declared queues, or configures those that exist. The shards must be running.
+///
+/// # Errors
+/// Names the queue that cannot be created, and its error.
+pub(crate) fn declare_queues(queues: &[DeclaredQueue], client: &QueueClient) -> Result<(), String> {
+    for queue in queues {
+        let with_name = |error: &dyn std::fmt::Display| format!("queue {:?}: {error}", queue.name);
+        let settings = queue.pairs().map_err(|error| with_name(&error))?;
+        create_or_configure(client, &queue.name, &settings).map_err(|error| with_name(&error))?;
+    }
+    Ok(())
+}
+
+fn create_or_configure(
+    client: &QueueClient,
+    queue: &str,
+    settings: &[(String, String)],
+) -> Result<(), QueueError> {
+    let started = Instant::now();
     loop {
-        match ask(desk, queue, Request::Create { settings: settings.into() }) {
-            Err(Refusal::Exists) => {}
-            made => return made,
+        match request(client, queue, Request::Create { settings: settings.into() }) {
+            Err(QueueError::Exists) => {}
+            result => return result,
         }
-        match ask(desk, queue, Request::Configure { settings: settings.into() }) {
-            // A binding's shard has begun to make it, so that it is there soon.
-            Err(Refusal::UnknownQueue) if began.elapsed() < MADE => std::thread::sleep(AGAIN),
-            set => return set,
+        match request(client, queue, Request::Configure { settings: settings.into() }) {
+            // A binding's shard is creating the queue at the same time.
+            Err(QueueError::UnknownQueue) if started.elapsed() < CREATE_TIMEOUT => {
+                std::thread::sleep(RETRY_DELAY);
+            }
+            result => return result,
         }
     }
 }
 
-fn ask(desk: &Desk, queue: &str, request: Request) -> Result<(), Refusal> {
+fn request(client: &QueueClient, queue: &str, request: Request) -> Result<(), QueueError> {
     let (sender, receiver) = channel();
-    let answer = move |reply| {
+    let callback = move |reply| {
         if sender.send(reply).is_err() {
-            log::debug!("the answer of a declared queue came too late");
+            log::debug!("declared queue: a reply arrived after the timeout");
         }
     };
-    desk.ask(queue, request, Box::new(answer));
-    match receiver.recv_timeout(MADE) {
-        Ok(Reply::Refused(refusal)) => Err(refusal),
+    client.send(queue, request, Box::new(callback));
+    match receiver.recv_timeout(CREATE_TIMEOUT) {
+        Ok(Reply::Refused(error)) => Err(error),
         Ok(_) => Ok(()),
-        Err(_) => Err(Refusal::Busy),
+        Err(_) => Err(QueueError::Busy),
     }
 }
 
-/// What the reference page of the configuration says of them.
+/// Queues in the configuration reference.
 pub(crate) fn reference() -> String {
     let row = |(key, default): (&str, String)| {
         let is_bare = default.parse::<u64>().is_ok() || default.parse::<bool>().is_ok();
@@ -142,67 +142,78 @@ pub(crate) fn reference() -> String {
         let doc = DOCS.iter().find(|(name, _)| *name == key).map_or("", |(_, doc)| doc);
         format!("| `{}` | `{default}` | {doc} |\n", key.replace('-', "_"))
     };
-    let rows: Vec<String> = mainstem_queue::Config::default().pairs().into_iter().map(row).collect();
+    let rows: Vec<String> = mainstem_queue_core::Config::default().pairs().into_iter().map(row).collect();
     format!("{REFERENCE_HEAD}{}", rows.concat())
 }
 
 const REFERENCE_HEAD: &str = "
 ## `[[queue]]`
 
-A work queue that is made at the start; if it is there, these keys are set to what stands here. May be repeated. A key
-that is not named has its default, or, in a queue that is there, what it was set to. Limits and times of 0 are none.
+Creates a work queue at start. May be repeated. Keys that are not set have their defaults. If the queue exists, the keys
+set here are changed and all others keep their values. A limit or a time of 0 means none.
 
-| key | default | what it does |
+| key | default | description |
 |---|---|---|
-| `name` | | What the queue is called: letters, digits, `.`, `_` and `-`. |
-| `durability` | `kafka.durability` | When a message counts as kept, and its sender is told: fsync, when it is on disk; os, when the operating system has it. |
+| `name` | | Name of the queue: letters, digits, `.`, `_` and `-`. |
+| `durability` | `kafka.durability` | When a message is acknowledged to its sender: `fsync`, once it is on disk; `os`, once the operating system has it. |
 ";
 
-/// What each setting of a queue does.
+/// Description of each setting of a queue.
 const DOCS: &[(&str, &str)] = &[
-    ("backoff-jitter-percent", "Part of the wait after a failure that is chosen at random, in per cent."),
-    ("backoff-max-ms", "The longest that a message waits after it has failed, in ms."),
-    ("backoff-ms", "What a message waits for after it has failed, in ms; each further failure doubles it."),
-    ("bytes-max", "Most bytes of messages."),
+    ("backoff-jitter-percent", "Random part of the backoff, in percent."),
+    ("backoff-max-ms", "Longest backoff, in ms."),
     (
-        "dead-letter-queue",
-        "The queue that dead letters go to; empty for the one with this one's name and `.dead`.",
+        "backoff-ms",
+        "Backoff: delay before a message is delivered again after the first failure, in ms. Each further failure doubles it.",
     ),
-    ("dead-letters", "Whether dead letters are kept at all."),
-    ("dedup-window-ms", "How long a deduplication identifier is remembered, in ms."),
-    ("fifo", "Whether a message with a key waits until those before it with the same key are settled."),
-    ("lease-ms", "How long a consumer has a message before it comes back, in ms; 10 to 43200000."),
-    ("length-max", "Most messages."),
-    ("max-deliveries", "How often a message is delivered before it becomes a dead letter."),
+    ("bytes-max", "Maximum size of all messages, in bytes."),
+    ("dead-letter-queue", "Queue for dead letters. Empty means the name of this queue and `.dead`."),
+    ("dead-letters", "Whether dead letters are stored. If not, they are discarded."),
+    ("dedup-window-ms", "How long a deduplication id is remembered, in ms."),
+    (
+        "fifo",
+        "Whether a message with a key is held back until earlier messages with the same key are settled.",
+    ),
+    (
+        "lease-ms",
+        "Duration of a lease, after which an unsettled message is delivered again, in ms; 10 to 43200000.",
+    ),
+    ("length-max", "Maximum number of messages."),
+    ("max-deliveries", "Number of deliveries after which a message becomes a dead letter."),
     (
         "overflow",
-        "What happens to messages for which there is no room: reject refuses the sender, drop-oldest makes dead letters of the oldest.",
+        "What happens when the queue is full: `reject` rejects new messages, `drop-oldest` turns the oldest messages into dead letters.",
     ),
-    ("retention-ms", "How long settled messages stay on disk to be replayed, in ms."),
+    ("retention-ms", "How long settled messages stay on disk for replay, in ms."),
     (
         "single-active-consumer",
-        "Whether one consumer at a time gets messages, and another only when it has gone.",
+        "Whether only one consumer receives messages, and another one takes over when it leaves.",
     ),
     (
         "start",
-        "Where a new group begins: earliest, with all that is not settled everywhere; latest, with what comes.",
+        "Start position of a new group: `earliest`, all messages that some group has not settled; `latest`, messages sent from then on.",
     ),
-    ("ttl-ms", "How long a message may wait to be settled, in ms."),
+    ("ttl-ms", "Time after which an unsettled message expires, in ms."),
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn config(text: &str) -> Result<Config, String> {
-        let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
-        config.check_queues().map(|()| config)
+    #[derive(Debug, Deserialize)]
+    struct Section {
+        queue: Vec<DeclaredQueue>,
+    }
+
+    fn queues(text: &str) -> Result<Vec<DeclaredQueue>, String> {
+        let Section { queue } = toml::from_str(text).map_err(|error| error.to_string())?;
+        check_queues(&queue).map(|()| queue)
     }
 
     #[test]
-    fn a_declared_queue_is_a_topic_of_its_settings() {
+    fn a_declared_queue_becomes_a_topic_with_its_settings() {
         let text = "[[queue]]\nname = \"jobs\"\nlease_ms = 500\nfifo = false\ndurability = \"os\"\n";
-        let topic = config(text).unwrap().queue_topic("jobs").unwrap();
+        let topic = queue_topic(&queues(text).unwrap(), "jobs").unwrap();
         let config: Vec<(&str, &str)> =
             topic.config.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         let expected = [
@@ -215,25 +226,25 @@ mod tests {
     }
 
     #[test]
-    fn what_no_queue_can_be_is_refused_by_name() {
+    fn names_the_invalid_queue() {
         for (text, word) in [
             ("name = \"a/b\"", "queue \"a/b\""),
             ("name = \"jobs\"\nlease = 1", "lease"),
             ("name = \"jobs\"\nlease_ms = 1", "lease-ms"),
-            ("name = \"jobs\"\nlease_ms = 1.5", "lease_ms: it must be"),
+            ("name = \"jobs\"\nlease_ms = 1.5", "lease_ms: must be"),
             ("name = \"jobs\"\ndurability = \"none\"", "durability"),
-            ("name = \"jobs\"\n[[queue]]\nname = \"jobs\"", "two queues are called"),
+            ("name = \"jobs\"\n[[queue]]\nname = \"jobs\"", "two queues have the name"),
             ("lease_ms = 500", "name"),
         ] {
-            let error = config(&format!("[[queue]]\n{text}\n")).unwrap_err();
+            let error = queues(&format!("[[queue]]\n{text}\n")).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
         }
     }
 
     #[test]
-    fn every_setting_is_told_of() {
-        let keys: Vec<&str> = mainstem_queue::Config::default().pairs().into_keys().collect();
-        let told: Vec<&str> = DOCS.iter().map(|(key, _)| *key).collect();
-        assert_eq!(told, keys);
+    fn documents_every_setting() {
+        let keys: Vec<&str> = mainstem_queue_core::Config::default().pairs().into_keys().collect();
+        let documented: Vec<&str> = DOCS.iter().map(|(key, _)| *key).collect();
+        assert_eq!(documented, keys);
     }
 }

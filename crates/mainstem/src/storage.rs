@@ -1,4 +1,7 @@
-//! The data directory: a store for each shard, and what the doors have in them.
+//! The data directory: opens the store of each shard and restores the broker's state from it.
+//!
+//! Each shard has a store in `log/<number>`. If an earlier run had more shards, store `n` belongs to shard
+//! `n % shards`, so that no store stays unread. The MQTT and Kafka parts of a shard share its stores.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -6,36 +9,35 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use mainstem_broker::{Durability, Shard, Shared, StoreAt, settle_origins};
 use mainstem_compress::decompress;
 use mainstem_disk::{Committer, File, RealFs, SegmentStore, Settings};
-use mainstem_doors::{Doors, Table};
-use mainstem_log::{Lender, Store};
+use mainstem_kafka_server as kafka;
+use mainstem_log::{SharedStore, Store};
+use mainstem_mqtt_server::{Durability, Shard, Shared, StoreAt, settle_origins};
+use mainstem_node::{BindingTable, ShardService};
 use mainstem_runtime::{Clock, FileBytes, Wake};
-use mainstem_stream as stream;
 
-use crate::watched::{Failing, Watched};
+use crate::health_store::{FailingLogs, HealthTrackingStore};
 
-/// Directory of the stores in the data directory; each shard has one in it, named by its number.
+/// Directory of the stores in the data directory. Each store is a directory in it, named by its number.
 const STORES: &str = "log";
 
-/// What the records of one batch may take when they are decompressed, bytes.
-const PLAIN_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Largest size of a batch's records after decompression, in bytes.
+const DECOMPRESSED_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// A shard's doors with what its stores had, and what lets them wake it once it runs.
-pub(crate) struct Stored {
-    pub(crate) doors: Doors,
+/// The service of a shard, with its state restored, and the handle with which its stores wake it.
+pub(crate) struct RestoredShard {
+    pub(crate) service: ShardService,
     pub(crate) waker: Waker,
 }
 
-/// Wakes a shard that may not run yet.
+/// Wakes a shard. Has no effect until the shard runs.
 #[derive(Clone, Default)]
 pub(crate) struct Waker(Arc<OnceLock<Wake>>);
 
 impl Waker {
-    /// The shard runs now.
+    /// Sets the function that wakes the shard. Called once, when the shard starts.
     pub(crate) fn bind(&self, wake: Wake) {
-        // Nothing else binds it.
         debug_assert!(self.0.get().is_none());
         self.0.get_or_init(|| wake);
     }
@@ -51,69 +53,74 @@ impl Waker {
     }
 }
 
-/// What the doors of all shards have in common.
-pub(crate) struct Common {
+/// State shared by all shards and by the HTTP API.
+pub(crate) struct SharedState {
     pub(crate) mqtt: Arc<Shared>,
-    pub(crate) stream: Arc<stream::Shared>,
-    pub(crate) bindings: Arc<Table>,
-    /// Time between two looks for what is to be removed by age or size, ms.
+    pub(crate) kafka: Arc<kafka::Shared>,
+    pub(crate) bindings: Arc<BindingTable>,
+    /// Interval of retention checks, in ms.
     pub(crate) retention_check_ms: u64,
-    /// Logs that cannot keep anything now.
-    pub(crate) failing: Failing,
+    /// Logs that cannot be written to.
+    pub(crate) failing_logs: FailingLogs,
 }
 
-/// Opens the stores of `count` shards in the data directory, and makes their doors.
+/// Opens the stores of `count` shards and restores the service of each.
 ///
 /// # Errors
-/// What cannot be read, in words for a terminal.
-pub(crate) fn restore(data: &Path, common: &Common, count: usize) -> Result<Vec<Stored>, String> {
-    let began = Instant::now();
+/// A message for the user: the data directory, the store, and the error.
+pub(crate) fn restore(
+    data: &Path,
+    shared_state: &SharedState,
+    count: usize,
+) -> Result<Vec<RestoredShard>, String> {
+    let started = Instant::now();
     let root = data.join(STORES);
-    let explain = |what: &dyn std::fmt::Display| format!("data directory {}: {what}", root.display());
+    let explain = |error: &dyn std::fmt::Display| format!("data directory {}: {error}", root.display());
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let clock = Clock { now_ms: 0, unix_ms: unix.as_millis() as u64 };
     std::fs::create_dir_all(&root).map_err(|error| explain(&error))?;
     let others = stores_beyond(&root, count).map_err(|error| explain(&error))?;
-    let (mut shards, mut streams, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut mqtt_shards, mut kafka_shards, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
     let (mut sessions, mut messages, mut retained) = (0, 0, 0);
     for number in 0..count {
         let waker = Waker::default();
-        let mine = others.iter().copied().filter(|home| usize::from(*home) % count == number);
-        let (mut lenders, mut stores, mut topics) = (Vec::new(), Vec::new(), Vec::new());
-        for home in std::iter::once(number as u16).chain(mine) {
-            let store = open(root.join(home.to_string()), &waker, common.retention_check_ms);
+        let adopted = others.iter().copied().filter(|id| usize::from(*id) % count == number);
+        let (mut shared_stores, mut mqtt_stores, mut kafka_stores) = (Vec::new(), Vec::new(), Vec::new());
+        for store_id in std::iter::once(number as u16).chain(adopted) {
+            let store = open(root.join(store_id.to_string()), &waker, shared_state.retention_check_ms);
             let store = store.map_err(|error| explain(&error))?;
-            let lender = Lender::new(Box::new(Watched::new(store, home, &common.failing)));
-            if common.mqtt.durability() != Durability::None {
-                stores.push(StoreAt { home, store: Box::new(lender.lend()) });
+            let store = HealthTrackingStore::new(store, store_id, &shared_state.failing_logs);
+            let shared = SharedStore::new(Box::new(store));
+            if shared_state.mqtt.durability() != Durability::None {
+                mqtt_stores.push(StoreAt { store_id, store: Box::new(shared.handle()) });
             }
-            topics.push(stream::StoreAt { home, store: Box::new(lender.lend()) });
-            lenders.push(lender);
+            kafka_stores.push(kafka::StoreAt { store_id, store: Box::new(shared.handle()) });
+            shared_stores.push(shared);
         }
-        let failed = |error: mainstem_log::Error| explain(&format!("{number}: {error}"));
-        let (made, restored) =
-            Shard::restore(number, Arc::clone(&common.mqtt), stores, clock).map_err(failed)?;
-        let stream =
-            stream::Shard::restore(number, Arc::clone(&common.stream), topics, clock).map_err(failed)?;
+        let failed = |error: mainstem_log::Error| explain(&format!("shard {number}: {error}"));
+        let (mqtt, restored) =
+            Shard::restore(number, Arc::clone(&shared_state.mqtt), mqtt_stores, clock).map_err(failed)?;
+        let kafka = kafka::Shard::restore(number, Arc::clone(&shared_state.kafka), kafka_stores, clock)
+            .map_err(failed)?;
         sessions += restored.sessions;
         messages += restored.messages;
         retained += restored.retained;
-        shards.push(made);
-        streams.push((stream, lenders));
+        mqtt_shards.push(mqtt);
+        kafka_shards.push((kafka, shared_stores));
         wakers.push(waker);
     }
-    settle_origins(&mut shards);
-    let took_ms = began.elapsed().as_millis();
+    settle_origins(&mut mqtt_shards);
+    let took_ms = started.elapsed().as_millis();
     log::info!(
-        "{sessions} sessions with {messages} messages, {retained} retained messages and {} topics read in {took_ms} ms",
-        common.stream.topics()
+        "restored {sessions} sessions with {messages} messages, {retained} retained messages and {} topics in {took_ms} ms",
+        shared_state.kafka.topics()
     );
-    let doors = shards.into_iter().zip(streams).zip(wakers);
-    let doors = doors.map(|((mqtt, (stream, lenders)), waker)| Stored {
-        doors: Doors::new(mqtt, stream, lenders, Arc::clone(&common.bindings), count),
+    let parts = mqtt_shards.into_iter().zip(kafka_shards).zip(wakers);
+    let restored = parts.map(|((mqtt, (kafka, shared_stores)), waker)| RestoredShard {
+        service: ShardService::new(mqtt, kafka, shared_stores, Arc::clone(&shared_state.bindings), count),
         waker,
     });
-    Ok(doors.collect())
+    Ok(restored.collect())
 }
 
 fn open(
@@ -122,7 +129,7 @@ fn open(
     retention_check_ms: u64,
 ) -> Result<Box<dyn Store>, mainstem_log::Error> {
     let settings = Settings {
-        decompress: Some(Arc::new(|codec, bytes| decompress(codec, bytes, PLAIN_BYTES_MAX).ok())),
+        decompress: Some(Arc::new(|codec, bytes| decompress(codec, bytes, DECOMPRESSED_BYTES_MAX).ok())),
         retention_check_ms,
         ..Settings::default()
     };
@@ -130,10 +137,10 @@ fn open(
     Ok(Box::new(store))
 }
 
-/// A file of a store, for outputs that send it.
-struct Sent(Arc<dyn File>);
+/// A file of a store that a connection's output can send with `sendfile`.
+struct StoreFile(Arc<dyn File>);
 
-impl FileBytes for Sent {
+impl FileBytes for StoreFile {
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.as_fd()
     }
@@ -143,21 +150,21 @@ impl FileBytes for Sent {
     }
 }
 
-/// How outputs send what a piece of a log lies in.
+/// Converts the source of a file slice, so that an output can send it. `None` if it is not a file of a store.
 pub(crate) fn sendable(source: &Arc<dyn Any + Send + Sync>) -> Option<Arc<dyn FileBytes>> {
     let file = source.downcast_ref::<Arc<dyn File>>()?;
-    Some(Arc::new(Sent(Arc::clone(file))))
+    Some(Arc::new(StoreFile(Arc::clone(file))))
 }
 
-/// Stores of shards that there were in an earlier run and are not now.
+/// Stores of an earlier run with more shards.
 fn stores_beyond(root: &Path, count: usize) -> std::io::Result<Vec<u16>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(root)? {
         let name = entry?.file_name();
-        if let Some(home) = name.to_str().and_then(|name| name.parse::<u16>().ok())
-            && usize::from(home) >= count
+        if let Some(store_id) = name.to_str().and_then(|name| name.parse::<u16>().ok())
+            && usize::from(store_id) >= count
         {
-            found.push(home);
+            found.push(store_id);
         }
     }
     found.sort_unstable();

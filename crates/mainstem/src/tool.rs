@@ -1,21 +1,21 @@
-//! The command-line tools: `mainstem pub`, `sub`, `bench`, `queue`, `binding`, and `topic`, `produce`, `consume`,
+//! The command-line tools: `mainstem pub`, `sub`, `bench`, `queue`, `binding`, `topic`, `produce`, `consume` and
 //! `group`.
 //!
-//! They know the broker only as any client does: through its socket. Nothing here touches configuration, data
-//! directory or the broker's crates.
+//! The tools are clients: they reach the broker only through its sockets, and use neither its configuration, nor its
+//! data directory, nor the broker's crates.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `publish`, `lines` | `mainstem pub`; standard input line by line, beside a socket |
-//! | `subscribe`, `incoming` | `mainstem sub`; what it does with each message |
-//! | `format`, `json`, `clock` | how messages are printed |
-//! | `pieces`, `table`, `out` | formats and columns that tools share; standard output until nobody reads it |
-//! | `bench`, `bench_kafka`, `bench_queue` | `mainstem bench`, around the crate `mainstem-bench` |
-//! | `queue`, `binding`, `http` | `mainstem queue` and `mainstem binding`; the HTTP they speak |
-//! | `kafka` | the tools that speak Kafka, with a client of their own |
-//! | `client` | one MQTT connection: packets in and out, keep alive, deadlines |
-//! | `session`, `properties`, `target` | what CONNECT says, `-D` properties, where to connect |
-//! | `failure`, `describe` | errors with their exit status; packets and reason codes in words |
+//! | `publish.rs`, `lines.rs` | `mainstem pub`; lines of standard input, read without blocking the connection |
+//! | `subscribe.rs`, `message_handler.rs` | `mainstem sub`; handling of each message |
+//! | `format.rs`, `json.rs`, `clock.rs` | formats of MQTT messages |
+//! | `format_string.rs`, `table.rs`, `stdout.rs` | formats and tables of the other tools; standard output |
+//! | `bench.rs`, `bench_kafka.rs`, `bench_queue.rs` | `mainstem bench`, with the crate `mainstem-bench` |
+//! | `queue.rs`, `queue/`, `binding.rs`, `http.rs` | `mainstem queue` and `mainstem binding`; their HTTP client |
+//! | `kafka.rs`, `kafka/` | the Kafka tools, with a Kafka client of their own |
+//! | `client.rs` | an MQTT connection: packets, keep alive, deadlines |
+//! | `session.rs`, `properties.rs`, `target.rs` | CONNECT, `-D` properties, the broker's address |
+//! | `failure.rs`, `describe.rs` | errors and exit status; packets and reason codes as text |
 
 mod bench;
 mod bench_kafka;
@@ -26,17 +26,17 @@ mod clock;
 mod describe;
 mod failure;
 mod format;
+mod format_string;
 mod http;
-mod incoming;
 mod json;
 mod kafka;
 mod lines;
-mod out;
-mod pieces;
+mod message_handler;
 mod properties;
 mod publish;
 mod queue;
 mod session;
+mod stdout;
 mod subscribe;
 mod table;
 mod target;
@@ -98,11 +98,11 @@ pub(crate) fn queue(args: &QueueArgs) -> ExitCode {
     conclude("queue", args.http.quiet, queue::run(args))
 }
 
-/// The one place where a tool's failure is told.
+/// Prints a tool's failure and returns its exit status.
 fn conclude(tool: &str, quiet: bool, outcome: Result<(), Failure>) -> ExitCode {
     let Err(failure) = outcome else { return ExitCode::SUCCESS };
     if !quiet && !failure.is_silent() {
-        // With stderr gone, the exit status has to do.
+        // If stderr is closed, only the exit status is left.
         writeln!(std::io::stderr(), "mainstem {tool}: {failure}").ok();
     }
     ExitCode::from(failure.status())

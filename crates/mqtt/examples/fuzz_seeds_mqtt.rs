@@ -1,12 +1,13 @@
-//! Writes the wire cases of the codec tests as seeds for the fuzz target `decode`, one file per case, named
-//! after it: a version byte, then the packet. Run in the root of the repository.
+//! Writes the test vectors of the codec as seeds for the fuzz target `decode`.
+//!
+//! Each file is named after its vector and contains a version byte and the packet. Run from the root of the repository.
 
 use std::path::Path;
 use std::{fs, io};
 
 use vectors::{Expected, all};
 
-#[expect(dead_code, reason = "what a case decodes to is of no use to a fuzzer")]
+#[expect(dead_code, reason = "the fuzzer does not use the expected packets")]
 #[path = "../tests/codec/vectors/mod.rs"]
 mod vectors;
 
@@ -16,7 +17,7 @@ fn main() -> io::Result<()> {
     for vector in all() {
         let kind = match vector.expected {
             Expected::Canonical(_) | Expected::Lenient(_) => "valid",
-            Expected::Refused(..) => "refused",
+            Expected::Rejected(..) => "refused",
         };
         let name: String =
             vector.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();

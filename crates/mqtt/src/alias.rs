@@ -1,20 +1,24 @@
-//! Topic aliases (3.3.2.3.4), one table per direction and connection.
+//! Topic aliases (3.3.2.3.4), with one table per direction and connection.
+//!
+//! The client may reassign an inbound alias at any time. Outbound aliases are assigned once, in order of first use, and
+//! never reassigned, so an alias cannot change its meaning while packets are in flight.
 
 use crate::reason::ReasonCode;
 
-/// Aliases that the client has set: number → topic name.
+/// Aliases set by the client: alias number to topic name.
 #[derive(Debug, Default)]
 pub struct InboundAliases {
     topics: Vec<Option<Box<str>>>,
 }
 
 impl InboundAliases {
-    /// The topic that a PUBLISH names, by itself or by alias; sets the alias if it carries both.
+    /// Returns the topic of a PUBLISH, given by name or by alias. If the packet has both, sets the alias.
+    ///
     /// `maximum` is the Topic Alias Maximum that the server announced.
     ///
     /// # Errors
-    /// Topic Alias Invalid if the alias is 0 or above `maximum` [MQTT-3.3.2-8, MQTT-3.3.2-9]; Protocol Error
-    /// if neither a topic nor a known alias is given.
+    /// Topic Alias Invalid if the alias is 0 or above `maximum` [MQTT-3.3.2-8, MQTT-3.3.2-9]; Protocol Error if the
+    /// packet has neither a topic nor an alias that is set.
     pub fn resolve<'a>(
         &'a mut self,
         topic: &'a str,
@@ -39,39 +43,39 @@ impl InboundAliases {
     }
 }
 
-/// Aliases that the server has set towards one client, first come, first served.
+/// Aliases set by the server for one client, assigned in order of first use.
 ///
-/// A client that asks for aliases has few topics or pays a full name for the others: nothing is ever
-/// replaced, so no alias changes its meaning while packets are on their way.
+/// Aliases are never reassigned. Once all are in use, further topics are sent by name.
 #[derive(Debug)]
 pub struct OutboundAliases {
     maximum: u16,
     topics: Vec<Box<str>>,
 }
 
-/// How to name a topic to a client.
+/// How to refer to a topic in an outgoing PUBLISH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopicRef {
-    /// By its name alone.
+    /// Topic name only.
     Name,
-    /// By its name, and let this alias stand for it from now on.
+    /// Topic name together with a new alias, which the client then remembers.
     NameAndAlias(u16),
-    /// By this alias alone.
+    /// Alias only.
     Alias(u16),
 }
 
-/// Aliases are looked up by a scan, so no more than this are used, whatever the client allows.
+/// Maximum number of outbound aliases. Lookup is a linear scan, so more would be slow even if the client allows them.
 const OUTBOUND_MAX: u16 = 64;
 
 impl OutboundAliases {
-    /// A table for a client that announced Topic Alias Maximum `maximum`.
+    /// Creates a table for a client that announced Topic Alias Maximum `maximum`.
     pub fn new(maximum: u16) -> Self {
         Self { maximum: maximum.min(OUTBOUND_MAX), topics: Vec::new() }
     }
 
-    /// How to name `topic` in the next PUBLISH.
+    /// Returns how to refer to `topic` in the next PUBLISH. A new alias takes effect with
+    /// [`introduced`](Self::introduced).
     pub fn refer(&self, topic: &str) -> TopicRef {
-        if let Some(index) = self.topics.iter().position(|known| **known == *topic) {
+        if let Some(index) = self.topics.iter().position(|aliased| **aliased == *topic) {
             return TopicRef::Alias(index as u16 + 1);
         }
         if self.topics.len() >= usize::from(self.maximum) {
@@ -80,8 +84,9 @@ impl OutboundAliases {
         TopicRef::NameAndAlias(self.topics.len() as u16 + 1)
     }
 
-    /// A PUBLISH that introduces an alias for `topic`, as [`TopicRef::NameAndAlias`] asked, has been sent. Not
-    /// to be called for one that was dropped: the client would never learn what the alias stands for.
+    /// Records that a PUBLISH with a new alias for `topic` ([`TopicRef::NameAndAlias`]) was sent.
+    ///
+    /// Do not call this for a packet that was dropped: the client would not know the alias.
     pub fn introduced(&mut self, topic: &str) {
         debug_assert!(self.topics.len() < usize::from(self.maximum));
         self.topics.push(topic.into());
@@ -93,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_inbound_alias_stands_for_the_last_topic_it_came_with() {
+    fn inbound_alias_refers_to_its_latest_topic() {
         let mut aliases = InboundAliases::default();
         assert_eq!(aliases.resolve("", None, 4), Err(ReasonCode::ProtocolError));
         assert_eq!(aliases.resolve("", Some(2), 4), Err(ReasonCode::ProtocolError));
@@ -107,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outbound_alias_is_introduced_once_and_never_reassigned() {
+    fn outbound_alias_is_introduced_once_and_never_reassigned() {
         let mut aliases = OutboundAliases::new(2);
         assert_eq!(aliases.refer("a"), TopicRef::NameAndAlias(1));
         assert_eq!(aliases.refer("a"), TopicRef::NameAndAlias(1), "not sent, not introduced");

@@ -1,9 +1,11 @@
-//! Packets from bytes. Every check the specification lets a decoder make is made here, once, so that what
-//! decodes can be used as it is. Nothing is copied and nothing allocated.
+//! Decoding of packets.
 //!
-//! What cannot be parsed is a Malformed Packet; what parses but says something the protocol forbids is a
-//! Protocol Error (MQTT 5, 1.2). Rules that need the connection's state, its direction, or the grammar of
-//! topics belong to the machines, not to this module.
+//! All checks that the specification allows without connection state are made here, once, so later code can rely on a
+//! decoded packet. Nothing is copied or allocated.
+//!
+//! A packet that cannot be parsed is a Malformed Packet; one that can be parsed but contains something forbidden is a
+//! Protocol Error (MQTT 5, 1.2). Rules that depend on the state of the connection, on the direction, or on the syntax
+//! of topics are checked elsewhere.
 
 mod ack;
 mod connack;
@@ -12,21 +14,19 @@ mod publish;
 mod session_end;
 mod subscribe;
 
-use std::fmt;
-
+use crate::error::DecodeError;
 use crate::frame::{Header, PacketType};
 use crate::packet::{Packet, Version};
-use crate::reason::ReasonCode;
 use crate::wire::Reader;
 
-/// Decodes one whole packet, fixed header included.
+/// Decodes one whole packet, including the fixed header.
 ///
-/// `version` is that of the connection; CONNECT names its own. Both directions are decoded alike: whether this
-/// end may receive such a packet now is for the caller to judge.
+/// `version` is the protocol version of the connection; a CONNECT has its own. Packets of both directions are accepted;
+/// the caller checks whether this packet type is allowed here and now.
 ///
 /// # Errors
-/// A [`DecodeError`] with the reason to answer with. In 3.x there is nothing to answer but closing the
-/// connection, after CONNACK 1 for `UnsupportedProtocolVersion`.
+/// A [`DecodeError`] with the reason code to send. A 3.x connection can only be closed, after CONNACK 1 in the case of
+/// `UnsupportedProtocolVersion`.
 #[inline]
 pub fn decode(version: Version, frame: &[u8]) -> Result<Packet<'_>, DecodeError> {
     let header = Header::parse(frame)?.ok_or(DecodeError::malformed("incomplete fixed header"))?;
@@ -57,8 +57,10 @@ pub fn decode(version: Version, frame: &[u8]) -> Result<Packet<'_>, DecodeError>
     }
 }
 
-/// The protocol level that a CONNECT names, if `frame` reaches that far: what form a refusal should take when
-/// the packet itself does not decode. Levels above 5 are best refused as MQTT 5 does (3.1.2.2).
+/// Returns the protocol level of a CONNECT, if `frame` is long enough.
+///
+/// Use it to choose the version of the error response if the CONNECT itself cannot be decoded. Respond to levels above
+/// 5 as in MQTT 5 (3.1.2.2).
 pub fn connect_level(frame: &[u8]) -> Option<u8> {
     let header = Header::parse(frame).ok()??;
     if PacketType::of(header.first) != Ok(PacketType::Connect) {
@@ -77,7 +79,7 @@ fn check_header(version: Version, kind: PacketType, header: &Header) -> Result<(
     }
     let flags = match kind {
         PacketType::Publish => return Ok(()),
-        // In MQTT 3.1 these three are QoS 1 messages with a DUP flag (3.1, 3.8).
+        // In MQTT 3.1 these three have QoS 1 and a DUP flag (3.1, 3.8).
         PacketType::PubRel | PacketType::Subscribe | PacketType::Unsubscribe if version == Version::V3 => {
             header.first & !0b1000
         }
@@ -88,41 +90,3 @@ fn check_header(version: Version, kind: PacketType, header: &Header) -> Result<(
     }
     Ok(())
 }
-
-/// Why bytes are not a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DecodeError {
-    /// What to tell the other side: `MalformedPacket`, `ProtocolError`, `TopicAliasInvalid`, or
-    /// `UnsupportedProtocolVersion`.
-    pub reason: ReasonCode,
-    /// What is wrong, with the clause it breaks: for the log.
-    pub what: &'static str,
-}
-
-impl DecodeError {
-    /// The packet cannot be parsed (1.2).
-    pub(crate) const fn malformed(what: &'static str) -> Self {
-        Self { reason: ReasonCode::MalformedPacket, what }
-    }
-
-    /// The packet can be parsed and contains what the protocol forbids (1.2).
-    pub(crate) const fn protocol(what: &'static str) -> Self {
-        Self { reason: ReasonCode::ProtocolError, what }
-    }
-
-    pub(crate) const fn topic_alias(what: &'static str) -> Self {
-        Self { reason: ReasonCode::TopicAliasInvalid, what }
-    }
-
-    pub(crate) const fn unsupported_version(what: &'static str) -> Self {
-        Self { reason: ReasonCode::UnsupportedProtocolVersion, what }
-    }
-}
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.reason, self.what)
-    }
-}
-
-impl std::error::Error for DecodeError {}

@@ -1,8 +1,8 @@
-//! Packets to bytes. What is encoded decodes again to the same packet: a value that the protocol cannot
-//! represent, or forbids, is refused before a byte is written.
+//! Encoding of packets.
 //!
-//! Each packet describes its fields once, to a sink; the same description measures the packet and writes
-//! it. For 3.x the fields that only MQTT 5 has are left out.
+//! An encoded packet decodes to the same packet. A value that the protocol forbids or cannot represent is rejected
+//! before anything is written. Each packet type writes its fields once to a sink, and the same code measures and writes
+//! the packet. Fields that exist only in MQTT 5 are omitted for 3.x.
 
 mod ack;
 mod connack;
@@ -11,8 +11,7 @@ pub(crate) mod publish;
 mod session_end;
 mod subscribe;
 
-use std::fmt;
-
+use crate::error::EncodeError;
 use crate::frame::PacketType;
 use crate::lists::raw_user_properties;
 use crate::packet::{Packet, UserProperties, Version};
@@ -24,18 +23,18 @@ pub(crate) trait Body {
     /// First byte of the fixed header.
     fn first_byte(&self) -> u8;
 
-    /// Refuses values that the wire format has room for and the protocol forbids.
+    /// Rejects values that the wire format can represent but the protocol forbids.
     fn check(&self, version: Version) -> Result<(), EncodeError>;
 
     fn write<S: Sink>(&self, version: Version, sink: &mut S);
 }
 
 impl Packet<'_> {
-    /// Appends the packet to `out`, fixed header included. CONNECT is encoded for its own version, all others
-    /// for `version`.
+    /// Appends the packet to `out`, including the fixed header. A CONNECT is encoded for its own version, all other
+    /// packets for `version`.
     ///
     /// # Errors
-    /// An [`EncodeError`] if the packet cannot be represented; then `out` is as it was.
+    /// An [`EncodeError`] if the packet cannot be represented. `out` is then unchanged.
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         match self {
             Self::Connect(connect) => encode(connect, connect.version, out),
@@ -56,7 +55,7 @@ impl Packet<'_> {
         }
     }
 
-    /// Bytes that [`encode`](Self::encode) appends; without meaning for a packet it refuses.
+    /// Returns the number of bytes that [`encode`](Self::encode) appends. Unspecified for a packet that it rejects.
     pub fn encoded_len(&self, version: Version) -> usize {
         match self {
             Self::Connect(connect) => encoded_len(connect, connect.version),
@@ -76,7 +75,7 @@ impl Packet<'_> {
     }
 }
 
-/// Checks, measures, then writes.
+/// Checks, measures and then writes a packet.
 pub(crate) fn encode(body: &impl Body, version: Version, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     body.check(version)?;
     let mut measure = Measure::default();
@@ -102,7 +101,7 @@ fn encoded_len(body: &impl Body, version: Version) -> usize {
     1 + varint_len(u32::try_from(measure.len()).unwrap_or(u32::MAX)) + measure.len()
 }
 
-/// PINGREQ and PINGRESP (3.12, 3.13): nothing but a fixed header.
+/// PINGREQ and PINGRESP (3.12, 3.13), which consist of a fixed header only.
 struct Ping(PacketType);
 
 impl Body for Ping {
@@ -117,12 +116,12 @@ impl Body for Ping {
     fn write<S: Sink>(&self, _version: Version, _sink: &mut S) {}
 }
 
-/// Refuses packet identifier 0 [MQTT-2.2.1-3].
+/// Rejects packet identifier 0 [MQTT-2.2.1-3].
 fn check_packet_id(packet_id: u16) -> Result<(), EncodeError> {
     if packet_id == 0 { Err(EncodeError::Invalid("packet identifier 0 [MQTT-2.2.1-3]")) } else { Ok(()) }
 }
 
-// Properties to a sink: identifier and value if there is a value, nothing otherwise.
+// Each of these writes a property identifier and its value, or nothing if there is no value.
 
 fn put_u8<S: Sink>(sink: &mut S, id: u8, value: Option<u8>) {
     if let Some(value) = value {
@@ -171,7 +170,7 @@ fn put_user_properties<S: Sink>(sink: &mut S, properties: &UserProperties<'_>) {
                 sink.string(value);
             }
         }
-        // Already checked as strings, and so copied as bytes.
+        // Already checked to be strings, so copied as bytes.
         UserProperties::Wire(section) => {
             for (name, value) in raw_user_properties(section) {
                 sink.u8(id::USER_PROPERTY);
@@ -181,29 +180,3 @@ fn put_user_properties<S: Sink>(sink: &mut S, properties: &UserProperties<'_>) {
         }
     }
 }
-
-/// Why a packet cannot be encoded. Nothing was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EncodeError {
-    /// A string or binary field is longer than 65,535 bytes (1.5.4, 1.5.6).
-    FieldTooLong,
-    /// The packet would have a Remaining Length above 268,435,455 (2.1.4).
-    PacketTooLarge,
-    /// The protocol version has no such packet: AUTH in 3.x.
-    NotInVersion,
-    /// A field has a value that the protocol forbids; the text says which, with the clause.
-    Invalid(&'static str),
-}
-
-impl fmt::Display for EncodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::FieldTooLong => "field of more than 65,535 bytes",
-            Self::PacketTooLarge => "packet with a remaining length above 268,435,455",
-            Self::NotInVersion => "packet type unknown to this protocol version",
-            Self::Invalid(what) => what,
-        })
-    }
-}
-
-impl std::error::Error for EncodeError {}

@@ -1,26 +1,29 @@
-//! The fixed header (2.1): packet type, flags, and how long the packet is.
+//! The fixed header (2.1): packet type, flags and length.
+//!
+//! Parsing it separately lets a connection learn the length of a packet before the packet has arrived, and reject one
+//! that is too large without buffering it.
 
-use crate::decode::DecodeError;
+use crate::error::DecodeError;
 use crate::wire;
 
-/// The fixed header at the front of a packet (2.1.1).
+/// The fixed header of a packet (2.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// First byte: packet type in the upper four bits, flags in the lower four.
     pub first: u8,
-    /// Bytes of the fixed header itself, 2 to 5.
+    /// Length of the fixed header itself in bytes, 2 to 5.
     pub len: usize,
-    /// Remaining Length: bytes after the fixed header, at most 268,435,455 (2.1.4).
+    /// Remaining Length: number of bytes after the fixed header, at most 268,435,455 (2.1.4).
     pub remaining: u32,
 }
 
 impl Header {
-    /// Reads the fixed header at the front of `buf`; `Ok(None)` while it is incomplete.
+    /// Reads the fixed header at the start of `buf`. Returns `Ok(None)` if it is incomplete.
     ///
-    /// The rest of the packet need not be there yet. Type and flags are left to [`decode`](crate::decode()).
+    /// The rest of the packet may still be missing. Type and flags are validated by [`decode`](crate::decode()).
     ///
     /// # Errors
-    /// `MalformedPacket` if the Remaining Length runs beyond four bytes.
+    /// `MalformedPacket` if the Remaining Length takes more than four bytes.
     #[inline]
     pub fn parse(buf: &[u8]) -> Result<Option<Self>, DecodeError> {
         let Some((&first, rest)) = buf.split_first() else { return Ok(None) };
@@ -28,13 +31,13 @@ impl Header {
         Ok(Some(Self { first, len: len + 1, remaining }))
     }
 
-    /// Bytes of the whole packet, fixed header included.
+    /// Returns the length of the whole packet in bytes, including the fixed header.
     #[inline]
     pub const fn packet_len(&self) -> usize {
         self.len + self.remaining as usize
     }
 
-    /// Whether the Remaining Length uses the fewest bytes it can [MQTT-1.5.5-1].
+    /// Whether the Remaining Length is encoded in the minimum number of bytes [MQTT-1.5.5-1].
     pub(crate) const fn is_minimal(&self) -> bool {
         self.len == wire::varint_len(self.remaining) + 1
     }
@@ -63,7 +66,7 @@ pub enum PacketType {
 }
 
 impl PacketType {
-    /// The type that the first byte of a packet names.
+    /// Returns the packet type encoded in the first byte of a packet.
     ///
     /// # Errors
     /// `MalformedPacket` for type 0, which is forbidden.
@@ -89,8 +92,8 @@ impl PacketType {
         })
     }
 
-    /// The first byte of a packet of this type, with the flags that every type but PUBLISH must have
-    /// [MQTT-2.1.3-1]. For PUBLISH: QoS 0, nothing set.
+    /// Returns the first byte of a packet of this type, with the fixed flags of all types except PUBLISH
+    /// [MQTT-2.1.3-1]. For PUBLISH, no flag is set, which means QoS 0.
     #[inline]
     pub const fn first_byte(self) -> u8 {
         let flags = match self {

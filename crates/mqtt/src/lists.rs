@@ -1,29 +1,32 @@
-//! The repeated parts of packets: user properties, subscription identifiers, filters. Each is either the bytes
-//! it was decoded from or a list to encode, and iterates the same either way.
+//! The repeated fields of packets: user properties, subscription identifiers and filters.
+//!
+//! Each is either a slice of the decoded bytes or a list to encode, and iterates the same way in both forms. Decoding
+//! therefore needs no allocation for a variable number of items: the bytes are checked once and parsed again on
+//! iteration.
 
 use std::{iter, slice};
 
-use crate::packet::{SubscribeFilter, SubscribeOptions};
-use crate::properties::{id, skip_value};
+use crate::property_id::{id, skip_value};
+use crate::types::{SubscribeFilter, SubscribeOptions};
 use crate::wire::Reader;
 
-/// User properties in order: the property section they stand in, or a list to encode.
+/// User properties in order: the property section that contains them, or a list to encode.
 ///
-/// Two values are equal when they iterate to the same pairs.
+/// Two values are equal if they yield the same pairs.
 #[derive(Clone, Copy, Debug)]
 pub enum UserProperties<'a> {
-    /// A checked property section; whatever else stands in it is skipped. The encoder does not check it again.
+    /// A checked property section. Other properties in it are skipped. The encoder does not check it again.
     Wire(&'a [u8]),
     /// Name and value pairs.
     Pairs(&'a [(&'a str, &'a str)]),
 }
 
-/// Subscription Identifiers in order: the property section they stand in, or a list to encode.
+/// Subscription Identifiers in order: the property section that contains them, or a list to encode.
 ///
-/// Two values are equal when they iterate to the same numbers.
+/// Two values are equal if they yield the same numbers.
 #[derive(Clone, Copy, Debug)]
 pub enum SubscriptionIds<'a> {
-    /// A checked property section; whatever else stands in it is skipped.
+    /// A checked property section. Other properties in it are skipped.
     Wire(&'a [u8]),
     /// The identifiers.
     List(&'a [u32]),
@@ -31,7 +34,7 @@ pub enum SubscriptionIds<'a> {
 
 /// The filters of a SUBSCRIBE: the checked payload, or a list to encode. Iterate with `iter()`.
 ///
-/// Two values are equal when they iterate to the same filters.
+/// Two values are equal if they yield the same filters.
 #[derive(Clone, Copy, Debug)]
 pub enum SubscribeFilters<'a> {
     /// The checked payload.
@@ -42,7 +45,7 @@ pub enum SubscribeFilters<'a> {
 
 /// The filters of an UNSUBSCRIBE: the checked payload, or a list to encode. Iterate with `iter()`.
 ///
-/// Two values are equal when they iterate to the same filters.
+/// Two values are equal if they yield the same filters.
 #[derive(Clone, Copy, Debug)]
 pub enum UnsubscribeFilters<'a> {
     /// The checked payload.
@@ -51,13 +54,14 @@ pub enum UnsubscribeFilters<'a> {
     List(&'a [&'a str]),
 }
 
-/// What `iter()` of the lists returns. Bytes that no decoder has checked end the iteration where they break.
+/// The iterator returned by `iter()` of the lists. On bytes that the decoder has not checked, it ends at the first
+/// error.
 #[derive(Clone, Debug)]
 pub struct Iter<'a, T>(Source<'a, T>);
 
 #[derive(Clone, Debug)]
 enum Source<'a, T> {
-    /// Bytes, and how to read the next item off their front.
+    /// Bytes, and the function that reads the next item.
     Wire(Reader<'a>, fn(&mut Reader<'a>) -> Option<T>),
     List(slice::Iter<'a, T>),
 }
@@ -74,11 +78,11 @@ impl<T: Copy> Iterator for Iter<'_, T> {
     }
 }
 
-/// Gives a list type its iteration, emptiness, default, equality and constructor.
+/// Implements iteration, `is_empty`, `Default`, `PartialEq` and `From` for a list type.
 macro_rules! list {
     ($list:ident, $variant:ident, $item:ty, $next:path) => {
         impl<'a> $list<'a> {
-            /// The items in order.
+            /// Returns the items in order.
             pub fn iter(&self) -> Iter<'a, $item> {
                 Iter(match *self {
                     Self::Wire(bytes) => Source::Wire(Reader::new(bytes), $next),
@@ -86,7 +90,7 @@ macro_rules! list {
                 })
             }
 
-            /// Whether there are none.
+            /// Returns whether there are no items.
             pub fn is_empty(&self) -> bool {
                 self.iter().next().is_none()
             }
@@ -140,7 +144,7 @@ impl Eq for SubscriptionIds<'_> {}
 impl Eq for SubscribeFilters<'_> {}
 impl Eq for UnsubscribeFilters<'_> {}
 
-/// The user properties of a checked section as bytes: for the encoder, which need not check them again.
+/// Returns the user properties of a checked section as bytes, for the encoder, which does not check them again.
 pub(crate) fn raw_user_properties(section: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut reader = Reader::new(section);
     iter::from_fn(move || {
@@ -169,11 +173,11 @@ fn next_unsubscribe_filter<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
     reader.string().ok()
 }
 
-/// Steps over properties up to and including the identifier `wanted`.
-fn skip_to(wanted: u8, reader: &mut Reader<'_>) -> Option<()> {
+/// Skips properties up to and including the identifier `target`.
+fn skip_to(target: u8, reader: &mut Reader<'_>) -> Option<()> {
     loop {
         let id = reader.u8().ok()?;
-        if id == wanted {
+        if id == target {
             return Some(());
         }
         skip_value(id, reader).ok()?;
@@ -197,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_equal_only_if_all_their_items_are() {
+    fn lists_are_equal_only_if_all_items_are_equal() {
         assert_ne!(A_AND_B, UserProperties::Pairs(&[("b", "2"), ("a", "1")]), "order matters");
         assert_ne!(A_AND_B, UserProperties::Pairs(&[("a", "1")]));
         assert_eq!(UserProperties::default(), UserProperties::Wire(&[]));
@@ -207,7 +211,7 @@ mod tests {
     proptest! {
         #[test]
         fn unchecked_bytes_end_the_iteration(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            // Every item takes a byte at least.
+            // Every item takes at least one byte.
             prop_assert!(UserProperties::Wire(&bytes).iter().count() <= bytes.len());
             prop_assert!(raw_user_properties(&bytes).count() <= bytes.len());
             prop_assert!(SubscriptionIds::Wire(&bytes).iter().count() <= bytes.len());

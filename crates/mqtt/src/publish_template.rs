@@ -1,45 +1,50 @@
-//! One PUBLISH encoded once and sent to many receivers.
+//! A PUBLISH that is encoded once and sent to many receivers.
+//!
+//! For a fan-out, almost all bytes of the packet are the same for all receivers. A template holds the encoded packet
+//! and the positions of the few fields that differ, so sending to a receiver is a copy and a patch.
 
+use crate::encode::fixed_header;
 use crate::encode::publish::{check_head, first_byte, write_head};
-use crate::encode::{EncodeError, fixed_header};
+use crate::error::EncodeError;
 use crate::packet::{Publish, QoS, Version};
 use crate::wire::{Measure, VARINT_MAX, varint_len};
 
-/// Bytes of a Topic Alias property: identifier and value.
+/// Length of a Topic Alias property in bytes: identifier and value.
 const ALIAS_LEN: usize = 3;
 
-/// A PUBLISH encoded once for one variant: protocol version, QoS 0 or above, subscription identifiers, with or
-/// without topic and topic alias. Per receiver it is copied, and the few bytes that differ are patched: the
-/// first byte, the packet identifier, the topic alias.
+/// A PUBLISH encoded for one variant: protocol version, QoS 0 or above, subscription identifiers, with or without topic
+/// and topic alias.
 ///
-/// Its buffers are kept from one message to the next, so that in the steady state encoding allocates nothing.
+/// For each receiver it is copied, and the bytes that differ are patched: the first byte, the packet identifier and the
+/// topic alias. The buffer is reused from one message to the next, so encoding does not allocate once it has grown.
 #[derive(Clone, Debug, Default)]
 pub struct PublishTemplate {
-    /// The packet up to the payload, then the payload if it is inline.
+    /// The packet up to the payload, followed by the payload if it is inline.
     bytes: Vec<u8>,
-    /// Bytes of the packet up to the payload.
     head_len: usize,
     payload_len: usize,
-    /// Where the packet identifier stands; 0 for QoS 0, which has none.
+    /// Offset of the packet identifier; 0 for QoS 0, which has none.
     packet_id_at: usize,
-    /// Where the value of the Topic Alias stands; 0 if there is none.
+    /// Offset of the Topic Alias value; 0 if there is none.
     alias_at: usize,
 }
 
 impl PublishTemplate {
-    /// Encodes `publish` into `buf`, payload included. Of `dup`, `qos`, `retain` and `packet_id` only one bit
-    /// matters: whether QoS is 0.
+    /// Encodes `publish` into `buf`, including the payload.
+    ///
+    /// `dup`, `retain`, `packet_id` and the exact QoS are set per receiver; only whether QoS is 0 matters here.
     ///
     /// # Errors
-    /// As [`Packet::encode`](crate::packet::Packet::encode); then `buf` must be encoded anew before it is used.
+    /// As [`Packet::encode`](crate::packet::Packet::encode). The content of `buf` is then unspecified until it is
+    /// encoded again.
     pub fn encode(version: Version, publish: &Publish<'_>, buf: &mut Self) -> Result<(), EncodeError> {
         Self::encode_head(version, publish, buf)?;
         buf.bytes.extend_from_slice(publish.payload);
         Ok(())
     }
 
-    /// Like [`encode`](Self::encode), but leaves the payload out: for payloads large enough to stay shared.
-    /// Only [`append_head`](Self::append_head) works on the result.
+    /// Like [`encode`](Self::encode), but without the payload, for payloads that are large enough to be sent from a
+    /// shared buffer. Only [`append_head`](Self::append_head) may be called on the result.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
@@ -72,28 +77,30 @@ impl PublishTemplate {
         Ok(())
     }
 
-    /// What stands for a message that cannot be encoded: larger than any receiver takes.
+    /// Returns a placeholder for a message that cannot be encoded. Its length exceeds the limit of every receiver.
     pub fn unsendable() -> Self {
         Self { payload_len: usize::MAX, ..Self::default() }
     }
 
-    /// Appends the whole packet for one receiver. `packet_id` is 0 exactly when `qos` is 0, which must be so
-    /// exactly when the template is one of QoS 0; `dup` needs a `qos` above 0.
+    /// Appends the whole packet for one receiver.
+    ///
+    /// `qos` must be 0 if and only if the template was encoded for QoS 0, and `packet_id` must be 0 if and only if
+    /// `qos` is 0. `dup` requires a `qos` above 0.
     #[inline]
     pub fn append(&self, out: &mut Vec<u8>, qos: QoS, dup: bool, retain: bool, packet_id: u16) {
         debug_assert_eq!(self.bytes.len(), self.packet_len(), "the payload is not in the template");
         self.copy(&self.bytes, out, first_byte(qos, dup, retain), packet_id);
     }
 
-    /// Appends everything but the payload for one receiver, which is to follow from elsewhere. Parameters as
-    /// for [`append`](Self::append).
+    /// Appends everything except the payload for one receiver; the caller sends the payload. Parameters as for
+    /// [`append`](Self::append).
     #[inline]
     pub fn append_head(&self, out: &mut Vec<u8>, qos: QoS, dup: bool, retain: bool, packet_id: u16) {
         self.copy(&self.bytes[..self.head_len], out, first_byte(qos, dup, retain), packet_id);
     }
 
-    /// Puts the receiver's own topic alias into a packet, `packet`, that this template has just appended. The
-    /// template must have been encoded with some alias.
+    /// Sets the topic alias of the receiver in `packet`, which this template has just appended. The template must have
+    /// been encoded with an alias.
     #[inline]
     pub fn patch_alias(&self, packet: &mut [u8], alias: u16) {
         debug_assert!(self.alias_at != 0, "template without a topic alias");
@@ -101,13 +108,13 @@ impl PublishTemplate {
         packet[self.alias_at..self.alias_at + 2].copy_from_slice(&alias.to_be_bytes());
     }
 
-    /// Bytes of the whole packet, payload included.
+    /// Returns the length of the whole packet in bytes, including the payload.
     #[inline]
     pub const fn packet_len(&self) -> usize {
         self.head_len + self.payload_len
     }
 
-    /// Bytes of the packet up to the payload.
+    /// Returns the length of the packet up to the payload, in bytes.
     #[inline]
     pub const fn head_len(&self) -> usize {
         self.head_len

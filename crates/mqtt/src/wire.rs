@@ -1,13 +1,15 @@
-//! The data types every packet is made of (MQTT 5, 1.5): a cursor that reads them, and the two sinks that
-//! measure and write them.
+//! The primitive data types of MQTT (MQTT 5, 1.5): a reader, and two sinks that measure and write them.
+//!
+//! [`Reader`] checks every length before it reads, so a truncated packet is an error and never a panic. A packet is
+//! described once as calls on a [`Sink`]; running the description on [`Measure`] and then on a `Vec<u8>` cannot produce
+//! different lengths.
 
-use crate::decode::DecodeError;
-use crate::encode::EncodeError;
+use crate::error::{DecodeError, EncodeError};
 
-/// Largest value of a Variable Byte Integer (1.5.5), and so the largest Remaining Length.
+/// Maximum value of a Variable Byte Integer (1.5.5), and so of the Remaining Length.
 pub(crate) const VARINT_MAX: u32 = 268_435_455;
 
-/// Reads the data types of 1.5 from the front of a slice; never past its end.
+/// Reads the data types of 1.5 from the start of a slice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -22,7 +24,7 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// What has not been read yet.
+    /// Returns the unread bytes.
     pub(crate) const fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -45,7 +47,7 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// Variable Byte Integer (1.5.5), in the fewest bytes as MQTT 5 asks [MQTT-1.5.5-1].
+    /// Variable Byte Integer (1.5.5), which must use the minimum number of bytes [MQTT-1.5.5-1].
     #[inline]
     pub(crate) fn varint(&mut self) -> Result<u32, DecodeError> {
         match varint(self.rest)? {
@@ -58,15 +60,15 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Binary Data (1.5.6): a length of two bytes, then that many bytes.
+    /// Binary Data (1.5.6): a two-byte length, then that many bytes.
     #[inline]
     pub(crate) fn binary(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = self.u16()?;
         self.take(usize::from(len))
     }
 
-    /// UTF-8 Encoded String (1.5.4): well formed [MQTT-1.5.4-1], no U+0000 [MQTT-1.5.4-2]; a byte order mark
-    /// is a character like any other [MQTT-1.5.4-3].
+    /// UTF-8 Encoded String (1.5.4): well formed [MQTT-1.5.4-1] and without U+0000 [MQTT-1.5.4-2]. A byte order mark is
+    /// an ordinary character [MQTT-1.5.4-3].
     #[inline]
     pub(crate) fn string(&mut self) -> Result<&'a str, DecodeError> {
         let bytes = self.binary()?;
@@ -92,7 +94,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// Ends the packet: nothing may follow its last field.
+    /// Checks that nothing follows the last field.
     #[inline]
     pub(crate) fn finish(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::malformed("bytes after the last field")) }
@@ -108,7 +110,7 @@ impl<'a> Reader<'a> {
 
 const TOO_SHORT: DecodeError = DecodeError::malformed("packet ends inside a field");
 
-/// The Variable Byte Integer at the front of `bytes` and how many bytes it takes; `None` if it is incomplete.
+/// Returns the Variable Byte Integer at the start of `bytes` and its length; `None` if it is incomplete.
 #[inline]
 pub(crate) fn varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
     let mut value = 0;
@@ -124,7 +126,7 @@ pub(crate) fn varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> 
     Err(DecodeError::malformed("variable byte integer of more than four bytes (1.5.5)"))
 }
 
-/// How many bytes `value` takes as a Variable Byte Integer.
+/// Returns the number of bytes of `value` as a Variable Byte Integer.
 #[inline]
 pub(crate) const fn varint_len(value: u32) -> usize {
     match value {
@@ -135,8 +137,7 @@ pub(crate) const fn varint_len(value: u32) -> usize {
     }
 }
 
-/// Takes the fields of a packet in order. The same code measures a packet ([`Measure`]) and writes it
-/// (`Vec<u8>`), so the two cannot disagree.
+/// Receives the fields of a packet in order, either to measure them ([`Measure`]) or to write them (`Vec<u8>`).
 pub(crate) trait Sink {
     fn raw(&mut self, bytes: &[u8]);
 
@@ -180,7 +181,7 @@ pub(crate) trait Section {
     fn write<S: Sink>(&self, sink: &mut S);
 }
 
-/// Adds up how many bytes the fields take, and finds what cannot be represented.
+/// Sums up the length of the fields, and detects fields that cannot be represented.
 #[derive(Debug, Default)]
 pub(crate) struct Measure {
     len: usize,
@@ -188,12 +189,12 @@ pub(crate) struct Measure {
 }
 
 impl Measure {
-    /// Bytes so far.
+    /// Returns the number of bytes so far.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes so far, unless a field cannot be represented.
+    /// Returns the total length, or an error if a field or the packet cannot be represented.
     pub(crate) fn finish(self) -> Result<usize, EncodeError> {
         match self.error {
             Some(error) => Err(error),
@@ -212,7 +213,7 @@ impl Sink for Measure {
     fn section(&mut self, properties: &impl Section) {
         let before = self.len;
         properties.write(self);
-        // Longer than a u32 is longer than a packet can be: `finish` says so.
+        // A length beyond u32 exceeds the maximum packet size, which `finish` reports.
         self.len += varint_len(u32::try_from(self.len - before).unwrap_or(u32::MAX));
     }
 
@@ -233,7 +234,7 @@ impl Sink for Measure {
     }
 }
 
-/// Writes fields that [`Measure`] found representable.
+/// Writes fields that [`Measure`] has accepted.
 impl Sink for Vec<u8> {
     #[inline]
     fn raw(&mut self, bytes: &[u8]) {

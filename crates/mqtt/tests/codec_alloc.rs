@@ -1,4 +1,4 @@
-//! Decoding allocates nothing, and neither does sending from a template once the buffers have grown.
+//! Decoding does not allocate, and neither does sending from a template once the buffers have grown.
 
 use allocation_counter::measure;
 use mainstem_mqtt::{
@@ -26,18 +26,18 @@ fn full_publish() -> Publish<'static> {
     }
 }
 
-/// How many times `run` asked for memory.
+/// Returns the number of allocations made by `run`.
 fn allocations(run: impl FnOnce()) -> u64 {
     measure(run).count_total
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocation_counter_works() {
     assert_eq!(allocations(|| drop(std::hint::black_box(vec![0_u8; 100]))), 1);
 }
 
 #[test]
-fn decoding_allocates_nothing() {
+fn decoding_does_not_allocate() {
     for version in [Version::V3, Version::V4, Version::V5] {
         let mut frame = Vec::new();
         Packet::from(full_publish()).encode(version, &mut frame).expect("publish can be represented");
@@ -59,7 +59,7 @@ fn decoding_allocates_nothing() {
 }
 
 #[test]
-fn sending_allocates_nothing_once_buffers_have_grown() {
+fn sending_does_not_allocate_once_buffers_have_grown() {
     let publish = full_publish();
     let mut template = PublishTemplate::default();
     let mut out = Vec::new();
@@ -78,6 +78,6 @@ fn sending_allocates_nothing_once_buffers_have_grown() {
         }
         Packet::from(publish.clone()).encode(Version::V5, &mut out).expect("publish can be represented");
     };
-    assert!(allocations(&mut send) > 0, "the first turn grows the buffers");
+    assert!(allocations(&mut send) > 0, "the first run grows the buffers");
     assert_eq!(allocations(&mut send), 0);
 }

@@ -1,64 +1,79 @@
-//! Durable work queues: competing consumers with leases, retries, delays, priorities, order by key and dead letters,
-//! over a log of messages and a log of what has become of them.
+//! Embedded work queues: a program opens a directory and needs no broker.
 //!
-//! [`Queue`] is the machine: it is told of messages by their offsets, leases them to consumers, and takes verdicts. It
-//! returns what must last as events, and is made again from them. [`Keeper`] ties it to the two logs of a
-//! [`mainstem_log::Store`]: it reads messages, keeps events, writes snapshots and says how much may be forgotten.
+//! The queues follow the same rules as the broker's and use the same file formats. A confirmed message survives the
+//! process and, with the default durability, a power failure. An acknowledged message never comes back.
+//!
+//! ```
+//! use std::time::Duration;
+//! use mainstem_queue::{Queues, Settings};
+//!
+//! # let directory = std::env::temp_dir().join(format!("mainstem-queue-doc-{}", std::process::id()));
+//! let queues = Queues::open(&directory)?;
+//! let jobs = queues.queue("jobs", Settings::default())?;
+//! jobs.enqueue("resize 17.png")?;
+//! for delivery in jobs.receive(10, Duration::from_secs(1))? {
+//!     assert_eq!(delivery.value(), b"resize 17.png");
+//!     delivery.ack()?;
+//! }
+//! # drop((jobs, queues));
+//! # std::fs::remove_dir_all(&directory)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Page-cache durability
+//! On ext4, XFS and tmpfs, appends to a queue with [`Durability::Os`] go through a memory mapping of its newest files,
+//! without a system call. A disk failure under a mapping, or another process that truncates these files, ends the
+//! program by SIGBUS instead of an [`Error`]. Queues with the default durability are not mapped. One thread per program
+//! prepares the next mappings.
 //!
 //! # What this crate must never know
-//! Sockets, protocols, files, clocks. Time and randomness are parameters; how compressed batches are read is one too.
+//! Sockets and protocols.
 //!
 //! # Entry points
-//! [`Queue`], [`Keeper`], [`Config`]; [`Request`] and [`Reply`] are what doors say to whoever has the queue.
+//! [`Queues::open`], [`Queues::queue`], [`Queue::enqueue`], [`Message`], [`Queue::receive`], [`Delivery`].
 //!
 //! # Invariants
-//! - A message is leased to one consumer of a group at a time, and never again once it is settled.
-//! - Of messages with one key, one is out in a group at a time, the oldest.
-//! - A message that leaves for another queue is in one of the two, whenever the process ends.
-//! - What is settled costs O(log n) of what is pending, and one small entry.
+//! - An enqueue or a settlement returns when it is as durable as the queue is configured; [`Queue::post`] and
+//!   [`Queue::flush`] separate the two steps.
+//! - A delivery that is dropped without a disposition is released.
+//! - A delivery is counted before the consumer gets it, so a message that crashes its consumers becomes a dead letter.
 //!
 //! # Files
-//! `config` what a queue is set to · `meta` what its headers ask for · `ask` what doors say · `machine` the queue ·
-//! `register` messages become known · `behind` groups that are far behind, and `outside` what none knows ·
-//! `operate` what operators do with it · `restore` made again from events · `restate` written as a whole in parts · `group` what one group makes of messages ·
-//! `join` what new groups are given · `lines` order by key · `expiry` when messages expire · `pool` what all groups know of messages · `shared` what the groups share · `dedup` what has been
-//! seen · `lost` what is forgotten with messages that are lost · `recorder` and `event` what lasts · `runs` sets of offsets · `keeper` the machine and its logs ·
-//! `moved` messages that go to another queue · `thin` what is freed slowly.
+//! | file | contents |
+//! |---|---|
+//! | `queue.rs`, `message.rs`, `delivery.rs` | the handles of producers and consumers |
+//! | `group_handle.rs` | one group of a queue: settlements |
+//! | `operations.rs` | purge, redrive, replay, browse, removal of groups |
+//! | `settings.rs` | settings of a queue and their bounds |
+//! | `common.rs` | the lock around all queues, and the maintenance thread |
+//! | `host.rs` | the store and its open queues |
+//! | `pending_sends.rs` | appends that are not durable or not registered |
+//! | `signal.rs` | a wakeup for threads |
+//! | `time.rs`, `error.rs` | milliseconds; errors |
 
-mod ask;
-mod behind;
-mod config;
-mod dedup;
-mod event;
-mod expiry;
-mod group;
-mod join;
-mod keeper;
-mod lines;
-mod lost;
-mod machine;
-mod meta;
-mod moved;
-mod operate;
-mod outside;
-mod pool;
-mod recorder;
-mod register;
-mod restate;
-mod restore;
-mod runs;
-mod shared;
-mod thin;
-mod unfinished;
+mod common;
+mod delivery;
+mod error;
+mod group_handle;
+mod host;
+mod message;
+mod operations;
+mod pending_sends;
+mod queue;
+mod settings;
+mod signal;
+#[cfg(test)]
+mod tests;
+mod time;
 
-pub use ask::{
-    Answered, DEFAULT_GROUP, Delivery, GroupInfo, GroupName, Info, Message, NewMessage, Payload, Plain,
-    Reason, Receipt, Refusal, ReplayFrom, Reply, Request, Settlement, Verdict,
+pub use common::Queues;
+pub use delivery::Delivery;
+pub use error::Error;
+pub use mainstem_log::{Durability, Header, Headers, put_headers};
+pub use mainstem_queue_core::{
+    Config, ConfigError, GroupInfo, Info, Overflow, Payload, PeekedMessage, QueueError, Receipt, ReplayFrom,
+    Start,
 };
-pub use config::{Config, Fault, LEASE_MS_MAX, Overflow, Start};
-pub use event::Malformed;
-pub use keeper::{Decompress, Departure, Keeper, MOVER, Taking, Tuning};
-pub use machine::{GroupId, Lease, Leaving, Queue};
-pub use meta::{DEDUP_ID_BYTES_MAX, Meta, header};
-pub use moved::{Moved, Origin, destination};
-pub use restate::Walk;
+pub use message::Message;
+pub use queue::Queue;
+pub use settings::Settings;

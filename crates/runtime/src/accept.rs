@@ -1,7 +1,9 @@
-//! Listeners: taking connections in and dealing them out to the shards in turn.
+//! Listeners: accept connections and assign them to shards.
+//!
+//! The first shard owns all listeners and assigns each connection to the shard with the fewest connections. It passes
+//! the socket through [`Arrivals`] and wakes the target.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -9,95 +11,129 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
 
-/// Connections accepted per turn and listener, so that a connection storm does not stall those who are in.
+use crate::listener::{BoundListener, LISTENERS_MAX, ListenerConfig, ProtocolTag};
+use crate::transport::{ListenerTransport, Transport};
+
+/// Maximum number of connections accepted per turn and listener, so that a connection storm does not stall existing
+/// connections.
 const ACCEPTS_PER_TURN: usize = 128;
 
-/// A socket on its way to the shard that is to serve it.
+/// A socket in transit to the shard that will own it.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) socket: TcpStream,
-    pub(crate) listener: usize,
-    /// Input that another shard has read already.
+    pub(crate) protocol: ProtocolTag,
+    pub(crate) transport: Transport,
+    /// Input that the previous shard read but did not consume.
     pub(crate) input: Vec<u8>,
 }
 
-/// Sockets handed to each shard by the others, and how many connections each has.
+/// Sockets in transit to each shard, and the connection count of each shard.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
-    waiting: Vec<Mutex<Vec<Arrival>>>,
-    /// Connections that each shard serves.
+    in_transit: Vec<Mutex<Vec<Arrival>>>,
     connections: Vec<AtomicUsize>,
 }
 
 impl Arrivals {
     pub(crate) fn new(shards: usize) -> Self {
         Self {
-            waiting: (0..shards).map(|_| Mutex::default()).collect(),
+            in_transit: (0..shards).map(|_| Mutex::default()).collect(),
             connections: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
         }
     }
 
-    /// The shard that a new connection should go to: the one with the fewest. But the first `together` stay on
-    /// the first shard, since few connections mostly talk to each other, and between shards a message waits for
-    /// another thread to wake.
-    pub(crate) fn place(&self, together: usize) -> usize {
-        let count = |shard: usize| self.connections[shard].load(Ordering::Relaxed) + self.waiting_for(shard);
+    /// Chooses the shard for a new connection: the one with the fewest connections. The first `together` connections go
+    /// to the first shard: a few connections mostly exchange messages with each other, and a message between shards has
+    /// the latency of a thread wakeup.
+    pub(crate) fn choose_shard(&self, together: usize) -> usize {
+        let count =
+            |shard: usize| self.connections[shard].load(Ordering::Relaxed) + self.in_transit_to(shard);
         if count(0) < together {
             return 0;
         }
         (0..self.connections.len()).min_by_key(|shard| count(*shard)).unwrap_or(0)
     }
 
-    fn waiting_for(&self, shard: usize) -> usize {
-        self.waiting[shard].lock().unwrap_or_else(PoisonError::into_inner).len()
+    fn in_transit_to(&self, shard: usize) -> usize {
+        self.in_transit[shard].lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// A connection has come to `shard`.
-    pub(crate) fn settled(&self, shard: usize) {
+    /// Counts a new connection of `shard`.
+    pub(crate) fn connection_opened(&self, shard: usize) {
         self.connections[shard].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection has left `shard`.
-    pub(crate) fn left(&self, shard: usize) {
+    /// Counts a connection that was closed or left `shard`.
+    pub(crate) fn connection_closed(&self, shard: usize) {
         self.connections[shard].fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn push(&self, shard: usize, arrival: Arrival) {
-        self.waiting[shard].lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
+        self.in_transit[shard].lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
     }
 
     pub(crate) fn take(&self, shard: usize) -> Vec<Arrival> {
-        std::mem::take(&mut *self.waiting[shard].lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.in_transit[shard].lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Binds all listeners of the table, in its order.
+///
+/// # Errors
+/// If the table has duplicate names or too many listeners, or an address cannot be bound.
+pub(crate) fn bind_all(table: &[ListenerConfig]) -> io::Result<(Vec<Listener>, Vec<BoundListener>)> {
+    if table.len() > LISTENERS_MAX {
+        let reason =
+            format!("{} listeners configured, but at most {LISTENERS_MAX} are supported", table.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    let mut listeners = Vec::new();
+    let mut bound: Vec<BoundListener> = Vec::new();
+    for config in table {
+        let ListenerConfig { name, address, .. } = config;
+        if bound.iter().any(|known| known.name == *name) {
+            let reason = format!("two listeners are named {name:?}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+        let listener = Listener::bind(config)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
+        bound.push(BoundListener { name: name.clone(), address: listener.socket.local_addr()? });
+        listeners.push(listener);
+    }
+    Ok((listeners, bound))
 }
 
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: TcpListener,
-    number: usize,
-    /// The kernel may hold more connections than the last turn took.
-    pub(crate) more: bool,
-    /// An error such as too many open files was logged and has not gone away.
+    protocol: ProtocolTag,
+    transport: ListenerTransport,
+    /// The backlog may hold more connections than the last turn accepted.
+    pub(crate) has_more: bool,
+    /// An error such as too many open files was logged and persists.
     failing: bool,
 }
 
 impl Listener {
-    pub(crate) fn bind(address: SocketAddr, number: usize, send_buffer_bytes: usize) -> io::Result<Self> {
-        let socket = TcpListener::bind(address)?;
-        // Accepted sockets inherit all of this, which saves the calls for each: no delay, since the loop coalesces
-        // by itself, and probes for peers that vanished without a word.
+    fn bind(config: &ListenerConfig) -> io::Result<Self> {
+        let socket = TcpListener::bind(config.address)?;
+        // Accepted sockets inherit these options, which saves system calls: no Nagle delay, since the loop coalesces
+        // writes itself, and keep-alive probes for peers that vanish silently.
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_socket_keepalive(&socket, true)?;
-        // What the kernel may hold for a reader that is behind. Left to itself it grows to megabytes for each,
-        // which nobody has counted and no cache holds.
-        if send_buffer_bytes > 0 {
-            sockopt::set_socket_send_buffer_size(&socket, send_buffer_bytes)?;
+        // Bound the kernel memory of a slow reader. By default it grows to megabytes per connection, which no
+        // accounting covers and no CPU cache holds.
+        if config.send_buffer_bytes > 0 {
+            sockopt::set_socket_send_buffer_size(&socket, config.send_buffer_bytes)?;
         }
-        Ok(Self { socket, number, more: false, failing: false })
-    }
-
-    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        Ok(Self {
+            socket,
+            protocol: config.protocol,
+            transport: config.transport.clone(),
+            has_more: false,
+            failing: false,
+        })
     }
 
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
@@ -108,14 +144,15 @@ impl Listener {
         registry.deregister(&mut self.socket)
     }
 
-    /// Accepts what is there, up to one turn's share. `more` says whether to come back without an event.
+    /// Accepts pending connections up to the limit of one turn. Sets `has_more` if the backlog may hold more.
     pub(crate) fn accept(&mut self, mut take: impl FnMut(Arrival)) {
-        self.more = false;
+        self.has_more = false;
         for _ in 0..ACCEPTS_PER_TURN {
             match self.socket.accept() {
                 Ok((socket, _)) => {
                     self.failing = false;
-                    take(Arrival { socket, listener: self.number, input: Vec::new() });
+                    let transport = self.transport.open();
+                    take(Arrival { socket, protocol: self.protocol, transport, input: Vec::new() });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error)
@@ -126,17 +163,17 @@ impl Listener {
                 Err(error) => {
                     if !self.failing {
                         self.failing = true;
-                        log::error!("cannot accept connections: {error}; trying on");
+                        log::error!("cannot accept connections: {error}; retrying");
                     }
-                    self.more = true;
+                    self.has_more = true;
                     return;
                 }
             }
         }
-        self.more = true;
+        self.has_more = true;
     }
 
-    /// Whether the last attempt failed for want of a resource: then waiting beats trying at once.
+    /// Whether the last attempt failed for lack of a resource, so that the retry should be delayed.
     pub(crate) fn is_failing(&self) -> bool {
         self.failing
     }

@@ -1,30 +1,37 @@
-//! A shard without threads or sockets: what a test, a fuzz target or a simulator drives a service with.
+//! A shard without threads or sockets, for tests, fuzz targets and simulators.
+//!
+//! The caller acts as the driver and as all peers: it feeds input, ends turns and sets the time. Everything else
+//! behaves as under the real driver, and every run is deterministic.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::file::log_failure;
-use crate::links::{ConnId, Links, Phase};
-use crate::mailbox::{Mails, Post};
-use crate::service::{Clock, Io, IoStats, Service};
+use crate::io::{Clock, Io, IoStats};
+use crate::links::{ConnId, Link, Links, Phase};
+use crate::listener::ProtocolTag;
+use crate::mailbox::{Mailboxes, Mails};
+use crate::service::Service;
 use crate::timer::Wheel;
+use crate::transport::{Transport, TransportLayer};
 
-/// One shard without threads or sockets. Whoever has it plays the driver and all peers, and decides when a
-/// turn ends and what time it is; everything else happens as under the real driver.
+/// A shard without threads or sockets. The caller acts as the driver and as all peers, and controls turns and time.
 pub struct Detached<M> {
     shard: usize,
     clock: Clock,
     links: Links,
     timers: Wheel,
-    post: Arc<Post<M>>,
+    mailboxes: Arc<Mailboxes<M>>,
     outbox: Vec<Vec<M>>,
     random: u64,
     others_wait: bool,
-    /// Connections whose input the service holds, in the order in which they are offered it again.
+    /// Held connections in the order in which their input is offered again.
     held: VecDeque<ConnId>,
     /// Connections whose congested output has drained.
     drained: Vec<ConnId>,
-    /// Connections whose peers do not read.
+    /// Connections whose peers have ended their layer's stream.
+    ended: Vec<ConnId>,
+    /// Connections with peers that do not read.
     stalled: Vec<ConnId>,
     departures: Vec<Departure>,
     mails: Mails<M>,
@@ -32,33 +39,37 @@ pub struct Detached<M> {
     written: Vec<u8>,
 }
 
-/// A connection that left for another shard: it is to be opened there and fed `input`.
+/// A connection handed over to another shard. The caller must pass it to [`Detached::adopt`] there. A connection
+/// without a layer can also be opened anew and fed `input`.
 #[derive(Debug)]
 pub struct Departure {
-    /// Its identifier here, which is stale.
+    /// Its former identifier, now stale.
     pub conn: ConnId,
-    /// The shard it goes to.
+    /// Target shard.
     pub to: usize,
-    /// Input that was not consumed.
+    /// Unconsumed input.
     pub input: Vec<u8>,
+    protocol: ProtocolTag,
+    transport: Transport,
 }
 
 impl<M> Io<'_, M> {
-    /// `shards` detached shards that share mailboxes, with randomness from `seed`.
+    /// Creates `shards` detached shards that share mailboxes, with random numbers seeded from `seed`.
     pub fn detached(shards: usize, seed: u64) -> Vec<Detached<M>> {
-        let post = Arc::new(Post::new(vec![None; shards]));
+        let mailboxes = Arc::new(Mailboxes::new(vec![None; shards]));
         (0..shards)
             .map(|shard| Detached {
                 shard,
                 clock: Clock::default(),
                 links: Links::default(),
                 timers: Wheel::new(0),
-                post: Arc::clone(&post),
+                mailboxes: Arc::clone(&mailboxes),
                 outbox: (0..shards).map(|_| Vec::new()).collect(),
                 random: seed.wrapping_add(shard as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
                 others_wait: false,
                 held: VecDeque::new(),
                 drained: Vec::new(),
+                ended: Vec::new(),
                 stalled: Vec::new(),
                 departures: Vec::new(),
                 mails: Mails::default(),
@@ -70,7 +81,7 @@ impl<M> Io<'_, M> {
 }
 
 impl<M: Send + 'static> Detached<M> {
-    /// What the service is to be called with.
+    /// Returns the `Io` to call the service with.
     pub fn io(&mut self) -> Io<'_, M> {
         Io {
             clock: self.clock,
@@ -79,30 +90,63 @@ impl<M: Send + 'static> Detached<M> {
             others_wait: self.others_wait,
             links: &mut self.links,
             timers: &mut self.timers,
-            post: &*self.post,
+            mailboxes: &*self.mailboxes,
             outbox: &mut self.outbox,
             random: &mut self.random,
             timer_mark: 0,
         }
     }
 
-    /// Opens a connection to the first listener and tells the service.
+    /// Opens a connection to a listener of protocol 0.
     pub fn connect(&mut self, service: &mut impl Service<Mail = M>) -> ConnId {
-        self.connect_to(service, 0)
+        self.connect_to(service, ProtocolTag::default())
     }
 
-    /// Opens a connection to the listener of this number and tells the service.
-    pub fn connect_to(&mut self, service: &mut impl Service<Mail = M>, listener: usize) -> ConnId {
-        let conn = self.links.open();
-        service.accepted(&mut self.io(), conn, listener);
+    /// Opens a connection to a listener of `protocol`.
+    pub fn connect_to(&mut self, service: &mut impl Service<Mail = M>, protocol: ProtocolTag) -> ConnId {
+        self.open(service, protocol, Transport::Plain)
+    }
+
+    /// Opens a connection with a layer. What is fed and sent is then what passes through the socket.
+    pub fn connect_through(
+        &mut self,
+        service: &mut impl Service<Mail = M>,
+        protocol: ProtocolTag,
+        layer: Box<dyn TransportLayer>,
+    ) -> ConnId {
+        self.open(service, protocol, Transport::layered(layer))
+    }
+
+    /// Accepts a connection that another shard has handed over.
+    pub fn adopt(&mut self, service: &mut impl Service<Mail = M>, departure: Departure) -> ConnId {
+        let conn = self.open(service, departure.protocol, departure.transport);
+        if !departure.input.is_empty() {
+            self.offer(service, conn, &departure.input);
+        }
+        self.note_stream_end(conn);
         conn
     }
 
-    /// Feeds input; what the service does not take waits for more, or, if the service holds it, for
-    /// [`Detached::offer_held`]. Input for a connection that has gone is thrown away, as a socket would.
+    fn open(
+        &mut self,
+        service: &mut impl Service<Mail = M>,
+        protocol: ProtocolTag,
+        transport: Transport,
+    ) -> ConnId {
+        let conn = self.links.open();
+        self.links.set_transport(conn.slot, protocol, transport);
+        service.accepted(&mut self.io(), conn, protocol);
+        conn
+    }
+
+    /// Feeds input. Unconsumed input is retained until more arrives or, if the service holds it, until
+    /// [`Detached::offer_held`]. Input for a closed connection is discarded, as a socket would.
     pub fn feed(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId, bytes: &[u8]) {
         let Some(link) = self.links.get_mut(conn) else { return };
         match link.phase {
+            Phase::Open | Phase::Moving(_) if link.transport.is_layered() => {
+                return self.decode(service, conn, bytes);
+            }
             Phase::Open if !link.held => {}
             Phase::Open | Phase::Moving(_) => return link.partial.extend_from_slice(bytes),
             Phase::Free | Phase::Closing | Phase::Lingering => return,
@@ -118,9 +162,26 @@ impl<M: Send + 'static> Detached<M> {
         self.others_wait = false;
     }
 
-    /// Offers the connection that has been held longest its input again, if the service takes any: the
-    /// connection, which may be held once more. To be called before the turn ends, and not more often than
-    /// [`Detached::held_count`] says: what is held again waits for the next turn.
+    /// Feeds bytes that a layer must decode.
+    fn decode(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId, bytes: &[u8]) {
+        if let Some(input) = self.links.decode(conn.slot, bytes) {
+            self.others_wait = !self.held.is_empty();
+            self.offer(service, conn, &input);
+            self.others_wait = false;
+        }
+        self.note_stream_end(conn);
+    }
+
+    /// Lets the next turn close a connection whose peer has ended the layer's stream.
+    fn note_stream_end(&mut self, conn: ConnId) {
+        if self.links.get(conn).is_some_and(Link::has_ended) {
+            self.ended.push(conn);
+        }
+    }
+
+    /// Offers the connection held longest its input again, if the service accepts any, and returns it. It may be held
+    /// again. Call this before the turn ends and at most [`Detached::held_count`] times per turn: a connection held
+    /// again waits for the next turn.
     pub fn offer_held(&mut self, service: &mut impl Service<Mail = M>) -> Option<ConnId> {
         if !service.takes_held(&mut self.io()) {
             return None;
@@ -130,6 +191,7 @@ impl<M: Send + 'static> Detached<M> {
                 link.held = false;
                 let input = std::mem::take(&mut link.partial);
                 self.offer(service, conn, &input);
+                self.note_stream_end(conn);
                 return Some(conn);
             }
         }
@@ -141,7 +203,7 @@ impl<M: Send + 'static> Detached<M> {
         self.links.get(conn).is_some_and(|link| link.held)
     }
 
-    /// Connections whose input the service holds; some of them may have gone.
+    /// Number of held connections, including ones that have closed since.
     pub fn held_count(&self) -> usize {
         self.held.len()
     }
@@ -158,12 +220,12 @@ impl<M: Send + 'static> Detached<M> {
         }
     }
 
-    /// Bytes fed to a connection that the service has not consumed.
+    /// Number of unconsumed input bytes of a connection.
     pub fn unconsumed(&self, conn: ConnId) -> usize {
         self.links.get(conn).map_or(0, |link| link.partial.len())
     }
 
-    /// The shard that the service is handing the connection over to, until the turn ends.
+    /// Target shard of a hand-over in this turn.
     pub fn bound_for(&self, conn: ConnId) -> Option<usize> {
         match self.links.get(conn)?.phase {
             Phase::Moving(shard) => Some(usize::from(shard)),
@@ -171,20 +233,19 @@ impl<M: Send + 'static> Detached<M> {
         }
     }
 
-    /// Whether the connection is still here, be it only to send its last output.
+    /// Whether the connection still exists, possibly only to send its last output.
     pub fn is_known(&self, conn: ConnId) -> bool {
         self.links.get(conn).is_some()
     }
 
-    /// Tells the service that the peer has gone. Returns output that never left, up to what cannot be read.
+    /// Closes a connection from the peer's side. Returns its unsent output, up to the first file that cannot be read.
     pub fn hang_up(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId) -> Vec<u8> {
         if self.links.get(conn).is_none_or(|link| link.phase != Phase::Open) {
             return Vec::new();
         }
         service.closed(&mut self.io(), conn);
         let mut unsent = Vec::new();
-        let output = &mut self.links.slots[conn.slot()].output;
-        if let Err(error) = output.drain_to(&mut unsent) {
+        if let Err(error) = self.links.slots[conn.slot()].drain_to(&mut unsent) {
             log_failure(&error);
         }
         self.stalled.retain(|known| *known != conn);
@@ -192,15 +253,15 @@ impl<M: Send + 'static> Detached<M> {
         unsent
     }
 
-    /// Lets the peer of a connection read nothing until [`Detached::resume`]. What waits for it when the
-    /// service closes the connection leaves all the same.
+    /// Makes the peer of a connection stop reading until [`Detached::resume`]. Output pending when the service closes
+    /// the connection is still delivered.
     pub fn stall(&mut self, conn: ConnId) {
         if !self.stalled.contains(&conn) {
             self.stalled.push(conn);
         }
     }
 
-    /// Lets the peer of a connection read again.
+    /// Makes the peer of a connection read again.
     pub fn resume(&mut self, conn: ConnId) {
         self.stalled.retain(|known| *known != conn);
         if let Some(link) = self.links.get_mut(conn)
@@ -211,17 +272,17 @@ impl<M: Send + 'static> Detached<M> {
         }
     }
 
-    /// Connections that left for other shards since this was last asked.
+    /// Drains the connections handed over to other shards.
     pub fn departures(&mut self) -> Vec<Departure> {
         std::mem::take(&mut self.departures)
     }
 
-    /// Whether the service has asked for another turn at once.
+    /// Whether another turn is required immediately.
     pub fn wants_turn(&self) -> bool {
-        self.links.soon || !self.drained.is_empty()
+        self.links.turn_requested || !self.drained.is_empty() || !self.ended.is_empty()
     }
 
-    /// [`Detached::end_turn`] and [`Detached::begin_turn`]; returns the output: pairs of connection and bytes.
+    /// Runs [`Detached::end_turn`] and [`Detached::begin_turn`]. Returns the output per connection.
     pub fn turn(&mut self, service: &mut impl Service<Mail = M>, clock: Clock) -> Vec<(ConnId, Vec<u8>)> {
         let mut sent = Vec::new();
         self.end_turn(service, |conn, bytes| sent.push((conn, bytes.to_vec())));
@@ -229,23 +290,23 @@ impl<M: Send + 'static> Detached<M> {
         sent
     }
 
-    /// Ends the turn: posts mail, hands all output to `take`, frees closed connections.
+    /// Ends the turn: sends messages, passes all output to `take`, frees closed connections.
     pub fn end_turn(&mut self, service: &mut impl Service<Mail = M>, mut take: impl FnMut(ConnId, &[u8])) {
         service.turn_ends(&mut self.io());
         for to in 0..self.outbox.len() {
             if !self.outbox[to].is_empty() {
-                self.post.deliver(self.shard, to, &mut self.outbox[to]);
+                self.mailboxes.deliver(self.shard, to, &mut self.outbox[to]);
             }
         }
         let mut dirty = std::mem::take(&mut self.links.dirty);
         dirty.retain(|slot| !self.flush(service, *slot, &mut take));
         dirty.append(&mut self.links.dirty);
         self.links.dirty = dirty;
-        self.links.quick.clear();
-        self.see_off();
+        self.links.quickack.clear();
+        self.close_pending(&mut take);
     }
 
-    /// True unless the output has to wait.
+    /// Flushes one connection. Returns `false` if its peer is stalled.
     fn flush(
         &mut self,
         service: &mut impl Service<Mail = M>,
@@ -254,8 +315,8 @@ impl<M: Send + 'static> Detached<M> {
     ) -> bool {
         let conn = self.links.id(slot);
         let link = &mut self.links.slots[slot as usize];
-        let waits = link.phase == Phase::Open && self.stalled.contains(&conn);
-        if waits {
+        let is_stalled = link.phase == Phase::Open && self.stalled.contains(&conn);
+        if is_stalled {
             self.links.flushed(slot, 0, self.clock.now_ms);
             return false;
         }
@@ -264,7 +325,7 @@ impl<M: Send + 'static> Detached<M> {
             return true;
         }
         self.written.clear();
-        let outcome = link.output.drain_to(&mut self.written);
+        let outcome = link.drain_to(&mut self.written);
         if !self.written.is_empty() {
             take(conn, &self.written);
         }
@@ -279,43 +340,55 @@ impl<M: Send + 'static> Detached<M> {
     }
 
     fn flushed(&mut self, conn: ConnId, count: usize) {
-        self.links.flushed(conn.slot, count, self.clock.now_ms);
+        if self.links.flushed(conn.slot, count, self.clock.now_ms) {
+            // The layer's handshake is not complete.
+            return;
+        }
         let link = &mut self.links.slots[conn.slot()];
-        self.links.pool.reclaim(&mut link.output);
+        link.reclaim_buffers(&mut self.links.pool);
         if std::mem::take(&mut link.congested) {
             self.drained.push(conn);
         }
     }
 
-    /// What the connection waits for cannot be read: it ends.
+    /// Closes a connection whose output cannot be read from its file.
     fn failed(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId) {
         if self.links.slots[conn.slot()].phase == Phase::Open {
             service.closed(&mut self.io(), conn);
             self.links.release(conn.slot);
         }
-        // Others are seen off right after, whatever they have left.
+        // Connections in another phase are released by `close_pending` right after.
     }
 
-    fn see_off(&mut self) {
-        for slot in std::mem::take(&mut self.links.leaving) {
+    fn close_pending(&mut self, take: &mut impl FnMut(ConnId, &[u8])) {
+        for slot in std::mem::take(&mut self.links.pending_close) {
             let conn = self.links.id(slot);
             let link = &mut self.links.slots[slot as usize];
             if let Phase::Moving(to) = link.phase {
-                let input = std::mem::take(&mut link.partial);
-                self.departures.push(Departure { conn, to: usize::from(to), input });
+                let (input, protocol) = (std::mem::take(&mut link.partial), link.protocol);
+                let transport = std::mem::take(&mut link.transport);
+                self.departures.push(Departure { conn, to: usize::from(to), input, protocol, transport });
+            } else if link.transport.end_output() {
+                self.written.clear();
+                if let Err(error) = link.drain_to(&mut self.written) {
+                    log_failure(&error);
+                }
+                if !self.written.is_empty() {
+                    take(conn, &self.written);
+                }
             }
             self.stalled.retain(|known| *known != conn);
             self.links.release(slot);
         }
     }
 
-    /// Begins a turn at `clock`: delivers mail, tells whose output has drained, fires timers.
+    /// Starts a turn at `clock`: delivers messages, reports drained outputs, fires timers.
     pub fn begin_turn(&mut self, service: &mut impl Service<Mail = M>, clock: Clock) {
-        debug_assert!(clock.now_ms >= self.clock.now_ms, "time goes back");
+        debug_assert!(clock.now_ms >= self.clock.now_ms, "time must not go back");
         self.clock = clock;
-        self.links.soon = false;
+        self.links.turn_requested = false;
         service.turn_begins(&mut self.io());
-        self.post.collect(self.shard, &mut self.mails);
+        self.mailboxes.collect(self.shard, &mut self.mails);
         let mut mails = std::mem::take(&mut self.mails);
         for (from, mail) in mails.take() {
             service.mail(&mut self.io(), from, mail);
@@ -323,6 +396,12 @@ impl<M: Send + 'static> Detached<M> {
         self.mails = mails;
         for conn in std::mem::take(&mut self.drained) {
             service.drained(&mut self.io(), conn);
+        }
+        for conn in std::mem::take(&mut self.ended) {
+            if self.links.get(conn).is_some_and(Link::has_ended) {
+                service.closed(&mut self.io(), conn);
+                self.links.close_ended(conn.slot);
+            }
         }
         let mut due = std::mem::take(&mut self.due);
         self.timers.advance(clock.now_ms, &mut due);
@@ -357,7 +436,7 @@ mod tests {
         }
     }
 
-    /// Answers each input byte with as many bytes of the file, and counts the connections that are lost.
+    /// Responds to each input byte with that many bytes of the file, and counts closed connections.
     #[derive(Default)]
     struct Sender {
         closed: usize,
@@ -366,7 +445,7 @@ mod tests {
     impl Service for Sender {
         type Mail = ();
 
-        fn accepted(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId, _listener: usize) {}
+        fn accepted(&mut self, _io: &mut Io<'_, ()>, _conn: ConnId, _protocol: ProtocolTag) {}
 
         fn received(&mut self, io: &mut Io<'_, ()>, conn: ConnId, bytes: &[u8]) -> Received {
             for len in bytes {
@@ -397,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_a_file_leaves_and_one_that_is_not_there_ends_the_connection() {
+    fn sends_file_ranges_and_closes_on_truncated_files() {
         let mut shard = Io::detached(1, 1).remove(0);
         let mut service = Sender::default();
         let conn = shard.connect(&mut service);

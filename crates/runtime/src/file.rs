@@ -1,4 +1,4 @@
-//! Ranges of files on their way to a connection, which the kernel sends without a copy where it can.
+//! File ranges in an output, sent with `sendfile` where the kernel supports it and copied otherwise.
 
 use std::fmt;
 use std::io::{self, IoSlice, Write};
@@ -9,18 +9,18 @@ use rustix::fs::sendfile;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-/// Bytes copied at once where the kernel cannot send a file itself.
+/// Bytes copied at a time if `sendfile` is not available.
 const COPY_BYTES: usize = 64 * 1024;
 
-/// A file of which an output sends ranges.
+/// A file whose ranges can be appended to an [`Output`](crate::Output).
 pub trait FileBytes: Send + Sync {
-    /// The kernel's file, if it is one.
+    /// File descriptor, if the file has one; required for `sendfile`.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Reads from byte offset `at` on as much as there is, up to the length of `into`; less at the end only.
+    /// Reads from position `at` until `into` is full or the file ends. Returns the number of bytes read.
     ///
     /// # Errors
-    /// What the system says.
+    /// IO errors of the file.
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize>;
 }
 
@@ -30,15 +30,15 @@ impl fmt::Debug for dyn FileBytes {
     }
 }
 
-/// What outputs are written to.
+/// Destination of an output.
 pub(crate) trait Sink: Write {
-    /// As [`Write::write_vectored`], of bytes that more will follow at once: they need not leave by themselves.
+    /// Like [`Write::write_vectored`], with a hint that more bytes follow immediately (`MSG_MORE`).
     fn write_more(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Takes up to `len` bytes, which is not 0, of `file` from byte offset `at` on, and says how many.
+    /// Sends up to `len` bytes of `file` from position `at` and returns the number sent. `len` must not be 0.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] if the file ends there; what the file or the sink says.
+    /// [`io::ErrorKind::UnexpectedEof`] if the file ends at `at`; errors of the file or the sink.
     fn send_file(&mut self, file: &dyn FileBytes, at: u64, len: usize) -> io::Result<usize>;
 }
 
@@ -52,9 +52,9 @@ impl Sink for TcpStream {
         let Some(fd) = file.as_fd() else { return copy(self, file, at, len) };
         let mut next = at;
         match sendfile(&*self, fd, Some(&mut next), len) {
-            Ok(0) => Err(cut_short()),
+            Ok(0) => Err(truncated()),
             Ok(count) => Ok(count),
-            // A file system without it.
+            // The file system does not support `sendfile`.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => copy(self, file, at, len),
             Err(error) => Err(error.into()),
         }
@@ -71,24 +71,24 @@ impl Sink for Vec<u8> {
     }
 }
 
-fn copy(sink: &mut impl Write, file: &dyn FileBytes, at: u64, len: usize) -> io::Result<usize> {
+pub(crate) fn copy(sink: &mut impl Write, file: &dyn FileBytes, at: u64, len: usize) -> io::Result<usize> {
     let mut bytes = vec![0; len.min(COPY_BYTES)];
     match file.read_at(&mut bytes, at)? {
-        0 => Err(cut_short()),
+        0 => Err(truncated()),
         count => sink.write(&bytes[..count]),
     }
 }
 
-fn cut_short() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "a file ends before the range that is being sent")
+fn truncated() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before the range to send")
 }
 
-/// Notes why a connection's output cannot go on. What peers do is their business; what files do is ours.
+/// Logs why a flush failed: file errors as errors, since they are the server's fault; peer errors for debugging.
 pub(crate) fn log_failure(error: &io::Error) {
     if error.kind() == io::ErrorKind::UnexpectedEof || Errno::from_io_error(error) == Some(Errno::IO) {
-        log::error!("a connection is closed, because what it waits for cannot be read: {error}");
+        log::error!("connection closed: cannot read the file to send: {error}");
     } else {
-        log::debug!("a connection failed: {error}");
+        log::debug!("connection failed: {error}");
     }
 }
 
@@ -104,15 +104,15 @@ mod tests {
     use super::*;
     use crate::output::Output;
 
-    /// A file of the system, which the kernel may or may not be let at.
+    /// A real file, with or without `sendfile`.
     struct OnDisk {
         file: fs::File,
-        by_kernel: bool,
+        use_sendfile: bool,
     }
 
     impl FileBytes for OnDisk {
         fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-            self.by_kernel.then(|| self.file.as_fd())
+            self.use_sendfile.then(|| self.file.as_fd())
         }
 
         fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
@@ -120,15 +120,15 @@ mod tests {
         }
     }
 
-    /// A file of `bytes` that has no name any more.
-    fn on_disk(bytes: &[u8], by_kernel: bool) -> Arc<dyn FileBytes> {
+    /// An unlinked file with contents `bytes`.
+    fn on_disk(bytes: &[u8], use_sendfile: bool) -> Arc<dyn FileBytes> {
         let name = format!("mainstem-file-{}-{:?}", std::process::id(), std::thread::current().id());
         let path = std::env::temp_dir().join(name);
         let file =
             fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         file.write_all_at(bytes, 0).unwrap();
         fs::remove_file(path).unwrap();
-        Arc::new(OnDisk { file, by_kernel })
+        Arc::new(OnDisk { file, use_sendfile })
     }
 
     fn pair() -> (TcpStream, std::net::TcpStream) {
@@ -140,16 +140,16 @@ mod tests {
     }
 
     #[test]
-    fn a_range_leaves_through_a_socket_that_fills_up_on_the_way() {
+    fn sends_a_range_through_a_full_socket() {
         let bytes: Vec<u8> = (0..12_000_000_u32).map(|n| (n / 251 + n) as u8).collect();
-        for by_kernel in [true, false] {
-            let file = on_disk(&bytes, by_kernel);
+        for use_sendfile in [true, false] {
+            let file = on_disk(&bytes, use_sendfile);
             let (mut socket, mut peer) = pair();
             let mut output = Output::default();
             output.buffer().extend_from_slice(b"before");
             output.push_file(file, 1_000, 11_000_000);
-            output.buffer().extend_from_slice(b"behind");
-            let expected = [b"before", &bytes[1_000..11_001_000], b"behind"].concat();
+            output.buffer().extend_from_slice(b"after");
+            let expected = [b"before", &bytes[1_000..11_001_000], b"after"].concat();
 
             let mut got = vec![0; expected.len()];
             let mut at = 0;
@@ -168,11 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_ends_too_early_fails_the_connection() {
-        for by_kernel in [true, false] {
+    fn truncated_file_fails_the_connection() {
+        for use_sendfile in [true, false] {
             let (mut socket, _peer) = pair();
             let mut output = Output::default();
-            output.push_file(on_disk(&[1; 10], by_kernel), 5, 6);
+            output.push_file(on_disk(&[1; 10], use_sendfile), 5, 6);
             let error = output.write_to(&mut socket, &mut 0).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
             assert_eq!(output.pending_files(), 1);

@@ -1,44 +1,57 @@
-//! Shards, sockets, mailboxes and timers: the loop under every door.
+//! Shards, sockets, mailboxes and timers: the event loop below every listener.
 //!
-//! A *shard* is one thread, pinned to one core, that owns everything it touches: connections, their output,
-//! timers, and whatever its [`Service`] keeps. Shards share nothing but mailboxes. This crate knows how bytes
-//! come and go; what they mean is the service's business.
+//! A *shard* is one thread, pinned to one core, that owns its connections, their output, its timers and the state of
+//! its [`Service`]. Shards share nothing but mailboxes. This crate moves bytes; the service interprets them.
 //!
 //! # What this crate must never know
-//! Any protocol. It sees bytes in, bytes out, and lengths that a service asked for.
+//! Any protocol. It sees bytes in, bytes out, and packet lengths reported by a service.
 //!
 //! # Entry points
 //! - [`start()`] runs one [`Service`] per shard on the `mio` driver and hands back a [`Handle`].
-//! - [`Service`] is what a door implements; [`Io`] is all it may do to the outside. A service never sees a
-//!   socket, so the same code runs under a simulated driver: see [`Io::detached`].
+//! - [`Service`] is the interface that a protocol implements; [`Io`] is everything that a service may do. A service
+//!   never sees a socket, so the same code runs under a simulated driver: see [`Io::detached`].
 //!
 //! # Invariants
 //! - A turn of the loop flushes each connection at most once, after all of the turn's input was handled.
-//! - One read per ready connection and turn; whoever has more waits for the next turn.
-//! - Nothing is written while input is being handled; [`Output`] only grows.
-//! - A mailbox is bounded: when one is full the sending shard is told ([`Io::congested`]) and stops taking
-//!   in what would fill it further. Mail is never dropped.
-//! - After [`Io::close`] a service hears no more of that connection; after `closed` it must not use it.
+//! - Each ready connection is read once per turn; further input waits for the next turn.
+//! - No socket is written while input is handled; [`Output`] only grows.
+//! - Mailboxes are bounded: [`Io::congested`] reports a full one to the sender, which then holds the input that would
+//!   cause more messages. Messages are never dropped.
+//! - After [`Io::close`] a service receives no more calls for that connection. After `closed` it must not use it.
 //!
 //! # Files
-//! `service` the seam · `links` connection slots · `output` bytes on their way out · `file` ranges of files among
-//! them · `mailbox` between shards · `timer` the wheel · `driver` the mio loop · `driver/leave` its end: flush, close,
-//! hand over · `detached` a shard without sockets · `accept` listeners · `start` threads, limits, pinning.
+//! | file | content |
+//! |---|---|
+//! | `service.rs`, `io.rs` | calls to a service; actions of a service |
+//! | `listener.rs`, `accept.rs` | the table of listeners; their sockets, and the choice of a shard |
+//! | `transport.rs` | plain connections, and layers such as TLS |
+//! | `links.rs` | connection slots |
+//! | `output.rs`, `file.rs` | pending bytes of a connection; file ranges among them |
+//! | `mailbox.rs`, `timer.rs` | messages between shards; the timing wheel |
+//! | `driver.rs` | the `mio` loop; its folder has new connections, input, flush and close, drain |
+//! | `detached.rs` | a shard without sockets |
+//! | `start.rs` | threads, limits, pinning |
 
 mod accept;
 mod detached;
 mod driver;
 mod file;
+mod io;
 mod links;
+mod listener;
 mod mailbox;
 mod output;
 mod service;
 mod start;
 mod timer;
+mod transport;
 
 pub use detached::{Departure, Detached};
 pub use file::FileBytes;
+pub use io::{Clock, Io, IoStats, TIMER_MARK};
 pub use links::ConnId;
+pub use listener::{BoundListener, ListenerConfig, ProtocolTag};
 pub use output::{Output, SHARED_MIN_BYTES};
-pub use service::{Clock, Io, IoStats, Received, Service, TIMER_MARK};
-pub use start::{Handle, Listen, Options, Wake, raise_open_files_limit, shard_count, start};
+pub use service::{Received, Service};
+pub use start::{Handle, Options, SHARDS_MAX, Wake, raise_open_files_limit, shard_count, start};
+pub use transport::{ListenerTransport, StreamState, TransportLayer};

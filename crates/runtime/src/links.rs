@@ -1,11 +1,18 @@
-//! Connection slots: what a shard knows of each connection besides its socket.
+//! Connection slots: the state of each connection of a shard, except its socket.
+//!
+//! A slot is reused after its connection is closed. The generation in [`ConnId`] makes stale identifiers resolve to
+//! nothing. The lists in [`Links`] collect the connections that need work at the end of the turn.
 
+use std::io;
 use std::net::IpAddr;
 
-use crate::output::{BufferPool, Output};
+use crate::file::Sink;
+use crate::listener::ProtocolTag;
+use crate::output::{BufferPool, Flushed, Output};
+use crate::transport::Transport;
 
-/// Names one connection of one shard. A slot is used again after its connection has gone, with another
-/// generation, so a stale identifier finds nothing.
+/// Identifier of a connection within its shard. A reused slot has another generation, so a stale identifier resolves
+/// to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
     pub(crate) slot: u32,
@@ -13,60 +20,97 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// Index into tables kept beside the connections; small and dense.
+    /// Slot index, small and dense, suitable for side tables.
     pub fn slot(self) -> usize {
         self.slot as usize
     }
 
-    /// Which tenant of the slot this is.
+    /// Generation of the slot.
     pub fn generation(self) -> u32 {
         self.generation
     }
 
-    /// The identifier with this slot and generation, for services that store the two apart.
+    /// Rebuilds an identifier from its parts, for services that store them separately.
     pub fn from_parts(slot: u32, generation: u32) -> Self {
         Self { slot, generation }
     }
 }
 
-/// Where a connection is in its life.
+/// Life cycle phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nobody has the slot.
+    /// The slot is unused.
     Free,
     Open,
-    /// The service is done with it: what is in the output still leaves, input is thrown away.
+    /// Closed by the service: pending output is still sent, input is discarded.
     Closing,
-    /// The end has been sent, or will be when the output has left; the peer has a moment to read it.
+    /// The write side is shut down, or will be once the output is sent. The peer has a grace period to read it.
     Lingering,
-    /// The service wants the socket on this shard instead.
+    /// Being handed over to this shard.
     Moving(u16),
 }
 
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "facts about a connection, independent of each other")]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags of a connection")]
 pub(crate) struct Link {
     pub(crate) generation: u32,
     pub(crate) phase: Phase,
-    /// Number of the listener that accepted it.
-    pub(crate) listener: usize,
+    /// Protocol of the listener that accepted it.
+    pub(crate) protocol: ProtocolTag,
     pub(crate) dirty: bool,
-    /// Its output waits for a word of the service.
+    /// Output is held until the service releases it.
     pub(crate) holds_output: bool,
-    /// Output passed the high-water mark; the service wants to hear when it has drained.
+    /// Output passed the high-water mark; `drained` is called once it has drained.
     pub(crate) congested: bool,
-    /// Waits in the driver's queue of held connections; its socket is not read.
+    /// In the driver's queue of held connections; its socket is not read.
     pub(crate) held: bool,
-    /// Output in memory that the last flush left behind, as counted in [`Links::backlog_bytes`]; nothing if it left
-    /// none, not even in files.
-    pub(crate) left_bytes: Option<u32>,
-    /// When the socket last took output.
-    pub(crate) moved_ms: u64,
-    /// Length of the packet that `partial` begins, if known.
+    /// Output in memory after the last flush, as counted in [`Links::backlog_bytes`]; `None` if no output was left, not
+    /// even in files.
+    pub(crate) unsent_bytes: Option<u32>,
+    /// When the socket last accepted output.
+    pub(crate) last_progress_ms: u64,
+    /// Length of the packet at the start of `partial`, if known.
     pub(crate) next_len: u32,
+    pub(crate) transport: Transport,
     pub(crate) output: Output,
-    /// Input not yet taken by the service: part of a packet, or what a held connection has read already.
+    /// Unconsumed input: part of a packet, or the input of a held connection.
     pub(crate) partial: Vec<u8>,
+}
+
+impl Link {
+    /// Whether bytes wait for the socket, encoded or not.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.output.is_empty() || self.transport.pending() > 0
+    }
+
+    /// Whether the peer has ended the layer's stream, the service was offered all input before it, and does not know.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.phase == Phase::Open && !self.held && self.transport.input_has_ended()
+    }
+
+    /// Returns the buffers to the pool when nothing is left to send.
+    pub(crate) fn reclaim_buffers(&mut self, pool: &mut BufferPool) {
+        pool.reclaim(&mut self.output);
+        self.transport.reclaim(pool);
+    }
+
+    /// Writes as much as the socket accepts.
+    ///
+    /// # Errors
+    /// As for [`Output::write_to`].
+    pub(crate) fn write_to(&mut self, socket: &mut impl Sink, calls: &mut u64) -> io::Result<Flushed> {
+        self.transport.write(&mut self.output, socket, calls)
+    }
+
+    /// Writes everything that may leave to a vector and returns the number of bytes.
+    ///
+    /// # Errors
+    /// As for [`Output::write_to`].
+    pub(crate) fn drain_to(&mut self, sink: &mut Vec<u8>) -> io::Result<usize> {
+        let before = sink.len();
+        while self.write_to(sink, &mut 0)?.yields {}
+        Ok(sink.len() - before)
+    }
 }
 
 /// All connections of one shard.
@@ -76,16 +120,16 @@ pub(crate) struct Links {
     free: Vec<u32>,
     pub(crate) dirty: Vec<u32>,
     pub(crate) pool: BufferPool,
-    /// Connections that `Io::close` or `Io::hand_over` touched this turn.
-    pub(crate) leaving: Vec<u32>,
-    /// Output in memory of all connections that their sockets have not taken, as of their last flush.
+    /// Connections closed or handed over in this turn.
+    pub(crate) pending_close: Vec<u32>,
+    /// Pending output in memory of all connections after their last flush, bytes.
     pub(crate) backlog_bytes: u64,
-    /// Connections whose peers should hear at once that their bytes arrived.
-    pub(crate) quick: Vec<u32>,
-    /// The service asked for another turn at once.
-    pub(crate) soon: bool,
-    /// The other end of the connection that the service is being told of.
-    pub(crate) arriving: Option<IpAddr>,
+    /// Connections that need an immediate TCP ACK.
+    pub(crate) quickack: Vec<u32>,
+    /// The service requested another turn.
+    pub(crate) turn_requested: bool,
+    /// Peer address of the connection passed to `accepted`.
+    pub(crate) accepting_peer: Option<IpAddr>,
 }
 
 impl Links {
@@ -99,21 +143,22 @@ impl Links {
         self.slots.push(Link {
             generation: 1,
             phase: Phase::Open,
-            listener: 0,
+            protocol: ProtocolTag::default(),
             dirty: false,
             holds_output: false,
             congested: false,
             held: false,
-            left_bytes: None,
-            moved_ms: 0,
+            unsent_bytes: None,
+            last_progress_ms: 0,
             next_len: 0,
+            transport: Transport::Plain,
             output: Output::default(),
             partial: Vec::new(),
         });
         ConnId { slot, generation: 1 }
     }
 
-    /// Frees the slot; the connection's identifier is stale from here on.
+    /// Frees the slot and invalidates the connection's identifier.
     pub(crate) fn release(&mut self, slot: u32) {
         let link = &mut self.slots[slot as usize];
         debug_assert_ne!(link.phase, Phase::Free);
@@ -123,7 +168,8 @@ impl Links {
         link.congested = false;
         link.held = false;
         link.next_len = 0;
-        self.backlog_bytes -= link.left_bytes.take().map_or(0, u64::from);
+        self.backlog_bytes -= link.unsent_bytes.take().map_or(0, u64::from);
+        link.transport = Transport::Plain;
         link.output = Output::default();
         link.partial = Vec::new();
         self.free.push(slot);
@@ -143,7 +189,44 @@ impl Links {
         ConnId { slot, generation: self.slots[slot as usize].generation }
     }
 
-    /// Lets the connection's output be flushed at the end of the turn.
+    /// Sets the protocol and transport of a connection that was just opened. A layer that another shard handed over may
+    /// have bytes to send.
+    pub(crate) fn set_transport(&mut self, slot: u32, protocol: ProtocolTag, transport: Transport) {
+        let link = &mut self.slots[slot as usize];
+        link.protocol = protocol;
+        link.transport = transport;
+        if link.has_pending() {
+            self.mark_dirty(slot);
+        }
+    }
+
+    /// Decodes bytes from the socket of a connection that has a layer. Returns all unconsumed input if there is more of
+    /// it than before and the service may be offered it; otherwise retains it.
+    pub(crate) fn decode(&mut self, slot: u32, received: &[u8]) -> Option<Vec<u8>> {
+        let link = &mut self.slots[slot as usize];
+        let rest_len = link.partial.len();
+        link.transport.receive(received, &mut link.partial);
+        let takes_input = link.phase == Phase::Open && !link.held && link.partial.len() > rest_len;
+        let input = takes_input.then(|| std::mem::take(&mut link.partial));
+        // The layer may have responded, or have completed the handshake that output waited for.
+        if link.has_pending() {
+            self.mark_dirty(slot);
+        }
+        input
+    }
+
+    /// Closes a connection whose peer has ended the layer's stream. Output that is not encoded yet is discarded.
+    pub(crate) fn close_ended(&mut self, slot: u32) {
+        let link = &mut self.slots[slot as usize];
+        debug_assert_eq!(link.phase, Phase::Open);
+        link.phase = Phase::Closing;
+        link.holds_output = false;
+        link.output = Output::default();
+        link.partial = Vec::new();
+        self.pending_close.push(slot);
+    }
+
+    /// Schedules a flush of the connection's output at the end of the turn.
     pub(crate) fn mark_dirty(&mut self, slot: u32) {
         let link = &mut self.slots[slot as usize];
         if !std::mem::replace(&mut link.dirty, true) {
@@ -151,16 +234,19 @@ impl Links {
         }
     }
 
-    /// Notes what a flush did.
-    pub(crate) fn flushed(&mut self, slot: u32, written: usize, now_ms: u64) {
+    /// Updates the backlog after a flush. Returns whether bytes still wait for the socket.
+    pub(crate) fn flushed(&mut self, slot: u32, written: usize, now_ms: u64) -> bool {
         let link = &mut self.slots[slot as usize];
-        let left = u32::try_from(link.output.pending_memory()).unwrap_or(u32::MAX);
-        let left_before = link.left_bytes.map_or(0, u64::from);
-        self.backlog_bytes = self.backlog_bytes + u64::from(left) - left_before;
-        link.left_bytes = (!link.output.is_empty()).then_some(left);
+        let in_memory = link.output.pending_memory() + link.transport.pending();
+        let unsent = u32::try_from(in_memory).unwrap_or(u32::MAX);
+        let unsent_before = link.unsent_bytes.map_or(0, u64::from);
+        self.backlog_bytes = self.backlog_bytes + u64::from(unsent) - unsent_before;
+        let has_pending = in_memory + link.output.pending_files() > 0;
+        link.unsent_bytes = has_pending.then_some(unsent);
         if written > 0 {
-            link.moved_ms = now_ms;
+            link.last_progress_ms = now_ms;
         }
+        has_pending
     }
 
     pub(crate) fn open_count(&self) -> usize {

@@ -1,7 +1,8 @@
-//! Bounded mailboxes between shards: one for each receiver, one lock per turn, one wake on empty → non-empty.
+//! Bounded mailboxes between shards: one per receiver, one lock per turn, one wake per transition from empty.
 //!
-//! What came first is taken first, whoever sent it: a client that has said something to one shard and then something
-//! to another is heard in that order by a third.
+//! A mailbox is FIFO across all senders: if a client causes messages on one shard and then on another, a third shard
+//! receives them in that order. Capacity is accounted per sender. A full mailbox only reports backpressure; messages
+//! are never dropped.
 
 use std::iter::repeat_n;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,14 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
 
-/// Mails of one sender that may wait in one mailbox before it is told to stop taking in more.
+/// Number of messages from one sender at which a mailbox is full for that sender.
 pub(crate) const CAPACITY: usize = 16 * 1024;
 
-/// Mails in the order of their coming, with who sent them.
+/// Messages in order of arrival, with their senders.
 #[derive(Debug)]
 pub(crate) struct Mails<M> {
     mails: Vec<M>,
-    /// Sender and number of mails.
+    /// Runs of messages: sender and count.
     senders: Vec<(usize, usize)>,
 }
 
@@ -31,76 +32,73 @@ impl<M> Mails<M> {
         self.mails.is_empty()
     }
 
-    /// Takes all of them, each with its sender.
+    /// Drains all messages, each with its sender.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = (usize, M)> {
         let senders = self.senders.drain(..).flat_map(|(from, count)| repeat_n(from, count));
         senders.zip(self.mails.drain(..))
     }
 }
 
-/// What waits for one shard.
+/// Mailbox of one shard.
 #[derive(Debug)]
 struct Mailbox<M> {
-    waiting: Mutex<Mails<M>>,
+    queue: Mutex<Mails<M>>,
     senders: Vec<Sender>,
 }
 
-/// What a mailbox has of one sender.
+/// Per-sender state of a mailbox.
 #[derive(Debug, Default)]
 struct Sender {
     len: AtomicUsize,
-    /// It found the mailbox full and wants a wake when it has been emptied.
-    waits: AtomicBool,
+    /// The sender found the mailbox full and needs a wake when it is emptied.
+    needs_wake: AtomicBool,
 }
 
-/// All mailboxes of one process, and the wakers of its shards.
-pub(crate) struct Post<M> {
+/// All mailboxes of the process, and the wakers of its shards.
+pub(crate) struct Mailboxes<M> {
     shards: usize,
-    /// By receiver.
-    mailboxes: Vec<Mailbox<M>>,
+    by_receiver: Vec<Mailbox<M>>,
     wakers: Vec<Option<Arc<Waker>>>,
-    /// The shard has a wake on its way that it has not acted on.
-    awake: Vec<AtomicBool>,
+    /// Whether a wake of the shard is pending.
+    wake_pending: Vec<AtomicBool>,
 }
 
-/// How full mailboxes are, whatever mail is in them.
-pub(crate) trait Mailboxes {
+/// Fill level of the mailboxes, independent of the message type.
+pub(crate) trait MailboxStatus {
     /// Number of shards.
     fn shards(&self) -> usize;
 
-    /// Whether the mailbox, with `unsent` more, is full; if so the sender gets a wake when it is emptied.
+    /// Whether the mailbox is full with `unsent` more messages. If so, the sender is woken when it is emptied.
     fn is_full(&self, from: usize, to: usize, unsent: usize) -> bool;
 }
 
-impl<M> Mailboxes for Post<M> {
+impl<M> MailboxStatus for Mailboxes<M> {
     fn shards(&self) -> usize {
         self.shards
     }
 
     fn is_full(&self, from: usize, to: usize, unsent: usize) -> bool {
-        let sender = &self.mailboxes[to].senders[from];
+        let sender = &self.by_receiver[to].senders[from];
         if sender.len.load(Ordering::Acquire) + unsent < CAPACITY {
             return false;
         }
-        sender.waits.store(true, Ordering::Release);
-        // The receiver may have emptied it between the two lines above.
+        sender.needs_wake.store(true, Ordering::Release);
+        // The receiver may have emptied it between the load and the store.
         sender.len.load(Ordering::Acquire) + unsent >= CAPACITY
     }
 }
 
-impl<M> Post<M> {
-    /// Mailboxes for `wakers.len()` shards; a shard without a waker is never woken (simulation).
+impl<M> Mailboxes<M> {
+    /// Creates mailboxes for `wakers.len()` shards. A shard without a waker is never woken (simulation).
     pub(crate) fn new(wakers: Vec<Option<Arc<Waker>>>) -> Self {
         let shards = wakers.len();
-        let mailbox = || Mailbox {
-            waiting: Mutex::default(),
-            senders: (0..shards).map(|_| Sender::default()).collect(),
-        };
+        let mailbox =
+            || Mailbox { queue: Mutex::default(), senders: (0..shards).map(|_| Sender::default()).collect() };
         Self {
             shards,
-            mailboxes: (0..shards).map(|_| mailbox()).collect(),
+            by_receiver: (0..shards).map(|_| mailbox()).collect(),
             wakers,
-            awake: (0..shards).map(|_| AtomicBool::new(false)).collect(),
+            wake_pending: (0..shards).map(|_| AtomicBool::new(false)).collect(),
         }
     }
 
@@ -108,55 +106,55 @@ impl<M> Post<M> {
         self.shards
     }
 
-    /// Moves all of `mails` into the mailbox and wakes the receiver if it may sleep.
+    /// Moves all of `mails` into the mailbox and wakes the receiver if necessary.
     pub(crate) fn deliver(&self, from: usize, to: usize, mails: &mut Vec<M>) {
-        let mailbox = &self.mailboxes[to];
+        let mailbox = &self.by_receiver[to];
         {
-            let mut waiting = mailbox.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.senders.push((from, mails.len()));
+            let mut queue = mailbox.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            queue.senders.push((from, mails.len()));
             mailbox.senders[from].len.fetch_add(mails.len(), Ordering::Release);
-            waiting.mails.append(mails);
+            queue.mails.append(mails);
         }
         self.wake(to);
     }
 
-    /// Swaps everything that waits for `to` into the empty `mails`.
+    /// Swaps the contents of the mailbox of `to` with the empty `mails`.
     pub(crate) fn collect(&self, to: usize, mails: &mut Mails<M>) {
         debug_assert!(mails.is_empty());
-        let mailbox = &self.mailboxes[to];
+        let mailbox = &self.by_receiver[to];
         if mailbox.senders.iter().all(|sender| sender.len.load(Ordering::Acquire) == 0) {
             return;
         }
         {
-            let mut waiting = mailbox.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::swap(&mut *waiting, mails);
+            let mut queue = mailbox.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut *queue, mails);
             for sender in &mailbox.senders {
                 sender.len.store(0, Ordering::Release);
             }
         }
         for (from, sender) in mailbox.senders.iter().enumerate() {
-            if sender.waits.load(Ordering::Acquire) && sender.waits.swap(false, Ordering::AcqRel) {
+            if sender.needs_wake.load(Ordering::Acquire) && sender.needs_wake.swap(false, Ordering::AcqRel) {
                 self.wake(from);
             }
         }
     }
 
-    /// Wakes shard `to`, unless a wake is under way.
+    /// Wakes shard `to` unless a wake is pending.
     pub(crate) fn wake(&self, to: usize) {
-        if self.awake[to].swap(true, Ordering::AcqRel) {
+        if self.wake_pending[to].swap(true, Ordering::AcqRel) {
             return;
         }
         if let Some(waker) = &self.wakers[to]
             && let Err(error) = waker.wake()
         {
-            log::error!("shard {to} could not be woken: {error}");
+            log::error!("shard {to}: cannot wake it: {error}");
         }
     }
 
-    /// Shard `me` is about to look at its mailboxes: from here on it wants wakes again.
-    pub(crate) fn attend(&self, me: usize) {
-        if self.awake[me].load(Ordering::Acquire) {
-            self.awake[me].swap(false, Ordering::AcqRel);
+    /// Clears the pending wake of shard `me`. Call it before checking the mailboxes.
+    pub(crate) fn clear_wake(&self, me: usize) {
+        if self.wake_pending[me].load(Ordering::Acquire) {
+            self.wake_pending[me].swap(false, Ordering::AcqRel);
         }
     }
 }
@@ -166,29 +164,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mail_keeps_its_order_and_a_full_mailbox_tells_its_sender() {
-        let post: Post<usize> = Post::new(vec![None, None]);
+    fn preserves_order_and_wakes_the_sender_of_a_full_mailbox() {
+        let mailboxes: Mailboxes<usize> = Mailboxes::new(vec![None, None]);
         let mut batch: Vec<usize> = (0..CAPACITY).collect();
-        assert!(!post.is_full(0, 1, 0));
-        post.deliver(0, 1, &mut batch);
-        assert!(post.is_full(0, 1, 0));
-        assert!(!post.is_full(1, 0, 0), "only that direction is full");
+        assert!(!mailboxes.is_full(0, 1, 0));
+        mailboxes.deliver(0, 1, &mut batch);
+        assert!(mailboxes.is_full(0, 1, 0));
+        assert!(!mailboxes.is_full(1, 0, 0), "only that direction is full");
         let mut received = Mails::default();
-        post.collect(1, &mut received);
+        mailboxes.collect(1, &mut received);
         assert!(received.take().eq((0..CAPACITY).map(|mail| (0, mail))));
         assert!(received.is_empty());
-        assert!(!post.is_full(0, 1, 0));
-        assert!(post.awake[0].load(Ordering::Acquire), "the sender was woken when its mailbox was emptied");
+        assert!(!mailboxes.is_full(0, 1, 0));
+        assert!(mailboxes.wake_pending[0].load(Ordering::Acquire), "emptying the mailbox wakes the sender");
     }
 
     #[test]
-    fn what_came_first_is_taken_first_whoever_sent_it() {
-        let post: Post<char> = Post::new(vec![None; 3]);
+    fn preserves_order_across_senders() {
+        let mailboxes: Mailboxes<char> = Mailboxes::new(vec![None; 3]);
         for (from, mut batch) in [(1, vec!['a', 'b']), (0, vec!['c']), (1, vec!['d'])] {
-            post.deliver(from, 2, &mut batch);
+            mailboxes.deliver(from, 2, &mut batch);
         }
         let mut received = Mails::default();
-        post.collect(2, &mut received);
+        mailboxes.collect(2, &mut received);
         assert_eq!(received.take().collect::<Vec<_>>(), [(1, 'a'), (1, 'b'), (0, 'c'), (1, 'd')]);
     }
 }

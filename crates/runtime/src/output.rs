@@ -1,5 +1,9 @@
-//! Bytes on their way to one connection: small writes are copied together, large payloads stay shared, and what
-//! stands in files is sent from there.
+//! Pending output of a connection.
+//!
+//! Small writes are copied into one buffer, large payloads stay shared among their receivers, and file ranges are sent
+//! by the kernel. Shared payloads and file ranges are inserts at positions of the buffer, so that a flush is one
+//! `writev` in the common case. A flush sends a bounded amount of file data, so that a fast reader cannot starve the
+//! other connections.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -7,36 +11,36 @@ use std::sync::Arc;
 
 use crate::file::{FileBytes, Sink};
 
-/// From this size on a payload is shared by all of its receivers instead of copied into each output.
+/// Payloads of at least this size are shared by all of their receivers instead of copied into each output, bytes.
 ///
 /// Below it one copy is cheaper than a second `iovec` and a reference count.
 pub const SHARED_MIN_BYTES: usize = 8 * 1024;
 
-/// Slices handed to one `writev`; the kernel takes up to 1,024, but a socket buffer is full long before.
+/// Maximum number of slices per `writev`. The kernel accepts 1,024, but a socket buffer is full long before.
 const IOVECS_MAX: usize = 32;
-/// Bytes of files sent in one flush: a peer that reads as fast as we send must not keep the shard from the others.
+/// Maximum file bytes per flush, so that a peer that reads as fast as the shard sends does not starve others.
 const FILE_BYTES_PER_FLUSH: usize = 1024 * 1024;
-/// Sent bytes at the front of a buffer that never runs empty are cut off at this size.
+/// Number of sent bytes at which they are removed from the front of a buffer that never runs empty.
 const COMPACT_BYTES: usize = 64 * 1024;
-/// Buffers larger than this are freed rather than kept for the next connection.
+/// Maximum capacity of a pooled buffer; larger ones are freed.
 const POOLED_BUFFER_BYTES_MAX: usize = 64 * 1024;
-/// Capacity of a fresh buffer: some ten small packets.
+/// Initial capacity of a buffer, enough for about ten small packets.
 const FRESH_BUFFER_BYTES: usize = 1024;
-/// Bytes of idle buffers that one shard keeps.
+/// Maximum total capacity of a shard's pooled buffers, bytes.
 const POOL_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// What one connection still has to send, in order. Owned by the connection's shard.
+/// Pending output of one connection, in order. Owned by the connection's shard.
 ///
-/// An idle output owns no memory beyond itself.
+/// An empty output allocates no memory.
 #[derive(Debug, Default)]
 pub struct Output {
     buf: Vec<u8>,
-    /// Bytes at the front of `buf` that the socket has taken.
+    /// Number of bytes at the front of `buf` that were sent.
     sent: usize,
     inserts: Option<Box<Inserts>>,
 }
 
-/// What stands between the bytes of `buf`.
+/// Payloads to insert between the bytes of `buf`.
 #[derive(Debug, Default)]
 struct Inserts {
     queue: VecDeque<Insert>,
@@ -48,19 +52,19 @@ struct Inserts {
 
 #[derive(Debug)]
 struct Insert {
-    /// It follows the first `at` bytes of `buf`.
+    /// Position in `buf` before which it is sent.
     at: usize,
     sent: usize,
-    piece: Piece,
+    payload: Payload,
 }
 
 #[derive(Debug)]
-enum Piece {
+enum Payload {
     Shared(Arc<[u8]>),
     File { file: Arc<dyn FileBytes>, position: u64, len: usize },
 }
 
-impl Piece {
+impl Payload {
     fn len(&self) -> usize {
         match self {
             Self::Shared(bytes) => bytes.len(),
@@ -69,54 +73,54 @@ impl Piece {
     }
 }
 
-/// What a flush did.
+/// Result of a flush.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flushed {
-    /// Bytes that the socket has taken.
+    /// Number of bytes sent.
     pub(crate) bytes: usize,
-    /// It would take more, but others are to have their turn first. No event will tell when to go on.
+    /// The flush stopped at its limit although the socket may accept more. No event follows: flush again next turn.
     pub(crate) yields: bool,
 }
 
 impl Output {
-    /// Bytes that wait to be sent.
+    /// Total pending bytes.
     pub fn pending(&self) -> usize {
         self.pending_memory() + self.pending_files()
     }
 
-    /// Bytes that wait in memory.
+    /// Pending bytes in memory.
     pub(crate) fn pending_memory(&self) -> usize {
         self.pending_own() + self.pending_shared()
     }
 
-    /// Bytes that wait in memory of this output's own.
+    /// Pending bytes in this output's own buffer.
     pub(crate) fn pending_own(&self) -> usize {
         self.buf.len() - self.sent
     }
 
-    /// Bytes that wait in payloads shared with others.
+    /// Pending bytes in shared payloads.
     pub(crate) fn pending_shared(&self) -> usize {
         self.inserts.as_ref().map_or(0, |inserts| inserts.pending_shared)
     }
 
-    /// Bytes that wait in files.
+    /// Pending bytes in files.
     pub(crate) fn pending_files(&self) -> usize {
         self.inserts.as_ref().map_or(0, |inserts| inserts.pending_files)
     }
 
-    /// Whether nothing waits to be sent.
+    /// Whether nothing is pending.
     pub fn is_empty(&self) -> bool {
         self.pending() == 0
     }
 
-    /// The buffer to append small writes to. Only append: what stands in it may be half sent.
+    /// Returns the buffer for small writes. Only append to it: its contents may be partly sent.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buf
     }
 
-    /// Throws away what waits, of which the socket has taken nothing.
+    /// Discards all pending output, none of which may have been sent.
     pub(crate) fn clear(&mut self) {
-        debug_assert_eq!(self.sent, 0, "half a packet has left");
+        debug_assert_eq!(self.sent, 0, "part of the output was sent");
         self.buf.clear();
         self.inserts = None;
     }
@@ -126,11 +130,11 @@ impl Output {
         let at = self.buf.len();
         let inserts = self.inserts.get_or_insert_default();
         inserts.pending_shared += bytes.len();
-        inserts.queue.push_back(Insert { at, sent: 0, piece: Piece::Shared(bytes) });
+        inserts.queue.push_back(Insert { at, sent: 0, payload: Payload::Shared(bytes) });
     }
 
-    /// Appends `len` bytes of a file from byte offset `position` on, which nothing may change until they have left.
-    /// If the file ends before, the connection is closed.
+    /// Appends `len` bytes of a file from `position` on. The range must not change until it is sent. If the file is
+    /// too short, the connection is closed.
     pub fn push_file(&mut self, file: Arc<dyn FileBytes>, position: u64, len: usize) {
         if len == 0 {
             return;
@@ -138,38 +142,74 @@ impl Output {
         let at = self.buf.len();
         let inserts = self.inserts.get_or_insert_default();
         inserts.pending_files += len;
-        inserts.queue.push_back(Insert { at, sent: 0, piece: Piece::File { file, position, len } });
+        inserts.queue.push_back(Insert { at, sent: 0, payload: Payload::File { file, position, len } });
     }
 
-    /// Writes as much as the socket takes, of files no more than the share of one flush.
+    /// Writes until the socket is full, the output is empty, or the file limit of one flush is reached. `calls` counts
+    /// system calls.
     ///
     /// # Errors
-    /// Whatever the socket answers but `WouldBlock` and `Interrupted`, and whatever the files answer; the output is
-    /// then worthless.
-    pub(crate) fn write_to(&mut self, socket: &mut impl Sink, stats: &mut u64) -> io::Result<Flushed> {
+    /// Errors of the socket except `WouldBlock` and `Interrupted`, and errors of the files. The output is then
+    /// unusable.
+    #[inline]
+    pub(crate) fn write_to(&mut self, socket: &mut impl Sink, calls: &mut u64) -> io::Result<Flushed> {
+        let flushed = match self.inserts {
+            None => Flushed { bytes: self.write_buffer(socket, calls)?, yields: false },
+            Some(_) => self.write_with_inserts(socket, calls)?,
+        };
+        self.compact();
+        Ok(flushed)
+    }
+
+    /// Writes an output without inserts. This is the flush of most connections in most turns, so it is kept free of the
+    /// bookkeeping that inserts need.
+    #[inline]
+    fn write_buffer(&mut self, socket: &mut impl Sink, calls: &mut u64) -> io::Result<usize> {
+        let before = self.sent;
+        while self.sent < self.buf.len() {
+            *calls += 1;
+            match socket.write(&self.buf[self.sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                // A short write means a full socket: a retry would only cost a system call.
+                Ok(count) => {
+                    self.sent += count;
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.sent - before)
+    }
+
+    // Out of line: it would keep `write_to` from being inlined.
+    #[inline(never)]
+    fn write_with_inserts(&mut self, socket: &mut impl Sink, calls: &mut u64) -> io::Result<Flushed> {
         let mut flushed = Flushed::default();
         let mut file_room = FILE_BYTES_PER_FLUSH;
         while !self.is_empty() {
-            *stats += 1;
-            let is_file = self.file_at_front().is_some();
-            let (written, wanted) = match self.file_at_front() {
+            *calls += 1;
+            let (written, min_written) = match self.file_at_front() {
                 Some(_) if file_room == 0 => {
                     flushed.yields = true;
                     break;
                 }
-                Some((file, at, len)) => (socket.send_file(file, at, len.min(file_room)), 0),
-                None => self.write_bytes(socket),
+                Some((file, at, len)) => {
+                    let written = socket.send_file(file, at, len.min(file_room));
+                    file_room -= written.as_ref().map_or(0, |count| *count);
+                    // `sendfile` may be short for other reasons than a full socket: retry to find out.
+                    (written, 0)
+                }
+                // As in `write_buffer`, a short write means a full socket.
+                None => self.write_memory(socket),
             };
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     flushed.bytes += count;
                     self.advance(count);
-                    if is_file {
-                        // It may have come short for other reasons than a full socket: only asking again tells.
-                        file_room -= count;
-                    } else if count < wanted {
-                        // A short write means a full socket: asking again would only cost a call.
+                    if count < min_written {
                         break;
                     }
                 }
@@ -178,42 +218,30 @@ impl Output {
                 Err(error) => return Err(error),
             }
         }
-        self.compact();
         Ok(flushed)
     }
 
-    /// Writes all of it to a sink that takes everything, and says how many bytes that was.
-    ///
-    /// # Errors
-    /// Whatever the files answer; the output is then worthless.
-    pub(crate) fn drain_to(&mut self, sink: &mut Vec<u8>) -> io::Result<usize> {
-        let before = sink.len();
-        while !self.is_empty() {
-            self.write_to(sink, &mut 0)?;
-        }
-        Ok(sink.len() - before)
-    }
-
-    /// The range of a file that is to be sent next, if it is one.
+    /// The file range to send next, if an insert of that kind is at the front.
     fn file_at_front(&self) -> Option<(&dyn FileBytes, u64, usize)> {
         let insert = self.inserts.as_ref()?.queue.front().filter(|insert| insert.at == self.sent)?;
-        let Piece::File { file, position, len } = &insert.piece else { return None };
+        let Payload::File { file, position, len } = &insert.payload else { return None };
         Some((&**file, position + insert.sent as u64, len - insert.sent))
     }
 
-    /// Writes what stands in memory before the next file. Also says how many bytes that would have been.
-    fn write_bytes(&self, socket: &mut impl Sink) -> (io::Result<usize>, usize) {
+    /// Writes the bytes in memory before the next file range. Returns the result and the number of bytes attempted.
+    fn write_memory(&self, socket: &mut impl Sink) -> (io::Result<usize>, usize) {
         if self.inserts.is_none() {
             return (socket.write(&self.buf[self.sent..]), self.pending_own());
         }
         let mut slices = [IoSlice::new(&[]); IOVECS_MAX];
         let (count, more) = self.gather(&mut slices);
         let slices = &slices[..count];
-        let wanted = slices.iter().map(|slice| slice.len()).sum();
-        (if more { socket.write_more(slices) } else { socket.write_vectored(slices) }, wanted)
+        let attempted = slices.iter().map(|slice| slice.len()).sum();
+        (if more { socket.write_more(slices) } else { socket.write_vectored(slices) }, attempted)
     }
 
-    /// What stands in memory before the next file, and whether there is one.
+    /// Collects the bytes in memory before the next file range. Returns the slice count and whether such a range
+    /// follows.
     fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>; IOVECS_MAX]) -> (usize, bool) {
         let mut count = 0;
         let mut from = self.sent;
@@ -226,7 +254,7 @@ impl Output {
                 count += 1;
                 from = insert.at;
             }
-            let Piece::Shared(bytes) = &insert.piece else { return (count, true) };
+            let Payload::Shared(bytes) = &insert.payload else { return (count, true) };
             slices[count] = IoSlice::new(&bytes[insert.sent..]);
             count += 1;
         }
@@ -246,14 +274,14 @@ impl Output {
             let before = count.min(insert.at - self.sent);
             self.sent += before;
             count -= before;
-            let within = count.min(insert.piece.len() - insert.sent);
+            let within = count.min(insert.payload.len() - insert.sent);
             insert.sent += within;
-            match insert.piece {
-                Piece::Shared(_) => inserts.pending_shared -= within,
-                Piece::File { .. } => inserts.pending_files -= within,
+            match insert.payload {
+                Payload::Shared(_) => inserts.pending_shared -= within,
+                Payload::File { .. } => inserts.pending_files -= within,
             }
             count -= within;
-            if self.sent < insert.at || insert.sent < insert.piece.len() {
+            if self.sent < insert.at || insert.sent < insert.payload.len() {
                 return;
             }
             inserts.queue.pop_front();
@@ -275,7 +303,7 @@ impl Output {
     }
 }
 
-/// Idle buffers of one shard, so that an output which runs empty gives its memory to the next.
+/// Pool of idle buffers of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct BufferPool {
     idle: Vec<Vec<u8>>,
@@ -283,8 +311,8 @@ pub(crate) struct BufferPool {
 }
 
 impl BufferPool {
-    /// Gives `output` a buffer if it has none.
-    pub(crate) fn equip(&mut self, output: &mut Output) {
+    /// Assigns a buffer to `output` if it has none.
+    pub(crate) fn assign_buffer(&mut self, output: &mut Output) {
         if output.buf.capacity() == 0 {
             output.buf = self.idle.pop().map_or_else(
                 || Vec::with_capacity(FRESH_BUFFER_BYTES),
@@ -296,7 +324,7 @@ impl BufferPool {
         }
     }
 
-    /// Takes the buffer of an output that has nothing left to send.
+    /// Returns the buffer of an empty output to the pool.
     pub(crate) fn reclaim(&mut self, output: &mut Output) {
         debug_assert!(output.is_empty());
         let buf = std::mem::take(&mut output.buf);
@@ -316,16 +344,16 @@ mod tests {
 
     use super::*;
 
-    /// A socket that takes at most `room` bytes a call and then blocks.
+    /// A socket that accepts `room` bytes per call and then blocks.
     #[derive(Default)]
-    struct Narrow {
+    struct LimitedSocket {
         taken: Vec<u8>,
         room: Vec<usize>,
-        /// Calls that said that more will follow.
+        /// Number of `write_more` calls.
         more: usize,
     }
 
-    impl Write for Narrow {
+    impl Write for LimitedSocket {
         fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
             let Some(room) = self.room.pop() else { return Err(io::ErrorKind::WouldBlock.into()) };
             let count = room.min(buf.len());
@@ -343,7 +371,7 @@ mod tests {
         }
     }
 
-    impl Sink for Narrow {
+    impl Sink for LimitedSocket {
         fn write_more(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
             self.more += 1;
             self.write_vectored(slices)
@@ -372,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_leave_in_the_order_they_were_appended_whatever_the_socket_takes() {
+    fn preserves_order_for_any_write_size() {
         let file: Arc<dyn FileBytes> = Arc::new(Bytes((0..200).collect()));
         for step in [1, 2, 3, 5, 7, 1000] {
             let mut output = Output::default();
@@ -396,7 +424,7 @@ mod tests {
             }
             assert_eq!(output.pending(), expected.len());
             assert_eq!(output.pending_files(), 10 * 6 + 5 * 10);
-            let mut socket = Narrow::default();
+            let mut socket = LimitedSocket::default();
             let mut calls = 0;
             while !output.is_empty() {
                 let before = output.pending();
@@ -411,14 +439,14 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_before_a_file_says_that_more_follows() {
+    fn bytes_before_a_file_set_the_more_flag() {
         let file: Arc<dyn FileBytes> = Arc::new(Bytes(vec![1; 10]));
         let mut output = Output::default();
         output.buffer().extend_from_slice(b"header");
         output.push_file(Arc::clone(&file), 0, 10);
         output.push_file(file, 0, 10);
         output.buffer().extend_from_slice(b"end");
-        let mut socket = Narrow { room: vec![1000; 10], ..Narrow::default() };
+        let mut socket = LimitedSocket { room: vec![1000; 10], ..LimitedSocket::default() };
         let mut calls = 0;
         output.write_to(&mut socket, &mut calls).unwrap();
         assert_eq!((socket.more, calls), (1, 4));
@@ -426,11 +454,11 @@ mod tests {
     }
 
     #[test]
-    fn a_long_range_of_a_file_lets_others_have_their_turn() {
+    fn long_file_ranges_yield() {
         let len = 2 * FILE_BYTES_PER_FLUSH + 1;
         let mut output = Output::default();
         output.push_file(Arc::new(Bytes(vec![1; len])), 0, len);
-        let mut taken = Narrow { room: vec![usize::MAX; 10], ..Narrow::default() };
+        let mut taken = LimitedSocket { room: vec![usize::MAX; 10], ..LimitedSocket::default() };
         for (bytes, yields) in [(FILE_BYTES_PER_FLUSH, true), (FILE_BYTES_PER_FLUSH, true), (1, false)] {
             assert_eq!(output.write_to(&mut taken, &mut 0).unwrap(), Flushed { bytes, yields });
         }
@@ -438,20 +466,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_ends_too_early_is_an_error() {
+    fn truncated_file_is_an_error() {
         let mut output = Output::default();
         output.push_file(Arc::new(Bytes(vec![1; 10])), 5, 6);
         let mut sent = Vec::new();
-        let error = output.drain_to(&mut sent).unwrap_err();
+        let error = output.write_to(&mut sent, &mut 0).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(sent, [1; 5]);
     }
 
     #[test]
-    fn a_buffer_that_never_runs_empty_does_not_grow_without_end() {
+    fn buffer_that_never_drains_stays_bounded() {
         let mut output = Output::default();
         let mut calls = 0;
-        let mut socket = Narrow::default();
+        let mut socket = LimitedSocket::default();
         output.buffer().extend_from_slice(&[7; 1000]);
         for _ in 0..1000 {
             output.buffer().extend_from_slice(&[7; 1000]);
@@ -463,15 +491,15 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_output_gives_its_buffer_back() {
+    fn reclaims_the_buffer_of_a_drained_output() {
         let mut pool = BufferPool::default();
         let mut output = Output::default();
-        pool.equip(&mut output);
+        pool.assign_buffer(&mut output);
         let address = output.buf.as_ptr();
         pool.reclaim(&mut output);
         assert_eq!(output.buf.capacity(), 0);
         let mut other = Output::default();
-        pool.equip(&mut other);
+        pool.assign_buffer(&mut other);
         assert_eq!(other.buf.as_ptr(), address);
     }
 }

@@ -1,7 +1,6 @@
-//! Starting the shards: listeners, threads, pinning, limits, and the handle that ends them.
+//! Startup of the shards: listeners, threads, pinning and limits; and the handle that drains and joins them.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
@@ -11,55 +10,46 @@ use mio::{Poll, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::accept::{Arrivals, Listener};
+use crate::accept::{Arrivals, bind_all};
 use crate::driver::{Common, Driver, WAKE};
-use crate::mailbox::Post;
+use crate::listener::{BoundListener, ListenerConfig};
+use crate::mailbox::Mailboxes;
 use crate::service::Service;
 
-/// Most shards that one process runs.
-const SHARDS_MAX: usize = 61;
+/// Maximum number of shards per process. Services keep sets of shards as bits of a `u64`.
+pub const SHARDS_MAX: usize = 64;
 
-/// How to run the shards.
+/// Options of the runtime.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Number of shards; 0 means one for each core that the process may use. At most 64.
+    /// Number of shards; 0 for one per core available to the process. Clamped to [`SHARDS_MAX`].
     pub shards: usize,
-    /// Whether each shard's thread is pinned to one core.
+    /// Whether to pin each shard's thread to one core.
     pub pin: bool,
-    /// Where to listen. The index of an address is what [`Service::accepted`] gets as `listener`.
-    pub listen: Vec<Listen>,
-    /// How long after a busy turn began the next one waits for more input, microseconds; quiet shards never
-    /// wait.
+    /// Listeners, with unique names.
+    pub listeners: Vec<ListenerConfig>,
+    /// Minimum time between the start of a busy turn and the next turn, microseconds. Idle shards never wait.
     pub coalesce_us: u32,
-    /// Connections that stay together on the first shard before the others get any.
+    /// Number of connections assigned to the first shard before the others get any.
     pub first_shard_connections: usize,
-    /// Where randomness starts from.
+    /// Seed of the pseudorandom numbers.
     pub seed: u64,
-}
-
-/// An address to listen on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listen {
-    /// Port 0 takes a free one.
-    pub address: SocketAddr,
-    /// Bytes that the kernel may hold for one connection that is slow to read; 0 leaves it to the kernel.
-    pub send_buffer_bytes: usize,
 }
 
 /// The running shards.
 pub struct Handle {
-    addresses: Vec<SocketAddr>,
+    listeners: Vec<BoundListener>,
     drain: Arc<dyn Fn() + Send + Sync>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
 impl Handle {
-    /// Where the listeners really listen, in the order of [`Options::listen`].
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+    /// The listeners with their bound addresses.
+    pub fn listeners(&self) -> &[BoundListener] {
+        &self.listeners
     }
 
-    /// A function that starts the drain of all shards; calling it again changes nothing.
+    /// Returns a function that starts the drain of all shards. Calling it again has no effect.
     pub fn drainer(&self) -> Arc<dyn Fn() + Send + Sync> {
         Arc::clone(&self.drain)
     }
@@ -81,41 +71,35 @@ impl Handle {
     }
 }
 
-/// Lets a shard take a turn, from whatever thread.
+/// Wakes a shard for a turn. Callable from any thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// Number of shards that [`start`] runs with these options.
+/// Number of shards that [`start`] creates with these options.
 pub fn shard_count(options: &Options) -> usize {
     let shards = if options.shards == 0 { usable_cpus().len() } else { options.shards };
     shards.clamp(1, SHARDS_MAX)
 }
 
-/// Binds the listeners and runs one service per shard, each on a thread of its own.
+/// Binds the listeners and runs one service per shard, each on its own thread.
 ///
-/// `make` is called once per shard, with the shard's number and what wakes it, on the calling thread.
+/// Calls `make` once per shard on the calling thread, with the shard number and a function that wakes the shard.
 ///
 /// # Errors
-/// If an address cannot be bound, or the system refuses a poll instance or a thread.
+/// If the table of listeners is invalid, an address cannot be bound, or a poll instance or thread cannot be created.
 pub fn start<S>(options: &Options, mut make: impl FnMut(usize, Wake) -> S) -> io::Result<Handle>
 where
     S: Service + Send + 'static,
 {
     let cpus = usable_cpus();
     let shards = shard_count(options);
-    let mut listeners = Vec::new();
-    for (number, Listen { address, send_buffer_bytes }) in options.listen.iter().enumerate() {
-        let listener = Listener::bind(*address, number, *send_buffer_bytes)
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
-        listeners.push(listener);
-    }
-    let addresses = listeners.iter().map(Listener::address).collect::<io::Result<Vec<_>>>()?;
+    let (mut listeners, bound) = bind_all(&options.listeners)?;
     let polls = (0..shards).map(|_| Poll::new()).collect::<io::Result<Vec<_>>>()?;
     let wakers = polls
         .iter()
         .map(|poll| Waker::new(poll.registry(), WAKE).map(|waker| Some(Arc::new(waker))))
         .collect::<io::Result<Vec<_>>>()?;
     let common = Arc::new(Common {
-        post: Post::new(wakers),
+        mailboxes: Mailboxes::new(wakers),
         arrivals: Arrivals::new(shards),
         draining: AtomicBool::new(false),
         empty: AtomicUsize::new(0),
@@ -124,13 +108,13 @@ where
     let span = Duration::from_micros(u64::from(options.coalesce_us));
     let mut threads = Vec::new();
     for (shard, poll) in polls.into_iter().enumerate() {
-        let mine = if shard == 0 { std::mem::take(&mut listeners) } else { Vec::new() };
+        let shard_listeners = if shard == 0 { std::mem::take(&mut listeners) } else { Vec::new() };
         let seed = options.seed.wrapping_add(shard as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let waked = Arc::clone(&common);
-        let service = make(shard, Arc::new(move || waked.post.wake(shard)));
-        let driver = Driver::new(shard, Arc::clone(&common), poll, mine, service, seed)?
-            .coalescing(span)
-            .gathering(options.first_shard_connections);
+        let common_for_wake = Arc::clone(&common);
+        let service = make(shard, Arc::new(move || common_for_wake.mailboxes.wake(shard)));
+        let driver = Driver::new(shard, Arc::clone(&common), poll, shard_listeners, service, seed)?
+            .with_coalescing(span)
+            .with_first_shard_connections(options.first_shard_connections);
         let cpu = options.pin.then(|| cpus[shard % cpus.len()]);
         threads.push(Builder::new().name(format!("shard-{shard}")).spawn(move || {
             if let Some(cpu) = cpu {
@@ -141,14 +125,14 @@ where
     }
     let drain = Arc::new(move || {
         common.draining.store(true, Ordering::Release);
-        for shard in 0..common.post.shards() {
-            common.post.wake(shard);
+        for shard in 0..common.mailboxes.shards() {
+            common.mailboxes.wake(shard);
         }
     });
-    Ok(Handle { addresses, drain, threads })
+    Ok(Handle { listeners: bound, drain, threads })
 }
 
-/// The processors this process may run on; one at least.
+/// CPUs available to the process; at least one.
 fn usable_cpus() -> Vec<usize> {
     let cpus: Vec<usize> = sched_getaffinity(None)
         .map(|set| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
@@ -160,16 +144,16 @@ fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
     if let Err(error) = sched_setaffinity(None, &set) {
-        log::warn!("a shard could not be pinned to processor {cpu}: {error}");
+        log::warn!("cannot pin a shard to CPU {cpu}: {error}");
     }
 }
 
-/// Raises the limit of open files to the hard limit, and returns what it is then.
+/// Raises the soft limit of open files to the hard limit and returns the resulting limit.
 pub fn raise_open_files_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        log::warn!("the limit of open files could not be raised: {error}");
+        log::warn!("cannot raise the limit of open files: {error}");
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

@@ -1,14 +1,14 @@
-//! A hierarchical timing wheel: set and fire in constant time, whatever the number of timers.
+//! A hierarchical timing wheel: sets and fires timers in constant time, regardless of their number.
 //!
-//! Timers are never cancelled: whoever set one looks at its own state when the token comes back. That keeps a
-//! timer at 16 bytes and makes re-arming a keep alive free.
+//! Timers cannot be canceled: the owner checks its own state when a token fires. This keeps a timer at 16 bytes and
+//! makes re-arming a keep-alive free.
 //! (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987.)
 
-/// Milliseconds of one tick, the resolution of every timer.
+/// Length of a tick, the resolution of every timer, ms.
 const TICK_MS: u64 = 8;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
-/// Six levels of 64 slots span 17 years; what lies beyond waits in the last slot and is sorted in again.
+/// Six levels of 64 slots span 17 years. Timers beyond wait in the last slot and are sorted in again.
 const LEVELS: usize = 6;
 
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ impl Wheel {
         Self { now: now_ms / TICK_MS, levels, occupied: [0; LEVELS] }
     }
 
-    /// Lets `token` fire at the first turn at or after `at_ms`.
+    /// Schedules `token` for the first turn at or after `at_ms`.
     pub(crate) fn set(&mut self, at_ms: u64, token: u64) {
         let tick = at_ms.div_ceil(TICK_MS).max(self.now + 1);
         self.place(Timer { tick, token });
@@ -39,7 +39,7 @@ impl Wheel {
 
     fn place(&mut self, timer: Timer) {
         let tick = timer.tick.min(self.now + (1 << (SLOT_BITS * LEVELS as u32)) - 1).max(self.now);
-        // The level is where `tick` and `now` first differ, seen from the top.
+        // The level is that of the highest bits in which `tick` and `now` differ.
         let differing = (tick ^ self.now) | 1;
         let level = (differing.ilog2() / SLOT_BITS).min(LEVELS as u32 - 1) as usize;
         let slot = (tick >> (SLOT_BITS * level as u32)) as usize % SLOTS;
@@ -47,7 +47,7 @@ impl Wheel {
         self.occupied[level] |= 1 << slot;
     }
 
-    /// Milliseconds until something may be due, if any timer is set. May be early, never late.
+    /// Milliseconds until a timer may be due; `None` without timers. May be early, never late.
     pub(crate) fn next_in_ms(&self, now_ms: u64) -> Option<u64> {
         let mut best: Option<u64> = None;
         for level in 0..LEVELS {
@@ -56,8 +56,8 @@ impl Wheel {
             }
             let shift = SLOT_BITS * level as u32;
             let position = (self.now >> shift) as u32 % SLOTS as u32;
-            // Slots are met in the order that follows the current one, round the wheel. Above level 0 the
-            // current slot has been sorted in already: what stands there is a whole round away.
+            // The wheel visits the slots after the current one in order. Above level 0 the current slot was
+            // cascaded already: its timers are a whole round away.
             let rotated = self.occupied[level].rotate_right(position);
             let later = if level == 0 { rotated } else { rotated & !1 };
             let ahead = if later == 0 { SLOTS as u64 } else { u64::from(later.trailing_zeros()) };
@@ -67,7 +67,7 @@ impl Wheel {
         best.map(|tick| (tick * TICK_MS).saturating_sub(now_ms))
     }
 
-    /// Moves the wheel to `now_ms` and hands over the tokens that are due, in the order of their ticks.
+    /// Advances the wheel to `now_ms` and appends the due tokens in tick order.
     pub(crate) fn advance(&mut self, now_ms: u64, due: &mut Vec<u64>) {
         let target = now_ms / TICK_MS;
         while self.now < target {
@@ -85,7 +85,7 @@ impl Wheel {
         }
     }
 
-    /// Sorts the timers of every higher slot that begins at this tick into the levels below.
+    /// Redistributes the timers of every higher slot that starts at this tick to the levels below.
     fn cascade(&mut self) {
         for level in 1..LEVELS {
             let shift = SLOT_BITS * level as u32;
@@ -108,9 +108,9 @@ impl Wheel {
 mod tests {
     use super::*;
 
-    /// The wheel against a sorted list: every token fires at its tick, none early, none twice.
+    /// Compares the wheel with a list: every token fires once, at its tick.
     #[test]
-    fn every_timer_fires_once_and_at_its_time() {
+    fn fires_every_timer_once_and_on_time() {
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
         let mut random = move || {
             state ^= state << 13;
@@ -139,7 +139,7 @@ mod tests {
             fired.clear();
             wheel.advance(now, &mut fired);
             for token in &fired {
-                let index = set.iter().position(|(_, known)| known == token).expect("fired once, and known");
+                let index = set.iter().position(|(_, known)| known == token).expect("a token fires once");
                 assert!(set[index].0 <= now, "fired early");
                 set.swap_remove(index);
             }

@@ -1,106 +1,85 @@
 //! The simulator: whole brokers with their clients, network and disk, from one seed.
 //!
-//! [`try_seed`] lets a broker run as a test would not dare to: clients publish, subscribe, acknowledge late or
-//! never, vanish and come back; the network delivers bytes in pieces; the process is killed, loses power or is asked
-//! to end, at any step, and is started again with what is left on the disk, perhaps with another number of shards;
-//! the disk fails, or is full for a while. Time, network and disk are virtual, and every choice comes from the seed.
-//!
-//! | what holds | where |
-//! |---|---|
-//! | what was acknowledged reaches every session that had asked for it and is still there | `Ledger::check_losses` |
-//! | QoS 2 from end to end exactly once, shared subscriptions included | `Ledger::arrive` |
-//! | order for each publisher and topic, of what comes for the first time | `Ledger::arrive` |
-//! | the retained message is the last that was acknowledged, or a later one | `Ledger::check_retained_now` |
-//! | no message to a session that has not asked for it, or not any more | `Ledger::arrive` |
-//! | a packet identifier keeps its message until it is released | `Client::incoming` |
-//! | a will that its delay does not put off is published, whatever ends the connection | `Client::leave_will` |
-//! | a session whose client was told of it is there until it expires, and not after a clean start | `Client::connack` |
-//! | no more in flight than Receive Maximum; queues, sessions, and whatever is remembered of what was under way, are gone when nobody needs them | `Client::incoming`, `Run::check_gauges` |
+//! A run starts a broker and lets clients use it under conditions that no test on a real machine produces: bytes
+//! arrive late and in pieces, connections stall and break, the disk fails or is full for a while, and the process is
+//! killed, loses power or is asked to end at any step. It is then started again with what is left on the disk, perhaps
+//! with another number of shards. Time, network and disk are virtual, and every choice comes from the seed. An oracle
+//! per scenario records what clients were promised and compares it with what they observe.
 //!
 //! # What this crate must never know
-//! The real clock, the real network, the real disk. What a broker does inside: it is judged by what its clients see.
+//! The real clock, the real network, the real disk. What a broker does inside: it is judged by what its clients see,
+//! and by the gauges that it exports.
 //!
 //! # Entry points
-//! [`try_seed`], [`trace`]; [`Flaw`] for tests that plant bugs. [`kafka`] has the same for the Kafka door,
-//! [`queue`] for work queues.
+//! [`Scenario::try_seed`], [`Scenario::trace`]; [`FaultInjector`] for tests that plant bugs.
 //!
 //! # Files
-//! `plan` what a run is made of · `run` steps · `finish` its end · `client` · `frames` packets · `ledger` what was
-//! promised · `machine` the broker's process · `disk` commits that take time · `flaw` planted bugs ·
-//! `world` what is under the clients of `queue` ·
-//! `heard` what the broker logs.
+//! | file | holds |
+//! |---|---|
+//! | `engine.rs` | clock, network, disk, broker, faults, and the loop that runs a scenario on them |
+//! | `mqtt.rs` | MQTT scenario: clients and oracle |
+//! | `kafka.rs` | Kafka scenario: clients and oracle |
+//! | `queue.rs` | queue scenario: clients and oracle |
+//! | `fault_injector.rs` | hooks for planted bugs |
 
-mod client;
-mod disk;
-mod finish;
-mod flaw;
-mod frames;
-mod heard;
-pub mod kafka;
-mod ledger;
-mod machine;
-mod plan;
-pub mod queue;
-mod run;
-mod world;
+mod engine;
+mod fault_injector;
+mod kafka;
+mod mqtt;
+mod queue;
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+pub use engine::{Tally, Violation, WrapStore};
+pub use fault_injector::{FaultInjector, NoFault};
 
-use mainstem_disk::fault::FaultFs;
+use kafka::KafkaScenario;
+use mqtt::MqttScenario;
+use queue::QueueScenario;
 
-pub use flaw::{Flaw, Sound};
-pub use ledger::Violation;
-pub use machine::Wrap;
-pub use run::Tally;
+/// Which clients a run has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scenario {
+    /// Clients of the MQTT protocol.
+    #[default]
+    Mqtt,
+    /// Clients of the Kafka protocol, and publishers whose messages a binding takes to a topic.
+    Kafka,
+    /// Users of work queues: by requests, and by MQTT.
+    Queue,
+}
 
-use run::Run;
+impl Scenario {
+    /// All scenarios.
+    pub const ALL: [Self; 3] = [Self::Mqtt, Self::Kafka, Self::Queue];
 
-fn run(seed: u64, fs: FaultFs, flaw: &mut dyn Flaw) -> Result<Tally, Violation> {
-    caught(|| {
-        let mut run = Run::new(seed, fs, flaw)?;
-        for _ in 0..run.plan.steps {
-            run.step()?;
+    /// Name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mqtt => "mqtt",
+            Self::Kafka => "kafka",
+            Self::Queue => "queue",
         }
-        run.finish()?;
-        let acked = run.ledger.messages.iter().filter(|message| message.acked.is_some());
-        let (acknowledged, delivered) = (acked.count() as u64, run.ledger.deliveries);
-        Ok(Tally { acknowledged, delivered, ..run.tally })
-    })
-}
+    }
 
-/// What a run comes to. A panic is a violation as well.
-fn caught(run: impl FnOnce() -> Result<Tally, Violation>) -> Result<Tally, Violation> {
-    let outcome = catch_unwind(AssertUnwindSafe(run));
-    outcome.unwrap_or_else(|panic| Err(Violation(format!("panic: {}", message_of(&*panic)))))
-}
+    /// Runs one seed.
+    ///
+    /// # Errors
+    /// What the broker did wrong. A panic is a violation too.
+    pub fn try_seed(self, seed: u64, injector: &mut dyn FaultInjector) -> Result<Tally, Violation> {
+        match self {
+            Self::Mqtt => engine::simulate::<MqttScenario>(seed, injector),
+            Self::Kafka => engine::simulate::<KafkaScenario>(seed, injector),
+            Self::Queue => engine::simulate::<QueueScenario>(seed, injector),
+        }
+    }
 
-/// All that happens in a run, one line each.
-fn traced(seed: u64, run: impl FnOnce(FaultFs) -> Result<Tally, Violation>) -> Vec<String> {
-    let fs = FaultFs::new(seed);
-    fs.trace();
-    heard::listen();
-    let outcome = run(fs.clone());
-    heard::stop();
-    let mut trace = fs.take_trace();
-    trace.push(format!("{outcome:?}"));
-    trace
-}
-
-fn message_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
-}
-
-/// Runs one seed.
-///
-/// # Errors
-/// What the broker did wrong.
-pub fn try_seed(seed: u64, flaw: &mut dyn Flaw) -> Result<Tally, Violation> {
-    run(seed, FaultFs::new(seed), flaw)
-}
-
-/// Everything that happens with one seed, one line each: packets, calls of the file system, ends and beginnings.
-pub fn trace(seed: u64, flaw: &mut dyn Flaw) -> Vec<String> {
-    traced(seed, |fs| run(seed, fs, flaw))
+    /// Runs one seed. Returns everything that happens, one line each: packets, requests, calls of the file system, ends
+    /// and starts of brokers, and the outcome.
+    pub fn trace(self, seed: u64, injector: &mut dyn FaultInjector) -> Vec<String> {
+        match self {
+            Self::Mqtt => engine::trace::<MqttScenario>(seed, injector),
+            Self::Kafka => engine::trace::<KafkaScenario>(seed, injector),
+            Self::Queue => engine::trace::<QueueScenario>(seed, injector),
+        }
+    }
 }

@@ -1,78 +1,43 @@
-//! Work queues under those who use them, from one seed: producers that send again what was not confirmed; publishers
-//! that do so by MQTT, by way of bindings too; workers that settle what they have in every way, too late and twice, or
-//! vanish with it; and operators who empty queues, let messages come again, and make and delete queues.
+//! The queue scenario.
+//!
+//! Producers send by requests or by MQTT, and repeat what was not confirmed. Workers and subscribers settle messages in
+//! every way, settle them too late or twice, or vanish with them. Operators purge, replay, redrive, create and delete.
 //!
 //! | what holds | where |
 //! |---|---|
-//! | what was confirmed is settled in each group in the end, or a dead letter, unless it was thrown away | `Ledger::check_losses` |
-//! | it is in one place: no dead letter comes twice, or comes back to its group, or was acknowledged there | `Ledger::died`, `Group::deliver` |
-//! | what stands at an offset never changes; what is sent once stands there once, with an identifier once in its window | `Ledger::place` |
-//! | what was refused is never delivered | `Ledger::stands` |
-//! | a lease has one holder, as long as it lasts | `Group::deliver` |
-//! | what was acknowledged, rejected or purged does not come back | `Group::deliver` |
-//! | messages with one key come in order, each when the one before is settled, after a crash too | `Ledger::check_line` |
-//! | deliveries are counted, and counts that are durable stay | `Group::deliver` |
-//! | nothing comes before its time, or when it has expired | `Ledger::check_times`, `Group::settled` |
-//! | what is ready comes, and of that what has the highest priority | `Ledger::received`, `Ledger::check_withheld` |
-//! | what is delivered is what was sent, and no more at a time than was asked for | `Ledger::message_of`, `check_share` |
-//! | what is full says so, and nothing else; there is no more than may be | `Ledger::check_refusals`, `Ledger::check_room` |
-//! | a loss of power takes nothing from queues with `fsync`, and from others nothing that comes after it | `Ledger::lost_power` |
-//! | what is published by MQTT, by way of a binding too, is there when it is acknowledged, at QoS 2 once | `Ledger::acknowledged`, `Ledger::place` |
-//! | it is refused, or its publisher cut off, when the queue is full, and not otherwise | `Ledger::turned_away`, `Ledger::check_closed` |
-//! | to those who subscribe by MQTT comes what others would get, and nothing again that they acknowledged in time | `Ledger::published` |
-//! | of a queue with a single active consumer, that one alone gets messages | `Group::check_single` |
-//! | a lease that lasts can be settled, and once | `Group::settled` |
-//! | nothing of a queue that was deleted comes in one of the same name | `Ledger::temporary` |
+//! | a confirmed message is settled in each group in the end, or a dead letter, unless it was discarded | `Oracle::check_losses` |
+//! | a dead letter is in one place, and does not return to its group by itself | `Oracle::died`, `Group::deliver` |
+//! | the message at an offset never changes, and is stored once per deduplication id and window | `Oracle::record_message` |
+//! | a refused message is never delivered | `Oracle::observe_message` |
+//! | a lease has one holder until it ends | `Group::deliver` |
+//! | a message that was acknowledged, rejected or purged is not delivered again | `Group::deliver` |
+//! | messages with one key are delivered in order, each after the one before is settled, after a crash too | `Oracle::check_key_order` |
+//! | deliveries are counted, and durable counts survive | `Group::deliver` |
+//! | no message is delivered before its delay or after it expired | `Oracle::check_times`, `Group::settled` |
+//! | a message that is ready is delivered, highest priority first | `Oracle::received`, `Oracle::check_withheld` |
+//! | a delivery has the content that was sent, and a reply no more than was requested | `Oracle::message_of`, `check_reply_size` |
+//! | only a full queue refuses as full, and no queue exceeds its limits | `Oracle::check_refusals`, `Oracle::check_room` |
+//! | a loss of power takes nothing from a queue with `fsync`, and from others nothing sent after it | `Oracle::lost_power` |
+//! | an acknowledged publish is stored, by way of a binding too, and once at QoS 2 | `Oracle::acknowledged`, `Oracle::record_message` |
+//! | a publish is refused, or its connection closed, only when the queue is full | `Oracle::refused`, `Oracle::check_closed` |
+//! | a subscriber receives what a worker would, and nothing again that it acknowledged in time | `Oracle::published` |
+//! | with a single active consumer, no other one receives messages | `Group::check_single` |
+//! | a lease that has not ended can be settled once | `Group::settled` |
+//! | a queue has nothing of a deleted one with the same name | `Oracle::temporary` |
 
 mod client;
 mod drainer;
-mod finish;
-mod flaw;
+mod format;
 mod group;
-mod ledger;
-mod mqtt;
 mod operator;
+mod oracle;
 mod plan;
 mod producer;
 mod publisher;
 mod publishing;
-mod run;
-mod show;
+mod scenario;
 mod subscriber;
+mod subscribing;
 mod worker;
 
-use mainstem_disk::fault::FaultFs;
-
-pub use flaw::Flaw;
-
-use crate::ledger::Violation;
-use crate::run::Tally;
-use run::Run;
-
-fn run(seed: u64, fs: FaultFs, flaw: &mut dyn Flaw) -> Result<Tally, Violation> {
-    crate::caught(|| {
-        let mut run = Run::new(seed, fs, flaw)?;
-        for _ in 0..run.plan.steps {
-            run.step()?;
-        }
-        run.finish()?;
-        let Run { world, ledger, .. } = &run;
-        let published = ledger.messages.len() as u64;
-        let (acknowledged, delivered) = (ledger.acknowledged, ledger.delivered);
-        Ok(Tally { published, acknowledged, delivered, ..world.tally })
-    })
-}
-
-/// Runs one seed.
-///
-/// # Errors
-/// What the broker did wrong.
-pub fn try_seed(seed: u64, flaw: &mut dyn Flaw) -> Result<Tally, Violation> {
-    run(seed, FaultFs::new(seed), flaw)
-}
-
-/// Everything that happens with one seed, one line each: requests, replies, calls of the file system, ends and
-/// beginnings.
-pub fn trace(seed: u64, flaw: &mut dyn Flaw) -> Vec<String> {
-    crate::traced(seed, |fs| run(seed, fs, flaw))
-}
+pub(crate) use scenario::QueueScenario;

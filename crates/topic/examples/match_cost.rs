@@ -1,9 +1,9 @@
-//! What a match costs: nanoseconds per operation, and bytes per filter, with a million filters.
+//! Benchmark of matching: nanoseconds per operation and bytes per filter, with a million filters.
 //!
 //! `cargo run --release -p mainstem-topic --example match_cost [filters]`
 //!
-//! "hot" asks for the same 16 names over and over, "spread" for a million different ones: the difference is what the
-//! memory of the machine costs. Each figure is the best of five rounds, as the box may have other work.
+//! "hot" repeats the same 16 names and "spread" uses a million different ones, so the difference is the cost of cache
+//! misses. Each figure is the best of five rounds, since the machine may be shared.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -25,7 +25,7 @@ fn main() {
     checks();
 }
 
-/// A topic such as device fleets use.
+/// A topic as used by a fleet of devices.
 fn device_topic(device: usize) -> String {
     format!("site/{}/line/{}/device/{device:07}/state", device % 50, device % 1_000)
 }
@@ -37,7 +37,7 @@ fn exact_only(filters: usize) {
     measure("exact, no match, hot", &hot(filters, |n| device_topic(n + filters)), |name| count(index, name));
 }
 
-/// One filter in ten has a wildcard: most of them one device each, some a line, a few a site.
+/// One filter in ten has a wildcard. Most of these match one device, some a line, and a few a site.
 fn with_wildcards(filters: usize) {
     let index = build("10 % wildcards", filters, |n| match n % 1_000 {
         0 => format!("site/{}/line/{}/#", n / 1_000 % 50, n / 1_000),
@@ -56,9 +56,9 @@ fn wildcards_only(filters: usize) {
     measure("wildcards only, spread", &spread(filters, name), |name| count(index, name));
 }
 
-/// Every mix of a literal and `+` on six levels: 64 filters, all of which match.
+/// All combinations of a literal and `+` on six levels: 64 filters, all of which match.
 fn shared_prefix() {
-    let index = build("64 mixes of a level and +", 64, |bits| {
+    let index = build("64 combinations of a level and +", 64, |bits| {
         let levels: Vec<_> = (0..6).map(|at| if bits >> at & 1 == 0 { "level" } else { "+" }).collect();
         levels.join("/")
     });
@@ -91,10 +91,9 @@ fn checks() {
     measure("check_filter", &filters, |filter| check_filter(filter).is_ok().into());
 }
 
-/// Builds an index, and prints what that took.
+/// Builds an index and prints the time and memory per filter.
 ///
-/// Nothing is given back to the allocator before the process ends, so that the memory of one build is not counted
-/// short by what an earlier one left.
+/// Leaks everything, so that the resident memory of one build is not understated by memory freed by an earlier one.
 fn build(label: &str, filters: usize, filter: impl Fn(usize) -> String) -> &'static Index<u32> {
     let texts: &[String] = Vec::leak((0..filters).map(filter).collect());
     let index = Box::leak(Box::new(Index::with_seed(1)));
@@ -112,7 +111,7 @@ fn build(label: &str, filters: usize, filter: impl Fn(usize) -> String) -> &'sta
     index
 }
 
-/// The resident memory of this process, where the system tells.
+/// Returns the resident memory of this process; `None` without procfs.
 fn resident_bytes() -> Option<usize> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     statm.split(' ').nth(1)?.parse::<usize>().ok().map(|pages| pages * 4096)
@@ -122,7 +121,7 @@ fn hot(filters: usize, name: impl Fn(usize) -> String) -> Vec<String> {
     (0..HOT_NAMES).map(|n| name(n * filters / HOT_NAMES + 777)).collect()
 }
 
-/// Names in an order that no prefetcher guesses.
+/// Returns names in an order that defeats the hardware prefetcher.
 fn spread(filters: usize, name: impl Fn(usize) -> String) -> Vec<String> {
     (0..filters).map(|n| name(n * 7_919 % filters)).collect()
 }
@@ -133,7 +132,7 @@ fn count(index: &Index<u32>, name: &str) -> u64 {
     sum
 }
 
-/// Prints the time of one call over `names`, and the mean of what it returns (for an index, how many match).
+/// Prints the time per call over `names` and the mean result, which for an index is the number of matches.
 #[expect(clippy::cast_precision_loss, reason = "the counts are far below 2^52")]
 fn measure(label: &str, names: &[String], mut call: impl FnMut(&str) -> u64) {
     let passes = (1_000_000 / names.len()).max(1);

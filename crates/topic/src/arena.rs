@@ -1,14 +1,17 @@
-//! Numbered storage: a vector whose freed places are used again.
+//! Numbered storage: a vector with a free list.
+//!
+//! Items refer to each other by 32-bit numbers instead of pointers, which halves their size and needs no `unsafe`.
+//! Freed numbers are reused, so memory is bounded by the largest number of items in use at once.
 
 use std::ops::{Index, IndexMut};
 
-/// No number: what stands where a number of an [`Arena`] or a slot could stand and does not.
+/// Stands for the absence of an [`Arena`] or slot number.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// The first number that an arena never gives out: those from here on have meanings of their own (as [`NONE`]).
+/// Numbers from here on are never assigned; they have special meanings, such as [`NONE`].
 pub(crate) const FIRST_RESERVED: u32 = u32::MAX - 15;
 
-/// Items under numbers below [`FIRST_RESERVED`]; a freed place holds `T::default()` until its number is given out again.
+/// Items with numbers below [`FIRST_RESERVED`]. A freed entry holds `T::default()` until its number is reused.
 pub(crate) struct Arena<T> {
     items: Vec<T>,
     free: Vec<u32>,
@@ -19,10 +22,10 @@ impl<T: Default> Arena<T> {
         Self { items: Vec::new(), free: Vec::new() }
     }
 
-    /// Stores `item` under a free number.
+    /// Stores `item` and returns its number.
     ///
     /// # Panics
-    /// With four thousand million items.
+    /// If there are already [`FIRST_RESERVED`] items.
     pub(crate) fn insert(&mut self, item: T) -> u32 {
         if let Some(number) = self.free.pop() {
             self.items[number as usize] = item;
@@ -34,19 +37,19 @@ impl<T: Default> Arena<T> {
         number
     }
 
-    /// Takes out what is stored under `number`, which may be given out again from now on.
+    /// Removes and returns the item with this number, which may then be reused.
     pub(crate) fn remove(&mut self, number: u32) -> T {
         self.free.push(number);
         std::mem::take(&mut self.items[number as usize])
     }
 
-    /// How many numbers are in use.
+    /// Returns the number of items.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.items.len() - self.free.len()
     }
 
-    /// How many numbers have ever been in use at once.
+    /// Returns the largest number of items that were in use at once.
     #[cfg(test)]
     pub(crate) fn high_water(&self) -> usize {
         self.items.len()
@@ -74,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn freed_numbers_are_given_out_again() {
+    fn reuses_freed_numbers() {
         let mut arena = Arena::new();
         let (a, b) = (arena.insert("a"), arena.insert("b"));
         assert_eq!((arena[a], arena[b]), ("a", "b"));

@@ -1,31 +1,35 @@
-//! Results of matching, kept per topic name until the index changes.
+//! A cache of match results by topic name, valid until the index changes.
+//!
+//! Validity is by epoch: an entry stores the epoch that was read before matching and is returned only for that epoch. A
+//! match that races with a subscribe can therefore never be served after it. Invalidation costs nothing; stale entries
+//! are overwritten as space is needed.
 
 use hashbrown::HashTable;
 
 use crate::seed::Seed;
 
-/// Longest topic name, in bytes, that a [`MatchCache`] keeps a result for.
+/// Maximum length of a cached topic name, in bytes.
 pub const MAX_CACHED_NAME_BYTES: usize = 256;
 
-/// How many entries an eviction spares because they were used, before it takes the next one as it comes.
-const SPARED_MAX: usize = 8;
+/// Number of recently used entries that an eviction skips before it takes the next one regardless.
+const MAX_SKIPPED: usize = 8;
 
-/// Topic names to what they matched, for as many names as its capacity says.
+/// A bounded cache from topic names to match results.
 ///
-/// Each result is tagged with the epoch that was read *before* matching, and is returned to those who ask with that
-/// same epoch: a result computed before a subscribe is never served after it, even where it is stored later. A new
-/// epoch makes all results stale at no cost: they go as their places are needed. So a result may be held long after
-/// it is stale, and had better be numbers than what keeps other things alive.
+/// Each result is tagged with the epoch that was read *before* matching and is returned only for the same epoch. A
+/// result computed before a subscribe is never returned after it, even if it is stored later. A new epoch makes all
+/// results stale at no cost. Stale results are kept until their entries are overwritten, so a result should be plain
+/// data rather than references that keep other objects alive.
 ///
-/// At most `capacity` names of at most [`MAX_CACHED_NAME_BYTES`] are held, however many go by. What makes room is
-/// the second-chance clock: names that were asked for since the hand last passed stay, within limits, so topics that
+/// The cache holds at most `capacity` names of at most [`MAX_CACHED_NAME_BYTES`] bytes each. Eviction uses the
+/// second-chance clock algorithm: entries used since the hand last passed are skipped, up to a limit, so topics that
 /// are seen once do not displace those in use.
 pub struct MatchCache<R> {
     seed: Seed,
     entries: Vec<Entry<R>>,
     by_name: HashTable<u32>,
     capacity: usize,
-    /// The entry that the next eviction looks at first.
+    /// Index of the entry that the next eviction checks first.
     hand: usize,
 }
 
@@ -37,43 +41,43 @@ struct Entry<R> {
 }
 
 impl<R> MatchCache<R> {
-    /// An empty cache for `capacity` names, which hashes with a random seed; with 0 it keeps nothing.
+    /// Creates an empty cache for `capacity` names with a random hash seed. With capacity 0 it stores nothing.
     ///
     /// # Panics
-    /// With a capacity of four thousand million or more.
+    /// If `capacity` is 2^32 or more.
     pub fn new(capacity: usize) -> Self {
         Self::with(capacity, Seed::random())
     }
 
-    /// The same, but for the seed; see [`Index::with_seed`](crate::Index::with_seed).
+    /// Like [`new`](Self::new), with a fixed hash seed; see [`Index::with_seed`](crate::Index::with_seed).
     ///
     /// # Panics
-    /// With a capacity of four thousand million or more.
+    /// If `capacity` is 2^32 or more.
     pub fn with_seed(capacity: usize, seed: u64) -> Self {
         Self::with(capacity, Seed::fixed(seed))
     }
 
     fn with(capacity: usize, seed: Seed) -> Self {
-        assert!(u32::try_from(capacity).is_ok(), "{capacity} entries have 32-bit numbers");
+        assert!(u32::try_from(capacity).is_ok(), "the capacity {capacity} exceeds 32 bits");
         Self { seed, entries: Vec::new(), by_name: HashTable::new(), capacity, hand: 0 }
     }
 
-    /// The number of names held, those with stale results among them; never more than the capacity.
+    /// Returns the number of names, including those with stale results. Never exceeds the capacity.
     pub const fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether no names are held.
+    /// Returns whether the cache is empty.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The most names that are held.
+    /// Returns the maximum number of names.
     pub const fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The result for `name`, if it was stored with this `epoch`.
+    /// Returns the result for `name`, if it was stored with this `epoch`.
     #[inline]
     pub fn get(&mut self, name: &str, epoch: u64) -> Option<&R> {
         let number = self.find(self.seed.hash_text(name), name)?;
@@ -85,9 +89,9 @@ impl<R> MatchCache<R> {
         Some(&entry.result)
     }
 
-    /// Stores the result for `name`, matched after `epoch` was read.
+    /// Stores the result for `name`, which was matched after `epoch` was read.
     ///
-    /// Nothing is stored for a name longer than [`MAX_CACHED_NAME_BYTES`], nor where a result of a later epoch is.
+    /// Does nothing if the name is longer than [`MAX_CACHED_NAME_BYTES`] or has a result of a later epoch.
     pub fn insert(&mut self, name: &str, epoch: u64, result: R) {
         if self.capacity == 0 || name.len() > MAX_CACHED_NAME_BYTES {
             return;
@@ -114,7 +118,7 @@ impl<R> MatchCache<R> {
         by_name.insert_unique(hash, number as u32, |&other| seed.hash_text(&entries[other as usize].name));
     }
 
-    /// Forgets everything: for an owner that starts over with another index, whose epochs are others.
+    /// Removes all entries. Required before the cache is used with another index, whose epochs are unrelated.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.by_name.clear();
@@ -128,9 +132,9 @@ impl<R> MatchCache<R> {
             .map(|&number| number as usize)
     }
 
-    /// Picks the entry to overwrite in a full cache, and takes it out of the table.
+    /// Chooses the entry to overwrite in a full cache and removes it from the table.
     fn evict(&mut self, epoch: u64) -> usize {
-        for _ in 0..SPARED_MAX {
+        for _ in 0..MAX_SKIPPED {
             let entry = &mut self.entries[self.hand];
             if !entry.was_used || entry.epoch < epoch {
                 break;
@@ -155,29 +159,29 @@ mod tests {
     use super::*;
     use crate::Index;
 
-    fn held<R: Clone>(cache: &mut MatchCache<R>, name: &str, epoch: u64) -> Option<R> {
+    fn lookup<R: Clone>(cache: &mut MatchCache<R>, name: &str, epoch: u64) -> Option<R> {
         cache.get(name, epoch).cloned()
     }
 
     #[test]
-    fn a_result_is_served_in_its_epoch_only() {
+    fn returns_a_result_only_in_its_epoch() {
         let mut cache = MatchCache::new(8);
-        assert_eq!(held(&mut cache, "a", 0), None);
+        assert_eq!(lookup(&mut cache, "a", 0), None);
         cache.insert("a", 3, "three");
-        assert_eq!((held(&mut cache, "a", 3), held(&mut cache, "b", 3)), (Some("three"), None));
-        assert_eq!((held(&mut cache, "a", 2), held(&mut cache, "a", 4)), (None, None));
+        assert_eq!((lookup(&mut cache, "a", 3), lookup(&mut cache, "b", 3)), (Some("three"), None));
+        assert_eq!((lookup(&mut cache, "a", 2), lookup(&mut cache, "a", 4)), (None, None));
         cache.insert("a", 4, "four");
-        assert_eq!((held(&mut cache, "a", 3), held(&mut cache, "a", 4)), (None, Some("four")));
+        assert_eq!((lookup(&mut cache, "a", 3), lookup(&mut cache, "a", 4)), (None, Some("four")));
         // A slower match of an older epoch does not displace it.
         cache.insert("a", 3, "three");
-        assert_eq!((held(&mut cache, "a", 4), cache.len()), (Some("four"), 1));
+        assert_eq!((lookup(&mut cache, "a", 4), cache.len()), (Some("four"), 1));
         cache.clear();
-        assert_eq!((held(&mut cache, "a", 4), cache.is_empty()), (None, true));
+        assert_eq!((lookup(&mut cache, "a", 4), cache.is_empty()), (None, true));
     }
 
-    /// The order of events that a cache without epochs gets wrong.
+    /// The interleaving that breaks a cache without epochs.
     #[test]
-    fn a_result_computed_before_a_subscribe_is_not_served_after_it() {
+    fn result_computed_before_a_subscribe_is_not_returned_after_it() {
         let matching = |index: &Index<()>| {
             let mut found = Vec::new();
             index.for_each_match("a/b", |id, ()| found.push(id));
@@ -190,45 +194,46 @@ mod tests {
         let found = matching(&index);
         let (second, _) = index.insert_with("a/+", || ());
         cache.insert("a/b", epoch, found);
-        assert_eq!(held(&mut cache, "a/b", index.epoch()), None);
+        assert_eq!(lookup(&mut cache, "a/b", index.epoch()), None);
 
         let epoch = index.epoch();
         cache.insert("a/b", epoch, matching(&index));
-        assert_eq!(held(&mut cache, "a/b", index.epoch()), Some(vec![first, second]));
+        assert_eq!(lookup(&mut cache, "a/b", index.epoch()), Some(vec![first, second]));
         index.remove(first);
-        assert_eq!(held(&mut cache, "a/b", index.epoch()), None);
+        assert_eq!(lookup(&mut cache, "a/b", index.epoch()), None);
         cache.insert("a/b", index.epoch(), matching(&index));
-        assert_eq!(held(&mut cache, "a/b", index.epoch()), Some(vec![second]));
+        assert_eq!(lookup(&mut cache, "a/b", index.epoch()), Some(vec![second]));
         index.touch();
-        assert_eq!(held(&mut cache, "a/b", index.epoch()), None);
+        assert_eq!(lookup(&mut cache, "a/b", index.epoch()), None);
     }
 
     #[test]
-    fn it_holds_no_more_than_its_capacity() {
+    fn size_is_bounded_by_capacity() {
         let mut cache = MatchCache::new(100);
         for round in 0..10_000_u32 {
             let name = format!("device/{round}");
             cache.insert(&name, u64::from(round / 1_000), round);
-            assert_eq!(held(&mut cache, &name, u64::from(round / 1_000)), Some(round));
+            assert_eq!(lookup(&mut cache, &name, u64::from(round / 1_000)), Some(round));
         }
         assert_eq!((cache.len(), cache.capacity(), cache.by_name.len()), (100, 100, 100));
         assert!(cache.by_name.capacity() <= 256, "{}", cache.by_name.capacity());
-        let kept = (0..10_000_u32).filter(|round| held(&mut cache, &format!("device/{round}"), 9).is_some());
-        assert_eq!(kept.count(), 100);
+        let cached =
+            (0..10_000_u32).filter(|round| lookup(&mut cache, &format!("device/{round}"), 9).is_some());
+        assert_eq!(cached.count(), 100);
 
         let mut none = MatchCache::new(0);
         none.insert("a", 0, 1);
-        assert_eq!((held(&mut none, "a", 0), none.len()), (None, 0));
+        assert_eq!((lookup(&mut none, "a", 0), none.len()), (None, 0));
     }
 
     #[test]
-    fn long_names_are_not_kept() {
+    fn long_names_are_not_cached() {
         let mut cache = MatchCache::new(8);
         let (longest, too_long) = ("x".repeat(MAX_CACHED_NAME_BYTES), "x".repeat(MAX_CACHED_NAME_BYTES + 1));
         cache.insert(&longest, 0, 1);
         cache.insert(&too_long, 0, 2);
         assert_eq!(
-            (held(&mut cache, &longest, 0), held(&mut cache, &too_long, 0), cache.len()),
+            (lookup(&mut cache, &longest, 0), lookup(&mut cache, &too_long, 0), cache.len()),
             (Some(1), None, 1)
         );
     }
@@ -241,20 +246,21 @@ mod tests {
                 if round == 0 {
                     cache.insert(hot, 0, hot.to_owned());
                 }
-                assert_eq!(held(&mut cache, hot, 0).as_deref(), Some(hot), "round {round}");
+                assert_eq!(lookup(&mut cache, hot, 0).as_deref(), Some(hot), "round {round}");
             }
             cache.insert(&format!("once/{round}"), 0, String::new());
         }
     }
 
     #[test]
-    fn stale_names_go_first() {
+    fn evicts_stale_names_first() {
         let mut cache = MatchCache::new(4);
         for name in ["a", "b", "c", "d"] {
             cache.insert(name, 0, ());
-            assert!(held(&mut cache, name, 0).is_some());
+            assert!(lookup(&mut cache, name, 0).is_some());
         }
-        // The hand stands before "a": fresh and in use, it is spared, and "b" goes, in use though it was.
+        // The hand points to "a", which is current and in use and so is skipped. "b" was in use but is stale, so it
+        // goes.
         cache.insert("a", 1, ());
         assert!(cache.get("a", 1).is_some());
         for name in ["e", "f", "g"] {

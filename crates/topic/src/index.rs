@@ -1,4 +1,8 @@
-//! The subscription index: topic filters to values, and which of them match a name.
+//! The subscription index: a map from topic filters to values, searched by topic name.
+//!
+//! Filters without wildcards are in a hash table, so a name finds its exact filter with one lookup. Filters with
+//! wildcards are in a trie. Both store slot numbers, and the slots hold the values. Every change of the set of filters
+//! advances the epoch, which callers use to validate cached matches.
 
 use std::borrow::Cow;
 
@@ -6,18 +10,16 @@ use hashbrown::HashTable;
 
 use crate::name::{check_filter, check_name, has_wildcard};
 use crate::seed::Seed;
-use crate::slots::{FilterId, Key, Slots, Tenant};
+use crate::slots::{Entry, FilterId, Key, Slots};
 use crate::trie::Trie;
 
-/// Topic filters, each with a value, updated in place.
+/// A map from topic filters to values, updated in place.
 ///
-/// Filters without wildcards stand in a hash table, the others in a trie; both lead to one array of slots, which
-/// holds the values. Expects filters that [`check_filter`] passes and names that
-/// [`check_name`] passes: others panic in debug builds, and otherwise stand for some filter, or
-/// match something.
+/// Filters must be valid according to [`check_filter`] and names according to [`check_name`]. Invalid ones panic in
+/// debug builds; in release builds their meaning is unspecified.
 pub struct Index<V> {
     seed: Seed,
-    /// The slots of the filters without wildcards, found by their text.
+    /// Slot numbers of the filters without wildcards, hashed by text.
     exact: HashTable<u32>,
     wild: Trie,
     slots: Slots<V>,
@@ -25,15 +27,15 @@ pub struct Index<V> {
 }
 
 impl<V> Index<V> {
-    /// An empty index that hashes with a random seed.
+    /// Creates an empty index with a random hash seed.
     pub fn new() -> Self {
         Self::with(Seed::random())
     }
 
-    /// An empty index that hashes with a given seed, for runs that must repeat to the byte.
+    /// Creates an empty index with a fixed hash seed, for runs that must be reproducible.
     ///
-    /// Nothing an index returns depends on the seed; the time it takes and the memory it holds do. With a seed that
-    /// clients can guess, they can choose filters that collide.
+    /// The seed affects time and memory use, but never a result. If clients can guess it, they can choose filters that
+    /// collide.
     pub fn with_seed(seed: u64) -> Self {
         Self::with(Seed::fixed(seed))
     }
@@ -42,38 +44,39 @@ impl<V> Index<V> {
         Self { exact: HashTable::new(), wild: Trie::new(seed.clone()), seed, slots: Slots::new(), epoch: 0 }
     }
 
-    /// The number of filters.
+    /// Returns the number of filters.
     pub const fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are no filters.
+    /// Returns whether there are no filters.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A number that grows whenever a filter comes or goes, and with [`touch`](Self::touch).
+    /// Returns the epoch: a number that increases with every inserted or removed filter, and with
+    /// [`touch`](Self::touch).
     ///
-    /// A result of matching is good while the epoch that was read *before* the match is still the epoch.
+    /// A match result is valid while the epoch equals the one that was read *before* matching.
     #[inline]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Moves the epoch, for an owner that has changed a value in a way that kept results must see.
+    /// Advances the epoch. Call after changing a value in a way that must invalidate cached matches.
     pub const fn touch(&mut self) {
         self.epoch += 1;
     }
 
-    /// The id of `filter`, and whether it is new: then its value is what `make` returns.
+    /// Returns the id of `filter` and whether it is new. A new filter gets the value returned by `make`.
     ///
     /// # Panics
-    /// With four thousand million filters.
+    /// If the index holds almost 2^32 filters.
     pub fn insert_with(&mut self, filter: &str, make: impl FnOnce() -> V) -> (FilterId, bool) {
         if let Some(id) = self.find(filter) {
             return (id, false);
         }
-        // Before anything changes, so that the index stays whole should `make` panic.
+        // Called before any change, so that a panic in `make` leaves the index consistent.
         let value = make();
         let id = if has_wildcard(filter) {
             self.insert_wild(filter, value)
@@ -98,7 +101,7 @@ impl<V> Index<V> {
         slots.insert(|slot| Key::Wild(wild.insert(filter, slot)), value)
     }
 
-    /// The id of `filter`, where the index has it.
+    /// Returns the id of `filter`, if it is in the index.
     pub fn find(&self, filter: &str) -> Option<FilterId> {
         debug_assert_eq!(check_filter(filter), Ok(()), "{filter:?} is a topic filter");
         let slot = if has_wildcard(filter) { self.wild.find(filter)? } else { self.find_exact(filter)? };
@@ -107,39 +110,39 @@ impl<V> Index<V> {
 
     #[inline]
     fn find_exact(&self, text: &str) -> Option<u32> {
-        let is_it = |&slot: &u32| self.slots.exact_text(slot) == Some(text);
-        self.exact.find(self.seed.hash_text(text), is_it).copied()
+        let is_match = |&slot: &u32| self.slots.exact_text(slot) == Some(text);
+        self.exact.find(self.seed.hash_text(text), is_match).copied()
     }
 
-    /// The value of a filter; `None` once the filter is removed.
+    /// Returns the value of a filter; `None` if the filter was removed.
     #[inline]
     pub fn get(&self, id: FilterId) -> Option<&V> {
-        self.slots.get(id).map(|tenant| &tenant.value)
+        self.slots.get(id).map(|entry| &entry.value)
     }
 
-    /// The value of a filter, to change. The epoch stays: see [`touch`](Self::touch).
+    /// Returns the value of a filter for modification. Does not advance the epoch; see [`touch`](Self::touch).
     #[inline]
     pub fn get_mut(&mut self, id: FilterId) -> Option<&mut V> {
-        self.slots.get_mut(id).map(|tenant| &mut tenant.value)
+        self.slots.get_mut(id).map(|entry| &mut entry.value)
     }
 
-    /// The text of a filter; one with wildcards is spelled out anew.
+    /// Returns the text of a filter. The text of a wildcard filter is rebuilt from the trie, which allocates.
     pub fn filter(&self, id: FilterId) -> Option<Cow<'_, str>> {
-        self.slots.get(id).map(|tenant| self.text(tenant))
+        self.slots.get(id).map(|entry| self.text(entry))
     }
 
-    fn text<'a>(&'a self, tenant: &'a Tenant<V>) -> Cow<'a, str> {
-        match &tenant.key {
+    fn text<'a>(&'a self, entry: &'a Entry<V>) -> Cow<'a, str> {
+        match &entry.key {
             Key::Exact(text) => Cow::Borrowed(text),
-            Key::Wild(place) => Cow::Owned(self.wild.text(*place)),
+            Key::Wild(position) => Cow::Owned(self.wild.text(*position)),
         }
     }
 
-    /// Takes a filter out and returns its value; `None` if it is already gone.
+    /// Removes a filter and returns its value; `None` if it was already removed.
     pub fn remove(&mut self, id: FilterId) -> Option<V> {
-        let Tenant { key, value } = self.slots.remove(id)?;
+        let Entry { key, value } = self.slots.remove(id)?;
         match key {
-            Key::Wild(place) => self.wild.remove(place),
+            Key::Wild(position) => self.wild.remove(position),
             Key::Exact(text) => {
                 let hash = self.seed.hash_text(&text);
                 if let Ok(entry) = self.exact.find_entry(hash, |&slot| slot == id.slot()) {
@@ -153,27 +156,27 @@ impl<V> Index<V> {
         Some(value)
     }
 
-    /// Calls `visit` with each filter that matches `name`, once: the exact one first, then those with wildcards in
-    /// an order that their levels alone decide.
+    /// Calls `f` once with each filter that matches `name`: first the exact filter, then the wildcard filters in an
+    /// order that depends only on their levels.
     ///
-    /// Allocates nothing for names of up to 32 levels, nor for deeper ones where no filter is as deep.
+    /// Allocates nothing for names of up to 32 levels, nor for longer names if no filter is that deep.
     #[inline]
-    pub fn for_each_match(&self, name: &str, mut visit: impl FnMut(FilterId, &V)) {
+    pub fn for_each_match(&self, name: &str, mut f: impl FnMut(FilterId, &V)) {
         debug_assert_eq!(check_name(name), Ok(()), "{name:?} is a topic name");
-        let mut visit_slot = |slot| {
-            if let Some((id, tenant)) = self.slots.at(slot) {
-                visit(id, &tenant.value);
+        let mut call_with_slot = |slot| {
+            if let Some((id, entry)) = self.slots.at(slot) {
+                f(id, &entry.value);
             }
         };
         if let Some(slot) = self.find_exact(name) {
-            visit_slot(slot);
+            call_with_slot(slot);
         }
-        self.wild.for_each_match(name, visit_slot);
+        self.wild.for_each_match(name, call_with_slot);
     }
 
-    /// All filters with their ids and values, in the order of their slots.
+    /// Returns all filters with their ids and values, ordered by slot.
     pub fn iter(&self) -> impl Iterator<Item = (FilterId, Cow<'_, str>, &V)> {
-        self.slots.iter().map(|(id, tenant)| (id, self.text(tenant), &tenant.value))
+        self.slots.iter().map(|(id, entry)| (id, self.text(entry), &entry.value))
     }
 }
 
@@ -207,7 +210,7 @@ mod tests {
         found
     }
 
-    /// What an empty index stores: nothing but capacity.
+    /// Asserts that nothing but capacity is left.
     fn assert_empty<V>(index: &Index<V>) {
         assert_eq!((index.len(), index.is_empty()), (0, true));
         assert_eq!(index.exact.len(), 0);
@@ -221,7 +224,7 @@ mod tests {
             let found = matching(&index_of([filter]), name);
             assert_eq!(found == [filter], expected, "{filter:?} against {name:?}");
         }
-        // And all filters at once, against each name.
+        // All filters at once, against each name.
         let all = index_of(MATCH_TABLE.iter().map(|&(filter, ..)| filter));
         for &(_, name, _) in MATCH_TABLE {
             let mut found = matching(&all, name);
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_inserted_once_and_found_until_removed() {
+    fn filter_is_inserted_once_and_found_until_removed() {
         for filter in ["a/b", "a/+", "#", "+", "a/+/#", "/", "$SYS/#"] {
             let mut index = Index::new();
             assert_eq!(index.find(filter), None);
@@ -253,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_from_before_matches_nothing_in_the_same_slot() {
+    fn stale_id_does_not_match_a_reused_slot() {
         let mut index = Index::new();
         let (old, _) = index.insert_with("a/+", || 1);
         index.remove(old);
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_epoch_moves_with_the_filters_and_on_touch_only() {
+    fn epoch_advances_on_insert_remove_and_touch_only() {
         let mut index = Index::new();
         let start = index.epoch();
         let (id, _) = index.insert_with("a/+", || 1);
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_prefix_needs_stays_when_a_longer_filter_goes() {
+    fn removing_a_filter_keeps_nodes_shared_with_others() {
         let mut index = index_of(["a/+", "a/+/c", "a/+/#", "a/#", "a/b/#"]);
         for gone in ["a/+/c", "a/+/#", "a/+", "a/#"] {
             index.remove(index.find(gone).expect("it is there"));
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_matches_is_that_of_the_levels() {
+    fn match_order_follows_the_levels() {
         let filters = ["#", "+/b", "a/b", "a/+", "a/#", "+/#", "+/+", "a/b/#"];
         let expected = ["a/b", "#", "a/#", "a/b/#", "a/+", "+/#", "+/b", "+/+"];
         for seed in 0..20 {
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_cannot_be_made_leaves_nothing_behind() {
+    fn panicking_make_leaves_index_unchanged() {
         let mut index: Index<u32> = Index::new();
         for filter in ["a/b", "a/+/c"] {
             let make = || index.insert_with(filter, || panic!("no value"));
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn churn_leaves_nothing_behind() {
+    fn insert_remove_churn_leaks_nothing() {
         let mut index = Index::new();
         let (keep, _) = index.insert_with("keep/+/#", || 0);
         let (slots, nodes) = (64 + 1, 64 * 4 + 4);
@@ -348,9 +351,9 @@ mod tests {
         assert_empty(&index);
     }
 
-    /// Filters and names of as many levels as fit, on a stack that recursion would not survive.
+    /// Filters and names with the maximum number of levels, on a stack too small for recursion.
     #[test]
-    fn the_deepest_filters_and_names_take_no_stack_and_linear_work() {
+    fn deepest_filters_take_constant_stack_and_linear_time() {
         let deep = || {
             let slashes = "/".repeat(MAX_TOPIC_BYTES);
             let pluses = format!("{}+", "+/".repeat(MAX_TOPIC_BYTES / 2));
@@ -374,9 +377,9 @@ mod tests {
         thread.expect("a thread").join().expect("no overflow");
     }
 
-    /// Every mix of `a` and `+` on 12 levels: 2^12 filters, all of which match one name by 2^12 paths.
+    /// All combinations of `a` and `+` on 12 levels: 2^12 filters that match one name, each by its own path.
     #[test]
-    fn a_match_visits_a_node_at_most_once() {
+    fn match_visits_each_node_at_most_once() {
         let mix = |bits: u32| {
             let levels: Vec<_> = (0..12).map(|at| if bits >> at & 1 == 0 { "a" } else { "+" }).collect();
             levels.join("/")
@@ -387,14 +390,14 @@ mod tests {
         let name = ["a"; 12].join("/");
         assert_eq!(matching(&index, &name).len(), filters.len());
         assert_eq!(index.wild.for_each_match(&name, |_| {}), nodes + 1);
-        // A longer name and one that differs early see no more than that, and less.
+        // A longer name visits as many nodes, and one that differs in the first level fewer.
         assert_eq!(index.wild.for_each_match(&format!("{name}/a/a/a"), |_| {}), nodes + 1);
         assert_eq!(index.wild.for_each_match(&name.replacen('a', "b", 1), |_| {}), 1 << 12);
     }
 
-    /// Names deeper than what a match keeps on the stack, with branches on both sides of that border.
+    /// Names with more levels than the inline capacity, with branches below and above that limit.
     #[test]
-    fn levels_beyond_the_inline_ones_match() {
+    fn matches_names_beyond_inline_capacity() {
         let levels: Vec<_> = (0..100).map(|at| format!("level{at}")).collect();
         let with = |wild: &[usize]| {
             let level = |at| if wild.contains(&at) { "+" } else { &*levels[at] };
@@ -414,9 +417,9 @@ mod tests {
         assert_eq!(found(&levels.join("/")), filters.len());
     }
 
-    /// `+/+/…/+` in each length up to 200 is a chain of 200 nodes, whatever the name.
+    /// The filters `+/+/…/+` of 1 to 200 levels share one chain of 200 nodes.
     #[test]
-    fn filters_of_pluses_share_one_chain() {
+    fn filters_of_plus_levels_share_one_chain() {
         let filters: Vec<_> = (1..=200).map(|levels| vec!["+"; levels].join("/")).collect();
         let index = index_of(filters.iter().map(String::as_str));
         assert_eq!(index.wild.counts()[0], 200);

@@ -1,8 +1,9 @@
-//! A short list that lives on the stack.
+//! A list with inline capacity.
+//!
+//! A match takes `&self` and so has no scratch buffers of its own. Its lists are on the stack and allocate only for
+//! topics with more levels than any sensible one has.
 
-/// A list whose first `N` items need no allocation; the rest spill into a vector.
-///
-/// A match runs on `&self` and so has no scratch space of its own: the few dozen levels of any sane topic fit here.
+/// A list that stores its first `N` items inline and the rest in a vector.
 pub(crate) struct InlineList<T, const N: usize> {
     inline: [T; N],
     len: usize,
@@ -10,7 +11,7 @@ pub(crate) struct InlineList<T, const N: usize> {
 }
 
 impl<T: Copy, const N: usize> InlineList<T, N> {
-    /// An empty list; `filler` is what unused places hold.
+    /// Creates an empty list. `filler` initializes the unused inline items.
     #[inline]
     pub(crate) fn new(filler: T) -> Self {
         Self { inline: [filler; N], len: 0, spill: Vec::new() }
@@ -24,7 +25,7 @@ impl<T: Copy, const N: usize> InlineList<T, N> {
     #[inline]
     pub(crate) fn push(&mut self, item: T) {
         match self.inline.get_mut(self.len) {
-            Some(place) => *place = item,
+            Some(unused) => *unused = item,
             None => self.spill.push(item),
         }
         self.len += 1;
@@ -39,7 +40,7 @@ impl<T: Copy, const N: usize> InlineList<T, N> {
         }
     }
 
-    /// The item at `at`, which must be below [`len`](Self::len).
+    /// Returns the item at `at`, which must be less than [`len`](Self::len).
     #[inline]
     pub(crate) fn get(&self, at: usize) -> T {
         debug_assert!(at < self.len);
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_beyond_the_inline_ones_spill_and_come_back() {
+    fn spills_beyond_inline_capacity() {
         let mut list = InlineList::<u32, 4>::new(0);
         assert_eq!(list.pop(), None);
         for round in 0..3 {

@@ -1,11 +1,14 @@
-//! The level strings of the wildcard trie, each stored once however many nodes bear it.
+//! Interned level strings of the wildcard trie.
+//!
+//! Each distinct level is stored once and gets a number, so trie nodes hold a number instead of a string and comparing
+//! levels compares integers. A reference count per level frees the string with its last node.
 
 use hashbrown::HashTable;
 
 use crate::arena::Arena;
 use crate::seed::Seed;
 
-/// Level strings and their numbers, counted by use.
+/// Reference-counted level strings and their numbers.
 pub(crate) struct Levels {
     seed: Seed,
     stored: Arena<Level>,
@@ -15,8 +18,8 @@ pub(crate) struct Levels {
 #[derive(Default)]
 struct Level {
     text: Box<str>,
-    /// How many trie nodes bear this level.
-    uses: u32,
+    /// Number of trie nodes with this level.
+    references: u32,
 }
 
 impl Levels {
@@ -24,7 +27,7 @@ impl Levels {
         Self { seed, stored: Arena::new(), by_text: HashTable::new() }
     }
 
-    /// The number of a level that some node bears.
+    /// Returns the number of a level, if a node has it.
     #[inline]
     pub(crate) fn find(&self, text: &str) -> Option<u32> {
         self.find_hashed(self.seed.hash_text(text), text)
@@ -35,24 +38,24 @@ impl Levels {
         self.by_text.find(hash, |&number| &*self.stored[number].text == text).copied()
     }
 
-    /// The number of a level, stored now if it is new; each call is undone by one [`release`](Self::release).
+    /// Returns the number of a level, storing it if it is new. Pair each call with one [`release`](Self::release).
     pub(crate) fn acquire(&mut self, text: &str) -> u32 {
         let hash = self.seed.hash_text(text);
         if let Some(number) = self.find_hashed(hash, text) {
-            self.stored[number].uses += 1;
+            self.stored[number].references += 1;
             return number;
         }
-        let number = self.stored.insert(Level { text: text.into(), uses: 1 });
+        let number = self.stored.insert(Level { text: text.into(), references: 1 });
         let Self { seed, stored, by_text } = self;
         by_text.insert_unique(hash, number, |&other| seed.hash_text(&stored[other].text));
         number
     }
 
-    /// Gives back one use; with the last one the string goes.
+    /// Drops one reference. The last one frees the string.
     pub(crate) fn release(&mut self, number: u32) {
         let level = &mut self.stored[number];
-        level.uses -= 1;
-        if level.uses > 0 {
+        level.references -= 1;
+        if level.references > 0 {
             return;
         }
         let level = self.stored.remove(number);
@@ -68,7 +71,7 @@ impl Levels {
         &self.stored[number].text
     }
 
-    /// How many level strings are stored, and how many table entries lead to them.
+    /// Returns the number of level strings and the number of table entries.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.stored.len(), self.by_text.len())
@@ -80,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_stays_until_its_last_use_goes() {
+    fn level_is_freed_with_its_last_reference() {
         let mut levels = Levels::new(Seed::fixed(1));
         let a = levels.acquire("a");
         let empty = levels.acquire("");

@@ -1,21 +1,22 @@
 //! MQTT topic names, topic filters and the subscription index.
 //!
-//! Two questions are answered here: is this string a topic name or a topic filter (MQTT 5 and 3.1.1, section
-//! 4.7), and which of many filters match this name. The second is asked once per publish, so it allocates
-//! nothing and costs the same with a million filters as with ten.
+//! This crate validates topic names and topic filters (MQTT 5 and 3.1.1, section 4.7) and finds the filters that match
+//! a topic name. Matching runs once per publish, so it allocates nothing, and its cost depends on the filters that
+//! match rather than on the number of filters in the index.
 //!
 //! # What this crate must never know
-//! Who subscribes: a filter carries a value of any type, and sessions, shared-subscription members, shards and
-//! quality of service are the owner's. It does no IO, reads no clock, holds no lock and has no global state; an
-//! index belongs to one thread, or to whatever lock its owner puts around it.
+//! Who subscribes. A filter maps to a value of any type; sessions, members of shared subscriptions, shards and QoS
+//! belong to the owner of the index. The crate does no IO, reads no clock, holds no lock and has no global state. An
+//! index belongs to one thread, or is protected by a lock of its owner.
 //!
 //! # Entry points
-//! - [`check_name`], [`check_filter`], [`parse_subscription`]: what arrives from a client passes one of these once.
-//! - [`matches()`]: one filter against one name. Plain, and the model that the index is tested against.
-//! - [`Index`]: filters to values, updated in place; [`Index::for_each_match`] is the hot path.
-//! - [`MatchCache`]: results of matching, kept per topic name until the index changes.
+//! - [`check_name`], [`check_filter`], [`parse_subscription`]: validation. Every string from a client passes one of
+//!   them once.
+//! - [`matches()`]: one filter against one name. Simple, and the reference that the index is tested against.
+//! - [`Index`]: a map from filters to values, updated in place. [`Index::for_each_match`] is the hot path.
+//! - [`MatchCache`]: match results by topic name, valid until the index changes.
 //!
-//! # How it is used
+//! # Example
 //! ```
 //! use mainstem_topic::{Index, MatchCache, check_filter, check_name};
 //!
@@ -38,25 +39,26 @@
 //! ```
 //!
 //! # Invariants
-//! - Nothing recurses and nothing backtracks: the walk sees each trie node at most once per match, and a filter or
-//!   name of 65,535 levels takes time linear in its length.
-//! - Removing what was inserted leaves no node, no level string and no table entry behind; only capacity stays.
-//! - A [`FilterId`] of a removed filter never becomes valid again, whatever takes its slot.
-//! - The order of visits depends on the filters and the order they came in, never on the hash seed.
-//! - A wildcard filter costs a trie node per level that it shares with no other, some 30 bytes each. That is many
-//!   times the length of a filter of empty levels, so owners that face strangers bound [`level_count`].
+//! - No recursion and no backtracking: a match visits each trie node at most once, and a filter or name of 65,535
+//!   levels takes time linear in its length.
+//! - Removing a filter frees its nodes, level strings and table entries. Only capacity remains allocated.
+//! - The [`FilterId`] of a removed filter never becomes valid again, even when its slot is reused.
+//! - The order of matches depends on the filters and their insertion order, never on the hash seed.
+//! - A wildcard filter takes one trie node of about 30 bytes for each level that it shares with no other filter. For a
+//!   filter of empty levels that is many times its length, so servers with untrusted clients must limit
+//!   [`level_count`].
 //!
 //! # Files
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `name.rs` | what a name and a filter may be, and the plain matcher |
+//! | `name.rs` | validation of names and filters, and the reference matcher |
 //! | `share.rs` | `$share/<group>/<filter>` |
-//! | `index.rs` | [`Index`]: the exact table, the trie and the slots as one map |
-//! | `slots.rs` | values under [`FilterId`]s: slots and generations |
-//! | `trie.rs` | the wildcard filters and the walk over them |
-//! | `levels.rs` | the level strings of the trie, each stored once |
+//! | `index.rs` | [`Index`]: the exact table, the trie and the slots combined into one map |
+//! | `slots.rs` | storage of values by [`FilterId`]: slots and generations |
+//! | `trie.rs` | the trie of wildcard filters and the match over it |
+//! | `levels.rs` | the interned level strings of the trie |
 //! | `cache.rs` | [`MatchCache`] |
-//! | `arena.rs`, `inline.rs`, `seed.rs` | numbered storage, a short list on the stack, hashing |
+//! | `arena.rs`, `inline.rs`, `seed.rs` | numbered storage, a list with inline capacity, hashing |
 
 mod arena;
 mod cache;

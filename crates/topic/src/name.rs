@@ -1,14 +1,20 @@
-//! What a topic name and a topic filter may be, and whether one filter matches one name (section 4.7).
+//! Validation of topic names and topic filters, and matching of one filter against one name (section 4.7).
+//!
+//! Validation runs once, when a string arrives from a client; the rest of the crate relies on it. [`matches()`] is the
+//! reference implementation of matching: it compares level by level without an index, and the tests compare [`Index`]
+//! with it.
+//!
+//! [`Index`]: crate::Index
 
 use std::fmt;
 
-/// Longest topic name or topic filter, in bytes of UTF-8 `[MQTT-4.7.3-3]`.
+/// Maximum length of a topic name or topic filter, in bytes of UTF-8 `[MQTT-4.7.3-3]`.
 pub const MAX_TOPIC_BYTES: usize = 65_535;
 
-/// Why a string is not a topic name, a topic filter or a shared subscription.
+/// Why a string is not a valid topic name, topic filter or shared subscription.
 ///
-/// The caller can do one thing with each of them, which is to refuse; the variants are for its log line. MQTT 5 has
-/// the reason codes 0x90 (Topic Name invalid) and 0x8F (Topic Filter invalid) to answer with.
+/// Callers reject the string in every case; the variants are for log messages. The MQTT 5 reason codes are 0x90 (Topic
+/// Name invalid) and 0x8F (Topic Filter invalid).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TopicError {
     /// Empty `[MQTT-4.7.3-1]`.
@@ -17,15 +23,15 @@ pub enum TopicError {
     TooLong,
     /// Contains U+0000 `[MQTT-4.7.3-2]`.
     Nul,
-    /// A topic name with `+` or `#` in it `[MQTT-4.7.0-1]`.
+    /// A topic name that contains `+` or `#` `[MQTT-4.7.0-1]`.
     WildcardInName,
-    /// `#` that is not alone in the last level of its filter `[MQTT-4.7.1-1]`.
+    /// A `#` that is not alone in the last level of the filter `[MQTT-4.7.1-1]`.
     MisplacedMultiLevel,
-    /// `+` that is not alone in its level `[MQTT-4.7.1-2]`.
+    /// A `+` that is not alone in its level `[MQTT-4.7.1-2]`.
     MisplacedSingleLevel,
-    /// `$share/` without a share name, or with a wildcard in it `[MQTT-4.8.2-1]`, `[MQTT-4.8.2-2]`.
+    /// `$share/` with an empty share name, or with a wildcard in it `[MQTT-4.8.2-1]`, `[MQTT-4.8.2-2]`.
     ShareName,
-    /// `$share/<name>` without a topic filter behind it `[MQTT-4.8.2-2]`.
+    /// `$share/<name>` without a topic filter after it `[MQTT-4.8.2-2]`.
     ShareFilterMissing,
 }
 
@@ -46,21 +52,21 @@ impl fmt::Display for TopicError {
 
 impl std::error::Error for TopicError {}
 
-/// Checks that `name` can be published to.
+/// Checks that `name` is a valid topic name.
 ///
 /// # Errors
-/// Empty, longer than [`MAX_TOPIC_BYTES`], or with `+`, `#` or U+0000 in it `[MQTT-4.7.0-1]`, `[MQTT-4.7.3-1]`,
+/// If it is empty, longer than [`MAX_TOPIC_BYTES`], or contains `+`, `#` or U+0000 `[MQTT-4.7.0-1]`, `[MQTT-4.7.3-1]`,
 /// `[MQTT-4.7.3-2]`, `[MQTT-4.7.3-3]`.
 pub fn check_name(name: &str) -> Result<(), TopicError> {
     check_text(name)?;
     if has_wildcard(name) { Err(TopicError::WildcardInName) } else { Ok(()) }
 }
 
-/// Checks that `filter` can be subscribed to; `$share/…` is a plain filter here, see
+/// Checks that `filter` is a valid topic filter. `$share/…` counts as a plain filter here; see
 /// [`parse_subscription`](crate::parse_subscription).
 ///
 /// # Errors
-/// Empty, longer than [`MAX_TOPIC_BYTES`], with U+0000 in it, or with a wildcard out of place `[MQTT-4.7.1-1]`,
+/// If it is empty, longer than [`MAX_TOPIC_BYTES`], contains U+0000, or has a misplaced wildcard `[MQTT-4.7.1-1]`,
 /// `[MQTT-4.7.1-2]`, `[MQTT-4.7.3-1]`, `[MQTT-4.7.3-2]`, `[MQTT-4.7.3-3]`.
 pub fn check_filter(filter: &str) -> Result<(), TopicError> {
     check_text(filter)?;
@@ -81,7 +87,7 @@ pub fn check_filter(filter: &str) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// What holds for names and filters alike.
+/// The checks common to names and filters.
 fn check_text(text: &str) -> Result<(), TopicError> {
     if text.is_empty() {
         Err(TopicError::Empty)
@@ -94,38 +100,38 @@ fn check_text(text: &str) -> Result<(), TopicError> {
     }
 }
 
-/// The number of levels of a topic name or filter: one more than its separators, so an empty string has one.
+/// Returns the number of levels of a topic name or filter: the number of `/` plus one. An empty string has one level.
 pub fn level_count(topic: &str) -> usize {
     1 + topic.bytes().filter(|&byte| byte == b'/').count()
 }
 
-/// Whether a valid filter has a wildcard, which is whether it can match more than the one name it spells.
+/// Returns whether a valid filter contains a wildcard. Without one, it matches only the name equal to it.
 pub fn has_wildcard(filter: &str) -> bool {
     any_byte(filter, |byte| byte == b'+' || byte == b'#')
 }
 
-/// Looks at every byte, without an early exit: that way the compiler compares many at a time, and what is looked
-/// for is nearly never there.
-fn any_byte(text: &str, is_wanted: impl Fn(u8) -> bool) -> bool {
-    text.bytes().fold(false, |found, byte| found | is_wanted(byte))
+/// Returns whether any byte satisfies `predicate`. Has no early exit, so that the compiler can vectorize it; a match is
+/// rare in valid input.
+fn any_byte(text: &str, predicate: impl Fn(u8) -> bool) -> bool {
+    text.bytes().fold(false, |found, byte| found | predicate(byte))
 }
 
-/// Whether a valid filter matches a valid name (section 4.7).
+/// Returns whether a valid filter matches a valid name (section 4.7).
 ///
-/// Levels are compared byte by byte `[MQTT-4.7.3-4]`. An empty level is a level; `a/#` matches `a` as well (4.7.1.2);
-/// a filter that starts with a wildcard does not match a name that starts with `$` `[MQTT-4.7.2-1]`. A string that
-/// [`check_filter`] or [`check_name`] refuses gets some answer, in linear time.
+/// Levels are compared byte by byte `[MQTT-4.7.3-4]`. An empty level is a level; `a/#` also matches `a` (4.7.1.2); a
+/// filter that starts with a wildcard does not match a name that starts with `$` `[MQTT-4.7.2-1]`. For strings that
+/// [`check_filter`] or [`check_name`] reject the result is unspecified, but returned in linear time.
 pub fn matches(filter: &str, name: &str) -> bool {
     if name.starts_with('$') && filter.starts_with(['+', '#']) {
         return false;
     }
     let mut levels = name.split('/');
-    for wanted in filter.split('/') {
-        if wanted == "#" {
+    for pattern in filter.split('/') {
+        if pattern == "#" {
             return true;
         }
         match levels.next() {
-            Some(level) if wanted == "+" || wanted == level => {}
+            Some(level) if pattern == "+" || pattern == level => {}
             _ => return false,
         }
     }
@@ -142,7 +148,7 @@ pub(crate) mod tests {
     fn names_are_checked() {
         let longest = "x".repeat(MAX_TOPIC_BYTES);
         let too_long = "x".repeat(MAX_TOPIC_BYTES + 1);
-        // Two bytes each: the limit is on bytes, not on characters.
+        // Two bytes per character: the limit is in bytes, not in characters.
         let too_many_bytes = "é".repeat(MAX_TOPIC_BYTES / 2 + 1);
         let table: &[(&str, Result<(), TopicError>)] = &[
             ("/", Ok(())),
@@ -184,7 +190,7 @@ pub(crate) mod tests {
             ("+/tennis/#", Ok(())),
             ("sport+", Err(TopicError::MisplacedSingleLevel)),
             ("sport/+/player1", Ok(())),
-            // And beside them.
+            // Further cases.
             ("/", Ok(())),
             ("+/+", Ok(())),
             ("/+", Ok(())),
@@ -212,7 +218,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn levels_are_counted() {
+    fn counts_levels() {
         for (topic, expected) in [("a", 1), ("", 1), ("/", 2), ("a/b/c", 3), ("a//b/", 4), ("+/#", 2)] {
             assert_eq!(level_count(topic), expected, "{topic:?}");
         }
@@ -220,7 +226,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn wildcards_are_found() {
+    fn finds_wildcards() {
         for (filter, expected) in
             [("a", false), ("a/b", false), ("#", true), ("a/+/b", true), ("$SYS/#", true)]
         {
@@ -228,7 +234,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Filter, name, whether they match: shared with the test of the index.
+    /// Filter, name, and whether they match. Also used by the tests of the index.
     pub(crate) const MATCH_TABLE: &[(&str, &str, bool)] = &[
         // 4.7.1.2, the multi-level wildcard.
         ("sport/tennis/player1/#", "sport/tennis/player1", true),

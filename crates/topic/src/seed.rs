@@ -1,19 +1,19 @@
-//! Hashing: one seed per index or cache.
+//! Seeded hashing, with one seed per index or cache.
+//!
+//! Clients choose topic names and filters. If they could predict hashes, they could fill a table with collisions, so
+//! the seed is random unless the caller fixes it for a reproducible run.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 
-/// Turns strings and edges into hashes.
-///
-/// Clients choose topic names and filters, so a table whose hashes they could predict would be theirs to fill with
-/// collisions: the seed is random unless a caller fixes it to repeat a run.
+/// Hashes level strings, filters and trie edges.
 #[derive(Clone)]
 pub(crate) struct Seed(SeedableRandomState);
 
 impl Seed {
-    /// From the operating system's randomness, by way of the standard library's hash keys.
+    /// Seeds from the randomness of the operating system, through the hash keys of the standard library.
     pub(crate) fn random() -> Self {
         let seed = RandomState::new().hash_one(0_u64);
         Self(SeedableRandomState::with_seed(seed, SharedSeed::global_random()))

@@ -1,25 +1,28 @@
 //! Shared subscriptions: `$share/<group>/<filter>` (MQTT 5, section 4.8.2).
+//!
+//! A shared subscription is recognized by its prefix alone and split once, on arrival. The index stores only the plain
+//! filter; the group belongs to the value of the filter.
 
 use crate::name::{MAX_TOPIC_BYTES, TopicError, check_filter};
 
-/// What a client asks for in SUBSCRIBE: a filter, alone or within a shared-subscription group.
+/// A subscription string of a SUBSCRIBE packet: a filter, with a group if it is a shared subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Subscription<'a> {
-    /// The share name, where the subscription is shared.
+    /// The share name; `None` for a plain subscription.
     pub group: Option<&'a str>,
-    /// The topic filter, without `$share/<group>/` before it; it has passed [`check_filter`].
+    /// The topic filter without `$share/<group>/`, validated by [`check_filter`].
     pub filter: &'a str,
 }
 
-/// Splits and checks what stands in SUBSCRIBE and UNSUBSCRIBE.
+/// Splits and validates a subscription string of SUBSCRIBE or UNSUBSCRIBE.
 ///
-/// A string that starts with `$share/` is a shared subscription and nothing else, also where the same client could
-/// have meant a plain filter; `$share` alone and `$sharex/…` are plain filters. MQTT 3.1.1 knows no shared
-/// subscriptions: whether its clients get them is for the caller to say.
+/// A string that starts with `$share/` is always a shared subscription. `$share` alone and `$sharex/…` are plain
+/// filters. MQTT 3.1.1 has no shared subscriptions; the caller decides whether to offer them to such clients.
 ///
 /// # Errors
-/// What [`check_filter`] says of the filter; an empty share name or one with a wildcard `[MQTT-4.8.2-1]`,
-/// `[MQTT-4.8.2-2]`; no filter behind the share name `[MQTT-4.8.2-2]`; longer than [`MAX_TOPIC_BYTES`] as a whole.
+/// Any error of [`check_filter`] for the filter; an empty share name or one with a wildcard `[MQTT-4.8.2-1]`,
+/// `[MQTT-4.8.2-2]`; no filter after the share name `[MQTT-4.8.2-2]`; a string longer than [`MAX_TOPIC_BYTES`] in
+/// total.
 pub fn parse_subscription(text: &str) -> Result<Subscription<'_>, TopicError> {
     let Some(shared) = text.strip_prefix("$share/") else {
         check_filter(text)?;

@@ -1,12 +1,14 @@
-//! Values under filter ids: slots, and the generations that tell their tenants apart.
+//! Storage of filters and their values by [`FilterId`].
+//!
+//! A slot is reused after its filter is removed. Each removal increments the generation of the slot, so an id that
+//! outlives its filter no longer matches. A slot whose generations are exhausted is retired.
 
 use crate::arena::FIRST_RESERVED;
-use crate::trie::Place;
+use crate::trie::Position;
 
-/// Names one filter of an [`Index`](crate::Index), from its insertion to its removal.
+/// Identifies one filter of an [`Index`](crate::Index) from its insertion to its removal.
 ///
-/// The slot is a small dense number that is used again; the generation is what makes an id that outlived its filter
-/// match nothing.
+/// The slot is a small, dense number that is reused. The generation invalidates an id that outlives its filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilterId {
     slot: u32,
@@ -14,28 +16,28 @@ pub struct FilterId {
 }
 
 impl FilterId {
-    /// The place of the filter: below the largest number of filters the index has held at once.
+    /// Returns the slot number. It is less than the largest number of filters that the index has held at once.
     #[inline]
     pub const fn slot(self) -> u32 {
         self.slot
     }
 
-    /// Which of the tenants of its slot the filter is.
+    /// Returns the generation of the slot: the number of filters that were removed from it before this one.
     #[inline]
     pub const fn generation(self) -> u32 {
         self.generation
     }
 }
 
-/// Where the text of a filter is kept.
+/// Where the text of a filter is stored.
 pub(crate) enum Key {
-    /// A filter without wildcards: here.
+    /// A filter without wildcards, stored as text.
     Exact(Box<str>),
-    /// A filter with wildcards: spelled by the trie, from the root to this place.
-    Wild(Place),
+    /// A filter with wildcards, stored as the path from the root of the trie to this position.
+    Wild(Position),
 }
 
-/// Keys and values under [`FilterId`]s.
+/// Filters by slot number.
 pub(crate) struct Slots<V> {
     all: Vec<Slot<V>>,
     free: Vec<u32>,
@@ -44,11 +46,11 @@ pub(crate) struct Slots<V> {
 
 struct Slot<V> {
     generation: u32,
-    tenant: Option<Tenant<V>>,
+    entry: Option<Entry<V>>,
 }
 
-/// What a slot in use holds.
-pub(crate) struct Tenant<V> {
+/// A filter and its value.
+pub(crate) struct Entry<V> {
     pub(crate) key: Key,
     pub(crate) value: V,
 }
@@ -63,72 +65,72 @@ impl<V> Slots<V> {
         self.len
     }
 
-    /// Stores a filter in a free slot; `make_key` is told which.
+    /// Stores a filter in a free slot. `make_key` gets the slot number.
     ///
     /// # Panics
-    /// With four thousand million filters.
+    /// If there are already [`FIRST_RESERVED`] slots.
     pub(crate) fn insert(&mut self, make_key: impl FnOnce(u32) -> Key, value: V) -> FilterId {
         let slot = self.free.pop().unwrap_or_else(|| {
             let slot = u32::try_from(self.all.len()).ok().filter(|&slot| slot < FIRST_RESERVED);
-            self.all.push(Slot { generation: 0, tenant: None });
+            self.all.push(Slot { generation: 0, entry: None });
             slot.expect("an index holds fewer than 2^32 filters")
         });
-        let place = &mut self.all[slot as usize];
-        place.tenant = Some(Tenant { key: make_key(slot), value });
+        let target = &mut self.all[slot as usize];
+        target.entry = Some(Entry { key: make_key(slot), value });
         self.len += 1;
-        FilterId { slot, generation: place.generation }
+        FilterId { slot, generation: target.generation }
     }
 
-    /// Takes a filter out; from now on `id` names nothing.
+    /// Removes a filter and invalidates its id.
     ///
-    /// A slot whose generations are used up is not used again: one slot is lost in four thousand million removals.
-    pub(crate) fn remove(&mut self, id: FilterId) -> Option<Tenant<V>> {
+    /// A slot with no generation left is not reused: one slot is lost per 2^32 removals from it.
+    pub(crate) fn remove(&mut self, id: FilterId) -> Option<Entry<V>> {
         let slot = self.all.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
-        let tenant = slot.tenant.take()?;
+        let entry = slot.entry.take()?;
         self.len -= 1;
         if let Some(next) = slot.generation.checked_add(1) {
             slot.generation = next;
             self.free.push(id.slot);
         }
-        Some(tenant)
+        Some(entry)
     }
 
     #[inline]
-    pub(crate) fn get(&self, id: FilterId) -> Option<&Tenant<V>> {
+    pub(crate) fn get(&self, id: FilterId) -> Option<&Entry<V>> {
         let slot = self.all.get(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
-        slot.tenant.as_ref()
+        slot.entry.as_ref()
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: FilterId) -> Option<&mut Tenant<V>> {
+    pub(crate) fn get_mut(&mut self, id: FilterId) -> Option<&mut Entry<V>> {
         let slot = self.all.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
-        slot.tenant.as_mut()
+        slot.entry.as_mut()
     }
 
-    /// The filter in a slot that is in use, as the tables and the trie know it.
+    /// Returns the filter in a slot. The tables and the trie store slot numbers without a generation.
     #[inline]
-    pub(crate) fn at(&self, slot: u32) -> Option<(FilterId, &Tenant<V>)> {
-        let Slot { generation, tenant } = self.all.get(slot as usize)?;
-        Some((FilterId { slot, generation: *generation }, tenant.as_ref()?))
+    pub(crate) fn at(&self, slot: u32) -> Option<(FilterId, &Entry<V>)> {
+        let Slot { generation, entry } = self.all.get(slot as usize)?;
+        Some((FilterId { slot, generation: *generation }, entry.as_ref()?))
     }
 
-    /// The text of the filter in `slot`, where it is an exact one.
+    /// Returns the text of the filter in `slot` if it has no wildcards.
     #[inline]
     pub(crate) fn exact_text(&self, slot: u32) -> Option<&str> {
-        match &self.all.get(slot as usize)?.tenant {
-            Some(Tenant { key: Key::Exact(text), .. }) => Some(text),
+        match &self.all.get(slot as usize)?.entry {
+            Some(Entry { key: Key::Exact(text), .. }) => Some(text),
             _ => None,
         }
     }
 
-    /// All filters, in the order of their slots.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (FilterId, &Tenant<V>)> {
-        (0..).zip(&self.all).filter_map(|(slot, Slot { generation, tenant })| {
-            Some((FilterId { slot, generation: *generation }, tenant.as_ref()?))
+    /// Returns all filters, ordered by slot.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (FilterId, &Entry<V>)> {
+        (0..).zip(&self.all).filter_map(|(slot, Slot { generation, entry })| {
+            Some((FilterId { slot, generation: *generation }, entry.as_ref()?))
         })
     }
 
-    /// How many slots have ever been in use at once.
+    /// Returns the largest number of slots that were in use at once.
     #[cfg(test)]
     pub(crate) fn high_water(&self) -> usize {
         self.all.len()
@@ -144,14 +146,14 @@ mod tests {
     }
 
     fn value(slots: &Slots<u32>, id: FilterId) -> Option<u32> {
-        slots.get(id).map(|tenant| tenant.value)
+        slots.get(id).map(|entry| entry.value)
     }
 
     #[test]
-    fn an_id_outlived_by_its_slot_names_nothing() {
+    fn stale_id_does_not_match_a_reused_slot() {
         let mut slots = Slots::new();
         let first = insert(&mut slots, 1);
-        assert_eq!(slots.remove(first).map(|tenant| tenant.value), Some(1));
+        assert_eq!(slots.remove(first).map(|entry| entry.value), Some(1));
         let second = insert(&mut slots, 2);
         assert_eq!(first.slot(), second.slot());
         assert_ne!(first.generation(), second.generation());
@@ -163,12 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_with_no_generation_left_is_retired() {
+    fn slot_with_no_generation_left_is_retired() {
         let mut slots = Slots::new();
         let id = insert(&mut slots, 1);
         slots.all[id.slot() as usize].generation = u32::MAX;
         let last = FilterId { generation: u32::MAX, ..id };
-        assert_eq!(slots.remove(last).map(|tenant| tenant.value), Some(1));
+        assert_eq!(slots.remove(last).map(|entry| entry.value), Some(1));
         assert_eq!((value(&slots, last), slots.len()), (None, 0));
         let next = insert(&mut slots, 2);
         assert_ne!(next.slot(), id.slot());
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_small() {
+    fn slot_size_is_bounded() {
         assert!(size_of::<Slot<u32>>() <= 40, "{}", size_of::<Slot<u32>>());
         assert!(size_of::<Slot<Vec<u8>>>() <= 48, "{}", size_of::<Slot<Vec<u8>>>());
     }

@@ -1,9 +1,11 @@
-//! The wildcard filters as a trie, one node per level, and the walk that finds those matching a name.
+//! The trie of wildcard filters, with one node per level, and the match over it.
 //!
-//! Why a trie beside the exact table: a name is looked up once however many filters there are, and every node the
-//! walk visits is a prefix of some filter that matches so far. Nodes know their parent and hold no list of
-//! children: one table for the whole trie maps (parent, level) to the child, which costs the same for a node with
-//! two children and for one with a million.
+//! Every node that a match visits is a prefix of a filter that matches so far, so the cost does not depend on the
+//! number of other filters. Nodes store their parent but no list of children. Instead, one hash table for the whole
+//! trie maps (parent, level) to the child, so a lookup costs the same for a node with two children and for one with a
+//! million.
+//!
+//! The match is iterative and depth first. It needs no visited set, because each node has one path from the root.
 
 use hashbrown::HashTable;
 
@@ -12,21 +14,21 @@ use crate::inline::InlineList;
 use crate::levels::Levels;
 use crate::seed::Seed;
 
-/// The node that every filter starts from; it is never freed.
+/// The root node, which is never freed.
 const ROOT: u32 = 0;
-/// Stands for a level: `+`.
+/// Level number of `+`.
 const PLUS: u32 = FIRST_RESERVED;
-/// Stands for a level of a name that no filter has.
+/// Level number of a level that no filter contains.
 const UNKNOWN: u32 = FIRST_RESERVED + 1;
-/// Names of up to this many levels are matched without an allocation.
+/// Number of levels up to which a match does not allocate.
 const INLINE_LEVELS: usize = 32;
 
-/// The wildcard filters, each bearing the number of a slot.
+/// The wildcard filters, each with a slot number.
 pub(crate) struct Trie {
     seed: Seed,
     levels: Levels,
     nodes: Arena<Node>,
-    /// The children by literal levels, found by (parent, level), both of which the child knows.
+    /// Children by literal level, hashed by (parent, level). The child node stores both.
     children: HashTable<u32>,
 }
 
@@ -34,15 +36,15 @@ pub(crate) struct Trie {
 #[derive(Clone, Copy)]
 struct Node {
     parent: u32,
-    /// A number of [`Levels`], or [`PLUS`].
+    /// A level number of [`Levels`], or [`PLUS`].
     level: u32,
-    /// The child by `+`.
+    /// Child node for `+`.
     plus: u32,
-    /// How many children by literal levels there are.
+    /// Number of children by literal level.
     literals: u32,
-    /// The slot of the filter that ends here.
+    /// Slot of the filter that ends at this node.
     end: u32,
-    /// The slot of the filter that has `#` as its next and last level.
+    /// Slot of the filter that continues with a final `#`.
     multi: u32,
 }
 
@@ -51,7 +53,7 @@ impl Node {
         Self { parent, level, plus: NONE, literals: 0, end: NONE, multi: NONE }
     }
 
-    const fn is_bare(&self) -> bool {
+    const fn is_unused(&self) -> bool {
         self.plus == NONE && self.literals == 0 && self.end == NONE && self.multi == NONE
     }
 }
@@ -62,19 +64,18 @@ impl Default for Node {
     }
 }
 
-/// Where in the trie a filter ends.
+/// The position in the trie where a filter ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     node: u32,
-    last: Last,
+    end: End,
 }
 
-/// How a filter ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Last {
-    /// With the level of the node.
+enum End {
+    /// The level of the node is the last one.
     Node,
-    /// With `#` behind it.
+    /// A `#` follows the level of the node.
     Multi,
 }
 
@@ -86,39 +87,39 @@ impl Trie {
         Self { levels: Levels::new(seed.clone()), seed, nodes, children: HashTable::new() }
     }
 
-    /// The slot of a filter.
+    /// Returns the slot of a filter.
     pub(crate) fn find(&self, filter: &str) -> Option<u32> {
         let mut node = ROOT;
         for level in filter.split('/') {
             let next = match level {
-                "#" => return some(self.nodes[node].multi),
-                "+" => some(self.nodes[node].plus),
+                "#" => return to_option(self.nodes[node].multi),
+                "+" => to_option(self.nodes[node].plus),
                 literal => self.child(node, self.levels.find(literal)?),
             };
             node = next?;
         }
-        some(self.nodes[node].end)
+        to_option(self.nodes[node].end)
     }
 
-    /// Grows the nodes of a filter that is not in the trie, and has it bear `slot`.
-    pub(crate) fn insert(&mut self, filter: &str, slot: u32) -> Place {
+    /// Adds a filter that is not yet in the trie, with its slot.
+    pub(crate) fn insert(&mut self, filter: &str, slot: u32) -> Position {
         let mut node = ROOT;
         for level in filter.split('/') {
             node = match level {
                 "#" => {
                     self.nodes[node].multi = slot;
-                    return Place { node, last: Last::Multi };
+                    return Position { node, end: End::Multi };
                 }
-                "+" => self.grow_plus(node),
-                literal => self.grow_literal(node, literal),
+                "+" => self.plus_child_or_insert(node),
+                literal => self.literal_child_or_insert(node, literal),
             };
         }
         self.nodes[node].end = slot;
-        Place { node, last: Last::Node }
+        Position { node, end: End::Node }
     }
 
-    fn grow_plus(&mut self, node: u32) -> u32 {
-        if let Some(child) = some(self.nodes[node].plus) {
+    fn plus_child_or_insert(&mut self, node: u32) -> u32 {
+        if let Some(child) = to_option(self.nodes[node].plus) {
             return child;
         }
         let child = self.nodes.insert(Node::new(node, PLUS));
@@ -126,9 +127,9 @@ impl Trie {
         child
     }
 
-    fn grow_literal(&mut self, node: u32, literal: &str) -> u32 {
-        let known = self.levels.find(literal).and_then(|level| self.child(node, level));
-        if let Some(child) = known {
+    fn literal_child_or_insert(&mut self, node: u32, literal: &str) -> u32 {
+        let existing = self.levels.find(literal).and_then(|level| self.child(node, level));
+        if let Some(child) = existing {
             return child;
         }
         let level = self.levels.acquire(literal);
@@ -141,21 +142,21 @@ impl Trie {
         child
     }
 
-    /// The child of a node by a literal level.
+    /// Returns the child of a node for a literal level.
     #[inline]
     fn child(&self, node: u32, level: u32) -> Option<u32> {
-        let is_it = |&child: &u32| self.nodes[child].parent == node && self.nodes[child].level == level;
-        self.children.find(self.seed.hash_pair(node, level), is_it).copied()
+        let is_match = |&child: &u32| self.nodes[child].parent == node && self.nodes[child].level == level;
+        self.children.find(self.seed.hash_pair(node, level), is_match).copied()
     }
 
-    /// Takes the filter at `place` out, and with it the nodes that no other filter needs.
-    pub(crate) fn remove(&mut self, place: Place) {
-        let Place { mut node, last } = place;
-        match last {
-            Last::Node => self.nodes[node].end = NONE,
-            Last::Multi => self.nodes[node].multi = NONE,
+    /// Removes the filter at `position` and the nodes that no other filter needs.
+    pub(crate) fn remove(&mut self, position: Position) {
+        let Position { mut node, end } = position;
+        match end {
+            End::Node => self.nodes[node].end = NONE,
+            End::Multi => self.nodes[node].multi = NONE,
         }
-        while node != ROOT && self.nodes[node].is_bare() {
+        while node != ROOT && self.nodes[node].is_unused() {
             let Node { parent, level, .. } = self.nodes[node];
             if level == PLUS {
                 self.nodes[parent].plus = NONE;
@@ -174,13 +175,13 @@ impl Trie {
         }
     }
 
-    /// Spells the filter at `place`.
-    pub(crate) fn text(&self, place: Place) -> String {
+    /// Rebuilds the text of the filter at `position`.
+    pub(crate) fn text(&self, position: Position) -> String {
         let mut levels = Vec::new();
-        if place.last == Last::Multi {
+        if position.end == End::Multi {
             levels.push("#");
         }
-        let mut node = place.node;
+        let mut node = position.node;
         while node != ROOT {
             let Node { parent, level, .. } = self.nodes[node];
             levels.push(if level == PLUS { "+" } else { self.levels.text(level) });
@@ -190,57 +191,57 @@ impl Trie {
         levels.join("/")
     }
 
-    /// Calls `visit` with the slot of each filter that matches a valid name, and returns how many nodes it looked at:
-    /// each at most once, as each is one prefix of a filter.
+    /// Calls `f` with the slot of each filter that matches a valid name. Returns the number of visited nodes; each node
+    /// is visited at most once.
     ///
-    /// Depth first, literal before `+`. At most one `+` branch per level waits for its turn, so what has to be
-    /// remembered is bounded by the levels of the name, however wide the trie is.
+    /// The traversal is depth first, with literal levels before `+`. At most one `+` branch per level is pending, so
+    /// the stack is bounded by the number of levels of the name, regardless of the width of the trie.
     #[inline]
-    pub(crate) fn for_each_match(&self, name: &str, visit: impl FnMut(u32)) -> usize {
-        if self.nodes[ROOT].is_bare() { 0 } else { self.walk(name, visit) }
+    pub(crate) fn for_each_match(&self, name: &str, f: impl FnMut(u32)) -> usize {
+        if self.nodes[ROOT].is_unused() { 0 } else { self.walk(name, f) }
     }
 
-    /// Not inlined: its stack frame would burden the match of an index that has no wildcards.
+    /// Not inlined, so that an index without wildcards does not pay for its stack frame.
     #[inline(never)]
-    fn walk(&self, name: &str, mut visit: impl FnMut(u32)) -> usize {
+    fn walk(&self, name: &str, mut f: impl FnMut(u32)) -> usize {
         let mut levels = NameLevels::new(&self.levels, name);
-        let mut waiting = InlineList::<(u32, u32), INLINE_LEVELS>::new((NONE, 0));
+        let mut pending = InlineList::<(u32, u32), INLINE_LEVELS>::new((NONE, 0));
         let mut visited = 0;
         // A wildcard in the first level does not match a name that starts with `$` [MQTT-4.7.2-1].
-        let mut at = if name.starts_with('$') {
+        let mut next = if name.starts_with('$') {
             self.first_literal(&mut levels).map(|node| (node, 1))
         } else {
             Some((ROOT, 0))
         };
-        while let Some((number, depth)) = at {
+        while let Some((number, depth)) = next {
             visited += 1;
             let node = &self.nodes[number];
-            // `a/#` matches `a` too (4.7.1.2), so this does not ask whether the name goes on.
+            // `a/#` also matches `a` (4.7.1.2), so this holds whether or not the name continues.
             if node.multi != NONE {
-                visit(node.multi);
+                f(node.multi);
             }
-            at = None;
-            if !levels.reaches(depth) {
+            next = None;
+            if !levels.is_deeper_than(depth) {
                 if node.end != NONE {
-                    visit(node.end);
+                    f(node.end);
                 }
             } else if node.literals == 0 {
-                at = some(node.plus).map(|plus| (plus, depth + 1));
+                next = to_option(node.plus).map(|plus| (plus, depth + 1));
             } else {
                 let level = levels.get(depth);
                 if level != UNKNOWN {
-                    at = self.child(number, level).map(|child| (child, depth + 1));
+                    next = self.child(number, level).map(|child| (child, depth + 1));
                 }
                 if node.plus != NONE {
-                    waiting.push((node.plus, depth + 1));
+                    pending.push((node.plus, depth + 1));
                 }
             }
-            at = at.or_else(|| waiting.pop());
+            next = next.or_else(|| pending.pop());
         }
         visited
     }
 
-    /// The node that the first level of a name leads to, `+` left aside.
+    /// Returns the child of the root for the first level of a name, ignoring `+`.
     fn first_literal(&self, levels: &mut NameLevels<'_>) -> Option<u32> {
         match levels.get(0) {
             UNKNOWN => None,
@@ -248,32 +249,33 @@ impl Trie {
         }
     }
 
-    /// What is stored: nodes but for the root, table entries, level strings, level table entries.
+    /// Returns the number of nodes without the root, of child table entries, of level strings and of level table
+    /// entries.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> [usize; 4] {
         let (levels, level_entries) = self.levels.counts();
         [self.nodes.len() - 1, self.children.len(), levels, level_entries]
     }
 
-    /// How many nodes have ever been in use at once.
+    /// Returns the largest number of nodes that were in use at once.
     #[cfg(test)]
     pub(crate) fn high_water(&self) -> usize {
         self.nodes.high_water()
     }
 }
 
-/// The number, where there is one.
+/// Converts [`NONE`] to `None`.
 #[inline]
-const fn some(number: u32) -> Option<u32> {
+const fn to_option(number: u32) -> Option<u32> {
     if number == NONE { None } else { Some(number) }
 }
 
-/// The levels of a name as numbers, looked up only as deep as the walk gets: a name of 65,535 levels costs no more
-/// than the filters that it meets.
+/// The levels of a name as numbers, looked up lazily. A name of 65,535 levels costs no more than the depth of the
+/// filters that it is compared with.
 struct NameLevels<'a> {
     levels: &'a Levels,
     numbers: InlineList<u32, INLINE_LEVELS>,
-    /// What has not been looked at; `None` behind the last level.
+    /// The levels not yet looked up; `None` after the last level.
     rest: Option<&'a str>,
 }
 
@@ -282,16 +284,16 @@ impl<'a> NameLevels<'a> {
         Self { levels, numbers: InlineList::new(NONE), rest: Some(name) }
     }
 
-    /// Whether the name has more than `depth` levels; the walk asks with each depth before it asks with the next.
+    /// Returns whether the name has more than `depth` levels. Depths must be queried without gaps.
     #[inline]
-    fn reaches(&mut self, depth: u32) -> bool {
+    fn is_deeper_than(&mut self, depth: u32) -> bool {
         while self.numbers.len() < depth as usize && self.rest.is_some() {
             self.look_up_next();
         }
         (depth as usize) < self.numbers.len() || self.rest.is_some()
     }
 
-    /// The number of the level at `depth`, which the name must reach; [`UNKNOWN`] where no filter has it.
+    /// Returns the number of the level at `depth`, which the name must have; [`UNKNOWN`] if no filter contains it.
     #[inline]
     fn get(&mut self, depth: u32) -> u32 {
         while self.numbers.len() <= depth as usize {

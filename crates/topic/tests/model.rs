@@ -1,6 +1,6 @@
-//! The index and the cache against the plain matcher, over random filters, names and churn.
+//! Property tests of the index and the cache against the reference matcher, with random filters, names and changes.
 //!
-//! The alphabet is small so that filters share levels, names hit filters, and removals leave neighbours behind.
+//! The alphabet is small, so that filters share levels, names match filters, and removals affect shared nodes.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,7 +14,7 @@ fn name() -> impl Strategy<Value = String> {
     let level = select(vec!["a", "b", "c", "", "$SYS", "$", "long-enough-to-hash-in-another-way"]);
     proptest::collection::vec(level, 1..6)
         .prop_map(|levels| levels.join("/"))
-        .prop_filter("a name is not empty", |name| !name.is_empty())
+        .prop_filter("names are not empty", |name| !name.is_empty())
 }
 
 fn filter() -> impl Strategy<Value = String> {
@@ -26,21 +26,21 @@ fn filter() -> impl Strategy<Value = String> {
             }
             levels.join("/")
         })
-        .prop_filter("a filter is not empty", |filter| !filter.is_empty())
+        .prop_filter("filters are not empty", |filter| !filter.is_empty())
 }
 
-/// What happens to an index and to a cache beside it.
+/// One operation on an index and its cache.
 #[derive(Clone, Debug)]
 enum Step {
     Insert(String),
-    /// Removes one of the filters there are.
+    /// Removes one of the existing filters.
     Remove(Pick),
-    /// Uses an id of a filter that is gone.
+    /// Uses the id of a removed filter.
     UseStale(Pick),
     Touch,
     Match(String),
-    /// Matches, and stores the result only after what comes next in the list has happened.
-    MatchSlowly(String),
+    /// Matches now, and stores the result in the cache after the next step.
+    MatchAndStoreLater(String),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -50,42 +50,42 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<Pick>().prop_map(Step::UseStale),
         1 => Just(Step::Touch),
         8 => name().prop_map(Step::Match),
-        3 => name().prop_map(Step::MatchSlowly),
+        3 => name().prop_map(Step::MatchAndStoreLater),
     ]
 }
 
-/// The filters that match, with their ids, in the order of their texts.
+/// Matching filters and their ids, sorted by text.
 type Found = Vec<(String, FilterId)>;
 
-/// An index and a cache, beside a map that says what they must answer.
-struct Twins {
+/// An index and a cache, and a map as their model.
+struct Harness {
     index: Index<String>,
     cache: MatchCache<Found>,
     model: BTreeMap<String, FilterId>,
-    gone: Vec<FilterId>,
-    /// A result that is still to be stored: name, epoch before the match, result.
+    removed: Vec<FilterId>,
+    /// A result not yet stored: name, epoch before the match, result.
     pending: Option<(String, u64, Found)>,
 }
 
-impl Twins {
+impl Harness {
     fn new(seed: u64) -> Self {
         Self {
             index: Index::with_seed(seed),
             cache: MatchCache::with_seed(4, seed),
             model: BTreeMap::new(),
-            gone: Vec::new(),
+            removed: Vec::new(),
             pending: None,
         }
     }
 
-    fn take(&mut self, step: Step) {
+    fn apply(&mut self, step: Step) {
         let pending = self.pending.take();
         let (epoch, len) = (self.index.epoch(), self.index.len());
         match step {
             Step::Insert(filter) => self.insert(filter),
             Step::Remove(pick) => self.remove(pick),
-            Step::UseStale(pick) if !self.gone.is_empty() => {
-                let id = self.gone[pick.index(self.gone.len())];
+            Step::UseStale(pick) if !self.removed.is_empty() => {
+                let id = self.removed[pick.index(self.removed.len())];
                 assert_eq!(self.index.get(id), None);
                 assert_eq!(self.index.filter(id), None);
                 assert_eq!(self.index.remove(id), None);
@@ -96,7 +96,7 @@ impl Twins {
                 assert!(self.index.epoch() > epoch);
             }
             Step::Match(name) => self.check_match(&name),
-            Step::MatchSlowly(name) => {
+            Step::MatchAndStoreLater(name) => {
                 let found = self.matching(&name);
                 self.pending = Some((name, epoch, found));
             }
@@ -113,10 +113,10 @@ impl Twins {
         let (id, is_new) = self.index.insert_with(&filter, || filter.clone());
         assert_eq!(self.index.find(&filter), Some(id));
         assert_eq!(self.index.filter(id).as_deref(), Some(filter.as_str()));
-        assert!(!self.gone.contains(&id), "an id of a filter that is gone came back");
-        let known = self.model.insert(filter, id);
-        assert_eq!(is_new, known.is_none());
-        assert!(known.is_none_or(|known| known == id));
+        assert!(!self.removed.contains(&id), "the id of a removed filter was reused");
+        let previous = self.model.insert(filter, id);
+        assert_eq!(is_new, previous.is_none());
+        assert!(previous.is_none_or(|previous| previous == id));
     }
 
     fn remove(&mut self, pick: Pick) {
@@ -125,10 +125,10 @@ impl Twins {
         }
         let at = pick.index(self.model.len());
         let filter = self.model.keys().nth(at).cloned().expect("the pick is within the map");
-        let id = self.model.remove(&filter).expect("the key is of the map");
+        let id = self.model.remove(&filter).expect("the key is in the map");
         assert_eq!(self.index.remove(id), Some(filter.clone()));
         assert_eq!(self.index.find(&filter), None);
-        self.gone.push(id);
+        self.removed.push(id);
     }
 
     fn matching(&self, name: &str) -> Found {
@@ -143,7 +143,7 @@ impl Twins {
         all.filter(|(filter, _)| matches(filter, name)).collect()
     }
 
-    /// The index and the cache both answer as the model does, whether the cache knew the name or not.
+    /// Asserts that the index and the cache agree with the model, on a cache hit and on a miss.
     fn check_match(&mut self, name: &str) {
         let expected = self.expected(name);
         let epoch = self.index.epoch();
@@ -158,7 +158,7 @@ impl Twins {
     }
 }
 
-/// A second way to say what a filter matches, by recursion over 4.7.1, for [`matches`] itself.
+/// An independent definition of matching, by recursion over 4.7.1, to test [`matches`] itself.
 fn matches_by_definition(filter: &[&str], name: &[&str]) -> bool {
     match (filter, name) {
         (["#"], _) | ([], []) => true,
@@ -173,44 +173,44 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_index_answers_as_the_plain_matcher_does(
+    fn index_agrees_with_the_reference_matcher(
         seed in any::<u64>(),
         steps in proptest::collection::vec(step(), 1..120),
     ) {
-        let mut twins = Twins::new(seed);
+        let mut harness = Harness::new(seed);
         for step in steps {
-            twins.take(step);
+            harness.apply(step);
         }
-        let listed: Vec<_> = twins.index.iter().map(|(id, filter, _)| (filter.into_owned(), id)).collect();
-        prop_assert_eq!(listed.len(), twins.model.len());
-        prop_assert_eq!(BTreeMap::from_iter(listed), twins.model.clone());
-        let slots: HashSet<_> = twins.model.values().map(|id| id.slot()).collect();
-        prop_assert_eq!(slots.len(), twins.model.len());
+        let listed: Vec<_> = harness.index.iter().map(|(id, filter, _)| (filter.into_owned(), id)).collect();
+        prop_assert_eq!(listed.len(), harness.model.len());
+        prop_assert_eq!(BTreeMap::from_iter(listed), harness.model.clone());
+        let slots: HashSet<_> = harness.model.values().map(|id| id.slot()).collect();
+        prop_assert_eq!(slots.len(), harness.model.len());
     }
 
-    /// Two indexes that were told the same say the same in the same order, whatever their seeds.
+    /// Two indexes with the same history return the same matches in the same order, regardless of their seeds.
     #[test]
-    fn the_order_of_visits_does_not_depend_on_the_seed(
+    fn match_order_does_not_depend_on_the_seed(
         filters in proptest::collection::vec(filter(), 1..60),
-        gone in proptest::collection::vec(any::<Pick>(), 0..20),
+        removed in proptest::collection::vec(any::<Pick>(), 0..20),
         name in name(),
     ) {
-        let visits = |mut index: Index<()>| {
+        let matches_of = |mut index: Index<()>| {
             for filter in &filters {
                 index.insert_with(filter, || ());
             }
-            for pick in &gone {
+            for pick in &removed {
                 if let Some(id) = index.find(&filters[pick.index(filters.len())]) {
                     index.remove(id);
                 }
             }
-            let mut visits = Vec::new();
-            index.for_each_match(&name, |id, ()| visits.push(id));
-            visits
+            let mut found = Vec::new();
+            index.for_each_match(&name, |id, ()| found.push(id));
+            found
         };
-        let first = visits(Index::with_seed(1));
-        prop_assert_eq!(&first, &visits(Index::with_seed(2)));
-        prop_assert_eq!(&first, &visits(Index::new()));
+        let first = matches_of(Index::with_seed(1));
+        prop_assert_eq!(&first, &matches_of(Index::with_seed(2)));
+        prop_assert_eq!(&first, &matches_of(Index::new()));
     }
 
     // [MQTT5-4.7.2-1] [MQTT3-4.7.2-1]
@@ -226,9 +226,9 @@ proptest! {
         prop_assert_eq!(has_wildcard(&filter), levels.iter().any(|level| ["+", "#"].contains(level)));
     }
 
-    /// Any string gets an answer, and what passes as a name passes as a filter too.
+    /// The checks accept any string, and every valid name is also a valid filter.
     #[test]
-    fn no_string_breaks_the_checks(text in "[ab/+#$\u{0}é]{0,12}", name in name()) {
+    fn checks_accept_any_string(text in "[ab/+#$\u{0}é]{0,12}", name in name()) {
         let as_name = check_name(&text).is_ok();
         let as_filter = check_filter(&text).is_ok();
         prop_assert!(!as_name || as_filter);
@@ -241,7 +241,7 @@ proptest! {
         let last = level_count(&text) - 1;
         let valid = text.split('/').enumerate().all(|(at, level)| by_level(level, at == last));
         prop_assert_eq!(as_filter, valid && !text.is_empty());
-        // Some answer to what is no filter or no name; the right one to what is both.
+        // The result for an invalid string is unspecified, but a valid name matches itself.
         prop_assert!(matches(&text, &text) || !as_name);
         matches(&text, &name);
         matches(&name, &text);

@@ -10,7 +10,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 def kcat(kafka, *arguments, stdin="") -> str:
-    """Runs kcat, which must succeed, and returns what it has written."""
+    """Runs kcat, which must succeed, and returns its output."""
     done = subprocess.run(["kcat", "-b", kafka.bootstrap, *arguments], input=stdin, capture_output=True, text=True,
                           timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stderr
@@ -31,7 +31,7 @@ def test_metadata(kafka, make_topic):
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_piped_in_comes_out(kafka, topic, codec):
+def test_piped_messages_are_received(kafka, topic, codec):
     kcat(kafka, "-P", "-t", topic, "-z", codec, stdin=lines(1000))
     assert kcat(kafka, "-C", "-t", topic, "-o", "beginning", "-e", "-q") == lines(1000)
 
@@ -54,7 +54,7 @@ def test_null_value(kafka, topic):
     assert kcat(kafka, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%k %S\n") == "gone -1\n"
 
 
-def test_the_last_ones(kafka, topic):
+def test_receives_the_last_records(kafka, topic):
     kcat(kafka, "-P", "-t", topic, stdin=lines(10))
     assert kcat(kafka, "-C", "-t", topic, "-o", "-3", "-e", "-q") == "line 7\nline 8\nline 9\n"
 
@@ -86,6 +86,6 @@ def test_a_transaction(kafka, topic, unique):
     assert kcat(kafka, *read, "-X", "isolation.level=read_committed") == lines(100)
 
 
-def test_a_topic_is_made_when_it_is_produced_to(kafka, unique):
+def test_producing_creates_the_topic(kafka, unique):
     kcat(kafka, "-P", "-t", unique, stdin="first\n")
     assert kcat(kafka, "-C", "-t", unique, "-o", "beginning", "-e", "-q") == "first\n"

@@ -1,4 +1,4 @@
-// Package kafka_test holds tests of the Kafka door with franz-go, a client with a protocol implementation of its own.
+// Package kafka_test tests the Kafka listener with franz-go, a client with its own implementation of the protocol.
 package kafka_test
 
 import (
@@ -24,8 +24,8 @@ const (
 	deadline = 30 * time.Second
 )
 
-// The address of the broker's Kafka door: MAINSTEM_KAFKA, or that of a broker that is started here, of the binary
-// MAINSTEM_BIN or what cargo built.
+// The address of the broker's Kafka listener: MAINSTEM_KAFKA, or that of a broker started here from the binary
+// MAINSTEM_BIN or the one that cargo built.
 var bootstrap string
 
 func TestMain(m *testing.M) {
@@ -59,7 +59,7 @@ func binary() (string, error) {
 	return "", errors.New("no mainstem binary: build one, or name it in MAINSTEM_BIN")
 }
 
-// Starts the binary and waits until it accepts. SIGTERM drains it, and it must then say that all went well.
+// Starts the binary and waits until it accepts connections. SIGTERM drains it, and it must then exit with status 0.
 func startBroker() (stop func() error, err error) {
 	path, err := binary()
 	if err != nil {
@@ -72,7 +72,7 @@ func startBroker() (stop func() error, err error) {
 	free := "127.0.0.1:0"
 	command := exec.Command(path, "--listen", free, "--kafka-listen", free, "--http-listen", free, "--data", data)
 	command.Stderr = os.Stderr
-	// It ends with this process, whatever ends that.
+	// The broker ends with this process, however that ends.
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdout, err := command.StdoutPipe()
 	if err != nil {

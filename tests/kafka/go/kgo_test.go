@@ -22,7 +22,7 @@ func numbers(count int, prefix string) []string {
 	return values
 }
 
-// Produces values to a partition, in order, and waits for all of them.
+// Produces values to a partition in order and waits for all acknowledgements.
 func produce(t *testing.T, client *kgo.Client, topic string, partition int32, values []string) {
 	t.Helper()
 	records := make([]*kgo.Record, len(values))
@@ -62,7 +62,7 @@ func equal(t *testing.T, got, want []string) {
 	}
 }
 
-func TestEveryCompressionComesBackInOrder(t *testing.T) {
+func TestEveryCompressionKeepsTheOrder(t *testing.T) {
 	codecs := map[string]kgo.CompressionCodec{
 		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
 		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
@@ -115,7 +115,7 @@ func TestKeyHeadersAndTimestamp(t *testing.T) {
 	}
 }
 
-// A member of a group that reads until it leaves, and commits what it has.
+// A group member that reads until it leaves, and commits its position.
 type member struct {
 	client *kgo.Client
 	cancel context.CancelFunc
@@ -179,7 +179,7 @@ func until(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-func TestMembersComeAndGoAndNothingIsMissedOrReadTwice(t *testing.T) {
+func TestNoRecordIsMissedOrRepeatedWhileMembersJoinAndLeave(t *testing.T) {
 	for _, balancer := range []kgo.GroupBalancer{
 		kgo.RangeBalancer(), kgo.RoundRobinBalancer(), kgo.StickyBalancer(), kgo.CooperativeStickyBalancer(),
 	} {
@@ -250,7 +250,7 @@ func TestASuccessorFencesItsPredecessor(t *testing.T) {
 	check(t, first.BeginTransaction())
 	produce(t, first, topic, 0, []string{"left"})
 	var second *kgo.Client
-	// The client does not wait itself until what the first has left is aborted.
+	// The client itself does not wait until the transaction of the first producer is aborted.
 	until(t, "the end of what the first has left", func() bool {
 		second = newClient(t, kgo.TransactionalID(name))
 		_, _, err := second.ProducerID(within(t))
@@ -267,7 +267,7 @@ func TestASuccessorFencesItsPredecessor(t *testing.T) {
 	equal(t, values(take(t, committed, 1)), []string{"done"})
 }
 
-// Copies in transactions that end with the group's offsets, with franz-go's own session for that.
+// Copies a topic in transactions that include the group's offsets, with franz-go's GroupTransactSession.
 func TestACopyIsExactAmongAborts(t *testing.T) {
 	source, sink, group := newTopic(t, 1), newTopic(t, 1), unique()
 	produce(t, newClient(t), source, 0, numbers(200, ""))

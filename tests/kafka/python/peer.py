@@ -1,4 +1,4 @@
-"""Helpers of the tests: what was read, deadlines, and the clients' settings that keep a test quick."""
+"""Helpers of the tests: records, deadlines, and client settings for fast tests."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 @dataclass
 class Record:
-    """A record as all the clients give it, in one shape."""
+    """A record of any client in one form."""
 
     key: bytes | None
     value: bytes | None
@@ -92,7 +92,7 @@ def next_message(consumer: Consumer):
         if message is None:
             continue
         if message.error():
-            # The topic is younger than what the client knows of the cluster.
+            # The topic is newer than the client's metadata.
             if message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 continue
             raise KafkaException(message.error())
@@ -106,7 +106,7 @@ def read(consumer: Consumer, count: int) -> list[Record]:
 
 
 def read_topic(kafka, topic, count, **settings) -> list[Record]:
-    """The first `count` records of a topic, by a group of its own."""
+    """The first `count` records of a topic, read by a new group."""
     consumer = confluent_consumer(kafka, f"read-{topic}-{time.monotonic_ns()}", **settings)
     try:
         consumer.subscribe([topic])
@@ -121,5 +121,5 @@ def numbers(count: int, prefix: str = "") -> list[bytes]:
 
 
 def values(records) -> list:
-    """What the records hold."""
+    """The values of the records."""
     return [record.value for record in records]

@@ -36,7 +36,7 @@ def consumer_of(kafka, *topics, **settings):
 
 
 async def send_all(producer, topic, values, **options):
-    """Sends all, and returns where they are."""
+    """Sends all, and returns their offsets."""
     return [await sent for sent in [await producer.send(topic, value, **options) for value in values]]
 
 
@@ -84,7 +84,7 @@ async def test_ten_thousand_of_an_idempotent_producer_once_and_in_order(kafka, t
 
 
 class Share(ConsumerRebalanceListener):
-    """What a member has, and all that it has read; it commits before it loses anything."""
+    """A member's assignment and the records it has read; it commits before it loses a partition."""
 
     def __init__(self, consumer):
         self.consumer = consumer

@@ -1,4 +1,4 @@
-"""Bindings: what paho-mqtt publishes is consumed by confluent-kafka, and the other way round."""
+"""Bindings: messages of paho-mqtt are consumed by confluent-kafka, and the other way round."""
 
 import subprocess
 import threading
@@ -51,14 +51,14 @@ class Bound:
 
 
 def launch_both(flags):
-    """Starts the binary and waits until both doors are open."""
+    """Starts the binary and waits until both listeners are open."""
     process = subprocess.Popen([str(binary()), *flags], stdout=subprocess.PIPE, text=True)
     addresses = {}
     while len(addresses) < 2:
         line = process.stdout.readline()
         assert line, "the broker has ended"
-        door, _, address = line.partition(" listening on ")
-        addresses[door.strip()] = address.strip()
+        listener, _, address = line.partition(" listening on ")
+        addresses[listener.strip()] = address.strip()
     threading.Thread(target=process.stdout.read, daemon=True).start()
     return process, addresses
 
@@ -105,7 +105,7 @@ def publish(client, topic, payload, qos=1, **properties):
     assert message.is_published()
 
 
-def test_a_message_becomes_a_record_with_all_it_has(bound):
+def test_a_message_becomes_a_record_with_all_properties(bound):
     client = connected(bound, "press")
     before_ms = int(time.time() * 1000)
     user = [("site", "north"), ("b", "1"), ("b", "2")]
@@ -160,7 +160,7 @@ def test_messages_of_one_topic_name_stay_in_order_and_survive_a_kill(bound):
         assert [number for _, number in records] == list(range(int(key), 1000, 5))
 
 
-def test_a_record_becomes_a_message_and_a_position_outlives_a_kill(bound):
+def test_a_record_becomes_a_message_and_the_position_survives_a_kill(bound):
     producer = Producer({"bootstrap.servers": bound.kafka})
     headers = [("what", b"valve"), ("site", b"north"), ("mqtt.content-type", b"text/plain")]
     producer.produce("commands", key=b"7", value=b"open", headers=headers)
@@ -217,7 +217,7 @@ def test_a_record_becomes_a_message_and_a_position_outlives_a_kill(bound):
     client.loop_stop()
 
 
-def test_a_circle_is_refused(tmp_path):
+def test_a_cycle_is_refused(tmp_path):
     configuration = tmp_path / "mainstem.toml"
     configuration.write_text(
         CONFIGURATION.replace('topic = "commands"', 'topic = "telemetry"').replace("set/{header:what}", "temp")
@@ -225,4 +225,4 @@ def test_a_circle_is_refused(tmp_path):
     command = [str(binary()), "--config", str(configuration), "--data", str(tmp_path / "data")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert ended.returncode != 0
-    assert "circle: commands, telemetry" in ended.stderr
+    assert "loop: commands, telemetry" in ended.stderr

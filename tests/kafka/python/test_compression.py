@@ -1,4 +1,4 @@
-"""Every client reads what every client has compressed, and a broker that is told to recompresses."""
+"""Every client reads the batches of every other; the broker recompresses if the topic is configured to."""
 
 import asyncio
 
@@ -71,7 +71,7 @@ READERS = {"confluent": read_topic, "kafka-python": kafka_python_reads, "aiokafk
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("writer", WRITERS)
-def test_what_one_has_compressed_all_can_read(kafka, topic, writer, codec):
+def test_all_clients_read_all_codecs(kafka, topic, writer, codec):
     WRITERS[writer](kafka, topic, codec)
     for name, reads in READERS.items():
         got = reads(kafka, topic, COUNT)

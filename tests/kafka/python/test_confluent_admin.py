@@ -10,7 +10,7 @@ from peer import (DEADLINE_S, confluent_consumer, confluent_producer, next_messa
 
 
 def failure(future) -> int:
-    """The code with which an operation fails."""
+    """The error code of a failed operation."""
     with pytest.raises(KafkaException) as refused:
         future.result(DEADLINE_S)
     return refused.value.args[0].code()
@@ -29,7 +29,7 @@ def test_topics_are_made_described_and_deleted(kafka, admin, unique):
     until(lambda: unique not in admin.list_topics(timeout=DEADLINE_S).topics, "the end of the topic")
 
 
-def test_a_topic_of_the_same_name_is_another(kafka, admin, unique):
+def test_an_mqtt_topic_of_the_same_name_is_separate(kafka, admin, unique):
     new = NewTopic(unique, num_partitions=1, replication_factor=1)
     ids = set()
     for value in (b"one", b"two"):
@@ -43,7 +43,7 @@ def test_a_topic_of_the_same_name_is_another(kafka, admin, unique):
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 250, ".", ".."])
-def test_a_name_that_is_none_is_refused(admin, name):
+def test_an_invalid_name_is_refused(admin, name):
     new = NewTopic(name, num_partitions=1, replication_factor=1)
     if name == "":
         with pytest.raises((KafkaException, ValueError)):
@@ -52,7 +52,7 @@ def test_a_name_that_is_none_is_refused(admin, name):
         assert failure(admin.create_topics([new])[name]) == KafkaError.TOPIC_EXCEPTION
 
 
-def test_what_cannot_be_made_is_refused(admin, unique):
+def test_an_invalid_queue_is_not_created(admin, unique):
     def make(**arguments):
         return admin.create_topics([NewTopic(unique, **arguments)])[unique]
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_made_is_refused(admin, unique):
     assert unique not in admin.list_topics(timeout=DEADLINE_S).topics
 
 
-def test_partitions_are_added_but_never_taken(kafka, admin, make_topic):
+def test_partitions_can_only_be_added(kafka, admin, make_topic):
     topic = make_topic(2)
     admin.create_partitions([NewPartitions(topic, 5)])[topic].result(DEADLINE_S)
     assert failure(admin.create_partitions([NewPartitions(topic, 3)])[topic]) == KafkaError.INVALID_PARTITIONS
@@ -108,7 +108,7 @@ def test_topic_configs_are_described_and_altered(admin, make_topic):
 
 
 def test_the_whole_of_a_topics_configs_is_replaced(admin, make_topic):
-    """AlterConfigs, which clients before 2.3 use: what is not named goes back to its default."""
+    """AlterConfigs, used by clients before 2.3, resets omitted keys to their defaults."""
     topic = make_topic(retention_ms=3_600_000)
     change = ConfigResource(ResourceType.TOPIC, topic, set_config={"max.message.bytes": "54321"})
     admin.alter_configs([change])[change].result(DEADLINE_S)
@@ -121,7 +121,7 @@ def test_the_whole_of_a_topics_configs_is_replaced(admin, make_topic):
     until(is_replaced, "the new configs")
 
 
-def test_configs_of_what_is_not_there(admin, unique):
+def test_configs_of_unknown_resources(admin, unique):
     resource = ConfigResource(ResourceType.TOPIC, unique)
     assert failure(admin.describe_configs([resource])[resource]) == KafkaError.UNKNOWN_TOPIC_OR_PART
 
@@ -140,7 +140,7 @@ def test_the_broker_and_the_cluster_are_described(kafka, admin):
 
 def test_offsets_are_listed(kafka, admin, topic):
     producer = confluent_producer(kafka)
-    # The highest timestamp is not the last record's.
+    # The highest timestamp is not that of the last record.
     for timestamp in (1_700_000_000_000, 1_700_000_009_000, 1_700_000_005_000):
         produce_all(producer, topic, [b"x"], timestamp=timestamp)
     partition = TopicPartition(topic, 0)

@@ -12,7 +12,7 @@ each_assignor = pytest.mark.parametrize("assignor", ["range", "roundrobin", "coo
 
 
 class Member:
-    """A member of a group in a thread of its own, which commits what it has read before it loses a partition."""
+    """A group member in its own thread; it commits its position before it loses a partition."""
 
     def __init__(self, kafka, group, topic, **settings):
         self.consumer = confluent_consumer(kafka, group, **settings)
@@ -57,7 +57,7 @@ class Member:
         assert not self.failures
 
 
-def test_the_coordinator_is_where_the_client_is_connected(kafka, admin, topic, unique):
+def test_the_coordinator_has_the_connected_address(kafka, admin, topic, unique):
     consumer = confluent_consumer(kafka, unique)
     consumer.subscribe([topic])
     until(consumer.assignment, "an assignment", step=lambda: consumer.poll(0.05))
@@ -98,13 +98,13 @@ def test_members_come_and_go_and_nothing_is_missed_or_read_twice(kafka, make_top
         return [value for member in members for value in member.seen]
 
     def until_all_have_joined(these):
-        """Waits for a fair share. Whoever leaves before commits in the name of a generation that may be over."""
+        """Waits for a fair assignment. A member that leaves earlier may commit with an outdated generation."""
         share = [6 // len(these)] * len(these)
         until(lambda: sorted(len(each.owned) for each in these) == share, "a fair share")
         assert set().union(*(each.owned for each in these)) == set(range(6))
 
-    # A member of librdkafka that loses a partition while it asks where that begins goes back to there, should it ever
-    # get it again. With something read and committed of each of them, nobody asks.
+    # A librdkafka member that loses a partition while it looks up its start offset returns to that offset if it ever
+    # gets the partition again. With a committed offset in each partition there is no lookup.
     for partition in range(6):
         produce(10, partition=partition)
     members = [Member(kafka, unique, topic, partition_assignment_strategy=assignor)]
@@ -165,7 +165,7 @@ def test_a_second_static_member_of_a_name_fences_the_first(kafka, topic, unique)
 
 
 def test_a_member_that_dies_is_replaced_after_its_session(kafka, topic, unique):
-    """Its thread no longer polls, and its heartbeats end with `max.poll.interval.ms`."""
+    """Its thread stops polling, and its heartbeats end after `max.poll.interval.ms`."""
     dead = confluent_consumer(kafka, unique, session_timeout_ms=6_000, max_poll_interval_ms=6_000)
     dead.subscribe([topic])
     until(dead.assignment, "an assignment", step=lambda: dead.poll(0.05))
@@ -188,7 +188,7 @@ def test_a_commit_of_a_former_generation_is_refused(kafka, make_topic, unique):
         outsider.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
     assert refused.value.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID
     member.close()
-    # Nobody is in the group any more: offsets may be set from outside.
+    # The group is empty, so an admin client may set its offsets.
     outsider.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
     outsider.close()
 

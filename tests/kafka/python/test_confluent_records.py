@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka): what is produced is consumed, byte for byte, in order, at the right place."""
+"""confluent-kafka (librdkafka): records are consumed as produced: byte for byte, in order, at the right offset."""
 
 import time
 
@@ -17,8 +17,8 @@ def assigned(kafka, topic, offset=OFFSET_BEGINNING, partition=0, **settings):
     return consumer
 
 
-def test_librdkafka_makes_sense_of_api_versions(kafka):
-    """It enables what the announced versions allow; a list that it cannot parse leaves it with defaults."""
+def test_librdkafka_enables_features_by_api_versions(kafka):
+    """It enables features by announced versions; a list that it cannot parse leaves the defaults."""
     lines = []
 
     class Lines:
@@ -35,7 +35,7 @@ def test_librdkafka_makes_sense_of_api_versions(kafka):
     until(enabled, "features", step=lambda: producer.poll(0.05))
 
 
-def test_metadata_names_the_port_that_was_connected_to(kafka, admin, topic):
+def test_metadata_has_the_connected_port(kafka, admin, topic):
     metadata = admin.list_topics(topic, timeout=DEADLINE_S)
     assert {broker.port for broker in metadata.brokers.values()} == {kafka.port}
     assert metadata.controller_id in metadata.brokers
@@ -111,7 +111,7 @@ def test_a_record_beyond_the_topics_limit_is_refused(kafka, make_topic):
 
 
 def test_a_fetch_larger_than_the_clients_limit_still_comes(kafka, topic):
-    """The first batch comes whole, whatever the limits are: KIP-74."""
+    """The first batch is complete regardless of limits: KIP-74."""
     produce_all(confluent_producer(kafka), topic, [b"x" * 500_000] * 3)
     got = read_topic(kafka, topic, 3, max_partition_fetch_bytes=1_000, fetch_max_bytes=1_000_000)
     assert [len(each.value) for each in got] == [500_000] * 3
@@ -126,7 +126,7 @@ def test_twenty_thousand_of_an_idempotent_producer_once_and_in_order(kafka, topi
 
 
 def test_a_record_wakes_a_long_poll(kafka, topic):
-    """The wait that the consumer asks for is far beyond the deadline."""
+    """The requested wait is far longer than the deadline."""
     consumer = assigned(kafka, topic, fetch_wait_max_ms=60_000, socket_timeout_ms=100_000)
     producer = confluent_producer(kafka)
     for number in range(5):
@@ -169,7 +169,7 @@ def test_an_offset_out_of_range_resets_as_asked(kafka, topic):
     consumer.close()
 
 
-def test_a_topic_is_made_when_it_is_produced_to(kafka, unique):
+def test_producing_creates_the_topic(kafka, unique):
     produce_all(confluent_producer(kafka), f"{unique}-auto", [b"first"])
     assert values(read_topic(kafka, f"{unique}-auto", 1)) == [b"first"]
 

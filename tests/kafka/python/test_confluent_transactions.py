@@ -14,7 +14,7 @@ def transactional(kafka, name, **settings):
     return producer
 
 
-def test_what_is_committed_is_read_and_what_is_aborted_is_not(kafka, topic, unique):
+def test_read_committed_sees_committed_records_only(kafka, topic, unique):
     producer = transactional(kafka, unique)
     expected = []
     for number in range(6):
@@ -31,7 +31,7 @@ def test_what_is_committed_is_read_and_what_is_aborted_is_not(kafka, topic, uniq
     assert values(committed) == [*expected, b"end"]
     everything = read_topic(kafka, topic, 121, isolation_level="read_uncommitted")
     assert values(everything)[:40] == numbers(20, "0-") + numbers(20, "1-")
-    # The markers take an offset each.
+    # Each marker takes an offset.
     assert everything[20].offset == 21
 
 
@@ -42,7 +42,7 @@ def test_an_open_transaction_holds_read_committed_back(kafka, topic, unique):
     produce_all(confluent_producer(kafka), topic, [b"behind"])
     consumer = confluent_consumer(kafka, unique, isolation_level="read_committed")
     consumer.assign([TopicPartition(topic, 0, 0)])
-    # Only the high watermark is beyond it: the last stable offset stays, and a fetch waits its time in vain.
+    # Only the high watermark advances: the last stable offset stays, and a fetch times out.
     assert consumer.poll(1.5) is None
     assert values(read_topic(kafka, topic, 2, isolation_level="read_uncommitted")) == [b"open", b"behind"]
     producer.commit_transaction(DEADLINE_S)
@@ -66,7 +66,7 @@ def test_a_successor_fences_its_predecessor_and_aborts_what_it_left(kafka, topic
 
 
 def test_offsets_are_part_of_the_transaction(kafka, make_topic, unique):
-    """Read, process, write: what is aborted is done again, and is there once."""
+    """Read, process, write: aborted work is repeated and its result exists once."""
     source, sink = make_topic(), make_topic()
     produce_all(confluent_producer(kafka), source, numbers(30))
     consumer = confluent_consumer(kafka, unique, isolation_level="read_committed")
@@ -101,7 +101,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(kafka, topic, unique):
     slow.begin_transaction()
     produce_all(slow, topic, [b"slow"])
     produce_all(confluent_producer(kafka), topic, [b"after"])
-    # It comes when the broker has put the transaction aside, within some ten seconds at Apache Kafka.
+    # The error arrives when the broker has aborted the transaction, within about ten seconds on Apache Kafka.
     assert next_value(kafka, topic, unique) == b"after"
     with pytest.raises(KafkaException) as refused:
         slow.commit_transaction(DEADLINE_S)

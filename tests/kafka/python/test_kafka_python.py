@@ -19,15 +19,15 @@ def producer_of(kafka, **settings) -> KafkaProducer:
 
 
 def consumer_of(kafka, *topics, **settings) -> KafkaConsumer:
-    """Gives up after the deadline. It asks for metadata often: the client forgets what it wanted to know if an older
-    request was on its way, and then finds out after this time only."""
+    """A consumer that gives up after the deadline. Its metadata age is short: the client drops a metadata request while
+    an older one is in flight, and repeats it only after this time."""
     return KafkaConsumer(*topics, bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest",
                          enable_auto_commit=False, consumer_timeout_ms=DEADLINE_S * 1000,
                          metadata_max_age_ms=1_000, **settings)
 
 
 def send_all(producer, topic, values, **options):
-    """Sends all, and returns where they are."""
+    """Sends all, and returns their offsets."""
     return [sent.get(DEADLINE_S) for sent in [producer.send(topic, value, **options) for value in values]]
 
 
@@ -71,7 +71,7 @@ def test_ten_thousand_of_an_idempotent_producer_once_and_in_order(kafka, topic):
 
 
 class Member:
-    """A member of a group in a thread of its own."""
+    """A group member in its own thread."""
 
     def __init__(self, kafka, group, topic, assignor):
         self.consumer = consumer_of(kafka, group_id=group, partition_assignment_strategy=[assignor],
@@ -79,8 +79,8 @@ class Member:
         self.seen = []
         self.owned = set()
         self._is_over = threading.Event()
-        # A leader of kafka-python that assigns before it has heard of the topic's partitions assigns none, and misses
-        # the news of them if that comes meanwhile.
+        # A kafka-python leader that assigns before it has the topic's metadata assigns no partitions, and misses a
+        # metadata update that arrives in the meantime.
         until(lambda: self.consumer.partitions_for_topic(topic), "metadata")
         self.consumer.subscribe([topic])
         self._thread = threading.Thread(target=self._run, daemon=True)

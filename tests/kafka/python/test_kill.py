@@ -1,6 +1,6 @@
-"""confluent-kafka: the broker is killed under load and started again; nothing acknowledged is lost, nothing is twice.
+"""confluent-kafka: the broker is killed under load and restarted; no acknowledged record is lost or duplicated.
 
-`MAINSTEM_KILLS` says how often the broker is killed in each test (3), `MAINSTEM_SEED` decides the moments (1).
+`MAINSTEM_KILLS` is the number of kills per test (3), `MAINSTEM_SEED` determines their times (1).
 """
 
 import os
@@ -19,7 +19,7 @@ SEED = int(os.environ.get("MAINSTEM_SEED", "1"))
 SETTLE_S = 60
 LIFE_S = (0.3, 1.5)
 PARTITIONS = 3
-# Rebootstrapping, librdkafka 2.16 waits for a group coordinator that it has itself forgotten, beyond every timeout.
+# When rebootstrapping, librdkafka 2.16 waits forever for a group coordinator that it has forgotten itself.
 RECONNECT = {"metadata_recovery_strategy": "none", "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200,
              "retry_backoff_ms": 20}
 
@@ -61,7 +61,7 @@ class Feeder:
                     self.produced[partition] += 1
                 except BufferError:
                     self._producer.poll(0.01)
-            # Some hundreds in a second: what counts is when the broker dies, not how much it is given.
+            # Some hundreds per second: the times of the kills matter, not the load.
             self._producer.poll(0.005)
 
     def stop(self):
@@ -79,7 +79,7 @@ def assert_each_once_in_order(records, produced):
         assert values(mine) == numbers(produced[partition])
 
 
-def test_what_was_acknowledged_is_there_once_and_in_order(own_kafka, unique):
+def test_acknowledged_records_exist_once_and_in_order(own_kafka, unique):
     make_topics(own_kafka, unique)
     feeder = Feeder(own_kafka, unique)
     kill_again_and_again(own_kafka)
@@ -88,18 +88,18 @@ def test_what_was_acknowledged_is_there_once_and_in_order(own_kafka, unique):
 
 
 class Copier:
-    """Copies a topic in transactions, and starts anew whenever anything fails, as an application would."""
+    """Copies a topic in transactions, and restarts after any error, like an application."""
 
     def __init__(self, broker, name, source, sink):
         self._broker, self._name, self._source, self._sink = broker, name, source, sink
 
     def copy_until(self, is_done):
-        """Copies until what is committed fulfils a condition."""
+        """Copies until the committed records fulfill a condition."""
         while not self._life(is_done):
             pass
 
     def _life(self, is_done) -> bool:
-        """Copies until all is done, or until something fails."""
+        """Copies until all is done or an operation fails."""
         producer = confluent_producer(self._broker, transactional_id=self._name, **RECONNECT)
         consumer = confluent_consumer(self._broker, self._name, isolation_level="read_committed", **RECONNECT)
         try:

@@ -1,4 +1,4 @@
-"""kafka-python's codec: every announced version of every API is answered in that version, and all else is refused."""
+"""kafka-python's codec: every announced version of every API is served, all others are refused."""
 
 import io
 import socket
@@ -20,14 +20,14 @@ REQUESTS = {
     for name, request in vars(module).items()
     if name.endswith("Request")
 }
-# What Apache Kafka 4.3 announces, and no client can do without: by key, the first and the last version.
+# APIs that Apache Kafka 4.3 announces and every client needs: first and last version by key.
 WANTED = {
     0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4),
     13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5),
     23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5), 28: (0, 5), 32: (1, 4), 33: (0, 2), 35: (1, 5), 37: (0, 3),
     42: (0, 2), 44: (0, 1), 47: (0, 0), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 74: (0, 1), 75: (0, 0),
 }
-# What a request needs beside empty lists.
+# Fields that must not be empty.
 NEEDED = {
     0: {"acks": -1, "timeout_ms": 1000},
     18: {"client_software_name": "tests", "client_software_version": "1"},
@@ -59,7 +59,7 @@ class Wire:
         self.socket.sendall(request.encode(framed=True, header=True))
 
     def receive(self, request):
-        """The answer to `request`, which must be as long as its frame."""
+        """The response to `request`, which must fill its frame exactly."""
         frame = io.BytesIO(self.frame())
         answer = request.header.get_response_class().decode(frame, version=request.API_VERSION, header=True)
         assert frame.read() == b"", f"bytes behind {answer}"
@@ -103,7 +103,7 @@ def announced(kafka) -> dict[int, range]:
 
 
 def versions(announced, request) -> list[int]:
-    """Those that the broker announces and kafka-python knows, with Kafka 4's lower bounds."""
+    """Versions that the broker announces and kafka-python supports, with Kafka 4's minimum versions."""
     first, last = request.valid_versions
     return [version for version in announced.get(request.API_KEY, ()) if first <= version <= last]
 
@@ -115,7 +115,7 @@ def batch(*values) -> bytes:
     return bytes(builder.build())
 
 
-def test_what_no_client_can_do_without_is_announced(announced):
+def test_required_apis_are_announced(announced):
     found = {key: (announced[key][0], announced[key][-1]) for key in WANTED if key in announced}
     assert found == WANTED
 
@@ -175,7 +175,7 @@ def test_each_version_of_list_offsets_and_offset_fetch(wire, announced, topic, u
         assert (partition.error_code, partition.offset) == (0, 0), f"version {version}"
     for version in versions(announced, OffsetFetchRequest):
         if version >= 10:
-            # Asks by topic id.
+            # Requests by topic ID.
             continue
         by_group, by_topic = OffsetFetchRequest.OffsetFetchRequestGroup, OffsetFetchRequest.OffsetFetchRequestTopic
         answer = wire.ask(OffsetFetchRequest[version](
@@ -187,8 +187,8 @@ def test_each_version_of_list_offsets_and_offset_fetch(wire, announced, topic, u
         assert (partition.error_code, partition.committed_offset) == (0, -1), f"version {version}"
 
 
-def test_an_unknown_version_of_api_versions_is_told_what_there_is(wire):
-    """It must answer in version 0, since that is what a client of tomorrow can read: KIP-511."""
+def test_an_unknown_version_of_api_versions_gets_the_api_list(wire):
+    """The response must be in version 0, which future clients can read: KIP-511."""
     request = ApiVersionsRequest[4](client_software_name="tests", client_software_version="1")
     request.with_header(correlation_id=7)
     encoded = bytearray(request.encode(framed=True, header=True))
@@ -198,7 +198,7 @@ def test_an_unknown_version_of_api_versions_is_told_what_there_is(wire):
     assert struct.unpack(">ih", frame[:6]) == (7, UNSUPPORTED_VERSION)
     [count] = struct.unpack(">i", frame[6:10])
     assert (18, 0, 4) in [struct.unpack(">hhh", frame[at:at + 6]) for at in range(10, 10 + 6 * count, 6)]
-    # The client asks again with what it was told.
+    # The client repeats the request with the announced version.
     wire.correlation = 7
     assert wire.ask(ApiVersionsRequest[0]()).error_code == 0
 
@@ -208,8 +208,8 @@ def header(key, version) -> bytes:
 
 
 @pytest.mark.parametrize(("key", "version"), [(999, 0), (4, 7), (1, 3), (0, 99)])
-def test_what_is_not_served_is_refused(kafka, wire, key, version):
-    """Apache Kafka ends the connection; to say so, and go on, is allowed as well."""
+def test_unsupported_requests_are_refused(kafka, wire, key, version):
+    """Apache Kafka closes the connection; an error response on an open connection is accepted as well."""
     with Wire(kafka) as other:
         other.socket.sendall(struct.pack(">i", len(header(key, version))) + header(key, version))
         first = other.socket.recv(4)
@@ -226,7 +226,7 @@ def test_what_is_not_served_is_refused(kafka, wire, key, version):
     struct.pack(">i", 14) + header(3, 1) + struct.pack(">i", 2**31 - 1),
     b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
 ], ids=["negative-length", "two-gigabytes", "lying-array", "http"])
-def test_what_is_not_kafka_ends_its_connection_only(kafka, wire, bytes_sent):
+def test_invalid_bytes_close_only_their_connection(kafka, wire, bytes_sent):
     with Wire(kafka) as other:
         other.socket.sendall(bytes_sent)
         assert other.is_closed_by_peer()

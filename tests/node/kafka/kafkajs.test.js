@@ -1,4 +1,4 @@
-// kafkajs: a client with a protocol implementation of its own.
+// kafkajs: a client with its own implementation of the protocol.
 
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
@@ -22,7 +22,7 @@ function client() {
   return new Kafka({ brokers: [`${broker.host}:${broker.port}`], logLevel: logLevel.NOTHING, retry });
 }
 
-/** Runs with connected clients, and disconnects them whatever happens. */
+/** Runs `body` with connected clients and always disconnects them. */
 async function connected(clients, run) {
   try {
     await Promise.all(clients.map((each) => each.connect()));
@@ -50,7 +50,7 @@ const member = (groupId, options) => client().consumer({
   groupId, heartbeatInterval: 300, sessionTimeout: 10_000, maxWaitTimeInMs: 500, rebalanceTimeout: 5_000, ...options,
 });
 
-/** Reads the first `count` messages of a topic by a group of its own, or of one that is named. */
+/** Reads the first `count` messages of a topic, with a new group or the given one. */
 async function read(topic, count, { groupId = unique(), ...options } = {}) {
   const got = [];
   await connected([member(groupId, options)], async (consumer) => {
@@ -119,7 +119,7 @@ test('an idempotent producer', async () => {
   assert.deepEqual(texts(await read(topic, 1000)), expected);
 });
 
-test('members come and go, and nothing is missed', async () => {
+test('no record is missed while members join and leave', async () => {
   const topic = await makeTopic(4);
   const groupId = unique();
   const seen = new Set();

@@ -1,4 +1,4 @@
-// MQTT.js workers: customHandleAcks says what becomes of a message.
+// MQTT.js workers: the client's customHandleAcks settles each message.
 
 import assert from 'node:assert/strict';
 import { afterEach, test } from 'node:test';
@@ -17,8 +17,8 @@ afterEach(async () => {
 });
 
 /**
- * A worker whose messages land in `taken`, each with a function `settle(code)`. MQTT.js hands over the next one when the one
- * before is settled.
+ * A worker that collects its messages in `taken`, each with a function `settle(code)`. MQTT.js delivers the next message
+ * when the previous one is settled.
  */
 class Worker {
   static async on(queue, { taken = new Queue(), group, ...options } = {}) {
@@ -29,7 +29,7 @@ class Worker {
     };
     const customHandleAcks = (topic, payload, packet, settle) => take(packet, settle);
     worker.peer = await Peer.connect(broker, unique(), { customHandleAcks, ...options });
-    // Before version 5 there is nothing to be said but that it is done.
+    // Before version 5, PUBACK has no reason code: it always acknowledges.
     if (options.protocolVersion === 4) worker.peer.client.handleMessage = (packet, done) => take(packet, () => done());
     connected.push(worker);
     const subscription = group ? `$share/${group}/$queue/${queue}` : `$queue/${queue}`;
@@ -41,13 +41,13 @@ class Worker {
     return this.taken.next('message of the queue');
   }
 
-  /** Settles whatever comes, as `verdict` of it says, until there have been so many. */
-  async work(count, verdict) {
+  /** Settles `count` messages with `disposition(message)`. */
+  async work(count, disposition) {
     const got = [];
     while (got.length < count) {
       const message = await this.next();
       got.push(message);
-      message.settle(verdict(message));
+      message.settle(disposition(message));
     }
     return got;
   }
@@ -65,14 +65,14 @@ async function send(queue, texts, userProperties) {
   await withPeers([Peer.connect(broker, unique())], (sender) => sender.publishAll(`$queue/${queue}`, texts, options));
 }
 
-test('what is acknowledged is done, with either code of success', async () => {
+test('both success codes acknowledge', async () => {
   for (const code of [DONE, NOBODY_THERE]) {
     const queue = unique();
     const worker = await Worker.on(queue);
     await send(queue, numbers(30));
     const got = await worker.work(30, () => code);
     assert.deepEqual(got.map((message) => message.text), numbers(30));
-    // What it has settled before it left comes to nobody else.
+    // Messages settled before it left are not redelivered.
     await worker.peer.client.endAsync();
     const next = await Worker.on(queue);
     await send(queue, ['end']);
@@ -81,7 +81,7 @@ test('what is acknowledged is done, with either code of success', async () => {
   }
 });
 
-test('what fails comes again, with its count', async () => {
+test('a failed message is redelivered with its count', async () => {
   const queue = unique();
   const worker = await Worker.on(queue);
   await send(queue, ['x']);
@@ -90,11 +90,11 @@ test('what fails comes again, with its count', async () => {
   const [again] = await worker.work(1, () => DONE);
   assert.deepEqual([again.text, count(again), again.packet.dup], ['x', 2, false]);
   assert.equal(again.told['first-delivered-at'], first.told['first-delivered-at']);
-  // The queue's backoff is a second, a fifth of it at random.
+  // The queue's backoff is one second, 20 percent of it random.
   assert.ok(performance.now() - began >= 800);
 });
 
-test('what is rejected becomes a dead letter', async () => {
+test('a rejected message becomes a dead letter', async () => {
   for (const code of REJECTED) {
     const queue = unique();
     const worker = await Worker.on(queue);
@@ -110,7 +110,7 @@ test('what is rejected becomes a dead letter', async () => {
 
 test('workers compete, groups do not', async () => {
   const queue = unique();
-  // One at a time for each, so that each gets some.
+  // One message at a time per worker, so that each gets some.
   const few = { properties: { receiveMaximum: 1 } };
   const workers = await Promise.all([1, 2, 3].map(() => Worker.on(queue, few)));
   const auditor = await Worker.on(queue, { group: 'audit' });
@@ -125,7 +125,7 @@ test('workers compete, groups do not', async () => {
   assert.deepEqual(got.map((message) => message.text).sort(), numbers(30).sort());
 });
 
-test('a lost connection brings messages back at once', async () => {
+test('a lost connection returns messages at once', async () => {
   const queue = unique();
   const worker = await Worker.on(queue);
   await send(queue, numbers(5));
@@ -153,7 +153,7 @@ test('priorities, delays and duplicates', async () => {
   assert.deepEqual(got.map((message) => message.text), ['urgent', 'plain', 'once', 'late']);
 });
 
-test('messages with a key come one after the other, whoever has them', async () => {
+test('messages of a key are delivered one by one, to any worker', async () => {
   const queue = unique();
   const taken = new Queue();
   await Promise.all([Worker.on(queue, { taken }), Worker.on(queue, { taken })]);
@@ -166,7 +166,7 @@ test('messages with a key come one after the other, whoever has them', async () 
   }
 });
 
-test('a subscription at QoS 0, or to more than a queue, is refused', async () => {
+test('a subscription at QoS 0 or to more than one queue is refused', async () => {
   await withPeers([Peer.connect(broker, unique())], async (peer) => {
     for (const [subscription, qos, code] of [['$queue/jobs', 0, 0x83], ['$queue/+', 1, 0x8f], ['$queue/jobs/key', 1, 0x8f]]) {
       const granted = await new Promise((resolve) => {
@@ -177,12 +177,12 @@ test('a subscription at QoS 0, or to more than a queue, is refused', async () =>
   });
 });
 
-test('3.1.1: what is acknowledged is done, what is not comes back', async () => {
+test('3.1.1: acknowledged messages are settled, others are redelivered', async () => {
   const queue = unique();
   const first = await Worker.on(queue, { protocolVersion: 4 });
   await send(queue, ['a']);
   await first.work(1, () => DONE);
-  // When it has the answer to this, the acknowledgement before it has been read.
+  // The response shows that the broker has read the acknowledgement before it.
   await first.peer.publish(`$queue/${queue}`, 'b', { qos: 1 });
   assert.equal((await first.next()).text, 'b');
   await first.peer.cut();

@@ -1,8 +1,8 @@
-//! The brokers that are measured: where their binaries are, and how each is started.
+//! The measured brokers: where their binaries are, and how each is started.
 //!
-//! Mainstem runs with its defaults. The peers' configurations lie in `bench/` and say what they change: limits are
-//! raised so that none drops anything because of a setting; nothing is logged. Where what is kept on disk is measured,
-//! those take part that keep something, and Mainstem once more with each weaker durability.
+//! Mainstem runs with its defaults. The configurations of the peers are in `bench/`, with comments on each change:
+//! limits are raised so that no broker drops messages because of a setting, and logging is off. Rows about persistence
+//! include only peers that persist messages, and Mainstem again with each weaker durability.
 
 use super::{Server, at, machine, rabbit, ready};
 use crate::Outcome;
@@ -13,38 +13,38 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The peers in memory, in the order in which they take their turns.
+/// Peers of in-memory rows, in the order of the runs.
 pub(super) const IN_MEMORY: [&str; 4] = ["flashmq", "rumqttd", "mosquitto", "mochi"];
-/// The peers that keep what they were given, or part of it.
+/// Peers that persist all or some messages.
 pub(super) const ON_DISK: [&str; 4] = ["mainstem-os", "mainstem-none", "mosquitto", "nats"];
-/// All of them.
+/// All MQTT peers.
 pub(super) const PEERS: [&str; 7] =
     ["flashmq", "rumqttd", "mosquitto", "mochi", "mainstem-os", "mainstem-none", "nats"];
-/// The peers of the Kafka door.
+/// Peers of the Kafka rows.
 pub(super) const KAFKA: [&str; 2] = ["mainstem-os", "kafka"];
 
-/// The peers of work queues. Two of each: how soon a message is on the disk is what they differ in.
+/// Peers of the queue rows. Most servers appear with two durability policies.
 pub(super) const QUEUE: [&str; 6] =
     ["mainstem-os", "rabbit-quorum", "rabbit-classic", "jetstream", "jetstream-sync", "fluxmq"];
 
-/// The identifier of a cluster of one, as Kafka writes such: 16 bytes in base64.
+/// Kafka cluster id: 16 bytes in base64.
 const KAFKA_CLUSTER: &str = "bWFpbnN0ZW0tYmVuY2gtMA";
 
-/// What a row is about, which decides who takes part and how it is set up.
+/// Category of a row; determines the peers and their configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ground {
-    /// Routing: the peers persist nothing.
+pub(super) enum Category {
+    /// Routing; the peers persist nothing.
     Memory,
-    /// Keeping: the peers persist what they can.
+    /// Persistence; the peers persist as much as they can.
     Disk,
-    /// The Kafka door.
+    /// The Kafka protocol.
     Kafka,
     /// Work queues.
     Queue,
 }
 
-impl Ground {
-    /// The peers that take part.
+impl Category {
+    /// Peers of this category.
     pub(super) fn peers(self) -> &'static [&'static str] {
         match self {
             Self::Memory => &IN_MEMORY,
@@ -55,21 +55,21 @@ impl Ground {
     }
 }
 
-/// A broker that is there.
+/// An available broker.
 #[derive(Debug)]
 pub(super) struct Broker {
     pub(super) name: &'static str,
-    /// What its binary says when asked.
+    /// Version that the binary reports.
     pub(super) version: String,
     binary: PathBuf,
-    /// Another server that it needs all the time.
-    names: Option<Server>,
+    /// Erlang's port mapper daemon, which RabbitMQ needs.
+    epmd: Option<Server>,
 }
 
-/// Mainstem and those of its `peers` that are there: all, or the named ones.
+/// Finds Mainstem and its available peers, or the `named` ones.
 ///
 /// # Errors
-/// If a named peer is missing.
+/// If a named peer is not available.
 pub(super) fn find(
     root: &Path,
     mainstem: &Path,
@@ -89,11 +89,11 @@ pub(super) fn find(
             Some(binary) => {
                 let mut broker = Broker::new(peer, binary);
                 if is_rabbit(peer) {
-                    broker.names = Some(rabbit::name_server(scratch, peer)?);
+                    broker.epmd = Some(rabbit::start_epmd(scratch, peer)?);
                 }
                 brokers.push(broker);
             }
-            None if is_named => return Err(format!("{peer} is not here: {}", how_to_get(peer))),
+            None if is_named => return Err(format!("{peer} is not available: {}", install_hint(peer))),
             None => {}
         }
     }
@@ -101,28 +101,24 @@ pub(super) fn find(
 }
 
 /// How to make a peer available.
-pub(super) fn how_to_get(peer: &str) -> &'static str {
+pub(super) fn install_hint(peer: &str) -> &'static str {
     match peer {
-        "flashmq" => "FLASHMQ has to name its binary",
-        "rumqttd" => "`make bench-peers` installs it, or RUMQTTD names its binary",
-        "mosquitto" => "install the package of that name",
+        "flashmq" => "set FLASHMQ to the path of its binary",
+        "rumqttd" => "run `make bench-peers`, or set RUMQTTD to the path of its binary",
+        "mosquitto" => "install the package mosquitto",
         "nats" | "jetstream" | "jetstream-sync" => {
-            "`make bench-peers` installs it, or NATS names the binary nats-server, or it is on PATH"
+            "run `make bench-peers`, or set NATS to the path of nats-server, or put nats-server on PATH"
         }
         "rabbit-quorum" | "rabbit-classic" => {
-            "install the package rabbitmq-server, or RABBITMQ names the script of that name in its own directory"
+            "install the package rabbitmq-server, or set RABBITMQ to the path of the script of that name"
         }
-        "fluxmq" => {
-            "FLUXMQ has to name a program that runs it, for AMQP 0-9-1 on the port it gets as its argument"
-        }
-        "kafka" => {
-            "`make bench-peers` installs it, or KAFKA names the directory with its jars; and Java is needed"
-        }
-        _ => "MOCHI has to name a program that runs it on the port it gets as its argument",
+        "fluxmq" => "set FLUXMQ to a program that runs it with AMQP 0-9-1 on the port given as argument",
+        "kafka" => "run `make bench-peers`, or set KAFKA to the directory with its jars; requires Java",
+        _ => "set MOCHI to a program that runs it on the port given as argument",
     }
 }
 
-/// The binary that the environment names, or one on PATH, or one that `make bench-peers` installed.
+/// The binary from the environment variable, or on PATH, or installed by `make bench-peers`.
 fn binary_of(root: &Path, peer: &str) -> Outcome<Option<PathBuf>> {
     let variable = match peer {
         "jetstream" | "jetstream-sync" => "NATS".to_owned(),
@@ -144,21 +140,21 @@ fn binary_of(root: &Path, peer: &str) -> Outcome<Option<PathBuf>> {
     };
     let path = env::var_os("PATH").unwrap_or_default();
     let mut directories: Vec<PathBuf> = env::split_paths(&path).collect();
-    // Debian puts servers where the PATH of a user does not lead.
+    // Debian installs servers outside the default PATH of users.
     directories.extend([PathBuf::from("/usr/sbin"), root.join("target/peers/bin")]);
     Ok(directories.into_iter().map(|directory| directory.join(file)).find(|path| path.is_file()))
 }
 
-/// Where the jars of Apache Kafka are, unless the environment names another directory.
+/// Default directory of Apache Kafka's jars.
 const KAFKA_JARS: &str = "target/peers/kafka";
 
-/// Installs the peers that a package registry has and that are not here yet, into `target/peers`; and RabbitMQ where
-/// packages may not start services.
+/// Installs missing peers from package registries into `target/peers`, and RabbitMQ by apt-get where packages may not
+/// start services.
 ///
 /// # Errors
-/// If one cannot be installed. The others are, as far as they can be.
+/// If a peer cannot be installed. The others are installed anyway.
 pub(crate) fn install(root: &Path) -> Outcome {
-    // Not with the versions it locks: one of them is refused by compilers of today.
+    // Without --locked: one of the locked dependencies does not build with current compilers.
     let rumqttd = ["install", "rumqttd", "--quiet", "--root", "target/peers"];
     let jars = format!("-DoutputDirectory={}", root.join(KAFKA_JARS).display());
     let kafka = ["-q", "-f", "bench/kafka/pom.xml", "dependency:copy-dependencies", &jars];
@@ -173,7 +169,7 @@ pub(crate) fn install(root: &Path) -> Outcome {
             let quiet = [("DEBIAN_FRONTEND", "noninteractive")];
             install_one(root, "rabbit-quorum", "apt-get", &rabbit, &quiet)
         } else {
-            println!("rabbitmq is not here: {}", how_to_get("rabbit-quorum"));
+            println!("rabbitmq is not installed: {}", install_hint("rabbit-quorum"));
             Ok(())
         },
     ];
@@ -189,7 +185,7 @@ fn install_one(
     environment: &[(&str, &str)],
 ) -> Outcome {
     if let Some(present) = binary_of(root, peer)? {
-        println!("{peer} is here: {}", present.display());
+        println!("{peer} is installed: {}", present.display());
         return Ok(());
     }
     println!("installing {peer} (once)");
@@ -199,14 +195,19 @@ fn install_one(
 impl Broker {
     fn new(name: &'static str, binary: PathBuf) -> Self {
         let version = version(name, &binary);
-        Self { name, version, binary, names: None }
+        Self { name, version, binary, epmd: None }
     }
 
-    /// Starts it with files of its own below `scratch`. How long it took until it could be used.
+    /// Starts the broker with an empty data directory under `scratch`. Returns it and the time until it was ready.
     ///
     /// # Errors
     /// If it does not start.
-    pub(super) fn start(&self, root: &Path, scratch: &Path, ground: Ground) -> Outcome<(Server, Duration)> {
+    pub(super) fn start(
+        &self,
+        root: &Path,
+        scratch: &Path,
+        category: Category,
+    ) -> Outcome<(Server, Duration)> {
         let directory = self.directory(scratch);
         if directory.exists() {
             fs::remove_dir_all(&directory).map_err(|error| at(&directory, &error))?;
@@ -216,39 +217,39 @@ impl Broker {
             self.format(root, &directory)?;
         }
         let began = Instant::now();
-        let command = |port| self.command(root, &directory, port, ground);
-        Self::ready(Server::start(&directory.join("stderr"), command)?, ground, began)
+        let command = |port| self.command(root, &directory, port, category);
+        Self::ready(Server::start(&directory.join("stderr"), command)?, category, began)
     }
 
-    /// Waits until it can be used, and counts from when it began.
-    fn ready(mut server: Server, ground: Ground, began: Instant) -> Outcome<(Server, Duration)> {
-        if ground == Ground::Kafka {
+    /// Waits until the broker is ready. Returns it and the time since `began`.
+    fn ready(mut server: Server, category: Category, began: Instant) -> Outcome<(Server, Duration)> {
+        if category == Category::Kafka {
             ready::await_metadata(&mut server)?;
         }
         Ok((server, began.elapsed()))
     }
 
-    /// Starts it again, on the port and the files that it had. How long it took until it could be used.
+    /// Starts the broker again on the same port and files. Returns it and the time until it was ready.
     ///
     /// # Errors
     /// If it does not start.
-    pub(super) fn start_again(
+    pub(super) fn restart(
         &self,
         root: &Path,
         scratch: &Path,
-        ground: Ground,
+        category: Category,
         port: u16,
     ) -> Outcome<(Server, Duration)> {
         let directory = self.directory(scratch);
         let began = Instant::now();
-        let command = |port| self.command(root, &directory, port, ground);
-        Self::ready(Server::start_on(port, &directory.join("stderr"), &command)?, ground, began)
+        let command = |port| self.command(root, &directory, port, category);
+        Self::ready(Server::start_on(port, &directory.join("stderr"), &command)?, category, began)
     }
 
-    /// What it is given to do before it is measured, if it compiles itself while it runs: at a moderate rate, so that
-    /// the page cache stays empty.
-    pub(super) fn exercise(&self) -> Option<&'static [&'static str]> {
-        const EXERCISE: [&str; 10] = [
+    /// Load that warms up a just-in-time compiler before the measurement. Its rate is moderate, so that the page cache
+    /// stays empty.
+    pub(super) fn warm_up_load(&self) -> Option<&'static [&'static str]> {
+        const WARM_UP: [&str; 10] = [
             "produce",
             "--records",
             "20",
@@ -260,47 +261,46 @@ impl Broker {
             "--duration",
             "15",
         ];
-        (self.name == "kafka").then_some(&EXERCISE)
+        (self.name == "kafka").then_some(&WARM_UP)
     }
 
-    /// Where its files are.
     pub(super) fn directory(&self, scratch: &Path) -> PathBuf {
         scratch.join(format!("{}.files", self.name))
     }
 
-    fn command(&self, root: &Path, directory: &Path, port: u16, ground: Ground) -> Outcome<Command> {
+    fn command(&self, root: &Path, directory: &Path, port: u16, category: Category) -> Outcome<Command> {
         let mut command = Command::new(&self.binary);
         command.current_dir(directory);
         let configured = |file: &str| configure(root, directory, file, port);
-        match (self.name, ground) {
+        match (self.name, category) {
             ("flashmq", _) => command.arg("--config-file").arg(configured("flashmq.conf")?),
             ("rumqttd", _) => command.arg("--quiet").arg("--config").arg(configured("rumqttd.toml")?),
-            ("mosquitto", Ground::Memory) => command.arg("-c").arg(configured("mosquitto.conf")?),
-            ("mosquitto", Ground::Disk) => command.arg("-c").arg(configured("mosquitto-durable.conf")?),
+            ("mosquitto", Category::Memory) => command.arg("-c").arg(configured("mosquitto.conf")?),
+            ("mosquitto", Category::Disk) => command.arg("-c").arg(configured("mosquitto-durable.conf")?),
             ("nats", _) => command.arg("--config").arg(configured("nats.conf")?),
             ("mochi" | "fluxmq", _) => command.arg(port.to_string()),
             ("jetstream", _) => command.arg("--config").arg(configured("jetstream.conf")?),
             ("jetstream-sync", _) => command.arg("--config").arg(configured("jetstream-sync.conf")?),
             (rabbit, _) if is_rabbit(rabbit) => {
                 let configuration = configured("rabbitmq.conf")?;
-                command = rabbit::command(&self.binary, directory, &configuration, port, self.names.as_ref());
+                command = rabbit::command(&self.binary, directory, &configuration, port, self.epmd.as_ref());
                 command.current_dir(directory)
             }
             ("kafka", _) => {
                 command = self.java(directory);
-                // The heap of Kafka's own scripts.
+                // JVM options of Kafka's own scripts.
                 let start = ["-Xmx1g", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "kafka.Kafka"];
                 command.args(start).arg(configured("kafka/server.properties")?)
             }
-            (mainstem, Ground::Kafka) => {
+            (mainstem, Category::Kafka) => {
                 if let Some(durability) = mainstem.strip_prefix("mainstem-") {
                     command.args(["--set", &format!("kafka.durability={durability}")]);
                 }
                 command.args(["--kafka-listen", &format!("127.0.0.1:{port}"), "--listen", "127.0.0.1:0"]);
                 command.args(["--http-listen", "127.0.0.1:0", "--data", "data"])
             }
-            (_, Ground::Queue) => {
-                // Limits that the rows stay below. How soon a message is on the disk is a setting of each queue.
+            (_, Category::Queue) => {
+                // Limits that the rows stay below. Durability is a setting of each queue.
                 for limit in ["receive_maximum", "max_inflight_messages"] {
                     command.args(["--set", &format!("mqtt.{limit}=1000")]);
                 }
@@ -318,10 +318,10 @@ impl Broker {
         Ok(command)
     }
 
-    /// What the generator has to be told of it beside the port, where servers speak different protocols.
-    pub(super) fn dialect(&self, ground: Ground, port: u16) -> Vec<String> {
+    /// Protocol options of the queue generator for this server.
+    pub(super) fn protocol_arguments(&self, category: Category, port: u16) -> Vec<String> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        if ground != Ground::Queue {
+        if category != Category::Queue {
             return Vec::new();
         }
         match self.name {
@@ -336,16 +336,16 @@ impl Broker {
         }
     }
 
-    /// Java with the jars that `binary` is the directory of.
+    /// A Java command with the jars in the directory `binary` on its class path.
     fn java(&self, directory: &Path) -> Command {
         let mut command = Command::new("java");
         command.current_dir(directory).env("CLASSPATH", self.binary.join("*"));
         command
     }
 
-    /// Lays out the storage of an Apache Kafka that is started for the first time.
+    /// Formats the storage of a new Apache Kafka node.
     fn format(&self, root: &Path, directory: &Path) -> Outcome {
-        // Ports are not looked at.
+        // The tool ignores the ports.
         let configuration = configure(root, directory, "kafka/server.properties", 9092)?;
         let mut command = self.java(directory);
         command.args(["kafka.tools.StorageTool", "format", "--cluster-id", KAFKA_CLUSTER, "--config"]);
@@ -354,10 +354,7 @@ impl Broker {
         if output.status.success() {
             return Ok(());
         }
-        Err(format!(
-            "its storage could not be formatted: {}",
-            String::from_utf8_lossy(&output.stderr).trim_end()
-        ))
+        Err(format!("cannot format its storage: {}", String::from_utf8_lossy(&output.stderr).trim_end()))
     }
 }
 
@@ -365,12 +362,12 @@ fn is_rabbit(peer: &str) -> bool {
     matches!(peer, "rabbit-quorum" | "rabbit-classic")
 }
 
-/// Where Mainstem on this port has its HTTP API: ports are not given out next to each other.
+/// HTTP address of Mainstem, one port above `port`; ports are handed out with gaps.
 fn http_address(port: u16) -> String {
     format!("127.0.0.1:{}", port + 1)
 }
 
-/// Fills in a configuration of `bench/`. Where the result lies.
+/// Fills in a configuration template from `bench/`. Returns the path of the result.
 fn configure(root: &Path, directory: &Path, file: &str, port: u16) -> Outcome<PathBuf> {
     let template = root.join("bench").join(file);
     let text = fs::read_to_string(&template).map_err(|error| at(&template, &error))?;
@@ -385,7 +382,7 @@ fn configure(root: &Path, directory: &Path, file: &str, port: u16) -> Outcome<Pa
     Ok(path)
 }
 
-/// The first line in which a binary tells its version; its path if there is none.
+/// First line of the version output of a binary; its path if there is none.
 fn version(name: &str, binary: &Path) -> String {
     if name == "kafka" {
         return kafka_version(binary).unwrap_or_else(|| binary.display().to_string());
@@ -398,16 +395,16 @@ fn version(name: &str, binary: &Path) -> String {
         "mochi" | "fluxmq" => None,
         _ => Some("--version"),
     };
-    let ask = |flag| {
+    let first_line = |flag| {
         let mut command = Command::new(binary);
         let output = command.arg(flag).stdin(Stdio::null()).output().ok()?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        said.lines().find(|line| line.contains('.')).map(|line| line.trim().to_owned())
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        stdout.lines().find(|line| line.contains('.')).map(|line| line.trim().to_owned())
     };
-    flag.and_then(ask).unwrap_or_else(|| binary.display().to_string())
+    flag.and_then(first_line).unwrap_or_else(|| binary.display().to_string())
 }
 
-/// The version in the name of the jar of Apache Kafka's broker, such as `kafka_2.13-4.3.1.jar`.
+/// Version from the name of Apache Kafka's broker jar, such as `kafka_2.13-4.3.1.jar`.
 fn kafka_version(jars: &Path) -> Option<String> {
     let mut names =
         fs::read_dir(jars).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());

@@ -1,12 +1,13 @@
-//! What is measured of the Kafka door, and what is aimed at. `docs/benchmarks.md` says why each row is there.
+//! Rows and targets of the Kafka protocol. `docs/benchmarks.md` gives the purpose of each row.
 //!
-//! Apache Kafka leaves it to the system when a record reaches the disk, so the targets are for `mainstem-os`, which
-//! does the same. Mainstem with its default, a sync before each acknowledgement, stands beside it in every row.
+//! Apache Kafka lets the operating system decide when a record reaches the disk. The targets therefore apply to
+//! `mainstem-os`, which does the same. Every row also shows Mainstem with its default, a sync before each
+//! acknowledgement.
 
-use super::brokers::Ground;
+use super::brokers::Category;
 use super::metric::{self, Metric};
 use super::rows::Bound::{Max, Min, TimesMax, TimesMin};
-use super::rows::{Row, Target, Then, target};
+use super::rows::{Restart, Row, Target, target};
 use super::server::End;
 use Metric::{CpuPerGb, IdleCpuPercent, LifePeakMib, MbPerS, ReadyMs, RecordsPerS};
 use Metric::{DeliveryP50Ms, DeliveryP99Ms, P50Ms, P99Ms};
@@ -21,13 +22,13 @@ const fn row(
     Row {
         name,
         about,
-        ground: Ground::Kafka,
+        category: Category::Kafka,
         subject: "mainstem-os",
         load,
-        then: None,
+        restart: None,
         metrics,
         targets,
-        excused: &[],
+        excluded: &[],
     }
 }
 
@@ -40,7 +41,7 @@ const fn produce(
     row(name, about, metric::OF_PRODUCE, load, targets)
 }
 
-/// All rows, in the order in which they run.
+/// All rows, in the order of the runs.
 pub(super) const KAFKA_ROWS: [Row; 17] = [
     produce(
         "produce",
@@ -96,14 +97,14 @@ pub(super) const KAFKA_ROWS: [Row; 17] = [
     ),
     row(
         "produce-fetch",
-        "one record of 100 bytes a batch, 1,000 batches/s on schedule, and a consumer that waits for them",
+        "one record of 100 bytes a batch, 1,000 batches/s on schedule, and a long-polling consumer",
         metric::OF_DELIVERY,
         &["produce", "--records", "1", "--rate", "1000", "--consume"],
         &[target(DeliveryP50Ms, TimesMax(0.5, "kafka")), target(DeliveryP99Ms, TimesMax(0.35, "kafka"))],
     ),
     row(
         "fetch",
-        "1 GiB of records of 100 bytes in batches of 150, 4 partitions, read again and again by one connection",
+        "1 GiB of records of 100 bytes in batches of 150, 4 partitions, read repeatedly by one connection",
         metric::OF_FETCH,
         &["fetch", "--partitions", "4"],
         &[
@@ -121,14 +122,14 @@ pub(super) const KAFKA_ROWS: [Row; 17] = [
     ),
     row(
         "fetch-16",
-        "the first with 16 connections, a partition each",
+        "as `fetch`, with 16 connections, a partition each",
         metric::OF_FETCH,
         &["fetch", "--partitions", "16", "--connections", "16"],
         &[],
     ),
     row(
         "waiting",
-        "100 consumers that wait for records, by long polls of half a second; and the start of the process",
+        "100 consumers with long polls of 500 ms and no records; and the start of the process",
         metric::OF_WAITING,
         &["idle", "--connections", "100"],
         &[target(IdleCpuPercent, Max(1.0)), target(ReadyMs, Max(50.0)), target(LifePeakMib, Max(100.0))],
@@ -146,10 +147,10 @@ pub(super) const KAFKA_ROWS: [Row; 17] = [
         &[],
     ),
     Row {
-        then: Some(Then { end: End::Kill, load: &["fetch", "--topic", "kept", "--fill", "0"] }),
+        restart: Some(Restart { end: End::Kill, load: &["fetch", "--topic", "kept", "--fill", "0"] }),
         ..row(
             "kill",
-            "1 GiB in 4 partitions, the broker killed and started anew, then all of it read",
+            "1 GiB in 4 partitions, the broker killed and restarted, then all of it read",
             metric::OF_KAFKA_RESTART,
             &["fetch", "--topic", "kept", "--partitions", "4", "--duration", "1", "--warmup", "0"],
             &[],
@@ -161,7 +162,7 @@ const LARGE: [&str; 11] = large("none");
 const LARGE_LZ4: [&str; 11] = large("lz4");
 const LARGE_ZSTD: [&str; 11] = large("zstd");
 
-/// With less warm-up than others: what is written must not outrun the disk behind the page cache.
+/// Shorter warm-up than other rows, so that the writes do not outrun the disk behind the page cache.
 const fn large(compression: &'static str) -> [&'static str; 11] {
     [
         "produce",

@@ -1,4 +1,4 @@
-//! What a number was measured on: the machine, the commit, the time.
+//! Context of a measurement: machine, commit, time.
 
 use crate::Outcome;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Processor, cores, memory and kernel in a line.
+/// Processor, cores, memory and kernel, in one line.
 pub(crate) fn describe() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
@@ -18,12 +18,12 @@ pub(crate) fn describe() -> String {
     format!("{model}, {} cores, {memory}, Linux {}", cores(), read("/proc/sys/kernel/osrelease").trim())
 }
 
-/// Cores this process may use.
+/// Number of cores available to this process.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The commit that is checked out, marked if files differ from it.
+/// The checked-out commit, marked `-dirty` if files differ from it.
 pub(crate) fn commit(root: &Path) -> String {
     let mut command = Command::new("git");
     command.args(["describe", "--always", "--dirty", "--exclude", "*"]).current_dir(root);
@@ -33,7 +33,7 @@ pub(crate) fn commit(root: &Path) -> String {
     }
 }
 
-/// Now, in UTC, in a form that sorts and suits file names: `20260131T235959Z`.
+/// Current time in UTC, sortable and valid in file names: `20260131T235959Z`.
 pub(super) fn timestamp() -> Outcome<String> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| error.to_string())?;
     Ok(utc(since.as_secs()))
@@ -60,7 +60,7 @@ fn utc(unix_s: u64) -> String {
     format!("{year}{month:02}{:02}T{hour:02}{minute:02}{second:02}Z", days + 1)
 }
 
-/// The value of the first line `name : value`.
+/// Value of the first line `name : value`.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
     pairs.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim()).next()
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn formats_calendar_times() {
         for (unix_s, expected) in [
             (0, "19700101T000000Z"),
             (951_782_399, "20000228T235959Z"),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_by_their_whole_name() {
+    fn matches_fields_by_full_name() {
         let text = "model\t: 106\nmodel name\t: A: B\n";
         assert_eq!(field(text, "model name"), Some("A: B"));
         assert_eq!(field(text, "name"), None);

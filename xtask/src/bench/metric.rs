@@ -1,12 +1,12 @@
-//! One number of a report: its name, where it stands in the JSON, how it is printed.
+//! One number of a report: its name, JSON path and format.
 
 use serde_json::Value;
 
-/// A number that a run yields.
+/// A number in the report of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Metric {
-    /// Deliveries in percent of those that the messages *due* would make: an open loop that could not send is short
-    /// of them too.
+    /// Deliveries in percent of those expected from all *due* messages. Messages that an open loop could not send count
+    /// as not delivered.
     DeliveredPercent,
     DeliveriesPerS,
     CpuPerMillion,
@@ -24,38 +24,38 @@ pub(super) enum Metric {
     NotFetched,
     StoreCpuPerMillion,
     FetchCpuPerMillion,
-    /// Growth of memory for each message stored.
+    /// Growth of resident memory per stored message.
     BytesPerMessage,
-    /// Memory when all messages were stored.
+    /// Resident memory after storing.
     RssStoredMib,
-    /// Most memory in the life of the process.
+    /// Peak resident memory since the process started.
     LifePeakMib,
-    /// From the start of the process to its first connection.
+    /// Process start to first connection, after a restart.
     RestartS,
-    /// Memory after that.
+    /// Resident memory after the restart.
     RestartRssMib,
-    /// What it has on disk then.
+    /// Size of the data directory at the restart.
     DataMib,
-    /// Records produced and acknowledged, or fetched.
+    /// Records acknowledged or fetched, per second.
     RecordsPerS,
-    /// Megabytes of record batches.
+    /// Megabytes of record batches per second.
     MbPerS,
-    /// CPU seconds for a gigabyte of them.
+    /// CPU seconds per gigabyte of record batches.
     CpuPerGb,
-    /// From due at the producer to received by the consumer.
+    /// Due time at the producer to receipt by the consumer.
     DeliveryP50Ms,
     DeliveryP99Ms,
-    /// From the start of the process, on no data, to its first answer.
+    /// Process start, without data, to first response.
     ReadyMs,
-    /// Memory before the load.
+    /// Resident memory before the load.
     StartMib,
-    /// Messages put into a queue and acknowledged, or taken out of it and acknowledged.
+    /// Messages enqueued or consumed, and acknowledged, per second.
     MessagesPerS,
-    /// Messages that were in the queue before.
+    /// Messages in the queue before consuming.
     FilledWith,
 }
 
-/// What a load row prints of each broker.
+/// Columns of traffic rows.
 pub(super) const OF_LOAD: &[Metric] = &[
     Metric::DeliveredPercent,
     Metric::DeliveriesPerS,
@@ -68,10 +68,10 @@ pub(super) const OF_LOAD: &[Metric] = &[
     Metric::GeneratorPercent,
 ];
 
-/// What a row of idle connections prints of each broker.
+/// Columns of rows with idle connections.
 pub(super) const OF_IDLE: &[Metric] = &[Metric::ConnectionsPerS, Metric::IdleKib, Metric::IdleCpuPercent];
 
-/// What a row of retained messages prints of each broker.
+/// Columns of rows with retained messages.
 pub(super) const OF_RETAINED: &[Metric] = &[
     Metric::StoredPerS,
     Metric::FetchS,
@@ -80,7 +80,7 @@ pub(super) const OF_RETAINED: &[Metric] = &[
     Metric::FetchCpuPerMillion,
 ];
 
-/// What a row of messages that wait for sessions prints of each broker.
+/// Columns of rows with messages queued for offline sessions.
 pub(super) const OF_QUEUED: &[Metric] = &[
     Metric::StoredPerS,
     Metric::FetchedPerS,
@@ -92,7 +92,7 @@ pub(super) const OF_QUEUED: &[Metric] = &[
     Metric::LifePeakMib,
 ];
 
-/// What a row with a restart in it prints of each broker.
+/// Columns of rows with a restart.
 pub(super) const OF_RESTART: &[Metric] = &[
     Metric::StoredPerS,
     Metric::RssStoredMib,
@@ -107,7 +107,7 @@ pub(super) const OF_RESTART: &[Metric] = &[
     Metric::LifePeakMib,
 ];
 
-/// What a row about producing prints of each broker.
+/// Columns of rows that produce.
 pub(super) const OF_PRODUCE: &[Metric] = &[
     Metric::RecordsPerS,
     Metric::MbPerS,
@@ -120,7 +120,7 @@ pub(super) const OF_PRODUCE: &[Metric] = &[
     Metric::GeneratorPercent,
 ];
 
-/// What a row prints in which a consumer reads what is produced.
+/// Columns of rows that produce and consume at the same time.
 pub(super) const OF_DELIVERY: &[Metric] = &[
     Metric::RecordsPerS,
     Metric::DeliveryP50Ms,
@@ -131,7 +131,7 @@ pub(super) const OF_DELIVERY: &[Metric] = &[
     Metric::WaitedPercent,
 ];
 
-/// What a row about fetching prints of each broker.
+/// Columns of rows that fetch.
 pub(super) const OF_FETCH: &[Metric] = &[
     Metric::RecordsPerS,
     Metric::MbPerS,
@@ -141,7 +141,7 @@ pub(super) const OF_FETCH: &[Metric] = &[
     Metric::GeneratorPercent,
 ];
 
-/// What a row of waiting consumers prints of each broker.
+/// Columns of rows with idle consumers.
 pub(super) const OF_WAITING: &[Metric] = &[
     Metric::ReadyMs,
     Metric::StartMib,
@@ -150,7 +150,7 @@ pub(super) const OF_WAITING: &[Metric] = &[
     Metric::ConnectionsPerS,
 ];
 
-/// What a row prints in which a topic is read after a restart.
+/// Columns of Kafka rows with a restart.
 pub(super) const OF_KAFKA_RESTART: &[Metric] = &[
     Metric::ReadyMs,
     Metric::DataMib,
@@ -161,7 +161,7 @@ pub(super) const OF_KAFKA_RESTART: &[Metric] = &[
     Metric::LifePeakMib,
 ];
 
-/// What a row about putting messages into a queue prints of each server.
+/// Columns of rows that enqueue.
 pub(super) const OF_QUEUE: &[Metric] = &[
     Metric::MessagesPerS,
     Metric::CpuPerMillion,
@@ -172,7 +172,7 @@ pub(super) const OF_QUEUE: &[Metric] = &[
     Metric::GeneratorPercent,
 ];
 
-/// What a row about emptying a queue prints of each server.
+/// Columns of rows that consume a filled queue.
 pub(super) const OF_QUEUE_CONSUME: &[Metric] = &[
     Metric::MessagesPerS,
     Metric::CpuPerMillion,
@@ -182,7 +182,7 @@ pub(super) const OF_QUEUE_CONSUME: &[Metric] = &[
     Metric::GeneratorPercent,
 ];
 
-/// What a row prints in which messages are put in and taken out at the same time.
+/// Columns of rows that enqueue and consume at the same time.
 pub(super) const OF_QUEUE_FLOW: &[Metric] = &[
     Metric::MessagesPerS,
     Metric::DeliveryP50Ms,
@@ -195,7 +195,7 @@ pub(super) const OF_QUEUE_FLOW: &[Metric] = &[
 ];
 
 impl Metric {
-    /// Heads its column.
+    /// Column header.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::DeliveredPercent => "delivered %",
@@ -233,7 +233,7 @@ impl Metric {
         }
     }
 
-    /// Whether a ratio of two brokers says something.
+    /// Whether the ratio between two brokers is meaningful.
     pub(super) fn is_compared(self) -> bool {
         !matches!(
             self,
@@ -246,7 +246,7 @@ impl Metric {
         )
     }
 
-    /// The number, if the report has it.
+    /// Extracts the number from a report, if present.
     pub(super) fn of(self, report: &Value) -> Option<f64> {
         let at = |pointer: &str| report.pointer(pointer)?.as_f64();
         let either = |one: &str, other: &str| at(one).or_else(|| at(other));
@@ -296,7 +296,7 @@ impl Metric {
         }
     }
 
-    /// As it is printed: with as many decimals as it deserves.
+    /// Formats the number with a precision that fits its size.
     pub(super) fn show(self, value: f64) -> String {
         match self {
             Self::FetchS
@@ -322,7 +322,7 @@ impl Metric {
             | Self::MessagesPerS
             | Self::FilledWith
             | Self::NotFetched => format!("{value:.0}"),
-            // Short of all by one in 100,000 is short of all.
+            // Three decimals, so that one lost message in 100,000 is visible.
             Self::DeliveredPercent => format!("{value:.3}"),
             Self::CpuPerMillion
             | Self::IdleKib
@@ -342,7 +342,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_was_due_and_not_sent_counts_as_not_delivered() {
+    fn unsent_messages_count_as_not_delivered() {
         let report =
             |unsent: u32| json!({"traffic": {"published": 60, "unsent": unsent, "delivered_percent": 50.0}});
         assert_eq!(Metric::DeliveredPercent.of(&report(0)), Some(50.0));
@@ -350,14 +350,14 @@ mod tests {
     }
 
     #[test]
-    fn a_report_without_the_number_has_none() {
+    fn absent_numbers_are_none() {
         let report = json!({"traffic": null, "idle": {"connections_per_s": 7.0}});
         assert_eq!(Metric::ConnectionsPerS.of(&report), Some(7.0));
         assert_eq!(Metric::CpuPerMillion.of(&report), None);
     }
 
     #[test]
-    fn reports_of_work_queues_have_their_numbers() {
+    fn reads_queue_reports() {
         let enqueue =
             json!({"enqueue": {"messages_per_s": 5.0, "latency": {"p50_us": 20.0}}, "consume": null});
         assert_eq!(Metric::MessagesPerS.of(&enqueue), Some(5.0));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_of_the_kafka_door_have_their_numbers() {
+    fn reads_kafka_reports() {
         let report = json!({
             "records_per_s": 5.0,
             "connections_per_s": 6.0,

@@ -1,10 +1,10 @@
-//! What is measured of work queues, and what is aimed at. `docs/benchmarks.md` says why each row is there.
+//! Rows and targets of work queues. `docs/benchmarks.md` gives the purpose of each row.
 //!
-//! Servers differ in when a message reaches the disk, so each name says it ([`policy`]). The targets compare like with
-//! like: Mainstem, which syncs before it acknowledges, with RabbitMQ's quorum queues, which do so too; and
-//! `mainstem-os` with JetStream, which both leave it to the system.
+//! Servers differ in when a message reaches the disk, so each label includes the policy ([`policy`]). The targets
+//! compare equal policies: Mainstem, which syncs before it acknowledges, with RabbitMQ's quorum queues; and
+//! `mainstem-os` with JetStream, which both leave the sync to the operating system.
 
-use super::brokers::Ground;
+use super::brokers::Category;
 use super::metric::{self, Metric};
 use super::rows::Bound::{TimesMax, TimesMin};
 use super::rows::{Row, Target, target, target_of};
@@ -20,17 +20,17 @@ const fn row(
     Row {
         name,
         about,
-        ground: Ground::Queue,
+        category: Category::Queue,
         subject: "mainstem",
         load,
-        then: None,
+        restart: None,
         metrics,
         targets,
-        excused: &[],
+        excluded: &[],
     }
 }
 
-/// When a message that was acknowledged is on the disk.
+/// When an acknowledged message reaches the disk.
 pub(super) fn policy(server: &str) -> Option<&'static str> {
     Some(match server {
         "mainstem" | "rabbit-quorum" => "fsync before the ack",
@@ -43,13 +43,13 @@ pub(super) fn policy(server: &str) -> Option<&'static str> {
     })
 }
 
-/// What is aimed at where messages are put in.
+/// Targets of rows that enqueue.
 const ENQUEUE_TARGETS: &[Target] = &[
     target(MessagesPerS, TimesMin(1.5, "rabbit-quorum")),
     target(CpuPerMillion, TimesMax(1.0, "rabbit-quorum")),
 ];
 
-/// What is aimed at where messages are taken out and acknowledged.
+/// Targets of rows that consume.
 const CONSUME_TARGETS: &[Target] = &[
     target(MessagesPerS, TimesMin(1.5, "rabbit-quorum")),
     target(CpuPerMillion, TimesMax(1.0, "rabbit-quorum")),
@@ -65,7 +65,7 @@ const fn consume(name: &'static str, about: &'static str, load: &'static [&'stat
     row(name, about, metric::OF_QUEUE_CONSUME, load, CONSUME_TARGETS)
 }
 
-/// All rows, in the order in which they run.
+/// All rows, in the order of the runs.
 pub(super) const QUEUE_ROWS: [Row; 8] = [
     enqueue(
         "enqueue",
@@ -80,7 +80,7 @@ pub(super) const QUEUE_ROWS: [Row; 8] = [
     ),
     consume(
         "consume",
-        "500,000 waiting messages of 100 bytes, one consumer, 500 unacknowledged, each acknowledged by itself",
+        "500,000 waiting messages of 100 bytes, one consumer, 500 unacknowledged, each acknowledged individually",
         &const { emptying("500000", "100", "1") },
     ),
     consume(
@@ -107,7 +107,7 @@ pub(super) const QUEUE_ROWS: [Row; 8] = [
     ),
 ];
 
-/// The load that fills a queue, for ten seconds at most, and empties it.
+/// A load that fills a queue for at most ten seconds, then consumes it.
 const fn emptying(
     messages: &'static str,
     payload: &'static str,
@@ -135,9 +135,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_server_says_when_it_syncs() {
+    fn every_server_has_a_sync_policy() {
         assert!(policy("mainstem").is_some());
-        assert!(Ground::Queue.peers().iter().all(|peer| policy(peer).is_some()));
+        assert!(Category::Queue.peers().iter().all(|peer| policy(peer).is_some()));
         assert_eq!(policy("kafka"), None);
     }
 }

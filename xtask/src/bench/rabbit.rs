@@ -1,51 +1,51 @@
-//! Starting a RabbitMQ of one's own, beside one that may run on the machine.
+//! Starts a private RabbitMQ, isolated from one that may already run on the machine.
 
 use super::server::Server;
 use crate::Outcome;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where Debian has the server's script: the one on PATH changes the user and the directories.
+/// Debian's path of the server script. The script on PATH switches users and directories.
 pub(super) const SCRIPT: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 
-/// What keeps packages of Debian from starting services as they are installed, as it does in containers.
+/// File that stops Debian packages from starting services on installation, as in containers.
 const NO_SERVICES: &str = "/usr/sbin/policy-rc.d";
 
-/// Whether installing the package has no side effects worth asking for: this is root's, and no service is started.
+/// Whether the package can be installed without side effects: as root, and without starting a service.
 pub(super) fn is_installable() -> bool {
     rustix::process::geteuid().is_root()
         && Path::new(NO_SERVICES).is_file()
         && Path::new("/usr/bin/apt-get").is_file()
 }
 
-/// Starts the name server of Erlang's nodes, without which RabbitMQ does not start; by itself it would leave one behind.
+/// Starts Erlang's port mapper daemon, which RabbitMQ requires. RabbitMQ would start its own and leave it running.
 ///
 /// # Errors
 /// If it does not start.
-pub(super) fn name_server(scratch: &Path, peer: &str) -> Outcome<Server> {
-    Server::start(&scratch.join(format!("{peer}.names")), |port| {
+pub(super) fn start_epmd(scratch: &Path, peer: &str) -> Outcome<Server> {
+    Server::start(&scratch.join(format!("{peer}.epmd")), |port| {
         let mut command = Command::new("epmd");
         command.args(["-address", "127.0.0.1", "-port", &port.to_string()]);
         Ok(command)
     })
 }
 
-/// The command that starts RabbitMQ on `port`, with all its files in `directory`. It takes the port two above it, too.
+/// Command that starts RabbitMQ on `port`, with all files in `directory`. It also uses port `port + 2`.
 pub(super) fn command(
     script: &Path,
     directory: &Path,
     configuration: &Path,
     port: u16,
-    names: Option<&Server>,
+    epmd: Option<&Server>,
 ) -> Command {
     let mut command = Command::new(script);
-    // As under systemd, the script becomes the server, so that its process is the one that is measured.
+    // As under systemd, the script then execs the server, so that the measured process is the server.
     command.env("RUNNING_UNDER_SYSTEMD", "true");
     command.env("ERL_FLAGS", "-start_epmd false");
-    if let Some(names) = names {
-        command.env("ERL_EPMD_PORT", names.port.to_string());
+    if let Some(epmd) = epmd {
+        command.env("ERL_EPMD_PORT", epmd.port.to_string());
     }
-    // The cookie of Erlang's nodes is there.
+    // Erlang stores its node cookie in HOME.
     command.env("HOME", directory).env("LANG", "C.UTF-8");
     command.env("RABBITMQ_NODENAME", "bench@localhost");
     command.env("RABBITMQ_DIST_PORT", (port + 2).to_string());
@@ -60,7 +60,7 @@ pub(super) fn command(
     command
 }
 
-/// The version in the name of the directory that the script is in, such as `rabbitmq_server-3.10.8`.
+/// Version from the directory name of the script, such as `rabbitmq_server-3.10.8`.
 pub(super) fn version(script: &Path) -> Option<String> {
     let path: PathBuf = script.canonicalize().ok()?;
     let mut names = path.iter().filter_map(|name| name.to_str());

@@ -1,42 +1,41 @@
-//! What is measured of the MQTT door, and what is aimed at; and what a row is. `docs/benchmarks.md` says why each row
-//! is there.
+//! Definition of a row, and the rows and targets of MQTT. `docs/benchmarks.md` gives the purpose of each row.
 
-use super::brokers::Ground;
+use super::brokers::Category;
 use super::metric::{self, Metric};
 use super::server::End;
 
-/// One load, put on every broker.
+/// One load, run on every broker of its category.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
-    pub(super) ground: Ground,
-    /// Whom the targets are for, and the ratios: Mainstem with its defaults or with a weaker durability.
+    pub(super) category: Category,
+    /// The broker that targets and ratios apply to: Mainstem with its defaults or with a weaker durability.
     pub(super) subject: &'static str,
-    /// What the load generator is told.
+    /// Arguments of the load generator.
     pub(super) load: &'static [&'static str],
-    /// What comes after that.
-    pub(super) then: Option<Then>,
-    /// The columns of its table.
+    /// Restart with a second load.
+    pub(super) restart: Option<Restart>,
+    /// Columns of the table.
     pub(super) metrics: &'static [Metric],
     pub(super) targets: &'static [Target],
-    /// Peers that cannot do this, and why not.
-    pub(super) excused: &'static [(&'static str, &'static str)],
+    /// Peers that cannot run this load, and the reason.
+    pub(super) excluded: &'static [(&'static str, &'static str)],
 }
 
 impl Row {
-    /// Whether the broker is measured.
-    pub(super) fn takes(&self, broker: &str) -> bool {
-        let is_there = broker == "mainstem" || self.ground.peers().contains(&broker);
-        is_there && self.excuse(broker).is_none()
+    /// Whether the row measures a broker.
+    pub(super) fn includes(&self, broker: &str) -> bool {
+        let is_there = broker == "mainstem" || self.category.peers().contains(&broker);
+        is_there && self.exclusion(broker).is_none()
     }
 
-    /// Why the broker takes no part where others like it do, if so.
-    fn excuse(&self, broker: &str) -> Option<&'static str> {
-        self.excused.iter().find(|(name, _)| *name == broker).map(|(_, why)| *why)
+    /// Why a peer of this category is excluded, if it is.
+    fn exclusion(&self, broker: &str) -> Option<&'static str> {
+        self.excluded.iter().find(|(name, _)| *name == broker).map(|(_, why)| *why)
     }
 
-    /// Whom the targets are for: its subject first.
+    /// Brokers that targets apply to; the row's subject first.
     pub(super) fn subjects(&self) -> Vec<&'static str> {
         let mut subjects = vec![self.subject];
         for subject in self.targets.iter().filter_map(|target| target.subject) {
@@ -47,36 +46,36 @@ impl Row {
         subjects
     }
 
-    /// All that take no part.
-    pub(super) fn excuses(&self) -> impl Iterator<Item = &(&'static str, &'static str)> {
-        self.excused.iter()
+    /// Excluded peers with their reasons.
+    pub(super) fn exclusions(&self) -> impl Iterator<Item = &(&'static str, &'static str)> {
+        self.excluded.iter()
     }
 }
 
-/// The broker is ended and started again on its files, and gets a second load.
+/// Stops the broker, starts it again on its files, and runs a second load.
 #[derive(Debug)]
-pub(super) struct Then {
+pub(super) struct Restart {
     pub(super) end: End,
     pub(super) load: &'static [&'static str],
 }
 
-/// What a median is to be.
+/// Required bound of a median.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// Who is meant, if not the row's subject.
+    /// The broker it applies to; `None` for the row's subject.
     pub(super) subject: Option<&'static str>,
     pub(super) metric: Metric,
     pub(super) bound: Bound,
 }
 
-/// The other side of a target.
+/// Bound of a target.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Bound {
     Max(f64),
     Min(f64),
-    /// At most so many times the median of this peer.
+    /// At most this multiple of the median of a peer.
     TimesMax(f64, &'static str),
-    /// At least so many times the median of this peer.
+    /// At least this multiple of the median of a peer.
     TimesMin(f64, &'static str),
 }
 
@@ -101,17 +100,17 @@ const fn traffic(
     Row {
         name,
         about,
-        ground: Ground::Memory,
+        category: Category::Memory,
         subject: "mainstem",
         load,
-        then: None,
+        restart: None,
         metrics: metric::OF_LOAD,
         targets,
-        excused: &[],
+        excluded: &[],
     }
 }
 
-/// All rows, in the order in which they run.
+/// All rows, in the order of the runs.
 pub(super) const ROWS: [Row; 17] = [
     traffic(
         "fan-out-qos2",
@@ -166,14 +165,14 @@ pub(super) const ROWS: [Row; 17] = [
     ),
     Row {
         name: "idle",
-        about: "10,000 connections that say nothing",
-        ground: Ground::Memory,
+        about: "10,000 idle connections",
+        category: Category::Memory,
         subject: "mainstem",
-        then: None,
+        restart: None,
         load: &["--idle", "10000"],
         metrics: metric::OF_IDLE,
         targets: &[target(IdleKib, Max(0.7)), target(ConnectionsPerS, TimesMin(1.0, "mosquitto"))],
-        excused: &[],
+        excluded: &[],
     },
     traffic(
         "one-to-one",
@@ -184,109 +183,109 @@ pub(super) const ROWS: [Row; 17] = [
     Row {
         name: "retained",
         about: "100,000 retained messages of 64 bytes, QoS 0, then one new subscriber to all of them",
-        ground: Ground::Memory,
+        category: Category::Memory,
         subject: "mainstem",
-        then: None,
+        restart: None,
         load: &["--retained", "100000", "--qos", "0", "--payload", "64"],
         metrics: metric::OF_RETAINED,
         targets: &[target(FetchS, TimesMax(1.0, "flashmq")), target(NotFetched, Max(0.0))],
-        excused: &[("rumqttd", "it does not get through 100,000 retained messages")],
+        excluded: &[("rumqttd", "it does not complete 100,000 retained messages")],
     },
     Row {
         name: "durable-qos1",
         about: "16 publishers to 16 subscribers with durable sessions, QoS 1, 64 bytes, 512 in flight in all",
-        ground: Ground::Disk,
+        category: Category::Disk,
         subject: "mainstem",
         load: &DURABLE_QOS1,
-        then: None,
+        restart: None,
         metrics: metric::OF_LOAD,
         targets: &[target(DeliveriesPerS, Min(65_000.0))],
-        excused: &[],
+        excluded: &[],
     },
     Row {
         name: "durable-qos1-open",
         about: "the same on schedule: 100,000 messages/s in all",
-        ground: Ground::Disk,
+        category: Category::Disk,
         subject: "mainstem",
         load: &DURABLE_QOS1_OPEN,
-        then: None,
+        restart: None,
         metrics: metric::OF_LOAD,
         targets: &[
             target(DeliveredPercent, Min(100.0)),
-            // What the log costs, without what the disk does: `mainstem-os` writes, and syncs nothing.
+            // CPU cost of the log without the disk: `mainstem-os` writes without syncing.
             target_of("mainstem-os", CpuPerMillion, TimesMax(1.3, "mainstem-none")),
         ],
-        excused: &[("mosquitto", TOO_MANY), ("nats", TOO_MANY)],
+        excluded: &[("mosquitto", TOO_MANY), ("nats", TOO_MANY)],
     },
     Row {
         name: "queued",
-        about: "1,000 sessions are away; 1,000 messages of 64 bytes for each; then all come back",
-        ground: Ground::Disk,
+        about: "1,000 offline sessions; 1,000 messages of 64 bytes for each; then all reconnect",
+        category: Category::Disk,
         subject: "mainstem",
         load: &QUEUED,
-        then: None,
+        restart: None,
         metrics: metric::OF_QUEUED,
         targets: &[
             target(NotFetched, Max(0.0)),
             target(RssStoredMib, Max(256.0)),
             target(LifePeakMib, Max(256.0)),
         ],
-        excused: &[("nats", TOO_SLOW)],
+        excluded: &[("nats", TOO_SLOW)],
     },
     Row {
         name: "queued-for-all",
-        about: "the same with 1,000 messages that all of them are to get",
-        ground: Ground::Disk,
+        about: "the same with 1,000 messages, each for all sessions",
+        category: Category::Disk,
         subject: "mainstem",
         load: &QUEUED_FOR_ALL,
-        then: None,
+        restart: None,
         metrics: metric::OF_QUEUED,
         targets: &[target(NotFetched, Max(0.0))],
-        excused: &[("nats", TOO_SLOW)],
+        excluded: &[("nats", TOO_SLOW)],
     },
     Row {
         name: "queued-restart",
-        about: "1,000 messages for each of 1,000 sessions, and the broker started anew before they come",
-        ground: Ground::Disk,
+        about: "1,000 messages for each of 1,000 sessions, and a restart of the broker before they reconnect",
+        category: Category::Disk,
         subject: "mainstem",
         load: &QUEUED_STORE,
-        then: Some(Then { end: End::Term, load: &QUEUED_FETCH }),
+        restart: Some(Restart { end: End::Term, load: &QUEUED_FETCH }),
         metrics: metric::OF_RESTART,
         targets: &[target(NotFetched, Max(0.0)), target(RestartS, Max(5.0)), target(LifePeakMib, Max(256.0))],
-        excused: &[("mainstem-none", KEEPS_NOTHING), ("nats", TOO_SLOW)],
+        excluded: &[("mainstem-none", NOT_PERSISTENT), ("nats", TOO_SLOW)],
     },
     Row {
         name: "retained-restart",
-        about: "a million retained messages of 64 bytes, the broker started anew, then one subscriber to all of them",
-        ground: Ground::Disk,
+        about: "a million retained messages of 64 bytes, a restart of the broker, then one subscriber to all of them",
+        category: Category::Disk,
         subject: "mainstem",
         load: &RETAINED_STORE,
-        then: Some(Then { end: End::Term, load: &RETAINED_FETCH }),
+        restart: Some(Restart { end: End::Term, load: &RETAINED_FETCH }),
         metrics: metric::OF_RESTART,
         targets: &[target(NotFetched, Max(0.0)), target(RestartS, Max(5.0))],
-        excused: &[("mainstem-none", KEEPS_NOTHING), ("nats", TOO_SLOW)],
+        excluded: &[("mainstem-none", NOT_PERSISTENT), ("nats", TOO_SLOW)],
     },
     Row {
         name: "retained-kill",
-        about: "the same, the broker killed instead of asked to end",
-        ground: Ground::Disk,
+        about: "the same, with SIGKILL instead of SIGTERM",
+        category: Category::Disk,
         subject: "mainstem",
         load: &RETAINED_STORE,
-        then: Some(Then { end: End::Kill, load: &RETAINED_FETCH }),
+        restart: Some(Restart { end: End::Kill, load: &RETAINED_FETCH }),
         metrics: metric::OF_RESTART,
         targets: &[target(NotFetched, Max(0.0)), target(RestartS, Max(5.0))],
-        excused: &[
-            ("mainstem-none", KEEPS_NOTHING),
-            ("mosquitto", "it writes when it ends, and every half an hour"),
+        excluded: &[
+            ("mainstem-none", NOT_PERSISTENT),
+            ("mosquitto", "it writes only on exit and every 30 minutes"),
             ("nats", TOO_SLOW),
         ],
     },
 ];
 
-const KEEPS_NOTHING: &str = "it keeps nothing";
-const TOO_SLOW: &str = "with a sync for each message a million would take it too long";
+const NOT_PERSISTENT: &str = "it persists nothing";
+const TOO_SLOW: &str = "with a sync per message, a million messages take too long";
 
-const TOO_MANY: &str = "it does not keep so many in a second";
+const TOO_MANY: &str = "it cannot persist this rate";
 
 const FAN_OUT_QOS2: [&str; 14] = fan_out("2", "--window", "10");
 const FAN_OUT_OPEN: [&str; 14] = fan_out("2", "--rate", "95");
@@ -366,7 +365,7 @@ const fn load(
         pace,
         value,
         "--drain",
-        // A closed loop is fair to the slow: what they still hold comes, only later. On schedule, late is lost.
+        // In a closed loop, messages of slow brokers arrive late, so wait for them. In an open loop, late is lost.
         if is_open(pace) { "5" } else { "60" },
     ]
 }
@@ -382,16 +381,16 @@ mod tests {
     use crate::bench::queue_rows::QUEUE_ROWS;
 
     #[test]
-    fn every_row_prints_what_it_aims_at_and_names_peers_that_exist() {
+    fn rows_print_their_targets_and_name_existing_peers() {
         for row in ROWS.iter().chain(&KAFKA_ROWS).chain(&QUEUE_ROWS) {
             for Target { metric, bound, .. } in row.targets {
                 assert!(row.metrics.contains(metric), "{}: {metric:?}", row.name);
                 if let TimesMax(_, peer) | TimesMin(_, peer) = bound {
-                    assert!(row.takes(peer), "{}", row.name);
+                    assert!(row.includes(peer), "{}", row.name);
                 }
             }
-            assert!(row.excuses().all(|(peer, _)| row.ground.peers().contains(peer)), "{}", row.name);
-            assert!(row.subjects().iter().all(|subject| row.takes(subject)), "{}", row.name);
+            assert!(row.exclusions().all(|(peer, _)| row.category.peers().contains(peer)), "{}", row.name);
+            assert!(row.subjects().iter().all(|subject| row.includes(subject)), "{}", row.name);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One running broker: started on a port of its own, waited for, stopped by its process id.
+//! One running broker process: started on a free port, awaited, stopped by its process id.
 
 use super::at;
 use crate::Outcome;
@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest time until it accepts connections.
+/// Timeout until the broker accepts connections.
 const START_TIMEOUT: Duration = Duration::from_mins(2);
-/// Longest time from SIGTERM to its end.
+/// Timeout from SIGTERM to exit.
 const STOP_TIMEOUT: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(5);
-/// Ports are taken from here up to [`PORT_MAX`], below those that the kernel gives to clients: a client's port may
-/// linger after its connection, and not every broker can bind it then.
+/// Ports range from here to [`PORT_MAX`], below the kernel's ephemeral ports: an ephemeral port may linger in
+/// `TIME_WAIT`, and not every broker can bind it then.
 const PORT_MIN: u16 = 10_000;
 const PORT_MAX: u16 = 30_000;
-/// Steps between two candidates: coprime to the number of ports, and far enough that neighbours in time do not meet.
+/// Step between candidate ports: coprime to the number of ports, and large enough for brokers with several ports.
 const PORT_STEP: u16 = 7;
 
-/// How a broker ends that is to come back.
+/// How a broker is stopped before a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// By SIGKILL.
@@ -32,25 +32,25 @@ pub(crate) enum End {
     Term,
 }
 
-/// A broker that accepts connections on 127.0.0.1. It is killed if it is dropped while it runs.
+/// A broker that accepts connections on 127.0.0.1. Dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
     pub(crate) port: u16,
-    /// What it wrote to stderr.
+    /// File with its stderr.
     pub(crate) log: PathBuf,
 }
 
 impl Server {
-    /// Starts what `command` makes of a port, its stderr going to the file `log`. Tries another port if it ends at
-    /// once, since the first may have been taken in between.
+    /// Starts `command` on a free port, with its stderr in the file `log`. Retries on another port, because the first
+    /// may be taken by then.
     ///
     /// # Errors
-    /// If it cannot be started, ends, or accepts no connection in time.
+    /// If it cannot be started, exits, or accepts no connection in time.
     pub(crate) fn start(log: &Path, command: impl Fn(u16) -> Outcome<Command>) -> Outcome<Self> {
         let mut outcome = Err(String::new());
         for _ in 0..3 {
-            outcome = Self::start_on(fresh_port()?, log, &command);
+            outcome = Self::start_on(free_port()?, log, &command);
             if outcome.is_ok() {
                 break;
             }
@@ -58,10 +58,10 @@ impl Server {
         outcome
     }
 
-    /// Starts what `command` makes of this port, its stderr going to the file `log`.
+    /// Starts `command` on this port, with its stderr in the file `log`.
     ///
     /// # Errors
-    /// If it cannot be started, ends, or accepts no connection in time.
+    /// If it cannot be started, exits, or accepts no connection in time.
     pub(crate) fn start_on(
         port: u16,
         log: &Path,
@@ -78,38 +78,46 @@ impl Server {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
             if let Some(status) = self.exited()? {
-                return Err(format!("it ended at once: {status}; it said: {}", self.last_words()));
+                return Err(format!(
+                    "the broker exited at startup: {status}; last log line: {}",
+                    self.last_log_line()
+                ));
             }
             if TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], self.port))).is_ok() {
                 return Ok(self);
             }
             if Instant::now() > deadline {
-                return Err(format!("it accepts no connection; it said: {}", self.last_words()));
+                return Err(format!(
+                    "the broker accepts no connection; last log line: {}",
+                    self.last_log_line()
+                ));
             }
             thread::sleep(POLL);
         }
     }
 
-    /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// Exit status, if the process has exited.
     ///
     /// # Errors
-    /// If the system does not say.
+    /// If the system call fails.
     pub(crate) fn exited(&mut self) -> Outcome<Option<ExitStatus>> {
-        self.child.try_wait().map_err(|error| format!("cannot ask for process {}: {error}", self.pid()))
+        self.child.try_wait().map_err(|error| format!("cannot query process {}: {error}", self.pid()))
     }
 
-    /// Asks it to end and waits until it has. How it ended is not an error.
+    /// Sends SIGTERM and waits for the exit. Any exit status is accepted.
     ///
     /// # Errors
-    /// If it had ended before, or does not end; then it is killed.
+    /// If it had exited before, or does not exit; then it is killed.
     pub(crate) fn stop(mut self) -> Outcome<ExitStatus> {
         if let Some(status) = self.exited()? {
-            return Err(format!("it ended during the run: {status}; it said: {}", self.last_words()));
+            return Err(format!(
+                "the broker exited during the run: {status}; last log line: {}",
+                self.last_log_line()
+            ));
         }
         terminate(&self.child)?;
         let deadline = Instant::now() + STOP_TIMEOUT;
@@ -118,28 +126,31 @@ impl Server {
                 return Ok(status);
             }
             if Instant::now() > deadline {
-                return Err("it does not end on SIGTERM".to_owned());
+                return Err("the broker does not exit on SIGTERM".to_owned());
             }
             thread::sleep(POLL);
         }
     }
 
-    /// Kills it, as SIGKILL does.
+    /// Sends SIGKILL and waits for the exit.
     ///
     /// # Errors
-    /// If it had ended before.
+    /// If it had exited before.
     pub(crate) fn kill(mut self) -> Outcome {
         if let Some(status) = self.exited()? {
-            return Err(format!("it ended during the run: {status}; it said: {}", self.last_words()));
+            return Err(format!(
+                "the broker exited during the run: {status}; last log line: {}",
+                self.last_log_line()
+            ));
         }
         let killed = self.child.kill().and_then(|()| self.child.wait());
-        killed.map(drop).map_err(|error| format!("process {} could not be killed: {error}", self.pid()))
+        killed.map(drop).map_err(|error| format!("cannot kill process {}: {error}", self.pid()))
     }
 
-    /// Ends it either way. How it ended is not an error.
+    /// Stops or kills the broker.
     ///
     /// # Errors
-    /// If it had ended before, or does not end.
+    /// If it had exited before, or does not exit.
     pub(crate) fn end(self, end: End) -> Outcome {
         match end {
             End::Kill => self.kill(),
@@ -147,10 +158,10 @@ impl Server {
         }
     }
 
-    /// Its resident memory, in MiB.
+    /// Resident memory, in MiB.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the process has exited.
     pub(crate) fn resident_mib(&self) -> Outcome<f64> {
         let status = PathBuf::from(format!("/proc/{}/status", self.pid()));
         let text = std::fs::read_to_string(&status).map_err(|error| at(&status, &error))?;
@@ -159,9 +170,9 @@ impl Server {
         kib.map(|kib| kib / 1024.0).ok_or_else(|| format!("{}: no VmRSS", status.display()))
     }
 
-    fn last_words(&self) -> String {
-        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
-        said.trim_end().lines().last().unwrap_or("nothing").to_owned()
+    fn last_log_line(&self) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        log.trim_end().lines().last().unwrap_or("nothing").to_owned()
     }
 }
 
@@ -169,35 +180,35 @@ impl Drop for Server {
     fn drop(&mut self) {
         let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
         if !ended && let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
-            eprintln!("process {} could not be killed: {error}", self.pid());
+            eprintln!("cannot kill process {}: {error}", self.pid());
         }
     }
 }
 
-/// Sends SIGTERM to a child that has not been waited for.
+/// Sends SIGTERM to a child that was not reaped yet.
 ///
 /// # Errors
-/// If the system refuses.
+/// If the system call fails.
 pub(crate) fn terminate(child: &Child) -> Outcome {
     kill_process(Pid::from_child(child), Signal::TERM)
-        .map_err(|error| format!("cannot end process {}: {error}", child.id()))
+        .map_err(|error| format!("cannot terminate process {}: {error}", child.id()))
 }
 
-/// Raises the limit of open files as far as it goes, for this process and all it starts.
+/// Raises the limit of open files to its maximum, for this process and its children.
 ///
 /// # Errors
-/// If the system refuses.
+/// If the system call fails.
 pub(crate) fn raise_file_limit() -> Outcome {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
         .map_err(|error| format!("cannot raise the limit of open files: {error}"))
 }
 
-/// A port that is free now and was not given out before in this run.
-fn fresh_port() -> Outcome<u16> {
+/// A port that is free now and was not returned before in this run.
+fn free_port() -> Outcome<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let span = PORT_MAX - PORT_MIN;
-    // Each run begins elsewhere, because ports of the run before may linger.
+    // Each run starts at another offset, because ports of the previous run may linger.
     let start = std::process::id().wrapping_mul(37);
     for _ in 0..span {
         let step = u32::from(NEXT.fetch_add(1, Ordering::Relaxed)) * u32::from(PORT_STEP);
@@ -215,15 +226,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_port_is_given_out_twice() {
-        let mut ports: Vec<u16> = (0..100).map(|_| fresh_port().unwrap()).collect();
+    fn returns_no_port_twice() {
+        let mut ports: Vec<u16> = (0..100).map(|_| free_port().unwrap()).collect();
         ports.sort_unstable();
         ports.dedup();
         assert_eq!(ports.len(), 100);
     }
 
     #[test]
-    fn a_server_that_ends_at_once_is_an_error_with_its_last_words() {
+    fn early_exit_is_an_error_with_the_last_log_line() {
         let log = std::env::temp_dir().join(format!("xtask-server-{}", std::process::id()));
         let command = |_| {
             let mut command = Command::new("sh");

@@ -1,29 +1,28 @@
-//! What the runs of a row come to: medians, ratios and verdicts, as text.
+//! Results of a row as text: medians, ratios, problems, targets.
 
-use super::brokers::Ground;
+use super::brokers::Category;
 use super::metric::Metric;
 use super::queue_rows::policy;
 use super::rows::{Bound, Row, Target};
 use serde_json::Value;
 use std::fmt::Write;
 
-/// One run.
+/// Report of one run.
 #[derive(Debug)]
 pub(super) struct Sample {
     pub(super) broker: &'static str,
     pub(super) report: Value,
 }
 
-/// The most telling numbers of one run.
-pub(super) fn in_a_line(row: &Row, report: &Value) -> String {
+/// The first three numbers of one run.
+pub(super) fn one_line(row: &Row, report: &Value) -> String {
     let shown = row.metrics.iter().filter_map(|metric| Some((metric, metric.of(report)?)));
     let words: Vec<String> =
         shown.take(3).map(|(metric, value)| format!("{} {}", metric.show(value), metric.name())).collect();
     words.join(", ")
 }
 
-/// Everything about a row: a line per broker, the ratios of its subject to each of the others, what is
-/// amiss, the targets.
+/// Renders a row: a line per broker, the ratios of its subjects to the other brokers, problems, targets.
 pub(super) fn render(row: &Row, brokers: &[&'static str], samples: &[Sample]) -> String {
     let mut text = format!("\n{}: {}\n\n", row.name, row.about);
     let mut lines = vec![header(row)];
@@ -33,18 +32,18 @@ pub(super) fn render(row: &Row, brokers: &[&'static str], samples: &[Sample]) ->
     }
     text += &aligned(&lines);
     for broker in brokers {
-        text += &amiss(broker, samples);
+        text += &problems(broker, samples);
     }
-    for (peer, why) in row.excuses() {
-        writeln!(text, "  {peer} takes no part: {why}").expect("a string takes all");
+    for (peer, why) in row.exclusions() {
+        writeln!(text, "  {peer} is excluded: {why}").expect("writing to a string cannot fail");
     }
     for target in row.targets {
-        text += &verdict(target.subject.unwrap_or(row.subject), target, samples);
+        text += &target_line(target.subject.unwrap_or(row.subject), target, samples);
     }
     text
 }
 
-/// Who is compared with whom: those that targets are for with all others; two of them once.
+/// Pairs of brokers to compare: each subject with all others, and two subjects only once.
 fn pairs(row: &Row, brokers: &[&'static str]) -> Vec<(&'static str, &'static str)> {
     let subjects: Vec<_> = row.subjects().into_iter().filter(|subject| brokers.contains(subject)).collect();
     let mut pairs = Vec::new();
@@ -67,9 +66,9 @@ fn medians(row: &Row, broker: &str, samples: &[Sample]) -> Vec<String> {
     [label(row, broker)].into_iter().chain(row.metrics.iter().map(shown)).collect()
 }
 
-/// Its name; and where that differs, when what it has acknowledged is on the disk.
+/// Name of the broker; in queue rows with its sync policy.
 fn label(row: &Row, broker: &str) -> String {
-    let policy = if row.ground == Ground::Queue { policy(broker) } else { None };
+    let policy = if row.category == Category::Queue { policy(broker) } else { None };
     policy.map_or(broker.to_owned(), |policy| format!("{broker}, {policy}"))
 }
 
@@ -92,7 +91,7 @@ fn median_of(broker: &str, metric: Metric, samples: &[Sample]) -> Option<f64> {
     median(own.filter_map(|sample| metric.of(&sample.report)).collect())
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// The middle value, or the mean of the two middle values; `None` if empty.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -103,7 +102,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Cells in columns: the first to the left, the others to the right.
+/// Aligns cells in columns: the first to the left, the others to the right.
 fn aligned(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -117,9 +116,9 @@ fn aligned(lines: &[Vec<String>]) -> String {
         for (column, cell) in line.iter().enumerate() {
             let width = widths[column];
             if column == 0 {
-                write!(shown, "  {cell:<width$}").expect("a string takes all");
+                write!(shown, "  {cell:<width$}").expect("writing to a string cannot fail");
             } else {
-                write!(shown, "  {cell:>width$}").expect("a string takes all");
+                write!(shown, "  {cell:>width$}").expect("writing to a string cannot fail");
             }
         }
         text += shown.trim_end();
@@ -128,8 +127,8 @@ fn aligned(lines: &[Vec<String>]) -> String {
     text
 }
 
-/// What a broker may not do, summed over all rounds. Empty if it did none of it.
-fn amiss(broker: &str, samples: &[Sample]) -> String {
+/// Losses, duplicates and the like, summed over all rounds; empty if there are none.
+fn problems(broker: &str, samples: &[Sample]) -> String {
     let total = |pointer: &str| -> u64 {
         let own = samples.iter().filter(|sample| sample.broker == broker);
         own.filter_map(|sample| sample.report.pointer(pointer)?.as_u64()).sum()
@@ -157,8 +156,8 @@ fn amiss(broker: &str, samples: &[Sample]) -> String {
     if words.is_empty() { String::new() } else { format!("  {broker}, all rounds: {}\n", words.join(", ")) }
 }
 
-/// A line that says what was aimed at and whether it was reached.
-fn verdict(subject: &str, target: &Target, samples: &[Sample]) -> String {
+/// A line with a target, and whether it was met.
+fn target_line(subject: &str, target: &Target, samples: &[Sample]) -> String {
     let Target { metric, bound, .. } = target;
     let own = median_of(subject, *metric, samples);
     let (aim, reached, met) = match *bound {
@@ -177,14 +176,14 @@ fn verdict(subject: &str, target: &Target, samples: &[Sample]) -> String {
             (format!(">= {times}x {peer}"), ratio.map(times_shown), ratio.map(|ratio| ratio >= times))
         }
     };
-    let verdict = match met {
+    let outcome = match met {
         Some(true) => "met",
         Some(false) => "not met",
         None => "not measured",
     };
     let reached = reached.map_or(String::new(), |reached| format!(" ({reached})"));
     let whose = if subject == "mainstem" { String::new() } else { format!("{subject}, ") };
-    format!("  target: {whose}{} {aim}: {verdict}{reached}\n", metric.name())
+    format!("  target: {whose}{} {aim}: {outcome}{reached}\n", metric.name())
 }
 
 fn times_shown(ratio: f64) -> String {
@@ -204,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_the_middle_one() {
+    fn median_is_the_middle_value() {
         assert_eq!(median(vec![]), None);
         assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(vec![4.0, 1.0]), Some(2.5));
     }
 
     #[test]
-    fn targets_are_judged_by_the_ratio_of_medians() {
+    fn targets_compare_ratios_of_medians() {
         let samples = [
             sample("mainstem", 9.0, 100.0, 10.0),
             sample("mainstem", 1.0, 120.0, 10.0),
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_peer_a_target_is_not_measured() {
+    fn target_without_its_peer_is_not_measured() {
         let text = render(&ROWS[0], &["mainstem"], &[sample("mainstem", 1.0, 1.0, 1.0)]);
         assert!(text.contains("CPU s/M <= 0.8x flashmq: not measured\n"), "{text}");
     }

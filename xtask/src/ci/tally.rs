@@ -1,8 +1,8 @@
-//! Counts tests by the summaries that test runners print.
+//! Counts tests from the summaries that test runners print.
 
 use std::fmt;
 
-/// How many tests passed and failed so far.
+/// Number of passed and failed tests so far.
 #[derive(Default)]
 pub(super) struct Tally {
     passed: u64,
@@ -16,8 +16,8 @@ impl fmt::Display for Tally {
 }
 
 impl Tally {
-    /// Looks at one line of a runner's output.
-    pub(super) fn note(&mut self, line: &str) {
+    /// Parses one line of a runner's output.
+    pub(super) fn parse_line(&mut self, line: &str) {
         let line = line.trim_matches([' ', '=', '\r']);
         if let Some(rest) = line.strip_prefix("test result: ") {
             self.add_counts(rest.split(['.', ';']));
@@ -32,7 +32,7 @@ impl Tally {
         }
     }
 
-    /// `12 passed`, `1 failed`, `2 errors`, …: cargo's and pytest's way.
+    /// Counts of cargo and pytest: `12 passed`, `1 failed`, `2 errors`, ...
     fn add_counts<'a>(&mut self, counts: impl Iterator<Item = &'a str>) {
         for (count, word) in counts.filter_map(counted) {
             match word {
@@ -43,7 +43,7 @@ impl Tally {
         }
     }
 
-    /// `pass 12`, `fail 1`: node's way.
+    /// Counts of node: `pass 12`, `fail 1`.
     fn add_node(&mut self, line: &str) {
         let Some((word, count)) = line.split_once(' ') else { return };
         match (word, count.parse::<u64>()) {
@@ -53,7 +53,7 @@ impl Tally {
         }
     }
 
-    /// `12, Failures: 1, Errors: 0, Skipped: 2`: Surefire's way.
+    /// Counts of Surefire: `12, Failures: 1, Errors: 0, Skipped: 2`.
     fn add_surefire(&mut self, counts: &str) {
         let counts: Vec<u64> = counts
             .split(',')
@@ -82,13 +82,13 @@ mod tests {
     fn tally(lines: &[&str]) -> String {
         let mut tally = Tally::default();
         for line in lines {
-            tally.note(line);
+            tally.parse_line(line);
         }
         tally.to_string()
     }
 
     #[test]
-    fn each_runner_is_understood() {
+    fn parses_the_summary_of_each_runner() {
         let cargo = "test result: FAILED. 12 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.30s";
         assert_eq!(tally(&[cargo]), "12 passed, 1 failed");
         assert_eq!(
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_count_nothing() {
+    fn ignores_other_lines() {
         assert_eq!(
             tally(&["running 3 tests", "5 passed the post in time", "# a heading", ""]),
             "0 passed, 0 failed"

@@ -1,4 +1,4 @@
-//! The statements of a specification, as `docs/conformance/*.toml` lists them.
+//! Statements of a specification, read from `docs/conformance/*.toml`.
 
 use crate::Outcome;
 use crate::repo::Repo;
@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 /// One specification, its statements sorted by number.
 pub(super) struct Specification {
     pub(super) title: String,
-    /// What tests write before a statement's number, such as `MQTT5`.
+    /// Prefix of statement ids in tests, such as `MQTT5`.
     prefix: String,
     pub(super) statements: Vec<Statement>,
 }
 
 impl Specification {
-    /// What tests call this statement.
+    /// Id of a statement in tests, such as `MQTT5-` followed by its number.
     pub(super) fn id(&self, statement: &Statement) -> String {
         format!("{}-{}", self.prefix, statement.number)
     }
 
-    /// The statement that tests call so.
+    /// Finds a statement by its id.
     pub(super) fn statement(&self, id: &str) -> Option<&Statement> {
         let number = id.strip_prefix(&self.prefix)?.strip_prefix('-')?;
         self.statements.iter().find(|statement| statement.number == number)
@@ -28,15 +28,15 @@ impl Specification {
 
 /// A numbered normative statement.
 pub(super) struct Statement {
-    /// Such as `3.1.2-1`.
+    /// Number, such as `3.1.2-1`.
     pub(super) number: String,
     pub(super) binds: Binds,
     pub(super) says: String,
-    /// Why no test shows it.
+    /// Why no test covers it.
     pub(super) reason: Option<String>,
 }
 
-/// Whom a statement obliges.
+/// The party that a statement binds.
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Binds {
@@ -85,16 +85,18 @@ struct Entry {
 /// Reads and checks a registry.
 ///
 /// # Errors
-/// If it is not there, is not of this form, or numbers a statement as no specification would.
+/// If the file is missing, does not parse, or contains an invalid statement number.
 pub(super) fn read(repo: &Repo, path: &str) -> Outcome<Specification> {
     let file = repo.file(path).ok_or_else(|| format!("{path} is missing"))?;
     let registry: Registry = toml::from_str(&file.text).map_err(|error| format!("{path}: {error}"))?;
     let mut numbered = Vec::new();
     for (number, Entry { binds, says, reason }) in registry.statement {
-        let order = parse(&number).ok_or_else(|| format!("{path}: `{number}` is no statement's number"))?;
+        let order = parse(&number).ok_or_else(|| format!("{path}: `{number}` is not a statement number"))?;
         for text in reason.iter().chain([&says]) {
             if !text.ends_with('.') || text.contains(['|', '\n']) {
-                return Err(format!("{path}: {number}: `{text}` is not one sentence for a table"));
+                return Err(format!(
+                    "{path}: {number}: `{text}` must be one sentence that fits into a table"
+                ));
             }
         }
         numbered.push((order, Statement { number, binds, says, reason }));
@@ -108,7 +110,7 @@ pub(super) fn read(repo: &Repo, path: &str) -> Outcome<Specification> {
     })
 }
 
-/// `3.1.2-1` as numbers, for sorting.
+/// Parses `3.1.2-1` into its numbers, for sorting.
 fn parse(number: &str) -> Option<[u32; 4]> {
     let (section, last) = number.split_once('-')?;
     let parts: Option<Vec<u32>> = section.split('.').chain([last]).map(|part| part.parse().ok()).collect();
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_three_parts_and_a_last() {
+    fn parses_statement_numbers() {
         assert_eq!(parse("3.1.2-10"), Some([3, 1, 2, 10]));
         for wrong in ["3.1-1", "3.1.2", "3.1.2-a", "3.1.2.1", ""] {
             assert_eq!(parse(wrong), None, "{wrong}");
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_with_faults_is_refused() {
+    fn rejects_invalid_registries() {
         let head = "[specification]\ntitle = \"T\"\nprefix = \"P\"\n[statement]\n";
         for wrong in [
             "\"1.0.0\" = { binds = \"both\", says = \"A.\" }",

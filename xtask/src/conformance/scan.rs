@@ -1,31 +1,31 @@
-//! Finds where tests name the statements they show.
+//! Finds the citations of statements in tests.
 //!
-//! A citation such as `MQTT5-` with a number stands in a comment above the test, or anywhere inside it. Which test
-//! that is, is told by lines and indentation alone, the same way for every language the tests are written in.
+//! A citation is `MQTT5-` with a number, in a comment above the test or anywhere inside it. The test is found from
+//! lines and indentation alone, with the same rules for every language, so no parser is needed.
 
 use crate::repo::{File, Repo};
 
-/// What a citation begins with, one for each specification.
+/// Citation prefixes, one per specification.
 const PREFIXES: [&str; 2] = ["MQTT5-", "MQTT3-"];
 
-/// One mention of one statement.
+/// One citation of one statement.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Citation {
     /// With its prefix, such as `MQTT5-3.1.0-1`.
     pub(super) statement: String,
     pub(super) path: String,
     pub(super) line: usize,
-    /// `None` if it stands on no test.
+    /// `None` if it does not belong to a test.
     pub(super) test: Option<String>,
 }
 
-/// How a language writes comments and tests.
+/// Syntax of comments and tests in a language.
 struct Language {
-    /// What a line begins with that may stand between a citation and its test.
+    /// Prefixes of lines that may stand between a citation and its test.
     between: &'static [&'static str],
-    /// The name of the function or test that this line begins.
+    /// Name of the function or test that starts on this line.
     begins: fn(&str) -> Option<String>,
-    /// Whether that is a test, given the line and those above it.
+    /// Whether it is a test, from the line and the lines above it.
     is_test: fn(&str, &[&str]) -> bool,
 }
 
@@ -37,7 +37,7 @@ const JAVASCRIPT: Language =
 const JAVA: Language =
     Language { between: &["//", "/*", "*", "@"], begins: java_method, is_test: is_java_test };
 
-/// All citations in the sources that can hold tests.
+/// All citations in files that may contain tests.
 pub(super) fn citations(repo: &Repo) -> Vec<Citation> {
     repo.files.iter().filter(|file| holds_tests(&file.path)).flat_map(citations_in).collect()
 }
@@ -62,7 +62,7 @@ fn citations_in(file: &File) -> Vec<Citation> {
     let lines: Vec<&str> = file.text.lines().collect();
     let mut found = Vec::new();
     for (at, line) in lines.iter().enumerate() {
-        // The page at the top of a file speaks about tests; it is on none.
+        // The module documentation does not belong to a test.
         if line.trim_start().starts_with("//!") {
             continue;
         }
@@ -74,7 +74,7 @@ fn citations_in(file: &File) -> Vec<Citation> {
     found
 }
 
-/// The statements that a line names.
+/// Statement ids in a line.
 fn cited(line: &str) -> Vec<String> {
     let mut found = Vec::new();
     for prefix in PREFIXES {
@@ -83,7 +83,7 @@ fn cited(line: &str) -> Vec<String> {
                 .chars()
                 .take_while(|part| part.is_ascii_digit() || ".-".contains(*part))
                 .collect();
-            // A prefix alone is talk about citations.
+            // A prefix without a number is not a citation.
             if !number.is_empty() {
                 found.push(format!("{prefix}{}", number.trim_end_matches(['.', '-'])));
             }
@@ -92,8 +92,7 @@ fn cited(line: &str) -> Vec<String> {
     found
 }
 
-/// The test that the citation in this line belongs to: the next one if only comments and attributes stand between,
-/// else the one around it.
+/// The test of a citation: the next one if only comments and attributes are in between, else the enclosing one.
 fn test_at(language: &Language, lines: &[&str], at: usize) -> Option<String> {
     let is_between = |line: &str| {
         line.trim().is_empty() || language.between.iter().any(|mark| line.trim_start().starts_with(mark))
@@ -101,13 +100,13 @@ fn test_at(language: &Language, lines: &[&str], at: usize) -> Option<String> {
     let below =
         is_between(lines[at]).then(|| (at..lines.len()).find(|&below| !is_between(lines[below]))).flatten();
     let next = below.filter(|&below| (language.begins)(lines[below]).is_some());
-    let begin = next.or_else(|| around(language, lines, at))?;
+    let begin = next.or_else(|| enclosing(language, lines, at))?;
     let name = (language.begins)(lines[begin])?;
     (language.is_test)(lines[begin], &lines[..begin]).then_some(name)
 }
 
-/// The line that begins the function around this line: the nearest above that is indented less and is one.
-fn around(language: &Language, lines: &[&str], at: usize) -> Option<usize> {
+/// First line of the enclosing function: the nearest line above with less indentation that starts a function.
+fn enclosing(language: &Language, lines: &[&str], at: usize) -> Option<usize> {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut least = indent(lines[at]);
     for above in (0..at).rev() {
@@ -122,13 +121,13 @@ fn around(language: &Language, lines: &[&str], at: usize) -> Option<usize> {
     None
 }
 
-/// The identifier that a text begins with.
+/// The identifier at the start of a text.
 fn identifier(text: &str) -> Option<String> {
     let name: String = text.chars().take_while(|part| part.is_alphanumeric() || *part == '_').collect();
     (!name.is_empty()).then_some(name)
 }
 
-/// `fn name`, or a macro that makes tests: `macro!(name, …)`.
+/// `fn name`, or a macro that generates tests: `macro!(name, ...)`.
 fn rust_function(line: &str) -> Option<String> {
     let line = line.trim_start();
     if let Some((before, after)) = line.split_once("fn ") {
@@ -141,7 +140,7 @@ fn rust_function(line: &str) -> Option<String> {
     identifier(arguments.trim_start())
 }
 
-/// A function is a test if an attribute above it says so; what a macro makes is taken for one.
+/// A function is a test if it has a test attribute. A macro call is assumed to generate a test.
 fn is_rust_test(line: &str, above: &[&str]) -> bool {
     let is_attribute_or_comment = |line: &&&str| line.trim_start().starts_with(['#', '/']);
     let marked = || above.iter().rev().take_while(is_attribute_or_comment).any(|line| line.contains("test]"));
@@ -153,7 +152,7 @@ fn python_function(line: &str) -> Option<String> {
     identifier(line.strip_prefix("async ").unwrap_or(line).strip_prefix("def ")?)
 }
 
-/// `test('name', …)` and `it('name', …)`, also as methods of a context.
+/// `test('name', ...)` and `it('name', ...)`, also as methods of a context.
 fn javascript_test(line: &str) -> Option<String> {
     let line = line.trim_start().trim_start_matches("await ");
     let (call, arguments) = line.split_once('(')?;
@@ -185,7 +184,7 @@ fn is_java_test(_: &str, above: &[&str]) -> bool {
 mod tests {
     use super::*;
 
-    /// `@5` and `@3` stand for the prefixes, so that these sources do not cite anything themselves.
+    /// Replaces `@5` and `@3` by the prefixes, so that this file contains no citations itself.
     fn found(path: &str, text: &str) -> Vec<String> {
         let text = text.replace("@5", &["MQTT5", ""].join("-")).replace("@3", &["MQTT3", ""].join("-"));
         let citations = citations(&Repo::planted(&[(path, &text)]));
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn rust_comments_above_and_inside_a_test_belong_to_it() {
+    fn finds_rust_comments_above_and_inside_a_test() {
         let text = "\
 // [@51.0.0-1], [@31.0.0-1].
 /// And [@52.0.0-2].
@@ -237,14 +236,14 @@ both_versions!(made_by_macro, {
     }
 
     #[test]
-    fn a_files_own_page_cites_nothing_and_other_files_are_not_read() {
+    fn ignores_module_documentation_and_other_files() {
         assert!(found("crates/a/src/lib.rs", "//! [@51.0.0-1]\n").is_empty());
         assert!(found("docs/a.rs", "// [@51.0.0-1]\n#[test]\nfn a() {}\n").is_empty());
         assert!(found("tests/README.md", "[@51.0.0-1]\n").is_empty());
     }
 
     #[test]
-    fn python_comments_decorators_and_docstrings() {
+    fn finds_python_comments_decorators_and_docstrings() {
         let text = "\
 # [@51.0.0-1]
 @pytest.mark.x
@@ -263,7 +262,7 @@ def helper():
     }
 
     #[test]
-    fn javascript_tests_by_their_titles() {
+    fn finds_javascript_tests_by_title() {
         let text = "\
 // [@51.0.0-1]
 test('a title', async () => {
@@ -278,7 +277,7 @@ test('a title', async () => {
     }
 
     #[test]
-    fn java_methods_with_a_test_annotation() {
+    fn finds_java_methods_with_a_test_annotation() {
         let text = "\
 class T {
     /** [@51.0.0-1] */

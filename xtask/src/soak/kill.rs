@@ -1,39 +1,40 @@
-//! `cargo xtask soak kill`: the broker is killed under load, again and again, and started anew on what it left behind.
+//! `cargo xtask soak kill`: kills the broker under load repeatedly, and restarts it on its data.
 //!
-//! Publishers and subscribers with durable sessions go on where they were, as the protocol wants it of them. At the end
-//! nothing that was acknowledged may be missing anywhere, nothing of QoS 2 may have come twice, and everything must have
-//! come in its order. The moments, the shards of each life and the choices of each client come from a seed; how the
-//! threads interleave does not.
+//! Publishers and subscribers with persistent sessions resume as the protocol requires. At the end no acknowledged
+//! message may be missing at any receiver, no QoS 2 message may have arrived twice, and all messages must have arrived
+//! in order. A seed determines the times of the kills, the number of shards after each restart, and the choices of each
+//! client, but not how threads interleave.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `life` | the broker's process |
-//! | `lazyfs` | loss of power: what was not synced is gone |
-//! | `clients` | who takes part |
-//! | `publisher`, `subscriber`, `retained`, `will` | what each does and checks |
-//! | `link`, `track`, `random` | a connection; what came of a stream; choices |
-//! | `world` | what all of them share |
+//! | `broker` | the broker's process, over its restarts |
+//! | `lazyfs` | power loss: unsynced data is dropped |
+//! | `clients` | the clients of a run |
+//! | `publisher`, `subscriber`, `retained`, `will` | what each client does and checks |
+//! | `connection`, `tracker`, `random` | a connection; arrivals of a stream; seeded choices |
+//! | `shared` | state shared by all clients |
 //!
-//! The packets are the test kit's own, from `mainstem-conformance`: not the broker's.
+//! Packets come from the test kit `mainstem-conformance`, independent of the broker's codec.
 
+mod broker;
 mod clients;
+mod connection;
 mod lazyfs;
-mod life;
-mod link;
 mod publisher;
 mod random;
 mod retained;
+mod shared;
 mod subscriber;
-mod track;
+mod tracker;
 mod will;
-mod world;
 
 use crate::Outcome;
 use crate::bench::server::End;
 use crate::bench::{at, binary, median, positive};
+use broker::{Broker, Conditions, Kind};
 use clients::Receivers;
-use life::{Conditions, Kind, Life};
 use random::Random;
+use shared::{LOST, REPEATED_QOS2, SharedState, Stream};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -41,51 +42,51 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use world::{LOST, REPEATED_QOS2, Stream, World};
 
-/// How long a life lasts.
-const LIFE: Range<Duration> = Duration::from_millis(300)..Duration::from_secs(4);
-/// One in so many lives is far shorter: the broker dies while clients come back and logs are read.
-const SHORT_LIVES: u64 = 6;
-const SHORT_LIFE: Range<Duration> = Duration::from_millis(5)..Duration::from_millis(200);
-/// One in so many ends by SIGTERM, where both are asked for.
-const POLITE_ENDS: u64 = 6;
-/// Most shards of a life.
+/// Time from a start of the broker to its end.
+const UPTIME: Range<Duration> = Duration::from_millis(300)..Duration::from_secs(4);
+/// One in this many uptimes is much shorter, so that the broker dies while clients reconnect and logs are replayed.
+const SHORT_UPTIMES: u64 = 6;
+const SHORT_UPTIME: Range<Duration> = Duration::from_millis(5)..Duration::from_millis(200);
+/// With [`Ends::Either`], one in this many ends is by SIGTERM.
+const TERM_ENDS: u64 = 6;
+/// Maximum number of shards.
 const SHARDS_MAX: u64 = 3;
-/// Longest time for all first subscriptions.
+/// Timeout for all initial subscriptions.
 const SETTLE: Duration = Duration::from_secs(20);
-/// Longest time without a delivery, at the end, until what is missing counts as lost.
+/// Time without progress at the end, after which missing messages count as lost.
 const DRAIN: Duration = Duration::from_secs(10);
-/// For what must not come any more.
-const AFTER: Duration = Duration::from_secs(1);
+/// Extra time at the end to detect messages that must not arrive.
+const LINGER: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
 
-/// How lives end.
+/// How the broker is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ends {
-    /// Most are killed, some asked to end.
+    /// Mostly by SIGKILL, sometimes by SIGTERM.
     Either,
     Always(End),
-    /// They do not: only the clients come and go. A broker without a disk passes.
+    /// Never: only the clients disconnect and reconnect. A broker without persistence passes.
     Never,
 }
 
-/// What to do, and for how long.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     seconds: u32,
-    /// Decides the moments and the shards; by default the time does.
+    /// Seed of all random choices; the current time by default.
     seed: u64,
-    /// Messages per second, of all publishers together.
+    /// Messages per second, over all publishers.
     rate: u32,
     ends: Ends,
     kind: Kind,
-    /// The shards of each life; from the seed, if not said.
+    /// Number of shards; `None` for a random number at each start.
     shards: Option<u32>,
+    /// Delete the data at each restart: a planted bug that must be detected.
     is_forgetful: bool,
-    /// As the broker's own setting; what is the default there, if not said.
+    /// Value of the broker's durability setting; `None` for its default.
     durability: Option<String>,
-    /// The program that mounts LazyFS.
+    /// Program that mounts LazyFS.
     lazyfs: Option<PathBuf>,
 }
 
@@ -101,15 +102,15 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What is done by default, for so many seconds.
-    pub(super) fn lasting(seconds: u32) -> Self {
+    /// Default options with this duration.
+    pub(super) fn for_seconds(seconds: u32) -> Self {
         Self { seconds, ..Self::default() }
     }
 
-    /// Reads what stands behind `soak kill`.
+    /// Parses the arguments after `soak kill`.
     ///
     /// # Errors
-    /// If something is not known.
+    /// If an argument is unknown or invalid.
     pub(super) fn parse(arguments: &[&str]) -> Outcome<Self> {
         let mut options = Self::default();
         let mut rest = arguments.iter();
@@ -125,11 +126,13 @@ impl Options {
                 "--forget" => options.is_forgetful = true,
                 "--durability" => options.durability = Some(value()?.to_owned()),
                 "--lazyfs" => options.lazyfs = Some(value()?.into()),
-                _ => return Err(format!("soak kill does not know `{argument}`")),
+                _ => return Err(format!("soak kill: unknown option `{argument}`")),
             }
         }
         if options.is_forgetful && options.lazyfs.is_some() {
-            return Err("--forget and LazyFS are not for one run".to_owned());
+            return Err(
+                "--forget cannot be combined with LazyFS (--lazyfs or the variable LAZYFS)".to_owned()
+            );
         }
         Ok(options)
     }
@@ -152,29 +155,29 @@ fn kind_named(name: &str) -> Outcome<Kind> {
     }
 }
 
-/// A run of some seconds that must pass, and one with a broker that forgets, which must not. Both keep to two shards:
-/// numbers that change are for longer runs.
+/// A short run that must pass, and one with a broker that loses its data, which must fail. Both use two shards; longer
+/// runs vary the number.
 ///
 /// # Errors
-/// All that is amiss.
+/// All violations found, or if the lost data was not detected.
 pub(super) fn smoke(root: &Path, seconds: u32) -> Outcome {
-    let options = Options { shards: Some(2), lazyfs: None, ..Options::lasting(seconds) };
+    let options = Options { shards: Some(2), lazyfs: None, ..Options::for_seconds(seconds) };
     run(root, &options)?;
     let forgetful = Options { seconds: seconds.div_ceil(5), is_forgetful: true, ..options };
     match run(root, &forgetful) {
         Err(found) if found.contains(LOST) => {
-            println!("kill: as it must be, a broker that forgets is found out");
+            println!("kill: lost data was detected, as required");
             Ok(())
         }
-        Err(other) => Err(format!("with a broker that forgets: {other}")),
-        Ok(()) => Err("kill: a broker that forgets everything was not found out".to_owned()),
+        Err(other) => Err(format!("with a broker that loses its data: {other}")),
+        Ok(()) => Err("kill: a broker that loses its data was not detected".to_owned()),
     }
 }
 
-/// Runs for so many seconds, and until everything has come.
+/// Runs for `options.seconds`, then until all messages have arrived.
 ///
 /// # Errors
-/// All that is amiss.
+/// All violations found.
 pub(super) fn run(root: &Path, options: &Options) -> Outcome {
     let scratch = root.join("target/soak-kill");
     lazyfs::unmount_leftover(&scratch);
@@ -188,33 +191,33 @@ pub(super) fn run(root: &Path, options: &Options) -> Outcome {
         durability: options.durability.as_deref(),
         lazyfs: options.lazyfs.as_deref(),
     };
-    let life = Life::begin(&conditions, executable(root, options, &scratch)?, scratch)?;
-    let power = if options.lazyfs.is_some() { ", with loss of power (LazyFS)" } else { "" };
+    let broker = Broker::start(&conditions, executable(root, options, &scratch)?, scratch)?;
+    let power = if options.lazyfs.is_some() { ", with power loss (LazyFS)" } else { "" };
     println!("kill: {} s from seed {} (--seed {}){power}", options.seconds, options.seed, options.seed);
-    let world = World::new(life.port, options.seed, clients::streams());
-    let mut run = Run { options, world: &world, life, ends: Vec::new(), restarts_ms: Vec::new() };
+    let shared = SharedState::new(broker.port, options.seed, clients::streams());
+    let mut run = Run { options, shared: &shared, broker, ends: Vec::new(), restarts_ms: Vec::new() };
     let outcome = thread::scope(|scope| {
         let length = Duration::from_secs(options.seconds.into());
-        let receivers = clients::receive(scope, &world, length);
-        let outcome = run.live(&receivers, length, || clients::publish(scope, &world, options.rate.into()));
-        world.is_closing.store(true, Ordering::SeqCst);
-        world.is_over.store(true, Ordering::SeqCst);
-        receivers.settle(&world);
+        let receivers = clients::receive(scope, &shared, length);
+        let outcome = run.drive(&receivers, length, || clients::publish(scope, &shared, options.rate.into()));
+        shared.is_closing.store(true, Ordering::SeqCst);
+        shared.is_over.store(true, Ordering::SeqCst);
+        receivers.report_lost(&shared);
         outcome
     });
     if let Err(what) = outcome {
-        world.faults.add("broker", what);
+        shared.violations.add("broker", what);
     }
     println!("{}", run.summary());
-    let faults = world.faults.lines();
-    if faults.is_empty() {
+    let violations = shared.violations.lines();
+    if violations.is_empty() {
         Ok(())
     } else {
-        Err(format!("kill: seed {}\n  {}", options.seed, faults.join("\n  ")))
+        Err(format!("kill: seed {}\n  {}", options.seed, violations.join("\n  ")))
     }
 }
 
-/// A copy of the broker, so that a build meanwhile changes nothing.
+/// Path of the broker: a copy, so that a concurrent build does not affect the run.
 fn executable(root: &Path, options: &Options, scratch: &Path) -> Outcome<PathBuf> {
     if options.kind == Kind::Mosquitto {
         return Ok("/usr/sbin/mosquitto".into());
@@ -224,23 +227,23 @@ fn executable(root: &Path, options: &Options, scratch: &Path) -> Outcome<PathBuf
     Ok(copy)
 }
 
-/// One run, from the first life to the last.
+/// State of a run.
 struct Run<'a> {
     options: &'a Options,
-    world: &'a World,
-    life: Life,
+    shared: &'a SharedState,
+    broker: Broker,
     ends: Vec<End>,
-    /// From the start of the process to its first connection.
+    /// Process start to first connection, per restart.
     restarts_ms: Vec<f64>,
 }
 
 impl Run<'_> {
-    /// The lives, then the drain. `publish` begins the load.
-    fn live(&mut self, receivers: &Receivers, length: Duration, publish: impl FnOnce()) -> Outcome {
+    /// Restarts the broker until `length` is over, then drains. `publish` starts the load.
+    fn drive(&mut self, receivers: &Receivers, length: Duration, publish: impl FnOnce()) -> Outcome {
         let settled = Instant::now() + SETTLE;
-        while !receivers.are_ready() || !self.world.is_watching.load(Ordering::SeqCst) {
+        while !receivers.are_ready() || !self.shared.is_watching.load(Ordering::SeqCst) {
             if Instant::now() > settled {
-                return Err("not all could subscribe".to_owned());
+                return Err("not all subscribers got their SUBACK".to_owned());
             }
             thread::sleep(POLL);
         }
@@ -248,61 +251,61 @@ impl Run<'_> {
         let mut random = Random::new(self.options.seed);
         let over = Instant::now() + length;
         while Instant::now() < over {
-            let life = if random.once_in(SHORT_LIVES) { SHORT_LIFE } else { LIFE };
-            thread::sleep(random.time(&life));
-            let is_polite = random.once_in(POLITE_ENDS);
+            let uptime = if random.once_in(SHORT_UPTIMES) { SHORT_UPTIME } else { UPTIME };
+            thread::sleep(random.time(&uptime));
+            let is_term = random.once_in(TERM_ENDS);
             let shards = 1 + random.below(SHARDS_MAX);
             let end = match self.options.ends {
                 Ends::Never => continue,
                 Ends::Always(end) => end,
-                Ends::Either if is_polite => End::Term,
+                Ends::Either if is_term => End::Term,
                 Ends::Either => End::Kill,
             };
-            self.life.end(end)?;
+            self.broker.stop(end)?;
             self.ends.push(end);
-            let took = self.life.resume(self.options.shards.map_or(shards, u64::from))?;
+            let took = self.broker.restart(self.options.shards.map_or(shards, u64::from))?;
             self.restarts_ms.push(took.as_secs_f64() * 1e3);
-            self.world.lives.fetch_add(1, Ordering::SeqCst);
+            self.shared.restarts.fetch_add(1, Ordering::SeqCst);
         }
         self.drain(receivers);
-        self.life.end(End::Term)
+        self.broker.stop(End::Term)
     }
 
-    /// Waits until everybody has everything, or nothing comes any more.
+    /// Waits until all messages have arrived, or until there is no more progress.
     fn drain(&self, receivers: &Receivers) {
-        self.world.is_closing.store(true, Ordering::SeqCst);
+        self.shared.is_closing.store(true, Ordering::SeqCst);
         let mut before = self.progress();
-        let mut moved = Instant::now();
-        while !(receivers.are_complete() && self.is_acknowledged() && will::all_have_come(self.world))
-            && moved.elapsed() < DRAIN
+        let mut progress_at = Instant::now();
+        while !(receivers.are_complete() && self.is_acknowledged() && will::late_wills_published(self.shared))
+            && progress_at.elapsed() < DRAIN
         {
             thread::sleep(POLL);
             let now = self.progress();
             if now != before {
-                (before, moved) = (now, Instant::now());
+                (before, progress_at) = (now, Instant::now());
             }
         }
-        thread::sleep(AFTER);
-        will::judge(self.world);
+        thread::sleep(LINGER);
+        will::report_lost(self.shared);
     }
 
     fn progress(&self) -> (u64, Vec<u64>) {
-        (self.world.delivered.load(Ordering::Relaxed), self.world.acked())
+        (self.shared.delivered.load(Ordering::Relaxed), self.shared.acked())
     }
 
     fn is_acknowledged(&self) -> bool {
-        self.world.streams.iter().all(|stream| stream.acked() == stream.sent())
+        self.shared.streams.iter().all(|stream| stream.acked() == stream.sent())
     }
 
-    /// What happened, in a few lines.
+    /// Summary of the run, in a few lines.
     fn summary(&self) -> String {
-        let world = self.world;
+        let shared = self.shared;
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let total = |of: fn(&Stream) -> u64| world.streams.iter().map(of).sum::<u64>();
-        let ends = |wanted: End| self.ends.iter().filter(|end| **end == wanted).count();
+        let total = |of: fn(&Stream) -> u64| shared.streams.iter().map(of).sum::<u64>();
+        let ends = |kind: End| self.ends.iter().filter(|end| **end == kind).count();
         let longest = self.restarts_ms.iter().copied().fold(0.0, f64::max);
-        let wills = world.wills.lock().unwrap_or_else(PoisonError::into_inner).len();
-        let late_wills = world.late_wills.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let wills = shared.wills.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let late_wills = shared.late_wills.lock().unwrap_or_else(PoisonError::into_inner).len();
         format!(
             "kill: {} kills, {} ends by SIGTERM; back within {:.0} ms (median), {longest:.0} ms (longest); {} MiB of data\n\
              kill: {} messages published, {} acknowledged, {} sent again; {} delivered, {} repeated at QoS 1\n\
@@ -310,15 +313,15 @@ impl Run<'_> {
             ends(End::Kill),
             ends(End::Term),
             median(self.restarts_ms.clone()).unwrap_or(0.0),
-            self.life.data_bytes() >> 20,
+            self.broker.data_bytes() >> 20,
             total(Stream::sent),
             total(Stream::acked),
-            count(&world.resent),
-            count(&world.delivered),
-            count(&world.repeated),
-            world.faults.count(LOST),
-            world.faults.count(REPEATED_QOS2),
-            count(&world.retained_checked),
+            count(&shared.resent),
+            count(&shared.delivered),
+            count(&shared.repeated),
+            shared.violations.count(LOST),
+            shared.violations.count(REPEATED_QOS2),
+            count(&shared.retained_checked),
         )
     }
 }
@@ -328,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_come_in_any_order_and_what_is_not_known_is_refused() {
+    fn parses_options_in_any_order_and_rejects_unknown_ones() {
         let options = Options::parse(&["--end", "term", "--seed", "7", "--broker", "mosquitto"]).unwrap();
         assert!(Options::parse(&["--lazyfs", "lazyfs", "--forget"]).unwrap_err().contains("--forget"));
         assert_eq!((options.ends, options.seed), (Ends::Always(End::Term), 7));

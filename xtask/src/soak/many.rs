@@ -1,13 +1,13 @@
-//! `cargo xtask soak many`: many kinds of load on one broker at once, for long, watching that nothing is lost and nothing
-//! grows.
+//! `cargo xtask soak many`: runs many kinds of load on one broker for a long time, checking for losses and growth.
 //!
-//! It fails on a message lost, repeated or out of order; on memory that grows after the warm-up; on a panic in the log;
-//! on a broker that ends, or does not end well; and on a gauge that is not back where it was when all clients have left.
+//! It fails on a message lost, duplicated or out of order; on memory growth after the warm-up; on a panic in the log;
+//! on a broker that exits early or with an error; and on a gauge that does not return to its initial value after all
+//! clients have disconnected.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `load` | the kinds of load |
-//! | `watch` | what is sampled meanwhile |
+//! | `watch` | sampling of the broker |
 
 mod load;
 mod watch;
@@ -24,39 +24,39 @@ use std::thread;
 use std::time::{Duration, Instant};
 use watch::{Sample, Watch};
 
-/// Most growth of resident memory, from the second quarter of the run to the last: medians of each.
+/// Maximum growth of resident memory between the medians of the second and the last quarter of the run.
 const GROWTH_MIB_MAX: f64 = 16.0;
-/// Longest time for the gauges to settle, before the load and after it.
+/// Timeout for the gauges to settle, before and after the load.
 const SETTLE: Duration = Duration::from_secs(20);
-/// Longest time that the load may take beyond what it was asked for.
+/// Maximum overrun of the load.
 const GRACE: Duration = Duration::from_mins(2);
 const SAMPLE_MAX: Duration = Duration::from_secs(10);
 
-/// Tells the loads that it is over.
+/// Signal to the loads to stop.
 #[derive(Default)]
 struct Stop {
     over: Mutex<bool>,
-    told: Condvar,
+    changed: Condvar,
 }
 
 impl Stop {
-    fn tell(&self) {
+    fn signal(&self) {
         *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.told.notify_all();
+        self.changed.notify_all();
     }
 
-    /// Waits so long, or until it is over. Whether it is.
+    /// Waits for `time` or for the signal. Returns whether the signal was given.
     fn wait(&self, time: Duration) -> bool {
         let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.told.wait_timeout_while(over, time, |over| !*over);
+        let waited = self.changed.wait_timeout_while(over, time, |over| !*over);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-/// Runs for so many seconds.
+/// Runs the loads for a number of seconds.
 ///
 /// # Errors
-/// All that is amiss.
+/// All problems found.
 pub(crate) fn run(root: &Path, seconds: u32) -> Outcome {
     server::raise_file_limit()?;
     let scratch = root.join("target/soak");
@@ -64,7 +64,7 @@ pub(crate) fn run(root: &Path, seconds: u32) -> Outcome {
         fs::remove_dir_all(&scratch).map_err(|error| at(&scratch, &error))?;
     }
     fs::create_dir_all(&scratch).map_err(|error| at(&scratch, &error))?;
-    // A copy, so that a build meanwhile changes nothing.
+    // A copy, so that a concurrent build does not affect the run.
     let (built, binary) = (binary(root)?, scratch.join("mainstem"));
     fs::copy(&built, &binary).map_err(|error| at(&built, &error))?;
     let log = scratch.join("broker.log");
@@ -79,46 +79,46 @@ pub(crate) fn run(root: &Path, seconds: u32) -> Outcome {
     let before = watch.settle(SETTLE)?;
     println!("{}", Sample::heading());
     let target = Target { binary: &binary, port: server.port, seconds };
-    let (samples, mut faults) = load(&target, &mut server, &watch);
-    faults.extend(grown(&samples, seconds));
-    faults.extend(watch.returned(&before, SETTLE));
-    faults.extend(watch.stop().err());
-    faults.extend(ended_well(server, &log));
-    if faults.is_empty() {
+    let (samples, mut problems) = load(&target, &mut server, &watch);
+    problems.extend(memory_growth(&samples, seconds));
+    problems.extend(watch.await_return(&before, SETTLE));
+    problems.extend(watch.stop().err());
+    problems.extend(stop_and_check(server, &log));
+    if problems.is_empty() {
         println!("soak: nothing lost, nothing grown, after {seconds} s");
         return Ok(());
     }
-    Err(format!("soak: log in {}\n  {}", log.display(), faults.join("\n  ")))
+    Err(format!("soak: log in {}\n  {}", log.display(), problems.join("\n  ")))
 }
 
-/// Puts all loads on the broker and samples it until they are done. The samples, and what the loads found amiss.
+/// Runs all loads and samples the broker until they are done. Returns the samples and the problems found.
 fn load(target: &Target, server: &mut Server, watch: &Watch) -> (Vec<Sample>, Vec<String>) {
     let stop = Stop::default();
     let began = Instant::now();
     let time = Duration::from_secs(target.seconds.into());
     let mut samples = Vec::new();
-    let mut faults = Vec::new();
+    let mut problems = Vec::new();
     thread::scope(|scope| {
         let loads: Vec<_> =
             LOADS.iter().map(|(name, run)| (*name, scope.spawn(|| run(target, &stop)))).collect();
         let outcome = sample(&mut samples, began, time, server, watch);
-        stop.tell();
-        faults.extend(outcome.err());
+        stop.signal();
+        problems.extend(outcome.err());
         for (name, thread) in loads {
             match thread.join() {
                 Ok(Ok(summary)) => println!("{name}: {summary}"),
-                Ok(Err(fault)) => faults.push(format!("{name}: {fault}")),
-                Err(_) => faults.push(format!("{name}: panicked")),
+                Ok(Err(error)) => problems.push(format!("{name}: {error}")),
+                Err(_) => problems.push(format!("{name}: panicked")),
             }
         }
     });
     if began.elapsed() > time + GRACE {
-        faults.push(format!("the load took {} s", began.elapsed().as_secs()));
+        problems.push(format!("the load took {} s", began.elapsed().as_secs()));
     }
-    (samples, faults)
+    (samples, problems)
 }
 
-/// Samples until the time is over.
+/// Samples at intervals until `time` is over.
 fn sample(
     samples: &mut Vec<Sample>,
     began: Instant,
@@ -131,7 +131,7 @@ fn sample(
     while due <= time {
         thread::sleep(due.saturating_sub(began.elapsed()));
         if let Some(status) = server.exited()? {
-            return Err(format!("the broker ended: {status}"));
+            return Err(format!("the broker exited: {status}"));
         }
         let sample = watch.sample(began.elapsed())?;
         println!("{sample}");
@@ -141,8 +141,8 @@ fn sample(
     Ok(())
 }
 
-/// A sentence if memory grew by more than is allowed.
-fn grown(samples: &[Sample], seconds: u32) -> Option<String> {
+/// A problem if memory grew by more than the limit.
+fn memory_growth(samples: &[Sample], seconds: u32) -> Option<String> {
     let quarter = |from: f64, to: f64| {
         let (from, to) = (from * f64::from(seconds), to * f64::from(seconds));
         let inside = samples.iter().filter(|sample| (from..to).contains(&sample.at.as_secs_f64()));
@@ -154,22 +154,22 @@ fn grown(samples: &[Sample], seconds: u32) -> Option<String> {
         .then(|| format!("memory grew from {early:.1} to {late:.1} MiB, more than {GROWTH_MIB_MAX} MiB"))
 }
 
-/// Stops the broker; what is wrong with how it ends, and with what it logged.
-fn ended_well(server: Server, log: &Path) -> Vec<String> {
-    let mut faults = Vec::new();
+/// Stops the broker. Returns problems with its exit status and its log.
+fn stop_and_check(server: Server, log: &Path) -> Vec<String> {
+    let mut problems = Vec::new();
     match server.stop() {
         Ok(status) if status.success() => {}
-        Ok(status) => faults.push(format!("the broker ended with {status}")),
-        Err(fault) => faults.push(format!("the broker: {fault}")),
+        Ok(status) => problems.push(format!("the broker exited with {status}")),
+        Err(error) => problems.push(format!("the broker: {error}")),
     }
     match fs::read_to_string(log) {
-        Ok(text) => faults.extend(panics(&text)),
-        Err(error) => faults.push(at(log, &error)),
+        Ok(text) => problems.extend(panics(&text)),
+        Err(error) => problems.push(at(log, &error)),
     }
-    faults
+    problems
 }
 
-/// The lines of a log that tell of a panic.
+/// Lines of a log that report a panic.
 fn panics(log: &str) -> Vec<String> {
     let lines = log.lines().filter(|line| line.contains("panicked"));
     lines.map(|line| format!("in the log: {line}")).collect()
@@ -184,15 +184,15 @@ mod tests {
     }
 
     #[test]
-    fn memory_may_grow_while_warming_up_only() {
-        assert_eq!(grown(&samples(|at| if at < 10 { 10.0 } else { 90.0 }), 40), None);
-        let leak = grown(&samples(|at| f64::from(u32::try_from(at).unwrap())), 40).unwrap();
+    fn allows_memory_growth_only_during_warm_up() {
+        assert_eq!(memory_growth(&samples(|at| if at < 10 { 10.0 } else { 90.0 }), 40), None);
+        let leak = memory_growth(&samples(|at| f64::from(u32::try_from(at).unwrap())), 40).unwrap();
         assert!(leak.contains("14.5 to 34.5"), "{leak}");
-        assert_eq!(grown(&samples(|at| if at == 38 { 900.0 } else { 10.0 }), 40), None);
+        assert_eq!(memory_growth(&samples(|at| if at == 38 { 900.0 } else { 10.0 }), 40), None);
     }
 
     #[test]
-    fn a_panic_in_the_log_is_found() {
+    fn finds_panics_in_the_log() {
         assert_eq!(panics("INFO fine\nthread 'shard-0' panicked at x.rs:1\n").len(), 1);
         assert!(panics("INFO fine\n").is_empty());
     }

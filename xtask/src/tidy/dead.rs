@@ -1,12 +1,12 @@
-//! Dead files: Rust sources that no target of their package reaches by `mod`.
+//! Dead files: Rust sources that no target of their package reaches through `mod`.
 
-use super::Fault;
+use super::Violation;
 use super::lexer::split;
 use crate::repo::{File, Repo, directory, join};
 use std::collections::BTreeSet;
 use toml::{Table, Value};
 
-pub(super) fn check(repo: &Repo) -> Vec<Fault> {
+pub(super) fn check(repo: &Repo) -> Vec<Violation> {
     let mut reached = BTreeSet::new();
     for file in repo.files.iter().filter(|file| file.path.ends_with("Cargo.toml")) {
         for root in roots(repo, file) {
@@ -15,11 +15,11 @@ pub(super) fn check(repo: &Repo) -> Vec<Fault> {
     }
     repo.with_extension("rs")
         .filter(|file| !reached.contains(&file.path))
-        .map(|file| Fault::error(&file.path, 0, "dead: no `mod` leads here from a target of the package"))
+        .map(|file| Violation::error(&file.path, 0, "dead file: no `mod` declaration of a target reaches it"))
         .collect()
 }
 
-/// The root sources of a package's targets: those cargo finds by itself and those the manifest names.
+/// Root sources of a package's targets: those cargo discovers and those the manifest names.
 fn roots(repo: &Repo, manifest: &File) -> Vec<String> {
     let package = directory(&manifest.path);
     let inside = |path: &str| join(package, path);
@@ -47,7 +47,7 @@ fn roots(repo: &Repo, manifest: &File) -> Vec<String> {
     roots
 }
 
-/// Where the modules that a file declares lie.
+/// Directory of the modules that a file declares.
 fn module_directory(path: &str, is_root: bool) -> String {
     let stem = path.strip_suffix(".rs").unwrap_or(path);
     if is_root || stem.ends_with("/mod") { directory(path).to_owned() } else { stem.to_owned() }
@@ -108,7 +108,7 @@ fn declarations(source: &str) -> Vec<Declared> {
     found
 }
 
-/// The name in `… mod name`, if the statement ends so.
+/// The name in `… mod name`, if the statement ends like that.
 fn declared_module(statement: &str) -> Option<&str> {
     let mut words = statement.split_whitespace().rev();
     let name = words.next()?;
@@ -122,12 +122,12 @@ fn literal_in(source: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::faults_in;
+    use crate::tidy::violations_in;
 
     const MANIFEST: (&str, &str) = ("crates/a/Cargo.toml", "[package]\nname = \"a\"\n");
 
     #[test]
-    fn modules_are_followed_and_what_is_left_over_is_dead() {
+    fn unreached_sources_are_dead() {
         let files = [
             MANIFEST,
             ("crates/a/src/lib.rs", "mod b;\npub(crate) mod c;\n// mod dead;\nmod d { mod e; }\n"),
@@ -139,11 +139,11 @@ mod tests {
             ("crates/a/src/dead.rs", ""),
             ("crates/a/src/b/dead.rs", ""),
         ];
-        assert_eq!(faults_in(check, &files), ["crates/a/src/b/dead.rs:0", "crates/a/src/dead.rs:0"]);
+        assert_eq!(violations_in(check, &files), ["crates/a/src/b/dead.rs:0", "crates/a/src/dead.rs:0"]);
     }
 
     #[test]
-    fn targets_are_roots() {
+    fn every_target_is_a_root() {
         let files = [
             MANIFEST,
             ("crates/a/src/main.rs", ""),
@@ -155,11 +155,11 @@ mod tests {
             ("fuzz/fuzz_targets/x.rs", ""),
             ("fuzz/fuzz_targets/y.rs", ""),
         ];
-        assert_eq!(faults_in(check, &files), ["fuzz/fuzz_targets/y.rs:0"]);
+        assert_eq!(violations_in(check, &files), ["fuzz/fuzz_targets/y.rs:0"]);
     }
 
     #[test]
-    fn path_attributes_and_includes_are_followed() {
+    fn follows_path_attributes_and_includes() {
         let files = [
             MANIFEST,
             ("crates/a/src/lib.rs", "#[path = \"odd/name.rs\"]\nmod name;\ninclude!(\"table.rs\");\n"),
@@ -167,6 +167,6 @@ mod tests {
             ("crates/a/src/table.rs", ""),
             ("stray.rs", ""),
         ];
-        assert_eq!(faults_in(check, &files), ["stray.rs:0"]);
+        assert_eq!(violations_in(check, &files), ["stray.rs:0"]);
     }
 }

@@ -1,18 +1,18 @@
-//! Tells Rust code from what people read: comments and literals.
+//! Separates Rust code from what people read: comments and literals.
 //!
-//! This is no parser. It knows just enough of the language (nested comments, raw strings, the difference between
-//! `'a'` and `'a`) for a search for a word to find the word as code, or as prose, and not the other.
+//! This is not a parser. It knows just enough of the language (nested comments, raw strings, the difference between
+//! `'a'` and `'a`) so that a search for a word finds it either as code or as prose.
 
-/// A Rust source in two: each part has the text's lines and columns, with spaces where the other part stands.
-pub(super) struct Split {
+/// A Rust source in two parts. Each part keeps the lines and columns of the text, with spaces in place of the other.
+pub(crate) struct Split {
     /// Everything the compiler acts on, without the contents of literals.
-    pub(super) code: String,
+    pub(crate) code: String,
     /// Comments and the contents of literals.
-    pub(super) prose: String,
+    pub(crate) prose: String,
 }
 
-/// Takes a source apart. A source that does not compile is taken apart as well as can be.
-pub(super) fn split(source: &str) -> Split {
+/// Splits a source. A source that does not compile is split on a best-effort basis.
+pub(crate) fn split(source: &str) -> Split {
     let bytes = source.as_bytes();
     let mut is_prose = vec![false; bytes.len()];
     let mut at = 0;
@@ -31,7 +31,7 @@ pub(super) fn split(source: &str) -> Split {
     Split { code: keep(false), prose: keep(true) }
 }
 
-/// Where the comment or literal that begins at `at` ends; `at` itself if none begins there.
+/// End of the comment or literal that begins at `at`; `at` itself if none begins there.
 fn prose_end(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     if rest.starts_with(b"//") {

@@ -1,23 +1,23 @@
-//! Links in Markdown that lead to files of this repository, and to headings in them.
+//! Links in Markdown: those to files of this repository, and to headings in them, must resolve.
 
-use super::Fault;
+use super::Violation;
 use crate::repo::{File, Repo, directory, join};
 
-pub(super) fn check(repo: &Repo) -> Vec<Fault> {
-    let mut faults = Vec::new();
+pub(super) fn check(repo: &Repo) -> Vec<Violation> {
+    let mut violations = Vec::new();
     for file in repo.with_extension("md") {
         for (number, line) in prose_lines(file) {
             for target in targets(&line) {
                 if let Some(what) = broken(repo, file, target) {
-                    faults.push(Fault::error(&file.path, number, what));
+                    violations.push(Violation::error(&file.path, number, what));
                 }
             }
         }
     }
-    faults
+    violations
 }
 
-/// The lines outside code blocks, without their code spans.
+/// Lines outside code blocks, without their code spans.
 fn prose_lines(file: &File) -> Vec<(usize, String)> {
     let mut in_block = false;
     let mut lines = Vec::new();
@@ -32,7 +32,7 @@ fn prose_lines(file: &File) -> Vec<(usize, String)> {
     lines
 }
 
-/// The targets in `[text](target)` and `[name]: target`.
+/// Link targets in `[text](target)` and `[name]: target`.
 fn targets(line: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for (at, _) in line.match_indices("](") {
@@ -55,19 +55,20 @@ fn broken(repo: &Repo, file: &File, target: &str) -> Option<String> {
         target.split_once('#').map_or((target, None), |(path, heading)| (path, Some(heading)));
     let found = if path.is_empty() { Some(file.path.clone()) } else { join(directory(&file.path), path) };
     let Some(found) = found.filter(|found| repo.has(found)) else {
-        return Some(format!("`{target}` leads to no file"));
+        return Some(format!("`{target}`: no such file"));
     };
     let heading = heading?;
     let headings = repo.file(&found).filter(|file| file.is("md")).map(headings)?;
-    (!headings.iter().any(|known| known == heading)).then(|| format!("`{target}` leads to no heading"))
+    (!headings.iter().any(|known| known == heading)).then(|| format!("`{target}`: no such heading"))
 }
 
-/// The names that headings can be linked by: lower case, spaces as hyphens, most punctuation left out.
+/// Anchors of the headings: lower case, hyphens for spaces, most punctuation removed.
 fn headings(file: &File) -> Vec<String> {
     let heading = |line: &str| {
         let title = line.trim_start_matches('#').trim();
-        let kept = title.chars().filter(|kept| kept.is_alphanumeric() || matches!(kept, ' ' | '-' | '_'));
-        kept.map(|kept| if kept == ' ' { '-' } else { kept.to_ascii_lowercase() }).collect()
+        let letters =
+            title.chars().filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'));
+        letters.map(|letter| if letter == ' ' { '-' } else { letter.to_ascii_lowercase() }).collect()
     };
     file.lines().map(|(_, line)| line).filter(|line| line.starts_with('#')).map(heading).collect()
 }
@@ -75,10 +76,10 @@ fn headings(file: &File) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::faults_in;
+    use crate::tidy::violations_in;
 
     #[test]
-    fn a_link_leads_to_a_file_and_a_heading() {
+    fn links_to_missing_files_and_headings_are_rejected() {
         let page = "[a](guide.md)\n[b](../README.md#two-words-and-more)\n[c](../docs)\n[d](#here)\n# Here\n\
                     [e](gone.md)\n[f](guide.md#gone)\n[g]: ../../out.md\n[h](https://example.com/x.md)\n";
         let files = [
@@ -86,12 +87,12 @@ mod tests {
             ("docs/guide.md", "# Guide\n"),
             ("README.md", "## Two words, `and` more\n"),
         ];
-        assert_eq!(faults_in(check, &files), ["docs/page.md:6", "docs/page.md:7", "docs/page.md:8"]);
+        assert_eq!(violations_in(check, &files), ["docs/page.md:6", "docs/page.md:7", "docs/page.md:8"]);
     }
 
     #[test]
-    fn code_holds_no_links() {
+    fn code_is_not_searched_for_links() {
         let page = "`[a](gone.md)`\n```\n[b](gone.md)\n```\n[`c`](gone.md)\n";
-        assert_eq!(faults_in(check, &[("a.md", page)]), ["a.md:5"]);
+        assert_eq!(violations_in(check, &[("a.md", page)]), ["a.md:5"]);
     }
 }

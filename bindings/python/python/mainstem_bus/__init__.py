@@ -1,4 +1,4 @@
-"""MQTT-style topic publish/subscribe between the parts of one program."""
+"""In-process publish/subscribe with MQTT topics."""
 
 from ._native import (
     Bus,

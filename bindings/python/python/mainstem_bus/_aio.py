@@ -1,4 +1,7 @@
-"""How a mailbox waits in an asyncio loop: woken from whichever thread publishes."""
+"""Asynchronous iteration over a mailbox.
+
+Publishers on any thread wake the waiting task through its event loop.
+"""
 
 import asyncio
 
@@ -6,12 +9,12 @@ from ._native import ClosedError, Mailbox, Message
 
 
 async def next_message(mailbox: Mailbox) -> Message:
-    """The next message; ends the iteration where the bus ends."""
+    """Return the next message. Raise StopAsyncIteration when the bus is closed."""
     loop = asyncio.get_running_loop()
     arrived = asyncio.Event()
 
     def wake() -> None:
-        # A loop that is gone has nobody who waits.
+        # A closed loop has no waiting task.
         if not loop.is_closed():
             loop.call_soon_threadsafe(arrived.set)
 

@@ -1,35 +1,35 @@
-//! A door with a fake behind it, and connections to it that send what they are told.
+//! A server in front of a fake broker, and raw connections to it.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use mainstem_admin::{Bound, Broker, Control, Settings};
+use mainstem_admin::{Bound, Broker, HttpServer, Settings};
 use serde_json::Value;
 
-use crate::fake::{Fake, PATIENCE};
+use crate::fake::{Fake, TEST_TIMEOUT};
 
-/// A door, and the broker behind it.
-pub(crate) struct Door {
+/// A server and its fake broker.
+pub(crate) struct TestServer {
     pub(crate) fake: Arc<Fake>,
-    control: Option<Control>,
+    control: Option<HttpServer>,
 }
 
-impl Door {
-    pub(crate) fn open() -> Self {
-        Self::open_with(Settings::default())
+impl TestServer {
+    pub(crate) fn start() -> Self {
+        Self::start_with(Settings::default())
     }
 
-    pub(crate) fn open_with(settings: Settings) -> Self {
+    pub(crate) fn start_with(settings: Settings) -> Self {
         let fake = Fake::new();
         let broker: Arc<dyn Broker> = Arc::<Fake>::clone(&fake);
         let bound = Bound::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         Self { fake, control: Some(bound.start(settings, broker).unwrap()) }
     }
 
-    fn control(&self) -> &Control {
-        self.control.as_ref().expect("it is open")
+    fn control(&self) -> &HttpServer {
+        self.control.as_ref().expect("the server is running")
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -41,22 +41,22 @@ impl Door {
     }
 
     pub(crate) fn end(&mut self) {
-        self.control.take().expect("it is open").end();
+        self.control.take().expect("the server is running").end();
     }
 
     pub(crate) fn connect(&self) -> Connection {
         let stream = TcpStream::connect(self.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Connection(BufReader::new(stream))
     }
 
-    /// One request on a connection of its own, with a body in JSON unless it is empty.
-    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
-        self.connect().ask(method, path, body)
+    /// Sends one request on a new connection. A body that is not empty is JSON.
+    pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Response {
+        self.connect().request(method, path, body)
     }
 }
 
-impl Drop for Door {
+impl Drop for TestServer {
     fn drop(&mut self) {
         if let Some(control) = self.control.take() {
             control.end();
@@ -67,15 +67,15 @@ impl Drop for Door {
 pub(crate) struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    pub(crate) fn ask(&mut self, method: &str, path: &str, body: &str) -> Answer {
+    pub(crate) fn request(&mut self, method: &str, path: &str, body: &str) -> Response {
         let headers = if body.is_empty() { "" } else { "content-type: application/json\r\n" };
         self.send(method, path, headers, body.as_bytes());
-        self.answer()
+        self.response()
     }
 
-    /// Sends a request; each of the `headers` ends its line.
+    /// Sends a request. Each line of `headers` ends with CRLF.
     pub(crate) fn send(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: door\r\n{headers}");
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n{headers}");
         if !body.is_empty() {
             write!(head, "content-length: {}\r\n", body.len()).unwrap();
         }
@@ -88,13 +88,13 @@ impl Connection {
         self.0.get_mut().write_all(bytes).unwrap();
     }
 
-    /// The next answer.
-    pub(crate) fn answer(&mut self) -> Answer {
-        self.try_answer().expect("an answer")
+    /// The next response.
+    pub(crate) fn response(&mut self) -> Response {
+        self.try_response().expect("a response")
     }
 
-    /// The next answer; nothing if the connection is closed in place of it.
-    pub(crate) fn try_answer(&mut self) -> Option<Answer> {
+    /// The next response. `None` if the server closes the connection instead.
+    pub(crate) fn try_response(&mut self) -> Option<Response> {
         let line = self.line().filter(|line| !line.is_empty())?;
         let status = line.split(' ').nth(1).unwrap().parse().unwrap();
         let mut headers = Vec::new();
@@ -102,18 +102,18 @@ impl Connection {
             let (name, value) = line.split_once(": ").unwrap();
             headers.push((name.to_lowercase(), value.to_owned()));
         }
-        let mut answer = Answer { status, headers, body: Vec::new() };
-        let len = answer.header("content-length").map_or(0, |len| len.parse().unwrap());
-        answer.body = vec![0; len];
-        self.0.read_exact(&mut answer.body).unwrap();
-        Some(answer)
+        let mut response = Response { status, headers, body: Vec::new() };
+        let len = response.header("content-length").map_or(0, |len| len.parse().unwrap());
+        response.body = vec![0; len];
+        self.0.read_exact(&mut response.body).unwrap();
+        Some(response)
     }
 
-    /// What is answered to a question for life; nothing if the connection is closed in place of it.
-    pub(crate) fn try_answer_to_live(&mut self) -> Option<u16> {
-        // It may be closed already.
-        self.0.get_mut().write_all(b"GET /v1/health/live HTTP/1.1\r\nhost: door\r\n\r\n").ok();
-        self.try_answer().map(|answer| answer.status)
+    /// The status of a liveness check. `None` if the server closes the connection instead.
+    pub(crate) fn try_live(&mut self) -> Option<u16> {
+        // The connection may be closed already.
+        self.0.get_mut().write_all(b"GET /v1/health/live HTTP/1.1\r\nhost: test\r\n\r\n").ok();
+        self.try_response().map(|response| response.status)
     }
 
     fn line(&mut self) -> Option<String> {
@@ -128,19 +128,19 @@ impl Connection {
 }
 
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Demands this status.
-    pub(crate) fn is(self, status: u16) -> Self {
+    /// Asserts this status.
+    pub(crate) fn expect_status(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
         self
     }
@@ -149,11 +149,11 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// Demands a problem of this status and kind, and gives its detail.
+    /// Asserts a problem of this status and kind, and returns its detail.
     pub(crate) fn problem(self, status: u16, kind: &str) -> String {
-        let answer = self.is(status);
-        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
-        let problem = answer.json();
+        let response = self.expect_status(status);
+        assert_eq!(response.header("content-type"), Some("application/problem+json"));
+        let problem = response.json();
         assert_eq!(problem["type"], format!("urn:mainstem:problem:{kind}"), "{problem}");
         assert_eq!(problem["status"], status);
         problem["detail"].as_str().unwrap().to_owned()

@@ -1,26 +1,26 @@
-//! A broker that is made up: queues in memory, without time. It remembers what it was asked.
+//! A fake broker: queues in memory, without timers. It records all requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use mainstem_admin::{Broker, Reply as Answer};
+use mainstem_admin::{Broker, ReplyCallback};
 use mainstem_log::{Batch, BatchBuilder};
-use mainstem_queue::{
-    Config, Delivery, GroupInfo, Info, Message, NewMessage, Payload, Plain, Receipt, Refusal, Reply, Request,
-    Settlement, Verdict,
+use mainstem_queue_core::{
+    Config, Delivery, Disposition, GroupInfo, Info, NewMessage, Payload, PeekedMessage, QueueError, Receipt,
+    Reply, Request, Settlement, UncompressedBatch,
 };
 use serde_json::{Map, Value};
 
-/// Longest anything here may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait in these tests.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// When all messages here have come, ms since 1970.
+/// Arrival time of all messages, Unix time in ms.
 pub(crate) const ARRIVED_MS: u64 = 1_700_000_000_000;
-/// The life of every queue.
-const LIFE: u32 = 42;
+/// The incarnation of every queue.
+const INCARNATION: u32 = 42;
 
-/// A message with this body is refused as one too many.
+/// A message with this body is rejected because the queue is full.
 pub(crate) const ONE_TOO_MANY: &[u8] = b"one too many";
 
 #[derive(Default)]
@@ -32,9 +32,9 @@ pub(crate) struct Fake {
 #[derive(Default)]
 struct State {
     queues: BTreeMap<String, Queue>,
-    asked: Vec<Request>,
+    requests: Vec<Request>,
     bindings: BTreeMap<String, Map<String, Value>>,
-    faults: Vec<String>,
+    errors: Vec<String>,
     /// Queues whose state cannot be read.
     broken: BTreeSet<String>,
 }
@@ -44,60 +44,61 @@ struct Queue {
     settings: Vec<(String, String)>,
     messages: Vec<NewMessage>,
     ready: BTreeSet<u64>,
-    /// By offset: how often it was delivered.
-    counts: BTreeMap<u64, u32>,
+    /// Number of deliveries, by offset.
+    delivery_counts: BTreeMap<u64, u32>,
     leased: BTreeSet<u64>,
-    waiting: Vec<(u64, u32, Answer)>,
+    waiting: Vec<(u64, u32, ReplyCallback)>,
 }
 
 impl Fake {
-    /// With one queue, `q`.
+    /// A broker with one queue, `q`.
     pub(crate) fn new() -> Arc<Self> {
         let fake = Self::default();
         fake.state.lock().unwrap().queues.insert("q".into(), Queue::default());
         Arc::new(fake)
     }
 
-    /// Waits until it has been asked for something like this.
-    pub(crate) fn wait_for(&self, is_it: impl Fn(&Request) -> bool) -> Request {
-        self.wait_for_several(1, is_it).pop().unwrap()
+    /// Waits for a request that satisfies `matches`.
+    pub(crate) fn wait_for(&self, matches: impl Fn(&Request) -> bool) -> Request {
+        self.wait_for_several(1, matches).pop().unwrap()
     }
 
-    /// The same, until that has happened so many times.
-    pub(crate) fn wait_for_several(&self, count: usize, is_it: impl Fn(&Request) -> bool) -> Vec<Request> {
+    /// Waits for `count` requests that satisfy `matches`.
+    pub(crate) fn wait_for_several(&self, count: usize, matches: impl Fn(&Request) -> bool) -> Vec<Request> {
         let state = self.state.lock().unwrap();
-        let of = |state: &State| state.asked.iter().filter(|asked| is_it(asked)).cloned().collect();
-        let wait = self.changed.wait_timeout_while(state, PATIENCE, |state| {
-            let found: Vec<Request> = of(state);
+        let matching =
+            |state: &State| state.requests.iter().filter(|request| matches(request)).cloned().collect();
+        let wait = self.changed.wait_timeout_while(state, TEST_TIMEOUT, |state| {
+            let found: Vec<Request> = matching(state);
             found.len() < count
         });
         let (state, waited) = wait.unwrap();
-        assert!(!waited.timed_out(), "it was asked for {:?} only", state.asked);
-        of(&state)
+        assert!(!waited.timed_out(), "requests so far: {:?}", state.requests);
+        matching(&state)
     }
 
-    /// How often it has been asked for something like this.
-    pub(crate) fn count(&self, is_it: impl Fn(&Request) -> bool) -> usize {
-        self.state.lock().unwrap().asked.iter().filter(|asked| is_it(asked)).count()
+    /// Number of requests so far that satisfy `matches`.
+    pub(crate) fn count(&self, matches: impl Fn(&Request) -> bool) -> usize {
+        self.state.lock().unwrap().requests.iter().filter(|request| matches(request)).count()
     }
 
-    /// Says that something is wrong.
-    pub(crate) fn fail(&self, fault: &str) {
-        self.state.lock().unwrap().faults.push(fault.into());
+    /// Makes the broker not ready.
+    pub(crate) fn fail(&self, error: &str) {
+        self.state.lock().unwrap().errors.push(error.into());
     }
 
-    /// Makes a queue of which nothing can be read.
+    /// Creates a queue whose state cannot be read.
     pub(crate) fn break_queue(&self, queue: &str) {
         let mut state = self.state.lock().unwrap();
         state.queues.insert(queue.into(), Queue::default());
         state.broken.insert(queue.into());
     }
 
-    /// Puts messages into `q`.
+    /// Sends messages to `q`.
     pub(crate) fn put(self: &Arc<Self>, bodies: &[&[u8]]) {
         let message = |body: &&[u8]| NewMessage { value: body.to_vec(), ..NewMessage::default() };
         let messages = bodies.iter().map(message).collect();
-        Broker::ask(self.as_ref(), "q", Request::Send(messages), Box::new(drop));
+        Broker::submit(self.as_ref(), "q", Request::Send(messages), Box::new(drop));
     }
 }
 
@@ -111,7 +112,7 @@ impl Queue {
             Some(&message.value),
             if message.headers.is_empty() { &[0] } else { &message.headers },
         );
-        Payload::first(&Plain::copy(&Batch::parse(builder.finish()).unwrap()).unwrap()).unwrap()
+        Payload::first(&UncompressedBatch::copy(&Batch::parse(builder.finish()).unwrap()).unwrap()).unwrap()
     }
 
     fn lease(&mut self, max: u32) -> Vec<Delivery> {
@@ -120,10 +121,10 @@ impl Queue {
         for offset in offsets {
             self.ready.remove(&offset);
             self.leased.insert(offset);
-            let count = self.counts.entry(offset).or_default();
+            let count = self.delivery_counts.entry(offset).or_default();
             *count += 1;
             leases.push(Delivery {
-                receipt: Receipt { offset, count: *count, life: LIFE },
+                receipt: Receipt { offset, count: *count, incarnation: INCARNATION },
                 first_delivered_ms: ARRIVED_MS + 1,
                 lease_until_ms: ARRIVED_MS + 30_000,
                 payload: self.payload(offset),
@@ -132,48 +133,55 @@ impl Queue {
         leases
     }
 
-    fn settle(&mut self, settlement: &Settlement) -> Result<(), Refusal> {
-        let Receipt { offset, count, life } = settlement.receipt;
-        if (self.counts.get(&offset), life) != (Some(&count), LIFE) || !self.leased.contains(&offset) {
-            return Err(Refusal::Stale);
+    fn settle(&mut self, settlement: &Settlement) -> Result<(), QueueError> {
+        let Receipt { offset, count, incarnation } = settlement.receipt;
+        if (self.delivery_counts.get(&offset), incarnation) != (Some(&count), INCARNATION)
+            || !self.leased.contains(&offset)
+        {
+            return Err(QueueError::Stale);
         }
-        match settlement.verdict {
-            Verdict::Extend(_) => {}
-            Verdict::Release | Verdict::Unsent | Verdict::Nack(_) => {
+        match settlement.disposition {
+            Disposition::Extend(_) => {}
+            Disposition::Release | Disposition::Unsent | Disposition::Nack(_) => {
                 self.leased.remove(&offset);
                 self.ready.insert(offset);
             }
-            Verdict::Ack | Verdict::Reject => {
+            Disposition::Ack | Disposition::Reject => {
                 self.leased.remove(&offset);
             }
         }
         Ok(())
     }
 
-    /// Messages for those who wait.
-    fn deal(&mut self) -> Vec<(Answer, Reply)> {
-        let mut answers = Vec::new();
+    /// Leases messages to waiting consumers.
+    fn serve_waiting(&mut self) -> Vec<(ReplyCallback, Reply)> {
+        let mut replies = Vec::new();
         while !self.waiting.is_empty() && !self.ready.is_empty() {
-            let (_, max, answer) = self.waiting.remove(0);
-            answers.push((answer, Reply::Received(self.lease(max))));
+            let (_, max, reply_to) = self.waiting.remove(0);
+            replies.push((reply_to, Reply::Received(self.lease(max))));
         }
-        answers
+        replies
     }
 }
 
 impl State {
-    fn ask(&mut self, name: &str, request: Request, answer: Answer) -> Vec<(Answer, Reply)> {
+    fn handle(
+        &mut self,
+        name: &str,
+        request: Request,
+        reply_to: ReplyCallback,
+    ) -> Vec<(ReplyCallback, Reply)> {
         if let Request::Create { settings } = &request {
-            return vec![(answer, self.create(name, settings))];
+            return vec![(reply_to, self.create(name, settings))];
         }
         if self.broken.contains(name) {
-            return vec![(answer, Reply::Refused(Refusal::Storage))];
+            return vec![(reply_to, Reply::Refused(QueueError::Storage))];
         }
         let Some(queue) = self.queues.get_mut(name) else {
-            return vec![(answer, Reply::Refused(Refusal::UnknownQueue))];
+            return vec![(reply_to, Reply::Refused(QueueError::UnknownQueue))];
         };
         let reply = match request {
-            Request::Create { .. } => unreachable!("done above"),
+            Request::Create { .. } => unreachable!("handled above"),
             Request::Configure { settings } => {
                 queue.settings = settings;
                 Reply::Done
@@ -186,7 +194,7 @@ impl State {
                 let mut outcomes = Vec::new();
                 for message in messages {
                     if message.value == ONE_TOO_MANY {
-                        outcomes.push(Err(Refusal::Full));
+                        outcomes.push(Err(QueueError::Full));
                         continue;
                     }
                     let offset = queue.messages.len() as u64;
@@ -194,36 +202,36 @@ impl State {
                     queue.ready.insert(offset);
                     outcomes.push(Ok(offset));
                 }
-                let mut answers = queue.deal();
-                answers.push((answer, Reply::Sent(outcomes)));
-                return answers;
+                let mut replies = queue.serve_waiting();
+                replies.push((reply_to, Reply::Sent(outcomes)));
+                return replies;
             }
             Request::Receive { consumer, max, wait_ms, .. } => {
                 if queue.ready.is_empty() && wait_ms > 0 {
                     let older = queue.waiting.extract_if(.., |(waits, _, _)| *waits == consumer);
                     let ended = older.map(|(_, _, older)| (older, Reply::Received(Vec::new()))).collect();
-                    queue.waiting.push((consumer, max, answer));
+                    queue.waiting.push((consumer, max, reply_to));
                     return ended;
                 }
                 Reply::Received(queue.lease(max))
             }
             Request::Leave { consumer, .. } | Request::StopWaiting { consumer, .. } => {
-                let mut answers = vec![(answer, Reply::Done)];
-                let leaves = |(waits, _, _): &mut (u64, u32, Answer)| *waits == consumer;
-                for (_, _, answer) in queue.waiting.extract_if(.., leaves) {
-                    answers.push((answer, Reply::Received(Vec::new())));
+                let mut replies = vec![(reply_to, Reply::Done)];
+                let leaves = |(waits, _, _): &mut (u64, u32, ReplyCallback)| *waits == consumer;
+                for (_, _, reply_to) in queue.waiting.extract_if(.., leaves) {
+                    replies.push((reply_to, Reply::Received(Vec::new())));
                 }
-                return answers;
+                return replies;
             }
             Request::Settle { settlements, .. } => {
                 let outcomes = settlements.iter().map(|settlement| queue.settle(settlement)).collect();
-                let mut answers = queue.deal();
-                answers.push((answer, Reply::Settled(outcomes)));
-                return answers;
+                let mut replies = queue.serve_waiting();
+                replies.push((reply_to, Reply::Settled(outcomes)));
+                return replies;
             }
             Request::Peek { from, max, .. } => {
                 let offsets = queue.ready.range(from..).take(max as usize);
-                let message = |offset: &u64| Message {
+                let message = |offset: &u64| PeekedMessage {
                     offset: *offset,
                     count: 0,
                     state: "ready",
@@ -244,17 +252,17 @@ impl State {
             Request::Replay { .. } => Reply::Count(2),
             Request::RemoveGroup { .. } => Reply::Done,
         };
-        vec![(answer, reply)]
+        vec![(reply_to, reply)]
     }
 
     fn create(&mut self, name: &str, settings: &[(String, String)]) -> Reply {
         let pairs = settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        if let Err(fault) = Config::from_pairs(pairs) {
-            return Reply::Refused(Refusal::Invalid(fault.0));
+        if let Err(error) = Config::from_pairs(pairs) {
+            return Reply::Refused(QueueError::Invalid(error.0));
         }
         match self.queues.get(name) {
             Some(queue) if queue.settings == settings => Reply::Done,
-            Some(_) => Reply::Refused(Refusal::Exists),
+            Some(_) => Reply::Refused(QueueError::Exists),
             None => {
                 self.queues.insert(name.into(), Queue { settings: settings.into(), ..Queue::default() });
                 Reply::Done
@@ -264,14 +272,14 @@ impl State {
 }
 
 impl Broker for Fake {
-    fn ask(&self, queue: &str, request: Request, reply: Answer) {
+    fn submit(&self, queue: &str, request: Request, reply: ReplyCallback) {
         let mut state = self.state.lock().unwrap();
-        state.asked.push(request.clone());
-        let answers = state.ask(queue, request, reply);
+        state.requests.push(request.clone());
+        let replies = state.handle(queue, request, reply);
         drop(state);
         self.changed.notify_all();
-        for (answer, reply) in answers {
-            answer(reply);
+        for (reply_to, reply) in replies {
+            reply_to(reply);
         }
     }
 
@@ -289,26 +297,26 @@ impl Broker for Fake {
         shown.collect()
     }
 
-    fn bind(&self, name: &str, binding: Map<String, Value>, reply: Answer) {
+    fn add_binding(&self, name: &str, binding: Map<String, Value>, reply: ReplyCallback) {
         let mut state = self.state.lock().unwrap();
-        let answer = if !binding.contains_key("kind") {
-            Reply::Refused(Refusal::Invalid("kind: it must be said".into()))
+        let result = if !binding.contains_key("kind") {
+            Reply::Refused(QueueError::Invalid("kind: missing".into()))
         } else if state.bindings.get(name).is_some_and(|known| *known != binding) {
-            Reply::Refused(Refusal::Exists)
+            Reply::Refused(QueueError::Exists)
         } else {
             state.bindings.insert(name.into(), binding);
             Reply::Done
         };
         drop(state);
-        reply(answer);
+        reply(result);
     }
 
-    fn unbind(&self, name: &str, reply: Answer) {
+    fn remove_binding(&self, name: &str, reply: ReplyCallback) {
         self.state.lock().unwrap().bindings.remove(name);
         reply(Reply::Done);
     }
 
-    fn faults(&self) -> Vec<String> {
-        self.state.lock().unwrap().faults.clone()
+    fn errors(&self) -> Vec<String> {
+        self.state.lock().unwrap().errors.clone()
     }
 }

@@ -1,84 +1,85 @@
-//! What is refused before any queue hears of it.
+//! Requests that are rejected before they reach a queue.
 
 use std::time::Duration;
 
 use mainstem_admin::Settings;
 
-use crate::client::Door;
+use crate::client::TestServer;
 
 const MESSAGES: &str = "/v1/queues/q/messages";
 
 #[test]
-fn what_is_not_there_is_told_from_what_does_not_go() {
-    let door = Door::open();
-    door.ask("GET", "/", "").problem(404, "no-route");
-    door.ask("GET", "/v1/queues/q/nothing", "").problem(404, "no-route");
-    let refused = door.ask("PUT", MESSAGES, "{}");
+fn distinguishes_unknown_paths_methods_and_media_types() {
+    let server = TestServer::start();
+    server.request("GET", "/", "").problem(404, "no-route");
+    server.request("GET", "/v1/queues/q/nothing", "").problem(404, "no-route");
+    let refused = server.request("PUT", MESSAGES, "{}");
     assert_eq!(refused.header("allow"), Some("POST"));
     refused.problem(405, "method");
-    door.ask("GET", "/v1/queues/%FF", "").problem(400, "malformed");
-    let mut connection = door.connect();
+    server.request("GET", "/v1/queues/%FF", "").problem(400, "malformed");
+    let mut connection = server.connect();
     connection.send("POST", "/v1/queues/q/ack", "content-type: text/plain\r\n", b"{}");
-    connection.answer().problem(415, "media-type");
+    connection.response().problem(415, "media-type");
 }
 
 #[test]
-fn web_pages_of_others_are_refused() {
-    let door = Door::open();
-    let mut connection = door.connect();
+fn rejects_requests_from_web_pages() {
+    let server = TestServer::start();
+    let mut connection = server.connect();
     for method in ["POST", "OPTIONS"] {
         connection.send(method, MESSAGES, "origin: https://example.com\r\n", b"");
-        connection.answer().problem(403, "cross-site");
+        connection.response().problem(403, "cross-site");
     }
-    assert!(door.ask("GET", "/v1/queues/q", "").is(200).json()["messages"] == 0);
+    assert!(server.request("GET", "/v1/queues/q", "").expect_status(200).json()["messages"] == 0);
 }
 
 #[test]
-fn bodies_have_a_bound() {
-    let door = Door::open_with(Settings { body_bytes_max: 1000, ..Settings::default() });
-    let mut connection = door.connect();
+fn rejects_bodies_above_the_limit() {
+    let server = TestServer::start_with(Settings { body_bytes_max: 1000, ..Settings::default() });
+    let mut connection = server.connect();
     connection.send("POST", MESSAGES, "", &[b'x'; 1000]);
-    connection.answer().is(201);
+    connection.response().expect_status(201);
     connection.send("POST", MESSAGES, "", &[b'x'; 1001]);
-    connection.answer().problem(413, "too-large");
-    let mut connection = door.connect();
+    connection.response().problem(413, "too-large");
+    let mut connection = server.connect();
     connection.send("POST", MESSAGES, "transfer-encoding: chunked\r\n", b"");
     connection.send_raw(format!("3e8\r\n{}\r\n1\r\nx\r\n", "x".repeat(1000)).as_bytes());
-    connection.answer().problem(413, "too-large");
-    // Who asks first is told without being heard out.
-    let mut connection = door.connect();
+    connection.response().problem(413, "too-large");
+    // A client that sends `Expect: 100-continue` gets the response before it sends the body.
+    let mut connection = server.connect();
     let headers = "content-length: 1001\r\nexpect: 100-continue\r\n";
     connection.send("POST", MESSAGES, headers, b"");
-    connection.answer().problem(413, "too-large");
+    connection.response().problem(413, "too-large");
 }
 
 #[test]
-fn who_is_too_slow_is_not_waited_for() {
-    let door = Door::open_with(Settings { patience: Duration::from_secs(1), ..Settings::default() });
-    let mut connection = door.connect();
+fn closes_slow_and_idle_connections() {
+    let server =
+        TestServer::start_with(Settings { io_timeout: Duration::from_secs(1), ..Settings::default() });
+    let mut connection = server.connect();
     connection.send_raw(b"GET / HT");
-    assert!(connection.try_answer().is_none_or(|answer| answer.status == 408));
-    let mut connection = door.connect();
+    assert!(connection.try_response().is_none_or(|response| response.status == 408));
+    let mut connection = server.connect();
     connection.send("POST", MESSAGES, "content-length: 5\r\n", b"");
     connection.send_raw(b"abc");
-    connection.answer().problem(408, "too-slow");
-    let mut connection = door.connect();
-    connection.ask("GET", "/v1/health/live", "").is(200);
-    assert!(connection.try_answer().is_none(), "a connection that nobody uses is closed");
+    connection.response().problem(408, "too-slow");
+    let mut connection = server.connect();
+    connection.request("GET", "/v1/health/live", "").expect_status(200);
+    assert!(connection.try_response().is_none(), "idle connections are closed");
 }
 
 #[test]
-fn connections_beyond_those_allowed_are_turned_away() {
-    let door = Door::open_with(Settings { connections_max: 1, ..Settings::default() });
-    let mut only = door.connect();
-    only.ask("GET", "/v1/health/live", "").is(200);
-    let mut beyond = door.connect();
-    let refused = beyond.answer();
+fn rejects_connections_above_the_limit() {
+    let server = TestServer::start_with(Settings { connections_max: 1, ..Settings::default() });
+    let mut only = server.connect();
+    only.request("GET", "/v1/health/live", "").expect_status(200);
+    let mut excess = server.connect();
+    let refused = excess.response();
     assert_eq!(refused.header("retry-after"), Some("1"));
     refused.problem(503, "connections");
-    assert!(beyond.try_answer().is_none());
-    only.ask("GET", "/v1/health/live", "").is(200);
+    assert!(excess.try_response().is_none());
+    only.request("GET", "/v1/health/live", "").expect_status(200);
     drop(only);
-    // The room is free when the broker has seen that.
-    while door.connect().try_answer_to_live() != Some(200) {}
+    // The slot is free once the server has noticed the disconnect.
+    while server.connect().try_live() != Some(200) {}
 }

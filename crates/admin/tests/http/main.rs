@@ -1,4 +1,4 @@
-//! The operations door over real sockets, before a broker that is made up.
+//! The HTTP API over real sockets, with a fake broker.
 
 mod client;
 mod fake;

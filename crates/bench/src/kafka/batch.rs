@@ -1,4 +1,4 @@
-//! The record batch that is sent again and again, and looking through batches that come back.
+//! The produced record batch, and iteration over fetched batches.
 
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,36 +9,36 @@ use mainstem_log::{Batch, BatchBuilder, BatchHeader, Compression, HEADER_BYTES};
 use super::options::Shape;
 use crate::error::BenchError;
 
-/// Makes the batch. Its records have no key, and a text each that compresses about as well as telemetry does.
+/// Builds the batch. Records have no key, and JSON values that compress about as well as telemetry.
 ///
 /// # Errors
-/// If the records do not go into one batch, or cannot be compressed.
-pub(super) fn make(shape: Shape) -> Result<Rc<[u8]>, BenchError> {
-    /// What a frame may have at most; brokers allow less.
+/// If the records exceed one batch, or cannot be compressed.
+pub(super) fn build(shape: Shape) -> Result<Rc<[u8]>, BenchError> {
+    /// Maximum request size; brokers allow less.
     const BATCH_BYTES_MAX: usize = 100 << 20;
     if shape.records == 0 || shape.records as usize * (shape.record_bytes + 16) > BATCH_BYTES_MAX {
-        return Err(BenchError::Options("a batch has at least one record and at most 100 MiB".into()));
+        return Err(BenchError::Options("a batch must have at least 1 record and at most 100 MiB".into()));
     }
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64;
     let mut builder = BatchBuilder::default();
     let mut value = Vec::with_capacity(shape.record_bytes + 64);
     for number in 0..shape.records {
-        fill(number, shape.record_bytes, &mut value);
+        fill_value(number, shape.record_bytes, &mut value);
         builder.push(now_ms, None, Some(&value));
     }
     let plain = builder.finish();
     if shape.compression == Compression::None {
         return Ok(plain.into());
     }
-    let refuse =
+    let reject =
         |error: &dyn std::fmt::Display| BenchError::Options(format!("{:?}: {error}", shape.compression));
-    let plain = Batch::parse(plain).map_err(|error| refuse(&error))?;
-    let packed = recompress(&plain, shape.compression, None, usize::MAX).map_err(|error| refuse(&error))?;
+    let plain = Batch::parse(plain).map_err(|error| reject(&error))?;
+    let packed = recompress(&plain, shape.compression, None, usize::MAX).map_err(|error| reject(&error))?;
     Ok(packed.into())
 }
 
-/// A text of `bytes` bytes.
-fn fill(number: u32, bytes: usize, value: &mut Vec<u8>) {
+/// Fills `value` with `bytes` bytes of text that depends on the record number.
+fn fill_value(number: u32, bytes: usize, value: &mut Vec<u8>) {
     value.clear();
     let mut state = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     while value.len() < bytes {
@@ -52,19 +52,20 @@ fn fill(number: u32, bytes: usize, value: &mut Vec<u8>) {
     value.truncate(bytes);
 }
 
-/// Hands the header of each whole batch in `records` to `take`. The last may be cut short, as Fetch allows.
+/// Calls `f` with the header of each complete batch. The last batch of a Fetch response may be truncated.
 ///
 /// # Errors
-/// If something else than batches is there.
-pub(super) fn each(records: &[u8], mut take: impl FnMut(&BatchHeader)) -> Result<(), BenchError> {
+/// If the bytes are not record batches.
+pub(super) fn for_each_header(records: &[u8], mut f: impl FnMut(&BatchHeader)) -> Result<(), BenchError> {
     let mut rest = records;
     while rest.len() >= HEADER_BYTES {
-        let header = BatchHeader::parse(rest)
-            .map_err(|error| BenchError::Broken(format!("the broker sent no record batch: {error}")))?;
+        let header = BatchHeader::parse(rest).map_err(|error| {
+            BenchError::Broken(format!("the broker sent an invalid record batch: {error}"))
+        })?;
         if header.total_bytes > rest.len() {
             break;
         }
-        take(&header);
+        f(&header);
         rest = &rest[header.total_bytes..];
     }
     Ok(())
@@ -79,29 +80,29 @@ mod tests {
     }
 
     #[test]
-    fn batches_are_valid_whatever_compresses_them() {
+    fn batches_are_valid_with_every_compression() {
         for compression in [Compression::None, Compression::Lz4, Compression::Zstd, Compression::Gzip] {
-            let bytes = make(shape(compression)).unwrap();
+            let bytes = build(shape(compression)).unwrap();
             let batch = Batch::parse(&bytes).unwrap();
             assert_eq!((batch.header.records, batch.header.compression()), (150, compression));
         }
-        let plain = make(shape(Compression::None)).unwrap();
+        let plain = build(shape(Compression::None)).unwrap();
         assert!(
             Batch::parse(&plain).unwrap().records().all(|record| record.unwrap().value.unwrap().len() == 100)
         );
-        assert!(make(shape(Compression::Zstd)).unwrap().len() < plain.len() / 2);
+        assert!(build(shape(Compression::Zstd)).unwrap().len() < plain.len() / 2);
     }
 
     #[test]
-    fn a_batch_that_is_cut_short_is_left() {
-        let batch = make(shape(Compression::None)).unwrap();
+    fn skips_a_truncated_batch() {
+        let batch = build(shape(Compression::None)).unwrap();
         let two = [&batch[..], &batch[..]].concat();
         let count = |bytes: &[u8]| {
             let mut records = 0;
-            each(bytes, |header| records += header.records).unwrap();
+            for_each_header(bytes, |header| records += header.records).unwrap();
             records
         };
         assert_eq!([count(&two), count(&two[..two.len() - 1]), count(&batch[..60])], [300, 150, 0]);
-        assert!(each(&[0; 200], |_| {}).is_err());
+        assert!(for_each_header(&[0; 200], |_| {}).is_err());
     }
 }

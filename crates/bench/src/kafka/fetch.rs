@@ -1,22 +1,24 @@
-//! Fetching: what a topic has, as fast as it comes; or waiting at its end.
+//! Fetch load: reads a topic repeatedly as fast as possible, or long-polls at its end.
+//!
+//! Every batch must start at the offset where the previous one of its partition ended; anything else counts as a gap.
 
 use std::ops::Range;
 
 use mainstem_log::BatchHeader;
 
 use super::batch;
-use super::links::{Handler, Links, Message, Outgoing};
+use super::event_loop::{EventLoop, Handler, Message, Outgoing};
 use super::run::{Counters, Load};
-use super::wire::{self, Patience, Wanted};
+use super::wire::{self, FetchLimits, FetchPosition};
 use crate::error::BenchError;
 
-/// How far one partition has been read.
+/// Read position in one partition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     pub(super) partition: u32,
-    /// Where reading begins, and begins again.
+    /// Start of every pass.
     pub(super) begin: u64,
-    /// Where it does so; `None` to wait there for more.
+    /// End of a pass; `None` to wait for more records.
     pub(super) end: Option<u64>,
     next: u64,
 }
@@ -26,7 +28,7 @@ impl Position {
         Self { partition, begin, end, next: begin }
     }
 
-    /// Moves over a batch. Whether it is not the one that should come.
+    /// Advances past a batch. Returns whether the batch was not the expected one.
     fn advance(&mut self, header: &BatchHeader) -> bool {
         let is_gap = header.base_offset > self.next || header.end_offset() <= self.next;
         self.next = header.end_offset();
@@ -34,57 +36,58 @@ impl Position {
     }
 }
 
-/// One connection that reads, with one request at a time, as clients do.
+/// Consumer on one connection, with one request at a time, as clients do.
 #[derive(Debug)]
 pub(super) struct Reader {
     topic: String,
-    patience: Patience,
-    /// By partition.
+    limits: FetchLimits,
+    /// Sorted by partition.
     positions: Vec<Position>,
     correlation_id: i32,
-    /// Batches that did not follow the one before.
+    /// Batches that did not start at the expected offset.
     pub(super) gaps: u64,
 }
 
 impl Reader {
-    pub(super) fn new(topic: &str, patience: Patience, positions: Vec<Position>) -> Self {
+    pub(super) fn new(topic: &str, limits: FetchLimits, positions: Vec<Position>) -> Self {
         debug_assert!(positions.is_sorted_by_key(|position| position.partition));
-        Self { topic: topic.to_owned(), patience, positions, correlation_id: 0, gaps: 0 }
+        Self { topic: topic.to_owned(), limits, positions, correlation_id: 0, gaps: 0 }
     }
 
-    /// Asks for what comes next.
+    /// Sends the next Fetch request.
     pub(super) fn request(&mut self, out: &mut Outgoing) {
         self.correlation_id = self.correlation_id.wrapping_add(1);
-        let wanted = self.positions.iter().map(|position| Wanted {
+        let positions = self.positions.iter().map(|position| FetchPosition {
             partition: position.partition.cast_signed(),
             offset: position.next.cast_signed(),
         });
         let mut head = Vec::with_capacity(96 + 33 * self.positions.len());
-        wire::put_fetch(self.correlation_id, &self.topic, self.patience, wanted, &mut head);
+        wire::put_fetch(self.correlation_id, &self.topic, self.limits, positions, &mut head);
         out.push(Message { head, body: None });
     }
 
-    /// Takes the answer; `each` gets the header of each batch.
+    /// Handles a response; calls `each` with the header of each batch.
     ///
     /// # Errors
-    /// If the broker refused, or the answer is none.
-    pub(super) fn take(
+    /// If the broker returned an error or a malformed response.
+    pub(super) fn handle_response(
         &mut self,
-        answer: &[u8],
+        response: &[u8],
         mut each: impl FnMut(u32, &BatchHeader),
     ) -> Result<(), BenchError> {
-        if wire::correlation_id(answer)? != self.correlation_id {
-            return Err(wire::odd("an answer to another request"));
+        if wire::correlation_id(response)? != self.correlation_id {
+            return Err(wire::malformed("a response to another request"));
         }
         let Self { positions, gaps, .. } = self;
-        wire::parse_fetched(answer, |partition, error, records| {
+        wire::parse_fetched(response, |partition, error, records| {
             let found = positions.binary_search_by_key(&partition, |at| at.partition.cast_signed());
-            let position = found.map_err(|_| wire::odd("records of a partition that was not asked for"))?;
+            let position =
+                found.map_err(|_| wire::malformed("records of a partition that was not asked for"))?;
             let position = &mut positions[position];
             if error != 0 {
                 return Err(BenchError::Broken(format!("Fetch of partition {partition}: error {error}")));
             }
-            batch::each(records, |header| {
+            batch::for_each_header(records, |header| {
                 *gaps += u64::from(position.advance(header));
                 each(position.partition, header);
             })?;
@@ -96,45 +99,45 @@ impl Reader {
     }
 }
 
-/// Connections that read, each its own partitions.
+/// The consumers, each with its own partitions.
 #[derive(Debug)]
 pub(super) struct Fetch {
     readers: Vec<Reader>,
-    /// Readers that have an answer to come.
-    asking: usize,
+    /// Requests without a response.
+    outstanding: usize,
     is_stopped: bool,
     counters: Counters,
 }
 
 impl Fetch {
     pub(super) fn new(readers: Vec<Reader>) -> Self {
-        Self { readers, asking: 0, is_stopped: false, counters: Counters::default() }
+        Self { readers, outstanding: 0, is_stopped: false, counters: Counters::default() }
     }
 
-    /// Batches that did not follow the one before.
+    /// Batches that did not start at the expected offset.
     pub(super) fn gaps(&self) -> u64 {
         self.readers.iter().map(|reader| reader.gaps).sum()
     }
 }
 
 impl Handler for Fetch {
-    fn answer(
+    fn handle_response(
         &mut self,
-        link: usize,
-        answer: &[u8],
+        conn: usize,
+        response: &[u8],
         _now_ns: u64,
         out: &mut Outgoing,
     ) -> Result<(), BenchError> {
         let counters = &mut self.counters;
         counters.requests += 1;
-        self.readers[link].take(answer, |_, header| {
+        self.readers[conn].handle_response(response, |_, header| {
             counters.records += u64::from(header.records);
             counters.bytes += header.total_bytes as u64;
         })?;
         if self.is_stopped {
-            self.asking -= 1;
+            self.outstanding -= 1;
         } else {
-            self.readers[link].request(out);
+            self.readers[conn].request(out);
         }
         Ok(())
     }
@@ -143,15 +146,20 @@ impl Handler for Fetch {
 }
 
 impl Load for Fetch {
-    fn begin(&mut self, links: &mut Links, _start_ns: u64, _measured: Range<u64>) -> Result<(), BenchError> {
-        self.asking = self.readers.len();
-        for link in 0..self.asking {
-            links.send(link, self, |load, out| load.readers[link].request(out))?;
+    fn begin(
+        &mut self,
+        event_loop: &mut EventLoop,
+        _start_ns: u64,
+        _measured: Range<u64>,
+    ) -> Result<(), BenchError> {
+        self.outstanding = self.readers.len();
+        for conn in 0..self.outstanding {
+            event_loop.send(conn, self, |load, out| load.readers[conn].request(out))?;
         }
         Ok(())
     }
 
-    fn send_due(&mut self, _links: &mut Links, _now_ns: u64) -> Result<Option<u64>, BenchError> {
+    fn send_due(&mut self, _links: &mut EventLoop, _now_ns: u64) -> Result<Option<u64>, BenchError> {
         Ok(None)
     }
 
@@ -164,7 +172,7 @@ impl Load for Fetch {
     }
 
     fn is_settled(&self) -> bool {
-        self.asking == 0
+        self.outstanding == 0
     }
 }
 
@@ -175,44 +183,46 @@ mod tests {
     use super::super::options::Shape;
     use super::*;
 
-    /// The answer to request `correlation_id` with these batches of ten records in partition 3.
-    fn answer(correlation_id: i32, offsets: &[u64]) -> Vec<u8> {
+    /// Fetch response with one batch of ten records per offset, for partition 3.
+    fn response(correlation_id: i32, offsets: &[u64]) -> Vec<u8> {
         let shape = Shape { records: 10, record_bytes: 5, compression: Compression::None };
-        let batch = batch::make(shape).unwrap();
+        let batch = batch::build(shape).unwrap();
         let mut records = Vec::new();
         for offset in offsets {
             let mut copy = batch.to_vec();
             Batch::place(&mut copy, *offset, 0);
             records.extend(copy);
         }
-        let mut answer = correlation_id.to_be_bytes().to_vec();
-        answer.extend([0; 11]);
-        answer.extend([2, 2, b't', 2, 0, 0, 0, 3]);
-        answer.extend([0; 26]);
-        answer.extend([0; 5]);
+        let mut response = correlation_id.to_be_bytes().to_vec();
+        response.extend([0; 11]);
+        response.extend([2, 2, b't', 2, 0, 0, 0, 3]);
+        response.extend([0; 26]);
+        response.extend([0; 5]);
         let mut length = records.len() + 1;
         while length > 0x7F {
-            answer.push(length as u8 | 0x80);
+            response.push(length as u8 | 0x80);
             length >>= 7;
         }
-        answer.push(length as u8);
-        answer.extend(records);
-        answer.extend([0; 3]);
-        answer
+        response.push(length as u8);
+        response.extend(records);
+        response.extend([0; 3]);
+        response
     }
 
     fn reader(end: Option<u64>) -> Reader {
-        let patience = Patience { max_wait_ms: 0, min_bytes: 1, partition_bytes: 1 };
-        Reader::new("t", patience, vec![Position::new(3, 0, end)])
+        let limits = FetchLimits { max_wait_ms: 0, min_bytes: 1, partition_bytes: 1 };
+        Reader::new("t", limits, vec![Position::new(3, 0, end)])
     }
 
     #[test]
-    fn offsets_must_follow_each_other() {
+    fn counts_gaps_between_offsets() {
         let mut reader = reader(None);
         let mut records = 0;
         let mut take = |reader: &mut Reader, offsets: &[u64]| {
             reader.request(&mut Outgoing::default());
-            reader.take(&answer(reader.correlation_id, offsets), |_, header| records += header.records)
+            reader.handle_response(&response(reader.correlation_id, offsets), |_, header| {
+                records += header.records;
+            })
         };
         take(&mut reader, &[0, 10]).unwrap();
         assert_eq!(reader.gaps, 0);
@@ -221,15 +231,18 @@ mod tests {
         take(&mut reader, &[30]).unwrap();
         assert_eq!((reader.gaps, records), (2, 40));
         reader.request(&mut Outgoing::default());
-        assert!(reader.take(&answer(1, &[40]), |_, _| {}).is_err(), "an answer to another request");
+        assert!(
+            reader.handle_response(&response(1, &[40]), |_, _| {}).is_err(),
+            "a response to another request"
+        );
     }
 
     #[test]
-    fn a_drain_begins_again_at_the_end() {
+    fn restarts_at_the_end_of_a_pass() {
         let mut reader = reader(Some(20));
         for _ in 0..3 {
             reader.request(&mut Outgoing::default());
-            reader.take(&answer(reader.correlation_id, &[0, 10]), |_, _| {}).unwrap();
+            reader.handle_response(&response(reader.correlation_id, &[0, 10]), |_, _| {}).unwrap();
         }
         assert_eq!(reader.gaps, 0);
     }

@@ -1,4 +1,4 @@
-//! What a caller may ask of the Kafka generator.
+//! Options of the Kafka generator.
 
 use std::time::Duration;
 
@@ -6,69 +6,69 @@ use mainstem_log::Compression;
 
 use crate::options::Load;
 
-/// Everything a run on a Kafka broker depends on.
+/// Options of one run against a Kafka broker.
 #[derive(Clone, Debug)]
 pub struct KafkaOptions {
-    /// Broker's host name or address. All partitions must live on this broker.
+    /// Host name or address of the broker. It must lead all partitions.
     pub host: String,
-    /// Broker's port.
+    /// Port of the broker.
     pub port: u16,
-    /// The topic; made if it is not there. `None` makes one with a name of its own.
+    /// The topic, created if absent. `None` creates one with a unique name.
     pub topic: Option<String>,
-    /// Partitions of the topic, if it is made.
+    /// Partitions of the topic if it is created.
     pub partitions: u32,
-    /// Connections that put the load on; partitions are dealt out among them.
+    /// Number of load connections; the partitions are divided among them.
     pub connections: u32,
-    /// The batch that is sent again and again.
+    /// Contents of the produced batch.
     pub shape: Shape,
-    /// What is done.
+    /// Type of load.
     pub work: Work,
-    /// The measured part.
+    /// Length of the measured part.
     pub duration: Duration,
-    /// Load before the measured part.
+    /// Length of the load before the measured part.
     pub warmup: Duration,
-    /// Longest wait for answers after the load ended.
+    /// Maximum wait for responses after the load ends.
     pub drain: Duration,
-    /// The broker's process, whose cost is read from /proc.
+    /// Process id of the broker, to read its cost from /proc.
     pub broker_pid: Option<u32>,
 }
 
-/// What a record batch looks like.
+/// Contents of a record batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Records in a batch, at least 1.
+    /// Records per batch, at least 1.
     pub records: u32,
-    /// Bytes of each record's value. There are no keys and no headers.
+    /// Size of each record's value in bytes. Records have no keys and no headers.
     pub record_bytes: usize,
-    /// How the batch is compressed.
+    /// Compression of the batch.
     pub compression: Compression,
 }
 
-/// What is done on the connections.
+/// Type of load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Work {
-    /// Batches are produced, one in a request.
+    /// Produces batches, one per request.
     Produce {
-        /// When a batch is answered.
+        /// Required acknowledgements.
         acks: Acks,
-        /// When a request is sent. Under [`Load::Window`], requests in flight on each connection.
+        /// When requests are sent. [`Load::Window`] counts requests in flight per connection.
         load: Load,
-        /// One more connection reads everything, by long polls.
+        /// Whether one more connection consumes everything, by long polling.
         consume: bool,
     },
-    /// What is in the topic is read from its start to its end, again and again.
+    /// Reads the topic from start to end repeatedly.
     Fetch {
-        /// Bytes to produce first; with 0, what is there is read.
+        /// Bytes to produce first; 0 to read the existing records.
         fill_bytes: u64,
-        /// Most bytes of one partition in one answer.
+        /// Maximum bytes per partition and response.
         partition_bytes: u32,
     },
-    /// Consumers wait at the end of an empty topic.
+    /// Consumers long-poll at the end of an empty topic.
     Idle,
 }
 
 impl Work {
-    /// The name on the command line and in reports.
+    /// Name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Produce { .. } => "produce",
@@ -78,14 +78,14 @@ impl Work {
     }
 }
 
-/// Whose acknowledgement a producer waits for.
+/// Required acknowledgements of a Produce request (`acks`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i16)]
 pub enum Acks {
-    /// Nobody's: there is no answer.
+    /// None: the broker sends no response.
     None = 0,
-    /// The leader's.
+    /// From the leader.
     Leader = 1,
-    /// That of all replicas in sync.
+    /// From all in-sync replicas.
     All = -1,
 }

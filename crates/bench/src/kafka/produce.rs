@@ -1,4 +1,7 @@
-//! Producing: the same batch again and again, so many requests in flight or on schedule.
+//! Produce load: sends the same batch repeatedly, with a window of requests in flight or on a schedule.
+//!
+//! Each partition belongs to one connection, so its batches arrive in due order. That lets the optional tail consumer
+//! match batches to due times without reading their contents.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,37 +9,36 @@ use std::rc::Rc;
 
 use hdrhistogram::Histogram;
 
+use super::event_loop::{EventLoop, Handler, Message, Outgoing};
 use super::fetch::Reader;
-use super::links::{Handler, Links, Message, Outgoing};
 use super::options::Acks;
-use super::run::{Counters, Load, dealt};
+use super::run::{Counters, Load, assigned_partitions};
 use super::wire;
 use crate::error::BenchError;
 use crate::net::Clock;
 use crate::schedule::{Cursor, Schedule};
 use crate::tally::latencies;
 
-/// What decides when a request is sent.
+/// When requests are sent.
 #[derive(Debug)]
 pub(super) enum Pace {
-    /// So many in flight on each connection; without answers, so many that wait for the socket.
+    /// Requests in flight per connection; with `acks=0`, requests queued for the socket.
     Window(u32),
-    /// Requests per second over all connections, whatever the broker does.
+    /// Requests per second over all connections, regardless of the broker.
     Rate(f64),
 }
 
-/// What is produced, and where.
+/// Batch and destination of Produce requests.
 #[derive(Clone, Debug)]
-pub(super) struct Goods<'a> {
+pub(super) struct ProduceSpec<'a> {
     pub(super) topic: &'a str,
     pub(super) partitions: u32,
     pub(super) acks: Acks,
     pub(super) batch: Rc<[u8]>,
-    /// Records in the batch.
     pub(super) records: u32,
 }
 
-/// A request that has not been answered.
+/// A request without a response.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     correlation_id: i32,
@@ -47,64 +49,69 @@ struct InFlight {
 #[derive(Debug, Default)]
 struct Producer {
     partitions: Vec<u32>,
-    /// Requests sent.
     sent: u64,
     in_flight: VecDeque<InFlight>,
-    /// Nothing waits for the socket.
+    /// No request waits for the socket.
     is_drained: bool,
 }
 
-/// Reads what is produced, and how late it comes.
+/// Consumes the produced batches and measures their end-to-end latency.
 #[derive(Debug)]
-struct Follower {
+struct TailConsumer {
     reader: Reader,
-    /// For each partition, when the batches were due that have not come.
-    dues: Vec<VecDeque<u64>>,
+    /// Due times of batches not yet received, per partition.
+    due_times: Vec<VecDeque<u64>>,
     records: u64,
     latency: Histogram<u64>,
 }
 
-/// The producers, and what they counted.
+/// Produce load and its counters.
 #[derive(Debug)]
 pub(super) struct Produce<'a> {
-    goods: Goods<'a>,
+    spec: ProduceSpec<'a>,
     clock: Clock,
     pace: Pace,
     schedule: Option<(Schedule, Cursor)>,
-    /// All connections, as the schedule wants them.
+    /// Connection numbers, as [`Cursor`] expects them.
     numbers: Vec<u32>,
     producers: Vec<Producer>,
-    follower: Option<Follower>,
-    /// Requests that may still be sent; none once it is stopped.
-    left: u64,
+    consumer: Option<TailConsumer>,
+    /// Requests that may still be sent; 0 once stopped.
+    remaining: u64,
     measured: Range<u64>,
     counters: Counters,
-    /// From due to answered, of requests that were due in the measured part.
+    /// Due time to response, of requests due in the measured part.
     pub(super) latency: Histogram<u64>,
-    /// From due to sent, of the same.
+    /// Due time to send, of requests due in the measured part.
     pub(super) lag: Histogram<u64>,
-    /// Requests refused with an error.
+    /// Requests that failed with an error.
     pub(super) refused: u64,
     pub(super) first_refusal: Option<i16>,
 }
 
 impl<'a> Produce<'a> {
-    /// `left` is how many requests are sent at most.
-    pub(super) fn new(goods: Goods<'a>, connections: u32, pace: Pace, left: u64, clock: Clock) -> Self {
+    /// Sends at most `remaining` requests.
+    pub(super) fn new(
+        spec: ProduceSpec<'a>,
+        connections: u32,
+        pace: Pace,
+        remaining: u64,
+        clock: Clock,
+    ) -> Self {
         let producer = |number| Producer {
-            partitions: dealt(number, connections, goods.partitions),
+            partitions: assigned_partitions(number, connections, spec.partitions),
             is_drained: true,
             ..Producer::default()
         };
         Self {
             producers: (0..connections).map(producer).collect(),
-            goods,
+            spec,
             clock,
             pace,
             schedule: None,
             numbers: (0..connections).collect(),
-            follower: None,
-            left,
+            consumer: None,
+            remaining,
             measured: 0..0,
             counters: Counters::default(),
             latency: latencies(),
@@ -114,34 +121,34 @@ impl<'a> Produce<'a> {
         }
     }
 
-    /// Lets `reader` read on one more connection, the last, what is produced from now on.
-    pub(super) fn follow(&mut self, reader: Reader) {
-        let dues = vec![VecDeque::new(); self.goods.partitions as usize];
-        self.follower = Some(Follower { reader, dues, records: 0, latency: latencies() });
+    /// Consumes the produced batches with `reader`, on one more connection, the last.
+    pub(super) fn attach_consumer(&mut self, reader: Reader) {
+        let due_times = vec![VecDeque::new(); self.spec.partitions as usize];
+        self.consumer = Some(TailConsumer { reader, due_times, records: 0, latency: latencies() });
     }
 
-    /// From due to received, and the records received over the whole run; if they are followed.
-    pub(super) fn followed(&self) -> Option<(&Histogram<u64>, u64, u64)> {
-        let follower = self.follower.as_ref()?;
-        Some((&follower.latency, follower.records, follower.reader.gaps))
+    /// End-to-end latency, received records and gaps over the whole run; `None` without a consumer.
+    pub(super) fn consumed(&self) -> Option<(&Histogram<u64>, u64, u64)> {
+        let consumer = self.consumer.as_ref()?;
+        Some((&consumer.latency, consumer.records, consumer.reader.gaps))
     }
 
-    /// Requests sent so far.
+    /// Number of requests sent.
     pub(super) fn sent(&self) -> u64 {
         self.producers.iter().map(|producer| producer.sent).sum()
     }
 
-    /// Requests sent and not answered.
+    /// Number of requests without a response.
     pub(super) fn unanswered(&self) -> u64 {
         self.producers.iter().map(|producer| producer.in_flight.len() as u64).sum()
     }
 
-    /// Puts the next request of a connection on its way.
-    fn put(&mut self, link: usize, due_ns: u64, out: &mut Outgoing) {
-        let Some(left) = self.left.checked_sub(1) else { return };
-        self.left = left;
-        let Goods { topic, acks, batch, .. } = &self.goods;
-        let producer = &mut self.producers[link];
+    /// Queues the next request of a connection.
+    fn push_request(&mut self, conn: usize, due_ns: u64, out: &mut Outgoing) {
+        let Some(remaining) = self.remaining.checked_sub(1) else { return };
+        self.remaining = remaining;
+        let ProduceSpec { topic, acks, batch, .. } = &self.spec;
+        let producer = &mut self.producers[conn];
         let partition = producer.partitions[producer.sent as usize % producer.partitions.len()];
         let correlation_id = producer.sent as i32;
         producer.sent += 1;
@@ -159,30 +166,35 @@ impl<'a> Produce<'a> {
         if *acks != Acks::None {
             producer.in_flight.push_back(InFlight { correlation_id, due_ns });
         }
-        if let Some(follower) = &mut self.follower {
-            follower.dues[partition as usize].push_back(due_ns);
+        if let Some(consumer) = &mut self.consumer {
+            consumer.due_times[partition as usize].push_back(due_ns);
         }
     }
 
-    fn answered(&mut self, link: usize, answer: &[u8], now_ns: u64) -> Result<(), BenchError> {
-        let in_flight = self.producers[link].in_flight.pop_front();
-        let correlation_id = wire::correlation_id(answer)?;
+    fn handle_produce_response(
+        &mut self,
+        conn: usize,
+        response: &[u8],
+        now_ns: u64,
+    ) -> Result<(), BenchError> {
+        let in_flight = self.producers[conn].in_flight.pop_front();
+        let correlation_id = wire::correlation_id(response)?;
         let Some(request) = in_flight.filter(|request| request.correlation_id == correlation_id) else {
-            return Err(wire::odd("an answer to another request"));
+            return Err(wire::malformed("a response to another request"));
         };
-        let produced = wire::parse_produced(answer)?;
+        let produced = wire::parse_produced(response)?;
         if produced.error != 0 {
             self.refused += 1;
             self.first_refusal.get_or_insert(produced.error);
-            return match self.follower {
+            return match self.consumer {
                 None => Ok(()),
-                // What comes can no longer be told apart.
+                // The consumer can no longer match batches to due times.
                 Some(_) => Err(BenchError::Broken(format!("Produce was refused: error {}", produced.error))),
             };
         }
         self.counters.requests += 1;
-        self.counters.records += u64::from(self.goods.records);
-        self.counters.bytes += self.goods.batch.len() as u64;
+        self.counters.records += u64::from(self.spec.records);
+        self.counters.bytes += self.spec.batch.len() as u64;
         if self.measured.contains(&request.due_ns) {
             self.latency.saturating_record(now_ns.saturating_sub(request.due_ns));
         }
@@ -191,45 +203,52 @@ impl<'a> Produce<'a> {
 }
 
 impl Handler for Produce<'_> {
-    fn answer(
+    fn handle_response(
         &mut self,
-        link: usize,
-        answer: &[u8],
+        conn: usize,
+        response: &[u8],
         now_ns: u64,
         out: &mut Outgoing,
     ) -> Result<(), BenchError> {
-        if link < self.producers.len() {
-            self.answered(link, answer, now_ns)?;
+        if conn < self.producers.len() {
+            self.handle_produce_response(conn, response, now_ns)?;
             if self.schedule.is_none() {
-                self.put(link, now_ns, out);
+                self.push_request(conn, now_ns, out);
             }
             return Ok(());
         }
-        let Some(follower) = &mut self.follower else { return Err(wire::odd("an answer nobody asked for")) };
-        follower.take(answer, now_ns, &self.measured)?;
-        follower.reader.request(out);
+        let Some(consumer) = &mut self.consumer else {
+            return Err(wire::malformed("an unexpected response"));
+        };
+        consumer.handle_response(response, now_ns, &self.measured)?;
+        consumer.reader.request(out);
         Ok(())
     }
 
-    fn drained(&mut self, link: usize, out: &mut Outgoing) {
-        let Some(producer) = self.producers.get_mut(link) else { return };
+    fn drained(&mut self, conn: usize, out: &mut Outgoing) {
+        let Some(producer) = self.producers.get_mut(conn) else { return };
         producer.is_drained = true;
-        if let (Pace::Window(window), Acks::None) = (&self.pace, self.goods.acks) {
+        if let (Pace::Window(window), Acks::None) = (&self.pace, self.spec.acks) {
             let now_ns = self.clock.now_ns();
             for _ in 0..*window {
-                self.put(link, now_ns, out);
+                self.push_request(conn, now_ns, out);
             }
         }
     }
 }
 
-impl Follower {
-    fn take(&mut self, answer: &[u8], now_ns: u64, measured: &Range<u64>) -> Result<(), BenchError> {
-        let Self { reader, dues, records, latency } = self;
-        reader.take(answer, |partition, header| {
+impl TailConsumer {
+    fn handle_response(
+        &mut self,
+        response: &[u8],
+        now_ns: u64,
+        measured: &Range<u64>,
+    ) -> Result<(), BenchError> {
+        let Self { reader, due_times, records, latency } = self;
+        reader.handle_response(response, |partition, header| {
             *records += u64::from(header.records);
-            // One connection produces to a partition, so its batches come in the order in which they were due.
-            if let Some(due_ns) = dues[partition as usize].pop_front()
+            // One connection produces to a partition, so its batches arrive in due order.
+            if let Some(due_ns) = due_times[partition as usize].pop_front()
                 && measured.contains(&due_ns)
             {
                 latency.saturating_record(now_ns.saturating_sub(due_ns));
@@ -239,15 +258,20 @@ impl Follower {
 }
 
 impl Load for Produce<'_> {
-    fn begin(&mut self, links: &mut Links, start_ns: u64, measured: Range<u64>) -> Result<(), BenchError> {
+    fn begin(
+        &mut self,
+        event_loop: &mut EventLoop,
+        start_ns: u64,
+        measured: Range<u64>,
+    ) -> Result<(), BenchError> {
         self.measured = measured;
-        if self.follower.is_some() {
-            let ask = |load: &mut Self, out: &mut Outgoing| {
-                if let Some(follower) = &mut load.follower {
-                    follower.reader.request(out);
+        if self.consumer.is_some() {
+            let request = |load: &mut Self, out: &mut Outgoing| {
+                if let Some(consumer) = &mut load.consumer {
+                    consumer.reader.request(out);
                 }
             };
-            links.send(self.producers.len(), self, ask)?;
+            event_loop.send(self.producers.len(), self, request)?;
         }
         match self.pace {
             Pace::Rate(rate) => {
@@ -255,10 +279,10 @@ impl Load for Produce<'_> {
                 self.schedule = Some((schedule, Cursor::default()));
             }
             Pace::Window(window) => {
-                for link in 0..self.producers.len() {
-                    links.send(link, self, |load, out| {
+                for conn in 0..self.producers.len() {
+                    event_loop.send(conn, self, |load, out| {
                         for _ in 0..window {
-                            load.put(link, start_ns, out);
+                            load.push_request(conn, start_ns, out);
                         }
                     })?;
                 }
@@ -267,10 +291,10 @@ impl Load for Produce<'_> {
         Ok(())
     }
 
-    fn send_due(&mut self, links: &mut Links, now_ns: u64) -> Result<Option<u64>, BenchError> {
-        while self.left > 0
+    fn send_due(&mut self, event_loop: &mut EventLoop, now_ns: u64) -> Result<Option<u64>, BenchError> {
+        while self.remaining > 0
             && let Some((schedule, cursor)) = &mut self.schedule
-            && let Some((due_ns, link)) = cursor.peek(schedule, &self.numbers)
+            && let Some((due_ns, conn)) = cursor.peek(schedule, &self.numbers)
         {
             if due_ns > now_ns {
                 return Ok(Some(due_ns));
@@ -279,7 +303,7 @@ impl Load for Produce<'_> {
             if self.measured.contains(&due_ns) {
                 self.lag.saturating_record(now_ns - due_ns);
             }
-            links.send(link, self, |load, out| load.put(link, due_ns, out))?;
+            event_loop.send(conn, self, |load, out| load.push_request(conn, due_ns, out))?;
         }
         Ok(None)
     }
@@ -289,13 +313,13 @@ impl Load for Produce<'_> {
     }
 
     fn stop(&mut self) {
-        self.left = 0;
+        self.remaining = 0;
     }
 
     fn is_settled(&self) -> bool {
-        let all_came = |follower: &Follower| follower.dues.iter().all(VecDeque::is_empty);
-        self.left == 0
+        let all_received = |consumer: &TailConsumer| consumer.due_times.iter().all(VecDeque::is_empty);
+        self.remaining == 0
             && self.producers.iter().all(|producer| producer.is_drained && producer.in_flight.is_empty())
-            && self.follower.as_ref().is_none_or(all_came)
+            && self.consumer.as_ref().is_none_or(all_received)
     }
 }

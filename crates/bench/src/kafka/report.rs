@@ -1,4 +1,4 @@
-//! What a run on a Kafka broker found, as values, as one line of JSON, and as a table.
+//! Results of a Kafka run, as values, one line of JSON, or a table.
 
 use std::fmt;
 
@@ -11,111 +11,110 @@ use crate::error::BenchError;
 use crate::monitor::Monitor;
 use crate::report::{Latency, grouped, mib, number, per_second, rounded, row};
 
-/// What a run found. Serialises to the JSON that `--json` prints. Rates are those of the measured part; bytes are
-/// those of record batches on the wire, MB and GB are powers of ten.
+/// Results of a run. Serializes to the JSON that `--json` prints. Rates cover the measured part. Bytes are those of
+/// record batches on the wire; MB and GB are powers of ten.
 #[derive(Clone, Debug, Serialize)]
 pub struct KafkaReport {
     /// Host and port.
     pub broker: String,
-    /// What was done.
+    /// Type of load.
     pub work: &'static str,
-    /// Connections, one that only follows what is produced left out.
+    /// Number of load connections, without the consumer of produced batches.
     pub connections: u32,
-    /// Partitions of the topic.
+    /// Number of partitions of the topic.
     pub partitions: u32,
-    /// Records in a batch that was produced.
+    /// Records per produced batch.
     pub records_per_batch: u32,
-    /// Bytes of a record's value.
+    /// Size of a record's value in bytes.
     pub record_bytes: usize,
-    /// How batches were compressed.
+    /// Compression of batches.
     pub compression: &'static str,
-    /// Bytes of a batch that was produced.
+    /// Size of a produced batch in bytes.
     pub batch_bytes: Option<usize>,
-    /// Length of the measured part.
+    /// Length of the measured part, in seconds.
     pub seconds: f64,
-    /// Rate from the first connect to the last answer to a first request, one connection after the other.
+    /// Connections opened per second, each including a first request, one after another.
     pub connections_per_s: f64,
-    /// Answers per second.
+    /// Responses per second.
     pub requests_per_s: f64,
     /// Records produced and acknowledged, or fetched, per second.
     pub records_per_s: f64,
-    /// The same in bytes.
+    /// Batch bytes per second, in MB.
     pub mb_per_s: f64,
-    /// Batches that did not follow the one before, over the whole run.
+    /// Batches that did not start at the expected offset, over the whole run.
     pub gaps: u64,
-    /// If batches were produced.
+    /// Results of producing, if batches were produced.
     pub produce: Option<ProduceReport>,
-    /// From due to received, if what was produced was read at the same time.
+    /// Due time to receipt, if produced batches were consumed at the same time.
     pub delivery: Option<Latency>,
-    /// If a topic was read.
+    /// Results of fetching, if a topic was read.
     pub fetch: Option<FetchReport>,
-    /// What it cost the broker.
+    /// Cost of the broker, if its process is known.
     pub cost: Option<KafkaCost>,
     /// CPU seconds of the generator per GB.
     pub generator_cpu_s_per_gb: Option<f64>,
-    /// CPU time of the generator in percent of one core. Near 100, it is the generator that is measured.
+    /// CPU time of the generator in percent of one core. Near 100, the generator is the bottleneck.
     pub generator_cpu_percent: f64,
 }
 
-/// What producers saw.
+/// Results of producing.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ProduceReport {
-    /// As in the protocol: 0, 1, or -1 for all.
+    /// `acks` as in the protocol: 0, 1, or -1 for all.
     pub acks: i16,
-    /// From due (open loop) or sent (closed loop) to acknowledged, if there are acknowledgements.
+    /// Due time (open loop) or send time (closed loop) to acknowledgement; absent with `acks=0`.
     pub latency: Option<Latency>,
-    /// From due to sent, in an open loop: the generator's own delay, which is part of the latency.
+    /// Due time to send, in an open loop: the generator's own delay, included in the latency.
     pub lag: Option<Latency>,
-    /// Batches that were refused, over the whole run.
+    /// Batches that failed with an error, over the whole run.
     pub refused: u64,
-    /// The error code of the first of them.
+    /// Error code of the first failed batch.
     pub first_refusal: Option<i16>,
-    /// Requests without an answer at the end.
+    /// Requests without a response at the end.
     pub unanswered: u64,
-    /// Records that were acknowledged and are not in the topic; without acknowledgements, that were sent and are
-    /// not there.
+    /// Records acknowledged (with `acks=0`: sent) that are not in the topic.
     pub missing: u64,
-    /// Records that were acknowledged and not received, if what was produced was read at the same time.
+    /// Records acknowledged and not received, if produced batches were consumed at the same time.
     pub not_delivered: Option<u64>,
 }
 
-/// What readers saw.
+/// Results of fetching.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct FetchReport {
     /// Records in the topic.
     pub records_there: u64,
-    /// How often all of it was read in the measured part.
+    /// Number of passes over the topic in the measured part.
     pub passes: f64,
 }
 
-/// What the measured part cost the broker.
+/// Cost of the broker during the measured part.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct KafkaCost {
-    /// CPU time in user mode.
+    /// CPU time in user mode, in seconds.
     pub cpu_user_s: f64,
-    /// CPU time in the kernel.
+    /// CPU time in the kernel, in seconds.
     pub cpu_system_s: f64,
-    /// CPU time, user and system, in percent of a core.
+    /// CPU time (user and system), in percent of one core.
     pub cpu_percent: f64,
-    /// CPU seconds per GB of record batches, if there were any.
+    /// CPU seconds per GB of record batches; absent without batches.
     pub cpu_s_per_gb: Option<f64>,
-    /// CPU seconds per million records, if there were any.
+    /// CPU seconds per million records; absent without records.
     pub cpu_s_per_million: Option<f64>,
-    /// Times a thread of the broker went to sleep.
+    /// Voluntary context switches of the broker's threads.
     pub voluntary_switches: u64,
-    /// Time its threads could have run and found no free core, in percent of the measured part. High, it is the
-    /// machine that is measured.
+    /// Time that its threads were runnable without a free core, in percent of the measured part. If high, the machine
+    /// is the bottleneck.
     pub waited_percent: f64,
-    /// Resident memory before the first connection.
+    /// Resident memory before the first connection, in MiB.
     pub rss_start_mib: f64,
-    /// Most resident memory seen during the run.
+    /// Peak resident memory over the samples of the run, in MiB.
     pub rss_peak_mib: f64,
-    /// Most resident memory in the life of the broker.
+    /// Peak resident memory since the broker started, in MiB.
     pub rss_life_peak_mib: f64,
 }
 
 impl KafkaReport {
-    /// What all kinds of work have in common.
+    /// Fields common to all types of load.
     pub(super) fn new(
         options: &KafkaOptions,
         partitions: u32,
@@ -170,7 +169,7 @@ impl KafkaReport {
     }
 }
 
-/// `seconds` for each of `amount`, if there are any.
+/// `seconds` divided by `amount`; `None` if `amount` is 0.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
 fn per_unit(seconds: f64, amount: u64) -> Option<f64> {
     (amount > 0).then(|| rounded(seconds / amount as f64))
@@ -234,7 +233,7 @@ impl fmt::Display for ProduceReport {
             row(f, "latency", &latency.to_string())?;
         }
         if let Some(lag) = &self.lag {
-            row(f, "  of it before sending", &lag.to_string())?;
+            row(f, "  before sending", &lag.to_string())?;
         }
         let refused = self.first_refusal.map(|error| format!("{} (first: error {error})", self.refused));
         let rare = [

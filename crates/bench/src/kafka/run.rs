@@ -1,4 +1,7 @@
-//! From options to a report: opens the connections, puts the load on them, watches the broker.
+//! Runs a Kafka benchmark: opens the connections, drives the load through its phases, samples the broker.
+//!
+//! With `acks=0` there are no responses to count, so the end offsets of the topic count the records instead. After
+//! every produce run the end offsets must cover all acknowledged records.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -8,12 +11,12 @@ use hdrhistogram::Histogram;
 
 use super::batch;
 use super::control::{Bound, Control};
+use super::event_loop::{EventLoop, Handler};
 use super::fetch::{Fetch, Position, Reader};
-use super::links::{Handler, Links};
 use super::options::{Acks, KafkaOptions, Work};
-use super::produce::{Goods, Pace, Produce};
+use super::produce::{Pace, Produce, ProduceSpec};
 use super::report::{FetchReport, KafkaReport, ProduceReport};
-use super::wire::Patience;
+use super::wire::FetchLimits;
 use crate::error::BenchError;
 use crate::monitor::Monitor;
 use crate::net::Clock;
@@ -23,56 +26,61 @@ use crate::report::{Latency, per_second};
 use crate::sockets;
 use crate::worker::nanos;
 
-/// How often memory is sampled.
+/// Interval between memory samples.
 const SAMPLE_NS: u64 = 100_000_000;
-/// Requests in flight on each connection while a topic is filled.
+/// Requests in flight per connection while filling a topic.
 const FILL_WINDOW: u32 = 4;
-/// What consumers ask for by default (`fetch.max.wait.ms`, `fetch.min.bytes`, `max.partition.fetch.bytes`).
-const LONG_POLL: Patience = Patience { max_wait_ms: 500, min_bytes: 1, partition_bytes: 1 << 20 };
+/// Consumer defaults (`fetch.max.wait.ms`, `fetch.min.bytes`, `max.partition.fetch.bytes`).
+const LONG_POLL: FetchLimits = FetchLimits { max_wait_ms: 500, min_bytes: 1, partition_bytes: 1 << 20 };
 
-/// What was answered so far.
+/// Completed requests so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     pub(super) requests: u64,
     pub(super) records: u64,
-    /// Bytes of batches, as they were on the wire.
+    /// Bytes of batches on the wire.
     pub(super) bytes: u64,
 }
 
-/// What is done on the connections.
+/// A type of load.
 pub(super) trait Load: Handler + Sized {
-    /// Sends what comes first. The load begins at `start_ns`; `measured` is the part that counts.
+    /// Sends the first requests. The load starts at `start_ns`; `measured` is the measured part.
     ///
     /// # Errors
-    /// If a connection is gone.
-    fn begin(&mut self, links: &mut Links, start_ns: u64, measured: Range<u64>) -> Result<(), BenchError>;
+    /// If a connection broke.
+    fn begin(
+        &mut self,
+        event_loop: &mut EventLoop,
+        start_ns: u64,
+        measured: Range<u64>,
+    ) -> Result<(), BenchError>;
 
-    /// Sends what is due by now; when the next is.
+    /// Sends the requests due by now. Returns when the next one is due.
     ///
     /// # Errors
-    /// If a connection is gone.
-    fn send_due(&mut self, links: &mut Links, now_ns: u64) -> Result<Option<u64>, BenchError>;
+    /// If a connection broke.
+    fn send_due(&mut self, event_loop: &mut EventLoop, now_ns: u64) -> Result<Option<u64>, BenchError>;
 
-    /// What was answered so far.
+    /// Completed requests so far.
     fn counters(&self) -> Counters;
 
-    /// Sends nothing more.
+    /// Stops sending.
     fn stop(&mut self);
 
-    /// Nothing more is sent, and everything has been answered.
+    /// Whether sending has stopped and all responses have arrived.
     fn is_settled(&self) -> bool;
 }
 
-/// The partitions of connection `link`: each has one, or each partition has one.
-pub(super) fn dealt(link: u32, connections: u32, partitions: u32) -> Vec<u32> {
+/// Partitions of a connection. With more connections than partitions, connections share a partition.
+pub(super) fn assigned_partitions(conn: u32, connections: u32, partitions: u32) -> Vec<u32> {
     if connections > partitions {
-        vec![link % partitions]
+        vec![conn % partitions]
     } else {
-        (link..partitions).step_by(connections as usize).collect()
+        (conn..partitions).step_by(connections as usize).collect()
     }
 }
 
-/// What was sampled at one end of the measured part.
+/// Sample at one end of the measured part.
 struct Sample {
     at_ns: u64,
     counters: Counters,
@@ -80,7 +88,7 @@ struct Sample {
     generator: Usage,
 }
 
-/// Both ends of the measured part.
+/// Samples at both ends of the measured part.
 pub(super) struct Measured {
     before: Sample,
     after: Sample,
@@ -100,22 +108,22 @@ impl Measured {
         }
     }
 
-    /// Usage of the broker before and after.
+    /// Usage of the broker at both ends.
     pub(super) fn broker(&self) -> Option<(Usage, Usage)> {
         self.before.broker.zip(self.after.broker)
     }
 
-    /// Usage of the generator before and after.
+    /// Usage of the generator at both ends.
     pub(super) fn generator(&self) -> (Usage, Usage) {
         (self.before.generator, self.after.generator)
     }
 }
 
-/// Runs what `options` ask for, and says what was found.
+/// Runs the benchmark and returns the results.
 ///
 /// # Errors
-/// If the options contradict each other, the broker cannot be reached, closes a connection or says what makes no
-/// sense, or the machine refuses something. Batches that are refused are part of the report.
+/// If the options contradict each other, the broker cannot be reached, closes a connection or violates the protocol,
+/// or a system call fails. Failed batches are part of the report instead.
 pub fn run_kafka(options: &KafkaOptions) -> Result<KafkaReport, BenchError> {
     check(options)?;
     let broker = sockets::resolve(&options.host, options.port)?;
@@ -123,7 +131,7 @@ pub fn run_kafka(options: &KafkaOptions) -> Result<KafkaReport, BenchError> {
     let mut monitor = Monitor::new(options.broker_pid)?;
     let mut control = Control::open(broker)?;
     let topic = options.topic.clone().unwrap_or_else(topic_name);
-    let partitions = control.topic(&topic, options.partitions)?;
+    let partitions = control.ensure_topic(&topic, options.partitions)?;
     let run = Run { options, topic: &topic, partitions, broker, clock: Clock::start() };
     match options.work {
         Work::Produce { acks, load, consume } => run.produce(&mut control, &mut monitor, acks, load, consume),
@@ -131,45 +139,45 @@ pub fn run_kafka(options: &KafkaOptions) -> Result<KafkaReport, BenchError> {
             if fill_bytes > 0 {
                 run.fill(fill_bytes)?;
             }
-            let patience = Patience { partition_bytes: partition_bytes.cast_signed(), ..LONG_POLL };
-            run.fetch(&mut control, &mut monitor, patience)
+            let limits = FetchLimits { partition_bytes: partition_bytes.cast_signed(), ..LONG_POLL };
+            run.fetch(&mut control, &mut monitor, limits)
         }
         Work::Idle => run.fetch(&mut control, &mut monitor, LONG_POLL),
     }
 }
 
 fn check(options: &KafkaOptions) -> Result<(), BenchError> {
-    let refuse = |why: &str| Err(BenchError::Options(why.into()));
+    let reject = |why: &str| Err(BenchError::Options(why.into()));
     if options.connections == 0 || options.partitions == 0 {
-        return refuse("there must be a connection and a partition");
+        return reject("connections and partitions must be at least 1");
     }
     if options.duration.is_zero() {
-        return refuse("the measured part must last longer than nothing");
+        return reject("the duration must be longer than 0");
     }
     match options.work {
         Work::Produce { consume: true, .. } if options.connections > options.partitions => {
-            refuse("to follow what is produced, each partition must have one producer")
+            reject("consuming produced batches requires at most as many connections as partitions")
         }
         Work::Produce { acks: Acks::None, load: Pacing::Rate(_), consume: false } => {
-            refuse("on schedule and without answers there is nothing to see: read it, or wait for answers")
+            reject("acks=0 on a schedule measures nothing: consume the batches, or require acknowledgements")
         }
-        Work::Produce { load: Pacing::Window(0), .. } => refuse("the window must be at least 1"),
+        Work::Produce { load: Pacing::Window(0), .. } => reject("the window must be at least 1"),
         _ => Ok(()),
     }
 }
 
-/// The distribution, if there is anything in it.
+/// Summary of a histogram; `None` if it is empty.
 fn latency_of(times: &Histogram<u64>) -> Option<Latency> {
     (!times.is_empty()).then(|| Latency::of(times))
 }
 
-/// A name that no other run takes.
+/// A unique topic name.
 fn topic_name() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("bench-{}-{}", std::process::id(), since.as_millis())
 }
 
-/// What all kinds of work share.
+/// Context of a run, common to all types of load.
 struct Run<'a> {
     options: &'a KafkaOptions,
     topic: &'a str,
@@ -179,18 +187,24 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn goods(&self, acks: Acks) -> Result<Goods<'a>, BenchError> {
+    fn spec(&self, acks: Acks) -> Result<ProduceSpec<'a>, BenchError> {
         let shape = self.options.shape;
-        let batch = batch::make(shape)?;
-        Ok(Goods { topic: self.topic, partitions: self.partitions, acks, batch, records: shape.records })
+        let batch = batch::build(shape)?;
+        Ok(ProduceSpec {
+            topic: self.topic,
+            partitions: self.partitions,
+            acks,
+            batch,
+            records: shape.records,
+        })
     }
 
-    /// Opens connections; also how many a second.
-    fn open(&self, connections: u32) -> Result<(Links, f64), BenchError> {
+    /// Opens connections. Returns them and the rate per second.
+    fn open(&self, connections: u32) -> Result<(EventLoop, f64), BenchError> {
         let began_ns = self.clock.now_ns();
-        let links = Links::open(self.broker, connections, self.clock)?;
+        let event_loop = EventLoop::open(self.broker, connections, self.clock)?;
         let took = Duration::from_nanos(self.clock.now_ns() - began_ns);
-        Ok((links, per_second(connections.into(), took)))
+        Ok((event_loop, per_second(connections.into(), took)))
     }
 
     fn produce(
@@ -202,20 +216,20 @@ impl<'a> Run<'a> {
         consume: bool,
     ) -> Result<KafkaReport, BenchError> {
         let connections = self.options.connections;
-        let (mut links, connections_per_s) = self.open(connections + u32::from(consume))?;
-        let goods = self.goods(acks)?;
-        let batch_bytes = goods.batch.len();
+        let (mut event_loop, connections_per_s) = self.open(connections + u32::from(consume))?;
+        let spec = self.spec(acks)?;
+        let batch_bytes = spec.batch.len();
         let pace = match pacing {
             Pacing::Rate(rate) => Pace::Rate(rate),
             Pacing::Window(window) => Pace::Window(window),
         };
-        let mut load = Produce::new(goods, connections, pace, u64::MAX, self.clock);
-        self.touch()?;
+        let mut load = Produce::new(spec, connections, pace, u64::MAX, self.clock);
+        self.warm_partitions()?;
         let began = self.offsets(control, Bound::End)?;
         if consume {
             let positions = began.iter().zip(0..);
             let positions = positions.map(|(offset, partition)| Position::new(partition, *offset, None));
-            load.follow(Reader::new(self.topic, LONG_POLL, positions.collect()));
+            load.attach_consumer(Reader::new(self.topic, LONG_POLL, positions.collect()));
         }
         let before: u64 = began.iter().sum();
         let records = u64::from(self.options.shape.records);
@@ -227,17 +241,17 @@ impl<'a> Run<'a> {
             let requests = records_stored / records;
             Ok(Counters { requests, records: records_stored, bytes: requests * batch_bytes as u64 })
         };
-        let measured = self.drive(&mut load, &mut links, monitor, &mut stored)?;
-        let promised = match acks {
+        let measured = self.run_load(&mut load, &mut event_loop, monitor, &mut stored)?;
+        let expected = match acks {
             Acks::None => load.sent() * records,
             _ => load.counters().records,
         };
-        let missing = self.missing(control, before + promised)?;
+        let missing = self.missing(control, before + expected)?;
         let mut report = KafkaReport::new(self.options, self.partitions, &measured, monitor)?;
         report.connections_per_s = connections_per_s;
         report.batch_bytes = Some(batch_bytes);
-        let followed = load.followed();
-        report.delivery = followed.and_then(|(latency, _, _)| latency_of(latency));
+        let consumed = load.consumed();
+        report.delivery = consumed.and_then(|(latency, _, _)| latency_of(latency));
         report.produce = Some(ProduceReport {
             acks: acks as i16,
             latency: latency_of(&load.latency),
@@ -246,30 +260,30 @@ impl<'a> Run<'a> {
             first_refusal: load.first_refusal,
             unanswered: load.unanswered(),
             missing,
-            not_delivered: followed.map(|(_, seen, _)| promised.saturating_sub(seen)),
+            not_delivered: consumed.map(|(_, seen, _)| expected.saturating_sub(seen)),
         });
-        report.gaps = followed.map_or(0, |(_, _, gaps)| gaps);
+        report.gaps = consumed.map_or(0, |(_, _, gaps)| gaps);
         Ok(report)
     }
 
-    /// Produces one batch to each partition: what a broker does once for a partition is not what is measured.
-    fn touch(&self) -> Result<(), BenchError> {
-        self.produce_only(self.goods(Acks::Leader)?, 1, self.partitions.into())
+    /// Produces one batch to each partition, so that one-time work per partition is not measured.
+    fn warm_partitions(&self) -> Result<(), BenchError> {
+        self.produce_only(self.spec(Acks::Leader)?, 1, self.partitions.into())
     }
 
-    /// Produces until so many bytes have been taken.
+    /// Produces at least `bytes` bytes.
     fn fill(&self, bytes: u64) -> Result<(), BenchError> {
-        let goods = self.goods(Acks::Leader)?;
-        let batches = bytes.div_ceil(goods.batch.len() as u64);
-        self.produce_only(goods, self.options.connections.min(self.partitions), batches)
+        let spec = self.spec(Acks::Leader)?;
+        let batches = bytes.div_ceil(spec.batch.len() as u64);
+        self.produce_only(spec, self.options.connections.min(self.partitions), batches)
     }
 
-    fn produce_only(&self, goods: Goods<'a>, connections: u32, batches: u64) -> Result<(), BenchError> {
-        let (mut links, _) = self.open(connections)?;
-        let mut load = Produce::new(goods, connections, Pace::Window(FILL_WINDOW), batches, self.clock);
-        load.begin(&mut links, self.clock.now_ns(), 0..0)?;
+    fn produce_only(&self, spec: ProduceSpec<'a>, connections: u32, batches: u64) -> Result<(), BenchError> {
+        let (mut event_loop, _) = self.open(connections)?;
+        let mut load = Produce::new(spec, connections, Pace::Window(FILL_WINDOW), batches, self.clock);
+        load.begin(&mut event_loop, self.clock.now_ns(), 0..0)?;
         while !load.is_settled() {
-            links.turn(None, &mut load)?;
+            event_loop.turn(None, &mut load)?;
         }
         match load.first_refusal {
             None => Ok(()),
@@ -277,12 +291,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Reads what is there again and again; if nothing is, waits for it.
+    /// Reads the existing records repeatedly; in an empty topic, long-polls.
     fn fetch(
         &self,
         control: &mut Control,
         monitor: &mut Monitor,
-        patience: Patience,
+        limits: FetchLimits,
     ) -> Result<KafkaReport, BenchError> {
         let begin = self.offsets(control, Bound::Start)?;
         let end = self.offsets(control, Bound::End)?;
@@ -293,17 +307,17 @@ impl<'a> Run<'a> {
             return Err(BenchError::Options(why.into()));
         }
         let connections = self.options.connections;
-        let (mut links, connections_per_s) = self.open(connections)?;
-        let reader = |link| {
+        let (mut event_loop, connections_per_s) = self.open(connections)?;
+        let reader = |conn| {
             let position = |partition: u32| {
                 let (begin, end) = (begin[partition as usize], end[partition as usize]);
                 Position::new(partition, begin, (end > begin).then_some(end))
             };
-            let positions = dealt(link, connections, self.partitions).into_iter().map(position);
-            Reader::new(self.topic, patience, positions.collect())
+            let positions = assigned_partitions(conn, connections, self.partitions).into_iter().map(position);
+            Reader::new(self.topic, limits, positions.collect())
         };
         let mut load = Fetch::new((0..connections).map(reader).collect());
-        let measured = self.drive(&mut load, &mut links, monitor, &mut |load| Ok(load.counters()))?;
+        let measured = self.run_load(&mut load, &mut event_loop, monitor, &mut |load| Ok(load.counters()))?;
         let mut report = KafkaReport::new(self.options, self.partitions, &measured, monitor)?;
         report.connections_per_s = connections_per_s;
         report.gaps = load.gaps();
@@ -313,36 +327,36 @@ impl<'a> Run<'a> {
         Ok(report)
     }
 
-    /// Takes a load through warm-up, measured part and draining.
-    fn drive<L: Load>(
+    /// Runs a load through warm-up, measured part and drain.
+    fn run_load<L: Load>(
         &self,
         load: &mut L,
-        links: &mut Links,
+        event_loop: &mut EventLoop,
         monitor: &mut Monitor,
         counted: &mut dyn FnMut(&L) -> Result<Counters, BenchError>,
     ) -> Result<Measured, BenchError> {
         let start_ns = self.clock.now_ns();
         let from_ns = start_ns + nanos(self.options.warmup);
         let to_ns = from_ns + nanos(self.options.duration);
-        load.begin(links, start_ns, from_ns..to_ns)?;
-        self.until(from_ns, load, links, monitor)?;
+        load.begin(event_loop, start_ns, from_ns..to_ns)?;
+        self.run_until(from_ns, load, event_loop, monitor)?;
         let before = self.sample(load, monitor, counted)?;
-        self.until(to_ns, load, links, monitor)?;
+        self.run_until(to_ns, load, event_loop, monitor)?;
         let after = self.sample(load, monitor, counted)?;
         load.stop();
         let deadline_ns = self.clock.now_ns() + nanos(self.options.drain);
         while !load.is_settled() && self.clock.now_ns() < deadline_ns {
-            links.turn(Some(deadline_ns), load)?;
+            event_loop.turn(Some(deadline_ns), load)?;
         }
         Ok(Measured { before, after })
     }
 
-    /// Goes on until `to_ns`.
-    fn until<L: Load>(
+    /// Runs the event loop until `to_ns`.
+    fn run_until<L: Load>(
         &self,
         to_ns: u64,
         load: &mut L,
-        links: &mut Links,
+        event_loop: &mut EventLoop,
         monitor: &mut Monitor,
     ) -> Result<(), BenchError> {
         let mut sample_ns = self.clock.now_ns() + SAMPLE_NS;
@@ -355,8 +369,8 @@ impl<'a> Run<'a> {
                 monitor.sample()?;
                 sample_ns = now_ns + SAMPLE_NS;
             }
-            let due_ns = load.send_due(links, now_ns)?.unwrap_or(to_ns);
-            links.turn(Some(due_ns.min(to_ns).min(sample_ns)), load)?;
+            let due_ns = load.send_due(event_loop, now_ns)?.unwrap_or(to_ns);
+            event_loop.turn(Some(due_ns.min(to_ns).min(sample_ns)), load)?;
         }
     }
 
@@ -375,11 +389,11 @@ impl<'a> Run<'a> {
     fn offsets(&self, control: &mut Control, bound: Bound) -> Result<Vec<u64>, BenchError> {
         let offsets = control.offsets(self.topic, self.partitions, bound)?;
         let offsets =
-            offsets.ok_or_else(|| BenchError::Broken("a partition has no offsets any more".into()))?;
+            offsets.ok_or_else(|| BenchError::Broken("a partition no longer has offsets".into()))?;
         Ok(offsets.into_iter().map(i64::cast_unsigned).collect())
     }
 
-    /// Records that the broker promised to have and has not. What was sent without answers may take its time.
+    /// Number of expected records that are not in the topic. Waits for records sent with `acks=0`.
     fn missing(&self, control: &mut Control, expected: u64) -> Result<u64, BenchError> {
         let deadline_ns = self.clock.now_ns() + nanos(self.options.drain);
         loop {
@@ -397,9 +411,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partitions_are_dealt_out_whole() {
-        assert_eq!([dealt(0, 2, 5), dealt(1, 2, 5)], [vec![0, 2, 4], vec![1, 3]]);
-        assert_eq!([dealt(0, 5, 2), dealt(3, 5, 2)], [vec![0], vec![1]]);
-        assert_eq!(dealt(0, 1, 1), [0]);
+    fn divides_partitions_among_connections() {
+        assert_eq!([assigned_partitions(0, 2, 5), assigned_partitions(1, 2, 5)], [vec![0, 2, 4], vec![1, 3]]);
+        assert_eq!([assigned_partitions(0, 5, 2), assigned_partitions(3, 5, 2)], [vec![0], vec![1]]);
+        assert_eq!(assigned_partitions(0, 1, 1), [0]);
     }
 }

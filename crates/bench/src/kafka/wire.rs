@@ -1,7 +1,7 @@
-//! The few requests and answers of the Kafka protocol that the generator needs, by hand.
+//! Hand-written encoding of the few Kafka requests and responses that the generator needs.
 //!
-//! Produce 9 and Fetch 12 are the newest versions that name topics by their names; the rest are the plainest
-//! versions that a Kafka 4 broker still takes.
+//! Produce 9 and Fetch 12 are the newest versions with topic names instead of topic ids. The other APIs use the
+//! simplest version that a Kafka 4 broker still accepts.
 
 use crate::error::BenchError;
 
@@ -12,19 +12,19 @@ pub(super) const METADATA: (i16, i16) = (3, 1);
 pub(super) const API_VERSIONS: (i16, i16) = (18, 0);
 pub(super) const CREATE_TOPICS: (i16, i16) = (19, 4);
 
-/// How long the broker may take for a request, in milliseconds.
+/// Request timeout sent to the broker, in milliseconds.
 pub(super) const TIMEOUT_MS: i32 = 30_000;
-/// Bytes of the header of an answer in a flexible version: correlation id, no tagged fields.
+/// Size of a response header in a flexible version: correlation id, no tagged fields.
 const FLEXIBLE_HEADER_BYTES: usize = 5;
 const CLIENT_ID: &str = "mainstem-bench";
 
-/// Whether requests and answers of this API are in a flexible version here (KIP-482).
+/// Whether the version of this API is flexible (KIP-482).
 fn is_flexible(api: (i16, i16)) -> bool {
     api == PRODUCE || api == FETCH
 }
 
-/// Begins a request; [`seal`] ends it.
-pub(super) fn begin(api: (i16, i16), correlation_id: i32, into: &mut Vec<u8>) {
+/// Starts a request; [`finish_request`] completes it.
+pub(super) fn begin_request(api: (i16, i16), correlation_id: i32, into: &mut Vec<u8>) {
     into.clear();
     into.extend_from_slice(&[0; 4]);
     put_i16(api.0, into);
@@ -36,13 +36,13 @@ pub(super) fn begin(api: (i16, i16), correlation_id: i32, into: &mut Vec<u8>) {
     }
 }
 
-/// Writes the length of a request of which `behind` more bytes are sent from elsewhere.
-pub(super) fn seal(request: &mut [u8], behind: usize) {
-    let length = (request.len() - 4 + behind) as u32;
+/// Writes the length of a request that is followed by `extra` bytes from another buffer.
+pub(super) fn finish_request(request: &mut [u8], extra: usize) {
+    let length = (request.len() - 4 + extra) as u32;
     request[..4].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Everything of a Produce request before the batch; behind the batch comes [`PRODUCE_TAIL`].
+/// Encodes a Produce request up to the batch. [`PRODUCE_TAIL`] follows the batch.
 pub(super) fn put_produce(
     correlation_id: i32,
     topic: &str,
@@ -51,8 +51,8 @@ pub(super) fn put_produce(
     batch_bytes: usize,
     into: &mut Vec<u8>,
 ) {
-    begin(PRODUCE, correlation_id, into);
-    // No transaction.
+    begin_request(PRODUCE, correlation_id, into);
+    // No transactional id.
     into.push(0);
     put_i16(acks, into);
     put_i32(TIMEOUT_MS, into);
@@ -61,13 +61,13 @@ pub(super) fn put_produce(
     put_count(1, into);
     put_i32(partition, into);
     put_count(batch_bytes, into);
-    seal(into, batch_bytes + PRODUCE_TAIL.len());
+    finish_request(into, batch_bytes + PRODUCE_TAIL.len());
 }
 
-/// No tagged fields of the partition, the topic, the request.
+/// Empty tagged fields of the partition, the topic and the request.
 pub(super) const PRODUCE_TAIL: &[u8] = &[0; 3];
 
-/// What a broker says of one batch.
+/// Result of one produced batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Produced {
     pub(super) partition: i32,
@@ -75,49 +75,49 @@ pub(super) struct Produced {
     pub(super) base_offset: i64,
 }
 
-/// The answer to a Produce request with one batch, from behind its correlation id.
-pub(super) fn parse_produced(answer: &[u8]) -> Result<Produced, BenchError> {
-    let mut reader = Reader(&answer[4..]);
+/// Parses the response to a Produce request with one batch.
+pub(super) fn parse_produced(response: &[u8]) -> Result<Produced, BenchError> {
+    let mut reader = Reader(&response[4..]);
     reader.skip_tags()?;
     if reader.count()? != 1 {
-        return Err(odd("an answer for more topics than one"));
+        return Err(malformed("a response that does not cover exactly one topic"));
     }
     reader.compact_bytes()?;
     if reader.count()? != 1 {
-        return Err(odd("an answer for more partitions than one"));
+        return Err(malformed("a response that does not cover exactly one partition"));
     }
     Ok(Produced { partition: reader.i32()?, error: reader.i16()?, base_offset: reader.i64()? })
 }
 
-/// What is asked of one partition.
+/// Fetch position in one partition.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct FetchPosition {
     pub(super) partition: i32,
     pub(super) offset: i64,
 }
 
 /// Limits of a Fetch request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct FetchLimits {
     pub(super) max_wait_ms: i32,
     pub(super) min_bytes: i32,
     pub(super) partition_bytes: i32,
 }
 
-/// A Fetch request without a session (KIP-227).
+/// Encodes a Fetch request without a session (KIP-227).
 pub(super) fn put_fetch(
     correlation_id: i32,
     topic: &str,
-    patience: Patience,
-    wanted: impl ExactSizeIterator<Item = Wanted>,
+    limits: FetchLimits,
+    positions: impl ExactSizeIterator<Item = FetchPosition>,
     into: &mut Vec<u8>,
 ) {
     /// Kafka's default of `fetch.max.bytes`.
     const FETCH_BYTES_MAX: i32 = 50 << 20;
-    begin(FETCH, correlation_id, into);
+    begin_request(FETCH, correlation_id, into);
     put_i32(-1, into);
-    put_i32(patience.max_wait_ms, into);
-    put_i32(patience.min_bytes, into);
+    put_i32(limits.max_wait_ms, into);
+    put_i32(limits.min_bytes, into);
     put_i32(FETCH_BYTES_MAX, into);
     // Read uncommitted; no session.
     into.push(0);
@@ -125,30 +125,30 @@ pub(super) fn put_fetch(
     put_i32(-1, into);
     put_count(1, into);
     put_compact_string(topic, into);
-    put_count(wanted.len(), into);
-    for Wanted { partition, offset } in wanted {
+    put_count(positions.len(), into);
+    for FetchPosition { partition, offset } in positions {
         put_i32(partition, into);
         put_i32(-1, into);
         put_i64(offset, into);
         put_i32(-1, into);
         put_i64(-1, into);
-        put_i32(patience.partition_bytes, into);
+        put_i32(limits.partition_bytes, into);
         into.push(0);
     }
-    // No tags of the topic, nothing forgotten, no rack, no tags.
+    // No topic tags, no forgotten topics, no rack id, no request tags.
     into.push(0);
     put_count(0, into);
     put_count(0, into);
     into.push(0);
-    seal(into, 0);
+    finish_request(into, 0);
 }
 
-/// Hands each partition of an answer to a Fetch request to `take`: partition, error, records.
+/// Calls `take` with each partition of a Fetch response: partition, error code, records.
 pub(super) fn parse_fetched(
-    answer: &[u8],
+    response: &[u8],
     mut take: impl FnMut(i32, i16, &[u8]) -> Result<(), BenchError>,
 ) -> Result<(), BenchError> {
-    let mut reader = Reader(&answer[4..]);
+    let mut reader = Reader(&response[4..]);
     reader.skip_tags()?;
     reader.i32()?;
     let error = reader.i16()?;
@@ -175,12 +175,12 @@ pub(super) fn parse_fetched(
     Ok(())
 }
 
-/// The correlation id of an answer.
-pub(super) fn correlation_id(answer: &[u8]) -> Result<i32, BenchError> {
-    if answer.len() < FLEXIBLE_HEADER_BYTES {
-        return Err(odd("an answer without a header"));
+/// Correlation id of a response.
+pub(super) fn correlation_id(response: &[u8]) -> Result<i32, BenchError> {
+    if response.len() < FLEXIBLE_HEADER_BYTES {
+        return Err(malformed("a response without a header"));
     }
-    Reader(answer).i32()
+    Reader(response).i32()
 }
 
 pub(super) fn put_i16(value: i16, into: &mut Vec<u8>) {
@@ -205,7 +205,7 @@ fn put_compact_string(text: &str, into: &mut Vec<u8>) {
     into.extend_from_slice(text.as_bytes());
 }
 
-/// The length of something in a flexible version: one more, as a varint.
+/// Appends a compact length (KIP-482): the length plus one, as an unsigned varint.
 fn put_count(count: usize, into: &mut Vec<u8>) {
     let mut rest = count + 1;
     while rest > 0x7F {
@@ -215,17 +215,17 @@ fn put_count(count: usize, into: &mut Vec<u8>) {
     into.push(rest as u8);
 }
 
-/// An answer that is no answer.
-pub(super) fn odd(what: &str) -> BenchError {
+/// Error for a malformed response.
+pub(super) fn malformed(what: &str) -> BenchError {
     BenchError::Broken(format!("the broker sent {what}"))
 }
 
-/// Reads an answer from front to back.
+/// Cursor over a response.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
     pub(super) fn bytes(&mut self, count: usize) -> Result<&'a [u8], BenchError> {
-        let (head, tail) = self.0.split_at_checked(count).ok_or_else(|| odd("an answer cut short"))?;
+        let (head, tail) = self.0.split_at_checked(count).ok_or_else(|| malformed("a truncated response"))?;
         self.0 = tail;
         Ok(head)
     }
@@ -248,7 +248,7 @@ impl<'a> Reader<'a> {
         self.array().map(i64::from_be_bytes)
     }
 
-    /// A string, which may be null.
+    /// A nullable string; null reads as empty.
     pub(super) fn string(&mut self) -> Result<&'a [u8], BenchError> {
         let len = self.i16()?;
         self.bytes(usize::try_from(len).unwrap_or(0))
@@ -264,10 +264,10 @@ impl<'a> Reader<'a> {
                 return Ok(value);
             }
         }
-        Err(odd("a number without an end"))
+        Err(malformed("an unterminated varint"))
     }
 
-    /// The length of something in a flexible version; 0 if it is null.
+    /// A compact length (KIP-482); 0 if null.
     fn count(&mut self) -> Result<usize, BenchError> {
         Ok(self.varint()?.saturating_sub(1))
     }
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_produce_request_says_how_long_it_is() {
+    fn produce_request_length_includes_the_batch() {
         let mut head = Vec::new();
         put_produce(7, "t", -1, 3, 200, &mut head);
         let length = u32::from_be_bytes(head[..4].try_into().unwrap()) as usize;
@@ -304,43 +304,43 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_batch_is_found() {
-        let mut answer = vec![0, 0, 0, 7, 0, 2, 2, b't', 2];
-        put_i32(5, &mut answer);
-        put_i16(6, &mut answer);
-        put_i64(42, &mut answer);
+    fn parses_a_produce_response() {
+        let mut response = vec![0, 0, 0, 7, 0, 2, 2, b't', 2];
+        put_i32(5, &mut response);
+        put_i16(6, &mut response);
+        put_i64(42, &mut response);
         let produced = Produced { partition: 5, error: 6, base_offset: 42 };
-        assert_eq!(parse_produced(&answer).unwrap(), produced);
-        for cut in 4..answer.len() {
-            assert!(parse_produced(&answer[..cut]).is_err(), "{cut}");
+        assert_eq!(parse_produced(&response).unwrap(), produced);
+        for cut in 4..response.len() {
+            assert!(parse_produced(&response[..cut]).is_err(), "{cut}");
         }
     }
 
     #[test]
-    fn records_are_found_behind_aborted_transactions_and_tags() {
-        let mut answer = vec![0, 0, 0, 7, 0];
-        put_i32(0, &mut answer);
-        put_i16(0, &mut answer);
-        put_i32(0, &mut answer);
-        answer.extend([2, 2, b't', 2]);
-        put_i32(9, &mut answer);
-        put_i16(0, &mut answer);
-        answer.extend([0; 24]);
-        answer.extend([2]);
-        answer.extend([0; 16]);
+    fn parses_records_after_aborted_transactions_and_tags() {
+        let mut response = vec![0, 0, 0, 7, 0];
+        put_i32(0, &mut response);
+        put_i16(0, &mut response);
+        put_i32(0, &mut response);
+        response.extend([2, 2, b't', 2]);
+        put_i32(9, &mut response);
+        put_i16(0, &mut response);
+        response.extend([0; 24]);
+        response.extend([2]);
+        response.extend([0; 16]);
         // A tagged field of two bytes.
-        answer.extend([1, 4, 2, 0xAA, 0xBB]);
-        put_i32(-1, &mut answer);
-        answer.extend([4, 1, 2, 3, 0, 0, 0]);
+        response.extend([1, 4, 2, 0xAA, 0xBB]);
+        put_i32(-1, &mut response);
+        response.extend([4, 1, 2, 3, 0, 0, 0]);
         let mut seen = Vec::new();
         let take = |partition, error, records: &[u8]| {
             seen.push((partition, error, records.to_vec()));
             Ok(())
         };
-        parse_fetched(&answer, take).unwrap();
+        parse_fetched(&response, take).unwrap();
         assert_eq!(seen, [(9, 0, vec![1, 2, 3])]);
-        for cut in 5..answer.len() - 1 {
-            assert!(parse_fetched(&answer[..cut], |_, _, _| Ok(())).is_err(), "{cut}");
+        for cut in 5..response.len() - 1 {
+            assert!(parse_fetched(&response[..cut], |_, _, _| Ok(())).is_err(), "{cut}");
         }
     }
 }

@@ -1,33 +1,36 @@
-//! Work queues over AMQP 0-9-1, as RabbitMQ speaks it: a durable queue, persistent messages through the default
-//! exchange, publisher confirms, and consumers that acknowledge each message by itself.
+//! Work queues over AMQP 0-9-1 with RabbitMQ's extensions.
+//!
+//! The queue is durable, messages are persistent and go through the default exchange, publishers use confirms, and
+//! consumers acknowledge each message individually. Confirms may arrive in any order and cover several messages, so
+//! each publisher keeps its unconfirmed messages in delivery-tag order.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use super::amqp_frames::{
     Arguments, FRAME_BODY, FRAME_BYTES_MORE, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, Frame, Method,
-    frame, method, odd, put_long, put_short, put_u16, put_u32,
+    frame, malformed, method, put_long, put_short, put_u16, put_u32,
 };
-use super::dialogue::Dialogue;
+use super::blocking::BlockingConnection;
 use super::options::{QueueOptions, QueueType};
-use super::talk::{Heard, Role, Server, Talk};
+use super::protocol::{Protocol, Role, Server, ServerEvent};
 use crate::error::BenchError;
 use crate::wire::{STAMP_BYTES, Stamp};
 
-/// What a client says first (4.2.2).
+/// Protocol header (4.2.2).
 const PROTOCOL: &[u8] = b"AMQP\0\0\x09\x01";
-/// The only channel.
+/// Number of the only channel.
 const CHANNEL: u16 = 1;
-/// The user and password that a fresh server takes from this machine.
+/// SASL PLAIN response with the default user, which a new server accepts from localhost.
 const GUEST: &[u8] = b"\0guest\0guest";
-/// The largest frame we take, RabbitMQ's own limit; payloads fit into one.
+/// Maximum frame size, equal to RabbitMQ's limit. Payloads fit into one frame.
 const FRAME_BYTES_MAX: u32 = 128 * 1024;
-/// The class of messages.
+/// Class of content methods.
 const BASIC: u16 = 60;
-/// The property flag of `delivery-mode`, and its value for messages that are kept.
+/// Property flag of `delivery-mode`, and its value for persistent messages.
 const HAS_DELIVERY_MODE: u16 = 0x1000;
 const PERSISTENT: u8 = 2;
-/// Bits of queue.declare.
+/// Flags of queue.declare.
 const PASSIVE: u8 = 1;
 const DURABLE: u8 = 2;
 
@@ -41,12 +44,12 @@ pub(super) struct Rabbit<'a> {
 }
 
 impl Rabbit<'_> {
-    /// Opens a connection with a channel.
-    fn connect(&self) -> Result<Dialogue, BenchError> {
-        let mut dialogue = Dialogue::open(self.address)?;
-        dialogue.say(PROTOCOL)?;
-        expect(&mut dialogue, method::CONNECTION_START)?;
-        call(&mut dialogue, 0, method::CONNECTION_START_OK, method::CONNECTION_TUNE, |out| {
+    /// Opens a connection and its channel.
+    fn connect(&self) -> Result<BlockingConnection, BenchError> {
+        let mut conn = BlockingConnection::open(self.address)?;
+        conn.send(PROTOCOL)?;
+        expect(&mut conn, method::CONNECTION_START)?;
+        call(&mut conn, 0, method::CONNECTION_START_OK, method::CONNECTION_TUNE, |out| {
             put_u32(out, 0);
             put_short(out, "PLAIN");
             put_long(out, GUEST);
@@ -59,19 +62,19 @@ impl Rabbit<'_> {
             // No heartbeats.
             put_u16(out, 0);
         });
-        dialogue.say(&out)?;
-        call(&mut dialogue, 0, method::CONNECTION_OPEN, method::CONNECTION_OPEN_OK, |out| {
+        conn.send(&out)?;
+        call(&mut conn, 0, method::CONNECTION_OPEN, method::CONNECTION_OPEN_OK, |out| {
             put_short(out, "/");
             put_u16(out, 0);
         })?;
-        call(&mut dialogue, CHANNEL, method::CHANNEL_OPEN, method::CHANNEL_OPEN_OK, |out| out.push(0))?;
-        Ok(dialogue)
+        call(&mut conn, CHANNEL, method::CHANNEL_OPEN, method::CHANNEL_OPEN_OK, |out| out.push(0))?;
+        Ok(conn)
     }
 
-    /// Declares the queue, or with [`PASSIVE`] asks for it. How many messages are ready in it.
+    /// Declares the queue; with [`PASSIVE`] only queries it. Returns the number of ready messages.
     fn declare_queue(&self, bits: u8) -> Result<u32, BenchError> {
-        let mut dialogue = self.connect()?;
-        let answer = call(&mut dialogue, CHANNEL, method::QUEUE_DECLARE, method::QUEUE_DECLARE_OK, |out| {
+        let mut conn = self.connect()?;
+        let answer = call(&mut conn, CHANNEL, method::QUEUE_DECLARE, method::QUEUE_DECLARE_OK, |out| {
             put_u16(out, 0);
             put_short(out, self.queue);
             out.push(bits);
@@ -84,49 +87,49 @@ impl Rabbit<'_> {
         let mut arguments = Arguments(&answer);
         arguments.short()?;
         let ready = arguments.u32()?;
-        call(&mut dialogue, 0, method::CONNECTION_CLOSE, method::CONNECTION_CLOSE_OK, put_close)?;
+        call(&mut conn, 0, method::CONNECTION_CLOSE, method::CONNECTION_CLOSE_OK, put_close)?;
         Ok(ready)
     }
 }
 
 impl Server for Rabbit<'_> {
-    type Talk = Channel;
+    type Protocol = Channel;
 
     fn declare(&mut self) -> Result<(), BenchError> {
         self.declare_queue(DURABLE).map(drop)
     }
 
-    fn open(&self, role: Role, _number: u32) -> Result<(Dialogue, Channel), BenchError> {
-        let mut dialogue = self.connect()?;
+    fn open(&self, role: Role, _number: u32) -> Result<(BlockingConnection, Channel), BenchError> {
+        let mut conn = self.connect()?;
         match role {
             Role::Publisher => {
-                call(&mut dialogue, CHANNEL, method::CONFIRM_SELECT, method::CONFIRM_SELECT_OK, |out| {
+                call(&mut conn, CHANNEL, method::CONFIRM_SELECT, method::CONFIRM_SELECT_OK, |out| {
                     out.push(0);
                 })?;
             }
             Role::Consumer => {
-                call(&mut dialogue, CHANNEL, method::BASIC_QOS, method::BASIC_QOS_OK, |out| {
+                call(&mut conn, CHANNEL, method::BASIC_QOS, method::BASIC_QOS_OK, |out| {
                     put_u32(out, 0);
                     put_u16(out, self.options.prefetch);
                     out.push(0);
                 })?;
             }
         }
-        Ok((dialogue, Channel::new(self.queue, self.options.payload_bytes)))
+        Ok((conn, Channel::new(self.queue, self.options.payload_bytes)))
     }
 
     fn depth(&mut self) -> Result<Option<u64>, BenchError> {
         if self.queue_type == QueueType::Flux {
             return Ok(None);
         }
-        // What consumers had is ready again: they have left, and the server has said so.
+        // Unacknowledged messages count as ready again, because all consumers have closed their connections.
         self.declare_queue(PASSIVE | DURABLE).map(|ready| Some(ready.into()))
     }
 }
 
-/// Calls a method and waits for its answer, whose arguments are returned.
+/// Sends a method and returns the arguments of the response method.
 fn call(
-    dialogue: &mut Dialogue,
+    conn: &mut BlockingConnection,
     channel: u16,
     called: Method,
     answer: Method,
@@ -134,13 +137,13 @@ fn call(
 ) -> Result<Vec<u8>, BenchError> {
     let mut out = Vec::new();
     method(&mut out, channel, called, put);
-    dialogue.say(&out)?;
-    expect(dialogue, answer)
+    conn.send(&out)?;
+    expect(conn, answer)
 }
 
-/// Waits for a method, whose arguments are returned.
-fn expect(dialogue: &mut Dialogue, expected: Method) -> Result<Vec<u8>, BenchError> {
-    dialogue.hear(|bytes| {
+/// Waits for a method and returns its arguments.
+fn expect(conn: &mut BlockingConnection, expected: Method) -> Result<Vec<u8>, BenchError> {
+    conn.receive(|bytes| {
         let Some(frame) = Frame::parse(bytes)? else { return Ok(None) };
         let mut arguments = Arguments(frame.payload);
         match arguments.method()? {
@@ -152,33 +155,32 @@ fn expect(dialogue: &mut Dialogue, expected: Method) -> Result<Vec<u8>, BenchErr
     })
 }
 
-/// What to make of a method that has no place where it came.
+/// Error for an unexpected method; includes the reason if the server closed.
 fn unexpected(found: Method, mut arguments: Arguments<'_>) -> BenchError {
     if let method::CONNECTION_CLOSE | method::CHANNEL_CLOSE = found
         && let (Ok(code), Ok(text)) = (arguments.u16(), arguments.short())
     {
         return BenchError::Broken(format!("the server closed: {code} {}", String::from_utf8_lossy(text)));
     }
-    odd(&format!("method {found:?}"))
+    malformed(&format!("method {found:?}"))
 }
 
-/// The arguments of connection.close that say that all is well.
+/// Appends the arguments of a normal connection.close.
 fn put_close(out: &mut Vec<u8>) {
     put_u16(out, 200);
     put_short(out, "");
     put_u32(out, 0);
 }
 
-/// One connection's channel.
+/// Channel of one connection.
 #[derive(Debug)]
 pub(super) struct Channel {
     queue: String,
-    /// What stands in front of a payload: basic.publish, the content header, the head of the body.
+    /// Bytes before a payload: basic.publish, the content header, the body frame header.
     head: Vec<u8>,
-    /// The slots of messages that were not confirmed, in the order of their delivery tags; `None` for those that were
-    /// before others.
+    /// Slots of unconfirmed messages in delivery-tag order; `None` for a message confirmed before earlier ones.
     unconfirmed: VecDeque<Option<u32>>,
-    /// The delivery tag of the first of them.
+    /// Delivery tag of the first entry of `unconfirmed`.
     first_tag: u64,
 }
 
@@ -199,12 +201,12 @@ impl Channel {
             out.push(PERSISTENT);
         });
         frame(&mut head, FRAME_BODY, CHANNEL, |out| out.resize(out.len() + payload_bytes, 0));
-        // The payload and the end of its frame are different each time.
+        // Cut off the payload, which differs per message, and the frame end.
         head.truncate(head.len() - payload_bytes - 1);
         Self { queue: queue.to_owned(), head, unconfirmed: VecDeque::new(), first_tag: 1 }
     }
 
-    /// The server has spoken of the message with this delivery tag, or of all up to it.
+    /// Handles a confirm of one delivery tag or, if `is_multiple`, of all tags up to it.
     fn confirmed(
         &mut self,
         tag: u64,
@@ -212,7 +214,7 @@ impl Channel {
         mut each: impl FnMut(u32),
     ) -> Result<(), BenchError> {
         let position = tag.checked_sub(self.first_tag).filter(|at| *at < self.unconfirmed.len() as u64);
-        let last = position.ok_or_else(|| odd("a confirmation of nothing"))? as usize;
+        let last = position.ok_or_else(|| malformed("a confirm of an unknown delivery tag"))? as usize;
         let first = if is_multiple { 0 } else { last };
         for slot in self.unconfirmed.range_mut(first..=last) {
             if let Some(slot) = slot.take() {
@@ -227,8 +229,8 @@ impl Channel {
     }
 }
 
-impl Talk for Channel {
-    fn begin(&mut self, out: &mut Vec<u8>) {
+impl Protocol for Channel {
+    fn start_consuming(&mut self, out: &mut Vec<u8>) {
         let queue = &self.queue;
         method(out, CHANNEL, method::BASIC_CONSUME, |out| {
             put_u16(out, 0);
@@ -249,11 +251,11 @@ impl Talk for Channel {
     }
 
     #[inline]
-    fn take(
+    fn handle_input(
         &mut self,
         bytes: &[u8],
         out: &mut Vec<u8>,
-        mut heard: impl FnMut(Heard<'_>),
+        mut on_event: impl FnMut(ServerEvent<'_>),
     ) -> Result<usize, BenchError> {
         let Some(first) = Frame::parse(bytes)? else { return Ok(0) };
         if first.kind == FRAME_HEARTBEAT {
@@ -261,37 +263,39 @@ impl Talk for Channel {
         }
         let mut arguments = Arguments(first.payload);
         match arguments.method()? {
-            _ if first.kind != FRAME_METHOD => return Err(odd("content of no method")),
+            _ if first.kind != FRAME_METHOD => return Err(malformed("content without a method")),
             method::BASIC_DELIVER => {
                 arguments.short()?;
                 let tag = arguments.u64()?;
                 let Some((payload, len)) = content(&bytes[first.len..])? else { return Ok(0) };
                 append_ack(out, tag);
-                heard(Heard::Delivered(payload));
+                on_event(ServerEvent::Delivered(payload));
                 return Ok(first.len + len);
             }
             method::BASIC_ACK => {
                 let (tag, bits) = (arguments.u64()?, arguments.u8()?);
-                self.confirmed(tag, bits & 1 == 1, |slot| heard(Heard::Taken(slot)))?;
+                self.confirmed(tag, bits & 1 == 1, |slot| on_event(ServerEvent::Acknowledged(slot)))?;
             }
             method::BASIC_NACK => {
                 let (tag, bits) = (arguments.u64()?, arguments.u8()?);
-                self.confirmed(tag, bits & 1 == 1, |slot| heard(Heard::Refused(slot, "basic.nack".into())))?;
+                self.confirmed(tag, bits & 1 == 1, |slot| {
+                    on_event(ServerEvent::Refused(slot, "basic.nack".into()));
+                })?;
             }
             method::BASIC_CONSUME_OK => {}
-            method::CONNECTION_CLOSE_OK => heard(Heard::Left),
+            method::CONNECTION_CLOSE_OK => on_event(ServerEvent::Closed),
             other => return Err(unexpected(other, arguments)),
         }
         Ok(first.len)
     }
 
-    fn leave(&mut self, out: &mut Vec<u8>) {
+    fn close(&mut self, out: &mut Vec<u8>) {
         method(out, 0, method::CONNECTION_CLOSE, put_close);
     }
 }
 
-/// The payload of a message whose frames begin `bytes`, and the length of those frames; `None` if the rest has not
-/// come.
+/// Parses the header and body frames of a message. Returns its payload and the length of the frames; `None` if
+/// incomplete.
 #[inline]
 fn content(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, BenchError> {
     let Some(header) = Frame::parse(bytes)? else { return Ok(None) };
@@ -300,12 +304,12 @@ fn content(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, BenchError> {
     let size = arguments.u64()?;
     let Some(body) = Frame::parse(&bytes[header.len..])? else { return Ok(None) };
     if (header.kind, body.kind, body.payload.len() as u64) != (FRAME_HEADER, FRAME_BODY, size) {
-        return Err(odd("a message in pieces"));
+        return Err(malformed("a message in several body frames"));
     }
     Ok(Some((body.payload, header.len + body.len)))
 }
 
-/// Appends basic.ack of one message: what `method` makes of it, in one piece.
+/// Appends basic.ack of one message, pre-encoded; equal to the output of `method`.
 #[inline]
 fn append_ack(out: &mut Vec<u8>, tag: u64) {
     let mut bytes = [1, 0, CHANNEL as u8, 0, 0, 0, 13, 0, 60, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xCE];
@@ -313,7 +317,7 @@ fn append_ack(out: &mut Vec<u8>, tag: u64) {
     out.extend_from_slice(&bytes);
 }
 
-// Payloads go into one frame.
+// A payload must fit into one frame.
 const _: () = assert!(super::options::PAYLOAD_BYTES_MAX + FRAME_BYTES_MORE <= FRAME_BYTES_MAX as usize);
 
 #[cfg(test)]
@@ -323,9 +327,9 @@ mod tests {
 
     const STAMP: Stamp = Stamp { due_ns: 5, stream: 6, sequence: 7 };
 
-    fn heard(channel: &mut Channel, bytes: &[u8]) -> (usize, Vec<String>, Vec<u8>) {
+    fn feed(channel: &mut Channel, bytes: &[u8]) -> (usize, Vec<String>, Vec<u8>) {
         let (mut words, mut out) = (Vec::new(), Vec::new());
-        let taken = channel.take(bytes, &mut out, |heard| words.push(format!("{heard:?}"))).unwrap();
+        let taken = channel.handle_input(bytes, &mut out, |event| words.push(format!("{event:?}"))).unwrap();
         (taken, words, out)
     }
 
@@ -339,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_publish_is_three_frames() {
+    fn publish_is_three_frames() {
         let filler = filler(40);
         let mut bytes = Vec::new();
         Channel::new("jobs", 40).publish(0, &STAMP, &filler, &mut bytes);
@@ -352,21 +356,21 @@ mod tests {
     }
 
     #[test]
-    fn confirmations_come_in_any_order_and_many_at_once() {
+    fn confirms_arrive_in_any_order_and_in_groups() {
         let filler = filler(16);
         let mut channel = Channel::new("jobs", 16);
         for slot in [4, 5, 6, 7] {
             channel.publish(slot, &STAMP, &filler, &mut Vec::new());
         }
-        assert_eq!(heard(&mut channel, &ack(2, 0)).1, ["Taken(5)"]);
-        assert_eq!(heard(&mut channel, &ack(3, 1)).1, ["Taken(4)", "Taken(6)"]);
-        assert!(channel.take(&ack(3, 0), &mut Vec::new(), |_| ()).is_err(), "it was confirmed before");
+        assert_eq!(feed(&mut channel, &ack(2, 0)).1, ["Acknowledged(5)"]);
+        assert_eq!(feed(&mut channel, &ack(3, 1)).1, ["Acknowledged(4)", "Acknowledged(6)"]);
+        assert!(channel.handle_input(&ack(3, 0), &mut Vec::new(), |_| ()).is_err(), "already confirmed");
         channel.publish(4, &STAMP, &filler, &mut Vec::new());
-        assert_eq!(heard(&mut channel, &ack(5, 1)).1, ["Taken(7)", "Taken(4)"]);
+        assert_eq!(feed(&mut channel, &ack(5, 1)).1, ["Acknowledged(7)", "Acknowledged(4)"]);
     }
 
     #[test]
-    fn a_delivery_is_acknowledged_by_its_tag() {
+    fn acknowledges_a_delivery_by_its_tag() {
         let mut bytes = Vec::new();
         method(&mut bytes, CHANNEL, method::BASIC_DELIVER, |out| {
             put_short(out, "consumer");
@@ -382,22 +386,22 @@ mod tests {
         bytes.extend_from_slice(&publish[first..]);
         let mut channel = Channel::new("jobs", 16);
         for length in [deliver - 1, deliver, bytes.len() - 1] {
-            assert_eq!(heard(&mut channel, &bytes[..length]), (0, vec![], vec![]), "{length}");
+            assert_eq!(feed(&mut channel, &bytes[..length]), (0, vec![], vec![]), "{length}");
         }
-        let (taken, words, out) = heard(&mut channel, &bytes);
+        let (taken, words, out) = feed(&mut channel, &bytes);
         assert_eq!((taken, words.len()), (bytes.len(), 1));
         assert_eq!(out, ack(99, 0));
     }
 
     #[test]
-    fn a_server_that_closes_says_why() {
+    fn close_error_contains_the_reason() {
         let mut bytes = Vec::new();
         method(&mut bytes, CHANNEL, method::CHANNEL_CLOSE, |out| {
             put_u16(out, 404);
             put_short(out, "NOT_FOUND");
             put_u32(out, 0);
         });
-        let error = Channel::new("q", 16).take(&bytes, &mut Vec::new(), |_| ()).unwrap_err();
+        let error = Channel::new("q", 16).handle_input(&bytes, &mut Vec::new(), |_| ()).unwrap_err();
         assert_eq!(error.to_string(), "the server closed: 404 NOT_FOUND");
     }
 }

@@ -1,23 +1,23 @@
-//! Frames of AMQP 0-9-1 to and from bytes: those that a work queue takes.
+//! Encoding and parsing of the AMQP 0-9-1 frames and methods that work queues use.
 
 use crate::error::BenchError;
 
-/// Types of frames (4.2.3).
+/// Frame types (4.2.3).
 pub(super) const FRAME_METHOD: u8 = 1;
 pub(super) const FRAME_HEADER: u8 = 2;
 pub(super) const FRAME_BODY: u8 = 3;
 pub(super) const FRAME_HEARTBEAT: u8 = 8;
-/// What each frame ends with.
+/// Last byte of every frame.
 const FRAME_END: u8 = 0xCE;
-/// Type, channel and length in front of a frame's payload.
+/// Size of a frame header: type, channel, length.
 const HEAD_BYTES: usize = 7;
-/// What a frame has beside its payload.
+/// Frame overhead beyond the payload.
 pub(super) const FRAME_BYTES_MORE: usize = HEAD_BYTES + 1;
 
-/// A method: its class and its number.
+/// Class id and method id.
 pub(super) type Method = (u16, u16);
 
-/// The methods that are used, by their names in the specification.
+/// Methods, named as in the specification.
 pub(super) mod method {
     use super::Method;
 
@@ -46,20 +46,20 @@ pub(super) mod method {
     pub(in super::super) const CONFIRM_SELECT_OK: Method = (85, 11);
 }
 
-/// A frame as it stands in the bytes that came.
+/// A parsed frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
     pub(super) kind: u8,
     pub(super) payload: &'a [u8],
-    /// All of it, with what is around the payload.
+    /// Total length, including header and end byte.
     pub(super) len: usize,
 }
 
 impl<'a> Frame<'a> {
-    /// The first frame of `bytes`, if all of it has come.
+    /// Parses the first frame of `bytes`; `None` if incomplete.
     ///
     /// # Errors
-    /// If it does not end where it says.
+    /// If the frame end byte is missing.
     #[inline]
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Option<Self>, BenchError> {
         let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else { return Ok(None) };
@@ -70,12 +70,12 @@ impl<'a> Frame<'a> {
             Some(&FRAME_END) => {
                 Ok(Some(Self { kind, payload: &rest[..length], len: length + FRAME_BYTES_MORE }))
             }
-            Some(_) => Err(odd("a frame without an end")),
+            Some(_) => Err(malformed("a frame without its end byte")),
         }
     }
 }
 
-/// Appends a frame whose payload `put` appends.
+/// Appends a frame; `put` appends the payload.
 pub(super) fn frame(out: &mut Vec<u8>, kind: u8, channel: u16, put: impl FnOnce(&mut Vec<u8>)) {
     out.push(kind);
     out.extend_from_slice(&channel.to_be_bytes());
@@ -87,7 +87,7 @@ pub(super) fn frame(out: &mut Vec<u8>, kind: u8, channel: u16, put: impl FnOnce(
     out.push(FRAME_END);
 }
 
-/// Appends a method, whose arguments `put` appends.
+/// Appends a method frame; `put` appends the arguments.
 pub(super) fn method(
     out: &mut Vec<u8>,
     channel: u16,
@@ -109,7 +109,7 @@ pub(super) fn put_u32(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_be_bytes());
 }
 
-/// A short string (4.2.5.3).
+/// Appends a short string (4.2.5.3).
 ///
 /// # Panics
 /// If it is longer than 255 bytes.
@@ -118,20 +118,20 @@ pub(super) fn put_short(out: &mut Vec<u8>, value: &str) {
     out.extend_from_slice(value.as_bytes());
 }
 
-/// A long string (4.2.5.3).
+/// Appends a long string (4.2.5.3).
 pub(super) fn put_long(out: &mut Vec<u8>, value: &[u8]) {
     put_u32(out, value.len() as u32);
     out.extend_from_slice(value);
 }
 
-/// Reads arguments in their order.
+/// Cursor over the arguments of a method.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arguments<'a>(pub(super) &'a [u8]);
 
 impl<'a> Arguments<'a> {
     #[inline]
     fn bytes(&mut self, count: usize) -> Result<&'a [u8], BenchError> {
-        let (bytes, rest) = self.0.split_at_checked(count).ok_or_else(|| odd("a method cut short"))?;
+        let (bytes, rest) = self.0.split_at_checked(count).ok_or_else(|| malformed("a truncated method"))?;
         self.0 = rest;
         Ok(bytes)
     }
@@ -174,8 +174,8 @@ impl<'a> Arguments<'a> {
     }
 }
 
-pub(super) fn odd(what: &str) -> BenchError {
-    BenchError::Broken(format!("the server sent what makes no sense: {what}"))
+pub(super) fn malformed(what: &str) -> BenchError {
+    BenchError::Broken(format!("the server sent an invalid frame: {what}"))
 }
 
 #[cfg(test)]
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_comes_back_as_it_went() {
+    fn methods_round_trip() {
         let mut bytes = Vec::new();
         method(&mut bytes, 1, method::BASIC_QOS, |out| {
             put_u32(out, 7);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_does_not_end_where_it_says_is_refused() {
+    fn rejects_a_frame_without_its_end_byte() {
         let mut bytes = Vec::new();
         frame(&mut bytes, FRAME_HEARTBEAT, 0, |_| {});
         *bytes.last_mut().unwrap() = 0;

@@ -1,46 +1,48 @@
-//! Who sends what when, and what came of it.
+//! The load: sends messages when they are due, and counts acknowledgements and deliveries.
+//!
+//! Each in-flight message of a publisher occupies a slot, which bounds the window and finds the due time when the
+//! acknowledgement arrives. A bitmap per publisher separates first deliveries from duplicates.
 
 use std::ops::Range;
 
 use hdrhistogram::Histogram;
 
-use super::links::Links;
-use super::talk::{Heard, Talk};
+use super::event_loop::EventLoop;
+use super::protocol::{Protocol, ServerEvent};
 use crate::schedule::{Cursor, Schedule};
 use crate::tally::latencies;
 use crate::wire::Stamp;
 
-/// Output that may wait on one connection before its publisher pauses.
+/// Unsent output bytes on a connection above which its publisher pauses.
 const PENDING_BYTES_MAX: usize = 64 * 1024;
 
-/// What was done so far.
+/// Counters of the whole run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
-    /// Messages that the server has taken.
-    pub(super) taken: u64,
-    /// Different messages that it delivered.
+    /// Messages acknowledged to publishers.
+    pub(super) acknowledged: u64,
+    /// Messages delivered, without duplicates.
     pub(super) received: u64,
 }
 
 /// One publishing connection.
 #[derive(Debug)]
 struct Publisher {
-    /// Slots of no message.
+    /// Free slots.
     free: Vec<u32>,
-    /// For each slot, when its message was due (open loop) or sent (closed loop).
-    dues: Vec<u64>,
+    /// Due time (open loop) or send time (closed loop) of the message in each slot.
+    due_times: Vec<u64>,
     /// Messages due and not sent.
-    owed: u64,
-    /// Messages sent.
+    due: u64,
     sent: u32,
 }
 
-/// The messages of one publisher that came, a bit each.
+/// Bitmap of the received messages of one publisher.
 #[derive(Clone, Debug, Default)]
 struct Seen(Vec<u64>);
 
 impl Seen {
-    /// Whether this is the first time.
+    /// Marks a message as received. Returns whether it is the first time.
     #[inline]
     fn mark(&mut self, sequence: u32) -> bool {
         let (word, bit) = (sequence as usize / 64, 1 << (sequence % 64));
@@ -53,44 +55,43 @@ impl Seen {
     }
 }
 
-/// What is done on the connections, of which the first are the publishers'.
+/// The load and its counters. The first connections belong to the publishers.
 #[derive(Debug)]
 pub(super) struct Load<'a> {
     filler: &'a [u8],
     publishers: Vec<Publisher>,
-    /// All publishers, as the schedule wants them.
+    /// Publisher numbers, as [`Cursor`] expects them.
     numbers: Vec<u32>,
     schedule: Option<(Schedule, Cursor)>,
     /// Messages that may still be sent in a closed loop.
-    left: u64,
-    /// By publisher.
+    remaining: u64,
+    /// Received messages per publisher.
     seen: Vec<Seen>,
     measured: Range<u64>,
     pub(super) counters: Counters,
-    /// From due to taken, of messages that were due in the measured part.
+    /// Due time to acknowledgement, of messages due in the measured part.
     pub(super) latency: Histogram<u64>,
-    /// From due to sent, of the same.
+    /// Due time to send, of messages due in the measured part.
     pub(super) lag: Histogram<u64>,
-    /// From due to received, of the same.
+    /// Due time to receipt, of messages due in the measured part.
     pub(super) delivery: Histogram<u64>,
-    /// When the last message came that had not come before.
+    /// Time of the last first delivery.
     pub(super) received_last_ns: u64,
     pub(super) refused: u64,
     pub(super) first_refusal: Option<String>,
-    /// Deliveries of messages that had come before.
+    /// Duplicate deliveries.
     pub(super) repeated: u64,
-    /// Deliveries of what nobody sent.
+    /// Deliveries and acknowledgements that match no sent message.
     pub(super) foreign: u64,
 }
 
 impl<'a> Load<'a> {
-    /// A load of so many publishers, each with so many messages under way at most, whose payloads end as `filler` does.
-    /// Nothing is due yet.
+    /// A load with at most `in_flight` messages per publisher, with payloads as long as `filler`. Nothing is due yet.
     pub(super) fn new(publishers: u32, in_flight: u32, filler: &'a [u8]) -> Self {
         let publisher = |_| Publisher {
             free: (0..in_flight).rev().collect(),
-            dues: vec![0; in_flight as usize],
-            owed: 0,
+            due_times: vec![0; in_flight as usize],
+            due: 0,
             sent: 0,
         };
         Self {
@@ -98,7 +99,7 @@ impl<'a> Load<'a> {
             publishers: (0..publishers).map(publisher).collect(),
             numbers: (0..publishers).collect(),
             schedule: None,
-            left: 0,
+            remaining: 0,
             seen: vec![Seen::default(); publishers as usize],
             measured: 0..0,
             counters: Counters::default(),
@@ -113,68 +114,68 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Messages are due on schedule from `start_ns` on, so many a second.
-    pub(super) fn on_schedule(&mut self, start_ns: u64, rate: f64) {
+    /// Starts an open loop at `start_ns` with `rate` messages per second.
+    pub(super) fn start_schedule(&mut self, start_ns: u64, rate: f64) {
         let schedule = Schedule::new(start_ns, rate, self.numbers.len() as u32);
         self.schedule = Some((schedule, Cursor::default()));
     }
 
-    /// So many messages are due now.
-    pub(super) fn all_at_once(&mut self, messages: u64) {
-        self.left = messages;
+    /// Starts a closed loop that sends at most `messages`.
+    pub(super) fn start_closed_loop(&mut self, messages: u64) {
+        self.remaining = messages;
     }
 
-    /// What is due then counts.
-    pub(super) fn measure(&mut self, measured: Range<u64>) {
+    /// Sets the measured part.
+    pub(super) fn set_measured(&mut self, measured: Range<u64>) {
         self.measured = measured;
     }
 
-    /// Nothing more is due. How many messages were, and were not sent.
+    /// Stops sending. Returns the number of messages that were due and not sent.
     pub(super) fn stop(&mut self) -> u64 {
-        self.left = 0;
+        self.remaining = 0;
         self.schedule = None;
-        self.publishers.iter_mut().map(|publisher| std::mem::take(&mut publisher.owed)).sum()
+        self.publishers.iter_mut().map(|publisher| std::mem::take(&mut publisher.due)).sum()
     }
 
-    /// Messages sent, over all publishers.
+    /// Number of messages sent, over all publishers.
     pub(super) fn sent(&self) -> u64 {
         self.publishers.iter().map(|publisher| u64::from(publisher.sent)).sum()
     }
 
-    /// Messages sent that the server has not spoken of.
+    /// Number of messages neither acknowledged nor refused.
     pub(super) fn unanswered(&self) -> u64 {
-        self.sent() - self.counters.taken - self.refused
+        self.sent() - self.counters.acknowledged - self.refused
     }
 
-    /// Everything has been sent and answered.
+    /// Whether everything was sent and acknowledged or refused.
     pub(super) fn is_settled(&self) -> bool {
-        self.left == 0 && self.unanswered() == 0
+        self.remaining == 0 && self.unanswered() == 0
     }
 
-    /// Notes what is due by `now_ns`; when the next is.
-    pub(super) fn owe_due(&mut self, now_ns: u64) -> Option<u64> {
+    /// Releases the messages due by `now_ns`. Returns when the next one is due.
+    pub(super) fn release_due(&mut self, now_ns: u64) -> Option<u64> {
         let (schedule, cursor) = self.schedule.as_mut()?;
         while let Some((due_ns, publisher)) = cursor.peek(schedule, &self.numbers) {
             if due_ns > now_ns {
                 return Some(due_ns);
             }
             cursor.advance(&self.numbers);
-            self.publishers[publisher].owed += 1;
+            self.publishers[publisher].due += 1;
         }
         None
     }
 
-    /// Sends what is due, as far as slots and connections allow. Whether more can be
-    /// sent once what has collected is written.
-    pub(super) fn pump<T: Talk>(&mut self, links: &mut Links<T>, now_ns: u64) -> bool {
-        let mut is_eager = false;
+    /// Sends due messages, as far as slots and output buffers allow. Returns whether more can be sent right after the
+    /// next flush.
+    pub(super) fn send_due<T: Protocol>(&mut self, event_loop: &mut EventLoop<T>, now_ns: u64) -> bool {
+        let mut has_more = false;
         for number in 0..self.publishers.len() {
             let publisher = &mut self.publishers[number];
-            while publisher.owed > 0 || self.left > 0 {
+            while publisher.due > 0 || self.remaining > 0 {
                 let Some(slot) = publisher.free.pop() else { break };
-                if links.pending_bytes(number) >= PENDING_BYTES_MAX {
+                if event_loop.pending_bytes(number) >= PENDING_BYTES_MAX {
                     publisher.free.push(slot);
-                    is_eager |= !links.is_blocked(number);
+                    has_more |= !event_loop.is_blocked(number);
                     break;
                 }
                 let stream = number as u32;
@@ -182,54 +183,54 @@ impl<'a> Load<'a> {
                 let schedule = self.schedule.as_ref();
                 let due_ns =
                     schedule.map_or(now_ns, |(schedule, _)| schedule.due_ns(stream, sequence.into()));
-                publisher.dues[slot as usize] = due_ns;
+                publisher.due_times[slot as usize] = due_ns;
                 publisher.sent += 1;
-                if self.left > 0 {
-                    self.left -= 1;
+                if self.remaining > 0 {
+                    self.remaining -= 1;
                 } else {
-                    publisher.owed -= 1;
+                    publisher.due -= 1;
                 }
                 if self.measured.contains(&due_ns) {
                     self.lag.saturating_record(now_ns - due_ns);
                 }
-                let (talk, out) = links.voice(number);
-                talk.publish(slot, &Stamp { due_ns, stream, sequence }, self.filler, out);
+                let (protocol, out) = event_loop.output(number);
+                protocol.publish(slot, &Stamp { due_ns, stream, sequence }, self.filler, out);
             }
         }
-        is_eager
+        has_more
     }
 
-    /// What was said on a connection.
+    /// Counts a server event.
     #[inline]
-    pub(super) fn heard(&mut self, link: usize, said: Heard<'_>, now_ns: u64) {
-        match said {
-            Heard::Taken(slot) => {
-                if let Some(due_ns) = self.answered(link, slot) {
-                    self.counters.taken += 1;
+    pub(super) fn handle_event(&mut self, conn: usize, event: ServerEvent<'_>, now_ns: u64) {
+        match event {
+            ServerEvent::Acknowledged(slot) => {
+                if let Some(due_ns) = self.free_slot(conn, slot) {
+                    self.counters.acknowledged += 1;
                     if self.measured.contains(&due_ns) {
                         self.latency.saturating_record(now_ns - due_ns);
                     }
                 }
             }
-            Heard::Refused(slot, why) => {
-                if self.answered(link, slot).is_some() {
+            ServerEvent::Refused(slot, why) => {
+                if self.free_slot(conn, slot).is_some() {
                     self.refused += 1;
                     self.first_refusal.get_or_insert(why);
                 }
             }
-            Heard::Delivered(payload) => self.delivered(payload, now_ns),
-            // The loop itself waits for that.
-            Heard::Left => {}
+            ServerEvent::Delivered(payload) => self.delivered(payload, now_ns),
+            // Handled by the event loop.
+            ServerEvent::Closed => {}
         }
     }
 
-    /// A message was spoken of: when it was due. `None`, and noted, if there is none.
+    /// Frees the slot of a message. Returns its due time; `None`, counted as foreign, if the slot holds no message.
     #[inline]
-    fn answered(&mut self, link: usize, slot: u32) -> Option<u64> {
-        let publisher = self.publishers.get_mut(link);
-        let publisher = publisher.filter(|publisher| publisher.free.len() < publisher.dues.len());
+    fn free_slot(&mut self, conn: usize, slot: u32) -> Option<u64> {
+        let publisher = self.publishers.get_mut(conn);
+        let publisher = publisher.filter(|publisher| publisher.free.len() < publisher.due_times.len());
         let due_ns = publisher.and_then(|publisher| {
-            let due_ns = publisher.dues.get(slot as usize).copied()?;
+            let due_ns = publisher.due_times.get(slot as usize).copied()?;
             publisher.free.push(slot);
             Some(due_ns)
         });
@@ -274,44 +275,44 @@ mod tests {
     }
 
     #[test]
-    fn each_message_counts_once() {
+    fn counts_each_message_once() {
         let filler = filler(16);
         let mut load = Load::new(2, 1, &filler);
         load.publishers[1].sent = 2_000;
-        load.measure(0..100);
+        load.set_measured(0..100);
         for (stream, sequence) in [(1, 0), (1, 1_999), (1, 0), (1, 2_000), (0, 0), (2, 0)] {
-            load.heard(5, Heard::Delivered(&payload(stream, sequence)), 30);
+            load.handle_event(5, ServerEvent::Delivered(&payload(stream, sequence)), 30);
         }
-        load.heard(5, Heard::Delivered(b"short"), 30);
+        load.handle_event(5, ServerEvent::Delivered(b"short"), 30);
         assert_eq!((load.counters.received, load.repeated, load.foreign), (2, 1, 4));
         assert_eq!((load.delivery.len(), load.delivery.max()), (2, 20));
     }
 
     #[test]
-    fn an_answer_frees_its_slot_and_no_other() {
+    fn acknowledgement_frees_only_its_slot() {
         let filler = filler(16);
         let mut load = Load::new(1, 2, &filler);
-        load.heard(0, Heard::Taken(0), 30);
-        assert_eq!((load.counters.taken, load.foreign), (0, 1), "nothing was sent");
+        load.handle_event(0, ServerEvent::Acknowledged(0), 30);
+        assert_eq!((load.counters.acknowledged, load.foreign), (0, 1), "nothing was sent");
         load.publishers[0].free.clear();
         load.publishers[0].sent = 2;
-        load.heard(0, Heard::Taken(1), 30);
+        load.handle_event(0, ServerEvent::Acknowledged(1), 30);
         assert!(!load.is_settled());
-        load.heard(0, Heard::Refused(0, "no room".into()), 30);
-        load.heard(0, Heard::Taken(2), 30);
-        assert_eq!((load.counters.taken, load.refused, load.foreign), (1, 1, 2));
+        load.handle_event(0, ServerEvent::Refused(0, "no room".into()), 30);
+        load.handle_event(0, ServerEvent::Acknowledged(2), 30);
+        assert_eq!((load.counters.acknowledged, load.refused, load.foreign), (1, 1, 2));
         assert_eq!(load.first_refusal.as_deref(), Some("no room"));
         assert!(load.is_settled());
     }
 
     #[test]
-    fn what_is_due_is_owed_and_what_was_not_sent_is_told() {
+    fn stop_returns_due_messages_that_were_not_sent() {
         let filler = filler(16);
         let mut load = Load::new(2, 1, &filler);
-        load.on_schedule(0, 1_000.0);
-        assert_eq!(load.owe_due(2_500_000), Some(3_000_000));
-        assert_eq!((load.publishers[0].owed, load.publishers[1].owed), (2, 1));
+        load.start_schedule(0, 1_000.0);
+        assert_eq!(load.release_due(2_500_000), Some(3_000_000));
+        assert_eq!((load.publishers[0].due, load.publishers[1].due), (2, 1));
         assert_eq!(load.stop(), 3);
-        assert_eq!(load.owe_due(9_000_000), None);
+        assert_eq!(load.release_due(9_000_000), None);
     }
 }

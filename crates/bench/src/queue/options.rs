@@ -1,67 +1,66 @@
-//! What a caller may ask of the generator for work queues.
+//! Options of the queue generator.
 
 use std::time::Duration;
 
 use crate::wire::STAMP_BYTES;
 
-/// The smallest payload: what says which message it is.
+/// Minimum payload size: the stamp that every message carries.
 pub(super) const PAYLOAD_BYTES_MIN: usize = STAMP_BYTES;
-/// The largest payload.
+/// Maximum payload size.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 100_000;
 
-/// Everything a run on a server of work queues depends on.
+/// Options of one run against a queue server.
 #[derive(Clone, Debug)]
 pub struct QueueOptions {
-    /// Server's host name or address.
+    /// Host name or address of the server.
     pub host: String,
-    /// Server's port.
+    /// Port of the server.
     pub port: u16,
-    /// What is spoken there, and how the queue is made.
+    /// Protocol, and type of the created queue.
     pub protocol: QueueProtocol,
-    /// The queue. `None` makes one with a name of its own.
+    /// Name of the queue. `None` creates one with a unique name.
     pub queue: Option<String>,
-    /// Connections that put messages in.
+    /// Number of publishing connections.
     pub publishers: u32,
-    /// Connections that take messages out.
+    /// Number of consuming connections.
     pub consumers: u32,
-    /// Messages that each publisher has under way unacknowledged, 1 to 65,535.
+    /// Maximum unacknowledged messages per publisher, 1 to 65,535.
     pub in_flight: u32,
-    /// Messages that each consumer may have unacknowledged, 1 to 65,535.
+    /// Maximum unacknowledged messages per consumer, 1 to 65,535.
     pub prefetch: u16,
-    /// Size of each payload, 16 to 100,000 bytes.
+    /// Payload size in bytes, 16 to 100,000.
     pub payload_bytes: usize,
-    /// What is done.
+    /// Type of load.
     pub work: QueueWork,
-    /// The measured part; what is consumed may be over before.
+    /// Length of the measured part. [`QueueWork::Consume`] ends early when the queue is empty.
     pub duration: Duration,
-    /// Load before the measured part. None where a queue is filled first.
+    /// Length of the load before the measured part. Not used by [`QueueWork::Consume`].
     pub warmup: Duration,
-    /// Longest wait for what is still under way when the load has ended.
+    /// Maximum wait for outstanding messages after the load ends.
     pub drain: Duration,
-    /// The server's process, whose cost is read from /proc.
+    /// Process id of the server, to read its cost from /proc.
     pub broker_pid: Option<u32>,
 }
 
-/// What the server speaks, and how the queue is made.
+/// Protocol, and type of the created queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueProtocol {
-    /// MQTT 5 with queues below `$queue/`.
+    /// MQTT 5 with queues under `$queue/`.
     Mqtt {
-        /// Address of the HTTP API that makes the queue and counts what is in it. Without it, the queue is made by
-        /// its first message, and not asked how many messages it has.
+        /// Address of the HTTP API, which creates the queue and returns its depth. Without it, the first message
+        /// creates the queue, and its depth is not checked.
         http: Option<String>,
-        /// When a publish is acknowledged.
+        /// When a publish counts as durable and is acknowledged.
         durability: QueueDurability,
     },
-    /// NATS with JetStream: a stream in files from which messages go once they are acknowledged, and one consumer
-    /// from which all pull.
+    /// NATS JetStream: a work-queue stream with file storage, and one shared pull consumer.
     Nats,
-    /// AMQP 0-9-1 as RabbitMQ speaks it: a durable queue and persistent messages.
+    /// AMQP 0-9-1 with RabbitMQ's extensions: a durable queue and persistent messages.
     Amqp(QueueType),
 }
 
 impl QueueProtocol {
-    /// The name on the command line and in reports.
+    /// Name on the command line and in reports.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Mqtt { .. } => "mqtt",
@@ -70,7 +69,7 @@ impl QueueProtocol {
         }
     }
 
-    /// How the queue is made, if there is a choice.
+    /// Type or durability of the created queue; `None` if there is no choice.
     pub fn made(&self) -> Option<&'static str> {
         match self {
             Self::Mqtt { http: None, .. } | Self::Nats => None,
@@ -80,17 +79,17 @@ impl QueueProtocol {
     }
 }
 
-/// When a message counts as kept.
+/// When a message counts as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueDurability {
-    /// Once the disk has it.
+    /// After fsync.
     Fsync,
-    /// Once the system has it.
+    /// After the write to the operating system.
     Os,
 }
 
 impl QueueDurability {
-    /// The name in the API.
+    /// Name in the HTTP API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fsync => "fsync",
@@ -99,19 +98,19 @@ impl QueueDurability {
     }
 }
 
-/// Kinds of queues of servers that speak AMQP.
+/// Queue types of AMQP servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueType {
-    /// A replicated log.
+    /// RabbitMQ quorum queue: a replicated log.
     Quorum,
-    /// What all queues once were.
+    /// RabbitMQ classic queue.
     Classic,
-    /// FluxMQ's: below `$queue/`. It says of none how many messages there are.
+    /// FluxMQ queue, under `$queue/`. FluxMQ does not return its depth.
     Flux,
 }
 
 impl QueueType {
-    /// The name on the command line and in reports.
+    /// Name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Quorum => "quorum",
@@ -120,7 +119,7 @@ impl QueueType {
         }
     }
 
-    /// The argument `x-queue-type`.
+    /// Value of the argument `x-queue-type`.
     pub(super) fn argument(self) -> &'static str {
         match self {
             Self::Quorum => "quorum",
@@ -129,30 +128,30 @@ impl QueueType {
     }
 }
 
-/// What is done with the queue.
+/// Type of load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum QueueWork {
-    /// Messages are put in.
+    /// Enqueues messages.
     Enqueue {
-        /// Messages per second over all publishers, on schedule; without, as many as may be in flight.
+        /// Messages per second over all publishers (open loop); `None` for a closed loop.
         rate: Option<f64>,
     },
-    /// The queue is filled, and then what is there is taken out.
+    /// Fills the queue, then consumes its messages.
     Consume {
-        /// Messages to fill it with.
+        /// Number of messages to fill the queue with.
         messages: u32,
-        /// What is in it after this long has to do.
+        /// Maximum time to fill; the run continues with the messages enqueued by then.
         fill_max: Duration,
     },
-    /// Messages are put in and taken out at the same time.
+    /// Enqueues and consumes at the same time.
     Flow {
-        /// Messages per second over all publishers, on schedule.
+        /// Messages per second over all publishers.
         rate: f64,
     },
 }
 
 impl QueueWork {
-    /// The name on the command line and in reports.
+    /// Name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Enqueue { .. } => "enqueue",
@@ -161,7 +160,7 @@ impl QueueWork {
         }
     }
 
-    /// Messages per second on schedule, if there is one.
+    /// Messages per second in an open loop; `None` in a closed loop.
     pub fn rate(self) -> Option<f64> {
         match self {
             Self::Enqueue { rate } => rate,

@@ -1,4 +1,4 @@
-//! What a run on a work queue found, as values, as one line of JSON, and as a table.
+//! Results of a queue run, as values, one line of JSON, or a table.
 
 use std::fmt;
 
@@ -6,88 +6,88 @@ use serde::Serialize;
 
 use crate::report::{BrokerCost, Latency, grouped, number, row};
 
-/// What a run found. Serialises to the JSON that `--json` prints.
+/// Results of a run. Serializes to the JSON that `--json` prints.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct QueueReport {
     /// Host and port.
     pub server: String,
-    /// What was spoken.
+    /// Protocol name.
     pub protocol: &'static str,
-    /// How the queue was made, where there is a choice.
+    /// Type or durability of the queue; `None` if there is no choice.
     pub made: Option<&'static str>,
-    /// The queue.
+    /// Name of the queue.
     pub queue: String,
-    /// What was done.
+    /// Type of load.
     pub work: &'static str,
-    /// Connections that put messages in.
+    /// Number of publishing connections.
     pub publishers: u32,
-    /// Connections that took messages out.
+    /// Number of consuming connections.
     pub consumers: u32,
-    /// Messages that each publisher had under way unacknowledged, at most.
+    /// Maximum unacknowledged messages per publisher.
     pub in_flight: u32,
-    /// Messages that each consumer could have unacknowledged.
+    /// Maximum unacknowledged messages per consumer.
     pub prefetch: u16,
-    /// Size of each payload.
+    /// Payload size in bytes.
     pub payload_bytes: usize,
-    /// Messages per second on schedule, in an open loop.
+    /// Messages per second, in an open loop.
     pub rate: Option<f64>,
-    /// Length of the measured part. Where a queue was emptied: until its last message came.
+    /// Length of the measured part in seconds; if a queue was emptied, until its last message arrived.
     pub seconds: f64,
-    /// If messages were put in while it was measured.
+    /// Results of enqueueing, if part of the load.
     pub enqueue: Option<EnqueueReport>,
-    /// If messages were taken out.
+    /// Results of consuming, if part of the load.
     pub consume: Option<ConsumeReport>,
-    /// From due to received, if both was done at the same time.
+    /// Due time to receipt, if messages were enqueued and consumed at the same time.
     pub delivery: Option<Latency>,
-    /// Answers and deliveries that belong to nothing.
+    /// Acknowledgements and deliveries that match no sent message.
     pub foreign: u64,
-    /// What it cost the server, per million messages: acknowledged to publishers, or else received and acknowledged.
+    /// Cost of the server, per million messages acknowledged to publishers or, without publishers, consumed.
     pub cost: Option<BrokerCost>,
     /// CPU seconds of the generator per million messages.
     pub generator_cpu_s_per_million: f64,
-    /// CPU time of the generator in percent of one core. Near 100, it is the generator that is measured.
+    /// CPU time of the generator in percent of one core. Near 100, the generator is the bottleneck.
     pub generator_cpu_percent: f64,
 }
 
-/// What publishers saw. Messages that were refused, and so on, are those of the whole run.
+/// Results of enqueueing. `unsent`, `refused`, `unanswered` and `missing` cover the whole run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct EnqueueReport {
     /// Messages acknowledged in the measured part.
     pub messages: u64,
-    /// The same per second.
+    /// `messages` per second.
     pub messages_per_s: f64,
-    /// From due (open loop) or sent (closed loop) to acknowledged.
+    /// Due time (open loop) or send time (closed loop) to acknowledgement.
     pub latency: Latency,
-    /// From due to sent, in an open loop: what the generator and messages that may not be in flight yet add to it.
+    /// Due time to send, in an open loop: delay by the generator and the in-flight limit, included in the latency.
     pub lag: Option<Latency>,
-    /// Messages that were due and not sent.
+    /// Messages due and not sent.
     pub unsent: u64,
-    /// Messages that the server refused.
+    /// Messages refused by the server.
     pub refused: u64,
-    /// What it said to the first of them.
+    /// Reason of the first refusal.
     pub first_refusal: Option<String>,
-    /// Messages without an answer at the end.
+    /// Messages neither acknowledged nor refused at the end.
     pub unanswered: u64,
-    /// Messages that were acknowledged and are not in the queue, if the server counts them and nobody took them out.
+    /// Messages acknowledged that are not in the queue. `None` if messages were consumed or the depth is unknown.
     pub missing: Option<u64>,
 }
 
-/// What consumers saw.
+/// Results of consuming.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ConsumeReport {
-    /// Messages that were in the queue before.
+    /// Messages in the queue before consuming.
     pub filled: Option<u64>,
-    /// How long it took to put them in.
+    /// Seconds to fill the queue.
     pub fill_s: Option<f64>,
-    /// Different messages received in the measured part.
+    /// Messages received in the measured part, without duplicates.
     pub messages: u64,
-    /// The same per second.
+    /// `messages` per second.
     pub messages_per_s: f64,
-    /// Messages that were acknowledged to their publishers, did not come, and are not in the queue.
+    /// Messages acknowledged to publishers that were neither received nor are in the queue.
     pub lost: Option<u64>,
-    /// Deliveries of messages that had come before.
+    /// Duplicate deliveries.
     pub repeated: u64,
-    /// Messages that were received and acknowledged, and are in the queue all the same, if all were received.
+    /// Messages acknowledged by consumers that are still in the queue. `None` unless all were received.
     pub unsettled: Option<u64>,
 }
 
@@ -113,7 +113,7 @@ impl fmt::Display for QueueReport {
             row(f, "to the consumer", &delivery.to_string())?;
         }
         if self.foreign > 0 {
-            row(f, "belonging to nothing", &grouped(self.foreign))?;
+            row(f, "foreign", &grouped(self.foreign))?;
         }
         if let Some(cost) = &self.cost {
             let (cpu, user, system) = (cost.cpu_s_per_million, cost.cpu_user_s, cost.cpu_system_s);
@@ -140,14 +140,14 @@ impl EnqueueReport {
         row(f, "enqueued", &format!("{messages} in {seconds:.1} s ({rate}/s)"))?;
         row(f, "  acknowledged after", &self.latency.to_string())?;
         if let Some(lag) = &self.lag {
-            row(f, "  of it before sending", &lag.to_string())?;
+            row(f, "  before sending", &lag.to_string())?;
         }
         if let Some(refusal) = &self.first_refusal {
             row(f, "  refused", &format!("{} (first: {refusal})", grouped(self.refused)))?;
         }
-        rare(f, "  due and not sent", self.unsent)?;
-        rare(f, "  not answered", self.unanswered)?;
-        rare(f, "  missing in the queue", self.missing.unwrap_or(0))
+        row_if_any(f, "  due and not sent", self.unsent)?;
+        row_if_any(f, "  not answered", self.unanswered)?;
+        row_if_any(f, "  missing in the queue", self.missing.unwrap_or(0))
     }
 }
 
@@ -158,14 +158,14 @@ impl ConsumeReport {
         }
         let (messages, rate) = (grouped(self.messages), number(self.messages_per_s));
         row(f, "consumed", &format!("{messages} in {seconds:.1} s ({rate}/s)"))?;
-        rare(f, "  lost", self.lost.unwrap_or(0))?;
-        rare(f, "  repeated", self.repeated)?;
-        rare(f, "  not settled", self.unsettled.unwrap_or(0))
+        row_if_any(f, "  lost", self.lost.unwrap_or(0))?;
+        row_if_any(f, "  repeated", self.repeated)?;
+        row_if_any(f, "  not settled", self.unsettled.unwrap_or(0))
     }
 }
 
-/// A line about what there should be none of.
-fn rare(f: &mut fmt::Formatter<'_>, name: &str, count: u64) -> fmt::Result {
+/// Writes a row for a count that is normally 0, unless it is.
+fn row_if_any(f: &mut fmt::Formatter<'_>, name: &str, count: u64) -> fmt::Result {
     if count == 0 { Ok(()) } else { row(f, name, &grouped(count)) }
 }
 
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_report_is_one_line_of_json_and_a_table() {
+    fn report_prints_as_json_line_and_table() {
         let report = QueueReport {
             protocol: "amqp",
             made: Some("quorum"),

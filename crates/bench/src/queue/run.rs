@@ -1,18 +1,21 @@
-//! From options to a report: opens the connections, puts the load on them, watches the server.
+//! Runs a queue benchmark: opens the connections, drives the load, samples the server, checks the queue depth.
+//!
+//! A run is trusted only as far as it can be verified: acknowledged messages must be delivered or still be in the
+//! queue, and acknowledged deliveries must have left it. The depth is polled, because servers update it late.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::amqp::Rabbit;
-use super::links::Links;
+use super::event_loop::EventLoop;
 use super::load::{Counters, Load};
 use super::mqtt::Broker;
 use super::nats::JetStream;
 use super::options::{
     PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, QueueOptions, QueueProtocol, QueueType, QueueWork,
 };
+use super::protocol::{Protocol, Role, Server};
 use super::report::{ConsumeReport, EnqueueReport, QueueReport};
-use super::talk::{Role, Server, Talk};
 use crate::error::BenchError;
 use crate::monitor::Monitor;
 use crate::net::Clock;
@@ -22,24 +25,24 @@ use crate::sockets;
 use crate::wire::filler;
 use crate::worker::nanos;
 
-/// How often memory is sampled.
+/// Interval between memory samples.
 const SAMPLE_NS: u64 = 100_000_000;
-/// How long a server gets to settle what it was sent last.
-const REST: Duration = Duration::from_millis(300);
-/// How often the server is asked for what is in the queue.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// Time for the server to process the last acknowledgements.
+const SETTLE_TIME: Duration = Duration::from_millis(300);
+/// Interval between queries of the queue depth.
+const DEPTH_POLL: Duration = Duration::from_millis(20);
 
-/// Runs what `options` ask for, and says what was found.
+/// Runs the benchmark and returns the results.
 ///
 /// # Errors
-/// If the options contradict each other, the server cannot be reached, closes a connection or says what makes no
-/// sense, or the machine refuses something. Messages that are refused or lost are part of the report.
+/// If the options contradict each other, the server cannot be reached, closes a connection or violates the protocol,
+/// or a system call fails. Refused and lost messages are part of the report instead.
 pub fn run_queue(options: &QueueOptions) -> Result<QueueReport, BenchError> {
     check(options)?;
     let address = sockets::resolve(&options.host, options.port)?;
     sockets::raise_file_limit(options.publishers + options.consumers + 1)?;
-    let named = options.queue.clone().unwrap_or_else(queue_name);
-    let (queue, filler) = (named.as_str(), filler(options.payload_bytes));
+    let name = options.queue.clone().unwrap_or_else(queue_name);
+    let (queue, filler) = (name.as_str(), filler(options.payload_bytes));
     let monitor = Monitor::new(options.broker_pid)?;
     match &options.protocol {
         QueueProtocol::Mqtt { http, durability } => {
@@ -52,35 +55,35 @@ pub fn run_queue(options: &QueueOptions) -> Result<QueueReport, BenchError> {
             Run::new(options, queue, &filler, JetStream { options, address, queue }, monitor)?.run()
         }
         QueueProtocol::Amqp(queue_type) => {
-            let below = if *queue_type == QueueType::Flux { "$queue/" } else { "" };
+            let prefix = if *queue_type == QueueType::Flux { "$queue/" } else { "" };
             let server =
-                Rabbit { options, address, queue: &format!("{below}{queue}"), queue_type: *queue_type };
+                Rabbit { options, address, queue: &format!("{prefix}{queue}"), queue_type: *queue_type };
             Run::new(options, queue, &filler, server, monitor)?.run()
         }
     }
 }
 
 fn check(options: &QueueOptions) -> Result<(), BenchError> {
-    let refuse = |why: &str| Err(BenchError::Options(why.into()));
+    let reject = |why: &str| Err(BenchError::Options(why.into()));
     if options.publishers == 0 || options.consumers == 0 {
-        return refuse("there must be a publisher and a consumer");
+        return reject("publishers and consumers must be at least 1");
     }
     if !(1..=u32::from(u16::MAX)).contains(&options.in_flight) || options.prefetch == 0 {
-        return refuse("1 to 65535 messages may be in flight");
+        return reject("in-flight and prefetch must be 1 to 65535");
     }
     if !(PAYLOAD_BYTES_MIN..=PAYLOAD_BYTES_MAX).contains(&options.payload_bytes) {
         return Err(BenchError::Options(format!(
-            "a payload has {PAYLOAD_BYTES_MIN} to {PAYLOAD_BYTES_MAX} bytes"
+            "the payload must be {PAYLOAD_BYTES_MIN} to {PAYLOAD_BYTES_MAX} bytes"
         )));
     }
     if options.duration.is_zero() {
-        return refuse("the measured part must last longer than nothing");
+        return reject("the duration must be longer than 0");
     }
     let name = options.queue.as_deref().unwrap_or("q");
     if !(1..=200).contains(&name.len())
         || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
     {
-        return refuse("the queue's name must be of letters, digits and -, which all servers take");
+        return reject("the queue name must be 1 to 200 letters, digits and `-`, which all servers accept");
     }
     Ok(())
 }
@@ -91,13 +94,13 @@ fn parse_address(text: &str) -> Result<SocketAddr, BenchError> {
     sockets::resolve(host, port)
 }
 
-/// A name that no other run takes.
+/// A unique queue name.
 fn queue_name() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("bench-{}-{}", std::process::id(), since.as_millis())
 }
 
-/// What was sampled at one end of the measured part.
+/// Sample at one end of the measured part.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at_ns: u64,
@@ -106,13 +109,13 @@ struct Sample {
     generator: Usage,
 }
 
-/// One run on one server.
+/// One run against one server.
 struct Run<'a, S: Server> {
     options: &'a QueueOptions,
     server: S,
     clock: Clock,
     load: Load<'a>,
-    links: Links<S::Talk>,
+    event_loop: EventLoop<S::Protocol>,
     monitor: Monitor,
     report: QueueReport,
 }
@@ -126,7 +129,7 @@ impl<'a, S: Server> Run<'a, S> {
         monitor: Monitor,
     ) -> Result<Self, BenchError> {
         let clock = Clock::start();
-        let is_fed = !matches!(options.work, QueueWork::Enqueue { .. });
+        let has_consumers = !matches!(options.work, QueueWork::Enqueue { .. });
         let report = QueueReport {
             server: format!("{}:{}", options.host, options.port),
             protocol: options.protocol.name(),
@@ -134,7 +137,7 @@ impl<'a, S: Server> Run<'a, S> {
             queue: queue.to_owned(),
             work: options.work.name(),
             publishers: options.publishers,
-            consumers: if is_fed { options.consumers } else { 0 },
+            consumers: if has_consumers { options.consumers } else { 0 },
             in_flight: options.in_flight,
             prefetch: options.prefetch,
             payload_bytes: options.payload_bytes,
@@ -142,7 +145,7 @@ impl<'a, S: Server> Run<'a, S> {
             ..QueueReport::default()
         };
         let load = Load::new(options.publishers, options.in_flight, filler);
-        Ok(Self { options, server, clock, load, links: Links::new(clock)?, monitor, report })
+        Ok(Self { options, server, clock, load, event_loop: EventLoop::new(clock)?, monitor, report })
     }
 
     fn run(mut self) -> Result<QueueReport, BenchError> {
@@ -161,58 +164,58 @@ impl<'a, S: Server> Run<'a, S> {
 
     fn open(&mut self, role: Role, count: u32) -> Result<(), BenchError> {
         for number in 0..count {
-            let (dialogue, talk) = self.server.open(role, number)?;
-            self.links.add(dialogue, talk)?;
+            let (conn, protocol) = self.server.open(role, number)?;
+            self.event_loop.add(conn, protocol)?;
         }
         Ok(())
     }
 
-    /// Lets consumers, whose connections come behind those of `publishers`, begin.
-    fn begin(&mut self, publishers: u32) -> Result<(), BenchError> {
+    /// Starts the consumers, whose connections follow those of `publishers`.
+    fn start_consumers(&mut self, publishers: u32) -> Result<(), BenchError> {
         for number in publishers..publishers + self.options.consumers {
-            let (talk, out) = self.links.voice(number as usize);
-            talk.begin(out);
+            let (protocol, out) = self.event_loop.output(number as usize);
+            protocol.start_consuming(out);
         }
-        self.links.flush()
+        self.event_loop.flush()
     }
 
-    /// Puts messages in, and takes them out at the same time if it is `fed_on`.
-    fn enqueue(&mut self, is_fed_on: bool) -> Result<(), BenchError> {
+    /// Enqueues messages, and consumes them at the same time if `is_consumed`.
+    fn enqueue(&mut self, is_consumed: bool) -> Result<(), BenchError> {
         let options = self.options;
         self.open(Role::Publisher, options.publishers)?;
-        if is_fed_on {
+        if is_consumed {
             self.open(Role::Consumer, options.consumers)?;
-            self.begin(options.publishers)?;
+            self.start_consumers(options.publishers)?;
         }
         let start_ns = self.clock.now_ns();
         let from_ns = start_ns + nanos(options.warmup);
         let to_ns = from_ns + nanos(options.duration);
-        self.load.measure(from_ns..to_ns);
+        self.load.set_measured(from_ns..to_ns);
         match options.work.rate() {
-            Some(rate) => self.load.on_schedule(start_ns, rate),
-            None => self.load.all_at_once(u64::MAX),
+            Some(rate) => self.load.start_schedule(start_ns, rate),
+            None => self.load.start_closed_loop(u64::MAX),
         }
-        self.until(from_ns, |_| false)?;
+        self.run_until(from_ns, |_| false)?;
         let before = self.sample()?;
-        self.until(to_ns, |_| false)?;
+        self.run_until(to_ns, |_| false)?;
         let after = self.sample()?;
         let unsent = self.load.stop();
         let deadline_ns = self.clock.now_ns() + nanos(options.drain);
-        self.until(deadline_ns, |load| {
-            load.is_settled() && (!is_fed_on || load.counters.received >= load.counters.taken)
+        self.run_until(deadline_ns, |load| {
+            load.is_settled() && (!is_consumed || load.counters.received >= load.counters.acknowledged)
         })?;
-        if is_fed_on {
-            self.rest()?;
+        if is_consumed {
+            self.settle()?;
         }
-        self.leave()?;
+        self.close()?;
         let time = Duration::from_nanos(after.at_ns - before.at_ns);
-        let messages = after.counters.taken - before.counters.taken;
-        let taken = self.load.counters.taken;
-        let missing = if is_fed_on {
-            self.fed(after.counters.received - before.counters.received, time)?;
+        let messages = after.counters.acknowledged - before.counters.acknowledged;
+        let acknowledged = self.load.counters.acknowledged;
+        let missing = if is_consumed {
+            self.report_consumed(after.counters.received - before.counters.received, time)?;
             None
         } else {
-            self.depth(|depth| depth >= taken)?.map(|depth| taken.saturating_sub(depth))
+            self.depth(|depth| depth >= acknowledged)?.map(|depth| acknowledged.saturating_sub(depth))
         };
         let load = &self.load;
         self.report.enqueue = Some(EnqueueReport {
@@ -226,78 +229,78 @@ impl<'a, S: Server> Run<'a, S> {
             unanswered: load.unanswered(),
             missing,
         });
-        self.report.delivery = is_fed_on.then(|| Latency::of(&load.delivery));
+        self.report.delivery = is_consumed.then(|| Latency::of(&load.delivery));
         self.report.seconds = rounded(time.as_secs_f64());
-        self.cost(&before, &after, &after, messages)
+        self.report_cost(&before, &after, &after, messages)
     }
 
-    /// Puts so many messages in, or as many as there is time for.
+    /// Fills the queue with `messages`, or as many as possible within `fill_max`.
     fn fill(&mut self, messages: u32, fill_max: Duration) -> Result<(), BenchError> {
         self.open(Role::Publisher, self.options.publishers)?;
         let start_ns = self.clock.now_ns();
-        self.load.all_at_once(messages.into());
-        self.until(start_ns + nanos(fill_max), Load::is_settled)?;
+        self.load.start_closed_loop(messages.into());
+        self.run_until(start_ns + nanos(fill_max), Load::is_settled)?;
         self.load.stop();
         let deadline_ns = self.clock.now_ns() + nanos(self.options.drain);
-        self.until(deadline_ns, Load::is_settled)?;
+        self.run_until(deadline_ns, Load::is_settled)?;
         let took = Duration::from_nanos(self.clock.now_ns() - start_ns);
-        self.leave()?;
-        let taken = self.load.counters.taken;
+        self.close()?;
+        let acknowledged = self.load.counters.acknowledged;
         if let Some(refusal) = &self.load.first_refusal {
-            return Err(BenchError::Broken(format!("the queue could not be filled: {refusal}")));
+            return Err(BenchError::Broken(format!("cannot fill the queue: {refusal}")));
         }
-        if let Some(depth) = self.depth(|depth| depth >= taken)?
-            && depth < taken
+        if let Some(depth) = self.depth(|depth| depth >= acknowledged)?
+            && depth < acknowledged
         {
             return Err(BenchError::Broken(format!(
-                "of {taken} messages acknowledged {depth} are in the queue"
+                "only {depth} of {acknowledged} acknowledged messages are in the queue"
             )));
         }
         self.report.consume = Some(ConsumeReport {
-            filled: Some(taken),
+            filled: Some(acknowledged),
             fill_s: Some(rounded(took.as_secs_f64())),
             ..ConsumeReport::default()
         });
         Ok(())
     }
 
-    /// Takes out what is there, as far as there is time.
+    /// Consumes the filled queue until it is empty or the duration is over.
     fn consume(&mut self) -> Result<(), BenchError> {
-        self.links = Links::new(self.clock)?;
+        self.event_loop = EventLoop::new(self.clock)?;
         self.open(Role::Consumer, self.options.consumers)?;
         let before = self.sample()?;
-        self.begin(0)?;
+        self.start_consumers(0)?;
         let end_ns = before.at_ns + nanos(self.options.duration);
-        let taken = self.load.counters.taken;
-        self.until(end_ns, |load| load.counters.received >= taken)?;
+        let acknowledged = self.load.counters.acknowledged;
+        self.run_until(end_ns, |load| load.counters.received >= acknowledged)?;
         let end = self.sample()?;
-        let is_empty = end.counters.received >= taken;
+        let is_empty = end.counters.received >= acknowledged;
         let last_ns = if is_empty { self.load.received_last_ns } else { end.at_ns };
         let time = Duration::from_nanos(last_ns - before.at_ns);
         self.report.seconds = rounded(time.as_secs_f64());
         if is_empty {
-            self.rest()?;
+            self.settle()?;
         }
-        self.leave()?;
-        self.fed(end.counters.received, time)?;
+        self.close()?;
+        self.report_consumed(end.counters.received, time)?;
         let settled = if is_empty { self.sample()? } else { end };
         if !is_empty && let Some(consume) = &mut self.report.consume {
-            // What was under way when the time was over may come back.
+            // Messages in flight at the end of the duration return to the queue.
             consume.unsettled = None;
         }
-        self.cost(&before, &end, &settled, end.counters.received)
+        self.report_cost(&before, &end, &settled, end.counters.received)
     }
 
-    /// Waits for acknowledgements that the server has been sent and has not looked at: some forget them when their
-    /// connection ends.
-    fn rest(&mut self) -> Result<(), BenchError> {
-        self.until(self.clock.now_ns() + nanos(REST), |_| false)
+    /// Gives the server time to process acknowledgements. Some servers drop unprocessed ones when the connection
+    /// closes.
+    fn settle(&mut self) -> Result<(), BenchError> {
+        self.run_until(self.clock.now_ns() + nanos(SETTLE_TIME), |_| false)
     }
 
-    /// Notes what consumers got, and what the server says is left.
-    fn fed(&mut self, messages: u64, time: Duration) -> Result<(), BenchError> {
+    /// Reports the consumed messages, checked against the remaining depth.
+    fn report_consumed(&mut self, messages: u64, time: Duration) -> Result<(), BenchError> {
         let (counters, unanswered) = (self.load.counters, self.load.unanswered());
-        let expected = counters.taken.saturating_sub(counters.received);
+        let expected = counters.acknowledged.saturating_sub(counters.received);
         let left = self.depth(|depth| depth == expected)?;
         let filled = self.report.consume.take().unwrap_or_default();
         self.report.consume = Some(ConsumeReport {
@@ -305,58 +308,62 @@ impl<'a, S: Server> Run<'a, S> {
             messages_per_s: per_second(messages, time),
             lost: left.map(|left| expected.saturating_sub(left)),
             repeated: self.load.repeated,
-            // Those that were not answered may be there as well.
+            // Unanswered messages may be in the queue as well.
             unsettled: left.map(|left| left.saturating_sub(expected + unanswered)),
             ..filled
         });
         Ok(())
     }
 
-    /// Goes on until `to_ns`, or until it is over.
-    fn until(&mut self, to_ns: u64, is_over: impl Fn(&Load<'a>) -> bool) -> Result<(), BenchError> {
+    /// Runs the event loop until `to_ns`, or until `is_done`.
+    fn run_until(&mut self, to_ns: u64, is_done: impl Fn(&Load<'a>) -> bool) -> Result<(), BenchError> {
         let mut sample_ns = self.clock.now_ns() + SAMPLE_NS;
         loop {
             let now_ns = self.clock.now_ns();
-            if now_ns >= to_ns || is_over(&self.load) {
-                return self.links.flush();
+            if now_ns >= to_ns || is_done(&self.load) {
+                return self.event_loop.flush();
             }
             if now_ns >= sample_ns {
                 self.monitor.sample()?;
                 sample_ns = now_ns + SAMPLE_NS;
             }
-            let due_ns = self.load.owe_due(now_ns).unwrap_or(to_ns);
-            let is_eager = self.load.pump(&mut self.links, now_ns);
-            self.links.flush()?;
-            let until_ns = if is_eager { 0 } else { due_ns.min(to_ns).min(sample_ns) };
+            let due_ns = self.load.release_due(now_ns).unwrap_or(to_ns);
+            let has_more = self.load.send_due(&mut self.event_loop, now_ns);
+            self.event_loop.flush()?;
+            let until_ns = if has_more { 0 } else { due_ns.min(to_ns).min(sample_ns) };
             let load = &mut self.load;
-            self.links.turn(Some(until_ns), |link, said, now_ns| load.heard(link, said, now_ns))?;
+            self.event_loop
+                .turn(Some(until_ns), |conn, event, now_ns| load.handle_event(conn, event, now_ns))?;
         }
     }
 
-    /// Says goodbye on all connections, and waits until the server has heard it.
-    fn leave(&mut self) -> Result<(), BenchError> {
-        self.links.leave();
+    /// Closes all connections, and waits until the server has processed everything sent before.
+    fn close(&mut self) -> Result<(), BenchError> {
+        self.event_loop.start_close();
         let deadline_ns = self.clock.now_ns() + nanos(self.options.drain);
-        while !self.links.have_left() {
+        while !self.event_loop.all_closed() {
             if self.clock.now_ns() >= deadline_ns {
-                return Err(BenchError::Broken("the server does not answer a goodbye".into()));
+                return Err(BenchError::Broken(
+                    "the server does not confirm the close of a connection".into(),
+                ));
             }
-            self.links.flush()?;
+            self.event_loop.flush()?;
             let load = &mut self.load;
-            self.links.turn(Some(deadline_ns), |link, said, now_ns| load.heard(link, said, now_ns))?;
+            self.event_loop
+                .turn(Some(deadline_ns), |conn, event, now_ns| load.handle_event(conn, event, now_ns))?;
         }
         Ok(())
     }
 
-    /// Asks the server how many messages it has until that is as it should be, or for as long as there is time.
-    fn depth(&mut self, is_good: impl Fn(u64) -> bool) -> Result<Option<u64>, BenchError> {
+    /// Polls the queue depth until it `is_expected`, or until the drain timeout. Returns the last depth.
+    fn depth(&mut self, is_expected: impl Fn(u64) -> bool) -> Result<Option<u64>, BenchError> {
         let deadline_ns = self.clock.now_ns() + nanos(self.options.drain);
         loop {
             let depth = self.server.depth()?;
-            if depth.is_none_or(&is_good) || self.clock.now_ns() >= deadline_ns {
+            if depth.is_none_or(&is_expected) || self.clock.now_ns() >= deadline_ns {
                 return Ok(depth);
             }
-            std::thread::sleep(ASK_AGAIN);
+            std::thread::sleep(DEPTH_POLL);
         }
     }
 
@@ -366,8 +373,8 @@ impl<'a, S: Server> Run<'a, S> {
         Ok(Sample { at_ns: self.clock.now_ns(), counters: self.load.counters, server, generator })
     }
 
-    /// Notes what it cost from `before` to `after`: the server until it had `settled` everything.
-    fn cost(
+    /// Reports the cost since `before`: of the generator until `after`, of the server until `settled`.
+    fn report_cost(
         &mut self,
         before: &Sample,
         after: &Sample,

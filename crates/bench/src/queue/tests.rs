@@ -1,4 +1,4 @@
-//! Whole runs against a server in this process that speaks just enough NATS, and does one thing wrong.
+//! Complete runs against an in-process server that speaks a subset of NATS, with one planted bug per test.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,100 +10,100 @@ use std::time::Duration;
 use super::{QueueOptions, QueueProtocol, QueueReport, QueueWork, run_queue};
 use crate::error::BenchError;
 
-/// Messages that a queue is filled with.
+/// Number of messages that fill a queue.
 const MESSAGES: u32 = 1_000;
 
-/// What the server does wrong, once.
+/// A planted bug of the server, which occurs once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wrong {
-    Nothing,
-    /// A publish is acknowledged and not kept.
-    Forgets,
-    /// A publish gets an error for an answer.
-    Refuses,
-    /// A publish is not answered, nor kept.
-    KeepsSilent,
-    /// A message is delivered twice.
-    Repeats,
-    /// A message is neither delivered nor kept.
-    Loses,
-    /// A message stays though it was acknowledged.
-    KeepsSettled,
-    /// A message that nobody sent is delivered.
-    Invents,
+enum Bug {
+    None,
+    /// Acknowledges a publish without storing it.
+    DropsAcknowledged,
+    /// Refuses a publish with an error.
+    RefusesPublish,
+    /// Neither stores a publish nor responds to it.
+    IgnoresPublish,
+    /// Delivers a message twice.
+    DuplicatesDelivery,
+    /// Drops a stored message.
+    LosesMessage,
+    /// Keeps a message despite its acknowledgement.
+    KeepsAcknowledged,
+    /// Delivers a message that was never published.
+    DeliversForeign,
 }
 
-/// What the connections of a server share.
+/// Queue state shared by the connections.
 #[derive(Debug)]
 struct Queue {
-    wrong: Wrong,
-    waiting: VecDeque<Vec<u8>>,
-    /// Messages that are waiting, or delivered and not acknowledged.
+    bug: Bug,
+    ready: VecDeque<Vec<u8>>,
+    /// Number of messages that are ready or unacknowledged.
     depth: u64,
 }
 
 impl Queue {
-    /// Whether it is now that it goes wrong.
-    fn does(&mut self, wrong: Wrong) -> bool {
-        let now = self.wrong == wrong;
+    /// Whether the bug occurs now; it occurs only once.
+    fn trigger(&mut self, bug: Bug) -> bool {
+        let now = self.bug == bug;
         if now {
-            self.wrong = Wrong::Nothing;
+            self.bug = Bug::None;
         }
         now
     }
 
-    /// What is said upon a message to a subject.
-    fn published(&mut self, subject: &str, reply: &str, payload: &[u8]) -> Vec<u8> {
-        let answer = |body: &str| message(reply, None, body.as_bytes());
+    /// Response to a message on a subject.
+    fn handle_publish(&mut self, subject: &str, reply: &str, payload: &[u8]) -> Vec<u8> {
+        let response = |body: &str| message(reply, None, body.as_bytes());
         if subject.contains("STREAM.INFO") {
-            return answer(&format!("{{\"state\":{{\"messages\":{}}}}}", self.depth));
+            return response(&format!("{{\"state\":{{\"messages\":{}}}}}", self.depth));
         }
         if subject.contains("MSG.NEXT") {
             let request: serde_json::Value = serde_json::from_slice(payload).unwrap();
-            return self.delivered(request["batch"].as_u64().unwrap());
+            return self.deliver(request["batch"].as_u64().unwrap());
         }
         if subject == "ignored" {
             return Vec::new();
         }
         if subject.starts_with("$JS.API") {
-            return answer("{}");
+            return response("{}");
         }
         if subject.starts_with("$JS.ACK") {
-            if !self.does(Wrong::KeepsSettled) {
+            if !self.trigger(Bug::KeepsAcknowledged) {
                 self.depth = self.depth.saturating_sub(1);
             }
             return Vec::new();
         }
-        if self.does(Wrong::KeepsSilent) {
+        if self.trigger(Bug::IgnoresPublish) {
             return Vec::new();
         }
-        if self.does(Wrong::Refuses) {
-            return answer("{\"error\":{\"description\":\"no room\"}}");
+        if self.trigger(Bug::RefusesPublish) {
+            return response("{\"error\":{\"description\":\"no room\"}}");
         }
-        if !self.does(Wrong::Forgets) {
-            self.waiting.push_back(payload.to_vec());
+        if !self.trigger(Bug::DropsAcknowledged) {
+            self.ready.push_back(payload.to_vec());
             self.depth += 1;
         }
-        answer("{\"stream\":\"q\",\"seq\":1}")
+        response("{\"stream\":\"q\",\"seq\":1}")
     }
 
-    fn delivered(&mut self, batch: u64) -> Vec<u8> {
-        let mut said = Vec::new();
-        for payload in self.waiting.drain(..self.waiting.len().min(batch as usize)).collect::<Vec<_>>() {
-            if self.does(Wrong::Loses) {
+    fn deliver(&mut self, batch: u64) -> Vec<u8> {
+        let mut output = Vec::new();
+        for payload in self.ready.drain(..self.ready.len().min(batch as usize)).collect::<Vec<_>>() {
+            if self.trigger(Bug::LosesMessage) {
                 self.depth -= 1;
                 continue;
             }
-            if self.does(Wrong::Repeats) {
-                // The acknowledgement of the first is that of both.
-                said.extend(message("q", Some("ignored"), &payload));
+            if self.trigger(Bug::DuplicatesDelivery) {
+                // One acknowledgement settles both deliveries.
+                output.extend(message("q", Some("ignored"), &payload));
             }
-            if self.does(Wrong::Invents) {
-                said.extend(message("q", Some("ignored"), &vec![0xFF; payload.len()]));
+            if self.trigger(Bug::DeliversForeign) {
+                output.extend(message("q", Some("ignored"), &vec![0xFF; payload.len()]));
             }
-            said.extend(message("q", Some("$JS.ACK.1"), &payload));
+            output.extend(message("q", Some("$JS.ACK.1"), &payload));
         }
-        said
+        output
     }
 }
 
@@ -113,22 +113,22 @@ fn message(subject: &str, reply: Option<&str>, payload: &[u8]) -> Vec<u8> {
     [head.as_bytes(), payload, b"\r\n"].concat()
 }
 
-/// Serves connections for as long as the test lasts. The port.
-fn serve(wrong: Wrong) -> u16 {
+/// Serves connections until the test process ends. Returns the port.
+fn serve(bug: Bug) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let queue = Arc::new(Mutex::new(Queue { wrong, waiting: VecDeque::new(), depth: 0 }));
+    let queue = Arc::new(Mutex::new(Queue { bug, ready: VecDeque::new(), depth: 0 }));
     thread::spawn(move || {
         for stream in listener.incoming() {
             let queue = Arc::clone(&queue);
-            thread::spawn(move || talk(&stream.unwrap(), &queue));
+            thread::spawn(move || serve_client(&stream.unwrap(), &queue));
         }
     });
     port
 }
 
-/// Answers one client until it is gone.
-fn talk(mut stream: &TcpStream, queue: &Mutex<Queue>) {
+/// Serves one client until it disconnects.
+fn serve_client(mut stream: &TcpStream, queue: &Mutex<Queue>) {
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = String::new();
@@ -136,33 +136,33 @@ fn talk(mut stream: &TcpStream, queue: &Mutex<Queue>) {
             return;
         }
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let said = match words[..] {
+        let output = match words[..] {
             ["PING"] => b"PONG\r\n".to_vec(),
             ["PUB", subject, ref reply @ .., length] => {
                 let mut payload = vec![0; length.parse::<usize>().unwrap() + 2];
                 reader.read_exact(&mut payload).unwrap();
                 payload.truncate(payload.len() - 2);
                 let reply = reply.first().unwrap_or(&"");
-                queue.lock().unwrap().published(subject, reply, &payload)
+                queue.lock().unwrap().handle_publish(subject, reply, &payload)
             }
             _ => continue,
         };
-        if stream.write_all(&said).is_err() {
+        if stream.write_all(&output).is_err() {
             return;
         }
     }
 }
 
-fn run(wrong: Wrong, work: QueueWork) -> Result<QueueReport, BenchError> {
-    // An end is waited for, where there is one, for as long as a busy machine may take.
-    let seconds = match (work, wrong) {
+fn run(bug: Bug, work: QueueWork) -> Result<QueueReport, BenchError> {
+    // Runs that end by themselves get a limit that is long enough for a busy machine.
+    let seconds = match (work, bug) {
         (QueueWork::Enqueue { .. }, _) => 0.3,
-        (_, Wrong::Loses) => 2.0,
+        (_, Bug::LosesMessage) => 2.0,
         _ => 20.0,
     };
     run_queue(&QueueOptions {
         host: "127.0.0.1".into(),
-        port: serve(wrong),
+        port: serve(bug),
         protocol: QueueProtocol::Nats,
         queue: None,
         publishers: 2,
@@ -178,17 +178,17 @@ fn run(wrong: Wrong, work: QueueWork) -> Result<QueueReport, BenchError> {
     })
 }
 
-fn consume(wrong: Wrong) -> QueueReport {
-    run(wrong, QueueWork::Consume { messages: MESSAGES, fill_max: Duration::from_secs(20) }).unwrap()
+fn consume(bug: Bug) -> QueueReport {
+    run(bug, QueueWork::Consume { messages: MESSAGES, fill_max: Duration::from_secs(20) }).unwrap()
 }
 
-fn enqueue(wrong: Wrong) -> QueueReport {
-    run(wrong, QueueWork::Enqueue { rate: None }).unwrap()
+fn enqueue(bug: Bug) -> QueueReport {
+    run(bug, QueueWork::Enqueue { rate: None }).unwrap()
 }
 
 #[test]
-fn a_queue_that_does_nothing_wrong_is_filled_and_emptied() {
-    let report = consume(Wrong::Nothing);
+fn fills_and_empties_a_correct_queue() {
+    let report = consume(Bug::None);
     let consume = report.consume.unwrap();
     assert_eq!((consume.filled, consume.messages), (Some(MESSAGES.into()), MESSAGES.into()));
     assert_eq!((consume.lost, consume.repeated, consume.unsettled), (Some(0), 0, Some(0)));
@@ -196,44 +196,44 @@ fn a_queue_that_does_nothing_wrong_is_filled_and_emptied() {
 }
 
 #[test]
-fn acknowledged_messages_are_in_the_queue() {
-    let enqueue = enqueue(Wrong::Nothing).enqueue.unwrap();
+fn finds_acknowledged_messages_in_the_queue() {
+    let enqueue = enqueue(Bug::None).enqueue.unwrap();
     assert!(enqueue.messages > 0 && enqueue.latency.p50_us > 0.0);
     assert_eq!((enqueue.missing, enqueue.refused, enqueue.unanswered), (Some(0), 0, 0));
 }
 
 #[test]
-fn a_message_that_is_acknowledged_and_not_kept_is_missing() {
-    assert_eq!(enqueue(Wrong::Forgets).enqueue.unwrap().missing, Some(1));
+fn reports_an_acknowledged_message_that_is_not_stored() {
+    assert_eq!(enqueue(Bug::DropsAcknowledged).enqueue.unwrap().missing, Some(1));
     let work = QueueWork::Consume { messages: MESSAGES, fill_max: Duration::from_secs(20) };
-    let error = run(Wrong::Forgets, work).unwrap_err().to_string();
-    assert!(error.contains("of 1000 messages acknowledged 999 are in the queue"), "{error}");
+    let error = run(Bug::DropsAcknowledged, work).unwrap_err().to_string();
+    assert!(error.contains("only 999 of 1000 acknowledged messages are in the queue"), "{error}");
 }
 
 #[test]
-fn refusals_and_silence_are_told() {
-    let refused = enqueue(Wrong::Refuses).enqueue.unwrap();
+fn reports_refused_and_unanswered_messages() {
+    let refused = enqueue(Bug::RefusesPublish).enqueue.unwrap();
     assert_eq!((refused.refused, refused.missing), (1, Some(0)));
     assert!(refused.first_refusal.unwrap().contains("no room"));
-    assert_eq!(enqueue(Wrong::KeepsSilent).enqueue.unwrap().unanswered, 1);
+    assert_eq!(enqueue(Bug::IgnoresPublish).enqueue.unwrap().unanswered, 1);
 }
 
 #[test]
-fn what_comes_twice_or_from_nobody_is_told() {
-    let report = consume(Wrong::Repeats);
+fn reports_duplicate_and_foreign_deliveries() {
+    let report = consume(Bug::DuplicatesDelivery);
     let consumed = report.consume.unwrap();
     assert_eq!((consumed.messages, consumed.repeated), (MESSAGES.into(), 1));
-    assert_eq!(consume(Wrong::Invents).foreign, 1);
+    assert_eq!(consume(Bug::DeliversForeign).foreign, 1);
 }
 
 #[test]
-fn a_message_that_never_comes_is_lost() {
-    let consumed = consume(Wrong::Loses).consume.unwrap();
+fn reports_a_lost_message() {
+    let consumed = consume(Bug::LosesMessage).consume.unwrap();
     assert_eq!((consumed.messages, consumed.lost), (u64::from(MESSAGES) - 1, Some(1)));
 }
 
 #[test]
-fn a_message_that_stays_is_not_settled() {
-    let consumed = consume(Wrong::KeepsSettled).consume.unwrap();
+fn reports_a_message_that_stays_after_acknowledgement() {
+    let consumed = consume(Bug::KeepsAcknowledged).consume.unwrap();
     assert_eq!((consumed.messages, consumed.unsettled), (MESSAGES.into(), Some(1)));
 }

@@ -1,4 +1,8 @@
-//! Offsets as they were before what is not kept yet: a log that refuses their records must not leave them changed.
+//! Undo information for offset records whose write has not been confirmed.
+//!
+//! Offsets are updated in memory before their records are durable. If the log rejects a write, the offsets in it revert
+//! to their previous values. Several writes can be in flight for one offset, so a failed write hands its previous value
+//! to the next write of that offset, and a confirmed write discards the undo information of earlier ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,24 +10,24 @@ use std::sync::Arc;
 use super::Groups;
 use super::offsets::Offset;
 
-/// Names what is to be kept together. Later ones have higher numbers.
+/// Identifies a write of records that are persisted together. Later writes have higher numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Keep(pub u64);
+pub struct WriteId(pub u64);
 
-/// An offset has changed: one record says so.
+/// The change of one offset, which exactly one record describes.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) group_id: Arc<str>,
-    /// Of an offset of a transaction that is not over.
+    /// The producer whose transaction the offset belongs to; `None` for a committed offset.
     pub(super) producer_id: Option<i64>,
     pub(super) topic: Arc<str>,
     pub(super) partition: i32,
-    /// What it was before; nothing if there was none.
+    /// Previous value; `None` if there was none.
     pub(super) before: Option<Offset>,
 }
 
 impl Change {
-    fn is_of_the_same(&self, other: &Self) -> bool {
+    fn is_same_offset(&self, other: &Self) -> bool {
         self.partition == other.partition
             && self.producer_id == other.producer_id
             && self.topic == other.topic
@@ -31,72 +35,72 @@ impl Change {
     }
 }
 
-/// What has changed and is not known to be kept.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// Of which the records have not been handed out, in their order.
-    gathering: VecDeque<Change>,
-    /// By what they are kept with, oldest first.
-    handed: VecDeque<(Keep, Vec<Change>)>,
-    last: u64,
+    /// Changes whose records have not been handed out, in the order of the records.
+    unassigned: VecDeque<Change>,
+    /// Changes by write, oldest first.
+    in_flight: VecDeque<(WriteId, Vec<Change>)>,
+    last_write: u64,
 }
 
 impl Changes {
-    pub(super) fn note(&mut self, change: Change) {
-        self.gathering.push_back(change);
+    pub(super) fn push(&mut self, change: Change) {
+        self.unassigned.push_back(change);
     }
 
-    /// So many records are handed out together.
-    pub(super) fn hand_out(&mut self, records: usize) -> Keep {
-        self.last += 1;
-        let keep = Keep(self.last);
-        let count = records.min(self.gathering.len());
+    /// Assigns the next `records` changes to a new write.
+    pub(super) fn assign_write(&mut self, records: usize) -> WriteId {
+        self.last_write += 1;
+        let keep = WriteId(self.last_write);
+        let count = records.min(self.unassigned.len());
         if count > 0 {
-            self.handed.push_back((keep, self.gathering.drain(..count).collect()));
+            self.in_flight.push_back((keep, self.unassigned.drain(..count).collect()));
         }
         keep
     }
 
-    /// Takes what changed with these records, and where it stood.
-    fn take(&mut self, keep: Keep) -> Option<(usize, Vec<Change>)> {
-        let at = self.handed.binary_search_by_key(&keep, |(known, _)| *known).ok()?;
-        self.handed.remove(at).map(|(_, changes)| (at, changes))
+    /// Removes the changes of a write, and returns them with its position among the writes in flight.
+    fn take(&mut self, keep: WriteId) -> Option<(usize, Vec<Change>)> {
+        let at = self.in_flight.binary_search_by_key(&keep, |(known, _)| *known).ok()?;
+        self.in_flight.remove(at).map(|(_, changes)| (at, changes))
     }
 }
 
 impl Groups {
-    /// What was handed out to be kept together is kept.
-    pub fn kept(&mut self, keep: Keep) {
-        let Some((at, changes)) = self.out.changes.take(keep) else { return };
-        // What came before and fails later has been overtaken.
-        for (_, earlier) in self.out.changes.handed.iter_mut().take(at) {
-            earlier.retain(|earlier| changes.iter().all(|change| !change.is_of_the_same(earlier)));
+    /// The write is durable.
+    pub fn write_succeeded(&mut self, keep: WriteId) {
+        let Some((at, changes)) = self.effects.changes.take(keep) else { return };
+        // An earlier write of the same offset no longer matters if it fails later.
+        for (_, earlier) in self.effects.changes.in_flight.iter_mut().take(at) {
+            earlier.retain(|earlier| changes.iter().all(|change| !change.is_same_offset(earlier)));
         }
     }
 
-    /// What was handed out to be kept together is not, and never will be: the offsets it tells of are what they were
-    /// before, unless they have changed once more since.
+    /// The write failed and will never be durable: its offsets revert to their previous values, unless a later write
+    /// has changed them again.
     ///
-    /// Of many, those handed out last had better be told first.
-    pub fn not_kept(&mut self, keep: Keep) {
-        let Some((at, mut changes)) = self.out.changes.take(keep) else { return };
+    /// If several writes failed, report the newest first.
+    pub fn write_failed(&mut self, keep: WriteId) {
+        let Some((at, mut changes)) = self.effects.changes.take(keep) else { return };
         while let Some(change) = changes.pop() {
-            let behind = self.out.changes.handed.iter_mut().skip(at).flat_map(|(_, changes)| changes);
-            match behind.into_iter().find(|later| later.is_of_the_same(&change)) {
+            let later_changes =
+                self.effects.changes.in_flight.iter_mut().skip(at).flat_map(|(_, changes)| changes);
+            match later_changes.into_iter().find(|later| later.is_same_offset(&change)) {
                 Some(later) => later.before = change.before,
-                None => self.put_back(change),
+                None => self.revert(change),
             }
         }
     }
 
-    fn put_back(&mut self, change: Change) {
+    fn revert(&mut self, change: Change) {
         let Change { group_id, producer_id, topic, partition, before } = change;
         match before {
             Some(offset) => {
-                self.group_to_restore(&group_id);
+                self.group_or_insert(&group_id);
                 self.put_offset(&group_id, producer_id, &topic, partition, offset);
             }
-            None => self.take_offset(&group_id, producer_id, &topic, partition),
+            None => self.remove_offset(&group_id, producer_id, &topic, partition),
         }
     }
 }

@@ -1,58 +1,61 @@
-//! What is forgotten: offsets that are old, those of topics that are gone, and groups that are to be deleted.
+//! Removal of offsets and groups: expiry (KIP-211), deleted topics, DeleteGroups.
+//!
+//! A group without members expires with its last offset. Offsets that a pending transaction would overwrite never
+//! expire.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::answer::{Answer, DeletedGroup};
+use super::membership::Group;
 use super::offsets::Offset;
-use super::roster::Group;
+use super::response::{DeletedGroup, Response};
 use super::state::State;
 use super::{Groups, records};
 use crate::{Caller, Error, Record};
 
 impl Groups {
-    /// DeleteGroups: groups without members, and all their offsets. Answered when that is kept.
+    /// DeleteGroups: deletes groups without members, with all their offsets. Answered once that is durable.
     pub fn handle_delete(&mut self, now_ms: u64, group_ids: &[&str], caller: Caller) {
         let delete = |group_id: &&str| DeletedGroup {
             group_id: (*group_id).to_owned(),
             outcome: self.delete(now_ms, group_id),
         };
         let deleted = group_ids.iter().map(delete).collect();
-        self.out.reply_when_kept(caller, Answer::Delete(deleted));
+        self.effects.reply_when_durable(caller, Response::Delete(deleted));
     }
 
     fn delete(&mut self, now_ms: u64, group_id: &str) -> Result<(), Error> {
-        let group = self.known.get(group_id).ok_or(Error::GroupIdNotFound)?;
+        let group = self.by_id.get(group_id).ok_or(Error::GroupIdNotFound)?;
         if group.state != State::Empty {
             return Err(Error::NonEmptyGroup);
         }
         let mut partitions: Vec<(Arc<str>, i32)> = all_partitions(group).collect();
         partitions
             .extend(group.offsets.all_pending().map(|(_, topic, partition)| (topic.clone(), partition)));
-        let mut kept = Vec::new();
+        let mut new_records = Vec::new();
         for (topic, partition) in partitions {
-            self.drop_offset(group_id, &topic, partition, &mut kept);
+            self.drop_offset(group_id, &topic, partition, &mut new_records);
         }
-        self.keep_in_parts(kept);
+        self.persist_in_chunks(new_records);
         self.remove(now_ms, group_id);
         Ok(())
     }
 
-    /// A group without members and offsets is no more.
+    /// Removes a group that has no members and no offsets.
     fn remove(&mut self, now_ms: u64, group_id: &str) {
-        let _was_there = self.visit(now_ms, group_id, |visit| {
-            visit.clear_all_timers();
-            if std::mem::take(&mut visit.group.kept) {
-                visit.out.keep(vec![records::no_group(group_id)]);
+        let _existed = self.with_group(now_ms, group_id, |context| {
+            context.clear_all_timers();
+            if std::mem::take(&mut context.group.is_persisted) {
+                context.effects.persist(vec![records::group_tombstone(group_id)]);
             }
         });
     }
 
-    /// A topic is gone: no group has read it.
+    /// Deletes the offsets of a deleted topic in all groups.
     pub fn forget_topic(&mut self, topic: &str) {
-        let group_ids: Vec<Arc<str>> = self.known.keys().cloned().collect();
+        let group_ids: Vec<Arc<str>> = self.by_id.keys().cloned().collect();
         for group_id in group_ids {
-            let Some(group) = self.known.get(&group_id) else { continue };
+            let Some(group) = self.by_id.get(&group_id) else { continue };
             let committed = group.offsets.all_committed().filter(|(known, _)| ***known == *topic);
             let mut partitions: Vec<i32> =
                 committed.flat_map(|(_, partitions)| partitions.keys().copied()).collect();
@@ -63,26 +66,27 @@ impl Groups {
     }
 
     fn drop_offsets(&mut self, group_id: &str, partitions: impl Iterator<Item = (Arc<str>, i32)>) {
-        let mut kept: Vec<Record> = Vec::new();
+        let mut new_records: Vec<Record> = Vec::new();
         for (topic, partition) in partitions {
-            self.drop_offset(group_id, &topic, partition, &mut kept);
+            self.drop_offset(group_id, &topic, partition, &mut new_records);
         }
-        self.keep_in_parts(kept);
-        self.forget_if_blank(group_id);
+        self.persist_in_chunks(new_records);
+        self.remove_if_unused(group_id);
     }
 
-    /// Offsets that nobody has committed for long go, and with the last of them a group without members (KIP-211).
+    /// Expires offsets that have not been committed for the retention time, and groups that are empty afterwards
+    /// (KIP-211).
     pub(super) fn expire_offsets(&mut self, now_ms: u64) {
-        let group_ids: Vec<Arc<str>> = self.known.keys().cloned().collect();
+        let group_ids: Vec<Arc<str>> = self.by_id.keys().cloned().collect();
         for group_id in group_ids {
             let retention_ms = self.settings.offsets_retention_ms;
-            let Some(group) = self.known.get(&group_id) else { continue };
+            let Some(group) = self.by_id.get(&group_id) else { continue };
             let expired: Vec<(Arc<str>, i32)> = expired(group, now_ms, retention_ms).collect();
             self.drop_offsets(&group_id, expired.into_iter());
-            let unused = |group: &Group| {
+            let is_idle = |group: &Group| {
                 group.state == State::Empty && group.offsets.is_empty() && group.pending.is_empty()
             };
-            if self.known.get(&group_id).is_some_and(unused) {
+            if self.by_id.get(&group_id).is_some_and(is_idle) {
                 self.remove(now_ms, &group_id);
             }
         }
@@ -97,16 +101,16 @@ fn all_partitions(group: &Group) -> impl Iterator<Item = (Arc<str>, i32)> {
     group.offsets.all_committed().flat_map(of_topic)
 }
 
-/// Which offsets are too old. In a group with members only those of topics that none of them reads.
+/// Offsets that have expired. In a group with members, only those of topics that no member is subscribed to.
 fn expired(group: &Group, now_ms: u64, retention_ms: u64) -> impl Iterator<Item = (Arc<str>, i32)> {
     let since_empty = match group.state {
-        // Of a group that has had members, all offsets are as old as its time without.
+        // If the group has had members, the retention of all offsets starts when the last one left.
         State::Empty if group.protocol_type.is_some() => Some(group.since_ms),
         _ => None,
     };
     let may_expire = match group.state {
         State::Empty => true,
-        State::Stable => group.reads_topics() && group.knows_subscriptions(),
+        State::Stable => group.uses_consumer_protocol() && group.has_known_subscriptions(),
         _ => false,
     };
     let is_old = move |offset: &Offset| match offset.expires_ms {

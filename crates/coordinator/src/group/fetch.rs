@@ -1,51 +1,54 @@
-//! OffsetFetch: from where a group goes on.
+//! OffsetFetch: reads committed offsets.
+//!
+//! Replies wait until all earlier records are durable, so a client never sees an offset that a crash could take back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Groups;
-use super::answer::{Answer, CommittedOffset, FetchedGroup, FetchedOffset, TopicAnswer};
 use super::commit::answer_each;
 use super::offsets::{Offset, Offsets};
-use super::request::{OffsetFetch, OffsetsOf};
+use super::request::{GroupOffsetFetch, OffsetFetch};
+use super::response::{CommittedOffset, FetchedGroup, FetchedOffset, Response, TopicResult};
 use crate::{Caller, Error};
 
 impl Groups {
-    /// OffsetFetch. Answered when what it tells is kept.
+    /// OffsetFetch. Answered once the reported offsets are durable.
     pub fn handle_offset_fetch(&mut self, request: &OffsetFetch<'_>, caller: Caller) {
-        let fetched = |wanted| self.offsets_of(wanted, request.require_stable);
+        let fetched = |requested| self.offsets_of(requested, request.require_stable);
         let groups = request.groups.iter().map(fetched).collect();
-        self.out.reply_when_kept(caller, Answer::Fetch(groups));
+        self.effects.reply_when_durable(caller, Response::Fetch(groups));
     }
 
-    /// A group that there is not has no offsets.
-    fn offsets_of(&self, wanted: &OffsetsOf<'_>, require_stable: bool) -> FetchedGroup {
+    /// An unknown group has no offsets.
+    fn offsets_of(&self, requested: &GroupOffsetFetch<'_>, require_stable: bool) -> FetchedGroup {
         let none = Offsets::default();
-        let offsets = self.known.get(wanted.group_id).map_or(&none, |group| &group.offsets);
-        let topics = match &wanted.topics {
+        let offsets = self.by_id.get(requested.group_id).map_or(&none, |group| &group.offsets);
+        let topics = match &requested.topics {
             Some(topics) => answer_each(topics, |topic, partition| {
                 let committed = offsets.committed(topic, *partition);
-                fetched(offsets, topic, *partition, committed, require_stable)
+                fetch_one(offsets, topic, *partition, committed, require_stable)
             }),
-            None => all(offsets, require_stable),
+            None => fetch_all(offsets, require_stable),
         };
-        FetchedGroup { group_id: wanted.group_id.to_owned(), outcome: Ok(topics) }
+        FetchedGroup { group_id: requested.group_id.to_owned(), outcome: Ok(topics) }
     }
 }
 
-fn all(offsets: &Offsets, require_stable: bool) -> Vec<TopicAnswer<FetchedOffset>> {
+fn fetch_all(offsets: &Offsets, require_stable: bool) -> Vec<TopicResult<FetchedOffset>> {
     let of_topic = |(topic, partitions): (&Arc<str>, &BTreeMap<i32, Offset>)| {
         let mut answers = Vec::with_capacity(partitions.len());
         for (partition, offset) in partitions {
-            answers.push(fetched(offsets, topic, *partition, Some(offset), require_stable));
+            answers.push(fetch_one(offsets, topic, *partition, Some(offset), require_stable));
         }
-        TopicAnswer { name: topic.as_ref().to_owned(), id: [0; 16], partitions: answers }
+        TopicResult { name: topic.as_ref().to_owned(), id: [0; 16], partitions: answers }
     };
     offsets.all_committed().map(of_topic).collect()
 }
 
-/// What a transaction that is not over would change is better asked again, if the client says so (KIP-447).
-fn fetched(
+/// With `require_stable`, an offset that a pending transaction would change is an error that the client retries
+/// (KIP-447).
+fn fetch_one(
     offsets: &Offsets,
     topic: &str,
     partition: i32,

@@ -1,41 +1,45 @@
-//! JoinGroup: somebody wants to be part of the next generation.
+//! JoinGroup: new members, rejoining members, and static members that restarted.
+//!
+//! A new dynamic member is first assigned a member id and must join again with it (KIP-394). A static member (KIP-345)
+//! that comes without a member id replaces its predecessor, without a rebalance if the group is stable and the protocol
+//! choice stays the same.
 
 use std::sync::Arc;
 
-use super::answer::{Answer, JoinAnswer, Joined, JoinedMember};
+use super::context::GroupContext;
 use super::member::{self, Member};
 use super::request::JoinGroup;
+use super::response::{JoinResponse, JoinResult, JoinedMember, Response};
 use super::settings::NEW_MEMBER_JOIN_TIMEOUT_MS;
 use super::state::State;
-use super::timers::Due;
-use super::visit::Visit;
+use super::timers::TimerKind;
 use crate::{Caller, Error};
 
-/// Bytes of a client's or instance's own name that its member identifier begins with.
+/// Maximum length of the client id or instance id at the start of a member id, bytes.
 const PREFIX_MAX_BYTES: usize = 255;
 
-impl Visit<'_> {
+impl GroupContext<'_> {
     pub(super) fn join(&mut self, request: &JoinGroup<'_>, caller: Caller) {
         let member_id = request.member_id;
-        if !self.has_place_for(member_id) {
-            self.forget_pending(member_id);
-            self.dismiss(member_id);
-            self.refuse_join(caller, "", Error::GroupMaxSizeReached);
-            self.complete_join_if_all_are_there();
-        } else if !self.group.understands(request) {
-            self.refuse_join(caller, member_id, Error::InconsistentGroupProtocol);
+        if !self.is_within_size_limit(member_id) {
+            self.remove_pending(member_id);
+            self.remove_member(member_id);
+            self.reject_join(caller, "", Error::GroupMaxSizeReached);
+            self.try_complete_join();
+        } else if !self.group.supports_protocols(request) {
+            self.reject_join(caller, member_id, Error::InconsistentGroupProtocol);
         } else if !self.has_room_for(member::bytes_of(request)) {
-            self.refuse_join(caller, member_id, Error::PolicyViolation);
+            self.reject_join(caller, member_id, Error::PolicyViolation);
         } else if member_id.is_empty() {
-            self.join_anew(request, caller);
+            self.join_new_member(request, caller);
         } else {
-            self.join_again(request, caller);
+            self.rejoin(request, caller);
         }
     }
 
-    /// Members that are there stay, up to what the group may have. While it rebalances, those count that have
-    /// joined: the last ones to come are out if the bound is lower now than it was.
-    fn has_place_for(&self, member_id: &str) -> bool {
+    /// Whether the group may have this member. Existing members stay up to the limit. During a rebalance only those
+    /// that have joined count, so if the limit was lowered the last ones to join are removed.
+    fn is_within_size_limit(&self, member_id: &str) -> bool {
         let max = self.settings.members_max;
         let group = &self.group;
         let member = group.member(member_id);
@@ -53,45 +57,46 @@ impl Visit<'_> {
         }
     }
 
-    /// A member without identifier.
-    fn join_anew(&mut self, request: &JoinGroup<'_>, caller: Caller) {
+    /// Joins a member that has no member id.
+    fn join_new_member(&mut self, request: &JoinGroup<'_>, caller: Caller) {
         let id = new_member_id(request);
-        let known = request.instance_id.and_then(|instance_id| self.group.instance(instance_id)).cloned();
+        let known =
+            request.instance_id.and_then(|instance_id| self.group.static_member_id(instance_id)).cloned();
         if let Some(old_id) = known {
             self.replace_static(request, &old_id, &id, caller);
         } else if request.instance_id.is_none() && request.needs_member_id {
-            // So that a client that does not get the answer leaves no member behind that nobody is (KIP-394).
-            self.await_pending(&id, u64::from(request.session_timeout_ms.max(0).cast_unsigned()));
-            self.refuse_join(caller, &id, Error::MemberIdRequired);
+            // A client that loses the response must not leave a phantom member behind (KIP-394).
+            self.add_pending(&id, u64::from(request.session_timeout_ms.max(0).cast_unsigned()));
+            self.reject_join(caller, &id, Error::MemberIdRequired);
         } else {
             self.add(&id, request, caller);
         }
     }
 
-    /// A member that has an identifier.
-    fn join_again(&mut self, request: &JoinGroup<'_>, caller: Caller) {
+    /// Joins a member that has a member id.
+    fn rejoin(&mut self, request: &JoinGroup<'_>, caller: Caller) {
         let id = request.member_id;
         if self.group.pending.contains_key(id) {
             if request.instance_id.is_some() {
-                // Static members are never told to come back.
-                return self.refuse_join(caller, id, Error::InvalidRequest);
+                // Static members are never asked to rejoin with an assigned id.
+                return self.reject_join(caller, id, Error::InvalidRequest);
             }
-            self.forget_pending(id);
+            self.remove_pending(id);
             return self.add(&id.into(), request, caller);
         }
         if let Err(error) = self.check_member(id, request.instance_id) {
-            return self.refuse_join(caller, id, error);
+            return self.reject_join(caller, id, error);
         }
-        let says_the_same = self.group.member(id).is_some_and(|member| member.matches(request));
-        // A leader that joins again wants a rebalance: something that matters for its assignment has changed.
-        let nothing_new = match self.group.state {
-            State::CompletingRebalance => says_the_same,
-            State::Stable => says_the_same && !self.group.is_leader(id),
+        let is_unchanged = self.group.member(id).is_some_and(|member| member.matches(request));
+        // A leader rejoins to force a rebalance: something that affects its assignment has changed.
+        let needs_no_rebalance = match self.group.state {
+            State::CompletingRebalance => is_unchanged,
+            State::Stable => is_unchanged && !self.group.is_leader(id),
             _ => false,
         };
-        if nothing_new {
+        if needs_no_rebalance {
             let answer = self.joined(id, self.group.is_leader(id));
-            return self.out.reply(caller, Answer::Join(answer));
+            return self.effects.reply(caller, Response::Join(answer));
         }
         self.update(id, request, caller);
         self.rebalance();
@@ -102,63 +107,63 @@ impl Visit<'_> {
         member.is_new = true;
         member.joining = Some(caller);
         self.group.add(member, request.protocol_type);
-        self.group.rebalance.opening.grown = true;
-        // It cannot send heartbeats yet, and nobody sees whether its client is still there.
-        self.expect_from(id, NEW_MEMBER_JOIN_TIMEOUT_MS);
+        self.group.rebalance.initial_delay.new_member_added = true;
+        // A client does not send heartbeats before its first JoinGroup is answered.
+        self.set_session_deadline(id, NEW_MEMBER_JOIN_TIMEOUT_MS);
         self.rebalance();
     }
 
     fn update(&mut self, id: &str, request: &JoinGroup<'_>, caller: Caller) {
-        if let Some(older) = self.group.replace_joining(id, None) {
-            // The client has asked again and waits for this answer no longer, but its connection may.
-            self.refuse_join(older, id, Error::RebalanceInProgress);
+        if let Some(superseded) = self.group.replace_joining(id, None) {
+            // The client no longer waits for this response, but its connection may.
+            self.reject_join(superseded, id, Error::RebalanceInProgress);
         }
-        self.group.change(id, |member| {
-            member.take_over(request);
+        self.group.update_member(id, |member| {
+            member.update_from(request);
             member.joining = Some(caller);
         });
     }
 
-    /// A static member has lost its identifier, which happens when its process starts again (KIP-345). It takes
-    /// the place it had. Whoever else goes by the old identifier is fenced.
+    /// A static member rejoined without its member id, as it does after a restart (KIP-345). It takes over the place of
+    /// its predecessor, which is fenced.
     fn replace_static(&mut self, request: &JoinGroup<'_>, old_id: &str, id: &Arc<str>, caller: Caller) {
         let leader_before = self.group.leader.clone();
         self.fence(old_id);
-        self.group.rename(old_id, id);
+        self.group.replace_member_id(old_id, id);
         self.update(id, request, caller);
-        self.note_life(id);
+        self.renew_session(id);
         match self.group.state {
-            State::Stable if self.group.favourite_protocol() == self.group.protocol => {
+            State::Stable if self.group.select_protocol() == self.group.protocol => {
                 self.group.replace_joining(id, None);
-                self.keep_group();
+                self.persist_group();
                 let answer = self.rejoined(id, request, leader_before.as_deref());
-                self.out.reply_when_kept(caller, Answer::Join(answer));
+                self.effects.reply_when_durable(caller, Response::Join(answer));
             }
-            // The leader may have been given the old identifier to assign to.
+            // The leader may compute an assignment for the old member id.
             State::Stable | State::CompletingRebalance => self.prepare_rebalance(),
-            _ => self.complete_join_if_all_are_there(),
+            _ => self.try_complete_join(),
         }
     }
 
     fn fence(&mut self, id: &str) {
         if let Some(caller) = self.group.replace_joining(id, None) {
-            self.refuse_join(caller, id, Error::FencedInstanceId);
+            self.reject_join(caller, id, Error::FencedInstanceId);
         }
         let Some(member) = self.group.member_mut(id) else { return };
         member.is_new = false;
         let syncing = member.syncing.take();
         if let Some(timer_ms) = member.session.timer_ms.take() {
-            let due = Due::Member(member.id.clone());
-            self.timers.clear(timer_ms, &self.group.id, due);
+            let kind = TimerKind::Member(member.id.clone());
+            self.timers.clear(timer_ms, &self.group.id, kind);
         }
         if let Some(caller) = syncing {
-            self.out.reply(caller, Answer::Sync(Err(Error::FencedInstanceId)));
+            self.effects.reply(caller, Response::Sync(Err(Error::FencedInstanceId)));
         }
     }
 
-    /// What a static member is told that has its place and its assignment still. If it was the leader it must not
-    /// assign anew: newer clients are told so (KIP-814), older ones that somebody else is the leader.
-    fn rejoined(&self, id: &str, request: &JoinGroup<'_>, leader_before: Option<&str>) -> JoinAnswer {
+    /// Response to a static member that kept its place and assignment. If it was the leader it must not assign again:
+    /// newer clients get `skip_assignment` (KIP-814), older ones the old member id as leader.
+    fn rejoined(&self, id: &str, request: &JoinGroup<'_>, leader_before: Option<&str>) -> JoinResponse {
         let leads = self.group.is_leader(id);
         let mut answer = self.joined(id, leads && request.can_skip_assignment);
         if let Ok(joined) = &mut answer.outcome {
@@ -171,8 +176,9 @@ impl Visit<'_> {
         answer
     }
 
-    /// That a member is part of the generation. `with_members` is for whoever is to assign.
-    pub(super) fn joined(&self, id: &str, with_members: bool) -> JoinAnswer {
+    /// JoinGroup response of a member of the current generation. `with_members` is set for the leader that is to
+    /// assign.
+    pub(super) fn joined(&self, id: &str, with_members: bool) -> JoinResponse {
         let group = &self.group;
         let protocol = group.protocol.as_deref().unwrap_or_default();
         let describe = |member: &Member| JoinedMember {
@@ -180,9 +186,9 @@ impl Visit<'_> {
             instance_id: member.instance_id.as_deref().map(str::to_owned),
             metadata: member.metadata(protocol).to_vec(),
         };
-        JoinAnswer {
+        JoinResponse {
             member_id: id.to_owned(),
-            outcome: Ok(Joined {
+            outcome: Ok(JoinResult {
                 generation: group.generation,
                 protocol_type: group.protocol_type.clone().unwrap_or_default(),
                 protocol: protocol.to_owned(),
@@ -194,7 +200,7 @@ impl Visit<'_> {
     }
 }
 
-/// The name of the instance or of the client, and what nobody else has.
+/// Instance id or client id, followed by a random UUID.
 fn new_member_id(request: &JoinGroup<'_>) -> Arc<str> {
     let name = request.instance_id.unwrap_or(request.client_id);
     let prefix = &name[..name.floor_char_boundary(PREFIX_MAX_BYTES)];

@@ -1,20 +1,22 @@
-//! LeaveGroup, and Heartbeat, its opposite.
+//! LeaveGroup and Heartbeat.
+//!
+//! LeaveGroup may name several members, and each gets its own outcome; at most one rebalance follows.
 
 use std::sync::Arc;
 
-use super::answer::{Answer, Left};
-use super::request::{Heartbeat, LeaveGroup, Leaving};
+use super::context::GroupContext;
+use super::request::{Heartbeat, LeaveGroup, LeavingMember};
+use super::response::{LeaveResult, Response};
 use super::state::State;
-use super::visit::Visit;
 use crate::{Caller, Error};
 
-impl Visit<'_> {
+impl GroupContext<'_> {
     pub(super) fn heartbeat(&mut self, request: &Heartbeat<'_>) -> Result<(), Error> {
         self.check_member(request.member_id, request.instance_id)?;
         if request.generation != self.group.generation {
             return Err(Error::IllegalGeneration);
         }
-        self.note_life(request.member_id);
+        self.renew_session(request.member_id);
         match self.group.state {
             State::PreparingRebalance => Err(Error::RebalanceInProgress),
             _ => Ok(()),
@@ -22,34 +24,35 @@ impl Visit<'_> {
     }
 
     pub(super) fn leave(&mut self, request: &LeaveGroup<'_>, caller: Caller) {
-        let left: Vec<Left> = request.members.iter().map(|leaving| self.let_go(leaving)).collect();
+        let left: Vec<LeaveResult> = request.members.iter().map(|leaving| self.leave_one(leaving)).collect();
         if left.iter().any(|left| left.outcome.is_ok()) {
             match self.group.state {
                 State::Stable | State::CompletingRebalance => self.prepare_rebalance(),
-                _ => self.complete_join_if_all_are_there(),
+                _ => self.try_complete_join(),
             }
         }
-        self.out.reply_when_kept(caller, Answer::Leave(Ok(left)));
+        self.effects.reply_when_durable(caller, Response::Leave(Ok(left)));
     }
 
-    fn let_go(&mut self, leaving: &Leaving<'_>) -> Left {
-        let outcome = self.whom(leaving).map(|id| {
-            if !self.forget_pending(&id) {
-                self.dismiss(&id);
+    fn leave_one(&mut self, leaving: &LeavingMember<'_>) -> LeaveResult {
+        let outcome = self.resolve_member(leaving).map(|id| {
+            if !self.remove_pending(&id) {
+                self.remove_member(&id);
             }
         });
-        Left {
+        LeaveResult {
             member_id: leaving.member_id.to_owned(),
             instance_id: leaving.instance_id.map(str::to_owned),
             outcome,
         }
     }
 
-    fn whom(&self, leaving: &Leaving<'_>) -> Result<Arc<str>, Error> {
+    fn resolve_member(&self, leaving: &LeavingMember<'_>) -> Result<Arc<str>, Error> {
         let id = leaving.member_id;
         if id.is_empty() {
-            // By an administrator, who knows the instance and not the member.
-            let instance = leaving.instance_id.and_then(|instance_id| self.group.instance(instance_id));
+            // Administrative removal (KIP-345): only the instance id is known.
+            let instance =
+                leaving.instance_id.and_then(|instance_id| self.group.static_member_id(instance_id));
             return instance.cloned().ok_or(Error::UnknownMemberId);
         }
         if !self.group.pending.contains_key(id) {

@@ -1,11 +1,11 @@
-//! One member of a group.
+//! One member of a group: identity, supported protocols, assignment, pending requests, session.
 
 use std::sync::Arc;
 
 use super::request::JoinGroup;
 use crate::Caller;
 
-/// A protocol that a member speaks, and what it says of itself there.
+/// A protocol that a member supports, with the member's metadata for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Protocol {
     pub(super) name: Arc<str>,
@@ -20,24 +20,24 @@ pub(super) struct Member {
     pub(super) client_host: String,
     pub(super) rebalance_timeout_ms: u32,
     pub(super) session_timeout_ms: u32,
-    /// The best first, no name twice.
+    /// In order of preference, without duplicates.
     pub(super) protocols: Vec<Protocol>,
     pub(super) assignment: Vec<u8>,
-    /// It has not been answered yet, so it cannot send heartbeats, and is gone if its join takes too long.
+    /// The first JoinGroup has not been answered, so the member cannot send heartbeats yet.
     pub(super) is_new: bool,
-    /// Who waits for the answer to JoinGroup.
+    /// The pending JoinGroup request.
     pub(super) joining: Option<Caller>,
-    /// Who waits for the answer to SyncGroup.
+    /// The pending SyncGroup request.
     pub(super) syncing: Option<Caller>,
     pub(super) session: Session,
 }
 
-/// When a member is gone if nothing is heard of it. A heartbeat moves the deadline; the timer, which is dearer to
-/// move, only when it rings too early.
+/// Session deadline. A heartbeat moves only `deadline_ms`; the timer, which is expensive to move, is set again when it
+/// fires early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) deadline_ms: u64,
-    /// When the timer rings; not behind the deadline.
+    /// When the timer fires; never after the deadline.
     pub(super) timer_ms: Option<u64>,
 }
 
@@ -57,23 +57,23 @@ impl Member {
             syncing: None,
             session: Session::default(),
         };
-        member.take_over(request);
+        member.update_from(request);
         member
     }
 
-    /// What a member says anew with each JoinGroup.
-    pub(super) fn take_over(&mut self, request: &JoinGroup<'_>) {
+    /// Updates what each JoinGroup carries: timeouts and protocols.
+    pub(super) fn update_from(&mut self, request: &JoinGroup<'_>) {
         self.rebalance_timeout_ms = request.rebalance_timeout_ms.max(0).cast_unsigned();
         self.session_timeout_ms = request.session_timeout_ms.max(0).cast_unsigned();
         self.protocols = protocols_of(request);
     }
 
-    /// Whether a request says what the member has said before.
+    /// Whether a request repeats the member's protocols and metadata.
     pub(super) fn matches(&self, request: &JoinGroup<'_>) -> bool {
         self.protocols == protocols_of(request)
     }
 
-    /// What it says of itself in a protocol.
+    /// Metadata for a protocol; empty if the member does not support it.
     pub(super) fn metadata(&self, protocol: &str) -> &[u8] {
         self.protocols
             .iter()
@@ -81,12 +81,12 @@ impl Member {
             .map_or(&[], |known| known.metadata.as_slice())
     }
 
-    /// Silence means nothing while it is the coordinator's turn to answer.
-    pub(super) fn may_be_silent(&self) -> bool {
+    /// Whether the member waits for a response, so that it need not send heartbeats.
+    pub(super) fn is_awaiting_response(&self) -> bool {
         !self.is_new && (self.joining.is_some() || self.syncing.is_some())
     }
 
-    /// About what it takes in memory and in a record.
+    /// Approximate size in memory and in a record.
     pub(super) fn bytes(&self) -> usize {
         const FIXED: usize = 256;
         let protocols: usize = self.protocols.iter().map(protocol_bytes).sum();
@@ -100,7 +100,7 @@ fn protocol_bytes(protocol: &Protocol) -> usize {
     FIXED + protocol.name.len() + protocol.metadata.len()
 }
 
-/// What the protocols of a request would take in a member.
+/// Size of the protocols of a request.
 pub(super) fn bytes_of(request: &JoinGroup<'_>) -> usize {
     request.protocols.iter().map(|(name, metadata)| name.len() + metadata.len()).sum()
 }
@@ -115,5 +115,5 @@ fn protocols_of(request: &JoinGroup<'_>) -> Vec<Protocol> {
     protocols
 }
 
-/// Protocols that a member can have; clients have a few.
+/// Maximum number of protocols per member; real clients have a few.
 pub(super) const PROTOCOLS_MAX: usize = 64;

@@ -1,21 +1,22 @@
-//! The offsets of one group: those that are committed, and those of transactions that are not over.
+//! Offsets of one group: committed ones, and pending ones of transactions.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-/// An offset, and what is kept with it.
+/// A committed or pending offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offset {
-    /// Where the group goes on reading.
+    /// Offset of the next record to read.
     pub(super) next: i64,
     pub(super) leader_epoch: i32,
     pub(super) metadata: Box<str>,
-    /// When it was committed, ms since 1970.
+    /// Commit time, ms since 1970.
     pub(super) committed_ms: u64,
-    /// When it is to go, if the request said so, ms since 1970.
+    /// Expiry time if the request set one, ms since 1970.
     pub(super) expires_ms: Option<u64>,
-    /// Numbers all offsets as they came. What a transaction has said counts from then, not from its end.
+    /// Sequence number over all offsets. A pending offset keeps the number of its TxnOffsetCommit, so that it does not
+    /// overwrite an offset that was committed later.
     pub(super) order: u64,
 }
 
@@ -25,7 +26,7 @@ type Table = BTreeMap<Arc<str>, BTreeMap<i32, Offset>>;
 #[derive(Debug, Default)]
 pub(super) struct Offsets {
     committed: Table,
-    /// By producer identifier.
+    /// By producer id.
     pending: BTreeMap<i64, Table>,
 }
 
@@ -46,7 +47,7 @@ impl Offsets {
         self.pending.get(&producer_id)?.get(topic)?.get(&partition)
     }
 
-    /// Whether a transaction that is not over has an offset for the partition.
+    /// Whether a pending transaction has an offset for the partition.
     pub(super) fn is_unstable(&self, topic: &str, partition: i32) -> bool {
         self.pending
             .values()
@@ -69,13 +70,13 @@ impl Offsets {
         })
     }
 
-    /// What there was for the partition.
+    /// Returns the previous offset of the partition.
     pub(super) fn commit(&mut self, topic: &str, partition: i32, offset: Offset) -> Option<Offset> {
         put(&mut self.committed, topic, partition, offset)
     }
 
-    /// What the transaction had for the partition.
-    pub(super) fn hold(
+    /// Returns the previous pending offset of the transaction.
+    pub(super) fn add_pending(
         &mut self,
         producer_id: i64,
         topic: &str,
@@ -98,7 +99,7 @@ impl Offsets {
         taken
     }
 
-    /// Takes all that a transaction holds.
+    /// Removes and returns all pending offsets of a transaction.
     pub(super) fn take_pending(
         &mut self,
         producer_id: i64,

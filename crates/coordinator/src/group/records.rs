@@ -1,36 +1,39 @@
-//! Groups and offsets as records: their keys and values. The bytes are described in `docs/formats/group-records.md`.
+//! Encoding of groups and offsets as records. The format is specified in `docs/formats/group-records.md`.
+//!
+//! A key starts with its kind, a value with a version. Unknown kinds and versions are errors: dropping such a record
+//! silently would lose the state of a group.
 
 use std::sync::Arc;
 
 use super::member::{Member, Protocol, Session};
+use super::membership::Group;
 use super::offsets::Offset;
-use super::roster::Group;
 use crate::Record;
 use crate::bytes::{Malformed, Reader, Writer};
 
-/// What the key of a group begins with.
+/// Key kind of a group.
 const GROUP: u8 = 1;
-/// What the key of a committed offset begins with.
+/// Key kind of a committed offset.
 const OFFSET: u8 = 2;
-/// What the key of an offset of a transaction that is not over begins with.
+/// Key kind of a pending offset.
 const PENDING: u8 = 3;
-/// What every value begins with.
+/// First byte of every value.
 const VERSION: u8 = 1;
 
-/// What a record speaks of.
+/// A decoded key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Key<'a> {
     Group { group_id: &'a str },
     Offset { group_id: &'a str, producer_id: Option<i64>, topic: &'a str, partition: i32 },
 }
 
-pub(super) fn key(bytes: &[u8]) -> Result<Key<'_>, Malformed> {
+pub(super) fn parse_key(bytes: &[u8]) -> Result<Key<'_>, Malformed> {
     let mut reader = Reader::new(bytes);
     let kind = reader.byte()?;
     let producer_id = match kind {
         PENDING => Some(reader.signed()?),
         GROUP | OFFSET => None,
-        _ => return Err(Malformed("a kind that is not known")),
+        _ => return Err(Malformed("unknown key kind")),
     };
     let group_id = reader.text()?;
     let key = if kind == GROUP {
@@ -57,7 +60,7 @@ fn offset_key(group_id: &str, producer_id: Option<i64>, topic: &str, partition: 
     key.0
 }
 
-/// An offset, of a transaction if it has a producer identifier.
+/// Record of an offset: a pending one if `producer_id` is set.
 pub(super) fn offset(
     group_id: &str,
     producer_id: Option<i64>,
@@ -72,8 +75,13 @@ pub(super) fn offset(
     Record { key: offset_key(group_id, producer_id, topic, partition), value: Some(value.0) }
 }
 
-/// That there is no such offset.
-pub(super) fn no_offset(group_id: &str, producer_id: Option<i64>, topic: &str, partition: i32) -> Record {
+/// Tombstone of an offset.
+pub(super) fn offset_tombstone(
+    group_id: &str,
+    producer_id: Option<i64>,
+    topic: &str,
+    partition: i32,
+) -> Record {
     Record { key: offset_key(group_id, producer_id, topic, partition), value: None }
 }
 
@@ -91,14 +99,14 @@ pub(super) fn read_offset(bytes: &[u8]) -> Result<Offset, Malformed> {
     Ok(offset)
 }
 
-/// A group: its generation, and its members with what they got.
+/// Record of a group: its generation, and its members with their assignments.
 pub(super) fn group(group: &Group) -> Record {
     let mut value = Writer::starting_with(VERSION);
     value.signed(group.generation.into()).number(group.since_ms);
-    value.maybe_text(group.protocol_type.as_deref()).maybe_text(group.protocol.as_deref());
-    value.maybe_text(group.leader.as_deref()).number(group.members().len() as u64);
+    value.optional_text(group.protocol_type.as_deref()).optional_text(group.protocol.as_deref());
+    value.optional_text(group.leader.as_deref()).number(group.members().len() as u64);
     for member in group.members() {
-        value.text(&member.id).maybe_text(member.instance_id.as_deref());
+        value.text(&member.id).optional_text(member.instance_id.as_deref());
         value.text(&member.client_id).text(&member.client_host);
         value.number(member.rebalance_timeout_ms.into()).number(member.session_timeout_ms.into());
         value.bytes(member.metadata(group.protocol.as_deref().unwrap_or_default())).bytes(&member.assignment);
@@ -106,13 +114,13 @@ pub(super) fn group(group: &Group) -> Record {
     Record { key: group_key(&group.id), value: Some(value.0) }
 }
 
-/// That there is no such group.
-pub(super) fn no_group(group_id: &str) -> Record {
+/// Tombstone of a group.
+pub(super) fn group_tombstone(group_id: &str) -> Record {
     Record { key: group_key(group_id), value: None }
 }
 
-/// What is kept of a group.
-pub(super) struct KeptGroup {
+/// The persisted part of a group.
+pub(super) struct StoredGroup {
     pub(super) generation: i32,
     pub(super) since_ms: u64,
     pub(super) protocol_type: Option<String>,
@@ -121,35 +129,36 @@ pub(super) struct KeptGroup {
     pub(super) members: Vec<Member>,
 }
 
-pub(super) fn read_group(bytes: &[u8]) -> Result<KeptGroup, Malformed> {
+pub(super) fn read_group(bytes: &[u8]) -> Result<StoredGroup, Malformed> {
     let mut reader = versioned(bytes)?;
-    let mut kept = KeptGroup {
+    let mut stored = StoredGroup {
         generation: reader.signed_32()?,
         since_ms: reader.number()?,
-        protocol_type: reader.maybe_text()?.map(str::to_owned),
-        protocol: reader.maybe_text()?.map(Arc::from),
-        leader: reader.maybe_text()?.map(Arc::from),
+        protocol_type: reader.optional_text()?.map(str::to_owned),
+        protocol: reader.optional_text()?.map(Arc::from),
+        leader: reader.optional_text()?.map(Arc::from),
         members: Vec::new(),
     };
     let count = reader.count()?;
-    if count > 0 && (kept.protocol_type.is_none() || kept.leader.is_none()) {
+    if count > 0 && (stored.protocol_type.is_none() || stored.leader.is_none()) {
         return Err(Malformed("members without a protocol or a leader"));
     }
     for _ in 0..count {
-        let protocol = kept.protocol.as_ref().ok_or(Malformed("members without a protocol"))?;
-        kept.members.push(read_member(&mut reader, protocol)?);
+        let protocol = stored.protocol.as_ref().ok_or(Malformed("members without a protocol"))?;
+        stored.members.push(read_member(&mut reader, protocol)?);
     }
     reader.end()?;
-    Ok(kept)
+    Ok(stored)
 }
 
-/// Of the protocols that a member speaks only the group's is kept: it says the others when it joins again.
+/// Only the metadata for the group's protocol is persisted; a member sends the rest when it rejoins.
 fn read_member(reader: &mut Reader<'_>, protocol: &Arc<str>) -> Result<Member, Malformed> {
-    let timeout =
-        |value: Result<u64, Malformed>| u32::try_from(value?).map_err(|_| Malformed("a timeout of ages"));
+    let timeout = |value: Result<u64, Malformed>| {
+        u32::try_from(value?).map_err(|_| Malformed("a timeout exceeds 32 bits"))
+    };
     Ok(Member {
         id: reader.text()?.into(),
-        instance_id: reader.maybe_text()?.map(Arc::from),
+        instance_id: reader.optional_text()?.map(Arc::from),
         client_id: reader.text()?.to_owned(),
         client_host: reader.text()?.to_owned(),
         rebalance_timeout_ms: timeout(reader.number())?,
@@ -165,5 +174,5 @@ fn read_member(reader: &mut Reader<'_>, protocol: &Arc<str>) -> Result<Member, M
 
 fn versioned(bytes: &[u8]) -> Result<Reader<'_>, Malformed> {
     let mut reader = Reader::new(bytes);
-    if reader.byte()? == VERSION { Ok(reader) } else { Err(Malformed("a version that is not known")) }
+    if reader.byte()? == VERSION { Ok(reader) } else { Err(Malformed("unknown record version")) }
 }

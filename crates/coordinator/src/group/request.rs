@@ -1,69 +1,70 @@
-//! What is asked of groups: the requests of the protocol without what only differs between their versions.
+//! Requests to [`Groups`](super::Groups): Kafka's requests without version differences, borrowing from the decoded
+//! message.
 
 /// JoinGroup.
 #[derive(Clone, Debug)]
 pub struct JoinGroup<'a> {
-    /// Which group.
+    /// Group id.
     pub group_id: &'a str,
-    /// Empty for a member that has none yet.
+    /// Member id; empty for a member that has none yet.
     pub member_id: &'a str,
     /// `group.instance.id` of a static member (KIP-345).
     pub instance_id: Option<&'a str>,
-    /// From the header of the request; a new member's identifier begins with it.
+    /// Client id from the request header; a new member id starts with it.
     pub client_id: &'a str,
-    /// Where the client is, for DescribeGroups.
+    /// Client address, for DescribeGroups.
     pub client_host: &'a str,
-    /// How long the member may be silent.
+    /// Session timeout: time without a heartbeat after which the member is removed.
     pub session_timeout_ms: i32,
-    /// How long the member may take to join again when the group rebalances.
+    /// Time that the member may take to rejoin during a rebalance.
     pub rebalance_timeout_ms: i32,
-    /// `consumer`, `connect`, or whatever its members agree on.
+    /// Protocol type: `consumer`, `connect`, or anything else that all members share.
     pub protocol_type: &'a str,
-    /// Names and metadata, the best first.
+    /// Names and metadata, in order of preference.
     pub protocols: Vec<(&'a str, &'a [u8])>,
-    /// Whether a new member must come back with the identifier it is given (KIP-394): from version 4 on.
+    /// Whether a new member must join again with its assigned member id (KIP-394): version 4 and later.
     pub needs_member_id: bool,
-    /// Whether the answer can say that the leader need not assign (KIP-814): from version 9 on.
+    /// Whether the response has `skip_assignment` (KIP-814): version 9 and later.
     pub can_skip_assignment: bool,
-    /// What makes a new member's identifier unique.
+    /// Random number that makes a new member id unique.
     pub random: u128,
 }
 
 /// SyncGroup.
 #[derive(Clone, Debug)]
 pub struct SyncGroup<'a> {
-    /// Which group.
+    /// Group id.
     pub group_id: &'a str,
-    /// Who asks.
+    /// Member id.
     pub member_id: &'a str,
     /// `group.instance.id` of a static member.
     pub instance_id: Option<&'a str>,
-    /// From the answer to JoinGroup.
+    /// Generation id from the JoinGroup response.
     pub generation: i32,
-    /// What the member takes for the group's, if it says so (KIP-559).
+    /// Checked against the group's if the request has it (KIP-559).
     pub protocol_type: Option<&'a str>,
-    /// What the member takes for the group's, if it says so (KIP-559).
+    /// Checked against the group's if the request has it (KIP-559).
     pub protocol: Option<&'a str>,
-    /// From the leader only: what each member gets.
+    /// From the leader: the assignment of each member.
     pub assignments: Vec<(&'a str, &'a [u8])>,
 }
 
 /// Heartbeat.
 #[derive(Clone, Copy, Debug)]
 pub struct Heartbeat<'a> {
-    /// Which group.
+    /// Group id.
     pub group_id: &'a str,
-    /// Who lives.
+    /// Member id.
     pub member_id: &'a str,
     /// `group.instance.id` of a static member.
     pub instance_id: Option<&'a str>,
-    /// From the answer to JoinGroup.
+    /// Generation id from the JoinGroup response.
     pub generation: i32,
 }
 
-/// One of those that leave. With an empty member identifier it is whoever goes by the instance identifier.
+/// A leaving member. With an empty member id, the instance id identifies it.
 #[derive(Clone, Copy, Debug)]
-pub struct Leaving<'a> {
+pub struct LeavingMember<'a> {
     /// Who leaves.
     pub member_id: &'a str,
     /// `group.instance.id` of a static member.
@@ -73,117 +74,116 @@ pub struct Leaving<'a> {
 /// LeaveGroup.
 #[derive(Clone, Debug)]
 pub struct LeaveGroup<'a> {
-    /// Which group.
+    /// Group id.
     pub group_id: &'a str,
     /// Who leaves.
-    pub members: Vec<Leaving<'a>>,
+    pub members: Vec<LeavingMember<'a>>,
 }
 
-/// Topics that a request names, each with what it says of its partitions. The identifier goes back with the answer
-/// as it came.
+/// A topic of a request, with one entry per partition. The response repeats the topic id.
 #[derive(Clone, Debug)]
-pub struct Topic<'a, P> {
-    /// Its name.
+pub struct TopicRequest<'a, P> {
+    /// Topic name.
     pub name: &'a str,
-    /// Its identifier, or zeroes.
+    /// Topic id, or zeroes.
     pub id: [u8; 16],
-    /// What is said of its partitions.
+    /// One entry per partition.
     pub partitions: Vec<P>,
 }
 
-/// An offset to be kept.
+/// An offset to commit.
 #[derive(Clone, Copy, Debug)]
 pub struct OffsetToCommit<'a> {
-    /// Which partition.
+    /// Partition index.
     pub partition: i32,
-    /// Whether there is such a partition. If not, it is answered with [`Error::UnknownTopicOrPartition`](crate::Error).
+    /// Whether the partition exists. If not, the response has [`Error::UnknownTopicOrPartition`](crate::Error).
     pub exists: bool,
-    /// Where the group will go on reading.
+    /// Offset of the next record to read.
     pub offset: i64,
-    /// Leader epoch of the record before, or -1.
+    /// Leader epoch of the last record read, or -1.
     pub leader_epoch: i32,
-    /// The client's own text.
+    /// The client's metadata string.
     pub metadata: &'a str,
 }
 
-/// OffsetCommit. A consumer that is no member of the group has no member identifier, and generation -1.
+/// OffsetCommit. A consumer that does not use the group protocol has no member id, and generation -1.
 #[derive(Clone, Debug)]
 pub struct OffsetCommit<'a> {
-    /// Which group.
+    /// Group id.
     pub group_id: &'a str,
-    /// Who commits.
+    /// Member id.
     pub member_id: &'a str,
     /// `group.instance.id` of a static member.
     pub instance_id: Option<&'a str>,
-    /// From the answer to JoinGroup.
+    /// Generation id from the JoinGroup response.
     pub generation: i32,
-    /// How long the offsets are to be kept, if the request has its own opinion (up to version 4).
+    /// Retention of these offsets, if the request sets one (up to version 4).
     pub retention_ms: Option<u64>,
-    /// What the client is told if there is no such group: [`Error::IllegalGeneration`](crate::Error) up to version 8,
-    /// [`Error::GroupIdNotFound`](crate::Error) from then on.
+    /// Error if there is no such group: [`Error::IllegalGeneration`](crate::Error) up to version 8,
+    /// [`Error::GroupIdNotFound`](crate::Error) later.
     pub no_group: crate::Error,
-    /// The offsets.
-    pub topics: Vec<Topic<'a, OffsetToCommit<'a>>>,
+    /// Offsets by topic.
+    pub topics: Vec<TopicRequest<'a, OffsetToCommit<'a>>>,
 }
 
-/// TxnOffsetCommit. That the producer may speak for its transaction has been seen to before.
+/// TxnOffsetCommit. The caller has verified the producer's transaction.
 #[derive(Clone, Debug)]
 pub struct TxnOffsetCommit<'a> {
-    /// Which group.
+    /// Group id.
     pub group_id: &'a str,
-    /// Whose transaction it is.
+    /// Producer id of the transaction.
     pub producer_id: i64,
-    /// Who commits; empty if the request does not say (up to version 2, KIP-447).
+    /// Member id; empty if the request has none (up to version 2, KIP-447).
     pub member_id: &'a str,
     /// `group.instance.id` of a static member.
     pub instance_id: Option<&'a str>,
-    /// From the answer to JoinGroup, or -1.
+    /// Generation id from the JoinGroup response, or -1.
     pub generation: i32,
-    /// The offsets.
-    pub topics: Vec<Topic<'a, OffsetToCommit<'a>>>,
+    /// Offsets by topic.
+    pub topics: Vec<TopicRequest<'a, OffsetToCommit<'a>>>,
 }
 
-/// How a transaction has ended.
+/// Outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionEnd {
-    /// What it has said counts.
+    /// Its offsets become committed.
     Commit,
-    /// It does not.
+    /// Its offsets are dropped.
     Abort,
 }
 
-/// The offsets of one group that OffsetFetch asks for.
+/// The offsets of one group to fetch.
 #[derive(Clone, Debug)]
-pub struct OffsetsOf<'a> {
-    /// Which group.
+pub struct GroupOffsetFetch<'a> {
+    /// Group id.
     pub group_id: &'a str,
-    /// Of which partitions; nothing for all there are.
-    pub topics: Option<Vec<Topic<'a, i32>>>,
+    /// Partitions by topic; `None` for all committed offsets.
+    pub topics: Option<Vec<TopicRequest<'a, i32>>>,
 }
 
 /// OffsetFetch.
 #[derive(Clone, Debug)]
 pub struct OffsetFetch<'a> {
-    /// Of which groups.
-    pub groups: Vec<OffsetsOf<'a>>,
-    /// Whether an offset that an open transaction has changed is better not told (KIP-447).
+    /// Groups to fetch.
+    pub groups: Vec<GroupOffsetFetch<'a>>,
+    /// Whether an offset that a pending transaction would change is an error (KIP-447).
     pub require_stable: bool,
 }
 
 /// OffsetDelete.
 #[derive(Clone, Debug)]
 pub struct OffsetDelete<'a> {
-    /// Which group.
+    /// Group id.
     pub group_id: &'a str,
-    /// Of which partitions, and whether there is such a partition.
-    pub topics: Vec<Topic<'a, OffsetToDelete>>,
+    /// Partitions by topic.
+    pub topics: Vec<TopicRequest<'a, OffsetToDelete>>,
 }
 
-/// A partition whose offset is to be deleted.
+/// A partition whose offset is deleted.
 #[derive(Clone, Copy, Debug)]
 pub struct OffsetToDelete {
-    /// Which partition.
+    /// Partition index.
     pub partition: i32,
-    /// Whether there is such a partition. If not, it is answered with [`Error::UnknownTopicOrPartition`](crate::Error).
+    /// Whether the partition exists. If not, the response has [`Error::UnknownTopicOrPartition`](crate::Error).
     pub exists: bool,
 }

@@ -1,80 +1,83 @@
-//! Groups come back from the records that were kept.
+//! Replay of persisted records into [`Groups`].
+//!
+//! Group and offset records are independent: replaying a group record keeps the offsets that were replayed before it.
+//! So both a full log and a compacted one give the same state.
 
 use std::sync::Arc;
 
 use super::Groups;
-use super::records::{self, KeptGroup, Key};
-use super::roster::Group;
+use super::membership::Group;
+use super::records::{self, Key, StoredGroup};
 use super::state::State;
 use crate::{Malformed, Record};
 
 impl Groups {
-    /// Puts back what one record tells. Records come in the order in which they were kept; of each key the last one
-    /// is enough. [`restored`](Self::restored) ends it.
+    /// Replays one record. Records must come in log order; for each key the last one is enough.
+    /// [`finish_restore`](Self::finish_restore) completes the replay.
     ///
     /// # Errors
-    /// If it is no record of groups, or one of a newer version.
+    /// [`Malformed`] if the record does not belong to groups, or a newer version wrote it.
     pub fn restore(&mut self, record: &Record) -> Result<(), Malformed> {
-        match (records::key(&record.key)?, &record.value) {
+        match (records::parse_key(&record.key)?, &record.value) {
             (Key::Group { group_id }, Some(value)) => {
-                let kept = records::read_group(value)?;
-                self.put_group(group_id, Some(kept));
+                let stored = records::read_group(value)?;
+                self.restore_group(group_id, Some(stored));
             }
-            (Key::Group { group_id }, None) => self.put_group(group_id, None),
+            (Key::Group { group_id }, None) => self.restore_group(group_id, None),
             (Key::Offset { group_id, producer_id, topic, partition }, Some(value)) => {
                 let offset = records::read_offset(value)?;
-                self.group_to_restore(group_id);
+                self.group_or_insert(group_id);
                 self.put_offset(group_id, producer_id, topic, partition, offset);
             }
             (Key::Offset { group_id, producer_id, topic, partition }, None) => {
-                self.take_offset(group_id, producer_id, topic, partition);
+                self.remove_offset(group_id, producer_id, topic, partition);
             }
         }
         Ok(())
     }
 
-    pub(super) fn group_to_restore(&mut self, group_id: &str) -> &mut Group {
-        self.known.entry(group_id.into()).or_insert_with_key(|group_id| Group::new(group_id.clone(), 0))
+    pub(super) fn group_or_insert(&mut self, group_id: &str) -> &mut Group {
+        self.by_id.entry(group_id.into()).or_insert_with_key(|group_id| Group::new(group_id.clone(), 0))
     }
 
-    /// Its offsets have records of their own, and stay.
-    fn put_group(&mut self, group_id: &str, kept: Option<KeptGroup>) {
-        let group = self.group_to_restore(group_id);
-        let mut fresh = Group::new(group.id.clone(), 0);
-        std::mem::swap(&mut fresh.offsets, &mut group.offsets);
+    /// Replaces everything but the offsets, which have records of their own.
+    fn restore_group(&mut self, group_id: &str, stored: Option<StoredGroup>) {
+        let group = self.group_or_insert(group_id);
+        let mut restored_group = Group::new(group.id.clone(), 0);
+        std::mem::swap(&mut restored_group.offsets, &mut group.offsets);
         let bytes_before = group.bytes;
-        fresh.kept = kept.is_some();
-        if let Some(kept) = kept {
-            kept.fill(&mut fresh);
+        restored_group.is_persisted = stored.is_some();
+        if let Some(stored) = stored {
+            stored.apply_to(&mut restored_group);
         }
-        let bytes = fresh.bytes;
-        *group = fresh;
+        let bytes = restored_group.bytes;
+        *group = restored_group;
         self.bytes = self.bytes - bytes_before + bytes;
-        self.forget_if_blank(group_id);
+        self.remove_if_unused(group_id);
     }
 
-    /// All records have been read. Members have their session timeout to be heard again.
-    pub fn restored(&mut self, now_ms: u64) {
+    /// Completes the replay. Members have one session timeout to send a heartbeat.
+    pub fn finish_restore(&mut self, now_ms: u64) {
         self.next_check_ms = now_ms.saturating_add(self.settings.offsets_retention_check_interval_ms);
         let members_max = self.settings.members_max;
-        let group_ids: Vec<Arc<str>> = self.known.keys().cloned().collect();
+        let group_ids: Vec<Arc<str>> = self.by_id.keys().cloned().collect();
         for group_id in group_ids {
-            self.visit(now_ms, &group_id, |visit| {
-                visit.group.note_subscriptions();
-                for id in visit.group.member_ids() {
-                    visit.note_life(&id);
+            self.with_group(now_ms, &group_id, |context| {
+                context.group.update_subscriptions();
+                for id in context.group.member_ids() {
+                    context.renew_session(&id);
                 }
-                if visit.group.members().len() > members_max {
-                    // The bound is lower than it was: those who join again last are out.
-                    visit.prepare_rebalance();
+                if context.group.members().len() > members_max {
+                    // The limit was lowered: the last members to rejoin are removed.
+                    context.prepare_rebalance();
                 }
             });
         }
     }
 }
 
-impl KeptGroup {
-    fn fill(self, group: &mut Group) {
+impl StoredGroup {
+    fn apply_to(self, group: &mut Group) {
         group.generation = self.generation;
         group.protocol = self.protocol;
         group.since_ms = self.since_ms;

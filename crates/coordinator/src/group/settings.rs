@@ -1,22 +1,22 @@
-//! What can be set about groups, under the names of Kafka's configuration where it has one.
+//! Settings of groups, with the name of Kafka's setting where there is one.
 
-/// Bounds and times of all groups.
+/// Limits and timeouts of all groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `group.min.session.timeout.ms`.
     pub session_timeout_min_ms: u32,
     /// `group.max.session.timeout.ms`.
     pub session_timeout_max_ms: u32,
-    /// `group.initial.rebalance.delay.ms`: how long an empty group waits for more members than the first. With 0
-    /// it only waits, and not for long, for those that have been told to come back with their identifier.
+    /// `group.initial.rebalance.delay.ms`: how long an empty group waits for more members. At 0 it waits only briefly,
+    /// and only for members that must join again with their assigned member id.
     pub initial_rebalance_delay_ms: u32,
-    /// `group.max.size`: members of one group, those included that have only been given an identifier.
+    /// `group.max.size`: maximum members of one group, including pending member ids.
     pub members_max: usize,
-    /// Groups that there may be.
+    /// Maximum number of groups.
     pub groups_max: usize,
-    /// What the members of one group may keep here, their metadata and assignments, bytes.
+    /// Maximum memory charged to the members of one group (metadata and assignments), bytes.
     pub group_bytes_max: usize,
-    /// What the members of all groups may keep here, bytes.
+    /// Maximum memory charged to the members of all groups, bytes.
     pub groups_bytes_max: usize,
     /// `offset.metadata.max.bytes`.
     pub offset_metadata_max_bytes: usize,
@@ -24,7 +24,7 @@ pub struct Settings {
     pub offsets_retention_ms: u64,
     /// `offsets.retention.check.interval.ms`.
     pub offsets_retention_check_interval_ms: u64,
-    /// Offsets of all groups, those of open transactions included.
+    /// Maximum number of offsets in all groups, including pending ones.
     pub offsets_max: usize,
 }
 
@@ -46,16 +46,16 @@ impl Default for Settings {
     }
 }
 
-/// How long an empty group without `initial_rebalance_delay_ms` waits for members that have been told to come back
-/// with their identifier (KIP-394). They need one round trip; without the wait the first one would get a
-/// generation of its own, and hear of the others by its next heartbeat only.
+/// How long an empty group without `initial_rebalance_delay_ms` waits for pending member ids (KIP-394). They need one
+/// round trip; without the wait, the first member would get a generation of its own, and learn of the others only by
+/// its next heartbeat.
 pub(super) const PENDING_WAIT_MS: u64 = 200;
 
-/// Kafka's `group.new.member.join.timeout.ms`: a new member whose JoinGroup is not answered after that is gone.
+/// Kafka's `group.new.member.join.timeout.ms`: removes a new member whose JoinGroup has not been answered by then.
 pub(super) const NEW_MEMBER_JOIN_TIMEOUT_MS: u64 = 5 * 60 * 1_000;
 
-/// Bytes of a group's, a member's or a topic's name: what Kafka's own records can hold.
+/// Maximum length of a group, member or topic name, bytes: what Kafka's own records can hold.
 pub(super) const NAME_MAX_BYTES: usize = 32_767;
 
-/// Records that are kept together where nothing needs more of them to be.
-pub(super) const KEPT_TOGETHER_MAX: usize = 1_000;
+/// Maximum records per write, where more need not be atomic.
+pub(super) const RECORDS_PER_WRITE_MAX: usize = 1_000;

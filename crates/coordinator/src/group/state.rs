@@ -1,33 +1,33 @@
-//! What a group can be doing, and how it goes on from there.
+//! States of a group and their transitions.
 //!
 //! ```text
-//!             a member joins                       all have joined, or those that have not are out
+//!             a member joins                       all have joined, or the rest were removed
 //!   Empty ───────────────────► PreparingRebalance ────────────────────────► CompletingRebalance
 //!     ▲                        │    ▲        ▲                                     │       │
 //!     └────────────────────────┘    │        └─────────────────────────────────────┘       │ the leader
-//!        nobody is left             │          somebody joins, leaves, or does not sync    │ has assigned
+//!        no member is left          │        a member joins, leaves, or does not sync      │ has assigned
 //!                                   │                                                      ▼
 //!                                   └─────────────────────────────────────────────────── Stable
-//!                                      somebody joins, leaves, or falls silent
+//!                                      a member joins, leaves, or times out
 //! ```
 
-/// What a group is doing.
+/// State of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// It has no members, but may have offsets.
+    /// No members, but possibly offsets.
     Empty,
-    /// It waits for its members to join.
+    /// Waiting for the members to join.
     PreparingRebalance,
-    /// All members have joined; it waits for its leader to say who gets what.
+    /// All members have joined; waiting for the leader's assignment.
     CompletingRebalance,
-    /// Everybody has got its part.
+    /// Members have their assignments.
     Stable,
-    /// There is no such group.
+    /// The group does not exist.
     Dead,
 }
 
 impl State {
-    /// Kafka's name of it.
+    /// Kafka's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Empty => "Empty",
@@ -38,8 +38,8 @@ impl State {
         }
     }
 
-    /// Whether this is how a group goes on.
-    pub(super) const fn leads_to(self, next: Self) -> bool {
+    /// Whether the transition is allowed.
+    pub(super) const fn can_transition_to(self, next: Self) -> bool {
         matches!(
             (self, next),
             (Self::Empty | Self::CompletingRebalance | Self::Stable, Self::PreparingRebalance)

@@ -1,44 +1,44 @@
-//! When something is due, over all groups.
+//! Timers of all groups, ordered by deadline.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What is due in a group.
+/// What to do in a group when a timer fires.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Due {
-    /// Its members have had their time to join.
+pub(super) enum TimerKind {
+    /// The join phase times out.
     Join,
-    /// Its members have had their time to sync.
+    /// The sync phase times out.
     Sync,
-    /// A member, or somebody who was told to come back, has been silent for long.
+    /// The session of a member, or the wait for a pending member id, times out.
     Member(Arc<str>),
 }
 
-/// All timers there are, each of a group. None is left behind when what it was for is gone.
+/// All timers. A timer must be cleared when what it was set for goes away.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    due: BTreeSet<(u64, Arc<str>, Due)>,
+    entries: BTreeSet<(u64, Arc<str>, TimerKind)>,
 }
 
 impl Timers {
-    pub(super) fn set(&mut self, at_ms: u64, group_id: &Arc<str>, due: Due) {
-        self.due.insert((at_ms, group_id.clone(), due));
+    pub(super) fn set(&mut self, at_ms: u64, group_id: &Arc<str>, kind: TimerKind) {
+        self.entries.insert((at_ms, group_id.clone(), kind));
     }
 
-    pub(super) fn clear(&mut self, at_ms: u64, group_id: &Arc<str>, due: Due) {
-        let was_there = self.due.remove(&(at_ms, group_id.clone(), due));
-        debug_assert!(was_there, "a timer was lost");
+    pub(super) fn clear(&mut self, at_ms: u64, group_id: &Arc<str>, kind: TimerKind) {
+        let existed = self.entries.remove(&(at_ms, group_id.clone(), kind));
+        debug_assert!(existed, "a timer was lost");
     }
 
     pub(super) fn next_ms(&self) -> Option<u64> {
-        self.due.first().map(|(at_ms, _, _)| *at_ms)
+        self.entries.first().map(|(at_ms, _, _)| *at_ms)
     }
 
-    /// Takes out the first that is due.
-    pub(super) fn take(&mut self, now_ms: u64) -> Option<(Arc<str>, Due)> {
+    /// Removes and returns the first expired timer.
+    pub(super) fn take(&mut self, now_ms: u64) -> Option<(Arc<str>, TimerKind)> {
         if self.next_ms()? > now_ms {
             return None;
         }
-        self.due.pop_first().map(|(_, group_id, due)| (group_id, due))
+        self.entries.pop_first().map(|(_, group_id, kind)| (group_id, kind))
     }
 }

@@ -1,26 +1,32 @@
-//! TxnOffsetCommit: offsets that count when a transaction is committed (KIP-98, KIP-447).
+//! TxnOffsetCommit: offsets that take effect when their transaction commits (KIP-98, KIP-447).
+//!
+//! A pending offset is persisted under the producer id. When the transaction commits, one write contains both the
+//! committed offset and the tombstone of the pending one. Neither is durable without the other, so ending a transaction
+//! again after a crash is safe.
 
-use super::answer::Answer;
 use super::changes::Change;
-use super::commit::{Committer, refused};
+use super::commit::{Committer, answer_all_with_error};
 use super::request::{TransactionEnd, TxnOffsetCommit};
-use super::settings::{KEPT_TOGETHER_MAX, NAME_MAX_BYTES};
+use super::response::Response;
+use super::settings::{NAME_MAX_BYTES, RECORDS_PER_WRITE_MAX};
 use super::state::State;
 use super::{Groups, records};
 use crate::{Caller, Error, Record};
 
 impl Groups {
-    /// TxnOffsetCommit. Answered when the offsets are kept, which are not the group's yet.
+    /// TxnOffsetCommit. Answered once the offsets are durable; they are pending until the transaction ends.
     pub fn handle_txn_offset_commit(&mut self, now_ms: u64, request: &TxnOffsetCommit<'_>, caller: Caller) {
-        if let Err(error) = self.let_transaction_commit(now_ms, request) {
-            return self.out.reply(caller, Answer::Commit(refused(&request.topics, error)));
+        if let Err(error) = self.check_txn_commit(now_ms, request) {
+            return self
+                .effects
+                .reply(caller, Response::Commit(answer_all_with_error(&request.topics, error)));
         }
         let producer_id = Some(request.producer_id);
-        let topics = self.take_in(now_ms, request.group_id, producer_id, None, &request.topics);
-        self.out.reply_when_kept(caller, Answer::Commit(topics));
+        let topics = self.store_offsets(now_ms, request.group_id, producer_id, None, &request.topics);
+        self.effects.reply_when_durable(caller, Response::Commit(topics));
     }
 
-    fn let_transaction_commit(&mut self, now_ms: u64, request: &TxnOffsetCommit<'_>) -> Result<(), Error> {
+    fn check_txn_commit(&mut self, now_ms: u64, request: &TxnOffsetCommit<'_>) -> Result<(), Error> {
         if request.group_id.is_empty() || request.group_id.len() > NAME_MAX_BYTES {
             return Err(Error::InvalidGroupId);
         }
@@ -29,50 +35,49 @@ impl Groups {
             instance_id: request.instance_id,
             generation: request.generation,
         };
-        let checked = self.visit(now_ms, request.group_id, |visit| {
-            // Producers that know nothing of the group's members are taken at their word (before KIP-447).
-            let outside = request.generation < 0 && visit.group.state == State::Empty;
-            if outside || committer.says_nothing() { Ok(()) } else { visit.check_generation(committer) }
+        let checked = self.with_group(now_ms, request.group_id, |context| {
+            // Producers that send no group metadata are not fenced (before KIP-447).
+            let is_simple_consumer = request.generation < 0 && context.group.state == State::Empty;
+            if is_simple_consumer || committer.is_anonymous() {
+                Ok(())
+            } else {
+                context.check_generation(committer)
+            }
         });
         checked.unwrap_or_else(|| {
-            self.make_group_for_offsets(
-                now_ms,
-                request.group_id,
-                request.generation,
-                Error::IllegalGeneration,
-            )
+            self.create_simple_group(now_ms, request.group_id, request.generation, Error::IllegalGeneration)
         })
     }
 
-    /// A transaction is over. Answered when that is kept; done again it does nothing.
+    /// Ends a transaction. Answered once that is durable. Idempotent.
     pub fn handle_transaction_end(&mut self, producer_id: i64, end: TransactionEnd, caller: Caller) {
-        let mut kept: Vec<Record> = Vec::new();
+        let mut new_records: Vec<Record> = Vec::new();
         for group_id in self.transactions.remove(&producer_id).unwrap_or_default() {
-            let Some(group) = self.known.get_mut(&group_id) else { continue };
+            let Some(group) = self.by_id.get_mut(&group_id) else { continue };
             for (topic, partition, offset) in group.offsets.take_pending(producer_id) {
-                self.offsets -= 1;
-                // What was committed later than this was said, by others or by another transaction, stays.
+                self.offset_count -= 1;
+                // An offset that was committed after this one stays, whoever committed it.
                 let latest = group.offsets.committed(&topic, partition).map(|committed| committed.order);
-                let mut note = |producer_id, before| {
+                let mut push_change = |producer_id, before| {
                     let (group_id, topic) = (group_id.clone(), topic.clone());
-                    self.out.changes.note(Change { group_id, producer_id, topic, partition, before });
+                    self.effects.changes.push(Change { group_id, producer_id, topic, partition, before });
                 };
                 if end == TransactionEnd::Commit && latest.is_none_or(|latest| latest < offset.order) {
-                    kept.push(records::offset(&group_id, None, &topic, partition, &offset));
+                    new_records.push(records::offset(&group_id, None, &topic, partition, &offset));
                     let before = group.offsets.commit(&topic, partition, offset.clone());
-                    self.offsets += usize::from(before.is_none());
-                    note(None, before);
+                    self.offset_count += usize::from(before.is_none());
+                    push_change(None, before);
                 }
-                note(Some(producer_id), Some(offset));
-                // In the same part as the record before it: neither is kept without the other.
-                kept.push(records::no_offset(&group_id, Some(producer_id), &topic, partition));
-                if kept.len() + 1 >= KEPT_TOGETHER_MAX {
-                    self.out.keep(std::mem::take(&mut kept));
+                push_change(Some(producer_id), Some(offset));
+                // In the same write as the committed offset: neither is durable without the other.
+                new_records.push(records::offset_tombstone(&group_id, Some(producer_id), &topic, partition));
+                if new_records.len() + 1 >= RECORDS_PER_WRITE_MAX {
+                    self.effects.persist(std::mem::take(&mut new_records));
                 }
             }
-            self.forget_if_blank(&group_id);
+            self.remove_if_unused(&group_id);
         }
-        self.out.keep(kept);
-        self.out.reply_when_kept(caller, Answer::TransactionEnd(Ok(())));
+        self.effects.persist(new_records);
+        self.effects.reply_when_durable(caller, Response::TransactionEnd(Ok(())));
     }
 }

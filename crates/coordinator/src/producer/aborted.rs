@@ -1,24 +1,27 @@
-//! The aborted transactions of a partition: what readers of committed records are told to leave out.
+//! The aborted transactions of a partition, which readers of committed records must skip.
+//!
+//! They are ordered by marker offset. Each also has the last stable offset at the time of its marker, so a lookup can
+//! stop at the first one that left nothing unstable below the end of the range.
 
 use std::collections::VecDeque;
 
-/// A transaction that was aborted.
+/// An aborted transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Aborted {
-    /// Whose it was.
+pub struct AbortedTransaction {
+    /// Producer id.
     pub producer_id: i64,
-    /// Offset of its first record in this partition.
+    /// First offset of the transaction in this partition.
     pub first_offset: u64,
     /// Offset of its marker.
     pub last_offset: u64,
-    /// The last stable offset once its marker stood there.
+    /// The last stable offset right after its marker was appended.
     pub last_stable_offset: u64,
 }
 
-/// Aborted transactions in the order of their markers.
+/// Aborted transactions, ordered by marker offset.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AbortedIndex {
-    all: VecDeque<Aborted>,
+    all: VecDeque<AbortedTransaction>,
 }
 
 impl AbortedIndex {
@@ -30,34 +33,34 @@ impl AbortedIndex {
         self.all.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Aborted> {
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &AbortedTransaction> {
         self.all.iter()
     }
 
-    /// Adds one whose marker is behind all others.
-    pub(super) fn push(&mut self, aborted: Aborted) {
+    /// Adds a transaction whose marker is after all others.
+    pub(super) fn push(&mut self, aborted: AbortedTransaction) {
         debug_assert!(self.all.back().is_none_or(|last| last.last_offset < aborted.last_offset));
         self.all.push_back(aborted);
     }
 
-    /// Forgets those whose markers stand at `offset` or behind.
-    pub(super) fn cut_off(&mut self, offset: u64) {
+    /// Removes transactions whose markers are at or above `offset`.
+    pub(super) fn truncate_from(&mut self, offset: u64) {
         while self.all.pop_back_if(|last| last.last_offset >= offset).is_some() {}
     }
 
-    /// Forgets those whose markers stand before `offset`.
-    pub(super) fn forget_before(&mut self, offset: u64) {
+    /// Removes transactions whose markers are below `offset`.
+    pub(super) fn truncate_before(&mut self, offset: u64) {
         while self.all.pop_front_if(|first| first.last_offset < offset).is_some() {}
     }
 
-    /// Those that reach from below `until` to `from` or beyond.
-    pub(super) fn between(&self, from: u64, until: u64) -> impl Iterator<Item = Aborted> {
+    /// Transactions that overlap `from..until`.
+    pub(super) fn between(&self, from: u64, until: u64) -> impl Iterator<Item = AbortedTransaction> {
         let begin = self.all.partition_point(|aborted| aborted.last_offset < from);
         let mut is_over = false;
         self.all
             .range(begin..)
             .take_while(move |aborted| {
-                // Those that follow one that left everything below `until` stable began behind that.
+                // After a transaction that left everything below `until` stable, all others begin at or above `until`.
                 !std::mem::replace(&mut is_over, aborted.last_stable_offset >= until)
             })
             .filter(move |aborted| aborted.first_offset < until)

@@ -1,17 +1,19 @@
-//! A partition's producers as bytes. The format stands in `docs/formats/transaction-records.md`.
+//! Snapshots of a partition's producers. The format is specified in `docs/formats/transaction-records.md`.
+//!
+//! A snapshot covers the log up to an offset; the rest is replayed. A damaged snapshot only costs a full replay.
 
 use std::collections::HashMap;
 
-use super::entry::{Entry, Written};
-use super::{Aborted, Limits, Producers};
+use super::entry::{Entry, WrittenBatch};
+use super::{AbortedTransaction, Limits, Producers};
 use crate::bytes::{Malformed, Reader, Writer};
 
 const VERSION: u8 = 1;
-/// In place of the number of batches: there are none, and the producer may go on with any sequence number.
-const MAY_GO_ON: u64 = 255;
+/// Replaces the batch count: there are no batches, and any sequence number is accepted.
+const ANY_SEQUENCE: u64 = 255;
 
 impl Producers {
-    /// Everything known of the log below `offset`, which is where what is durable ends.
+    /// Encodes the state up to `offset`, which must be where the durable log ends.
     pub fn snapshot(&self, offset: u64) -> Vec<u8> {
         let mut durable = self.clone();
         durable.rollback_to(offset);
@@ -31,14 +33,14 @@ impl Producers {
         writer.0
     }
 
-    /// Reads a snapshot, and the offset from which on the log is to be told again.
+    /// Decodes a snapshot; also returns the offset from which the log must be replayed.
     ///
     /// # Errors
-    /// [`Malformed`]: the log must be told from its start.
+    /// [`Malformed`]: replay the log from its start.
     pub fn restore(limits: Limits, snapshot: &[u8]) -> Result<(Self, u64), Malformed> {
         let mut reader = Reader::new(snapshot);
         if reader.byte()? != VERSION {
-            return Err(Malformed("a snapshot of another version"));
+            return Err(Malformed("unknown snapshot version"));
         }
         let offset = reader.number()?;
         let mut producers = Self::new(limits);
@@ -60,7 +62,12 @@ impl Producers {
                 .ok_or(Malformed("aborted transactions out of order"))?;
             behind = last_offset.saturating_add(1);
             let last_stable_offset = reader.number()?;
-            producers.aborted.push(Aborted { producer_id, first_offset, last_offset, last_stable_offset });
+            producers.aborted.push(AbortedTransaction {
+                producer_id,
+                first_offset,
+                last_offset,
+                last_stable_offset,
+            });
         }
         reader.end()?;
         Ok((producers, offset))
@@ -72,7 +79,7 @@ fn put_entry(entry: &Entry, writer: &mut Writer) {
     writer.signed(entry.last_timestamp_ms).number(entry.seen_ms).number(entry.last_offset);
     // 0 for none.
     writer.number(entry.open_from.map_or(0, |begin| begin + 1));
-    writer.number(if entry.may_go_on { MAY_GO_ON } else { entry.batches().len() as u64 });
+    writer.number(if entry.accepts_any_sequence { ANY_SEQUENCE } else { entry.batches().len() as u64 });
     for written in entry.batches() {
         writer.number(written.last_offset).number(written.last_offset_delta.into());
         writer.signed(written.last_sequence.into()).signed(written.timestamp_ms);
@@ -80,7 +87,7 @@ fn put_entry(entry: &Entry, writer: &mut Writer) {
 }
 
 fn take_entry(reader: &mut Reader<'_>) -> Result<Entry, Malformed> {
-    let epoch = i16::try_from(reader.signed()?).map_err(|_| Malformed("an epoch of more than 16 bits"))?;
+    let epoch = i16::try_from(reader.signed()?).map_err(|_| Malformed("an epoch exceeds 16 bits"))?;
     let mut entry = Entry {
         epoch,
         coordinator_epoch: reader.signed_32()?,
@@ -91,14 +98,14 @@ fn take_entry(reader: &mut Reader<'_>) -> Result<Entry, Malformed> {
         ..Entry::default()
     };
     let count = reader.number()?;
-    entry.may_go_on = count == MAY_GO_ON;
-    for _ in 0..if entry.may_go_on { 0 } else { count } {
+    entry.accepts_any_sequence = count == ANY_SEQUENCE;
+    for _ in 0..if entry.accepts_any_sequence { 0 } else { count } {
         let last_offset = reader.number()?;
         let last_offset_delta = u32::try_from(reader.number()?)
             .ok()
             .filter(|delta| u64::from(*delta) <= last_offset)
-            .ok_or(Malformed("a batch longer than its log"))?;
-        entry.push(Written {
+            .ok_or(Malformed("a batch starts before offset 0"))?;
+        entry.push(WrittenBatch {
             last_offset,
             last_offset_delta,
             last_sequence: reader.signed_32()?,

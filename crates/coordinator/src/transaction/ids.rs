@@ -1,18 +1,21 @@
-//! Producer ids, given out in blocks: where a block ends is kept before its first id is given out.
+//! Producer ids, allocated in blocks.
+//!
+//! The end of a block is persisted before its first id is handed out, so no id is ever used twice. A restart loses at
+//! most the rest of one block.
 
-/// Ids in a block. So many at most are lost by a restart.
+/// Ids per block.
 const BLOCK: i64 = 1000;
 
 #[derive(Debug, Default)]
 pub(super) struct ProducerIds {
     next: i64,
     end: i64,
-    /// End of all blocks that were ever begun.
-    begun: i64,
+    /// End of all blocks whose reservation was started.
+    reserved_end: i64,
 }
 
 impl ProducerIds {
-    /// An id that nobody has; nothing until there is a new block.
+    /// Returns an unused id; `None` until there is a new block.
     pub(super) fn take(&mut self) -> Option<i64> {
         let id = self.next;
         if id == self.end {
@@ -22,26 +25,26 @@ impl ProducerIds {
         Some(id)
     }
 
-    /// Puts back what was taken last.
+    /// Returns the id that was taken last.
     pub(super) fn put_back(&mut self, id: i64) {
         debug_assert_eq!(id + 1, self.next);
         self.next = id;
     }
 
-    /// Where the next block will end, which is to be kept.
-    pub(super) fn block_end(&mut self) -> i64 {
-        self.begun += BLOCK;
-        self.begun
+    /// Starts the reservation of the next block; returns its end, which must be persisted.
+    pub(super) fn reserve_block(&mut self) -> i64 {
+        self.reserved_end += BLOCK;
+        self.reserved_end
     }
 
-    /// The block that ends there has been kept.
-    pub(super) fn block_kept(&mut self, end: i64) {
+    /// The block that ends at `end` is durable.
+    pub(super) fn block_persisted(&mut self, end: i64) {
         debug_assert_eq!(self.next, self.end);
         (self.next, self.end) = (end - BLOCK, end);
     }
 
-    /// A block up to there was begun in an earlier life.
+    /// Replays the reservation of the block that ends at `end`.
     pub(super) fn restore(&mut self, end: i64) {
-        self.begun = self.begun.max(end);
+        self.reserved_end = self.reserved_end.max(end);
     }
 }

@@ -1,4 +1,6 @@
-//! What is kept of the coordinator. The format stands in `docs/formats/transaction-records.md`.
+//! Encoding of the transaction coordinator's records. The format is specified in `docs/formats/transaction-records.md`.
+//!
+//! A key starts with its kind, a value with a version. Unknown kinds and versions are errors.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,57 +12,55 @@ use crate::bytes::{Malformed, Reader, Writer};
 use crate::producer::Outcome;
 
 const VERSION: u8 = 1;
-/// Kinds of keys.
-const OF_TRANSACTION: u8 = 1;
-const OF_PRODUCER_IDS: u8 = 2;
-/// Kinds of participants.
+/// Key kinds.
+const TRANSACTION_KEY: u8 = 1;
+const PRODUCER_IDS_KEY: u8 = 2;
+/// Participant kinds.
 const PARTITION: u8 = 0;
 const GROUP: u8 = 1;
 
-/// A record, read.
+/// A decoded record.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Read {
+pub(super) enum ParsedRecord {
     Transaction(Arc<str>, Option<Box<Transaction>>),
     ProducerIds(i64),
-    /// Of no use: a block that is taken back.
-    Nothing,
+    /// A tombstone of a producer id block, which has no effect.
+    Ignored,
 }
 
 pub(super) fn transaction(transactional_id: &str, transaction: Option<&Transaction>) -> Record {
-    let mut key = Writer::starting_with(OF_TRANSACTION);
+    let mut key = Writer::starting_with(TRANSACTION_KEY);
     key.text(transactional_id);
-    Record { key: key.0, value: transaction.map(put) }
+    Record { key: key.0, value: transaction.map(encode) }
 }
 
 pub(super) fn producer_ids(end: i64) -> Record {
     let mut value = Writer::starting_with(VERSION);
     value.signed(end);
-    Record { key: vec![OF_PRODUCER_IDS], value: Some(value.0) }
+    Record { key: vec![PRODUCER_IDS_KEY], value: Some(value.0) }
 }
 
-/// # Errors
-/// [`Malformed`].
-pub(super) fn read(key: &[u8], value: Option<&[u8]>) -> Result<Read, Malformed> {
+pub(super) fn parse(key: &[u8], value: Option<&[u8]>) -> Result<ParsedRecord, Malformed> {
     let mut key = Reader::new(key);
     match (key.byte()?, value) {
-        (OF_TRANSACTION, value) => {
+        (TRANSACTION_KEY, value) => {
             let transactional_id = key.text()?.into();
             key.end()?;
-            Ok(Read::Transaction(transactional_id, value.map(take).transpose()?.map(Box::new)))
+            Ok(ParsedRecord::Transaction(transactional_id, value.map(decode).transpose()?.map(Box::new)))
         }
-        (OF_PRODUCER_IDS, Some(value)) => {
+        (PRODUCER_IDS_KEY, Some(value)) => {
             key.end()?;
             let mut reader = versioned(value)?;
             let end = reader.signed()?;
             reader.end()?;
-            Ok(Read::ProducerIds(end))
+            Ok(ParsedRecord::ProducerIds(end))
         }
-        (OF_PRODUCER_IDS, None) => Ok(Read::Nothing),
-        _ => Err(Malformed("a key of an unknown kind")),
+        (PRODUCER_IDS_KEY, None) => Ok(ParsedRecord::Ignored),
+        _ => Err(Malformed("unknown key kind")),
     }
 }
 
-fn put(transaction: &Transaction) -> Vec<u8> {
+fn encode(transaction: &Transaction) -> Vec<u8> {
     let mut writer = Writer::starting_with(VERSION);
     writer.signed(transaction.producer.id).signed(transaction.producer.epoch.into());
     writer.signed(transaction.last_epoch.into());
@@ -89,7 +89,7 @@ fn put(transaction: &Transaction) -> Vec<u8> {
     writer.0
 }
 
-fn take(value: &[u8]) -> Result<Transaction, Malformed> {
+fn decode(value: &[u8]) -> Result<Transaction, Malformed> {
     let mut reader = versioned(value)?;
     let mut transaction = Transaction {
         producer: Producer { id: reader.signed()?, epoch: epoch(&mut reader)? },
@@ -104,7 +104,7 @@ fn take(value: &[u8]) -> Result<Transaction, Malformed> {
             3 => State::Prepare(Outcome::Abort),
             4 => State::Complete(Outcome::Commit),
             5 => State::Complete(Outcome::Abort),
-            _ => return Err(Malformed("an unknown state")),
+            _ => return Err(Malformed("unknown transaction state")),
         },
         started_ms: reader.number()?,
         updated_ms: reader.number()?,
@@ -114,7 +114,7 @@ fn take(value: &[u8]) -> Result<Transaction, Malformed> {
         transaction.participants.insert(match reader.byte()? {
             PARTITION => Participant::Partition { topic: reader.text()?.into(), index: reader.signed_32()? },
             GROUP => Participant::Group(reader.text()?.into()),
-            _ => return Err(Malformed("a participant of an unknown kind")),
+            _ => return Err(Malformed("unknown participant kind")),
         });
     }
     reader.end()?;
@@ -123,9 +123,9 @@ fn take(value: &[u8]) -> Result<Transaction, Malformed> {
 
 fn versioned(value: &[u8]) -> Result<Reader<'_>, Malformed> {
     let mut reader = Reader::new(value);
-    if reader.byte()? == VERSION { Ok(reader) } else { Err(Malformed("a record of another version")) }
+    if reader.byte()? == VERSION { Ok(reader) } else { Err(Malformed("unknown record version")) }
 }
 
 fn epoch(reader: &mut Reader<'_>) -> Result<i16, Malformed> {
-    i16::try_from(reader.signed()?).map_err(|_| Malformed("an epoch of more than 16 bits"))
+    i16::try_from(reader.signed()?).map_err(|_| Malformed("an epoch exceeds 16 bits"))
 }

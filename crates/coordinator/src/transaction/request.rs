@@ -1,132 +1,132 @@
-//! What is asked of the coordinator, and what it hands out.
+//! Inputs and outputs of the transaction coordinator: requests, effects, settings.
 
 use std::sync::Arc;
 
 use crate::producer::Outcome;
 use crate::{Caller, Error, Record};
 
-/// A producer's identifier and epoch.
+/// A producer's id and epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Producer {
-    /// The identifier.
+    /// Producer id.
     pub id: i64,
-    /// The epoch.
+    /// Producer epoch.
     pub epoch: i16,
 }
 
-/// What can be part of a transaction.
+/// A participant of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Participant {
-    /// A partition that is written to.
+    /// A partition that the transaction writes to.
     Partition {
-        /// Its topic's name.
+        /// Topic name.
         topic: Arc<str>,
-        /// Its number.
+        /// Partition index.
         index: i32,
     },
-    /// A consumer group whose offsets are committed.
+    /// A consumer group whose offsets the transaction commits.
     Group(Arc<str>),
 }
 
-/// The transaction version that the client of an `EndTxn` speaks.
+/// Transaction version of the client that sends `EndTxn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speaks {
-    /// 0 or 1: the epoch stays from one transaction to the next (`EndTxn` up to version 4).
-    OneEpoch,
-    /// 2: each transaction has an epoch of its own (KIP-890; `EndTxn` from version 5 on).
-    OwnEpochs,
+pub enum TransactionVersion {
+    /// Version 0 or 1: the epoch stays the same across transactions (`EndTxn` up to version 4).
+    V1,
+    /// Version 2: each transaction has its own epoch (KIP-890; `EndTxn` version 5 and later).
+    V2,
 }
 
-/// A request about one transactional identifier.
+/// A request for one transactional id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// `InitProducerId`: fences whoever had the transactional identifier before, and aborts what is open.
+    /// `InitProducerId`: fences the previous producer and aborts its open transaction.
     InitProducerId {
         /// Age at which the coordinator aborts a transaction, ms.
         timeout_ms: i32,
-        /// What the producer has now, if it asks for its next epoch (KIP-360).
+        /// The producer's current id and epoch, if it requests its next epoch (KIP-360).
         expected: Option<Producer>,
     },
-    /// `AddPartitionsToTxn`, `AddOffsetsToTxn`, and what a partition or group adds by itself (KIP-890).
+    /// `AddPartitionsToTxn`, `AddOffsetsToTxn`, and implicit additions by a partition or group (KIP-890).
     Add {
-        /// Whose transaction it is.
+        /// The producer of the transaction.
         producer: Producer,
-        /// What is to be part of it.
+        /// Participants to add.
         participants: Vec<Participant>,
     },
     /// `EndTxn`.
     End {
-        /// Whose transaction it is.
+        /// The producer of the transaction.
         producer: Producer,
-        /// How it is to end.
+        /// Requested outcome.
         outcome: Outcome,
-        /// What the client speaks.
-        speaks: Speaks,
+        /// Transaction version of the client.
+        speaks: TransactionVersion,
     },
 }
 
-/// Names records that are to be kept.
+/// Identifies a write of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Keep(pub u64);
+pub struct WriteId(pub u64);
 
-/// Markers to be written, once for each participant.
+/// Markers to write, one for each participant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Markers {
-    /// Whose transaction it is.
+    /// The producer of the transaction.
     pub transactional_id: Arc<str>,
-    /// The producer, with the epoch that the markers carry.
+    /// The producer, with the epoch to write in the markers.
     pub producer: Producer,
     /// Epoch of this coordinator.
     pub coordinator_epoch: i32,
-    /// How the transaction ended.
+    /// Outcome of the transaction.
     pub outcome: Outcome,
-    /// Where a marker is to be written.
+    /// Participants that need a marker.
     pub participants: Vec<Participant>,
 }
 
-/// What the owner of the machine is to do, in this order.
+/// An action for the owner of the machine. Effects must be performed in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Keep these records, behind all before, and say how it went with
-    /// [`Transactions::kept`](super::Transactions::kept) or [`Transactions::not_kept`](super::Transactions::not_kept).
-    Keep {
-        /// What to call them then.
-        keep: Keep,
+    /// Persist these records, after all earlier ones, and report the outcome with
+    /// [`Transactions::write_succeeded`](super::Transactions::write_succeeded) or
+    /// [`Transactions::write_failed`](super::Transactions::write_failed).
+    Persist {
+        /// Identifies the write in the report.
+        keep: WriteId,
         /// The records.
         records: Vec<Record>,
     },
-    /// Write these markers, and say of each participant how it went with
+    /// Write these markers, and report for each participant
     /// [`Transactions::marker_written`](super::Transactions::marker_written) once it is durable, or
-    /// [`Transactions::marker_failed`](super::Transactions::marker_failed). Of a participant that is no more a
+    /// [`Transactions::marker_failed`](super::Transactions::marker_failed). If the participant no longer exists, its
     /// marker counts as written.
     WriteMarkers(Markers),
-    /// Answer a request.
+    /// Reply to a request.
     Reply {
-        /// Who waits.
+        /// The request.
         caller: Caller,
-        /// What the producer is called from now on.
+        /// The producer's id and epoch from now on.
         answer: Result<Producer, Error>,
     },
 }
 
-/// Bounds and times of the coordinator. Names in parentheses are Kafka's.
+/// Limits and timeouts of the coordinator. Kafka's names are in parentheses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Longest timeout that a client may ask for, ms (`transaction.max.timeout.ms`).
+    /// Maximum transaction timeout that a client may request, ms (`transaction.max.timeout.ms`).
     pub timeout_ms_max: i32,
-    /// Silence after which a transactional identifier without open transaction is forgotten, ms
+    /// Idle time after which a transactional id without an open transaction is removed, ms
     /// (`transactional.id.expiration.ms`).
     pub expiration_ms: u64,
-    /// How long a request may wait for the transaction before it to be complete, ms. Then its client is told to
-    /// ask again.
+    /// How long a request may wait for the previous transaction to complete, ms. Then the client is told to retry.
     pub wait_ms: u64,
-    /// After so long a marker that failed is written again, ms.
+    /// Delay before a failed marker is retried, ms.
     pub retry_ms: u64,
-    /// Transactional identifiers that are known at most. At the bound new ones are refused.
+    /// Maximum number of transactional ids. New ones are rejected at the limit.
     pub transactional_ids: usize,
-    /// Partitions and groups in one transaction at most.
+    /// Maximum participants of one transaction.
     pub participants: usize,
-    /// Epoch that the markers carry.
+    /// Coordinator epoch to write in the markers.
     pub coordinator_epoch: i32,
 }
 

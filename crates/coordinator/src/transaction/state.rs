@@ -1,42 +1,42 @@
-//! What is known of one transactional identifier, and what a request makes of it: a table of decisions.
+//! State of one transactional id, and the decision table for requests.
 //!
 //! ```text
-//!             Add                End, fence              all markers written
+//!              Add                End, fence              all markers written
 //!   Empty ─────────► Ongoing ───────────────► PrepareCommit ──────────────► CompleteCommit
 //!     ▲                 ▲ │ └───────────────► PrepareAbort ───────────────► CompleteAbort
 //!     │ InitProducerId  │ └─ Add                                                 │
 //!     └─────────────────┴────────────── Add, InitProducerId ─────────────────────┘
 //! ```
-//! A client of transaction version 2 (KIP-890) may abort what it has not begun, so that `End` also leads from
-//! Empty and the complete states to `PrepareAbort`. `InitProducerId` during `Ongoing` fences: the transaction is
+//! A client of transaction version 2 (KIP-890) may abort a transaction that it has not begun, so `End` also leads from
+//! Empty and the complete states to `PrepareAbort`. `InitProducerId` during `Ongoing` fences: the open transaction is
 //! aborted first.
 
 use std::collections::BTreeSet;
 
-use super::{Participant, Producer, Request, Speaks};
+use super::{Participant, Producer, Request, TransactionVersion};
 use crate::Error;
 use crate::producer::Outcome;
 
-/// Stands for no epoch.
+/// No epoch.
 pub(super) const NO_EPOCH: i16 = -1;
-/// Stands for no producer.
+/// No producer id.
 pub(super) const NO_ID: i64 = -1;
 
-/// How far a transaction has come.
+/// State of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// There has been none since the producer was initialized.
+    /// No transaction since the producer was initialized.
     Empty,
-    /// Partitions and groups are in it.
+    /// Open, with at least one participant.
     Ongoing,
-    /// It ends: markers are being written.
+    /// The outcome is decided; markers are being written.
     Prepare(Outcome),
-    /// It is over.
+    /// All markers are written.
     Complete(Outcome),
 }
 
 impl State {
-    /// Kafka's name of it.
+    /// Kafka's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Empty => "Empty",
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// Whether Kafka has a state of this name, be it one that is never seen here.
+    /// Whether Kafka has a state of this name, even if this broker never uses it.
     pub fn is_name(name: &str) -> bool {
         const ALL: [State; 6] = [
             State::Empty,
@@ -62,40 +62,40 @@ impl State {
     }
 }
 
-/// What is known, and kept, of one transactional identifier.
+/// The persisted state of one transactional id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Transaction {
-    /// Epoch -1 until the first `InitProducerId` is through.
+    /// The epoch is -1 until the first `InitProducerId` is durable.
     pub(super) producer: Producer,
-    /// Epoch before the last bump that the producer itself has asked for: a request with it is a repetition.
+    /// Epoch before the last bump that the producer itself requested: a request with it is a retry.
     pub(super) last_epoch: i16,
     /// Producer id before the last rotation.
     pub(super) previous_id: i64,
-    /// Producer id that takes over when the transaction is complete, since epochs are used up.
+    /// Producer id that takes over when the transaction completes, because epochs are exhausted.
     pub(super) next_id: i64,
     pub(super) timeout_ms: i32,
     pub(super) state: State,
     pub(super) participants: BTreeSet<Participant>,
-    /// When the last transaction began, ms since 1970; 0 if there was none.
+    /// When the last transaction began, ms since 1970; 0 for never.
     pub(super) started_ms: u64,
     pub(super) updated_ms: u64,
 }
 
-/// What a request leads to.
+/// Outcome of a request.
 #[derive(Debug)]
 pub(super) enum Decision {
-    /// It is so already.
+    /// Reply; nothing changes.
     Answer(Producer),
-    /// This must be kept first; then the answer is `reply`.
-    Become { next: Box<Transaction>, reply: Producer },
-    /// The open transaction must be aborted first, at this state; then the request is to be decided again.
+    /// Persist `next` first, then reply with `reply`.
+    Transition { next: Box<Transaction>, reply: Producer },
+    /// Persist this state first, which aborts the open transaction; then decide the request again.
     Fence(Box<Transaction>),
     /// A new producer id is needed.
     NeedsId,
 }
 
 impl Transaction {
-    /// A transactional identifier of which nothing was known.
+    /// A new transactional id.
     pub(super) fn new(producer_id: i64) -> Self {
         Self {
             producer: Producer { id: producer_id, epoch: NO_EPOCH },
@@ -110,10 +110,10 @@ impl Transaction {
         }
     }
 
-    /// What `request` leads to, with `spare` as a new producer id.
+    /// Decides a request. `spare` is an unused producer id, if there is one.
     ///
     /// # Errors
-    /// What the client is told.
+    /// The error to reply with.
     pub(super) fn decide(
         &self,
         request: &Request,
@@ -125,16 +125,16 @@ impl Transaction {
                 self.init(*timeout_ms, *expected, spare, now_ms)
             }
             Request::Add { producer, participants } => self.add(*producer, participants, now_ms),
-            Request::End { producer, outcome, speaks: Speaks::OneEpoch } => {
+            Request::End { producer, outcome, speaks: TransactionVersion::V1 } => {
                 self.end(*producer, *outcome, now_ms)
             }
-            Request::End { producer, outcome, speaks: Speaks::OwnEpochs } => {
+            Request::End { producer, outcome, speaks: TransactionVersion::V2 } => {
                 self.end_and_bump(*producer, *outcome, spare, now_ms)
             }
         }
     }
 
-    /// Epochs are used up: one more is needed to fence.
+    /// Whether epochs are exhausted: the last one is reserved for fencing.
     pub(super) fn is_exhausted(epoch: i16) -> bool {
         epoch >= i16::MAX - 1
     }
@@ -151,7 +151,7 @@ impl Transaction {
         }
         match self.state {
             State::Prepare(_) => return Err(Error::ConcurrentTransactions),
-            // An epoch of the past fences nobody.
+            // An old epoch must not fence the current producer.
             State::Ongoing if expected.is_some_and(|expected| expected != self.producer) => {
                 return Err(Error::ProducerFenced);
             }
@@ -185,18 +185,18 @@ impl Transaction {
             started_ms: 0,
             updated_ms: now_ms,
         };
-        Ok(Decision::Become { next: Box::new(next), reply: producer })
+        Ok(Decision::Transition { next: Box::new(next), reply: producer })
     }
 
-    /// Whether a producer may ask for its next epoch (KIP-360): it is the current one, or it was when epochs were
-    /// used up and has not heard of the new id. Which epoch it has is looked at later.
+    /// Whether a producer may request its next epoch (KIP-360): it has the current id, or the previous one if epochs
+    /// were exhausted and it has not received the new id. The epoch is checked later.
     fn may_continue(&self, expected: Producer) -> bool {
         self.producer.epoch == NO_EPOCH
             || expected.id == self.producer.id
             || (expected.id == self.previous_id && Self::is_exhausted(expected.epoch))
     }
 
-    /// The open transaction aborted by the coordinator: its producer's epoch is passed over, and never given out.
+    /// The state that aborts the open transaction. It skips an epoch, which no producer ever gets.
     pub(super) fn fenced(&self, now_ms: u64) -> Self {
         Self {
             producer: Producer { epoch: self.producer.epoch.saturating_add(1), ..self.producer },
@@ -207,9 +207,11 @@ impl Transaction {
         }
     }
 
+    /// Checks that `producer` is the current one.
+    ///
     /// # Errors
-    /// If `producer` is not the one that may write now.
-    pub(super) fn expect(&self, producer: Producer) -> Result<(), Error> {
+    /// [`Error::InvalidProducerIdMapping`], [`Error::ProducerFenced`].
+    pub(super) fn check_producer(&self, producer: Producer) -> Result<(), Error> {
         if producer.id != self.producer.id {
             Err(Error::InvalidProducerIdMapping)
         } else if producer.epoch != self.producer.epoch {
@@ -219,21 +221,21 @@ impl Transaction {
         }
     }
 
-    /// Whether `producer` is the one that the next transaction is for, while the last one still ends: clients hear of
-    /// the end before the markers are written, and begin anew at once.
-    fn is_early(&self, producer: Producer) -> bool {
-        let given = match self.next_id {
+    /// Whether `producer` is the producer of the next transaction while the previous one is still ending. Clients get
+    /// the response to `EndTxn` before the markers are written, and may start the next transaction at once.
+    fn is_next_producer(&self, producer: Producer) -> bool {
+        let next_producer = match self.next_id {
             NO_ID => self.producer,
             id => Producer { id, epoch: 0 },
         };
-        matches!(self.state, State::Prepare(_)) && producer == given
+        matches!(self.state, State::Prepare(_)) && producer == next_producer
     }
 
     fn add(&self, producer: Producer, participants: &[Participant], now_ms: u64) -> Result<Decision, Error> {
-        if self.is_early(producer) {
+        if self.is_next_producer(producer) {
             return Err(Error::ConcurrentTransactions);
         }
-        self.expect(producer)?;
+        self.check_producer(producer)?;
         let mut next = Self { state: State::Ongoing, updated_ms: now_ms, ..self.clone() };
         match self.state {
             State::Prepare(_) => return Err(Error::ConcurrentTransactions),
@@ -244,17 +246,17 @@ impl Transaction {
             State::Empty | State::Complete(_) => next.started_ms = now_ms,
         }
         next.participants.extend(participants.iter().cloned());
-        Ok(Decision::Become { next: Box::new(next), reply: producer })
+        Ok(Decision::Transition { next: Box::new(next), reply: producer })
     }
 
-    /// The end as clients of transaction versions 0 and 1 ask for it: the epoch stays.
+    /// `EndTxn` of transaction versions 0 and 1: the epoch stays the same.
     fn end(&self, producer: Producer, outcome: Outcome, now_ms: u64) -> Result<Decision, Error> {
-        self.expect(producer)?;
+        self.check_producer(producer)?;
         match self.state {
             State::Ongoing => {
                 let state = State::Prepare(outcome);
                 let next = Self { state, updated_ms: now_ms, ..self.clone() };
-                Ok(Decision::Become { next: Box::new(next), reply: producer })
+                Ok(Decision::Transition { next: Box::new(next), reply: producer })
             }
             State::Complete(ended) if ended == outcome => Ok(Decision::Answer(producer)),
             State::Prepare(ended) if ended == outcome => Err(Error::ConcurrentTransactions),
@@ -262,8 +264,8 @@ impl Transaction {
         }
     }
 
-    /// The end as clients of transaction version 2 ask for it: the next transaction has the next epoch. So the
-    /// epoch tells a repetition from the end of another transaction.
+    /// `EndTxn` of transaction version 2: the next transaction gets the next epoch, so the epoch distinguishes a retry
+    /// from the end of another transaction.
     fn end_and_bump(
         &self,
         producer: Producer,
@@ -271,7 +273,7 @@ impl Transaction {
         spare: Option<i64>,
         now_ms: u64,
     ) -> Result<Decision, Error> {
-        if self.is_early(producer) {
+        if self.is_next_producer(producer) {
             return Err(Error::ConcurrentTransactions);
         }
         let is_bumped = self.last_epoch == producer.epoch
@@ -328,10 +330,10 @@ impl Transaction {
             ..self.clone()
         };
         let reply = next.completed(outcome, now_ms).producer;
-        Ok(Decision::Become { next: Box::new(next), reply })
+        Ok(Decision::Transition { next: Box::new(next), reply })
     }
 
-    /// What becomes of it once all markers are written.
+    /// The state after all markers are written.
     pub(super) fn completed(&self, outcome: Outcome, now_ms: u64) -> Self {
         let is_rotated = self.next_id != NO_ID;
         Self {

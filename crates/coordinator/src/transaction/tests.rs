@@ -1,4 +1,4 @@
-//! The coordinator against a world of clients, partitions, lost power and time; and case by case.
+//! Tests of the transaction coordinator: single cases, and a simulation of clients, partitions, crashes and time.
 
 mod cases;
-mod world;
+mod model;

@@ -1,25 +1,25 @@
-//! What `DescribeTransactions` and `ListTransactions` tell.
+//! Read-only views: `DescribeTransactions`, `ListTransactions`, and the verification of participants (KIP-890).
 
 use super::{Participant, Producer, State, Transactions};
 use crate::Error;
 
-/// A transaction as it is described.
+/// A transaction, as reported by `DescribeTransactions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// How far it has come.
+    /// State.
     pub state: State,
-    /// Its producer.
+    /// Current producer id and epoch.
     pub producer: Producer,
-    /// Age at which it is aborted, ms.
+    /// Age at which the transaction is aborted, ms.
     pub timeout_ms: i32,
     /// When it began, ms since 1970; -1 if there was none.
     pub started_ms: i64,
-    /// Partitions and groups in it.
+    /// Partitions and groups in the transaction.
     pub participants: Vec<Participant>,
 }
 
 impl Transactions {
-    /// What is known of a transactional identifier.
+    /// Describes a transactional id.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] if it is empty, [`Error::TransactionalIdNotFound`].
@@ -41,8 +41,8 @@ impl Transactions {
         })
     }
 
-    /// All transactional identifiers, with the state of their transactions, their producers, and when the
-    /// transaction began, ms since 1970 (0 for never), in no order.
+    /// All transactional ids with state, producer, and start time of the transaction (ms since 1970, 0 for never), in
+    /// no particular order.
     pub fn list(&self) -> impl Iterator<Item = (&str, State, Producer, u64)> {
         self.slots.iter().map(|(id, slot)| {
             let transaction = &slot.transaction;
@@ -50,11 +50,11 @@ impl Transactions {
         })
     }
 
-    /// Whether a participant is in a producer's transaction, so that it may be written to (KIP-890).
+    /// Checks that a participant is in a producer's transaction, so that it may be written to (KIP-890).
     ///
     /// # Errors
-    /// [`Error::TransactionAbortable`] if it is not; [`Error::InvalidProducerIdMapping`],
-    /// [`Error::ProducerFenced`], [`Error::ConcurrentTransactions`] if there is no such transaction.
+    /// [`Error::TransactionAbortable`] if it is not; [`Error::InvalidProducerIdMapping`], [`Error::ProducerFenced`] or
+    /// [`Error::ConcurrentTransactions`] if there is no such transaction.
     pub fn verify(
         &self,
         transactional_id: &str,
@@ -62,7 +62,7 @@ impl Transactions {
         participant: &Participant,
     ) -> Result<(), Error> {
         let slot = self.slots.get(transactional_id).ok_or(Error::InvalidProducerIdMapping)?;
-        slot.transaction.expect(producer)?;
+        slot.transaction.check_producer(producer)?;
         match slot.transaction.state {
             State::Prepare(_) => Err(Error::ConcurrentTransactions),
             _ if slot.transaction.participants.contains(participant) => Ok(()),

@@ -1,12 +1,12 @@
-//! Consumer groups, seen from outside: what goes in, and what comes out when.
+//! Consumer groups, tested through the public interface: requests in, effects out.
 
-mod desk;
 mod format;
+mod harness;
 mod join;
 mod limits;
 mod model;
 mod offsets;
 mod rebalance;
 mod restart;
-mod statics;
+mod static_members;
 mod transactions;

@@ -1,31 +1,31 @@
-//! Offsets: who commits them, who sees them, and when they go.
+//! Offsets: commit, fetch, expiry, deletion, and rollback of failed writes.
 
 use mainstem_coordinator::Error;
 use mainstem_coordinator::group::{
-    Answer, OffsetCommit, OffsetDelete, OffsetFetch, OffsetToDelete, OffsetsOf, Settings, State, Topic,
-    TransactionEnd,
+    GroupOffsetFetch, OffsetCommit, OffsetDelete, OffsetFetch, OffsetToDelete, Response, Settings, State,
+    TopicRequest, TransactionEnd,
 };
 
-use crate::desk::{Desk, GROUP, TOPIC, Who, member, newcomer, one, subscription};
+use crate::harness::{GROUP, Harness, MemberSpec, TOPIC, member, new_member, one, subscription};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 #[test]
-fn a_consumer_outside_of_the_protocol_makes_a_group_of_offsets() {
-    let mut desk = Desk::default();
-    assert_eq!(desk.fetch(0), None);
-    assert_eq!(desk.commit_alone(0, 5), Ok(()));
-    assert_eq!(desk.commit_alone(0, 7), Ok(()));
-    assert_eq!(desk.fetch(0), Some(7));
-    let listed = desk.groups.list(&[], &[]);
+fn simple_consumer_creates_a_group_with_offsets_only() {
+    let mut harness = Harness::default();
+    assert_eq!(harness.fetch(0), None);
+    assert_eq!(harness.commit_simple(0, 5), Ok(()));
+    assert_eq!(harness.commit_simple(0, 7), Ok(()));
+    assert_eq!(harness.fetch(0), Some(7));
+    let listed = harness.groups.list(&[], &[]);
     assert_eq!((listed[0].state, listed[0].protocol_type.as_str()), (State::Empty, ""));
 }
 
 #[test]
 fn commits_are_fenced_by_member_and_generation() {
-    let mut desk = Desk::default();
-    assert_eq!(desk.commit("nobody", 3, 0, 1), Err(Error::GroupIdNotFound));
-    let ids = desk.stable(2);
+    let mut harness = Harness::default();
+    assert_eq!(harness.commit("nobody", 3, 0, 1), Err(Error::GroupIdNotFound));
+    let ids = harness.stable(2);
     let cases = [
         (ids[0].as_str(), 1, Ok(())),
         (&ids[1], 1, Ok(())),
@@ -35,26 +35,26 @@ fn commits_are_fenced_by_member_and_generation() {
         ("", -1, Err(Error::UnknownMemberId)),
     ];
     for (id, generation, outcome) in cases {
-        assert_eq!(desk.commit(id, generation, 0, 1), outcome, "{id} {generation}");
+        assert_eq!(harness.commit(id, generation, 0, 1), outcome, "{id} {generation}");
     }
-    // Before it joins again a member may commit what it has read so far.
-    let caller = desk.join(&member(&ids[0]));
-    assert_eq!(desk.commit(&ids[1], 1, 0, 2), Ok(()));
-    desk.join_now(&member(&ids[1])).1.unwrap();
-    assert!(desk.joined(caller).is_some());
-    assert_eq!(desk.commit(&ids[1], 2, 0, 3), Err(Error::RebalanceInProgress));
-    assert_eq!(desk.commit(&ids[1], 1, 0, 3), Err(Error::IllegalGeneration));
-    assert_eq!(desk.fetch(0), Some(2));
+    // Before it rejoins, a member may still commit what it has processed.
+    let caller = harness.join(&member(&ids[0]));
+    assert_eq!(harness.commit(&ids[1], 1, 0, 2), Ok(()));
+    harness.join_now(&member(&ids[1])).1.unwrap();
+    assert!(harness.joined(caller).is_some());
+    assert_eq!(harness.commit(&ids[1], 2, 0, 3), Err(Error::RebalanceInProgress));
+    assert_eq!(harness.commit(&ids[1], 1, 0, 3), Err(Error::IllegalGeneration));
+    assert_eq!(harness.fetch(0), Some(2));
 }
 
 #[test]
-fn a_commit_names_what_was_wrong_partition_by_partition() {
-    let mut desk =
-        Desk::new(Settings { offset_metadata_max_bytes: 3, offsets_max: 2, ..Settings::default() });
+fn commit_reports_errors_per_partition() {
+    let mut harness =
+        Harness::new(Settings { offset_metadata_max_bytes: 3, offsets_max: 2, ..Settings::default() });
     let mut commit = |partition, metadata, exists| {
         let mut topics = one(partition, 1, metadata);
         topics[0].partitions[0].exists = exists;
-        let caller = desk.caller();
+        let caller = harness.caller();
         let request = OffsetCommit {
             group_id: GROUP,
             member_id: "",
@@ -64,8 +64,8 @@ fn a_commit_names_what_was_wrong_partition_by_partition() {
             no_group: Error::IllegalGeneration,
             topics,
         };
-        desk.groups.handle_offset_commit(desk.now_ms, &request, caller);
-        desk.committed_outcome(caller)
+        harness.groups.handle_offset_commit(harness.now_ms, &request, caller);
+        harness.committed_outcome(caller)
     };
     assert_eq!(commit(0, "four", true), Err(Error::OffsetMetadataTooLarge));
     assert_eq!(commit(0, "", false), Err(Error::UnknownTopicOrPartition));
@@ -73,25 +73,25 @@ fn a_commit_names_what_was_wrong_partition_by_partition() {
     assert_eq!(commit(1, "", true), Ok(()));
     assert_eq!(commit(2, "", true), Err(Error::InvalidCommitOffsetSize));
     assert_eq!(commit(1, "new", true), Ok(()));
-    assert_eq!(desk.fetch_with(1, false).unwrap().unwrap().metadata, "new");
+    assert_eq!(harness.fetch_with(1, false).unwrap().unwrap().metadata, "new");
 }
 
 #[test]
-fn a_group_that_was_only_refused_is_not_made() {
-    let mut desk = Desk::new(Settings { offsets_max: 0, ..Settings::default() });
-    assert_eq!(desk.commit_alone(0, 1), Err(Error::InvalidCommitOffsetSize));
-    assert!(desk.groups.is_empty());
+fn rejected_commit_creates_no_group() {
+    let mut harness = Harness::new(Settings { offsets_max: 0, ..Settings::default() });
+    assert_eq!(harness.commit_simple(0, 1), Err(Error::InvalidCommitOffsetSize));
+    assert!(harness.groups.is_empty());
 }
 
 #[test]
-fn all_offsets_of_several_groups_are_fetched_at_once() {
-    let mut desk = Desk::default();
-    desk.commit_alone(1, 11).unwrap();
-    desk.commit_alone(0, 10).unwrap();
-    let caller = desk.caller();
-    let groups = ["other", GROUP].map(|group_id| OffsetsOf { group_id, topics: None }).into();
-    desk.groups.handle_offset_fetch(&OffsetFetch { groups, require_stable: true }, caller);
-    let Some(Answer::Fetch(groups)) = desk.answer(caller) else { panic!("no answer") };
+fn fetches_all_offsets_of_several_groups() {
+    let mut harness = Harness::default();
+    harness.commit_simple(1, 11).unwrap();
+    harness.commit_simple(0, 10).unwrap();
+    let caller = harness.caller();
+    let groups = ["other", GROUP].map(|group_id| GroupOffsetFetch { group_id, topics: None }).into();
+    harness.groups.handle_offset_fetch(&OffsetFetch { groups, require_stable: true }, caller);
+    let Some(Response::Fetch(groups)) = harness.answer(caller) else { panic!("no answer") };
     assert_eq!(groups[0].outcome, Ok(vec![]));
     let topics = groups[1].outcome.as_ref().unwrap();
     assert_eq!(topics[0].name, TOPIC);
@@ -101,44 +101,44 @@ fn all_offsets_of_several_groups_are_fetched_at_once() {
 }
 
 #[test]
-fn offsets_of_a_group_without_members_go_seven_days_after_the_last_has_left() {
-    let mut desk = Desk::default();
-    let ids = desk.stable(1);
-    desk.commit(&ids[0], 1, 0, 1).unwrap();
+fn offsets_expire_seven_days_after_the_last_member_left() {
+    let mut harness = Harness::default();
+    let ids = harness.stable(1);
+    harness.commit(&ids[0], 1, 0, 1).unwrap();
     for _ in 0..20 {
         for _ in 0..DAY_MS / 8_000 {
-            desk.now_ms += 8_000;
-            assert_eq!(desk.heartbeat(&ids[0], 1), Ok(()));
+            harness.now_ms += 8_000;
+            assert_eq!(harness.heartbeat(&ids[0], 1), Ok(()));
         }
-        desk.groups.tick(desk.now_ms);
+        harness.groups.tick(harness.now_ms);
     }
-    assert_eq!(desk.fetch(0), Some(1), "while there are members, nothing goes");
-    desk.leave(&[(&ids[0], None)]);
-    desk.wait(7 * DAY_MS - 1);
-    assert_eq!(desk.fetch(0), Some(1));
-    desk.wait(600_000);
-    assert_eq!(desk.fetch(0), None);
-    assert!(desk.groups.is_empty());
-    desk.restart();
-    assert!(desk.groups.is_empty(), "nor does it come back");
+    assert_eq!(harness.fetch(0), Some(1), "nothing expires while there are members");
+    harness.leave(&[(&ids[0], None)]);
+    harness.wait(7 * DAY_MS - 1);
+    assert_eq!(harness.fetch(0), Some(1));
+    harness.wait(600_000);
+    assert_eq!(harness.fetch(0), None);
+    assert!(harness.groups.is_empty());
+    harness.restart();
+    assert!(harness.groups.is_empty(), "expired groups are not restored");
 }
 
 #[test]
-fn offsets_of_consumers_outside_of_the_protocol_go_one_by_one() {
-    let mut desk = Desk::default();
-    desk.commit_alone(0, 1).unwrap();
-    desk.wait(4 * DAY_MS);
-    desk.commit_alone(1, 1).unwrap();
-    desk.wait(3 * DAY_MS + 600_000);
-    assert_eq!((desk.fetch(0), desk.fetch(1)), (None, Some(1)));
-    desk.wait(4 * DAY_MS);
-    assert!(desk.groups.is_empty());
+fn offsets_of_simple_consumers_expire_one_by_one() {
+    let mut harness = Harness::default();
+    harness.commit_simple(0, 1).unwrap();
+    harness.wait(4 * DAY_MS);
+    harness.commit_simple(1, 1).unwrap();
+    harness.wait(3 * DAY_MS + 600_000);
+    assert_eq!((harness.fetch(0), harness.fetch(1)), (None, Some(1)));
+    harness.wait(4 * DAY_MS);
+    assert!(harness.groups.is_empty());
 }
 
 #[test]
-fn a_request_may_say_itself_how_long_its_offsets_last() {
-    let mut desk = Desk::default();
-    let caller = desk.caller();
+fn request_may_set_the_retention_of_its_offsets() {
+    let mut harness = Harness::default();
+    let caller = harness.caller();
     let request = OffsetCommit {
         group_id: GROUP,
         member_id: "",
@@ -148,166 +148,167 @@ fn a_request_may_say_itself_how_long_its_offsets_last() {
         no_group: Error::IllegalGeneration,
         topics: one(0, 1, ""),
     };
-    desk.groups.handle_offset_commit(desk.now_ms, &request, caller);
-    desk.wait(999_999);
-    assert_eq!(desk.fetch(0), Some(1));
-    desk.wait(600_000);
-    assert_eq!(desk.fetch(0), None);
+    harness.groups.handle_offset_commit(harness.now_ms, &request, caller);
+    harness.wait(999_999);
+    assert_eq!(harness.fetch(0), Some(1));
+    harness.wait(600_000);
+    assert_eq!(harness.fetch(0), None);
 }
 
-/// A member that reads so many topics, stable; its identifier.
-fn reader(desk: &mut Desk, topics: &[&str]) -> String {
+/// A stable member that is subscribed to the topics; returns its member id.
+fn reader(harness: &mut Harness, topics: &[&str]) -> String {
     let metadata = subscription(topics);
-    let (id, _) = desk.join_now(&newcomer());
-    desk.join_now(&Who { protocols: vec![("range", &metadata)], ..member(&id) }).1.unwrap();
-    let caller = desk.sync(&id, 1, &[]);
-    assert!(desk.assignment(caller).is_some());
+    let (id, _) = harness.join_now(&new_member());
+    harness.join_now(&MemberSpec { protocols: vec![("range", &metadata)], ..member(&id) }).1.unwrap();
+    let caller = harness.sync(&id, 1, &[]);
+    assert!(harness.assignment(caller).is_some());
     id
 }
 
 #[test]
-fn offsets_of_topics_that_nobody_reads_any_longer_go_while_there_are_members_kip_211() {
-    let mut desk = Desk::default();
-    let id = reader(&mut desk, &["other"]);
-    desk.commit(&id, 1, 0, 1).unwrap();
+fn offsets_of_unsubscribed_topics_expire_kip_211() {
+    let mut harness = Harness::default();
+    let id = reader(&mut harness, &["other"]);
+    harness.commit(&id, 1, 0, 1).unwrap();
     for _ in 0..8 * DAY_MS / 8_000 {
-        desk.wait(8_000);
-        desk.heartbeat(&id, 1).unwrap();
+        harness.wait(8_000);
+        harness.heartbeat(&id, 1).unwrap();
     }
-    assert_eq!(desk.fetch(0), None);
-    assert_eq!(desk.groups.len(), 1);
+    assert_eq!(harness.fetch(0), None);
+    assert_eq!(harness.groups.len(), 1);
 }
 
-fn delete_offset(desk: &mut Desk, exists: bool) -> Result<Result<(), Error>, Error> {
-    let caller = desk.caller();
+fn delete_offset(harness: &mut Harness, exists: bool) -> Result<Result<(), Error>, Error> {
+    let caller = harness.caller();
     let partitions = vec![OffsetToDelete { partition: 0, exists }];
-    let topics = vec![Topic { name: TOPIC, id: [0; 16], partitions }];
-    desk.groups.handle_offset_delete(&OffsetDelete { group_id: GROUP, topics }, caller);
-    match desk.answer(caller) {
-        Some(Answer::OffsetDelete(outcome)) => outcome.map(|topics| topics[0].partitions[0].outcome),
+    let topics = vec![TopicRequest { name: TOPIC, id: [0; 16], partitions }];
+    harness.groups.handle_offset_delete(&OffsetDelete { group_id: GROUP, topics }, caller);
+    match harness.answer(caller) {
+        Some(Response::OffsetDelete(outcome)) => outcome.map(|topics| topics[0].partitions[0].outcome),
         other => panic!("{other:?} is no answer to OffsetDelete"),
     }
 }
 
 #[test]
-fn offsets_are_deleted_if_nobody_reads_the_topic() {
-    let mut desk = Desk::default();
-    assert_eq!(delete_offset(&mut desk, true), Err(Error::GroupIdNotFound));
-    desk.commit_alone(0, 1).unwrap();
-    assert_eq!(delete_offset(&mut desk, false), Ok(Err(Error::UnknownTopicOrPartition)));
-    assert_eq!(delete_offset(&mut desk, true), Ok(Ok(())));
-    assert_eq!(desk.fetch(0), None);
+fn offset_delete_requires_an_unsubscribed_topic() {
+    let mut harness = Harness::default();
+    assert_eq!(delete_offset(&mut harness, true), Err(Error::GroupIdNotFound));
+    harness.commit_simple(0, 1).unwrap();
+    assert_eq!(delete_offset(&mut harness, false), Ok(Err(Error::UnknownTopicOrPartition)));
+    assert_eq!(delete_offset(&mut harness, true), Ok(Ok(())));
+    assert_eq!(harness.fetch(0), None);
 
     for (topics, outcome) in [(&[TOPIC], Err(Error::GroupSubscribedToTopic)), (&["other"], Ok(()))] {
-        let mut desk = Desk::default();
-        let id = reader(&mut desk, topics);
-        desk.commit(&id, 1, 0, 1).unwrap();
-        assert_eq!(delete_offset(&mut desk, true), Ok(outcome));
+        let mut harness = Harness::default();
+        let id = reader(&mut harness, topics);
+        harness.commit(&id, 1, 0, 1).unwrap();
+        assert_eq!(delete_offset(&mut harness, true), Ok(outcome));
     }
 
-    let mut desk = Desk::default();
-    let connect = Who { protocol_type: "connect", needs_member_id: false, ..newcomer() };
-    desk.join_now(&connect).1.unwrap();
-    assert_eq!(delete_offset(&mut desk, true), Err(Error::NonEmptyGroup));
+    let mut harness = Harness::default();
+    let connect = MemberSpec { protocol_type: "connect", needs_member_id: false, ..new_member() };
+    harness.join_now(&connect).1.unwrap();
+    assert_eq!(delete_offset(&mut harness, true), Err(Error::NonEmptyGroup));
 }
 
-fn delete_group(desk: &mut Desk) -> Result<(), Error> {
-    let caller = desk.caller();
-    desk.groups.handle_delete(desk.now_ms, &[GROUP], caller);
-    match desk.answer(caller) {
-        Some(Answer::Delete(deleted)) => deleted[0].outcome,
+fn delete_group(harness: &mut Harness) -> Result<(), Error> {
+    let caller = harness.caller();
+    harness.groups.handle_delete(harness.now_ms, &[GROUP], caller);
+    match harness.answer(caller) {
+        Some(Response::Delete(deleted)) => deleted[0].outcome,
         other => panic!("{other:?} is no answer to DeleteGroups"),
     }
 }
 
 #[test]
-fn a_group_is_deleted_with_its_offsets_once_it_has_no_members() {
-    let mut desk = Desk::default();
-    assert_eq!(delete_group(&mut desk), Err(Error::GroupIdNotFound));
-    let ids = desk.stable(1);
-    desk.commit(&ids[0], 1, 0, 1).unwrap();
-    assert_eq!(delete_group(&mut desk), Err(Error::NonEmptyGroup));
-    desk.leave(&[(&ids[0], None)]);
-    desk.commit_in_transaction(1, None, 1, 1).unwrap();
-    assert_eq!(delete_group(&mut desk), Ok(()));
-    assert_eq!(desk.groups.describe(GROUP), Err(Error::GroupIdNotFound));
-    desk.restart();
-    assert!(desk.groups.is_empty());
+fn delete_removes_an_empty_group_with_its_offsets() {
+    let mut harness = Harness::default();
+    assert_eq!(delete_group(&mut harness), Err(Error::GroupIdNotFound));
+    let ids = harness.stable(1);
+    harness.commit(&ids[0], 1, 0, 1).unwrap();
+    assert_eq!(delete_group(&mut harness), Err(Error::NonEmptyGroup));
+    harness.leave(&[(&ids[0], None)]);
+    harness.commit_in_transaction(1, None, 1, 1).unwrap();
+    assert_eq!(delete_group(&mut harness), Ok(()));
+    assert_eq!(harness.groups.describe(GROUP), Err(Error::GroupIdNotFound));
+    harness.restart();
+    assert!(harness.groups.is_empty());
 }
 
 #[test]
-fn with_a_topic_go_its_offsets() {
-    let mut desk = Desk::default();
-    desk.commit_alone(0, 1).unwrap();
-    desk.commit_in_transaction(1, None, 1, 1).unwrap();
-    desk.groups.forget_topic("another");
-    assert_eq!(desk.fetch(0), Some(1));
-    desk.groups.forget_topic(TOPIC);
-    assert_eq!(desk.fetch(0), None);
-    assert!(desk.groups.is_empty());
-    desk.restart();
-    assert!(desk.groups.is_empty());
+fn deleted_topic_removes_its_offsets() {
+    let mut harness = Harness::default();
+    harness.commit_simple(0, 1).unwrap();
+    harness.commit_in_transaction(1, None, 1, 1).unwrap();
+    harness.groups.forget_topic("another");
+    assert_eq!(harness.fetch(0), Some(1));
+    harness.groups.forget_topic(TOPIC);
+    assert_eq!(harness.fetch(0), None);
+    assert!(harness.groups.is_empty());
+    harness.restart();
+    assert!(harness.groups.is_empty());
 }
 
 #[test]
-fn what_could_not_be_kept_is_answered_so() {
-    let mut desk = Desk::default();
-    desk.commit_alone(0, 1).unwrap();
-    let caller = desk.caller();
-    let groups = vec![OffsetsOf { group_id: GROUP, topics: None }];
-    desk.groups.handle_offset_fetch(&OffsetFetch { groups, require_stable: false }, caller);
-    let Some(Answer::Fetch(groups)) = desk.answer(caller).map(|answer| answer.refused(Error::NotCoordinator))
+fn failed_write_turns_the_reply_into_an_error() {
+    let mut harness = Harness::default();
+    harness.commit_simple(0, 1).unwrap();
+    let caller = harness.caller();
+    let groups = vec![GroupOffsetFetch { group_id: GROUP, topics: None }];
+    harness.groups.handle_offset_fetch(&OffsetFetch { groups, require_stable: false }, caller);
+    let Some(Response::Fetch(groups)) =
+        harness.answer(caller).map(|answer| answer.with_error(Error::NotCoordinator))
     else {
         panic!("no answer")
     };
     assert_eq!(groups[0].outcome, Err(Error::NotCoordinator));
 }
 
-/// Whatever a log has refused of offsets is to look as if it had not been asked for: it will, after a restart.
+/// A rejected write must leave no trace: after a restart it would not be there either.
 #[test]
-fn what_could_not_be_kept_of_offsets_is_taken_back() {
-    let mut desk = Desk::default();
-    desk.commit_alone(0, 1).unwrap();
-    desk.commit_in_transaction(1, None, 1, 10).unwrap();
-    desk.settle();
-    desk.log_fails = true;
-    desk.commit_alone(0, 2).unwrap();
-    desk.commit_alone(0, 3).unwrap();
-    desk.commit_alone(2, 4).unwrap();
-    desk.commit_in_transaction(2, None, 3, 5).unwrap();
-    desk.end_transaction(1, TransactionEnd::Commit);
-    desk.tell_refused();
-    desk.log_fails = false;
-    let seen = |desk: &mut Desk| [0, 1, 2, 3].map(|partition| desk.fetch(partition));
-    assert_eq!(seen(&mut desk), [Some(1), None, None, None]);
-    // The transaction can still end, and the other never was.
-    desk.end_transaction(1, TransactionEnd::Commit);
-    desk.end_transaction(2, TransactionEnd::Commit);
-    assert_eq!(seen(&mut desk), [Some(1), Some(10), None, None]);
-    desk.log_fails = true;
-    desk.groups.forget_topic(TOPIC);
-    desk.tell_refused();
-    desk.log_fails = false;
-    assert_eq!(seen(&mut desk), [Some(1), Some(10), None, None]);
-    desk.restart();
-    assert_eq!(seen(&mut desk), [Some(1), Some(10), None, None]);
+fn failed_writes_revert_offsets() {
+    let mut harness = Harness::default();
+    harness.commit_simple(0, 1).unwrap();
+    harness.commit_in_transaction(1, None, 1, 10).unwrap();
+    harness.settle();
+    harness.log_rejects_writes = true;
+    harness.commit_simple(0, 2).unwrap();
+    harness.commit_simple(0, 3).unwrap();
+    harness.commit_simple(2, 4).unwrap();
+    harness.commit_in_transaction(2, None, 3, 5).unwrap();
+    harness.end_transaction(1, TransactionEnd::Commit);
+    harness.fail_rejected_writes();
+    harness.log_rejects_writes = false;
+    let seen = |harness: &mut Harness| [0, 1, 2, 3].map(|partition| harness.fetch(partition));
+    assert_eq!(seen(&mut harness), [Some(1), None, None, None]);
+    // The first transaction can still end; the second one never existed.
+    harness.end_transaction(1, TransactionEnd::Commit);
+    harness.end_transaction(2, TransactionEnd::Commit);
+    assert_eq!(seen(&mut harness), [Some(1), Some(10), None, None]);
+    harness.log_rejects_writes = true;
+    harness.groups.forget_topic(TOPIC);
+    harness.fail_rejected_writes();
+    harness.log_rejects_writes = false;
+    assert_eq!(seen(&mut harness), [Some(1), Some(10), None, None]);
+    harness.restart();
+    assert_eq!(seen(&mut harness), [Some(1), Some(10), None, None]);
 }
 
 #[test]
-fn what_could_not_be_kept_has_been_overtaken_by_what_was_kept_since() {
+fn failed_write_does_not_revert_a_later_one() {
     for fails_first in [true, false] {
-        let mut desk = Desk::default();
-        desk.log_fails = true;
-        desk.commit_alone(0, 1).unwrap();
-        desk.settle();
+        let mut harness = Harness::default();
+        harness.log_rejects_writes = true;
+        harness.commit_simple(0, 1).unwrap();
+        harness.settle();
         if fails_first {
-            desk.groups.not_kept(desk.refused.pop().unwrap());
+            harness.groups.write_failed(harness.rejected.pop().unwrap());
         }
-        desk.log_fails = false;
-        desk.commit_alone(0, 2).unwrap();
-        desk.tell_refused();
-        assert_eq!(desk.fetch(0), Some(2));
-        desk.restart();
-        assert_eq!(desk.fetch(0), Some(2));
+        harness.log_rejects_writes = false;
+        harness.commit_simple(0, 2).unwrap();
+        harness.fail_rejected_writes();
+        assert_eq!(harness.fetch(0), Some(2));
+        harness.restart();
+        assert_eq!(harness.fetch(0), Some(2));
     }
 }

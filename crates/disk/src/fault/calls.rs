@@ -1,4 +1,4 @@
-//! The calls of the file system, as programs make them: each counts, and may fail.
+//! The [`Fs`] and [`File`] calls of the fault injector. Each call is counted and may fail.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use super::names::{Change, Names};
 use super::{Disk, Fate, FaultFs, Kind, Node, crashed};
 use crate::fs::{File, Fs, Mode};
 
-fn settle(fate: Fate) -> io::Result<()> {
+fn into_result(fate: Fate) -> io::Result<()> {
     match fate {
         Fate::Succeeds => Ok(()),
         Fate::Fails(error) => Err(error),
@@ -33,10 +33,10 @@ impl Fs for FaultFs {
         let mut disk = self.disk();
         let fate = disk.fate(Kind::Name, &|| format!("create_dir {}", dir.display()))?;
         if disk.find(dir).is_ok_and(|node| disk.names(node).is_ok()) {
-            return settle(fate);
+            return into_result(fate);
         }
-        // What fails has not happened: that an interrupted call has is the same as being interrupted behind it.
-        settle(fate)?;
+        // A failed call has no effect. Taking effect and then failing equals a crash after the call.
+        into_result(fate)?;
         disk.make(dir, Node::Directory(Names::default()))?;
         Ok(())
     }
@@ -53,7 +53,7 @@ impl Fs for FaultFs {
             }
             (Mode::New, known) => {
                 let fate = disk.fate(Kind::Name, &|| format!("create {}", path.display()))?;
-                settle(fate)?;
+                into_result(fate)?;
                 if known.is_ok() {
                     return Err(Errno::EXIST.into());
                 }
@@ -68,7 +68,7 @@ impl Fs for FaultFs {
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.disk();
         let fate = disk.fate(Kind::Name, &|| format!("remove {}", path.display()))?;
-        settle(fate)?;
+        into_result(fate)?;
         let node = disk.find(path)?;
         disk.content(node)?;
         let (parent, name) = disk.find_parent(path)?;
@@ -79,7 +79,7 @@ impl Fs for FaultFs {
     fn remove_dir(&self, dir: &Path) -> io::Result<()> {
         let mut disk = self.disk();
         let fate = disk.fate(Kind::Name, &|| format!("remove_dir {}", dir.display()))?;
-        settle(fate)?;
+        into_result(fate)?;
         let node = disk.find(dir)?;
         if disk.names(node)?.iter().next().is_some() {
             return Err(Errno::NOTEMPTY.into());
@@ -92,12 +92,12 @@ impl Fs for FaultFs {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut disk = self.disk();
         let fate = disk.fate(Kind::Name, &|| format!("rename {} to {}", from.display(), to.display()))?;
-        settle(fate)?;
+        into_result(fate)?;
         let node = disk.find(from)?;
         let (parent, from) = disk.find_parent(from)?;
         let (other_parent, to) = disk.find_parent(to)?;
         if parent != other_parent {
-            // Which of the two names lasts is a question that no store should ask.
+            // Renames across directories are not atomic under power loss, so no store should use them.
             return Err(Errno::XDEV.into());
         }
         disk.names_mut(parent)?.change(Change::Move { from, to, node });
@@ -108,11 +108,12 @@ impl Fs for FaultFs {
         let mut disk = self.disk();
         let fate = disk.fate(Kind::Sync, &|| format!("sync_dir {}", dir.display()))?;
         let node = disk.find(dir)?;
-        // What is not synced stays so: a file system that cannot write its names gives up altogether, and forgets none.
+        // On failure the changes stay unsynced. A real file system that cannot write its metadata shuts down and
+        // forgets none of them.
         if let Fate::Succeeds = fate {
             disk.names_mut(node)?.sync();
         }
-        settle(fate)
+        into_result(fate)
     }
 }
 
@@ -123,8 +124,8 @@ struct FaultFile {
 }
 
 impl FaultFile {
-    /// Makes room for the file to reach up to `end`, or says how far it can.
-    fn reach(&self, disk: &mut Disk, end: u64) -> io::Result<Result<(), u64>> {
+    /// Checks the space for the file to grow to `end`. Returns the possible length if there is too little.
+    fn check_space(&self, disk: &mut Disk, end: u64) -> io::Result<Result<(), u64>> {
         let left = disk.space_left();
         let len = disk.content(self.node)?.len();
         let grows = end.saturating_sub(len);
@@ -136,7 +137,7 @@ impl File for FaultFile {
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
         let mut disk = self.fs.disk();
         let fate = disk.fate(Kind::Read, &|| format!("read {} at {at} {}", self.path, into.len()))?;
-        settle(fate)?;
+        into_result(fate)?;
         Ok(disk.content(self.node)?.read(into, at))
     }
 
@@ -144,11 +145,11 @@ impl File for FaultFile {
         let mut disk = self.fs.disk();
         let fate = disk.fate(Kind::Write, &|| format!("write {} at {at} {}", self.path, bytes.len()))?;
         if let Fate::Fails(error) = fate {
-            let written = disk.dice.below(bytes.len() as u64 + 1) as usize;
+            let written = disk.rng.below(bytes.len() as u64 + 1) as usize;
             disk.content(self.node)?.write(&bytes[..written], at);
             return Err(error);
         }
-        if let Err(end) = self.reach(&mut disk, at + bytes.len() as u64)? {
+        if let Err(end) = self.check_space(&mut disk, at + bytes.len() as u64)? {
             let written = end.saturating_sub(at) as usize;
             disk.content(self.node)?.write(&bytes[..written], at);
             return Err(Errno::NOSPC.into());
@@ -160,9 +161,9 @@ impl File for FaultFile {
     fn append_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let mut disk = self.fs.disk();
         let content = disk.content(self.node)?;
-        let mut behind = vec![0; content.len().saturating_sub(at) as usize];
-        content.read(&mut behind, at);
-        assert!(behind.iter().all(|byte| *byte == 0), "{}: there is something behind {at}", self.path);
+        let mut rest = vec![0; content.len().saturating_sub(at) as usize];
+        content.read(&mut rest, at);
+        assert!(rest.iter().all(|byte| *byte == 0), "{}: data after {at}", self.path);
         drop(disk);
         self.write_at(bytes, at)
     }
@@ -170,15 +171,15 @@ impl File for FaultFile {
     fn sync_data(&self) -> io::Result<()> {
         let mut disk = self.fs.disk();
         let fate = disk.fate(Kind::Sync, &|| format!("sync {}", self.path))?;
-        let mut dice = disk.dice.fork();
+        let mut rng = disk.rng.fork();
         let has_crashed = disk.has_crashed;
         let content = disk.content(self.node)?;
         match &fate {
             Fate::Succeeds => content.sync(),
-            Fate::Fails(_) if !has_crashed => content.fail_to_sync(&mut dice),
+            Fate::Fails(_) if !has_crashed => content.fail_to_sync(&mut rng),
             Fate::Fails(_) => {}
         }
-        settle(fate)
+        into_result(fate)
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -192,8 +193,8 @@ impl File for FaultFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut disk = self.fs.disk();
         let fate = disk.fate(Kind::Write, &|| format!("set_len {} {len}", self.path))?;
-        settle(fate)?;
-        // A hole takes no space.
+        into_result(fate)?;
+        // A hole uses no space.
         disk.content(self.node)?.set_len(len);
         Ok(())
     }
@@ -201,8 +202,8 @@ impl File for FaultFile {
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
         let mut disk = self.fs.disk();
         let fate = disk.fate(Kind::Write, &|| format!("allocate {} at {at} {len}", self.path))?;
-        settle(fate)?;
-        if self.reach(&mut disk, at + len)?.is_err() {
+        into_result(fate)?;
+        if self.check_space(&mut disk, at + len)?.is_err() {
             return Err(Errno::NOSPC.into());
         }
         let content = disk.content(self.node)?;

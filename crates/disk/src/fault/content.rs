@@ -1,22 +1,22 @@
-//! What is in a file: as programs see it, as it is on disk, and the changes between the two.
+//! Contents of a simulated file: the cached version, the version on disk, and the changes in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Dice;
+use super::Rng;
 
-/// What a disk writes whole or not at all, bytes.
+/// Unit that a disk writes atomically, bytes.
 const SECTOR_BYTES: u64 = 512;
 
 type Sector = [u8; SECTOR_BYTES as usize];
 
-/// Bytes of a file. Sectors that are not there are zeros.
+/// Sparse bytes of a file. Missing sectors are zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Bytes {
     len: u64,
     sectors: BTreeMap<u64, Box<Sector>>,
 }
 
-/// Parts of `at..at + len`, sector by sector: which, from which byte of it, how many.
+/// Splits `at..at + len` into sectors: sector number, first byte in it, number of bytes.
 fn parts(at: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = at + len;
     (at / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES)).map(move |sector| {
@@ -31,12 +31,12 @@ impl Bytes {
         let len = self.len.saturating_sub(at).min(into.len() as u64);
         let mut rest = &mut into[..len as usize];
         for (sector, from, count) in parts(at, len) {
-            let (part, behind) = rest.split_at_mut(count);
+            let (part, after) = rest.split_at_mut(count);
             match self.sectors.get(&sector) {
                 Some(bytes) => part.copy_from_slice(&bytes[from..from + count]),
                 None => part.fill(0),
             }
-            rest = behind;
+            rest = after;
         }
         len as usize
     }
@@ -44,9 +44,9 @@ impl Bytes {
     fn write(&mut self, bytes: &[u8], at: u64) {
         let mut rest = bytes;
         for (sector, from, count) in parts(at, bytes.len() as u64) {
-            let (part, behind) = rest.split_at(count);
+            let (part, after) = rest.split_at(count);
             self.sector_mut(sector)[from..from + count].copy_from_slice(part);
-            rest = behind;
+            rest = after;
         }
         self.len = self.len.max(at + bytes.len() as u64);
     }
@@ -93,11 +93,11 @@ impl Change {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
-    /// As programs see it.
+    /// Page cache version.
     cached: Bytes,
-    /// As it is on disk.
+    /// Version on disk.
     synced: Bytes,
-    /// What was done since the last sync, in order.
+    /// Changes since the last sync, in order.
     changes: Vec<Change>,
 }
 
@@ -131,20 +131,20 @@ impl Content {
         }
     }
 
-    /// What was to be synced reached the disk in part, and is forgotten as something to sync, but for the length.
-    /// Memory may have let go of it as well: it shows then what is on disk.
-    pub(super) fn fail_to_sync(&mut self, dice: &mut Dice) {
+    /// Simulates a failed sync: the changes reach the disk in part and are no longer dirty, except for the length. The
+    /// page cache may drop them too and then shows the version on disk.
+    pub(super) fn fail_to_sync(&mut self, rng: &mut Rng) {
         let len = self.cached.len;
-        self.synced = self.left(dice);
+        self.synced = self.after_power_loss(rng);
         self.changes.clear();
-        if dice.chance(50) {
+        if rng.chance(50) {
             self.cached = self.synced.clone();
         }
         self.set_len(len);
     }
 
-    pub(super) fn survivor(&self, dice: &mut Dice) -> Self {
-        let left = self.left(dice);
+    pub(super) fn survivor(&self, rng: &mut Rng) -> Self {
+        let left = self.after_power_loss(rng);
         Self { cached: left.clone(), synced: left, changes: Vec::new() }
     }
 
@@ -154,26 +154,26 @@ impl Content {
         }
     }
 
-    /// What may be on disk if the power goes now.
-    fn left(&self, dice: &mut Dice) -> Bytes {
+    /// A possible state on disk after a power failure.
+    fn after_power_loss(&self, rng: &mut Rng) -> Bytes {
         let mut left = self.synced.clone();
         let count = self.changes.len();
-        let happened = match dice.below(5) {
+        let happened = match rng.below(5) {
             0 => 0,
             1 => count,
-            2 | 3 => dice.below(count as u64 + 1) as usize,
-            _ => return self.scattered(dice),
+            2 | 3 => rng.below(count as u64 + 1) as usize,
+            _ => return self.scattered(rng),
         };
-        let (before, behind) = self.changes.split_at(happened);
+        let (before, rest) = self.changes.split_at(happened);
         for change in before {
             left.apply(change);
         }
-        if let Some(Change::Write { at, bytes }) = behind.first()
-            && dice.chance(50)
+        if let Some(Change::Write { at, bytes }) = rest.first()
+            && rng.chance(50)
         {
-            // The next one is torn.
+            // The next write is torn.
             for (sector, from, part) in parts(*at, bytes.len() as u64) {
-                if dice.chance(50) {
+                if rng.chance(50) {
                     let skipped = (sector * SECTOR_BYTES + from as u64 - at) as usize;
                     left.write(&bytes[skipped..skipped + part], sector * SECTOR_BYTES + from as u64);
                 }
@@ -182,8 +182,8 @@ impl Content {
         left
     }
 
-    /// Every sector as it was at another time since the last sync, and the length as well.
-    fn scattered(&self, dice: &mut Dice) -> Bytes {
+    /// Each sector, and the length, from an independent point in time since the last sync.
+    fn scattered(&self, rng: &mut Rng) -> Bytes {
         let mut left = self.synced.clone();
         let mut touched = BTreeSet::new();
         let mut lens = vec![self.synced.len];
@@ -202,11 +202,11 @@ impl Content {
             };
             lens.push(seen);
         }
-        let usual = dice.below(101);
+        let percent = rng.below(101);
         for sector in touched {
             let here: Vec<&Change> = self.changes.iter().filter(|change| change.touches(sector)).collect();
             let happened =
-                if dice.chance(usual) { here.len() } else { dice.below(here.len() as u64 + 1) as usize };
+                if rng.chance(percent) { here.len() } else { rng.below(here.len() as u64 + 1) as usize };
             let mut version = Bytes { len: self.synced.len, sectors: BTreeMap::new() };
             if let Some(synced) = self.synced.sectors.get(&sector) {
                 version.sectors.insert(sector, synced.clone());
@@ -219,9 +219,9 @@ impl Content {
                 None => left.sectors.remove(&sector),
             };
         }
-        // Cut off at the longest first, so that nothing stands behind the end.
+        // Set the length last, so that no bytes remain after the end.
         left.len = u64::MAX;
-        left.set_len(lens[dice.below(lens.len() as u64) as usize]);
+        left.set_len(lens[rng.below(lens.len() as u64) as usize]);
         left
     }
 }
@@ -231,6 +231,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fault::Rng;
 
     #[derive(Clone, Debug)]
     enum Step {
@@ -257,10 +258,10 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
         #[test]
-        fn it_is_a_file_and_what_is_left_was_there_once(steps in prop::collection::vec(step(), 0..25), seed: u64) {
+        fn survivors_consist_of_earlier_versions(steps in prop::collection::vec(step(), 0..25), seed: u64) {
             let mut content = Content::default();
             let mut plain: Vec<u8> = Vec::new();
-            // Every version since the last sync.
+            // All versions since the last sync.
             let mut versions = vec![plain.clone()];
             for step in steps {
                 match step {
@@ -282,11 +283,11 @@ mod tests {
                 versions.push(plain.clone());
                 prop_assert!(all(&content.cached) == plain);
             }
-            let mut dice = Dice::new(seed);
+            let mut rng = Rng::new(seed);
             for _ in 0..8 {
-                let left = all(&content.survivor(&mut dice).cached);
+                let left = all(&content.survivor(&mut rng).cached);
                 let lens: Vec<usize> = versions.iter().map(Vec::len).collect();
-                // A torn write may end anywhere between two versions, at a sector.
+                // A torn write may end at any sector boundary between two versions.
                 let is_len = lens.contains(&left.len()) || left.len().is_multiple_of(512);
                 prop_assert!(is_len, "{} of {lens:?}", left.len());
                 for (sector, bytes) in left.chunks(512).enumerate() {
@@ -299,7 +300,7 @@ mod tests {
                 }
             }
             content.sync();
-            prop_assert!(all(&content.survivor(&mut dice).cached) == plain);
+            prop_assert!(all(&content.survivor(&mut rng).cached) == plain);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What is in a directory: as programs see it, as it is on disk, and the changes between the two.
+//! Entries of a simulated directory: the cached version, the version on disk, and the changes in between.
 
 use std::collections::BTreeMap;
 
-use super::Dice;
+use super::Rng;
 
 #[derive(Clone, Debug)]
 pub(super) enum Change {
@@ -15,7 +15,7 @@ pub(super) enum Change {
 pub(super) struct Names {
     cached: BTreeMap<String, usize>,
     synced: BTreeMap<String, usize>,
-    /// Since the last sync, in order.
+    /// Changes since the last sync, in order.
     changes: Vec<Change>,
 }
 
@@ -54,26 +54,26 @@ impl Names {
         }
     }
 
-    pub(super) fn survivor(&self, dice: &mut Dice) -> Self {
-        let left = self.left(dice);
-        Self { cached: left.clone(), synced: left, changes: Vec::new() }
+    pub(super) fn survivor(&self, rng: &mut Rng) -> Self {
+        let entries = self.after_power_loss(rng);
+        Self { cached: entries.clone(), synced: entries, changes: Vec::new() }
     }
 
-    /// What may be on disk if the power goes now: the first few changes, or any of them.
-    fn left(&self, dice: &mut Dice) -> BTreeMap<String, usize> {
-        let mut left = self.synced.clone();
+    /// A possible state on disk after a power failure: a prefix of the changes, or any subset.
+    fn after_power_loss(&self, rng: &mut Rng) -> BTreeMap<String, usize> {
+        let mut entries = self.synced.clone();
         let count = self.changes.len();
-        let (first, usual) = match dice.below(4) {
+        let (first, percent) = match rng.below(4) {
             0 => (0, 0),
             1 => (count, 0),
-            2 => (dice.below(count as u64 + 1) as usize, 0),
-            _ => (0, dice.below(101)),
+            2 => (rng.below(count as u64 + 1) as usize, 0),
+            _ => (0, rng.below(101)),
         };
         for (index, change) in self.changes.iter().enumerate() {
-            if index < first || dice.chance(usual) {
-                apply(&mut left, change);
+            if index < first || rng.chance(percent) {
+                apply(&mut entries, change);
             }
         }
-        left
+        entries
     }
 }

@@ -1,4 +1,4 @@
-//! What may be found after a crash, and that everything else is as on the real file system.
+//! Tests of the fault injector: the possible states after a crash, and equivalence with the real file system otherwise.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +20,7 @@ fn make(fs: &dyn Fs, name: &str, bytes: &[u8]) -> Arc<dyn File> {
     file
 }
 
-/// What is in a file; nothing if it is not there.
+/// Contents of a file; `None` if it does not exist.
 fn read(fs: &dyn Fs, name: &str) -> Option<Vec<u8>> {
     let file = fs.open(path(name), Mode::Existing).ok()?;
     let mut into = vec![0; file.len().unwrap() as usize];
@@ -28,7 +28,7 @@ fn read(fs: &dyn Fs, name: &str) -> Option<Vec<u8>> {
     Some(into)
 }
 
-/// All that may be found after loss of power.
+/// All outcomes found after a power failure, over many seeds.
 fn found<T: Ord>(prepare: impl Fn(&FaultFs), look: impl Fn(&FaultFs) -> T) -> BTreeSet<T> {
     let survivor = |seed| {
         let fs = FaultFs::new(seed);
@@ -39,7 +39,7 @@ fn found<T: Ord>(prepare: impl Fn(&FaultFs), look: impl Fn(&FaultFs) -> T) -> BT
 }
 
 #[test]
-fn what_is_synced_lasts_and_what_is_not_may_be_lost() {
+fn synced_data_survives_and_unsynced_data_may_not() {
     let prepare = |fs: &FaultFs| {
         make(fs, "/whole", b"1").sync_data().unwrap();
         make(fs, "/content", b"2");
@@ -61,11 +61,11 @@ fn what_is_synced_lasts_and_what_is_not_may_be_lost() {
     let killed = fs.killed(2);
     assert_eq!(killed.files().len(), 3);
     assert_eq!(read(&killed, "/content"), some(b"2"));
-    assert!(fs.list(path("/")).is_err(), "the old one is of no use any more");
+    assert!(fs.list(path("/")).is_err(), "the old file system is dead");
 }
 
 #[test]
-fn what_is_written_twice_may_be_found_in_any_order() {
+fn unsynced_writes_may_be_reordered() {
     let all = found(
         |fs| {
             let file = make(fs, "/a", &[1; 1024]);
@@ -83,7 +83,7 @@ fn what_is_written_twice_may_be_found_in_any_order() {
 }
 
 #[test]
-fn a_name_changes_whole_or_not_at_all() {
+fn renames_are_atomic() {
     let prepare = |fs: &FaultFs| {
         make(fs, "/old", b"old").sync_data().unwrap();
         make(fs, "/new", b"new").sync_data().unwrap();
@@ -96,7 +96,7 @@ fn a_name_changes_whole_or_not_at_all() {
 }
 
 #[test]
-fn what_a_failed_sync_loses_no_later_one_saves() {
+fn later_sync_does_not_recover_a_failed_one() {
     let all = found(
         |fs| {
             let file = make(fs, "/a", b"1");
@@ -115,7 +115,7 @@ fn what_a_failed_sync_loses_no_later_one_saves() {
 }
 
 #[test]
-fn a_call_fails_when_the_plan_says() {
+fn planned_calls_fail() {
     let fs = FaultFs::new(3);
     let file = make(&fs, "/a", b"12");
     let plan = Plan { failing_write: Some(2), failing_read: Some(1), ..Plan::default() };
@@ -124,7 +124,7 @@ fn a_call_fails_when_the_plan_says() {
     assert_eq!(file.write_at(b"4", 0).unwrap_err().raw_os_error(), Some(5));
     assert_eq!(file.read_at(&mut [0], 0).unwrap_err().raw_os_error(), Some(5));
     assert!(fs.remove_file(path("/a")).is_err());
-    assert_eq!(file.read_at(&mut [0], 0).unwrap(), 1, "once each");
+    assert_eq!(file.read_at(&mut [0], 0).unwrap(), 1, "each failure happens once");
 
     fs.set(Plan { crash_at: Some(2), ..Plan::default() });
     file.sync_data().unwrap();
@@ -135,7 +135,7 @@ fn a_call_fails_when_the_plan_says() {
 }
 
 #[test]
-fn space_runs_out_and_comes_back() {
+fn space_is_limited_and_reclaimed() {
     let fs = FaultFs::new(4);
     let full = |outcome: io::Result<()>| outcome.unwrap_err().kind() == io::ErrorKind::StorageFull;
     let (one, two) = (make(&fs, "/one", &[1; 600]), make(&fs, "/two", &[]));
@@ -150,12 +150,12 @@ fn space_runs_out_and_comes_back() {
 }
 
 #[test]
-fn bits_rot_and_the_same_seed_leaves_the_same() {
+fn bit_flips_and_survivors_are_deterministic() {
     let fs = FaultFs::new(5);
     make(&fs, "/a", &[0; 3]);
-    fs.rot(path("/a"), 1, 3).unwrap();
+    fs.flip_bit(path("/a"), 1, 3).unwrap();
     assert_eq!(read(&fs, "/a"), Some(vec![0, 8, 0]));
-    assert!(fs.rot(path("/b"), 1, 3).is_err());
+    assert!(fs.flip_bit(path("/b"), 1, 3).is_err());
 
     fs.trace();
     fs.create_dir(path("/d")).unwrap();
@@ -166,7 +166,7 @@ fn bits_rot_and_the_same_seed_leaves_the_same() {
     assert_eq!(read(&one, "/d/e"), read(&two, "/d/e"));
 }
 
-/// A call, and which of three names it is about.
+/// A call, the indices of its two names, and an amount.
 type Call = (u8, usize, usize, u16);
 
 fn call(fs: &dyn Fs, root: &Path, (kind, one, two, count): Call) -> String {
@@ -196,7 +196,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_does_what_the_real_one_does(calls: Vec<Call>) {
+    fn behaves_like_the_real_file_system(calls: Vec<Call>) {
         let root = std::env::temp_dir().join(format!("mainstem-disk-fault-{}", std::process::id()));
         if root.exists() {
             fs::remove_dir_all(&root).unwrap();
@@ -204,7 +204,7 @@ proptest! {
         RealFs.create_dir(&root).unwrap();
         let faulty = FaultFs::new(1);
         for one in calls {
-            // What a directory answers to what is for files differs by system.
+            // Results of file calls on a directory differ between systems.
             let is_for_files = !matches!(one.0 % 9, 3 | 4 | 8);
             let moves_to_directory = one.0 % 9 == 2 && one.2 % 3 == 2;
             if (is_for_files && one.1 % 3 == 2) || moves_to_directory {

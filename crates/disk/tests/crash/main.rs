@@ -1,31 +1,31 @@
-//! Crash tests of the segment log, from seeds: several logs, random appends, commits and truncations, and an end at
-//! any point, by a kill or by loss of power, again and again. What was acknowledged must be there each time,
-//! nothing else but what was appended, and the store must go on working.
+//! Seeded crash tests of the segment log: several logs, random appends, commits and truncations, with repeated kills
+//! and power failures at any point. After each restart every acknowledged record must exist, nothing may exist that
+//! was never appended, and the store must keep working.
 //!
-//! `SIM_SEEDS=from..to` chooses other seeds than those of the smoke run. A seed that fails is printed with the
-//! command that runs it again, and with the last that was done with the store and by it; with `SIM_TRACE=1` with all.
+//! `SIM_SEEDS=from..to` selects other seeds than the smoke run. A failing seed is printed with the command that
+//! reproduces it and with the end of its trace; `SIM_TRACE=1` prints the whole trace.
 
-mod flaws;
-mod life;
+mod bit_flip;
+mod incarnation;
 mod model;
 mod notes;
-mod rot;
+mod planted_bugs;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use life::{Commits, Make, Tally};
+use incarnation::{CommitMode, OpenStore, Tally};
 use mainstem_disk::fault::FaultFs;
 use mainstem_disk::{Committer, SegmentStore, Settings};
 use mainstem_log::{Error, Store};
 
-/// What the smoke run takes.
+/// Seeds of the smoke run.
 const SMOKE: Range<u64> = 0..100;
-/// Seeds within which a planted bug must be found.
+/// Number of seeds within which a planted bug must be found.
 const PLANTED_WITHIN: u64 = 200;
-/// Lines of the trace that are shown of a run that fails.
+/// Trace lines printed for a failing seed.
 const TRACE_LINES: usize = 120;
 
 fn open(fs: &FaultFs, settings: &Settings) -> Result<Box<dyn Store>, Error> {
@@ -46,21 +46,23 @@ fn seeds() -> Range<u64> {
     from.parse().expect("a number")..to.parse().expect("a number")
 }
 
-/// What the store broke with this seed, if anything.
-fn try_seed(seed: u64, make: Make) -> Result<Tally, String> {
-    let outcome =
-        catch_unwind(AssertUnwindSafe(|| life::run(seed, &FaultFs::new(seed), make, Commits::AtOnce)));
+/// Runs one seed. Returns the failure as text.
+fn try_seed(seed: u64, open_store: OpenStore) -> Result<Tally, String> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        incarnation::run(seed, &FaultFs::new(seed), open_store, CommitMode::Inline)
+    }));
     outcome.map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
     })
 }
 
-/// All that is done with this seed, whether it fails or not.
-fn trace(seed: u64, make: Make) -> Vec<String> {
+/// Trace of one seed, whether it fails or not.
+fn trace(seed: u64, open_store: OpenStore) -> Vec<String> {
     let fs = FaultFs::new(seed);
     fs.trace();
-    let outcome = catch_unwind(AssertUnwindSafe(|| life::run(seed, &fs, make, Commits::AtOnce)));
+    let outcome =
+        catch_unwind(AssertUnwindSafe(|| incarnation::run(seed, &fs, open_store, CommitMode::Inline)));
     let mut trace = fs.take_trace();
     trace.push(format!("failed: {}", outcome.is_err()));
     trace
@@ -79,7 +81,7 @@ fn nothing_acknowledged_is_lost() {
                 println!("{what}");
                 let next = seed + 1;
                 println!(
-                    "again: SIM_SEEDS={seed}..{next} cargo test -p mainstem-disk --test crash acknowledged"
+                    "reproduce: SIM_SEEDS={seed}..{next} cargo test -p mainstem-disk --test crash acknowledged"
                 );
                 panic!("seed {seed} fails");
             }
@@ -88,28 +90,31 @@ fn nothing_acknowledged_is_lost() {
     println!("seeds {:?}: {all:?}", seeds());
 }
 
-/// Here a seed that fails need not fail again: the thread has a will of its own.
+/// A failure here may not reproduce: thread scheduling is not deterministic.
 #[test]
-fn nothing_is_lost_with_a_thread_either() {
+fn nothing_acknowledged_is_lost_with_a_thread() {
     for seed in seeds() {
         let fs = FaultFs::new(seed);
         fs.trace();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            life::run(seed, &fs, open_with_thread, Commits::InTheirTime);
+            incarnation::run(seed, &fs, open_with_thread, CommitMode::Threaded);
         }));
         let trace = fs.take_trace();
         if outcome.is_err() {
             println!("{}", trace.join("\n"));
-            panic!("seed {seed} fails, this time");
+            panic!("seed {seed} fails (not deterministic)");
         }
     }
 }
 
 #[test]
-fn a_bit_that_flips_costs_one_batch_at_most() {
+fn a_bit_flip_loses_at_most_one_batch() {
     for seed in seeds() {
-        println!("again: SIM_SEEDS={seed}..{} cargo test -p mainstem-disk --test crash flips", seed + 1);
-        rot::run(seed, open);
+        println!(
+            "reproduce: SIM_SEEDS={seed}..{} cargo test -p mainstem-disk --test crash at_most_one",
+            seed + 1
+        );
+        bit_flip::run(seed, open);
     }
 }
 
@@ -124,16 +129,16 @@ fn the_same_seed_gives_the_same_trace() {
 }
 
 #[test]
-fn every_planted_bug_is_found() {
-    for (name, make) in flaws::ALL {
-        let found = (0..PLANTED_WITHIN).find_map(|seed| Some((seed, try_seed(seed, *make).err()?)));
+fn detects_every_planted_bug() {
+    for (name, open_store) in planted_bugs::ALL {
+        let found = (0..PLANTED_WITHIN).find_map(|seed| Some((seed, try_seed(seed, *open_store).err()?)));
         let (seed, what) = found.unwrap_or_else(|| panic!("{name}: not found within {PLANTED_WITHIN} seeds"));
         println!("{name}: seed {seed}: {what}");
     }
 }
 
 #[test]
-fn checksums_that_are_forgiven_are_found_by_rot() {
-    let is_found = |seed| catch_unwind(|| rot::run(seed, flaws::forgiving)).is_err();
+fn bit_flips_detect_ignored_checksums() {
+    let is_found = |seed| catch_unwind(|| bit_flip::run(seed, planted_bugs::ignoring_checksums)).is_err();
     assert!((0..PLANTED_WITHIN).any(is_found));
 }

@@ -1,21 +1,24 @@
-//! What a log must hold, and what it may hold, after everything that was done with it.
+//! The model of one log: what must and what may exist after a restart.
+//!
+//! Completed appends must exist up to the offset that survives the kind of crash. Appends without a completion may or
+//! may not exist. After an injected fault the visible state is uncertain until the next restart.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use mainstem_log::contract::Plain;
+use mainstem_log::contract::ReferenceLog;
 use mainstem_log::{Appended, Batch, Completion, Durability, Status, Ticket, batches};
 
-/// How a life of the store ended. The later ones do more harm.
+/// How an incarnation ended, ordered by severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
-    /// The process ended, in order or not.
+    /// The process ended, cleanly or not.
     Killed,
-    /// The power went.
+    /// The power failed.
     PowerLost,
 }
 
-/// An append that has not completed.
+/// An append without a completion.
 #[derive(Clone, Debug)]
 struct Pending {
     ticket: Ticket,
@@ -23,46 +26,49 @@ struct Pending {
     bytes: Vec<u8>,
 }
 
-/// One log.
+/// Model of one log.
 #[derive(Clone)]
 pub(crate) struct Log {
     pub(crate) durability: Durability,
-    /// Offset at which it starts.
     start: u64,
-    /// That at which it may start again, should it end now: nothing says when what was removed is gone.
-    start_again: u64,
+    /// Lowest start offset after a crash: removed segments may reappear.
+    start_after_crash: u64,
     end: u64,
-    /// Batches that completed, also before the start, by base offset.
+    /// Completed batches by base offset, including those before the start.
     completed: BTreeMap<u64, Vec<u8>>,
-    /// Offset behind the last of them.
+    /// End of the last completed batch.
     completed_to: u64,
-    /// Offset up to which it survives loss of power; that of an fsync log is `completed_to`.
-    lasts_to: u64,
-    /// Up to where it does when this has completed.
+    /// Offset up to which the log survives a power failure; equals `completed_to` with `Durability::Fsync`.
+    durable_to: u64,
+    /// Ticket of a forced sync, and the offset it makes durable.
     synced: Option<(Ticket, u64)>,
     pending: Vec<Pending>,
-    /// The newest ticket, if it has not completed.
-    due: Option<Ticket>,
-    /// From the one ticket to the other nothing can succeed any more.
-    taken_back: Option<(Ticket, Ticket)>,
-    /// What else may be found: appends that never completed or failed, by base offset.
+    /// The newest ticket, if not completed.
+    newest_ticket: Option<Ticket>,
+    /// Range of tickets that were rolled back and must fail.
+    rolled_back: Option<(Ticket, Ticket)>,
+    /// Batches that may exist: appends that never completed or failed, by base offset.
     possible: BTreeMap<u64, Vec<Vec<u8>>>,
-    /// It need not be found at all.
-    may_be_gone: bool,
-    /// What it has been through since it was last looked at.
-    hurt: Option<End>,
-    /// Something has failed: what the store shows of it until it begins anew is anybody's guess.
-    is_unsure: bool,
+    /// Whether the log may be missing.
+    may_be_missing: bool,
+    /// Most severe end since the last check.
+    ended: Option<End>,
+    /// A fault happened: the visible state is undefined until the next restart.
+    is_uncertain: bool,
 }
 
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let completed: Vec<u64> = self.completed.keys().copied().collect();
         let possible: Vec<u64> = self.possible.keys().copied().collect();
-        write!(f, "starts at {} or from {} on, ", self.start, self.start_again)?;
+        write!(f, "starts at {}, after a crash from {} on,  ", self.start, self.start_after_crash)?;
         write!(f, "completed {completed:?} to {}, ", self.completed_to)?;
-        write!(f, "lasts to {}, possible {possible:?}, end {}", self.lasts_to, self.end)?;
-        write!(f, "; due {:?}, may be gone {}, hurt {:?}", self.due, self.may_be_gone, self.hurt)
+        write!(f, "durable to {}, possible {possible:?}, end {}", self.durable_to, self.end)?;
+        write!(
+            f,
+            "; newest ticket {:?}, may be missing {}, ended {:?}",
+            self.newest_ticket, self.may_be_missing, self.ended
+        )
     }
 }
 
@@ -75,19 +81,19 @@ impl Log {
         Self {
             durability,
             start: 0,
-            start_again: 0,
+            start_after_crash: 0,
             end: 0,
             completed: BTreeMap::new(),
             completed_to: 0,
-            lasts_to: 0,
+            durable_to: 0,
             synced: None,
             pending: Vec::new(),
-            due: None,
-            taken_back: None,
+            newest_ticket: None,
+            rolled_back: None,
             possible: BTreeMap::new(),
-            may_be_gone: true,
-            hurt: None,
-            is_unsure: false,
+            may_be_missing: true,
+            ended: None,
+            is_uncertain: false,
         }
     }
 
@@ -99,91 +105,97 @@ impl Log {
         self.end
     }
 
-    pub(crate) fn is_unsure(&self) -> bool {
-        self.is_unsure
+    pub(crate) fn is_uncertain(&self) -> bool {
+        self.is_uncertain
     }
 
-    /// Whether an append waits for its completion.
-    pub(crate) fn is_due(&self) -> bool {
-        self.due.is_some()
+    /// Whether an append has no completion yet.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.newest_ticket.is_some()
     }
 
-    /// The store has opened it.
+    /// Records that the store opened the log.
     pub(crate) fn opened(&mut self) {
-        self.may_be_gone = false;
+        self.may_be_missing = false;
     }
 
-    /// The store was told to remove it, and has not said that it has.
-    pub(crate) fn half_removed(&mut self) {
-        self.may_be_gone = true;
-        self.unsure_from(0);
-        self.start_again = 0;
+    /// Records a removal that may or may not be durable.
+    pub(crate) fn mark_removed(&mut self) {
+        self.may_be_missing = true;
+        self.uncertain_from(0);
+        self.start_after_crash = 0;
         self.pending.clear();
-        (self.due, self.taken_back, self.synced) = (None, None, None);
+        (self.newest_ticket, self.rolled_back, self.synced) = (None, None, None);
     }
 
-    /// Whether the store that it was removed from goes on.
-    pub(crate) fn is_half_removed(&self) -> bool {
-        self.may_be_gone && self.is_unsure && self.hurt.is_none()
+    /// Whether the log was removed in the current incarnation.
+    pub(crate) fn is_removal_pending(&self) -> bool {
+        self.may_be_missing && self.is_uncertain && self.ended.is_none()
     }
 
-    /// A sync may have failed, with all that is not on disk.
+    /// Records that a sync may have failed: unsynced data may be lost.
     pub(crate) fn may_lose_unsynced(&mut self) {
-        self.unsure_from(self.lasts_to);
+        self.uncertain_from(self.durable_to);
     }
 
-    /// From `offset` on anything that was there may be found, or nothing.
-    fn unsure_from(&mut self, offset: u64) {
+    /// From `offset` on, any earlier contents may exist, or nothing.
+    fn uncertain_from(&mut self, offset: u64) {
         for (base, bytes) in self.completed.split_off(&offset) {
             self.possible.entry(base).or_default().push(bytes);
         }
         self.completed_to = self.completed_to.min(offset);
-        self.lasts_to = self.lasts_to.min(offset);
-        self.is_unsure = true;
+        self.durable_to = self.durable_to.min(offset);
+        self.is_uncertain = true;
     }
 
-    /// Takes in `batch`, where the store has put it. Of one that it has not, because it ended in between, anything
-    /// may be.
+    /// Records an append and its result. Without a result, because of a crash, the batch may or may not exist.
     pub(crate) fn append(&mut self, batch: &[u8], appended: Option<Appended>) {
         let base = appended.map_or(self.end, |appended| appended.base_offset);
         let mut bytes = batch.to_vec();
         Batch::place(&mut bytes, base, 0);
         self.possible.entry(base).or_default().push(bytes.clone());
         if let Some(Appended { ticket, .. }) = appended {
-            assert!(self.due.is_none_or(|due| due <= ticket), "tickets of one log grow");
+            assert!(
+                self.newest_ticket.is_none_or(|newest| newest <= ticket),
+                "tickets of one log must increase"
+            );
             if base != self.end {
-                assert!(self.is_unsure, "offset {base}: {self:?}");
+                assert!(self.is_uncertain, "offset {base}: {self:?}");
                 self.pending.clear();
             }
             self.end = end_of(&bytes);
-            self.due = Some(ticket);
+            self.newest_ticket = Some(ticket);
             self.pending.push(Pending { ticket, base, bytes });
         }
     }
 
-    /// An append or a sync has failed, and all that was not committed with it.
-    pub(crate) fn take_back(&mut self, status: Status) {
+    /// Records a failed append or sync, which rolls back all uncommitted appends.
+    pub(crate) fn roll_back(&mut self, status: Status) {
         if status.end != self.end {
-            let kept = self.pending.iter().take_while(|pending| pending.base < status.end).count();
-            let behind = self.pending[..kept].last().map_or(self.completed_to, |last| end_of(&last.bytes));
-            assert_eq!(status.end, behind.max(self.start), "it ends where it was committed: {self:?}");
-            self.taken_back = self.pending.get(kept).map(|pending| pending.ticket).zip(self.due);
-            self.pending.truncate(kept);
+            let remaining = self.pending.iter().take_while(|pending| pending.base < status.end).count();
+            let end = self.pending[..remaining].last().map_or(self.completed_to, |last| end_of(&last.bytes));
+            assert_eq!(status.end, end.max(self.start), "the log must end at the committed offset: {self:?}");
+            self.rolled_back =
+                self.pending.get(remaining).map(|pending| pending.ticket).zip(self.newest_ticket);
+            self.pending.truncate(remaining);
             self.end = status.end;
         }
     }
 
     pub(crate) fn complete(&mut self, completion: &Completion) {
-        assert!(self.due.is_some_and(|due| completion.ticket <= due), "only what was appended completes");
-        if self.due == Some(completion.ticket) {
-            self.due = None;
+        assert!(
+            self.newest_ticket.is_some_and(|newest| completion.ticket <= newest),
+            "a completion arrived for a ticket never issued"
+        );
+        if self.newest_ticket == Some(completion.ticket) {
+            self.newest_ticket = None;
         }
         let (done, left) = self.pending.drain(..).partition(|pending| pending.ticket <= completion.ticket);
         self.pending = left;
         let done: Vec<Pending> = done;
         let is_within = |(first, last)| (first..=last).contains(&completion.ticket);
-        if self.taken_back.is_some_and(is_within) {
-            assert!(completion.outcome.is_err(), "what is no part of the log cannot complete: {self:?}");
+        if self.rolled_back.is_some_and(is_within) {
+            assert!(completion.outcome.is_err(), "a rolled back append completed: {self:?}");
         }
         if completion.outcome.is_err() {
             if self.pending.is_empty() {
@@ -195,48 +207,49 @@ impl Log {
             self.completed_to = end_of(&bytes);
             self.completed.insert(base, bytes);
         }
-        // What the disk has not synced it may yet forget, and show what was there before.
+        // Unsynced data may still be lost and replaced by earlier contents.
         let synced = self.synced.take_if(|(ticket, _)| *ticket <= completion.ticket).map(|(_, end)| end);
-        let lasts_to = match self.durability {
+        let durable_to = match self.durability {
             Durability::Fsync => Some(self.completed_to),
             Durability::Os => synced.map(|end| end.min(self.completed_to)),
         };
-        if let Some(lasts_to) = lasts_to.filter(|lasts_to| *lasts_to > self.lasts_to) {
-            self.lasts_to = lasts_to;
-            if !self.is_unsure {
-                self.possible = self.possible.split_off(&lasts_to);
+        if let Some(durable_to) = durable_to.filter(|durable_to| *durable_to > self.durable_to) {
+            self.durable_to = durable_to;
+            if !self.is_uncertain {
+                self.possible = self.possible.split_off(&durable_to);
             }
         }
     }
 
-    /// What has been appended, and is committed next, is to be synced.
-    pub(crate) fn sync_next(&mut self) {
-        self.synced = self.due.map(|ticket| (ticket, self.end));
+    /// Records that the next commit is synced.
+    pub(crate) fn force_sync(&mut self) {
+        self.synced = self.newest_ticket.map(|ticket| (ticket, self.end));
     }
 
     pub(crate) fn truncate_prefix(&mut self, offset: u64) {
         self.start = self.start.max(offset.min(self.end));
     }
 
-    /// Whatever becomes of it, it starts there or later when it begins anew.
-    pub(crate) fn starts_again_from(&mut self, offset: u64) {
+    /// Raises the lowest start offset after a crash.
+    pub(crate) fn set_start_after_crash(&mut self, offset: u64) {
         assert!(offset <= self.start, "from {offset}: {self:?}");
-        self.start_again = self.start_again.max(offset);
+        self.start_after_crash = self.start_after_crash.max(offset);
     }
 
-    /// It failed while it was told to start later than at `start`, and ended earlier before it did.
+    /// Records a failure during a prefix truncation from `start`.
     pub(crate) fn failed(&mut self, start: u64, status: Status) {
         let is_between = (start..=self.start).contains(&status.start);
-        assert!(is_between || self.is_unsure, "starts at {}: {self:?}", status.start);
+        assert!(is_between || self.is_uncertain, "starts at {}: {self:?}", status.start);
         self.start = status.start;
         if self.pending.is_empty() {
             self.end = self.completed_to.max(self.start);
         }
     }
 
-    /// Whether the log can be cut off at `offset`.
+    /// Whether the log can be truncated at `offset`.
     pub(crate) fn can_end_at(&self, offset: u64) -> bool {
-        offset == self.end || (offset >= self.start() && self.plain().bounds().any(|bound| bound == offset))
+        offset == self.end
+            || (offset >= self.start() && self.reference().bounds().any(|bound| bound == offset))
     }
 
     pub(crate) fn truncate_suffix(&mut self, offset: u64) {
@@ -244,90 +257,94 @@ impl Log {
         self.possible.split_off(&offset);
         self.pending.retain(|pending| pending.base < offset);
         self.completed_to = self.completed_to.min(offset);
-        self.lasts_to = self.lasts_to.min(offset);
+        self.durable_to = self.durable_to.min(offset);
         self.synced = self.synced.map(|(ticket, end)| (ticket, end.min(offset)));
         self.end = offset;
     }
 
-    /// The store was told to cut it off at `offset`, and has not said that it has.
-    pub(crate) fn half_truncated(&mut self, offset: u64) {
-        self.unsure_from(offset);
+    /// Records a suffix truncation that may or may not have happened.
+    pub(crate) fn truncation_failed(&mut self, offset: u64) {
+        self.uncertain_from(offset);
     }
 
-    /// As it should look while the store goes on.
-    pub(crate) fn plain(&self) -> Plain {
+    /// Expected contents in the current incarnation.
+    pub(crate) fn reference(&self) -> ReferenceLog {
         let completed = self.completed.values();
         let all = completed.chain(self.pending.iter().map(|pending| &pending.bytes));
         let start = self.start();
         let batches = all.filter(|bytes| end_of(bytes) > start).cloned().collect();
-        Plain { start, end: self.end, batches }
+        ReferenceLog { start, end: self.end, batches }
     }
 
-    /// The store that had it open has ended.
-    pub(crate) fn hurt(&mut self, how: End) {
-        self.hurt = self.hurt.max(Some(how));
+    /// Records the end of an incarnation.
+    pub(crate) fn end_incarnation(&mut self, how: End) {
+        self.ended = self.ended.max(Some(how));
         self.pending.clear();
-        (self.due, self.taken_back, self.synced) = (None, None, None);
+        (self.newest_ticket, self.rolled_back, self.synced) = (None, None, None);
     }
 
-    /// Whether all that the operating system had is still there.
+    /// Whether the page cache survived.
     pub(crate) fn was_killed(&self) -> bool {
-        self.hurt == Some(End::Killed)
+        self.ended == Some(End::Killed)
     }
 
-    /// Whether it must be there.
+    /// Whether the log must exist.
     pub(crate) fn must_be_there(&self) -> bool {
-        match self.hurt {
-            Some(End::PowerLost) => self.lasts_to > 0 && !self.may_be_gone,
-            _ => !self.may_be_gone,
+        match self.ended {
+            Some(End::PowerLost) => self.durable_to > 0 && !self.may_be_missing,
+            _ => !self.may_be_missing,
         }
     }
 
-    /// Compares it with what a new store found, and goes on from there.
+    /// Checks the recovered contents and adopts them as the new state.
     pub(crate) fn recovered(&mut self, status: Status, found: &[u8]) {
-        let Some(hurt) = self.hurt.take() else { return };
-        let must_reach = if hurt == End::PowerLost { self.lasts_to } else { self.completed_to };
+        let Some(ended) = self.ended.take() else { return };
+        let must_reach = if ended == End::PowerLost { self.durable_to } else { self.completed_to };
         let is_new = status.end == 0 && must_reach == 0;
-        let starts = self.start_again..=self.start;
+        let starts = self.start_after_crash..=self.start;
         assert!(is_new || starts.contains(&status.start), "starts at {}: {self:?}", status.start);
         assert!(status.end >= must_reach, "ends at {} and not {must_reach}: {self:?}", status.end);
-        assert_eq!(status.committed, status.end, "what was recovered is committed");
+        assert_eq!(status.committed, status.end, "recovered data must be committed");
         let mut at = status.start;
         for batch in batches(found) {
             let (header, bytes) = (batch.header, batch.bytes());
             let follows = header.base_offset == at || (at == status.start && header.base_offset < at);
             assert!(follows, "offset {} follows {at}: {self:?}", header.base_offset);
-            assert!(header.end_offset() > at, "nothing in it: {self:?}");
+            assert!(header.end_offset() > at, "empty batch: {self:?}");
             at = header.end_offset();
             let known = self.completed.get(&header.base_offset);
             let possible = self.possible.get(&header.base_offset);
             let is_known = known.is_some_and(|known| known == bytes);
             let is_possible = possible.is_some_and(|possible| possible.iter().any(|known| known == bytes));
-            assert!(is_known || is_possible, "offset {} was never this: {self:?}", header.base_offset);
+            assert!(
+                is_known || is_possible,
+                "offset {} was never appended like this: {self:?}",
+                header.base_offset
+            );
         }
-        assert_eq!(at, status.end, "ends where its last batch does: {self:?}");
-        self.go_on(hurt, status, found);
+        assert_eq!(at, status.end, "the log must end with its last batch: {self:?}");
+        self.adopt(ended, status, found);
     }
 
-    fn go_on(&mut self, hurt: End, status: Status, found: &[u8]) {
+    fn adopt(&mut self, ended: End, status: Status, found: &[u8]) {
         let start = status.start;
         self.start = start;
-        if hurt == End::PowerLost || start < self.start_again {
-            self.start_again = start;
+        if ended == End::PowerLost || start < self.start_after_crash {
+            self.start_after_crash = start;
         }
-        // What was before the start is not forgotten: a log that could not be removed may show it again.
+        // Retain batches before the start: they may reappear if their removal failed.
         self.completed.retain(|base, _| *base < start);
         let found = batches(found).map(|batch| (batch.header.base_offset, batch.bytes().to_vec()));
         self.completed.extend(found);
-        if hurt == End::PowerLost || self.durability == Durability::Fsync {
+        if ended == End::PowerLost || self.durability == Durability::Fsync {
             self.possible.clear();
         }
         (self.end, self.completed_to) = (status.end, status.end);
-        if hurt == End::PowerLost || self.durability == Durability::Fsync {
-            self.lasts_to = status.end;
+        if ended == End::PowerLost || self.durability == Durability::Fsync {
+            self.durable_to = status.end;
         }
-        self.lasts_to = self.lasts_to.min(status.end);
-        self.is_unsure = false;
-        self.may_be_gone = false;
+        self.durable_to = self.durable_to.min(status.end);
+        self.is_uncertain = false;
+        self.may_be_missing = false;
     }
 }

@@ -1,15 +1,13 @@
-//! `CreateAcls` (key 30): adds access control entries.
+//! `CreateAcls`: adds access control entries.
 
-request!(CreateAclsRequest => CreateAclsResponse, key 30, versions 1..=3, flexible 2..);
+api! {
+    CreateAcls, key 30, versions 1..=3, flexible 2..;
 
-message! {
-    pub struct CreateAclsRequest {
+    request CreateAclsRequest {
         creations: Vec<AclCreation>;
     }
-}
 
-message! {
-    pub struct AclCreation {
+    struct AclCreation {
         resource_type: i8;
         resource_name: String;
         resource_pattern_type: i8 = 3;
@@ -18,17 +16,13 @@ message! {
         operation: i8;
         permission_type: i8;
     }
-}
 
-message! {
-    pub struct CreateAclsResponse {
+    response CreateAclsResponse {
         throttle_time_ms: i32;
         results: Vec<AclCreationResult>;
     }
-}
 
-message! {
-    pub struct AclCreationResult {
+    struct AclCreationResult {
         error_code: i16;
         error_message: Option<String>;
     }

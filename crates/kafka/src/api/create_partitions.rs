@@ -1,38 +1,30 @@
-//! `CreatePartitions` (key 37): adds partitions to topics.
+//! `CreatePartitions`: adds partitions to topics.
 
-request!(CreatePartitionsRequest => CreatePartitionsResponse, key 37, versions 0..=3, flexible 2..);
+api! {
+    CreatePartitions, key 37, versions 0..=3, flexible 2..;
 
-message! {
-    pub struct CreatePartitionsRequest {
+    request CreatePartitionsRequest {
         topics: Vec<CreatePartitionsTopic>;
         timeout_ms: i32;
         validate_only: bool;
     }
-}
 
-message! {
-    pub struct CreatePartitionsTopic {
+    struct CreatePartitionsTopic {
         name: String;
         count: i32;
         assignments: Option<Vec<CreatePartitionsAssignment>>;
     }
-}
 
-message! {
-    pub struct CreatePartitionsAssignment {
+    struct CreatePartitionsAssignment {
         broker_ids: Vec<i32>;
     }
-}
 
-message! {
-    pub struct CreatePartitionsResponse {
+    response CreatePartitionsResponse {
         throttle_time_ms: i32;
         results: Vec<CreatePartitionsTopicResult>;
     }
-}
 
-message! {
-    pub struct CreatePartitionsTopicResult {
+    struct CreatePartitionsTopicResult {
         name: String;
         error_code: i16;
         error_message: Option<String>;

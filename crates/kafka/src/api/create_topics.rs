@@ -1,50 +1,40 @@
-//! `CreateTopics` (key 19): creates topics.
+//! `CreateTopics`: creates topics.
 
 use crate::Uuid;
 
-request!(CreateTopicsRequest => CreateTopicsResponse, key 19, versions 2..=7, flexible 5..);
+api! {
+    CreateTopics, key 19, versions 2..=7, flexible 5..;
 
-message! {
-    pub struct CreateTopicsRequest {
+    request CreateTopicsRequest {
         topics: Vec<CreatableTopic>;
         timeout_ms: i32 = 60_000;
         validate_only: bool;
     }
-}
 
-message! {
-    pub struct CreatableTopic {
+    struct CreatableTopic {
         name: String;
         num_partitions: i32;
         replication_factor: i16;
         assignments: Vec<CreatableReplicaAssignment>;
         configs: Vec<CreatableTopicConfig>;
     }
-}
 
-message! {
-    pub struct CreatableReplicaAssignment {
+    struct CreatableReplicaAssignment {
         partition_index: i32;
         broker_ids: Vec<i32>;
     }
-}
 
-message! {
-    pub struct CreatableTopicConfig {
+    struct CreatableTopicConfig {
         name: String;
         value: Option<String>;
     }
-}
 
-message! {
-    pub struct CreateTopicsResponse {
+    response CreateTopicsResponse {
         throttle_time_ms: i32;
         topics: Vec<CreatableTopicResult>;
     }
-}
 
-message! {
-    pub struct CreatableTopicResult {
+    struct CreatableTopicResult {
         name: String;
         topic_id: Uuid, in 7..;
         error_code: i16;
@@ -56,10 +46,8 @@ message! {
     tagged {
         0 => topic_config_error_code: i16, in 5..;
     }
-}
 
-message! {
-    pub struct CreatableTopicConfigs {
+    struct CreatableTopicConfigs {
         name: String;
         value: Option<String>;
         read_only: bool;

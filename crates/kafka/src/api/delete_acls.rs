@@ -1,15 +1,13 @@
-//! `DeleteAcls` (key 31): deletes access control entries.
+//! `DeleteAcls`: deletes access control entries.
 
-request!(DeleteAclsRequest => DeleteAclsResponse, key 31, versions 1..=3, flexible 2..);
+api! {
+    DeleteAcls, key 31, versions 1..=3, flexible 2..;
 
-message! {
-    pub struct DeleteAclsRequest {
+    request DeleteAclsRequest {
         filters: Vec<DeleteAclsFilter>;
     }
-}
 
-message! {
-    pub struct DeleteAclsFilter {
+    struct DeleteAclsFilter {
         resource_type_filter: i8;
         resource_name_filter: Option<String>;
         pattern_type_filter: i8 = 3;
@@ -18,25 +16,19 @@ message! {
         operation: i8;
         permission_type: i8;
     }
-}
 
-message! {
-    pub struct DeleteAclsResponse {
+    response DeleteAclsResponse {
         throttle_time_ms: i32;
         filter_results: Vec<DeleteAclsFilterResult>;
     }
-}
 
-message! {
-    pub struct DeleteAclsFilterResult {
+    struct DeleteAclsFilterResult {
         error_code: i16;
         error_message: Option<String>;
         matching_acls: Vec<DeleteAclsMatchingAcl>;
     }
-}
 
-message! {
-    pub struct DeleteAclsMatchingAcl {
+    struct DeleteAclsMatchingAcl {
         error_code: i16;
         error_message: Option<String>;
         resource_type: i8;

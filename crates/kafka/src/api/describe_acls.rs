@@ -1,9 +1,9 @@
-//! `DescribeAcls` (key 29): lists access control entries.
+//! `DescribeAcls`: lists access control entries.
 
-request!(DescribeAclsRequest => DescribeAclsResponse, key 29, versions 1..=3, flexible 2..);
+api! {
+    DescribeAcls, key 29, versions 1..=3, flexible 2..;
 
-message! {
-    pub struct DescribeAclsRequest {
+    request DescribeAclsRequest {
         resource_type_filter: i8;
         resource_name_filter: Option<String>;
         pattern_type_filter: i8 = 3;
@@ -12,28 +12,22 @@ message! {
         operation: i8;
         permission_type: i8;
     }
-}
 
-message! {
-    pub struct DescribeAclsResponse {
+    response DescribeAclsResponse {
         throttle_time_ms: i32;
         error_code: i16;
         error_message: Option<String>;
         resources: Vec<DescribeAclsResource>;
     }
-}
 
-message! {
-    pub struct DescribeAclsResource {
+    struct DescribeAclsResource {
         resource_type: i8;
         resource_name: String;
         pattern_type: i8 = 3;
         acls: Vec<AclDescription>;
     }
-}
 
-message! {
-    pub struct AclDescription {
+    struct AclDescription {
         principal: String;
         host: String;
         operation: i8;

@@ -1,17 +1,15 @@
-//! `DescribeCluster` (key 60): names the brokers of the cluster (KIP-700).
+//! `DescribeCluster`: lists the brokers of the cluster (KIP-700).
 
-request!(DescribeClusterRequest => DescribeClusterResponse, key 60, versions 0..=2, flexible 0..);
+api! {
+    DescribeCluster, key 60, versions 0..=2, flexible 0..;
 
-message! {
-    pub struct DescribeClusterRequest {
+    request DescribeClusterRequest {
         include_cluster_authorized_operations: bool;
         endpoint_type: i8 = 1, in 1..;
         include_fenced_brokers: bool, in 2..;
     }
-}
 
-message! {
-    pub struct DescribeClusterResponse {
+    response DescribeClusterResponse {
         throttle_time_ms: i32;
         error_code: i16;
         error_message: Option<String>;
@@ -21,10 +19,8 @@ message! {
         brokers: Vec<DescribeClusterBroker>;
         cluster_authorized_operations: i32 = i32::MIN;
     }
-}
 
-message! {
-    pub struct DescribeClusterBroker {
+    struct DescribeClusterBroker {
         broker_id: i32;
         host: String;
         port: i32;

@@ -1,42 +1,34 @@
-//! `DescribeConfigs` (key 32): shows the configuration of topics and brokers.
+//! `DescribeConfigs`: reports the configuration of topics and brokers.
 
-request!(DescribeConfigsRequest => DescribeConfigsResponse, key 32, versions 1..=4, flexible 4..);
+api! {
+    DescribeConfigs, key 32, versions 1..=4, flexible 4..;
 
-message! {
-    pub struct DescribeConfigsRequest {
+    request DescribeConfigsRequest {
         resources: Vec<DescribeConfigsResource>;
         include_synonyms: bool;
         include_documentation: bool, in 3..;
     }
-}
 
-message! {
-    pub struct DescribeConfigsResource {
+    struct DescribeConfigsResource {
         resource_type: i8;
         resource_name: String;
         configuration_keys: Option<Vec<String>>;
     }
-}
 
-message! {
-    pub struct DescribeConfigsResponse {
+    response DescribeConfigsResponse {
         throttle_time_ms: i32;
         results: Vec<DescribeConfigsResult>;
     }
-}
 
-message! {
-    pub struct DescribeConfigsResult {
+    struct DescribeConfigsResult {
         error_code: i16;
         error_message: Option<String>;
         resource_type: i8;
         resource_name: String;
         configs: Vec<DescribeConfigsResourceResult>;
     }
-}
 
-message! {
-    pub struct DescribeConfigsResourceResult {
+    struct DescribeConfigsResourceResult {
         name: String;
         value: Option<String>;
         read_only: bool;
@@ -46,10 +38,8 @@ message! {
         config_type: i8, in 3..;
         documentation: Option<String>, in 3..;
     }
-}
 
-message! {
-    pub struct DescribeConfigsSynonym {
+    struct DescribeConfigsSynonym {
         name: String;
         value: Option<String>;
         source: i8;

@@ -1,23 +1,19 @@
-//! `DescribeGroups` (key 15): shows state and members of consumer groups (classic protocol).
+//! `DescribeGroups`: reports state and members of consumer groups (classic protocol).
 
-request!(DescribeGroupsRequest => DescribeGroupsResponse, key 15, versions 0..=6, flexible 5..);
+api! {
+    DescribeGroups, key 15, versions 0..=6, flexible 5..;
 
-message! {
-    pub struct DescribeGroupsRequest {
+    request DescribeGroupsRequest {
         groups: Vec<String>;
         include_authorized_operations: bool, in 3..;
     }
-}
 
-message! {
-    pub struct DescribeGroupsResponse {
+    response DescribeGroupsResponse {
         throttle_time_ms: i32, in 1..;
         groups: Vec<DescribedGroup>;
     }
-}
 
-message! {
-    pub struct DescribedGroup {
+    struct DescribedGroup {
         error_code: i16;
         error_message: Option<String>, in 6..;
         group_id: String;
@@ -27,10 +23,8 @@ message! {
         members: Vec<DescribedGroupMember>;
         authorized_operations: i32 = i32::MIN, in 3..;
     }
-}
 
-message! {
-    pub struct DescribedGroupMember {
+    struct DescribedGroupMember {
         member_id: String;
         group_instance_id: Option<String>, in 4..;
         client_id: String;

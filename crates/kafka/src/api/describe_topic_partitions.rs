@@ -1,40 +1,32 @@
-//! `DescribeTopicPartitions` (key 75): names topics and their partitions in pages (KIP-966).
+//! `DescribeTopicPartitions`: lists topics and their partitions, with paging (KIP-966).
 
 use crate::Uuid;
 
-request!(DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse, key 75, versions 0..=0, flexible 0..);
+api! {
+    DescribeTopicPartitions, key 75, versions 0..=0, flexible 0..;
 
-message! {
-    pub struct DescribeTopicPartitionsRequest {
+    request DescribeTopicPartitionsRequest {
         topics: Vec<TopicRequest>;
         response_partition_limit: i32 = 2000;
         cursor: Option<Cursor>;
     }
-}
 
-message! {
-    pub struct TopicRequest {
+    struct TopicRequest {
         name: String;
     }
-}
 
-message! {
-    pub struct Cursor {
+    struct Cursor {
         topic_name: String;
         partition_index: i32;
     }
-}
 
-message! {
-    pub struct DescribeTopicPartitionsResponse {
+    response DescribeTopicPartitionsResponse {
         throttle_time_ms: i32;
         topics: Vec<DescribeTopicPartitionsResponseTopic>;
         next_cursor: Option<Cursor>;
     }
-}
 
-message! {
-    pub struct DescribeTopicPartitionsResponseTopic {
+    struct DescribeTopicPartitionsResponseTopic {
         error_code: i16;
         name: Option<String>;
         topic_id: Uuid;
@@ -42,10 +34,8 @@ message! {
         partitions: Vec<DescribeTopicPartitionsResponsePartition>;
         topic_authorized_operations: i32 = i32::MIN;
     }
-}
 
-message! {
-    pub struct DescribeTopicPartitionsResponsePartition {
+    struct DescribeTopicPartitionsResponsePartition {
         error_code: i16;
         partition_index: i32;
         leader_id: i32;

@@ -1,22 +1,18 @@
-//! `DescribeTransactions` (key 65): shows the state of transactions (KIP-664).
+//! `DescribeTransactions`: reports the state of transactions (KIP-664).
 
-request!(DescribeTransactionsRequest => DescribeTransactionsResponse, key 65, versions 0..=0, flexible 0..);
+api! {
+    DescribeTransactions, key 65, versions 0..=0, flexible 0..;
 
-message! {
-    pub struct DescribeTransactionsRequest {
+    request DescribeTransactionsRequest {
         transactional_ids: Vec<String>;
     }
-}
 
-message! {
-    pub struct DescribeTransactionsResponse {
+    response DescribeTransactionsResponse {
         throttle_time_ms: i32;
         transaction_states: Vec<TransactionState>;
     }
-}
 
-message! {
-    pub struct TransactionState {
+    struct TransactionState {
         error_code: i16;
         transactional_id: String;
         transaction_state: String;
@@ -26,10 +22,8 @@ message! {
         producer_epoch: i16;
         topics: Vec<TopicData>;
     }
-}
 
-message! {
-    pub struct TopicData {
+    struct TopicData {
         topic: String;
         partitions: Vec<i32>;
     }

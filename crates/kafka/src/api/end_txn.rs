@@ -1,18 +1,16 @@
-//! `EndTxn` (key 26): commits or aborts a transaction (KIP-98, KIP-890).
+//! `EndTxn`: commits or aborts a transaction (KIP-98, KIP-890).
 
-request!(EndTxnRequest => EndTxnResponse, key 26, versions 0..=5, flexible 3..);
+api! {
+    EndTxn, key 26, versions 0..=5, flexible 3..;
 
-message! {
-    pub struct EndTxnRequest {
+    request EndTxnRequest {
         transactional_id: String;
         producer_id: i64;
         producer_epoch: i16;
         committed: bool;
     }
-}
 
-message! {
-    pub struct EndTxnResponse {
+    response EndTxnResponse {
         throttle_time_ms: i32;
         error_code: i16;
         producer_id: i64 = -1, in 5..;

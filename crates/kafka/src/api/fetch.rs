@@ -1,5 +1,4 @@
-//! `Fetch` (key 1): reads record batches from partitions, from given offsets on; sessions of fetches
-//! (KIP-227), topic ids (KIP-516).
+//! `Fetch`: reads record batches from partitions; fetch sessions (KIP-227), topic ids (KIP-516).
 
 mod writer;
 
@@ -7,10 +6,10 @@ use crate::Uuid;
 
 pub use writer::FetchResponseWriter;
 
-request!(FetchRequest => FetchResponse, key 1, versions 4..=18, flexible 12..);
+api! {
+    Fetch, key 1, versions 4..=18, flexible 12..;
 
-message! {
-    pub struct FetchRequest {
+    request FetchRequest {
         replica_id: i32 = -1, in ..=14;
         max_wait_ms: i32;
         min_bytes: i32;
@@ -26,25 +25,19 @@ message! {
         0 => cluster_id: Option<String>, in 12..;
         1 => replica_state: ReplicaState, in 15..;
     }
-}
 
-message! {
-    pub struct ReplicaState {
+    struct ReplicaState {
         replica_id: i32 = -1;
         replica_epoch: i64 = -1;
     }
-}
 
-message! {
-    pub struct FetchTopic {
+    struct FetchTopic {
         topic: String, in ..=12;
         topic_id: Uuid, in 13..;
         partitions: Vec<FetchPartition>;
     }
-}
 
-message! {
-    pub struct FetchPartition {
+    struct FetchPartition {
         partition: i32;
         current_leader_epoch: i32 = -1, in 9..;
         fetch_offset: i64;
@@ -56,18 +49,14 @@ message! {
         0 => replica_directory_id: Uuid, in 17..;
         1 => high_watermark: i64 = i64::MAX, in 18..;
     }
-}
 
-message! {
-    pub struct ForgottenTopic {
+    struct ForgottenTopic {
         topic: String, in ..=12;
         topic_id: Uuid, in 13..;
         partitions: Vec<i32>;
     }
-}
 
-message! {
-    pub struct FetchResponse {
+    response FetchResponse {
         throttle_time_ms: i32;
         error_code: i16, in 7..;
         session_id: i32, in 7..;
@@ -76,18 +65,14 @@ message! {
     tagged {
         0 => node_endpoints: Vec<NodeEndpoint>, in 16..;
     }
-}
 
-message! {
-    pub struct FetchableTopicResponse {
+    struct FetchableTopicResponse {
         topic: String, in ..=12;
         topic_id: Uuid, in 13..;
         partitions: Vec<PartitionData>;
     }
-}
 
-message! {
-    pub struct PartitionData {
+    struct PartitionData {
         partition_index: i32;
         error_code: i16;
         high_watermark: i64;
@@ -102,38 +87,28 @@ message! {
         1 => current_leader: LeaderIdAndEpoch, in 12..;
         2 => snapshot_id: SnapshotId, in 12..;
     }
-}
 
-message! {
-    pub struct EpochEndOffset {
+    struct EpochEndOffset {
         epoch: i32 = -1;
         end_offset: i64 = -1;
     }
-}
 
-message! {
-    pub struct LeaderIdAndEpoch {
+    struct LeaderIdAndEpoch {
         leader_id: i32 = -1;
         leader_epoch: i32 = -1;
     }
-}
 
-message! {
-    pub struct SnapshotId {
+    struct SnapshotId {
         end_offset: i64 = -1;
         epoch: i32 = -1;
     }
-}
 
-message! {
-    pub struct AbortedTransaction {
+    struct AbortedTransaction {
         producer_id: i64;
         first_offset: i64;
     }
-}
 
-message! {
-    pub struct NodeEndpoint {
+    struct NodeEndpoint {
         node_id: i32;
         host: String;
         port: i32;

@@ -1,17 +1,15 @@
-//! `FindCoordinator` (key 10): names the broker that coordinates groups or transactions.
+//! `FindCoordinator`: finds the coordinator of groups or transactions.
 
-request!(FindCoordinatorRequest => FindCoordinatorResponse, key 10, versions 0..=6, flexible 3..);
+api! {
+    FindCoordinator, key 10, versions 0..=6, flexible 3..;
 
-message! {
-    pub struct FindCoordinatorRequest {
+    request FindCoordinatorRequest {
         key: String, in ..=3;
         key_type: i8, in 1..;
         coordinator_keys: Vec<String>, in 4..;
     }
-}
 
-message! {
-    pub struct FindCoordinatorResponse {
+    response FindCoordinatorResponse {
         throttle_time_ms: i32, in 1..;
         error_code: i16, in ..=3;
         error_message: Option<String>, in 1..=3;
@@ -20,10 +18,8 @@ message! {
         port: i32, in ..=3;
         coordinators: Vec<Coordinator>, in 4..;
     }
-}
 
-message! {
-    pub struct Coordinator {
+    struct Coordinator {
         key: String;
         node_id: i32;
         host: String;

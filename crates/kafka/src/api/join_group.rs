@@ -1,9 +1,9 @@
-//! `JoinGroup` (key 11): lets a member into a consumer group (classic protocol) and begins a rebalance.
+//! `JoinGroup`: joins a consumer group (classic protocol), which usually starts a rebalance.
 
-request!(JoinGroupRequest => JoinGroupResponse, key 11, versions 0..=9, flexible 6..);
+api! {
+    JoinGroup, key 11, versions 0..=9, flexible 6..;
 
-message! {
-    pub struct JoinGroupRequest {
+    request JoinGroupRequest {
         group_id: String;
         session_timeout_ms: i32;
         rebalance_timeout_ms: i32 = -1, in 1..;
@@ -13,17 +13,13 @@ message! {
         protocols: Vec<JoinGroupRequestProtocol>;
         reason: Option<String>, in 8..;
     }
-}
 
-message! {
-    pub struct JoinGroupRequestProtocol {
+    struct JoinGroupRequestProtocol {
         name: String;
         metadata: Vec<u8>;
     }
-}
 
-message! {
-    pub struct JoinGroupResponse {
+    response JoinGroupResponse {
         throttle_time_ms: i32, in 2..;
         error_code: i16;
         generation_id: i32 = -1;
@@ -34,10 +30,8 @@ message! {
         member_id: String;
         members: Vec<JoinGroupResponseMember>;
     }
-}
 
-message! {
-    pub struct JoinGroupResponseMember {
+    struct JoinGroupResponseMember {
         member_id: String;
         group_instance_id: Option<String>, in 5..;
         metadata: Vec<u8>;

@@ -1,33 +1,27 @@
-//! `LeaveGroup` (key 13): takes members out of a consumer group (classic protocol).
+//! `LeaveGroup`: removes members from a consumer group (classic protocol).
 
-request!(LeaveGroupRequest => LeaveGroupResponse, key 13, versions 0..=5, flexible 4..);
+api! {
+    LeaveGroup, key 13, versions 0..=5, flexible 4..;
 
-message! {
-    pub struct LeaveGroupRequest {
+    request LeaveGroupRequest {
         group_id: String;
         member_id: String, in ..=2;
         members: Vec<MemberIdentity>, in 3..;
     }
-}
 
-message! {
-    pub struct MemberIdentity {
+    struct MemberIdentity {
         member_id: String;
         group_instance_id: Option<String>;
         reason: Option<String>, in 5..;
     }
-}
 
-message! {
-    pub struct LeaveGroupResponse {
+    response LeaveGroupResponse {
         throttle_time_ms: i32, in 1..;
         error_code: i16;
         members: Vec<MemberResponse>, in 3..;
     }
-}
 
-message! {
-    pub struct MemberResponse {
+    struct MemberResponse {
         member_id: String;
         group_instance_id: Option<String>;
         error_code: i16;

@@ -1,24 +1,20 @@
-//! `ListGroups` (key 16): lists the groups of a broker.
+//! `ListGroups`: lists the groups of a broker.
 
-request!(ListGroupsRequest => ListGroupsResponse, key 16, versions 0..=5, flexible 3..);
+api! {
+    ListGroups, key 16, versions 0..=5, flexible 3..;
 
-message! {
-    pub struct ListGroupsRequest {
+    request ListGroupsRequest {
         states_filter: Vec<String>, in 4..;
         types_filter: Vec<String>, in 5..;
     }
-}
 
-message! {
-    pub struct ListGroupsResponse {
+    response ListGroupsResponse {
         throttle_time_ms: i32, in 1..;
         error_code: i16;
         groups: Vec<ListedGroup>;
     }
-}
 
-message! {
-    pub struct ListedGroup {
+    struct ListedGroup {
         group_id: String;
         protocol_type: String;
         group_state: String, in 4..;

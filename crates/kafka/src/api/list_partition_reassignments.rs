@@ -1,39 +1,31 @@
-//! `ListPartitionReassignments` (key 46): lists the partitions on the move between brokers (KIP-455).
+//! `ListPartitionReassignments`: lists partition reassignments in progress (KIP-455).
 
-request!(ListPartitionReassignmentsRequest => ListPartitionReassignmentsResponse, key 46, versions 0..=0, flexible 0..);
+api! {
+    ListPartitionReassignments, key 46, versions 0..=0, flexible 0..;
 
-message! {
-    pub struct ListPartitionReassignmentsRequest {
+    request ListPartitionReassignmentsRequest {
         timeout_ms: i32 = 60_000;
         topics: Option<Vec<ListPartitionReassignmentsTopics>>;
     }
-}
 
-message! {
-    pub struct ListPartitionReassignmentsTopics {
+    struct ListPartitionReassignmentsTopics {
         name: String;
         partition_indexes: Vec<i32>;
     }
-}
 
-message! {
-    pub struct ListPartitionReassignmentsResponse {
+    response ListPartitionReassignmentsResponse {
         throttle_time_ms: i32;
         error_code: i16;
         error_message: Option<String>;
         topics: Vec<OngoingTopicReassignment>;
     }
-}
 
-message! {
-    pub struct OngoingTopicReassignment {
+    struct OngoingTopicReassignment {
         name: String;
         partitions: Vec<OngoingPartitionReassignment>;
     }
-}
 
-message! {
-    pub struct OngoingPartitionReassignment {
+    struct OngoingPartitionReassignment {
         partition_index: i32;
         replicas: Vec<i32>;
         adding_replicas: Vec<i32>;

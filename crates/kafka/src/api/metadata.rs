@@ -1,27 +1,23 @@
-//! `Metadata` (key 3): names brokers, topics, partitions and who leads them.
+//! `Metadata`: lists brokers, topics, partitions and their leaders.
 
 use crate::Uuid;
 
-request!(MetadataRequest => MetadataResponse, key 3, versions 0..=13, flexible 9..);
+api! {
+    Metadata, key 3, versions 0..=13, flexible 9..;
 
-message! {
-    pub struct MetadataRequest {
+    request MetadataRequest {
         topics: Option<Vec<MetadataRequestTopic>>, null 1..;
         allow_auto_topic_creation: bool = true, in 4..;
         include_cluster_authorized_operations: bool, in 8..=10;
         include_topic_authorized_operations: bool, in 8..;
     }
-}
 
-message! {
-    pub struct MetadataRequestTopic {
+    struct MetadataRequestTopic {
         topic_id: Uuid, in 10..;
         name: Option<String>, null 10..;
     }
-}
 
-message! {
-    pub struct MetadataResponse {
+    response MetadataResponse {
         throttle_time_ms: i32, in 3..;
         brokers: Vec<MetadataResponseBroker>;
         cluster_id: Option<String>, in 2..;
@@ -30,19 +26,15 @@ message! {
         cluster_authorized_operations: i32 = i32::MIN, in 8..=10;
         error_code: i16, in 13..;
     }
-}
 
-message! {
-    pub struct MetadataResponseBroker {
+    struct MetadataResponseBroker {
         node_id: i32;
         host: String;
         port: i32;
         rack: Option<String>, in 1..;
     }
-}
 
-message! {
-    pub struct MetadataResponseTopic {
+    struct MetadataResponseTopic {
         error_code: i16;
         name: Option<String>, null 12..;
         topic_id: Uuid, in 10..;
@@ -50,10 +42,8 @@ message! {
         partitions: Vec<MetadataResponsePartition>;
         topic_authorized_operations: i32 = i32::MIN, in 8..;
     }
-}
 
-message! {
-    pub struct MetadataResponsePartition {
+    struct MetadataResponsePartition {
         error_code: i16;
         partition_index: i32;
         leader_id: i32;

@@ -1,11 +1,11 @@
-//! `OffsetCommit` (key 8): keeps the offsets that a consumer group has come to.
+//! `OffsetCommit`: stores the offsets of a consumer group.
 
 use crate::Uuid;
 
-request!(OffsetCommitRequest => OffsetCommitResponse, key 8, versions 2..=10, flexible 8..);
+api! {
+    OffsetCommit, key 8, versions 2..=10, flexible 8..;
 
-message! {
-    pub struct OffsetCommitRequest {
+    request OffsetCommitRequest {
         group_id: String;
         generation_id_or_member_epoch: i32 = -1;
         member_id: String;
@@ -13,42 +13,32 @@ message! {
         retention_time_ms: i64 = -1, in ..=4;
         topics: Vec<OffsetCommitRequestTopic>;
     }
-}
 
-message! {
-    pub struct OffsetCommitRequestTopic {
+    struct OffsetCommitRequestTopic {
         name: String, in ..=9;
         topic_id: Uuid, in 10..;
         partitions: Vec<OffsetCommitRequestPartition>;
     }
-}
 
-message! {
-    pub struct OffsetCommitRequestPartition {
+    struct OffsetCommitRequestPartition {
         partition_index: i32;
         committed_offset: i64;
         committed_leader_epoch: i32 = -1, in 6..;
         committed_metadata: Option<String>;
     }
-}
 
-message! {
-    pub struct OffsetCommitResponse {
+    response OffsetCommitResponse {
         throttle_time_ms: i32, in 3..;
         topics: Vec<OffsetCommitResponseTopic>;
     }
-}
 
-message! {
-    pub struct OffsetCommitResponseTopic {
+    struct OffsetCommitResponseTopic {
         name: String, in ..=9;
         topic_id: Uuid, in 10..;
         partitions: Vec<OffsetCommitResponsePartition>;
     }
-}
 
-message! {
-    pub struct OffsetCommitResponsePartition {
+    struct OffsetCommitResponsePartition {
         partition_index: i32;
         error_code: i16;
     }

@@ -1,44 +1,34 @@
-//! `OffsetDelete` (key 47): deletes committed offsets of a consumer group (KIP-496).
+//! `OffsetDelete`: deletes committed offsets of a consumer group (KIP-496).
 
-request!(OffsetDeleteRequest => OffsetDeleteResponse, key 47, versions 0..=0);
+api! {
+    OffsetDelete, key 47, versions 0..=0;
 
-message! {
-    pub struct OffsetDeleteRequest {
+    request OffsetDeleteRequest {
         group_id: String;
         topics: Vec<OffsetDeleteRequestTopic>;
     }
-}
 
-message! {
-    pub struct OffsetDeleteRequestTopic {
+    struct OffsetDeleteRequestTopic {
         name: String;
         partitions: Vec<OffsetDeleteRequestPartition>;
     }
-}
 
-message! {
-    pub struct OffsetDeleteRequestPartition {
+    struct OffsetDeleteRequestPartition {
         partition_index: i32;
     }
-}
 
-message! {
-    pub struct OffsetDeleteResponse {
+    response OffsetDeleteResponse {
         error_code: i16;
         throttle_time_ms: i32;
         topics: Vec<OffsetDeleteResponseTopic>;
     }
-}
 
-message! {
-    pub struct OffsetDeleteResponseTopic {
+    struct OffsetDeleteResponseTopic {
         name: String;
         partitions: Vec<OffsetDeleteResponsePartition>;
     }
-}
 
-message! {
-    pub struct OffsetDeleteResponsePartition {
+    struct OffsetDeleteResponsePartition {
         partition_index: i32;
         error_code: i16;
     }

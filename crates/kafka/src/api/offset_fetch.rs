@@ -1,86 +1,68 @@
-//! `OffsetFetch` (key 9): gives back the offsets that consumer groups have committed.
+//! `OffsetFetch`: returns the committed offsets of consumer groups.
 
 use crate::Uuid;
 
-request!(OffsetFetchRequest => OffsetFetchResponse, key 9, versions 1..=10, flexible 6..);
+api! {
+    OffsetFetch, key 9, versions 1..=10, flexible 6..;
 
-message! {
-    pub struct OffsetFetchRequest {
+    request OffsetFetchRequest {
         group_id: String, in ..=7;
         topics: Option<Vec<OffsetFetchRequestTopic>>, in ..=7, null 2..=7;
         groups: Vec<OffsetFetchRequestGroup>, in 8..;
         require_stable: bool, in 7..;
     }
-}
 
-message! {
-    pub struct OffsetFetchRequestTopic {
+    struct OffsetFetchRequestTopic {
         name: String;
         partition_indexes: Vec<i32>;
     }
-}
 
-message! {
-    pub struct OffsetFetchRequestGroup {
+    struct OffsetFetchRequestGroup {
         group_id: String;
         member_id: Option<String>, in 9..;
         member_epoch: i32 = -1, in 9..;
         topics: Option<Vec<OffsetFetchRequestTopics>>;
     }
-}
 
-message! {
-    pub struct OffsetFetchRequestTopics {
+    struct OffsetFetchRequestTopics {
         name: String, in ..=9;
         topic_id: Uuid, in 10..;
         partition_indexes: Vec<i32>;
     }
-}
 
-message! {
-    pub struct OffsetFetchResponse {
+    response OffsetFetchResponse {
         throttle_time_ms: i32, in 3..;
         topics: Vec<OffsetFetchResponseTopic>, in ..=7;
         error_code: i16, in 2..=7;
         groups: Vec<OffsetFetchResponseGroup>, in 8..;
     }
-}
 
-message! {
-    pub struct OffsetFetchResponseTopic {
+    struct OffsetFetchResponseTopic {
         name: String;
         partitions: Vec<OffsetFetchResponsePartition>;
     }
-}
 
-message! {
-    pub struct OffsetFetchResponsePartition {
+    struct OffsetFetchResponsePartition {
         partition_index: i32;
         committed_offset: i64;
         committed_leader_epoch: i32 = -1, in 5..;
         metadata: Option<String>;
         error_code: i16;
     }
-}
 
-message! {
-    pub struct OffsetFetchResponseGroup {
+    struct OffsetFetchResponseGroup {
         group_id: String;
         topics: Vec<OffsetFetchResponseTopics>;
         error_code: i16;
     }
-}
 
-message! {
-    pub struct OffsetFetchResponseTopics {
+    struct OffsetFetchResponseTopics {
         name: String, in ..=9;
         topic_id: Uuid, in 10..;
         partitions: Vec<OffsetFetchResponsePartitions>;
     }
-}
 
-message! {
-    pub struct OffsetFetchResponsePartitions {
+    struct OffsetFetchResponsePartitions {
         partition_index: i32;
         committed_offset: i64;
         committed_leader_epoch: i32 = -1;

@@ -1,5 +1,7 @@
-//! `Produce` (key 0): appends record batches to partitions. Versions below 3 carried the message formats that
-//! are no more.
+//! `Produce`: appends record batches to partitions.
+//!
+//! Versions below 3 used message formats that no longer exist. Brokers still announce version 0 (KIP-896), because
+//! librdkafka infers other broker features from the lowest version.
 
 mod borrowed;
 
@@ -7,52 +9,42 @@ use crate::Uuid;
 
 pub use borrowed::{PartitionRef, ProduceRequestRef, TopicRef};
 
-request!(ProduceRequest => ProduceResponse, key 0, versions 3..=13, flexible 9..);
+api! {
+    Produce, key 0, versions 3..=13, flexible 9.., announced 0..;
 
-message! {
-    pub struct ProduceRequest {
+    request ProduceRequest {
         transactional_id: Option<String>;
         acks: i16;
         timeout_ms: i32;
         topic_data: Vec<TopicProduceData>;
     }
-}
 
-message! {
-    pub struct TopicProduceData {
+    struct TopicProduceData {
         name: String, in ..=12;
         topic_id: Uuid, in 13..;
         partition_data: Vec<PartitionProduceData>;
     }
-}
 
-message! {
-    pub struct PartitionProduceData {
+    struct PartitionProduceData {
         index: i32;
         records: Option<Vec<u8>>;
     }
-}
 
-message! {
-    pub struct ProduceResponse {
+    response ProduceResponse {
         responses: Vec<TopicProduceResponse>;
         throttle_time_ms: i32;
     }
     tagged {
         0 => node_endpoints: Vec<NodeEndpoint>, in 10..;
     }
-}
 
-message! {
-    pub struct TopicProduceResponse {
+    struct TopicProduceResponse {
         name: String, in ..=12;
         topic_id: Uuid, in 13..;
         partition_responses: Vec<PartitionProduceResponse>;
     }
-}
 
-message! {
-    pub struct PartitionProduceResponse {
+    struct PartitionProduceResponse {
         index: i32;
         error_code: i16;
         base_offset: i64;
@@ -64,24 +56,18 @@ message! {
     tagged {
         0 => current_leader: LeaderIdAndEpoch, in 10..;
     }
-}
 
-message! {
-    pub struct BatchIndexAndErrorMessage {
+    struct BatchIndexAndErrorMessage {
         batch_index: i32;
         batch_index_error_message: Option<String>;
     }
-}
 
-message! {
-    pub struct LeaderIdAndEpoch {
+    struct LeaderIdAndEpoch {
         leader_id: i32 = -1;
         leader_epoch: i32 = -1;
     }
-}
 
-message! {
-    pub struct NodeEndpoint {
+    struct NodeEndpoint {
         node_id: i32;
         host: String;
         port: i32;

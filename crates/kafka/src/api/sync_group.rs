@@ -1,10 +1,9 @@
-//! `SyncGroup` (key 14): spreads the assignment that the leader of a consumer group has made (classic
-//! protocol).
+//! `SyncGroup`: distributes the assignment that the leader of a consumer group computed (classic protocol).
 
-request!(SyncGroupRequest => SyncGroupResponse, key 14, versions 0..=5, flexible 4..);
+api! {
+    SyncGroup, key 14, versions 0..=5, flexible 4..;
 
-message! {
-    pub struct SyncGroupRequest {
+    request SyncGroupRequest {
         group_id: String;
         generation_id: i32;
         member_id: String;
@@ -13,17 +12,13 @@ message! {
         protocol_name: Option<String>, in 5..;
         assignments: Vec<SyncGroupRequestAssignment>;
     }
-}
 
-message! {
-    pub struct SyncGroupRequestAssignment {
+    struct SyncGroupRequestAssignment {
         member_id: String;
         assignment: Vec<u8>;
     }
-}
 
-message! {
-    pub struct SyncGroupResponse {
+    response SyncGroupResponse {
         throttle_time_ms: i32, in 1..;
         error_code: i16;
         protocol_type: Option<String>, in 5..;

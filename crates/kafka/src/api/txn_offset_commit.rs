@@ -1,10 +1,10 @@
-//! `TxnOffsetCommit` (key 28): commits the offsets of a consumer group as part of a transaction (KIP-98,
+//! `TxnOffsetCommit`: commits the offsets of a consumer group as part of a transaction (KIP-98,
 //! KIP-447).
 
-request!(TxnOffsetCommitRequest => TxnOffsetCommitResponse, key 28, versions 0..=5, flexible 3..);
+api! {
+    TxnOffsetCommit, key 28, versions 0..=5, flexible 3..;
 
-message! {
-    pub struct TxnOffsetCommitRequest {
+    request TxnOffsetCommitRequest {
         transactional_id: String;
         group_id: String;
         producer_id: i64;
@@ -14,40 +14,30 @@ message! {
         group_instance_id: Option<String>, in 3..;
         topics: Vec<TxnOffsetCommitRequestTopic>;
     }
-}
 
-message! {
-    pub struct TxnOffsetCommitRequestTopic {
+    struct TxnOffsetCommitRequestTopic {
         name: String;
         partitions: Vec<TxnOffsetCommitRequestPartition>;
     }
-}
 
-message! {
-    pub struct TxnOffsetCommitRequestPartition {
+    struct TxnOffsetCommitRequestPartition {
         partition_index: i32;
         committed_offset: i64;
         committed_leader_epoch: i32 = -1, in 2..;
         committed_metadata: Option<String>;
     }
-}
 
-message! {
-    pub struct TxnOffsetCommitResponse {
+    response TxnOffsetCommitResponse {
         throttle_time_ms: i32;
         topics: Vec<TxnOffsetCommitResponseTopic>;
     }
-}
 
-message! {
-    pub struct TxnOffsetCommitResponseTopic {
+    struct TxnOffsetCommitResponseTopic {
         name: String;
         partitions: Vec<TxnOffsetCommitResponsePartition>;
     }
-}
 
-message! {
-    pub struct TxnOffsetCommitResponsePartition {
+    struct TxnOffsetCommitResponsePartition {
         partition_index: i32;
         error_code: i16;
     }

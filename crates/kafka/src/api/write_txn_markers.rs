@@ -1,15 +1,13 @@
-//! `WriteTxnMarkers` (key 27): has markers of transactions that ended written into partitions (KIP-98).
+//! `WriteTxnMarkers`: writes transaction markers to partitions (KIP-98).
 
-request!(WriteTxnMarkersRequest => WriteTxnMarkersResponse, key 27, versions 1..=2, flexible 1..);
+api! {
+    WriteTxnMarkers, key 27, versions 1..=2, flexible 1..;
 
-message! {
-    pub struct WriteTxnMarkersRequest {
+    request WriteTxnMarkersRequest {
         markers: Vec<WritableTxnMarker>;
     }
-}
 
-message! {
-    pub struct WritableTxnMarker {
+    struct WritableTxnMarker {
         producer_id: i64;
         producer_epoch: i16;
         transaction_result: bool;
@@ -17,37 +15,27 @@ message! {
         coordinator_epoch: i32;
         transaction_version: i8, in 2..;
     }
-}
 
-message! {
-    pub struct WritableTxnMarkerTopic {
+    struct WritableTxnMarkerTopic {
         name: String;
         partition_indexes: Vec<i32>;
     }
-}
 
-message! {
-    pub struct WriteTxnMarkersResponse {
+    response WriteTxnMarkersResponse {
         markers: Vec<WritableTxnMarkerResult>;
     }
-}
 
-message! {
-    pub struct WritableTxnMarkerResult {
+    struct WritableTxnMarkerResult {
         producer_id: i64;
         topics: Vec<WritableTxnMarkerTopicResult>;
     }
-}
 
-message! {
-    pub struct WritableTxnMarkerTopicResult {
+    struct WritableTxnMarkerTopicResult {
         name: String;
         partitions: Vec<WritableTxnMarkerPartitionResult>;
     }
-}
 
-message! {
-    pub struct WritableTxnMarkerPartitionResult {
+    struct WritableTxnMarkerPartitionResult {
         partition_index: i32;
         error_code: i16;
     }

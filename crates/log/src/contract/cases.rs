@@ -1,167 +1,167 @@
-//! What a store promises, one promise after the other.
+//! The guarantees of a store, one test case each.
 
-use super::Subject;
-use super::bench::Bench;
-use super::plain::{Plain, batch};
+use super::StoreFactory;
+use super::harness::Harness;
+use super::reference::{ReferenceLog, batch};
 use crate::{Batch, Durability, Error, Malformed, Options, State, batches};
 
-/// One promise, as a test of any store.
-type Case = fn(&mut dyn Subject);
+/// Test of one guarantee against any store.
+type Case = fn(&mut dyn StoreFactory);
 
-/// All that can be said in a few lines each.
+/// All cases: name and test.
 pub const CASES: &[(&str, Case)] = &[
-    ("offsets have no gaps and batches stay as they came", offsets_have_no_gaps),
+    ("offsets have no gaps and batches are unchanged", offsets_have_no_gaps),
     ("nothing completes before its commit", nothing_completes_before_its_commit),
-    ("completions come in order, for each log its own", completions_come_in_order),
-    ("appends are read before they are committed", appends_are_read_at_once),
-    ("reads give whole batches, within their bounds", reads_give_whole_batches),
-    ("reads outside of the log are refused", reads_outside_are_refused),
-    ("what is no batch is refused and changes nothing", what_is_no_batch_is_refused),
-    ("batches of all kinds are kept", batches_of_all_kinds_are_kept),
-    ("a large batch fits among small ones", a_large_batch_fits),
+    ("completions of each log arrive in order", completions_arrive_in_order),
+    ("appends are readable before they are committed", appends_are_readable_immediately),
+    ("reads return whole batches within their bounds", reads_return_whole_batches),
+    ("reads outside the log are rejected", rejects_reads_outside_the_log),
+    ("malformed batches are rejected without side effects", rejects_malformed_batches),
+    ("batches of every kind are stored", stores_every_kind_of_batch),
+    ("large and small batches mix", mixes_large_and_small_batches),
     ("many logs share a commit", many_logs_share_a_commit),
-    ("a log that starts later keeps its offsets", a_log_that_starts_later),
-    ("a log that ends earlier goes on from there", a_log_that_ends_earlier),
-    ("no truncation can go wrong unseen", truncations_out_of_range),
-    ("truncation leaves no ticket behind", truncation_leaves_no_ticket_behind),
-    ("records are found by their time", records_are_found_by_time),
-    ("names are checked, and listed in order", names_are_checked_and_listed),
-    ("opening twice opens the same", opening_twice_opens_the_same),
-    ("a removed log leaves nothing", a_removed_log_leaves_nothing),
-    ("removing a log leaves the others' commits alone", removing_leaves_others_alone),
-    ("tending loses nothing of what its owner keeps", tending_loses_nothing),
-    ("what was committed is there again", what_was_committed_is_there_again),
-    ("an emptied log goes on at its offset", an_emptied_log_goes_on),
-    ("what is noted counts until the next append", what_is_noted_counts_until_the_next_append),
-    ("what is noted does not outlive the end of its log", what_is_noted_ends_with_what_it_stands_behind),
+    ("prefix truncation retains offsets", prefix_truncation_retains_offsets),
+    ("appends continue after suffix truncation", appends_continue_after_suffix_truncation),
+    ("invalid truncations are rejected", rejects_invalid_truncations),
+    ("tickets complete after truncation", tickets_complete_after_truncation),
+    ("records are found by timestamp", finds_records_by_timestamp),
+    ("log names are checked and listed in order", checks_and_lists_names),
+    ("opening twice returns the same log", opening_twice_returns_the_same_log),
+    ("removing a log leaves nothing of it", removal_deletes_everything),
+    ("removing a log does not affect other commits", removal_does_not_affect_other_logs),
+    ("maintenance without retention loses nothing", maintenance_loses_nothing),
+    ("committed data survives a restart", committed_data_survives_a_restart),
+    ("an emptied log continues at its offset", emptied_log_continues_at_its_offset),
+    ("notes last until the next append", notes_last_until_the_next_append),
+    ("suffix truncation removes notes", suffix_truncation_removes_notes),
 ];
 
-fn offsets_have_no_gaps(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let log = bench.open("one");
-    let mut plain = Plain::default();
+fn offsets_have_no_gaps(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let log = harness.open("one");
+    let mut reference = ReferenceLog::default();
     for round in 0..40 {
         let mut bytes = batch(round, 1 + round as u32 % 5, 50, 7);
-        // Where the producer says that it stands, and under which leader, does not matter.
+        // The store ignores the base offset and leader epoch that the producer sent.
         Batch::place(&mut bytes, round * 1000, 9);
-        assert_eq!(bench.append(log, &bytes), plain.append(&bytes));
-        assert_eq!(bench.store.status(log).end, plain.end);
+        assert_eq!(harness.append(log, &bytes), reference.append(&bytes));
+        assert_eq!(harness.store.status(log).end, reference.end);
         if round % 7 == 0 {
-            bench.settle();
+            harness.settle();
         }
     }
-    bench.settle();
-    assert_eq!(bench.read_all(log), plain.bytes());
-    assert!(bench.store.status(log).bytes >= plain.bytes().len() as u64);
-    assert_eq!(bench.store.status(log).state, State::Ready);
+    harness.settle();
+    assert_eq!(harness.read_all(log), reference.bytes());
+    assert!(harness.store.status(log).bytes >= reference.bytes().len() as u64);
+    assert_eq!(harness.store.status(log).state, State::Ready);
 }
 
-fn nothing_completes_before_its_commit(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let log = bench.open("one");
-    let other = bench.open("two");
-    bench.append(log, &batch(1, 3, 10, 7));
-    assert_eq!(bench.take(), 0);
-    let status = bench.store.status(log);
+fn nothing_completes_before_its_commit(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let log = harness.open("one");
+    let other = harness.open("two");
+    harness.append(log, &batch(1, 3, 10, 7));
+    assert_eq!(harness.take(), 0);
+    let status = harness.store.status(log);
     assert_eq!((status.start, status.committed, status.end), (0, 0, 3));
-    bench.settle();
-    assert_eq!(bench.store.status(log).committed, 3);
+    harness.settle();
+    assert_eq!(harness.store.status(log).committed, 3);
     for _ in 0..3 {
-        bench.store.commit();
-        assert_eq!(bench.take(), 0, "there was nothing to commit");
+        harness.store.commit();
+        assert_eq!(harness.take(), 0, "nothing to commit");
     }
-    bench.append(other, &batch(2, 1, 10, 7));
-    bench.settle();
-    assert_eq!(bench.store.status(log).committed, 3);
+    harness.append(other, &batch(2, 1, 10, 7));
+    harness.settle();
+    assert_eq!(harness.store.status(log).committed, 3);
 }
 
-fn completions_come_in_order(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let logs = ["a", "b", "c"].map(|name| bench.open(name));
+fn completions_arrive_in_order(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let logs = ["a", "b", "c"].map(|name| harness.open(name));
     for turn in 0..60 {
         for (index, log) in logs.iter().enumerate() {
             for extra in 0..(turn + index as u64) % 4 {
-                bench.append(*log, &batch(turn, 1 + extra as u32, 30, 7));
+                harness.append(*log, &batch(turn, 1 + extra as u32, 30, 7));
             }
         }
-        bench.store.commit();
+        harness.store.commit();
         if turn % 3 == 0 {
-            bench.take();
+            harness.take();
         }
     }
-    bench.settle();
+    harness.settle();
 }
 
-fn appends_are_read_at_once(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let log = bench.open("one");
-    let mut plain = Plain::default();
+fn appends_are_readable_immediately(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let log = harness.open("one");
+    let mut reference = ReferenceLog::default();
     for round in 0..20 {
         let bytes = batch(round, 2, 100, 7);
-        bench.append(log, &bytes);
-        plain.append(&bytes);
-        assert_eq!(bench.read_all(log), plain.bytes());
+        harness.append(log, &bytes);
+        reference.append(&bytes);
+        assert_eq!(harness.read_all(log), reference.bytes());
         if round % 3 == 0 {
-            bench.store.commit();
-            assert_eq!(bench.read_all(log), plain.bytes());
+            harness.store.commit();
+            assert_eq!(harness.read_all(log), reference.bytes());
         }
     }
 }
 
-fn reads_give_whole_batches(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let log = bench.open("one");
-    let mut plain = Plain::default();
-    // Some committed and some not, over several segments.
+fn reads_return_whole_batches(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let log = harness.open("one");
+    let mut reference = ReferenceLog::default();
+    // Committed and uncommitted batches over several segments.
     for round in 0..24 {
         let bytes = batch(round, 1 + round as u32 % 4, 60, 7);
-        bench.append(log, &bytes);
-        plain.append(&bytes);
+        harness.append(log, &bytes);
+        reference.append(&bytes);
         if round == 15 {
-            bench.settle();
+            harness.settle();
         }
     }
-    for start in 0..=plain.end {
-        for len in [0, 1, 2, 5, plain.end] {
+    for start in 0..=reference.end {
+        for len in [0, 1, 2, 5, reference.end] {
             for max_bytes in [0, 1, 300, 1000, usize::MAX] {
                 let range = start..start + len;
                 let mut read = b"before".to_vec();
-                bench.store.read(log, range.clone(), max_bytes, &mut read).unwrap();
-                let expected = plain.read(range.clone(), max_bytes).unwrap();
+                harness.store.read(log, range.clone(), max_bytes, &mut read).unwrap();
+                let expected = reference.read(range.clone(), max_bytes).unwrap();
                 assert_eq!(read.strip_prefix(b"before"), Some(expected.as_slice()), "{range:?} {max_bytes}");
             }
         }
     }
 }
 
-fn reads_outside_are_refused(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let log = bench.open("one");
+fn rejects_reads_outside_the_log(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let log = harness.open("one");
     let mut read = Vec::new();
-    assert_eq!(bench.store.read(log, 0..10, 100, &mut read), Ok(()), "an empty log has an end");
-    assert_eq!(bench.store.read(log, 1..10, 100, &mut read), Err(Error::OutOfRange));
-    bench.append(log, &batch(1, 4, 10, 7));
-    bench.settle();
-    bench.append(log, &batch(2, 4, 10, 7));
-    assert_eq!(bench.store.read(log, 8..9, 100, &mut read), Ok(()));
-    assert_eq!(bench.store.read(log, 9..9, 100, &mut read), Err(Error::OutOfRange));
-    assert_eq!(bench.store.read(log, u64::MAX..u64::MAX, 100, &mut read), Err(Error::OutOfRange));
-    bench.store.truncate_prefix(log, 2).unwrap();
-    assert_eq!(bench.store.read(log, 1..9, 100, &mut read), Err(Error::OutOfRange));
+    assert_eq!(harness.store.read(log, 0..10, 100, &mut read), Ok(()), "offset 0 is the end of an empty log");
+    assert_eq!(harness.store.read(log, 1..10, 100, &mut read), Err(Error::OutOfRange));
+    harness.append(log, &batch(1, 4, 10, 7));
+    harness.settle();
+    harness.append(log, &batch(2, 4, 10, 7));
+    assert_eq!(harness.store.read(log, 8..9, 100, &mut read), Ok(()));
+    assert_eq!(harness.store.read(log, 9..9, 100, &mut read), Err(Error::OutOfRange));
+    assert_eq!(harness.store.read(log, u64::MAX..u64::MAX, 100, &mut read), Err(Error::OutOfRange));
+    harness.store.truncate_prefix(log, 2).unwrap();
+    assert_eq!(harness.store.read(log, 1..9, 100, &mut read), Err(Error::OutOfRange));
     assert!(read.is_empty());
 }
 
-fn what_is_no_batch_is_refused(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let log = bench.open("one");
+fn rejects_malformed_batches(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let log = harness.open("one");
     let good = batch(1, 3, 40, 7);
-    bench.append(log, &good);
-    bench.settle();
-    let before = bench.store.status(log);
+    harness.append(log, &good);
+    harness.settle();
+    let before = harness.store.status(log);
 
     let mut refuse = |bytes: &[u8], expected: Malformed| {
-        assert_eq!(bench.store.append(log, bytes), Err(Error::Malformed(expected)));
-        assert_eq!(bench.store.status(log), before);
+        assert_eq!(harness.store.append(log, bytes), Err(Error::Malformed(expected)));
+        assert_eq!(harness.store.status(log), before);
     };
     for len in 0..good.len() {
         refuse(&good[..len], Malformed::Length);
@@ -171,7 +171,7 @@ fn what_is_no_batch_is_refused(subject: &mut dyn Subject) {
         bytes[at] ^= 1;
         refuse(&bytes, expected);
     }
-    // A length that is no length, and counts below zero.
+    // A negative length and negative counts.
     for (at, expected) in
         [(8, Malformed::Length), (23, Malformed::Inconsistent), (57, Malformed::Inconsistent)]
     {
@@ -181,14 +181,14 @@ fn what_is_no_batch_is_refused(subject: &mut dyn Subject) {
     }
     refuse(&[good.as_slice(), &good].concat(), Malformed::Length);
 
-    bench.store.commit();
-    assert_eq!(bench.take(), 0);
-    assert_eq!(bench.append(log, &good), 3);
-    bench.settle();
-    assert_eq!(batches(&bench.read_all(log)).count(), 2);
+    harness.store.commit();
+    assert_eq!(harness.take(), 0);
+    assert_eq!(harness.append(log, &good), 3);
+    harness.settle();
+    assert_eq!(batches(&harness.read_all(log)).count(), 2);
 }
 
-/// Changes a batch and makes its checksum right again.
+/// Modifies a batch and recomputes its checksum.
 fn altered(mut bytes: Vec<u8>, alter: impl FnOnce(&mut [u8])) -> Vec<u8> {
     alter(&mut bytes);
     let checksum = crc32c::crc32c(&bytes[21..]);
@@ -196,10 +196,10 @@ fn altered(mut bytes: Vec<u8>, alter: impl FnOnce(&mut [u8])) -> Vec<u8> {
     bytes
 }
 
-fn batches_of_all_kinds_are_kept(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let log = bench.open("one");
-    let mut plain = Plain::default();
+fn stores_every_kind_of_batch(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let log = harness.open("one");
+    let mut reference = ReferenceLog::default();
     let compressed = altered(batch(1, 3, 40, 7), |bytes| bytes[22] |= 4);
     let control = altered(batch(2, 1, 6, 7), |bytes| bytes[22] |= 0x30);
     let log_append_time = altered(batch(3, 2, 6, 7), |bytes| bytes[22] |= 8);
@@ -208,202 +208,202 @@ fn batches_of_all_kinds_are_kept(subject: &mut dyn Subject) {
         bytes[51..53].copy_from_slice(&3_i16.to_be_bytes());
         bytes[53..57].copy_from_slice(&1000_i32.to_be_bytes());
     });
-    // As compaction leaves it: offsets that no record has any more, at the end or altogether.
+    // As compaction leaves them: a batch without its last records, and a batch without any record.
     let compacted = altered(batch(5, 2, 6, 7), |bytes| bytes[23..27].copy_from_slice(&9_i32.to_be_bytes()));
     let emptied = altered(batch(6, 1, 6, 7)[..61].to_vec(), |bytes| {
         bytes[8..12].copy_from_slice(&49_i32.to_be_bytes());
         bytes[57..61].fill(0);
     });
     for bytes in [compressed, control, log_append_time, produced, compacted, emptied] {
-        assert_eq!(bench.append(log, &bytes), plain.append(&bytes));
-        assert_eq!(bench.store.status(log).end, plain.end);
-        bench.settle();
+        assert_eq!(harness.append(log, &bytes), reference.append(&bytes));
+        assert_eq!(harness.store.status(log).end, reference.end);
+        harness.settle();
     }
-    assert_eq!(bench.read_all(log), plain.bytes());
-    if let Some(mut bench) = bench.reopen() {
-        let log = bench.open("one");
-        assert_eq!(bench.store.status(log).end, plain.end);
-        assert_eq!(bench.read_all(log), plain.bytes());
+    assert_eq!(harness.read_all(log), reference.bytes());
+    if let Some(mut harness) = harness.reopen() {
+        let log = harness.open("one");
+        assert_eq!(harness.store.status(log).end, reference.end);
+        assert_eq!(harness.read_all(log), reference.bytes());
     }
 }
 
-fn a_large_batch_fits(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let log = bench.open("one");
-    let mut plain = Plain::default();
-    let mut put = |bench: &mut Bench, bytes: &[u8]| {
-        bench.append(log, bytes);
-        plain.append(bytes);
+fn mixes_large_and_small_batches(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let log = harness.open("one");
+    let mut reference = ReferenceLog::default();
+    let mut put = |harness: &mut Harness, bytes: &[u8]| {
+        harness.append(log, bytes);
+        reference.append(bytes);
     };
-    put(&mut bench, &batch(1, 1, 10, 7));
-    put(&mut bench, &batch(2, 3, 700_000, 7));
-    bench.settle();
-    put(&mut bench, &batch(3, 1, 900_000, 7));
-    put(&mut bench, &batch(4, 1, 10, 7));
-    bench.settle();
-    assert!(bench.read_all(log) == plain.bytes());
+    put(&mut harness, &batch(1, 1, 10, 7));
+    put(&mut harness, &batch(2, 3, 700_000, 7));
+    harness.settle();
+    put(&mut harness, &batch(3, 1, 900_000, 7));
+    put(&mut harness, &batch(4, 1, 10, 7));
+    harness.settle();
+    assert!(harness.read_all(log) == reference.bytes());
     let mut read = Vec::new();
-    bench.store.read(log, 2..plain.end, 1, &mut read).unwrap();
-    assert!(read == plain.batches[1], "the first batch comes whatever its size");
-    let Some(mut bench) = bench.reopen() else { return };
-    let log = bench.open("one");
-    assert!(bench.read_all(log) == plain.bytes());
+    harness.store.read(log, 2..reference.end, 1, &mut read).unwrap();
+    assert!(read == reference.batches[1], "the first batch is returned whatever its size");
+    let Some(mut harness) = harness.reopen() else { return };
+    let log = harness.open("one");
+    assert!(harness.read_all(log) == reference.bytes());
 }
 
-fn many_logs_share_a_commit(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
+fn many_logs_share_a_commit(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
     let mut logs: Vec<_> =
-        (0..200).map(|index| (bench.open(&format!("log-{index:03}")), Plain::default())).collect();
+        (0..200).map(|index| (harness.open(&format!("log-{index:03}")), ReferenceLog::default())).collect();
     for turn in 0..3 {
-        for (index, (log, plain)) in logs.iter_mut().enumerate() {
+        for (index, (log, reference)) in logs.iter_mut().enumerate() {
             if index % (turn + 1) == 0 {
                 let bytes = batch(index as u64, 2, 40, 7);
-                assert_eq!(bench.append(*log, &bytes), plain.append(&bytes));
+                assert_eq!(harness.append(*log, &bytes), reference.append(&bytes));
             }
         }
-        bench.settle();
+        harness.settle();
     }
-    for (log, plain) in &logs {
-        assert_eq!(bench.read_all(*log), plain.bytes());
+    for (log, reference) in &logs {
+        assert_eq!(harness.read_all(*log), reference.bytes());
     }
-    let Some(mut bench) = bench.reopen() else { return };
-    for (index, (_, plain)) in logs.iter().enumerate() {
-        let log = bench.open(&format!("log-{index:03}"));
-        assert_eq!(bench.read_all(log), plain.bytes());
+    let Some(mut harness) = harness.reopen() else { return };
+    for (index, (_, reference)) in logs.iter().enumerate() {
+        let log = harness.open(&format!("log-{index:03}"));
+        assert_eq!(harness.read_all(log), reference.bytes());
     }
 }
 
-/// A log of ten batches with three records each, all but the last three batches committed.
-fn ten_batches(bench: &mut Bench, name: &str) -> (crate::LogId, Plain) {
-    let log = bench.open(name);
-    let mut plain = Plain::default();
+/// Creates a log of ten batches with three records each; the last three batches are uncommitted.
+fn ten_batches(harness: &mut Harness, name: &str) -> (crate::LogId, ReferenceLog) {
+    let log = harness.open(name);
+    let mut reference = ReferenceLog::default();
     for round in 0..10 {
         let bytes = batch(round, 3, 60, 1000 + round.cast_signed() * 10);
-        bench.append(log, &bytes);
-        plain.append(&bytes);
+        harness.append(log, &bytes);
+        reference.append(&bytes);
         if round == 6 {
-            bench.settle();
+            harness.settle();
         }
     }
-    (log, plain)
+    (log, reference)
 }
 
-fn a_log_that_starts_later(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let (log, mut plain) = ten_batches(&mut bench, "one");
+fn prefix_truncation_retains_offsets(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let (log, mut reference) = ten_batches(&mut harness, "one");
     for offset in [0, 1, 4, 9, 5, 22, 30, 12, 99] {
-        bench.store.truncate_prefix(log, offset).unwrap();
-        plain.truncate_prefix(offset);
-        let status = bench.store.status(log);
-        assert_eq!((status.start, status.end), (plain.start, plain.end), "{offset}");
+        harness.store.truncate_prefix(log, offset).unwrap();
+        reference.truncate_prefix(offset);
+        let status = harness.store.status(log);
+        assert_eq!((status.start, status.end), (reference.start, reference.end), "{offset}");
         assert!(status.committed >= status.start && status.start_after_crash <= status.start);
-        assert_eq!(bench.read_all(log), plain.bytes(), "{offset}");
+        assert_eq!(harness.read_all(log), reference.bytes(), "{offset}");
     }
     let bytes = batch(11, 2, 10, 7);
-    assert_eq!(bench.append(log, &bytes), 30);
-    plain.append(&bytes);
-    bench.settle();
-    assert_eq!(bench.read_all(log), plain.bytes());
-    let Some(mut bench) = bench.reopen() else { return };
-    let log = bench.open("one");
-    assert_eq!(bench.store.status(log).start, 30);
-    assert_eq!(bench.read_all(log), plain.bytes());
+    assert_eq!(harness.append(log, &bytes), 30);
+    reference.append(&bytes);
+    harness.settle();
+    assert_eq!(harness.read_all(log), reference.bytes());
+    let Some(mut harness) = harness.reopen() else { return };
+    let log = harness.open("one");
+    assert_eq!(harness.store.status(log).start, 30);
+    assert_eq!(harness.read_all(log), reference.bytes());
 }
 
-fn a_log_that_ends_earlier(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
+fn appends_continue_after_suffix_truncation(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
     for offset in [30, 27, 24, 21, 18, 3, 0] {
         let name = format!("to-{offset}");
-        let (log, mut plain) = ten_batches(&mut bench, &name);
-        bench.store.truncate_suffix(log, offset).unwrap();
-        plain.truncate_suffix(offset);
-        let status = bench.store.status(log);
+        let (log, mut reference) = ten_batches(&mut harness, &name);
+        harness.store.truncate_suffix(log, offset).unwrap();
+        reference.truncate_suffix(offset);
+        let status = harness.store.status(log);
         assert_eq!((status.start, status.end), (0, offset));
         assert!(status.committed <= offset);
-        assert_eq!(bench.read_all(log), plain.bytes());
+        assert_eq!(harness.read_all(log), reference.bytes());
         let bytes = batch(100 + offset, 2, 200, 7);
-        assert_eq!(bench.append(log, &bytes), plain.append(&bytes));
-        bench.settle();
-        assert_eq!(bench.read_all(log), plain.bytes());
-        let Some(again) = bench.reopen() else { return };
-        bench = again;
-        let log = bench.open(&name);
-        assert_eq!(bench.read_all(log), plain.bytes());
+        assert_eq!(harness.append(log, &bytes), reference.append(&bytes));
+        harness.settle();
+        assert_eq!(harness.read_all(log), reference.bytes());
+        let Some(again) = harness.reopen() else { return };
+        harness = again;
+        let log = harness.open(&name);
+        assert_eq!(harness.read_all(log), reference.bytes());
     }
 }
 
-fn truncations_out_of_range(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let (log, mut plain) = ten_batches(&mut bench, "one");
-    bench.store.truncate_prefix(log, 4).unwrap();
-    plain.truncate_prefix(4);
+fn rejects_invalid_truncations(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let (log, mut reference) = ten_batches(&mut harness, "one");
+    harness.store.truncate_prefix(log, 4).unwrap();
+    reference.truncate_prefix(4);
     for offset in [0, 3, 4, 5, 7, 20, 25, 29, 31, u64::MAX] {
-        assert_eq!(bench.store.truncate_suffix(log, offset), Err(Error::OutOfRange), "{offset}");
-        let status = bench.store.status(log);
+        assert_eq!(harness.store.truncate_suffix(log, offset), Err(Error::OutOfRange), "{offset}");
+        let status = harness.store.status(log);
         assert_eq!((status.start, status.end), (4, 30));
     }
-    assert_eq!(bench.read_all(log), plain.bytes());
-    bench.settle();
+    assert_eq!(harness.read_all(log), reference.bytes());
+    harness.settle();
 }
 
-fn truncation_leaves_no_ticket_behind(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    for (name, is_on_its_way) in [("gathered", false), ("on its way", true)] {
-        let (log, _) = ten_batches(&mut bench, &name.replace(' ', "-"));
-        if is_on_its_way {
-            bench.store.commit();
+fn tickets_complete_after_truncation(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    for (name, is_submitted) in [("pending", false), ("submitted", true)] {
+        let (log, _) = ten_batches(&mut harness, &name.replace(' ', "-"));
+        if is_submitted {
+            harness.store.commit();
         }
-        bench.store.truncate_suffix(log, 24).unwrap();
-        bench.settle();
-        let (log, _) = ten_batches(&mut bench, &format!("{}-prefix", name.replace(' ', "-")));
-        if is_on_its_way {
-            bench.store.commit();
+        harness.store.truncate_suffix(log, 24).unwrap();
+        harness.settle();
+        let (log, _) = ten_batches(&mut harness, &format!("{}-prefix", name.replace(' ', "-")));
+        if is_submitted {
+            harness.store.commit();
         }
-        bench.store.truncate_prefix(log, 30).unwrap();
-        bench.settle();
+        harness.store.truncate_prefix(log, 30).unwrap();
+        harness.settle();
     }
 }
 
-fn records_are_found_by_time(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let log = bench.open("one");
-    let mut plain = Plain::default();
-    assert_eq!(bench.store.find_time(log, 0), Ok(None));
-    // Times go back and forth.
+fn finds_records_by_timestamp(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let log = harness.open("one");
+    let mut reference = ReferenceLog::default();
+    assert_eq!(harness.store.find_time(log, 0), Ok(None));
+    // Timestamps are not monotonic.
     for round in 0..30 {
         let bytes = batch(round, 3, 60, 1000 + (round * 7 % 11).cast_signed() * 10);
-        bench.append(log, &bytes);
-        plain.append(&bytes);
+        harness.append(log, &bytes);
+        reference.append(&bytes);
         if round % 8 == 0 {
-            bench.settle();
+            harness.settle();
         }
     }
-    let compare = |bench: &mut Bench, log, plain: &Plain| {
+    let compare = |harness: &mut Harness, log, reference: &ReferenceLog| {
         for time in (980..1130).chain([i64::MIN, -1, 0, i64::MAX]) {
-            assert_eq!(bench.store.find_time(log, time), Ok(plain.find_time(time)), "{time}");
+            assert_eq!(harness.store.find_time(log, time), Ok(reference.find_time(time)), "{time}");
         }
     };
-    compare(&mut bench, log, &plain);
-    bench.store.truncate_prefix(log, 10).unwrap();
-    plain.truncate_prefix(10);
-    compare(&mut bench, log, &plain);
-    bench.store.truncate_suffix(log, 51).unwrap();
-    plain.truncate_suffix(51);
-    compare(&mut bench, log, &plain);
-    bench.settle();
-    let Some(mut bench) = bench.reopen() else { return };
-    let log = bench.open("one");
-    compare(&mut bench, log, &plain);
+    compare(&mut harness, log, &reference);
+    harness.store.truncate_prefix(log, 10).unwrap();
+    reference.truncate_prefix(10);
+    compare(&mut harness, log, &reference);
+    harness.store.truncate_suffix(log, 51).unwrap();
+    reference.truncate_suffix(51);
+    compare(&mut harness, log, &reference);
+    harness.settle();
+    let Some(mut harness) = harness.reopen() else { return };
+    let log = harness.open("one");
+    compare(&mut harness, log, &reference);
 }
 
-fn names_are_checked_and_listed(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
+fn checks_and_lists_names(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
     let longest = "x".repeat(249);
     for bad in ["", ".", "..", "a/b", "a b", "ä", "a\0", "/", "../a", &"x".repeat(250)] {
-        let refused = bench.store.open(bad, &Options::default());
+        let refused = harness.store.open(bad, &Options::default());
         assert!(matches!(refused, Err(Error::System(_))), "{bad:?}: {refused:?}");
     }
-    assert!(bench.store.names().is_empty());
+    assert!(harness.store.names().is_empty());
     let mut good = [
         "b",
         "a",
@@ -421,179 +421,182 @@ fn names_are_checked_and_listed(subject: &mut dyn Subject) {
         &longest,
     ];
     for name in good {
-        let log = bench.open(name);
-        bench.append(log, &batch(name.len() as u64, 1, 10, 7));
+        let log = harness.open(name);
+        harness.append(log, &batch(name.len() as u64, 1, 10, 7));
     }
-    bench.settle();
+    harness.settle();
     good.sort_unstable();
-    assert_eq!(bench.store.names(), good);
-    let Some(mut bench) = bench.reopen() else { return };
-    assert_eq!(bench.store.names(), good, "open or not");
+    assert_eq!(harness.store.names(), good);
+    let Some(mut harness) = harness.reopen() else { return };
+    assert_eq!(harness.store.names(), good, "open or not");
     for name in good {
-        let log = bench.open(name);
-        assert_eq!(bench.store.status(log).end, 1);
+        let log = harness.open(name);
+        assert_eq!(harness.store.status(log).end, 1);
     }
-    assert_eq!(bench.store.names(), good);
+    assert_eq!(harness.store.names(), good);
 }
 
-fn opening_twice_opens_the_same(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let log = bench.open("one");
-    let other = bench.open("two");
+fn opening_twice_returns_the_same_log(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let log = harness.open("one");
+    let other = harness.open("two");
     assert_ne!(log, other);
-    bench.append(log, &batch(1, 2, 10, 7));
+    harness.append(log, &batch(1, 2, 10, 7));
     let options = Options { durability: Durability::Os, ..Options::default() };
-    assert_eq!(bench.store.open("one", &options), Ok(log));
-    assert_eq!(bench.store.status(log).end, 2);
-    bench.append(log, &batch(2, 2, 10, 7));
-    bench.settle();
-    assert_eq!(bench.store.open("one", &Options::default()), Ok(log));
-    assert_eq!(bench.store.status(log).committed, 4);
+    assert_eq!(harness.store.open("one", &options), Ok(log));
+    assert_eq!(harness.store.status(log).end, 2);
+    harness.append(log, &batch(2, 2, 10, 7));
+    harness.settle();
+    assert_eq!(harness.store.open("one", &Options::default()), Ok(log));
+    assert_eq!(harness.store.status(log).committed, 4);
 }
 
-fn a_removed_log_leaves_nothing(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let (log, _) = ten_batches(&mut bench, "one");
-    bench.settle();
-    bench.store.truncate_prefix(log, 12).unwrap();
-    bench.remove(log);
-    assert!(bench.store.names().is_empty());
-    let log = bench.open("one");
-    let status = bench.store.status(log);
+fn removal_deletes_everything(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let (log, _) = ten_batches(&mut harness, "one");
+    harness.settle();
+    harness.store.truncate_prefix(log, 12).unwrap();
+    harness.remove(log);
+    assert!(harness.store.names().is_empty());
+    let log = harness.open("one");
+    let status = harness.store.status(log);
     assert_eq!((status.start, status.committed, status.end), (0, 0, 0));
     let bytes = batch(50, 1, 10, 7);
-    assert_eq!(bench.append(log, &bytes), 0);
-    bench.settle();
-    bench.remove(log);
-    let Some(mut bench) = bench.reopen() else { return };
-    assert!(bench.store.names().is_empty());
-    let log = bench.open("one");
-    assert!(bench.read_all(log).is_empty());
+    assert_eq!(harness.append(log, &bytes), 0);
+    harness.settle();
+    harness.remove(log);
+    let Some(mut harness) = harness.reopen() else { return };
+    assert!(harness.store.names().is_empty());
+    let log = harness.open("one");
+    assert!(harness.read_all(log).is_empty());
 }
 
-fn removing_leaves_others_alone(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    for is_on_its_way in [false, true] {
-        let (kept, gone) = (bench.open("kept"), bench.open("gone"));
-        let end = bench.store.status(kept).end;
-        bench.append(gone, &batch(1, 1, 10, 7));
-        bench.append(kept, &batch(2, 1, 10, 7));
-        if is_on_its_way {
-            bench.store.commit();
+fn removal_does_not_affect_other_logs(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    for is_submitted in [false, true] {
+        let (kept, gone) = (harness.open("kept"), harness.open("gone"));
+        let end = harness.store.status(kept).end;
+        harness.append(gone, &batch(1, 1, 10, 7));
+        harness.append(kept, &batch(2, 1, 10, 7));
+        if is_submitted {
+            harness.store.commit();
         }
-        bench.remove(gone);
-        // What becomes of the removed log's own tickets is nobody's business any more.
-        bench.store.commit();
-        bench.settle_one(kept);
-        assert_eq!(bench.store.status(kept).committed, end + 1);
-        assert_eq!(bench.store.names(), ["kept"]);
+        harness.remove(gone);
+        // Tickets of the removed log need not complete.
+        harness.store.commit();
+        harness.settle_one(kept);
+        assert_eq!(harness.store.status(kept).committed, end + 1);
+        assert_eq!(harness.store.names(), ["kept"]);
     }
 }
 
-fn tending_loses_nothing(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
+fn maintenance_loses_nothing(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
     let options = Options { segment_bytes: 512, segment_ms: Some(1000), ..Options::default() };
-    let log = bench.store.open("one", &options).unwrap();
-    let mut plain = Plain::default();
+    let log = harness.store.open("one", &options).unwrap();
+    let mut reference = ReferenceLog::default();
     let mut now = 1_000_000_u64;
     for round in 0..30 {
         let bytes = batch(round, 2, 50, now.cast_signed());
-        bench.append(log, &bytes);
-        plain.append(&bytes);
+        harness.append(log, &bytes);
+        reference.append(&bytes);
         if round % 3 == 0 {
-            bench.settle();
+            harness.settle();
         }
-        if let Some(next) = bench.store.tend(now) {
+        if let Some(next) = harness.store.maintain(now) {
             now = now.max(next);
         }
         now += 700;
     }
-    bench.settle();
-    assert_eq!(bench.read_all(log), plain.bytes());
+    harness.settle();
+    assert_eq!(harness.read_all(log), reference.bytes());
 }
 
-fn what_was_committed_is_there_again(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let mut plains = [Plain::default(), Plain::default()];
-    for life in 0..6 {
+fn committed_data_survives_a_restart(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let mut references = [ReferenceLog::default(), ReferenceLog::default()];
+    for restart in 0..6 {
         let logs = ["fsync", "os"].map(|name| {
             let durability = if name == "os" { Durability::Os } else { Durability::Fsync };
             let options = Options { durability, segment_bytes: 1024, ..Options::default() };
-            bench.store.open(name, &options).unwrap()
+            harness.store.open(name, &options).unwrap()
         });
-        for (log, plain) in logs.iter().zip(&mut plains) {
-            assert_eq!(bench.read_all(*log), plain.bytes(), "life {life}");
-            let status = bench.store.status(*log);
-            assert_eq!((status.committed, status.end), (plain.end, plain.end));
-            for round in 0..life * 3 {
-                let bytes = batch(life * 100 + round, 2, 80, 7);
-                assert_eq!(bench.append(*log, &bytes), plain.append(&bytes));
+        for (log, reference) in logs.iter().zip(&mut references) {
+            assert_eq!(harness.read_all(*log), reference.bytes(), "restart {restart}");
+            let status = harness.store.status(*log);
+            assert_eq!((status.committed, status.end), (reference.end, reference.end));
+            for round in 0..restart * 3 {
+                let bytes = batch(restart * 100 + round, 2, 80, 7);
+                assert_eq!(harness.append(*log, &bytes), reference.append(&bytes));
             }
         }
-        bench.settle();
-        let Some(again) = bench.reopen() else { return };
-        bench = again;
+        harness.settle();
+        let Some(again) = harness.reopen() else { return };
+        harness = again;
     }
 }
 
-fn an_emptied_log_goes_on(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let (log, _) = ten_batches(&mut bench, "prefix");
-    bench.settle();
-    bench.store.truncate_prefix(log, 30).unwrap();
-    let (log, _) = ten_batches(&mut bench, "both");
-    bench.settle();
-    bench.store.truncate_prefix(log, 12).unwrap();
-    bench.store.truncate_suffix(log, 12).unwrap();
+fn emptied_log_continues_at_its_offset(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let (log, _) = ten_batches(&mut harness, "prefix");
+    harness.settle();
+    harness.store.truncate_prefix(log, 30).unwrap();
+    let (log, _) = ten_batches(&mut harness, "both");
+    harness.settle();
+    harness.store.truncate_prefix(log, 12).unwrap();
+    harness.store.truncate_suffix(log, 12).unwrap();
     for (name, end) in [("prefix", 30), ("both", 12)] {
-        let Some(again) = bench.reopen() else { return };
-        bench = again;
-        let log = bench.open(name);
-        let status = bench.store.status(log);
+        let Some(again) = harness.reopen() else { return };
+        harness = again;
+        let log = harness.open(name);
+        let status = harness.store.status(log);
         assert_eq!((status.start, status.committed, status.end), (end, end, end), "{name}");
-        assert_eq!(bench.append(log, &batch(1, 1, 10, 7)), end);
-        bench.settle();
+        assert_eq!(harness.append(log, &batch(1, 1, 10, 7)), end);
+        harness.settle();
     }
 }
 
-fn what_is_noted_counts_until_the_next_append(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    for life in 0..4 {
-        let log = bench.open("noted");
-        bench.append(log, &batch(life, 1, 10, 7));
-        bench.settle();
-        // Nothing is promised to those who note what has to be appended.
-        let is_kept = bench.store.note(log, b"of before");
-        bench.append(log, &batch(life, 1, 10, 7));
-        assert!(!is_kept || !bench.store.note(log, b"too early"), "the append may come to nothing");
-        bench.settle();
+fn notes_last_until_the_next_append(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    for restart in 0..4 {
+        let log = harness.open("noted");
+        harness.append(log, &batch(restart, 1, 10, 7));
+        harness.settle();
+        // Before this append, a note may or may not be accepted.
+        let is_stored = harness.store.note(log, b"of before");
+        harness.append(log, &batch(restart, 1, 10, 7));
+        assert!(
+            !is_stored || !harness.store.note(log, b"too early"),
+            "an uncommitted append must block notes"
+        );
+        harness.settle();
         let notes = [b"one".as_slice(), b"", b"and another"];
-        let kept: Vec<_> = notes.into_iter().filter(|note| bench.store.note(log, note)).collect();
-        let Some(again) = bench.reopen() else { return };
-        bench = again;
-        let log = bench.open("noted");
-        assert_eq!(bench.store.notes(log), Ok(kept.concat()), "life {life}");
-        bench.append(log, &batch(life, 1, 10, 7));
-        bench.settle();
-        let Some(again) = bench.reopen() else { return };
-        bench = again;
-        let log = bench.open("noted");
-        assert_eq!(bench.store.notes(log), Ok(Vec::new()), "life {life}");
+        let stored: Vec<_> = notes.into_iter().filter(|note| harness.store.note(log, note)).collect();
+        let Some(again) = harness.reopen() else { return };
+        harness = again;
+        let log = harness.open("noted");
+        assert_eq!(harness.store.notes(log), Ok(stored.concat()), "restart {restart}");
+        harness.append(log, &batch(restart, 1, 10, 7));
+        harness.settle();
+        let Some(again) = harness.reopen() else { return };
+        harness = again;
+        let log = harness.open("noted");
+        assert_eq!(harness.store.notes(log), Ok(Vec::new()), "restart {restart}");
     }
 }
 
-fn what_is_noted_ends_with_what_it_stands_behind(subject: &mut dyn Subject) {
-    let mut bench = Bench::new(subject);
-    let log = bench.open("noted");
+fn suffix_truncation_removes_notes(factory: &mut dyn StoreFactory) {
+    let mut harness = Harness::new(factory);
+    let log = harness.open("noted");
     for round in 0..3 {
-        bench.append(log, &batch(round, 1, 10, 7));
+        harness.append(log, &batch(round, 1, 10, 7));
     }
-    bench.settle();
-    bench.store.note(log, b"of the third");
-    bench.store.truncate_suffix(log, 2).unwrap();
-    bench.append(log, &batch(9, 1, 10, 7));
-    bench.settle();
-    let Some(mut again) = bench.reopen() else { return };
+    harness.settle();
+    harness.store.note(log, b"of the third");
+    harness.store.truncate_suffix(log, 2).unwrap();
+    harness.append(log, &batch(9, 1, 10, 7));
+    harness.settle();
+    let Some(mut again) = harness.reopen() else { return };
     let log = again.open("noted");
     assert_eq!(again.store.notes(log), Ok(Vec::new()));
 }

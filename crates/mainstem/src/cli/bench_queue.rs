@@ -8,78 +8,77 @@ use mainstem_bench::{QueueDurability, QueueType};
 use super::bench::{MeasureArgs, parse_rate};
 use super::connect::parse_seconds;
 
-/// Load a server of work queues, and report rates, latencies and what they cost.
+/// Benchmark work queues, and report throughput, latency and cost.
 ///
-/// The same generator speaks MQTT 5 (queues are below `$queue/`), AMQP 0-9-1 (RabbitMQ) and NATS (JetStream). Each
-/// payload says which message it is, and at the end the server is asked how many messages it still has.
+/// The same load generator supports MQTT 5 (queues at `$queue/NAME`), AMQP 0-9-1 (RabbitMQ) and NATS (JetStream). Each
+/// payload has the number of its message. At the end, the run compares the number of messages left on the server.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct BenchQueueArgs {
-    /// What is done
     #[command(subcommand)]
     pub(crate) work: BenchQueueWork,
 }
 
-/// What is done.
+/// Workloads.
 #[derive(Subcommand, Debug)]
 pub(crate) enum BenchQueueWork {
-    /// Put messages in: so many in flight, or on schedule
+    /// Send messages with a fixed number in flight, or on a schedule
     Enqueue(BenchEnqueueArgs),
-    /// Fill the queue, then take out and acknowledge what is there
+    /// Fill the queue, then receive and acknowledge all messages
     Consume(BenchConsumeArgs),
-    /// Put messages in on schedule, and take them out at the same time
+    /// Send messages on a schedule and receive them at the same time
     Flow(BenchFlowArgs),
 }
 
-/// What all kinds of work take.
+/// Flags of all workloads.
 #[derive(Args, Debug)]
 pub(crate) struct BenchQueueCommon {
     /// Server's host name or address
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub(crate) host: String,
-    /// Server's port [default: that of the protocol]
+    /// Server's port [default: depends on the protocol]
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Option<u16>,
-    /// What is spoken there
+    /// Protocol of the server
     #[arg(long, value_enum, value_name = "PROTOCOL", default_value_t = QueueProtocolArg::Mqtt)]
     pub(crate) protocol: QueueProtocolArg,
-    /// MQTT: the HTTP API that makes the queue and counts its messages; without it, neither is done
+    /// MQTT: address of the HTTP API, to create the queue and count its messages [default: do neither]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) http: Option<String>,
-    /// MQTT: when a message is acknowledged, set where the queue is made
+    /// MQTT: durability of the queue if it is created
     #[arg(long, value_enum, value_name = "DURABILITY", default_value_t = QueueDurabilityArg::Fsync)]
     pub(crate) durability: QueueDurabilityArg,
-    /// AMQP: the type of the queue
+    /// AMQP: type of the queue
     #[arg(long, value_enum, value_name = "TYPE", default_value_t = QueueTypeArg::Quorum)]
     pub(crate) queue_type: QueueTypeArg,
-    /// Queue, made if it is not there; it should be empty [default: a new one]
+    /// Queue, created if it does not exist; should be empty [default: a new queue]
     #[arg(long, value_name = "NAME")]
     pub(crate) queue: Option<String>,
-    /// Connections that put messages in
+    /// Sending connections
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) publishers: u32,
-    /// Messages that each of them has in flight, unacknowledged
+    /// Unacknowledged messages per sending connection
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) in_flight: u32,
-    /// Bytes of a payload
+    /// Payload size in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u32).range(16..=100_000))]
     pub(crate) payload: u32,
     #[command(flatten)]
     pub(crate) measure: MeasureArgs,
 }
 
-/// Who takes messages out.
+/// Consumers.
 #[derive(Args, Debug)]
 pub(crate) struct BenchConsumersArgs {
-    /// Connections that take messages out; each message goes to one of them
+    /// Receiving connections; each message goes to one of them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) consumers: u32,
-    /// Messages that each of them may have unacknowledged
+    /// Maximum number of unacknowledged messages per receiving connection
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) prefetch: u16,
 }
 
-/// What the server speaks.
+/// Protocol of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum QueueProtocolArg {
     /// MQTT 5
@@ -90,12 +89,12 @@ pub(crate) enum QueueProtocolArg {
     Amqp,
 }
 
-/// When a message counts as kept.
+/// When a message is acknowledged to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum QueueDurabilityArg {
-    /// Once the disk has it
+    /// Once it is on disk
     Fsync,
-    /// Once the system has it
+    /// Once the operating system has it
     Os,
 }
 
@@ -108,14 +107,14 @@ impl From<QueueDurabilityArg> for QueueDurability {
     }
 }
 
-/// Types of queues.
+/// Types of AMQP queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum QueueTypeArg {
-    /// A replicated log
+    /// A quorum queue: a replicated log
     Quorum,
-    /// What all queues once were
+    /// A classic queue
     Classic,
-    /// FluxMQ's, below `$queue/`, which does not say how many messages it has
+    /// A FluxMQ queue at `$queue/NAME`; its messages cannot be counted
     Flux,
 }
 
@@ -129,41 +128,41 @@ impl From<QueueTypeArg> for QueueType {
     }
 }
 
-/// Put messages in: so many in flight for each publisher (closed loop), or on schedule (open loop).
+/// Send messages with a fixed number in flight per publisher (closed loop), or on a schedule (open loop).
 ///
-/// In an open loop, latency counts from the moment a message was due, so a server that stalls cannot hide it.
+/// In an open loop, latency is measured from the scheduled time of a message, so that it includes stalls of the server.
 #[derive(Args, Debug)]
 pub(crate) struct BenchEnqueueArgs {
     #[command(flatten)]
     pub(crate) common: BenchQueueCommon,
-    /// Open loop: messages per second, over all publishers
+    /// Open loop: messages per second of all publishers together
     #[arg(long, value_name = "MESSAGES/S", value_parser = parse_rate)]
     pub(crate) rate: Option<f64>,
 }
 
-/// Fill the queue, then take out and acknowledge what is there.
+/// Fill the queue, then receive and acknowledge all messages.
 #[derive(Args, Debug)]
 pub(crate) struct BenchConsumeArgs {
     #[command(flatten)]
     pub(crate) common: BenchQueueCommon,
     #[command(flatten)]
     pub(crate) consumers: BenchConsumersArgs,
-    /// Messages to fill it with
+    /// Messages to send first
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     pub(crate) messages: u32,
-    /// Most seconds to fill it; what is there then has to do
+    /// Longest time for filling the queue; the run goes on with the messages sent by then
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = parse_seconds)]
     pub(crate) fill: Duration,
 }
 
-/// Put messages in on schedule, and take them out at the same time; latency counts from the moment a message was due.
+/// Send messages on a schedule and receive them at the same time. Latency is measured from the scheduled time.
 #[derive(Args, Debug)]
 pub(crate) struct BenchFlowArgs {
     #[command(flatten)]
     pub(crate) common: BenchQueueCommon,
     #[command(flatten)]
     pub(crate) consumers: BenchConsumersArgs,
-    /// Messages per second, over all publishers
+    /// Messages per second of all publishers together
     #[arg(long, value_name = "MESSAGES/S", default_value = "1000", value_parser = parse_rate)]
     pub(crate) rate: f64,
 }
@@ -175,4 +174,4 @@ Examples:
   mainstem bench queue consume --protocol amqp --queue-type classic --payload 1024
   mainstem bench queue flow --protocol nats --rate 2000
 
-Exit status: 0 when the run completed; 1 when it could not, or messages were refused, lost or not settled.";
+Exit status: 0 when the run completed; 1 when it could not, or messages were rejected, lost or not settled.";

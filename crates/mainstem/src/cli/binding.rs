@@ -5,11 +5,10 @@ use clap::{ArgGroup, Args, Subcommand};
 use super::connect::parse_pair;
 use super::queue::HttpArgs;
 
-/// Bindings between MQTT topics, work queues and Kafka topics: show, add and remove them.
+/// Show, add and remove bindings between MQTT topics, work queues and Kafka topics.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct BindingArgs {
-    /// What to do.
     #[command(subcommand)]
     pub(crate) command: BindingCommand,
     /// Connection flags.
@@ -17,20 +16,20 @@ pub(crate) struct BindingArgs {
     pub(crate) http: HttpArgs,
 }
 
-/// What `mainstem binding` does.
+/// Subcommands of `mainstem binding`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum BindingCommand {
     /// Print all bindings
     List {
-        /// Print each as one line of JSON
+        /// Print each binding as one line of JSON
         #[arg(short = 'J', long)]
         json: bool,
     },
-    /// Add a binding; one that is there and the same is no error
+    /// Add a binding; succeeds if the same binding exists
     Add(Box<BindingAddArgs>),
-    /// Remove a binding that was added
+    /// Remove a binding; those declared in the configuration cannot be removed
     Remove {
-        /// Name
+        /// Name of the binding
         binding: String,
     },
 }
@@ -40,43 +39,43 @@ pub(crate) enum BindingCommand {
 #[command(group = ArgGroup::new("from").required(true).args(["from_mqtt", "from_topic"]))]
 #[command(group = ArgGroup::new("to").required(true).args(["to_topic", "to_queue", "to_mqtt"]))]
 pub(crate) struct BindingAddArgs {
-    /// What it is called
+    /// Name of the binding
     pub(crate) binding: String,
-    /// Messages that meet this topic filter
+    /// Bind messages that match this topic filter
     #[arg(long, value_name = "FILTER")]
     pub(crate) from_mqtt: Option<String>,
-    /// Records of this Kafka topic
+    /// Bind records of this Kafka topic
     #[arg(long, value_name = "TOPIC", requires = "to_mqtt")]
     pub(crate) from_topic: Option<String>,
-    /// Become records of this Kafka topic
+    /// Append to this Kafka topic
     #[arg(long, value_name = "TOPIC", requires = "from_mqtt")]
     pub(crate) to_topic: Option<String>,
-    /// Go into this work queue
+    /// Send to this work queue
     #[arg(long, value_name = "QUEUE", requires = "from_mqtt")]
     pub(crate) to_queue: Option<String>,
-    /// Are published to this topic name, in which {key}, {topic}, {partition}, {offset} and {header:NAME} stand for parts of a
+    /// Publish to this topic name; {key}, {topic}, {partition}, {offset} and {header:NAME} are replaced by parts of the
     /// record
     #[arg(long, value_name = "TEMPLATE", requires = "from_topic")]
     pub(crate) to_mqtt: Option<String>,
-    /// What becomes the key: topic, level:N, client or none
+    /// Source of the record or message key: topic, level:N, client or none
     #[arg(short, long, value_name = "WHAT", requires = "from_mqtt")]
     pub(crate) key: Option<String>,
-    /// Partitions of a topic that is made
+    /// Number of partitions if the topic is created
     #[arg(long, value_name = "N", requires = "to_topic")]
     pub(crate) partitions: Option<u16>,
-    /// When a record of a topic that is made counts as kept: fsync or os
+    /// Durability if the topic is created: fsync or os
     #[arg(long, value_name = "WHEN", requires = "to_topic")]
     pub(crate) durability: Option<String>,
-    /// Set a key of a topic that is made; may be repeated
+    /// Configuration if the topic is created; may be repeated
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair, requires = "to_topic")]
     pub(crate) set: Vec<(String, String)>,
-    /// With which quality of service it is published
+    /// Quality of service of the messages
     #[arg(short, long, value_name = "N", requires = "to_mqtt")]
     pub(crate) qos: Option<u8>,
-    /// Publish it retained
+    /// Publish retained messages
     #[arg(short, long, requires = "to_mqtt")]
     pub(crate) retain: bool,
-    /// Begin with all records that there are
+    /// Start with the first record instead of the next one
     #[arg(long, requires = "to_mqtt")]
     pub(crate) from_beginning: bool,
 }

@@ -1,4 +1,4 @@
-//! Flags that `pub` and `sub` share: where to connect, as whom, with which will and properties.
+//! Flags shared by `pub` and `sub`: address, credentials, will and properties.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -27,19 +27,19 @@ pub(crate) struct ConnectArgs {
     #[arg(short = 'V', long = "protocol-version", value_name = "VERSION", default_value = "5",
           value_parser = parse_version)]
     pub(crate) protocol: Version,
-    /// Client identifier; without one the broker makes one up (5) or one is made up here (3.x)
+    /// Client identifier [default: assigned by the broker with version 5, generated with 3.x]
     #[arg(short = 'i', long, value_name = "ID")]
     pub(crate) id: Option<String>,
-    /// Client identifier made of this prefix and the process number
+    /// Client identifier from this prefix and the process id
     #[arg(short = 'I', long, value_name = "PREFIX", conflicts_with = "id")]
     pub(crate) id_prefix: Option<String>,
     /// Keep alive in seconds; 0 turns it off
     #[arg(short = 'k', long = "keepalive", value_name = "SECONDS", default_value_t = 60)]
     pub(crate) keep_alive: u16,
-    /// Continue the session stored under the client identifier, and keep it afterwards; needs --id
+    /// Resume the session of the client identifier, and keep it after disconnecting; requires --id
     #[arg(short = 'c', long = "disable-clean-session")]
     pub(crate) keep_session: bool,
-    /// How long the broker keeps the session afterwards, in seconds; "never" (or -1) does not expire
+    /// Session expiry after disconnecting, in seconds; "never" (or -1) for no expiry
     /// [default: 0, or never with -c]
     #[arg(short = 'x', long, value_name = "SECONDS", value_parser = parse_expiry, allow_negative_numbers = true)]
     pub(crate) session_expiry: Option<u32>,
@@ -49,7 +49,7 @@ pub(crate) struct ConnectArgs {
     /// Password; version 5 allows one without a user name
     #[arg(short = 'P', long, alias = "pw", value_name = "PASSWORD")]
     pub(crate) password: Option<String>,
-    /// Longest time to wait for the connection to be accepted
+    /// Longest wait for CONNACK
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     pub(crate) connect_timeout: Duration,
     /// A version 5 property: -D PACKET NAME VALUE, or -D PACKET user-property KEY VALUE; may be repeated.
@@ -57,13 +57,13 @@ pub(crate) struct ConnectArgs {
     #[arg(short = 'D', long = "property", value_names = ["PACKET", "NAME", "VALUE"], num_args = 3..=4,
           action = ArgAction::Append)]
     pub(crate) property: Vec<String>,
-    /// Show every packet on stderr
+    /// Print every packet to stderr
     #[arg(short, long)]
     pub(crate) debug: bool,
-    /// Print no errors; the exit status still tells
+    /// Print no errors; rely on the exit status
     #[arg(long, conflicts_with = "debug")]
     pub(crate) quiet: bool,
-    /// Accepted for familiarity: small packets are never delayed
+    /// Accepted for compatibility; small packets are never delayed
     #[arg(long, hide = true)]
     pub(crate) nodelay: bool,
     /// The will message.
@@ -71,7 +71,7 @@ pub(crate) struct ConnectArgs {
     pub(crate) will: WillArgs,
 }
 
-/// The will that the broker publishes should this client vanish.
+/// The will message.
 #[derive(Args, Debug)]
 #[expect(clippy::struct_field_names, reason = "the field names are the names of the flags")]
 #[command(next_help_heading = "Will (published by the broker if the connection breaks)")]
@@ -88,12 +88,12 @@ pub(crate) struct WillArgs {
     /// Publish the will retained
     #[arg(long, requires = "will_topic")]
     pub(crate) will_retain: bool,
-    /// Seconds the broker waits before it publishes the will (version 5)
+    /// Delay before the broker publishes the will, in seconds (version 5)
     #[arg(long, value_name = "SECONDS", requires = "will_topic")]
     pub(crate) will_delay: Option<u32>,
 }
 
-/// The packet a `-D` property belongs to.
+/// The packet of a `-D` property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketKind {
     Connect,
@@ -104,40 +104,38 @@ pub(crate) enum PacketKind {
     Will,
 }
 
-/// One `-D` property, grouped but not yet interpreted.
+/// One `-D` property. The value is not parsed yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PropertyArg {
-    /// Which packet carries it.
     pub(crate) packet: PacketKind,
-    /// The property's name as in the specification, in lower case with hyphens.
+    /// Name as in the specification, in lower case with hyphens.
     pub(crate) name: String,
-    /// Its value; the key of a user property.
+    /// Value, or the key of a user property.
     pub(crate) value: String,
-    /// The value of a user property, otherwise absent.
+    /// Value of a user property.
     pub(crate) second: Option<String>,
 }
 
 impl PropertyArg {
-    /// A property from its parts.
     pub(crate) fn new(packet: PacketKind, name: &str, value: &str, second: Option<&str>) -> Self {
         Self { packet, name: name.into(), value: value.into(), second: second.map(Into::into) }
     }
 }
 
 impl ConnectArgs {
-    /// Groups the words after every `-D`.
+    /// Groups the arguments of every `-D`.
     ///
     /// # Errors
-    /// Text for the user, where a packet or the number of words is wrong.
+    /// A message for the user if a packet is unknown or an argument is missing.
     pub(crate) fn properties(&self) -> Result<Vec<PropertyArg>, String> {
         let mut words = self.property.iter();
         let mut properties = Vec::new();
         while let Some(packet) = words.next() {
             let packet = PacketKind::parse(packet)?;
-            let name = words.next().ok_or("-D lacks the property's name")?.to_ascii_lowercase();
-            let value = words.next().ok_or_else(|| format!("-D {name} lacks its value"))?;
+            let name = words.next().ok_or("-D: the property name is missing")?.to_ascii_lowercase();
+            let value = words.next().ok_or_else(|| format!("-D {name}: the value is missing"))?;
             let second = match name.as_str() {
-                "user-property" => Some(words.next().ok_or("-D user-property takes a key and a value")?),
+                "user-property" => Some(words.next().ok_or("-D user-property: expected a key and a value")?),
                 _ => None,
             };
             properties.push(PropertyArg::new(packet, &name, value, second.map(String::as_str)));
@@ -164,7 +162,7 @@ impl PacketKind {
     }
 }
 
-/// A quality of service: `0`, `1` or `2`.
+/// Parses a quality of service: `0`, `1` or `2`.
 pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
     match text {
         "0" => Ok(QoS::AtMostOnce),
@@ -174,7 +172,7 @@ pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
     }
 }
 
-/// A positive number of seconds, with or without a fraction, of a year at most.
+/// Parses a number of seconds, with or without a fraction, of one year at most.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     const YEAR_S: f64 = 365.0 * 86_400.0;
     match text.parse::<f64>() {
@@ -183,7 +181,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `key=value`, split at the first `=`.
+/// Parses `key=value`. Splits at the first `=`.
 pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok((key.into(), value.into()))

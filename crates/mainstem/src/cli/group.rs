@@ -4,11 +4,10 @@ use clap::{ArgGroup, Args, Subcommand};
 
 use super::kafka::{KafkaArgs, Position, parse_position, parse_topic_partitions};
 
-/// Consumer groups: show them, set their offsets, delete them.
+/// Show consumer groups, set their offsets, and delete them.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct GroupArgs {
-    /// What to do.
     #[command(subcommand)]
     pub(crate) command: GroupCommand,
     /// Connection flags.
@@ -16,7 +15,7 @@ pub(crate) struct GroupArgs {
     pub(crate) kafka: KafkaArgs,
 }
 
-/// What `mainstem group` does.
+/// Subcommands of `mainstem group`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum GroupCommand {
     /// Print all groups and their states
@@ -27,13 +26,13 @@ pub(crate) enum GroupCommand {
         #[arg(value_name = "GROUP", required = true)]
         groups: Vec<String>,
     },
-    /// Delete groups that have no members, with their offsets
+    /// Delete groups without members, and their offsets
     Delete {
         /// Groups
         #[arg(value_name = "GROUP", required = true)]
         groups: Vec<String>,
     },
-    /// Set the offsets of a group that has no members
+    /// Set the offsets of a group without members
     ResetOffsets(ResetOffsetsArgs),
 }
 
@@ -44,19 +43,19 @@ pub(crate) enum GroupCommand {
 pub(crate) struct ResetOffsetsArgs {
     /// Group
     pub(crate) group: String,
-    /// Topic, or some of its partitions; may be repeated
+    /// Topic, optionally with partitions; may be repeated
     #[arg(short, long, value_name = "TOPIC[:N,…]", value_parser = parse_topic_partitions)]
     pub(crate) topic: Vec<(String, Vec<i32>)>,
-    /// All topics that the group has offsets of
+    /// All topics for which the group has offsets
     #[arg(long)]
     pub(crate) all_topics: bool,
-    /// Where to: beginning, end, an offset, -N before the end, or @MS since 1970
+    /// New position: beginning, end, an offset, -N before the end, or @MS since 1970
     #[arg(long, value_name = "WHERE", value_parser = parse_position, allow_hyphen_values = true)]
     pub(crate) to: Option<Position>,
-    /// By how much, from where the group is; below zero for back
+    /// Number of records to move from the current position; negative to move back
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) shift_by: Option<i64>,
-    /// Only print what would be set
+    /// Print the new offsets without setting them
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 }
@@ -68,4 +67,4 @@ Examples:
   mainstem group reset-offsets billing -t orders --to beginning
   mainstem group reset-offsets billing --all-topics --shift-by -100 --dry-run
 
-Exit status: 0 when all was done; 1 when something was refused, with the reason on stderr; 2 for a wrong flag.";
+Exit status: 0 when everything succeeded; 1 when something failed, with the reason on stderr; 2 for an invalid flag.";

@@ -1,4 +1,4 @@
-//! Flags that `topic`, `produce`, `consume` and `group` share, and the words that their flags are made of.
+//! Flags shared by `topic`, `produce`, `consume` and `group`, and parsers of their values.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use clap::Args;
 
 use super::connect::parse_seconds;
 
-/// Connection flags of the tools that speak Kafka.
+/// Connection flags of the Kafka tools.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct KafkaArgs {
-    /// Broker to ask first; several are separated by commas, and the first that answers is taken
+    /// Bootstrap brokers, separated by commas; the first one that answers is used
     #[arg(
         short = 'b',
         long = "kafka",
@@ -19,32 +19,37 @@ pub(crate) struct KafkaArgs {
         global = true
     )]
     pub(crate) kafka: String,
-    /// Longest time to wait for an answer, and for a cause that may pass
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = parse_seconds, global = true)]
-    pub(crate) patience: Duration,
-    /// Print no errors; the exit status still tells
+    /// Longest wait for a response, and for a transient error to pass
+    #[arg(
+    long = "request-timeout",
+    value_name = "SECONDS",
+    default_value = "30",
+    value_parser = parse_seconds,
+    global = true
+    )]
+    pub(crate) request_timeout: Duration,
+    /// Print no errors; rely on the exit status
     #[arg(long, global = true)]
     pub(crate) quiet: bool,
 }
 
-/// A place in a partition.
+/// A position in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Position {
-    /// The first record there is.
+    /// The first record.
     Beginning,
-    /// Behind the last record there is now.
+    /// After the current last record.
     End,
-    /// Where the group left off.
+    /// The committed offset of the group.
     Stored,
-    /// This offset.
     Offset(i64),
-    /// So many offsets before the end.
+    /// This many offsets before the end.
     BeforeEnd(i64),
-    /// The first record that is not older, ms since 1970.
+    /// The first record at or after this time, in ms since 1970.
     Time(i64),
 }
 
-/// `beginning`, `end`, `stored`, an offset, `-N` before the end, or `@MS`.
+/// Parses `beginning`, `end`, `stored`, an offset, `-N` before the end, or `@MS`.
 pub(crate) fn parse_position(text: &str) -> Result<Position, String> {
     let number = |digits: &str| digits.parse::<i64>().ok().filter(|number| *number >= 0);
     let position = match text {
@@ -60,7 +65,7 @@ pub(crate) fn parse_position(text: &str) -> Result<Position, String> {
     position.ok_or_else(|| "expected beginning, end, stored, an offset, -N or @MS".into())
 }
 
-/// `TOPIC`, or `TOPIC:PARTITION,…`.
+/// Parses `TOPIC` or `TOPIC:PARTITION,…`.
 pub(crate) fn parse_topic_partitions(text: &str) -> Result<(String, Vec<i32>), String> {
     let Some((topic, partitions)) = text.split_once(':') else { return Ok((text.into(), Vec::new())) };
     let partitions: Option<Vec<i32>> =
@@ -73,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_have_a_word_a_number_or_a_time() {
+    fn parses_positions() {
         for (text, position) in [
             ("earliest", Position::Beginning),
             ("end", Position::End),
@@ -90,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_stand_behind_their_topic() {
+    fn parses_topics_with_partitions() {
         assert_eq!(parse_topic_partitions("t"), Ok(("t".into(), vec![])));
         assert_eq!(parse_topic_partitions("t:0,2"), Ok(("t".into(), vec![0, 2])));
         assert!(parse_topic_partitions("t:").is_err() && parse_topic_partitions("t:-1").is_err());

@@ -13,16 +13,16 @@ use super::kafka::KafkaArgs;
 #[command(after_help = AFTER_HELP)]
 #[command(group = ArgGroup::new("source").args(["message", "file", "stdin", "null"]))]
 pub(crate) struct ProduceArgs {
-    /// Topic; made by the broker if it is not there and the broker does such things
+    /// Topic; created if it does not exist and the broker creates topics automatically
     #[arg(short, long, value_name = "TOPIC")]
     pub(crate) topic: String,
-    /// Partition [default: by the key's hash, or in turn]
+    /// Partition [default: by hash of the key, or in turn without a key]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) partition: Option<i32>,
     /// Key of all records
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) key: Option<String>,
-    /// What stands between key and value in each line
+    /// Separator between key and value in each line
     #[arg(short = 'K', long, value_name = "TEXT", conflicts_with_all = ["key", "source"])]
     pub(crate) key_delimiter: Option<String>,
     /// Header of all records; may be repeated
@@ -34,22 +34,22 @@ pub(crate) struct ProduceArgs {
     /// Append the contents of a file as one record
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Append all of standard input as one record, not each line as one
+    /// Append all of standard input as one record
     #[arg(short, long)]
     pub(crate) stdin: bool,
-    /// Append a record without value: a tombstone for its key
+    /// Append a record without a value: a tombstone for its key
     #[arg(short, long)]
     pub(crate) null: bool,
-    /// How batches are compressed
+    /// Compression of batches
     #[arg(short = 'z', long, value_name = "CODEC", value_enum, default_value_t = CodecArg::None)]
     pub(crate) codec: CodecArg,
-    /// Level of the codec, as high as it is thorough
+    /// Compression level of the codec
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) level: Option<i32>,
-    /// What to wait for: 0 nothing, 1 or all the broker's acknowledgement
+    /// Acknowledgement to wait for: 0 none, 1 the leader, all the in-sync replicas
     #[arg(short, long, value_name = "0|1|all", default_value = "all", value_parser = parse_acks)]
     pub(crate) acks: i16,
-    /// Print where each batch went: topic, partition, first offset, number of records
+    /// Print topic, partition, first offset and number of records of each batch
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// Connection flags.
@@ -67,7 +67,7 @@ fn parse_acks(text: &str) -> Result<i16, String> {
 }
 
 const AFTER_HELP: &str = "\
-Without -m, -f, -s or -n each line of standard input becomes a record; empty lines are passed over.
+Without -m, -f, -s or -n, each line of standard input becomes a record. Empty lines are skipped.
 
 Examples:
   mainstem produce -t orders -k 17 -m '{\"total\": 3}'      one record
@@ -75,4 +75,4 @@ Examples:
   printf 'a=1\\nb=2\\n' | mainstem produce -t kv -K =       keys and values
   mainstem produce -t kv -k a -n                          a tombstone
 
-Exit status: 0 when every record was acknowledged; 1 for any error; 2 for a wrong flag.";
+Exit status: 0 when every record was acknowledged; 1 for any error; 2 for an invalid flag.";

@@ -14,7 +14,7 @@ use super::connect::{ConnectArgs, parse_pair, parse_qos, parse_seconds};
 #[command(group = ArgGroup::new("source").required(true).args(["message", "file", "lines", "null", "stdin"]))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own on the command line")]
 pub(crate) struct PubArgs {
-    /// Topic to publish to; may come from --url instead
+    /// Topic to publish to; --url may name it instead
     #[arg(short, long, value_name = "TOPIC", required_unless_present = "url")]
     pub(crate) topic: Option<String>,
     /// Publish this text
@@ -23,10 +23,10 @@ pub(crate) struct PubArgs {
     /// Publish the contents of a file as one message
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Publish every line of standard input as a message, until it ends
+    /// Publish each line of standard input as a message
     #[arg(short = 'l', long = "stdin-line")]
     pub(crate) lines: bool,
-    /// Publish an empty message; with --retain it clears the retained message
+    /// Publish an empty message; with --retain, this clears the retained message
     #[arg(short, long = "null-message")]
     pub(crate) null: bool,
     /// Publish all of standard input as one message
@@ -35,7 +35,7 @@ pub(crate) struct PubArgs {
     /// Quality of service: 0 at most once, 1 at least once, 2 exactly once
     #[arg(short, long, value_name = "QOS", default_value = "0", value_parser = parse_qos)]
     pub(crate) qos: QoS,
-    /// Ask the broker to keep the message for later subscribers
+    /// Publish as a retained message, which later subscribers receive
     #[arg(short, long)]
     pub(crate) retain: bool,
     /// Publish the message this many times
@@ -45,10 +45,10 @@ pub(crate) struct PubArgs {
     /// Pause between repetitions, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     pub(crate) repeat_delay: Duration,
-    /// Most unacknowledged messages at once (the broker's receive maximum bounds it as well)
+    /// Maximum number of unacknowledged messages (also limited by the broker's receive maximum)
     #[arg(short = 'M', long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) max_inflight: u16,
-    /// Longest time to wait for an acknowledgement
+    /// Longest wait for an acknowledgement
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = parse_seconds)]
     pub(crate) ack_timeout: Duration,
     /// User property of the message; may be repeated
@@ -57,20 +57,20 @@ pub(crate) struct PubArgs {
     /// Content type
     #[arg(long, value_name = "TEXT", help_heading = "Message properties (version 5)")]
     pub(crate) content_type: Option<String>,
-    /// Topic for the answer
+    /// Response topic
     #[arg(long, value_name = "TOPIC", help_heading = "Message properties (version 5)")]
     pub(crate) response_topic: Option<String>,
-    /// What ties the answer to this request
+    /// Correlation data
     #[arg(long, value_name = "TEXT", help_heading = "Message properties (version 5)")]
     pub(crate) correlation_data: Option<String>,
-    /// Seconds after which the broker no longer delivers the message
+    /// Message expiry, in seconds
     #[arg(long, value_name = "SECONDS", help_heading = "Message properties (version 5)")]
     pub(crate) message_expiry: Option<u32>,
-    /// Send the topic once and this number in its place afterwards
+    /// Topic alias: send the topic once, then only this number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "Message properties (version 5)")]
     pub(crate) topic_alias: Option<u16>,
-    /// 1 declares the payload UTF-8 text, 0 declares it bytes
+    /// Payload format indicator: 1 for UTF-8 text, 0 for bytes
     #[arg(long, value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1),
           help_heading = "Message properties (version 5)")]
     pub(crate) payload_format: Option<u8>,
@@ -90,5 +90,5 @@ Examples:
   tail -f app.log | mainstem pub -t logs/app -l -q 1     one message per line
   mainstem pub -t rpc/add -m '[1,2]' --response-topic rpc/reply --correlation-data 17
 
-Exit status: 0 when every message was handed over and, above QoS 0, acknowledged; the reason code (128 and
-above) when the broker refused the connection or a message; 1 for any other error; 2 for a wrong flag.";
+Exit status: 0 when every message was sent and, above QoS 0, acknowledged; the reason code (128 and above) when
+the broker refused the connection or a message; 1 for any other error; 2 for an invalid flag.";

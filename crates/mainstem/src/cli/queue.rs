@@ -6,11 +6,10 @@ use clap::{ArgGroup, Args, Subcommand};
 
 use super::connect::{parse_pair, parse_seconds};
 
-/// Work queues: make, show, empty and delete them; send messages and receive them.
+/// Create, show, purge and delete work queues; send and receive messages.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct QueueArgs {
-    /// What to do.
     #[command(subcommand)]
     pub(crate) command: QueueCommand,
     /// Connection flags.
@@ -18,85 +17,91 @@ pub(crate) struct QueueArgs {
     pub(crate) http: HttpArgs,
 }
 
-/// Connection flags of the tools that speak HTTP.
+/// Connection flags of the tools that use the HTTP API.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct HttpArgs {
-    /// Operations door of the broker
+    /// Address of the broker's HTTP API
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080", global = true)]
     pub(crate) http: String,
-    /// Longest time to wait for an answer
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = parse_seconds, global = true)]
-    pub(crate) patience: Duration,
-    /// Print no errors; the exit status still tells
+    /// Longest wait for a response
+    #[arg(
+    long = "request-timeout",
+    value_name = "SECONDS",
+    default_value = "30",
+    value_parser = parse_seconds,
+    global = true
+    )]
+    pub(crate) request_timeout: Duration,
+    /// Print no errors; rely on the exit status
     #[arg(long, global = true)]
     pub(crate) quiet: bool,
 }
 
-/// What `mainstem queue` does.
+/// Subcommands of `mainstem queue`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum QueueCommand {
-    /// Make a queue; one that is there and set to the same is no error
+    /// Create a queue; succeeds if it exists with the same settings
     Create {
         /// Queue
         queue: String,
-        /// Set a key; may be repeated
+        /// Setting of the queue; may be repeated
         #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
         set: Vec<(String, String)>,
     },
-    /// Set some keys of a queue to something else
+    /// Change settings of a queue
     Configure {
         /// Queue
         queue: String,
-        /// Set a key; may be repeated
+        /// Setting to change; may be repeated
         #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair, required = true)]
         set: Vec<(String, String)>,
     },
-    /// Print all queues and how many messages they have
+    /// Print all queues and their message counts
     List,
-    /// Print what a queue is set to, its messages and its groups
+    /// Print the settings, message counts and groups of a queue
     Info {
         /// Queue
         queue: String,
-        /// Print it as JSON
+        /// Print as JSON
         #[arg(short = 'J', long)]
         json: bool,
     },
-    /// Print messages that are not settled, without taking them
+    /// Print unsettled messages without leasing them
     Peek(PeekArgs),
-    /// Throw away all messages
+    /// Discard all messages
     Purge {
         /// Queue
         queue: String,
-        /// Only those of one group
+        /// Discard only for this group
         #[arg(short, long, value_name = "GROUP")]
         group: Option<String>,
     },
-    /// Send dead letters back to the queues they came from
+    /// Return dead letters to the queues they came from
     Redrive {
-        /// Queue that has them
+        /// Queue with the dead letters
         queue: String,
-        /// Most messages [default: all]
+        /// Maximum number of messages [default: all]
         #[arg(short, long, value_name = "N")]
         max: Option<u64>,
     },
-    /// Let a group have messages again that it has settled
+    /// Deliver settled messages to a group again
     Replay(ReplayArgs),
-    /// Remove a group, and what it has not settled; the only one of a queue stays
+    /// Remove a group; the last group of a queue cannot be removed
     RemoveGroup {
         /// Queue
         queue: String,
         /// Group
         group: String,
     },
-    /// Delete a queue and all that is in it
+    /// Delete a queue and its messages
     Delete {
         /// Queue
         queue: String,
     },
-    /// Send messages: one, or one per line of standard input
+    /// Send one message, or one per line of standard input
     Send(SendArgs),
-    /// Take messages and print them
+    /// Receive messages and print them
     Receive(ReceiveArgs),
 }
 
@@ -105,24 +110,23 @@ pub(crate) enum QueueCommand {
 pub(crate) struct PeekArgs {
     /// Queue
     pub(crate) queue: String,
-    /// As which group has them
+    /// Group whose view to show
     #[arg(short, long, value_name = "GROUP", default_value = "default")]
     pub(crate) group: String,
-    /// The first offset
+    /// First offset to show
     #[arg(long, value_name = "OFFSET", default_value_t = 0)]
     pub(crate) from: u64,
-    /// Most messages
+    /// Maximum number of messages
     #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(crate) max: u64,
-    /// How they are printed.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
 
-/// How messages are printed.
+/// Output of messages.
 #[derive(Args, Debug)]
 pub(crate) struct OutputArgs {
-    /// Print by a format, see below
+    /// Print in this format, see below
     #[arg(short, long, value_name = "FORMAT", conflicts_with = "json", help_heading = "Output")]
     pub(crate) format: Option<String>,
     /// Print each message as one line of JSON
@@ -139,10 +143,10 @@ pub(crate) struct ReplayArgs {
     /// Group
     #[arg(short, long, value_name = "GROUP", default_value = "default")]
     pub(crate) group: String,
-    /// From this offset on
+    /// Start at this offset
     #[arg(long, value_name = "OFFSET")]
     pub(crate) from_offset: Option<u64>,
-    /// From the first message of this time on, ms since 1970
+    /// Start at the first message at or after this time, in ms since 1970
     #[arg(long, value_name = "MS")]
     pub(crate) from_time_ms: Option<u64>,
 }
@@ -150,24 +154,24 @@ pub(crate) struct ReplayArgs {
 /// Flags of `mainstem queue send`.
 #[derive(Args, Debug)]
 pub(crate) struct SendArgs {
-    /// Queue; made by the broker if it is not there and the broker does such things
+    /// Queue; created if it does not exist and the broker creates queues automatically
     pub(crate) queue: String,
-    /// Send this text; without it, each line of standard input that is not empty
+    /// Send this text [default: send each line of standard input that is not empty]
     #[arg(allow_hyphen_values = true)]
     pub(crate) payload: Option<String>,
-    /// Key: messages with the same are delivered one after the other
+    /// Key; messages with the same key are delivered one at a time, in order
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) key: Option<String>,
-    /// Messages with a higher priority come first
+    /// Priority; messages with a higher priority are delivered first
     #[arg(long, value_name = "0-9", value_parser = clap::value_parser!(u8).range(0..=9))]
     pub(crate) priority: Option<u8>,
-    /// Deliver after this time
+    /// Delay before the first delivery
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) delay: Option<Duration>,
-    /// Deliver no more after this time
+    /// Time after which the message expires
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) ttl: Option<Duration>,
-    /// Of messages with the same identifier only the first counts, within the queue's window
+    /// Deduplication id; a later message with the same id within the queue's window is discarded
     #[arg(long, value_name = "TEXT")]
     pub(crate) dedup_id: Option<String>,
     /// Header; may be repeated
@@ -183,28 +187,27 @@ pub(crate) struct SendArgs {
 pub(crate) struct ReceiveArgs {
     /// Queue
     pub(crate) queue: String,
-    /// Group whose messages these are
+    /// Group to receive as
     #[arg(short, long, value_name = "GROUP", default_value = "default")]
     pub(crate) group: String,
     /// Exit after this many messages
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// Exit when no message comes for this long; with -c, and too few, with status 27 [default: wait for ever]
+    /// Exit when no message arrives for this long; with status 27 if -c is not reached [default: wait forever]
     #[arg(short = 'W', long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) wait: Option<Duration>,
-    /// Most messages that are taken at once
+    /// Maximum number of messages per request
     #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(crate) max: u64,
-    /// How long messages are taken for [default: as the queue says]
+    /// Duration of the lease [default: the queue's setting]
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) lease: Option<Duration>,
-    /// Acknowledge what has been printed (what happens anyhow)
+    /// Acknowledge printed messages (default)
     #[arg(long, overrides_with = "no_ack")]
     pub(crate) ack: bool,
-    /// Only print: messages come again when their lease ends
+    /// Do not acknowledge: messages are delivered again when their lease ends
     #[arg(long, overrides_with = "ack")]
     pub(crate) no_ack: bool,
-    /// How they are printed.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -212,17 +215,17 @@ pub(crate) struct ReceiveArgs {
 const AFTER_HELP: &str = "\
 Format sequences (-f):
   %s body   %S its length   %k key   %K its length   %h headers as NAME=VALUE,…
-  %q queue   %o offset   %c how often it was delivered   %r receipt   %x state   %T arrival, ms since 1970
+  %q queue   %o offset   %c number of deliveries   %r receipt   %x state   %T arrival, ms since 1970
   %% a percent sign   \\n \\r \\t \\0 \\\\ \\xHH: escapes
 
 Examples:
   mainstem queue create jobs --set lease_ms=60000 --set max_deliveries=3
   mainstem queue send jobs 'resize cat.png' --key cat.png
   cat urls | mainstem queue send jobs
-  mainstem queue receive jobs                     print what comes, and acknowledge it
-  mainstem queue receive jobs -W 0 -f '%o %s\\n'   only what is there
+  mainstem queue receive jobs                     print messages and acknowledge them
+  mainstem queue receive jobs -W 0 -f '%o %s\\n'   without waiting for new messages
   mainstem queue peek jobs.dead -J
   mainstem queue redrive jobs.dead
 
-Exit status: 0 when all was done; 27 when -W ran out before -c; 1 when something was refused, with the reason on
-stderr; 2 for a wrong flag.";
+Exit status: 0 when everything succeeded; 27 when -W expired before -c was reached; 1 when something failed, with the
+reason on stderr; 2 for an invalid flag.";

@@ -5,11 +5,10 @@ use clap::{Args, Subcommand};
 use super::connect::parse_pair;
 use super::kafka::KafkaArgs;
 
-/// Kafka topics: make, show, change and delete them.
+/// Create, show, change and delete Kafka topics.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct TopicArgs {
-    /// What to do.
     #[command(subcommand)]
     pub(crate) command: TopicCommand,
     /// Connection flags.
@@ -17,29 +16,29 @@ pub(crate) struct TopicArgs {
     pub(crate) kafka: KafkaArgs,
 }
 
-/// What `mainstem topic` does.
+/// Subcommands of `mainstem topic`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TopicCommand {
-    /// Make topics
+    /// Create topics
     Create(TopicCreateArgs),
     /// Print the names of all topics
     List {
-        /// Also those that the broker keeps for itself
+        /// Include internal topics
         #[arg(long)]
         internal: bool,
     },
     /// Print partitions, offsets and configuration
     Describe {
-        /// Topics; without any, all of them
+        /// Topics [default: all]
         #[arg(value_name = "TOPIC")]
         topics: Vec<String>,
     },
-    /// Delete topics and all that is in them
+    /// Delete topics and their records
     Delete {
         /// Topics
         #[arg(value_name = "TOPIC", required = true)]
         topics: Vec<String>,
-        /// A topic that is not there is no error
+        /// Ignore topics that do not exist
         #[arg(long)]
         if_exists: bool,
     },
@@ -56,13 +55,13 @@ pub(crate) struct TopicCreateArgs {
     /// Number of partitions [default: the broker's]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) partitions: Option<i32>,
-    /// Number of copies, for clusters that have more than one [default: the broker's]
+    /// Number of replicas, for clusters with several brokers [default: the broker's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i16).range(1..))]
     pub(crate) replication_factor: Option<i16>,
     /// Configuration of the topics; may be repeated
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) config: Vec<(String, String)>,
-    /// A topic that is there already is no error
+    /// Ignore topics that exist
     #[arg(long)]
     pub(crate) if_not_exists: bool,
 }
@@ -75,13 +74,13 @@ pub(crate) struct TopicConfigArgs {
     /// Set a key; may be repeated
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub(crate) set: Vec<(String, String)>,
-    /// Give a key its default back; may be repeated
+    /// Reset a key to its default; may be repeated
     #[arg(short, long, value_name = "KEY")]
     pub(crate) unset: Vec<String>,
-    /// Let the topic have this many partitions, more than it has
+    /// Increase the number of partitions to this
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) partitions: Option<i32>,
-    /// Also print what has its default
+    /// Print keys with default values too
     #[arg(short, long)]
     pub(crate) all: bool,
 }
@@ -93,4 +92,4 @@ Examples:
   mainstem topic config orders --set cleanup.policy=compact --unset retention.ms
   mainstem topic delete orders
 
-Exit status: 0 when all was done; 1 when something was refused, with the reason on stderr; 2 for a wrong flag.";
+Exit status: 0 when everything succeeded; 1 when something failed, with the reason on stderr; 2 for an invalid flag.";

@@ -1,4 +1,4 @@
-//! `mainstem bench mqtt`: flags to options, progress and report to the terminal.
+//! `mainstem bench mqtt`: converts flags to options, prints progress and the report.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -8,13 +8,13 @@ use mainstem_bench::{BenchError, Load, Options, Part, Progress, Scenario};
 use mainstem_mqtt::packet::{QoS, Version};
 use serde::Serialize;
 
-use super::failure::{Failure, io_words};
+use super::failure::{Failure, io_message};
 use crate::cli::{BenchMqttArgs, PartArg, ScenarioArg};
 
-/// In flight per publisher, where neither --rate nor --window says otherwise.
+/// Messages in flight per publisher without --rate and --window.
 const WINDOW: u32 = 100;
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 ///
 /// # Errors
 /// If it could not run, or a connection broke.
@@ -30,18 +30,19 @@ pub(crate) fn run(args: &BenchMqttArgs) -> Result<(), Failure> {
     print(&report, args.measure.json)?;
     match &report.first_fault {
         None => Ok(()),
-        Some(fault) => Err(Failure::new(format!("{} connections broke: {fault}", report.connections_broken))),
+        Some(error) => Err(Failure::new(format!("{} connections broke: {error}", report.connections_broken))),
     }
 }
 
 fn options(args: &BenchMqttArgs) -> Options {
-    let alone = args.idle > 0 || args.retained > 0 || args.queued > 0;
-    let scenario = args.scenario.or((!alone).then_some(ScenarioArg::FanOut)).map(|scenario| match scenario {
-        ScenarioArg::FanOut => Scenario::FanOut,
-        ScenarioArg::FanIn => Scenario::FanIn,
-        ScenarioArg::Pairs => Scenario::Pairs,
-        ScenarioArg::Shared => Scenario::Shared,
-    });
+    let has_other_load = args.idle > 0 || args.retained > 0 || args.queued > 0;
+    let scenario =
+        args.scenario.or((!has_other_load).then_some(ScenarioArg::FanOut)).map(|scenario| match scenario {
+            ScenarioArg::FanOut => Scenario::FanOut,
+            ScenarioArg::FanIn => Scenario::FanIn,
+            ScenarioArg::Pairs => Scenario::Pairs,
+            ScenarioArg::Shared => Scenario::Shared,
+        });
     Options {
         host: args.host.clone(),
         port: args.port,
@@ -83,7 +84,7 @@ fn options(args: &BenchMqttArgs) -> Options {
     }
 }
 
-/// The table on stdout; or, with `json`, one line of JSON there and the table on stderr.
+/// Prints the report as a table on stdout, or with `json` as one line of JSON on stdout and a table on stderr.
 pub(super) fn print(report: &(impl Serialize + Display), json: bool) -> Result<(), Failure> {
     let written = if json {
         let line = serde_json::to_string(report).map_err(|error| Failure::new(error.to_string()))?;
@@ -92,7 +93,7 @@ pub(super) fn print(report: &(impl Serialize + Display), json: bool) -> Result<(
     } else {
         write!(io::stdout(), "{report}")
     };
-    written.map_err(|error| Failure::new(format!("standard output: {}", io_words(&error))))
+    written.map_err(|error| Failure::new(format!("standard output: {}", io_message(&error))))
 }
 
 fn progress_line(progress: &Progress) -> String {

@@ -1,4 +1,4 @@
-//! `mainstem bench kafka`: flags to options, and the report to the terminal.
+//! `mainstem bench kafka`: converts flags to options and prints the report.
 
 use mainstem_bench::{Acks, BenchError, KafkaOptions, KafkaReport, Load, Shape, Work, run_kafka};
 use mainstem_log::Compression;
@@ -7,16 +7,15 @@ use super::bench::print;
 use super::failure::Failure;
 use crate::cli::{AcksArg, BenchBatchArgs, BenchKafkaArgs, BenchKafkaCommon, BenchKafkaWork};
 
-/// Requests in flight on each connection, where neither --rate nor --window says otherwise: what Java producers
-/// have by default.
+/// Requests in flight per connection without --rate and --window: the default of the Java producer.
 const WINDOW: u32 = 5;
-/// What a topic without batches is not filled with.
+/// Placeholder for a workload without batches.
 const NO_BATCH: Shape = Shape { records: 1, record_bytes: 1, compression: Compression::None };
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 ///
 /// # Errors
-/// If it could not run, or batches were refused or lost.
+/// If it could not run, or batches were rejected or lost.
 pub(crate) fn run(args: &BenchKafkaArgs) -> Result<(), Failure> {
     let (common, options) = match &args.work {
         BenchKafkaWork::Produce(args) => {
@@ -41,16 +40,16 @@ pub(crate) fn run(args: &BenchKafkaArgs) -> Result<(), Failure> {
     };
     let report = run_kafka(&options).map_err(|error: BenchError| Failure::new(error.to_string()))?;
     print(&report, common.measure.json)?;
-    match wrong(&report) {
+    match first_error(&report) {
         None => Ok(()),
-        Some(what) => Err(Failure::new(what)),
+        Some(error) => Err(Failure::new(error)),
     }
 }
 
-/// What may not happen, if it did.
-fn wrong(report: &KafkaReport) -> Option<String> {
+/// The first error in the report.
+fn first_error(report: &KafkaReport) -> Option<String> {
     if report.gaps > 0 {
-        return Some(format!("{} batches came at offsets where they do not belong", report.gaps));
+        return Some(format!("{} batches have unexpected offsets", report.gaps));
     }
     let produce = report.produce.as_ref()?;
     let not_delivered = produce.not_delivered.unwrap_or(0);

@@ -1,4 +1,4 @@
-//! `mainstem bench queue`: flags to options, and the report to the terminal.
+//! `mainstem bench queue`: converts flags to options and prints the report.
 
 use mainstem_bench::{BenchError, QueueOptions, QueueProtocol, QueueReport, QueueWork, run_queue};
 
@@ -6,13 +6,13 @@ use super::bench::print;
 use super::failure::Failure;
 use crate::cli::{BenchConsumersArgs, BenchQueueArgs, BenchQueueCommon, BenchQueueWork, QueueProtocolArg};
 
-/// What is not used where nothing is consumed.
+/// Placeholder for a workload without consumers.
 const NO_CONSUMERS: BenchConsumersArgs = BenchConsumersArgs { consumers: 1, prefetch: 1 };
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 ///
 /// # Errors
-/// If it could not run, or messages were refused, lost or not settled.
+/// If it could not run, or messages were rejected, lost or not settled.
 pub(crate) fn run(args: &BenchQueueArgs) -> Result<(), Failure> {
     let (common, options) = match &args.work {
         BenchQueueWork::Enqueue(args) => {
@@ -30,22 +30,22 @@ pub(crate) fn run(args: &BenchQueueArgs) -> Result<(), Failure> {
     };
     let report = run_queue(&options).map_err(|error: BenchError| Failure::new(error.to_string()))?;
     print(&report, common.measure.json)?;
-    match wrong(&report) {
+    match first_error(&report) {
         None => Ok(()),
-        Some(what) => Err(Failure::new(what)),
+        Some(error) => Err(Failure::new(error)),
     }
 }
 
-/// What may not happen, if it did. Messages that come again may: they are part of the report.
-fn wrong(report: &QueueReport) -> Option<String> {
+/// The first error in the report. Redelivered messages are not an error.
+fn first_error(report: &QueueReport) -> Option<String> {
     let enqueue = report.enqueue.as_ref();
     let consume = report.consume.as_ref();
-    if let Some(refusal) = enqueue.and_then(|enqueue| enqueue.first_refusal.as_ref()) {
-        return Some(format!("messages were refused, the first with: {refusal}"));
+    if let Some(error) = enqueue.and_then(|enqueue| enqueue.first_refusal.as_ref()) {
+        return Some(format!("messages were refused, the first with: {error}"));
     }
     let counts = [
-        ("answers and deliveries belong to nothing", report.foreign),
-        ("messages were not answered", enqueue.map_or(0, |enqueue| enqueue.unanswered)),
+        ("acknowledgements and deliveries belong to no message of this run", report.foreign),
+        ("messages were not acknowledged", enqueue.map_or(0, |enqueue| enqueue.unanswered)),
         ("messages are missing", enqueue.and_then(|enqueue| enqueue.missing).unwrap_or(0)),
         ("messages are lost", consume.and_then(|consume| consume.lost).unwrap_or(0)),
         ("messages were not settled", consume.and_then(|consume| consume.unsettled).unwrap_or(0)),

@@ -1,4 +1,4 @@
-//! The tool for bindings: `mainstem binding`, over HTTP.
+//! `mainstem binding`, over HTTP.
 
 use serde_json::{Map, Value, json};
 use ureq::http::Method;
@@ -10,17 +10,17 @@ use crate::tool::failure::Failure;
 
 const BINDINGS: &str = "/v1/bindings";
 
-/// Does what `args` say.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// If the broker does not answer, or refuses.
+/// If the broker does not answer or returns an error.
 pub(super) fn run(args: &BindingArgs) -> Result<(), Failure> {
     let http = Http::new(&args.http);
     match &args.command {
         BindingCommand::List { json } => list(&http, *json),
         BindingCommand::Add(args) => add(&http, args),
         BindingCommand::Remove { binding } => {
-            http.ask(&label(binding), Method::DELETE, &path(binding), None).map(drop)
+            http.request(&label(binding), Method::DELETE, &path(binding), None).map(drop)
         }
     }
 }
@@ -34,8 +34,8 @@ fn path(binding: &str) -> String {
 }
 
 fn list(http: &Http, as_json: bool) -> Result<(), Failure> {
-    let answer = http.ask("bindings", Method::GET, BINDINGS, None)?;
-    let bindings = answer["bindings"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let response = http.request("bindings", Method::GET, BINDINGS, None)?;
+    let bindings = response["bindings"].as_array().map(Vec::as_slice).unwrap_or_default();
     if as_json {
         let lines: Vec<String> = bindings.iter().map(|binding| format!("{binding}\n")).collect();
         return print(&lines.concat());
@@ -82,6 +82,6 @@ fn add(http: &Http, args: &BindingAddArgs) -> Result<(), Failure> {
     let set: Map<String, Value> =
         args.set.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect();
     put("config", (!set.is_empty()).then(|| json!(set)));
-    http.ask(&label(&args.binding), Method::PUT, &path(&args.binding), Some(&Value::Object(binding)))
+    http.request(&label(&args.binding), Method::PUT, &path(&args.binding), Some(&Value::Object(binding)))
         .map(drop)
 }

@@ -1,7 +1,8 @@
-//! One connection to a broker: packets in and out, keep alive, deadlines. No thread, no runtime.
+//! One MQTT connection to a broker: packets, keep alive, deadlines. No thread and no async runtime.
 //!
-//! The socket does not block; all waiting happens in [`Client::wait`], on the socket and whatever else the
-//! caller waits for. Reading goes on while a write waits, so that two full buffers cannot hold up both ends.
+//! The socket does not block. All waiting happens in [`Client::wait`], which polls the socket and one other descriptor
+//! of the caller. While a write is blocked, the client keeps reading; otherwise, two peers with full buffers would
+//! deadlock.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
@@ -14,20 +15,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::describe::packet_line;
-use super::failure::{Failure, io_words};
+use super::failure::{Failure, io_message};
 use super::properties::{Pairs, borrowed};
 use super::session::Session;
 
 const READ_BYTES: usize = 64 * 1024;
-/// A write that makes no progress for this long will not.
+/// Longest time without progress of a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait for the broker to close the connection after DISCONNECT.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the broker said of itself in CONNACK.
+/// The broker's session state and limits, from CONNACK.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Server {
-    /// It continues a stored session.
+pub(crate) struct ConnAckInfo {
     pub(crate) session_present: bool,
     pub(crate) receive_maximum: u16,
     pub(crate) maximum_packet_size: Option<u32>,
@@ -36,12 +36,12 @@ pub(crate) struct Server {
     pub(crate) retain_available: bool,
 }
 
-/// What ended a wait. More than one may.
+/// Which descriptors are ready. Both may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ready {
-    /// The socket has something to read.
+    /// The socket is readable.
     pub(crate) socket: bool,
-    /// So does the other descriptor, or it has ended.
+    /// The other descriptor is readable or closed.
     pub(crate) other: bool,
 }
 
@@ -51,24 +51,24 @@ pub(crate) struct Client {
     stream: TcpStream,
     version: Version,
     debug: bool,
-    server: Server,
-    /// Bytes read; those before `parsed` are done with.
-    inbox: Vec<u8>,
+    connack: ConnAckInfo,
+    /// Bytes read. Those before `parsed` have been handled.
+    input: Vec<u8>,
     parsed: usize,
     /// Packets not yet written.
-    outbox: Vec<u8>,
+    output: Vec<u8>,
     keep_alive: Option<Duration>,
     last_sent: Instant,
-    /// When the answer to the last ping is due.
-    pong_due: Option<Instant>,
+    /// Deadline of the response to the last PINGREQ.
+    pingresp_due: Option<Instant>,
     last_packet_id: u16,
 }
 
 impl Client {
-    /// Connects, and waits until the broker accepts.
+    /// Connects and waits for CONNACK.
     ///
     /// # Errors
-    /// If no address answers, or the broker refuses.
+    /// If no address accepts the connection, or the broker refuses it.
     pub(crate) fn connect(session: &Session<'_>) -> Result<Self, Failure> {
         let args = session.args();
         let deadline = Instant::now() + args.connect_timeout;
@@ -77,7 +77,7 @@ impl Client {
             stream,
             version: args.protocol,
             debug: args.debug,
-            server: Server {
+            connack: ConnAckInfo {
                 session_present: false,
                 receive_maximum: u16::MAX,
                 maximum_packet_size: None,
@@ -85,37 +85,38 @@ impl Client {
                 topic_alias_maximum: 0,
                 retain_available: true,
             },
-            inbox: Vec::new(),
+            input: Vec::new(),
             parsed: 0,
-            outbox: Vec::new(),
+            output: Vec::new(),
             keep_alive: None,
             last_sent: Instant::now(),
-            pong_due: None,
+            pingresp_due: None,
             last_packet_id: 0,
         };
         session.with_connect(|connect| client.send(&Packet::Connect(connect)))?;
-        client.accepted(session, deadline)?;
+        client.await_connack(session, deadline)?;
         Ok(client)
     }
 
-    /// Waits for CONNACK and keeps what it says.
-    fn accepted(&mut self, session: &Session<'_>, deadline: Instant) -> Result<(), Failure> {
+    fn await_connack(&mut self, session: &Session<'_>, deadline: Instant) -> Result<(), Failure> {
         let mut frame = Vec::new();
         if !self.receive(&mut frame, Some(deadline))? {
             let address = session.target.address();
-            return Err(Failure::lost(format!("{address} did not answer CONNECT in time")));
+            return Err(Failure::transient(format!("{address} did not answer CONNECT in time")));
         }
         let connack = match self.decode(&frame)? {
             Packet::ConnAck(connack) => connack,
             Packet::Auth(_) => {
-                return Err(Failure::new("the broker wants an authentication that pub and sub do not know"));
+                return Err(Failure::new(
+                    "the broker requires enhanced authentication, which is not supported",
+                ));
             }
             other => return Err(Failure::new(format!("expected CONNACK, got {}", packet_line(&other)))),
         };
         if connack.reason != ReasonCode::Success {
             return Err(Failure::refused("connection refused", connack.reason, connack.reason_string));
         }
-        self.server = Server {
+        self.connack = ConnAckInfo {
             session_present: connack.session_present,
             receive_maximum: connack.receive_maximum.unwrap_or(u16::MAX),
             maximum_packet_size: connack.maximum_packet_size,
@@ -128,47 +129,49 @@ impl Client {
         Ok(())
     }
 
-    /// What the broker said of itself.
-    pub(crate) fn server(&self) -> Server {
-        self.server
+    /// The broker's CONNACK.
+    pub(crate) fn connack(&self) -> ConnAckInfo {
+        self.connack
     }
 
-    /// The next packet identifier, in turn. The caller keeps few enough exchanges open for it to be free.
+    /// The next packet identifier. The caller must have fewer exchanges open than there are identifiers.
     pub(crate) fn next_packet_id(&mut self) -> u16 {
         self.last_packet_id = self.last_packet_id.checked_add(1).unwrap_or(1);
         self.last_packet_id
     }
 
-    /// Queues a packet; [`Client::wait`] and [`Client::flush`] write it.
+    /// Queues a packet. [`Client::wait`] and [`Client::flush`] write it.
     ///
     /// # Errors
-    /// If the packet cannot be encoded, or is larger than the broker takes.
+    /// If the packet cannot be encoded, or exceeds the broker's maximum packet size.
     pub(crate) fn send(&mut self, packet: &Packet<'_>) -> Result<(), Failure> {
-        let before = self.outbox.len();
-        packet.encode(self.version, &mut self.outbox).map_err(|error| Failure::new(error.to_string()))?;
-        let bytes = self.outbox.len() - before;
-        if let Some(limit) = self.server.maximum_packet_size.filter(|limit| bytes > *limit as usize) {
-            self.outbox.truncate(before);
-            return Err(Failure::new(format!("a packet of {bytes} bytes; the broker takes {limit} at most")));
+        let before = self.output.len();
+        packet.encode(self.version, &mut self.output).map_err(|error| Failure::new(error.to_string()))?;
+        let bytes = self.output.len() - before;
+        if let Some(limit) = self.connack.maximum_packet_size.filter(|limit| bytes > *limit as usize) {
+            self.output.truncate(before);
+            return Err(Failure::new(format!(
+                "packet of {bytes} bytes exceeds the broker's maximum packet size of {limit}"
+            )));
         }
         self.trace("sent", packet);
         Ok(())
     }
 
-    /// Bytes queued and not yet written.
+    /// Bytes queued but not written.
     pub(crate) fn pending_bytes(&self) -> usize {
-        self.outbox.len()
+        self.output.len()
     }
 
-    /// The next packet, copied to `frame`; false if none came before `until`.
+    /// Waits for the next packet and copies it to `frame`. Returns false if none arrived before `until`.
     ///
-    /// Keep alive is seen to meanwhile: pings and their answers never show.
+    /// Handles keep alive: PINGREQ and PINGRESP never appear in `frame`.
     ///
     /// # Errors
     /// If the connection broke, or the broker sent DISCONNECT.
     pub(crate) fn receive(&mut self, frame: &mut Vec<u8>, until: Option<Instant>) -> Result<bool, Failure> {
         loop {
-            if self.take(frame)? {
+            if self.try_receive(frame)? {
                 return Ok(true);
             }
             if until.is_some_and(|until| until <= Instant::now()) {
@@ -178,16 +181,16 @@ impl Client {
         }
     }
 
-    /// The next packet among the bytes already read, copied to `frame`; false if there is none.
+    /// Copies the next packet that has already been read to `frame`. Returns false if there is none.
     ///
     /// # Errors
-    /// If the broker sent DISCONNECT, or what it sent is no packet.
-    pub(crate) fn take(&mut self, frame: &mut Vec<u8>) -> Result<bool, Failure> {
+    /// If the broker sent DISCONNECT or a malformed packet.
+    pub(crate) fn try_receive(&mut self, frame: &mut Vec<u8>) -> Result<bool, Failure> {
         loop {
-            let bytes = &self.inbox[self.parsed..];
-            let header = Header::parse(bytes).map_err(|error| unreadable(&error))?;
+            let bytes = &self.input[self.parsed..];
+            let header = Header::parse(bytes).map_err(|error| malformed(&error))?;
             let Some(len) = header.map(|header| header.packet_len()).filter(|len| *len <= bytes.len()) else {
-                self.inbox.drain(..self.parsed);
+                self.input.drain(..self.parsed);
                 self.parsed = 0;
                 return Ok(false);
             };
@@ -197,7 +200,7 @@ impl Client {
             let packet = self.decode(frame)?;
             self.trace("received", &packet);
             match packet {
-                Packet::PingResp => self.pong_due = None,
+                Packet::PingResp => self.pingresp_due = None,
                 Packet::Disconnect(p) => {
                     return Err(Failure::refused("the broker disconnected", p.reason, p.reason_string));
                 }
@@ -206,16 +209,16 @@ impl Client {
         }
     }
 
-    /// Decodes a packet of this connection.
+    /// Decodes a packet in the connection's protocol version.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is malformed.
     pub(crate) fn decode<'f>(&self, frame: &'f [u8]) -> Result<Packet<'f>, Failure> {
-        decode(self.version, frame).map_err(|error| unreadable(&error))
+        decode(self.version, frame).map_err(|error| malformed(&error))
     }
 
-    /// Writes what is queued, then waits for input on the socket, which it reads, or on `other`, which it
-    /// leaves alone, or for `until`, or until a ping is due.
+    /// Writes queued packets, then waits until the socket or `other` is readable, `until` is reached, or a ping is due.
+    /// Reads from the socket, but not from `other`.
     ///
     /// # Errors
     /// If the connection broke.
@@ -226,7 +229,7 @@ impl Client {
     ) -> Result<Ready, Failure> {
         self.keep_alive()?;
         self.flush()?;
-        let until = [until, self.ping_due(), self.pong_due].into_iter().flatten().min();
+        let until = [until, self.ping_due(), self.pingresp_due].into_iter().flatten().min();
         let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
         let ready = self.poll(PollFlags::IN, other, timeout)?;
         if ready.socket {
@@ -235,14 +238,14 @@ impl Client {
         Ok(ready)
     }
 
-    /// Writes everything that is queued.
+    /// Writes all queued packets.
     ///
     /// # Errors
-    /// If the connection broke, or took nothing for long.
+    /// If the connection broke, or a write made no progress for [`WRITE_TIMEOUT`].
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         let mut written = 0;
-        while written < self.outbox.len() {
-            match self.stream.write(&self.outbox[written..]) {
+        while written < self.output.len() {
+            match self.stream.write(&self.output[written..]) {
                 Ok(bytes) => {
                     written += bytes;
                     self.last_sent = Instant::now();
@@ -251,77 +254,77 @@ impl Client {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let ready = self.poll(PollFlags::IN | PollFlags::OUT, None, Some(WRITE_TIMEOUT))?;
                     if ready == Ready::default() {
-                        return Err(Failure::lost("the broker takes no more data"));
+                        return Err(Failure::transient("the broker stopped reading"));
                     }
                     self.read()?;
                 }
                 Err(error) => {
-                    // What the broker said before it closed is worth more than that it closed.
+                    // A packet that the broker sent before it closed may have the reason, so it is handled first.
                     self.read().ok();
                     if !self.has_whole_packet() {
-                        return Err(broke(&error));
+                        return Err(connection_broke(&error));
                     }
                     break;
                 }
             }
         }
-        self.outbox.clear();
+        self.output.clear();
         Ok(())
     }
 
-    /// Takes leave: DISCONNECT, then waits until the broker has closed, so that everything sent has arrived.
+    /// Sends DISCONNECT and waits until the broker closes the connection, so that all packets have arrived.
     ///
     /// # Errors
-    /// If the broker answers with a DISCONNECT of its own, or does not take the last packets.
+    /// If the broker sends a DISCONNECT itself, or the last packets cannot be written.
     pub(crate) fn disconnect(mut self, session_expiry: Option<u32>, user: &Pairs) -> Result<(), Failure> {
         let user = borrowed(user);
-        let bye = Disconnect {
+        let disconnect = Disconnect {
             session_expiry,
             user_properties: UserProperties::Pairs(&user),
             ..Disconnect::default()
         };
-        self.send(&Packet::Disconnect(bye))?;
+        self.send(&Packet::Disconnect(disconnect))?;
         self.flush()?;
         // The broker may have closed already.
         self.stream.shutdown(Shutdown::Write).ok();
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         let mut frame = Vec::new();
         loop {
-            while self.take(&mut frame)? {}
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || !self.poll(PollFlags::IN, None, Some(left))?.socket {
+            while self.try_receive(&mut frame)? {}
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() || !self.poll(PollFlags::IN, None, Some(remaining))?.socket {
                 return Ok(());
             }
             if self.read().is_err() {
-                while self.take(&mut frame)? {}
+                while self.try_receive(&mut frame)? {}
                 return Ok(());
             }
         }
     }
 
-    /// Reads what the socket has.
+    /// Reads until the socket has no more input.
     fn read(&mut self) -> Result<(), Failure> {
         loop {
-            let filled = self.inbox.len();
-            self.inbox.resize(filled + READ_BYTES, 0);
-            let result = self.stream.read(&mut self.inbox[filled..]);
-            self.inbox.truncate(filled + *result.as_ref().unwrap_or(&0));
+            let filled = self.input.len();
+            self.input.resize(filled + READ_BYTES, 0);
+            let result = self.stream.read(&mut self.input[filled..]);
+            self.input.truncate(filled + *result.as_ref().unwrap_or(&0));
             match result {
-                // What came before the end is looked at first: it may be a DISCONNECT that says why.
+                // Handle packets before the end of the stream first: one may be a DISCONNECT with the reason.
                 Ok(0) if self.has_whole_packet() => return Ok(()),
-                Ok(0) => return Err(Failure::lost("the broker closed the connection")),
+                Ok(0) => return Err(Failure::transient("the broker closed the connection")),
                 Ok(READ_BYTES) => {}
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(_) if self.has_whole_packet() => return Ok(()),
-                Err(error) => return Err(broke(&error)),
+                Err(error) => return Err(connection_broke(&error)),
             }
         }
     }
 
     fn has_whole_packet(&self) -> bool {
-        let bytes = &self.inbox[self.parsed..];
+        let bytes = &self.input[self.parsed..];
         matches!(Header::parse(bytes), Ok(Some(header)) if header.packet_len() <= bytes.len())
     }
 
@@ -336,28 +339,28 @@ impl Client {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(Failure::new(format!("poll: {}", io_words(&error.into())))),
+            Err(error) => return Err(Failure::new(format!("poll: {}", io_message(&error.into())))),
         }
         let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
         Ok(Ready { socket: fds.first().is_some_and(is_ready), other: fds.get(1).is_some_and(is_ready) })
     }
 
-    /// Pings when nothing else was sent for a while [MQTT-3.1.2-20], and gives up when no answer comes.
+    /// Sends PINGREQ if nothing else was sent for a while [MQTT-3.1.2-20]. Fails if PINGRESP is overdue.
     fn keep_alive(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
-        if self.pong_due.is_some_and(|due| due <= now) {
-            return Err(Failure::lost("the broker did not answer a ping in time"));
+        if self.pingresp_due.is_some_and(|due| due <= now) {
+            return Err(Failure::transient("the broker did not answer a ping in time"));
         }
         if self.ping_due().is_some_and(|due| due <= now) {
             self.send(&Packet::PingReq)?;
-            self.pong_due = self.keep_alive.map(|interval| now + interval);
+            self.pingresp_due = self.keep_alive.map(|interval| now + interval);
         }
         Ok(())
     }
 
-    /// When to ping: at three quarters of the keep alive, if the last ping was answered.
+    /// Time of the next PINGREQ: after three quarters of the keep alive, unless a PINGRESP is pending.
     fn ping_due(&self) -> Option<Instant> {
-        if self.pong_due.is_some() {
+        if self.pingresp_due.is_some() {
             return None;
         }
         self.keep_alive.map(|interval| self.last_sent + interval * 3 / 4)
@@ -370,24 +373,24 @@ impl Client {
     }
 }
 
-fn broke(error: &io::Error) -> Failure {
-    Failure::lost(format!("the connection broke: {}", io_words(error)))
+fn connection_broke(error: &io::Error) -> Failure {
+    Failure::transient(format!("the connection broke: {}", io_message(error)))
 }
 
-fn unreadable(error: &mainstem_mqtt::DecodeError) -> Failure {
-    Failure::new(format!("the broker sent what is no MQTT packet: {error}"))
+fn malformed(error: &mainstem_mqtt::DecodeError) -> Failure {
+    Failure::new(format!("the broker sent a malformed packet: {error}"))
 }
 
-/// Opens a socket to the first address that answers.
+/// Opens a socket to the first address that accepts the connection.
 fn open(session: &Session<'_>, deadline: Instant) -> Result<TcpStream, Failure> {
     let target = &session.target;
     let cannot = |error: &io::Error| {
-        Failure::lost(format!("cannot connect to {}: {}", target.address(), io_words(error)))
+        Failure::transient(format!("cannot connect to {}: {}", target.address(), io_message(error)))
     };
-    let addresses = (target.host.as_str(), target.port)
-        .to_socket_addrs()
-        .map_err(|error| Failure::lost(format!("cannot find {}: {}", target.host, io_words(&error))))?;
-    let mut last = Failure::lost(format!("cannot find {}: no address", target.host));
+    let addresses = (target.host.as_str(), target.port).to_socket_addrs().map_err(|error| {
+        Failure::transient(format!("cannot find {}: {}", target.host, io_message(&error)))
+    })?;
+    let mut last = Failure::transient(format!("cannot find {}: no address", target.host));
     for address in addresses {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let result = match session.args().bind {
@@ -407,7 +410,7 @@ fn open(session: &Session<'_>, deadline: Instant) -> Result<TcpStream, Failure> 
     Err(last)
 }
 
-/// Connects from a given local address, which the standard library cannot.
+/// Connects from a local address, which the standard library does not support.
 fn connect_from(source: SocketAddr, address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A moment, taken apart.
+/// A point in time as date and time in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
     /// Seconds since 1970.
@@ -21,12 +21,11 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// Now.
     pub(crate) fn now() -> Self {
         Self::at(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
 
-    /// This long after the beginning of 1970.
+    /// The time `since` after the Unix epoch.
     pub(crate) fn at(since: Duration) -> Self {
         let unix_s = since.as_secs();
         let mut days = unix_s / 86_400;
@@ -97,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_moments() {
+    fn formats_known_times() {
         let iso = |s| Moment::at(Duration::from_secs(s)).iso();
         assert_eq!(iso(0), "1970-01-01T00:00:00Z");
         assert_eq!(iso(951_782_399), "2000-02-28T23:59:59Z");

@@ -1,10 +1,10 @@
-//! Packets and reason codes in words, for people.
+//! Packets and reason codes as text.
 
 use mainstem_mqtt::ReasonCode;
 use mainstem_mqtt::packet::Packet;
 
-/// A reason code as words and number: `not authorized (0x87)`.
-pub(crate) fn reason_words(reason: ReasonCode) -> String {
+/// A reason code as text: `not authorized (0x87)`.
+pub(crate) fn reason_text(reason: ReasonCode) -> String {
     let mut words = String::new();
     let name = format!("{reason:?}").replace("QoS", "Qos");
     for c in name.chars() {
@@ -16,7 +16,7 @@ pub(crate) fn reason_words(reason: ReasonCode) -> String {
     format!("{} ({:#04x})", words.replace("qos", "QoS").replace("qo s", "QoS"), reason as u8)
 }
 
-/// One line about a packet, for `--debug`.
+/// A packet as one line, for `--debug`.
 pub(crate) fn packet_line(packet: &Packet<'_>) -> String {
     match packet {
         Packet::Connect(p) => format!(
@@ -25,7 +25,7 @@ pub(crate) fn packet_line(packet: &Packet<'_>) -> String {
         ),
         Packet::ConnAck(p) => {
             let assigned = p.assigned_client_id.map(|id| format!(" assigned id {id:?}")).unwrap_or_default();
-            format!("CONNACK {} session present {}{assigned}", reason_words(p.reason), p.session_present)
+            format!("CONNACK {} session present {}{assigned}", reason_text(p.reason), p.session_present)
         }
         Packet::Publish(p) => format!(
             "PUBLISH id {} topic {:?} QoS {} retain {} duplicate {} payload {} bytes",
@@ -36,10 +36,10 @@ pub(crate) fn packet_line(packet: &Packet<'_>) -> String {
             p.dup,
             p.payload.len()
         ),
-        Packet::PubAck(p) => format!("PUBACK id {} {}", p.packet_id, reason_words(p.reason)),
-        Packet::PubRec(p) => format!("PUBREC id {} {}", p.packet_id, reason_words(p.reason)),
-        Packet::PubRel(p) => format!("PUBREL id {} {}", p.packet_id, reason_words(p.reason)),
-        Packet::PubComp(p) => format!("PUBCOMP id {} {}", p.packet_id, reason_words(p.reason)),
+        Packet::PubAck(p) => format!("PUBACK id {} {}", p.packet_id, reason_text(p.reason)),
+        Packet::PubRec(p) => format!("PUBREC id {} {}", p.packet_id, reason_text(p.reason)),
+        Packet::PubRel(p) => format!("PUBREL id {} {}", p.packet_id, reason_text(p.reason)),
+        Packet::PubComp(p) => format!("PUBCOMP id {} {}", p.packet_id, reason_text(p.reason)),
         Packet::Subscribe(p) => {
             let filters: Vec<&str> = p.filters.iter().map(|filter| filter.filter).collect();
             format!("SUBSCRIBE id {} {filters:?}", p.packet_id)
@@ -51,8 +51,8 @@ pub(crate) fn packet_line(packet: &Packet<'_>) -> String {
         Packet::UnsubAck(p) => format!("UNSUBACK id {} codes {:02x?}", p.packet_id, p.reasons),
         Packet::PingReq => "PINGREQ".into(),
         Packet::PingResp => "PINGRESP".into(),
-        Packet::Disconnect(p) => format!("DISCONNECT {}", reason_words(p.reason)),
-        Packet::Auth(p) => format!("AUTH {}", reason_words(p.reason)),
+        Packet::Disconnect(p) => format!("DISCONNECT {}", reason_text(p.reason)),
+        Packet::Auth(p) => format!("AUTH {}", reason_text(p.reason)),
     }
 }
 
@@ -61,10 +61,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reason_codes_read_as_words() {
+    fn formats_reason_codes() {
         let words = [ReasonCode::NotAuthorized, ReasonCode::QoSNotSupported, ReasonCode::GrantedQoS1];
         assert_eq!(
-            words.map(reason_words),
+            words.map(reason_text),
             ["not authorized (0x87)", "QoS not supported (0x9b)", "granted QoS1 (0x01)"]
         );
     }

@@ -1,39 +1,39 @@
-//! Why a tool failed, and the exit status that says so.
+//! Errors of the tools, with the exit status.
 
 use std::fmt;
 use std::io;
 
 use mainstem_mqtt::ReasonCode;
 
-use super::describe::reason_words;
+use super::describe::reason_text;
 
-/// Exit status when `-W` ran out, the same as other clients use.
+/// Exit status when `-W` expired, as in the Mosquitto clients.
 const STATUS_TIMED_OUT: u8 = 27;
 
-/// Why a tool ended without having done what it was asked.
+/// Why a tool failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     text: String,
     status: u8,
-    /// Connecting again may help.
-    passing: bool,
+    /// A retry may succeed.
+    transient: bool,
 }
 
 impl Failure {
-    /// A failure of this side: exit status 1.
+    /// A permanent error, with exit status 1.
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), status: 1, passing: false }
+        Self { text: text.into(), status: 1, transient: false }
     }
 
-    /// A failure of the network, or of a broker that may come back: exit status 1.
-    pub(crate) fn lost(text: impl Into<String>) -> Self {
-        Self { passing: true, ..Self::new(text) }
+    /// An error of the network or the broker that a retry may resolve, with exit status 1.
+    pub(crate) fn transient(text: impl Into<String>) -> Self {
+        Self { transient: true, ..Self::new(text) }
     }
 
-    /// The broker refused with a reason code, which becomes the exit status.
+    /// An error reason code of the broker, which becomes the exit status.
     pub(crate) fn refused(what: &str, reason: ReasonCode, reason_string: Option<&str>) -> Self {
         let detail = reason_string.map(|text| format!(": {text}")).unwrap_or_default();
-        let passing = matches!(
+        let transient = matches!(
             reason,
             ReasonCode::ServerUnavailable
                 | ReasonCode::ServerBusy
@@ -43,32 +43,32 @@ impl Failure {
                 | ReasonCode::ConnectionRateExceeded
                 | ReasonCode::MaximumConnectTime
         );
-        // A DISCONNECT may carry Success, and it is a failure all the same.
+        // A DISCONNECT with reason code 0 is a failure too.
         let status = (reason as u8).max(1);
-        Self { text: format!("{what}: {}{detail}", reason_words(reason)), status, passing }
+        Self { text: format!("{what}: {}{detail}", reason_text(reason)), status, transient }
     }
 
-    /// The time the user set has passed. Nothing needs to be said about it.
+    /// The timeout of `-W` expired. Has no message.
     pub(crate) fn timed_out() -> Self {
-        Self { text: String::new(), status: STATUS_TIMED_OUT, passing: false }
+        Self { text: String::new(), status: STATUS_TIMED_OUT, transient: false }
     }
 
-    /// The same, with `prefix` before its text.
+    /// Puts `prefix` before the message.
     pub(crate) fn with_prefix(self, prefix: &str) -> Self {
         Self { text: format!("{prefix}: {}", self.text), ..self }
     }
 
-    /// Whether there is nothing to say beyond the status.
+    /// Whether there is no message to print.
     pub(crate) fn is_silent(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// Whether connecting again may help.
-    pub(crate) fn is_passing(&self) -> bool {
-        self.passing
+    /// Whether a retry may succeed.
+    pub(crate) fn is_transient(&self) -> bool {
+        self.transient
     }
 
-    /// The process's exit status.
+    /// Exit status of the process.
     pub(crate) fn status(&self) -> u8 {
         self.status
     }
@@ -80,8 +80,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The text of an I/O error as it reads in the middle of a sentence, without the number.
-pub(crate) fn io_words(error: &io::Error) -> String {
+/// The message of an I/O error, in lower case and without the error number.
+pub(crate) fn io_message(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut chars = text.chars();
@@ -93,15 +93,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_names_its_reason_and_becomes_the_exit_status() {
+    fn reason_code_becomes_message_and_exit_status() {
         let failure = Failure::refused("publish refused", ReasonCode::QuotaExceeded, Some("try tomorrow"));
         assert_eq!(failure.to_string(), "publish refused: quota exceeded (0x97): try tomorrow");
         assert_eq!(failure.status(), 0x97);
     }
 
     #[test]
-    fn io_errors_read_as_part_of_a_sentence() {
+    fn io_message_is_lower_case_without_number() {
         let error = io::Error::from_raw_os_error(rustix::io::Errno::CONNREFUSED.raw_os_error());
-        assert_eq!(io_words(&error), "connection refused");
+        assert_eq!(io_message(&error), "connection refused");
     }
 }

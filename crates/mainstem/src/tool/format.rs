@@ -1,4 +1,4 @@
-//! Output formats of `mainstem sub`: `-F` and the fixed ones.
+//! Output formats of `mainstem sub`: format strings of `-F`, and the predefined formats.
 
 use std::io::Write as _;
 
@@ -8,22 +8,22 @@ use super::clock::Moment;
 use super::failure::Failure;
 use super::json::{Payload, object};
 
-/// How messages are printed.
+/// A parsed format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Format {
-    pieces: Vec<Piece>,
+    tokens: Vec<Token>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum Token {
     Text(Vec<u8>),
-    /// `%` and a letter, with how to fit it into a field.
+    /// `%` and a letter, with its field width.
     Message(char, Field),
     /// `@` and a letter.
     Time(char),
 }
 
-/// `%-08.3t`: flags, least and most characters.
+/// Flags, width and precision, as in `%-08.3t`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Field {
     left: bool,
@@ -32,70 +32,69 @@ struct Field {
     precision: Option<usize>,
 }
 
-/// Letters after `%` that take a field.
+/// Letters after `%` that support a width.
 const FITTED: &str = "ACEFIlmpRStxX";
-/// Letters after `%` that take none.
+/// Letters after `%` that do not.
 const PLAIN: &str = "dDjJPqrU";
 /// Letters after `@`.
 const TIMES: &str = "YmdHMSNjFTs";
-/// Fields wider than this are a mistake.
 const WIDTH_MAX: usize = 10_000;
 
 impl Format {
     /// The payload alone.
     pub(crate) fn payload() -> Self {
-        Self { pieces: vec![Piece::Message('p', Field::default())] }
+        Self { tokens: vec![Token::Message('p', Field::default())] }
     }
 
     /// Topic, a space, the payload.
     pub(crate) fn verbose() -> Self {
         let plain = Field::default();
         Self {
-            pieces: vec![Piece::Message('t', plain), Piece::Text(b" ".into()), Piece::Message('p', plain)],
+            tokens: vec![Token::Message('t', plain), Token::Text(b" ".into()), Token::Message('p', plain)],
         }
     }
 
     /// One JSON object.
     pub(crate) fn json() -> Self {
-        Self { pieces: vec![Piece::Message('j', Field::default())] }
+        Self { tokens: vec![Token::Message('j', Field::default())] }
     }
 
-    /// Reads a format string.
+    /// Parses a format string.
     ///
     /// # Errors
-    /// If it holds a sequence that does not exist.
+    /// If it has an unknown sequence.
     pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
-        let mut pieces = Vec::new();
+        let mut tokens = Vec::new();
         let mut literal = Vec::new();
         let mut rest = text.chars();
         while let Some(c) = rest.next() {
-            let piece = match c {
-                '%' => Some(message_piece(&mut rest)?),
-                '@' => Some(time_piece(rest.next())?),
-                '\\' => Some(Piece::Text(vec![escape(rest.next())?])),
+            let token = match c {
+                '%' => Some(message_token(&mut rest)?),
+                '@' => Some(time_token(rest.next())?),
+                '\\' => Some(Token::Text(vec![escape(rest.next())?])),
                 _ => None,
             };
-            match piece {
-                Some(Piece::Text(text)) => literal.extend(text),
-                Some(piece) => {
+            match token {
+                Some(Token::Text(text)) => literal.extend(text),
+                Some(token) => {
                     if !literal.is_empty() {
-                        pieces.push(Piece::Text(std::mem::take(&mut literal)));
+                        tokens.push(Token::Text(std::mem::take(&mut literal)));
                     }
-                    pieces.push(piece);
+                    tokens.push(token);
                 }
                 None => literal.extend(c.encode_utf8(&mut [0; 4]).bytes()),
             }
         }
         if !literal.is_empty() {
-            pieces.push(Piece::Text(literal));
+            tokens.push(Token::Text(literal));
         }
-        Ok(Self { pieces })
+        Ok(Self { tokens })
     }
 
-    /// Appends a message that came at `at`. `topic` is its topic, where an alias stood on the wire.
+    /// Appends a message received at `at`. `topic` is its topic, with a topic alias resolved.
     ///
     /// # Errors
-    /// If the format wants a JSON payload and it is none; then `out` is as it was.
+    /// If the format has `%J` and the payload is not JSON. `out` is unchanged then.
     pub(crate) fn append(
         &self,
         out: &mut Vec<u8>,
@@ -104,15 +103,15 @@ impl Format {
         at: &Moment,
     ) -> Result<(), Failure> {
         let before = out.len();
-        for piece in &self.pieces {
-            match piece {
-                Piece::Text(text) => out.extend_from_slice(text),
-                Piece::Time(letter) => time(out, *letter, at),
-                Piece::Message(letter, field) => {
+        for token in &self.tokens {
+            match token {
+                Token::Text(text) => out.extend_from_slice(text),
+                Token::Time(letter) => time(out, *letter, at),
+                Token::Message(letter, field) => {
                     let start = out.len();
                     if !message(out, *letter, publish, topic, at) {
                         out.truncate(before);
-                        return Err(Failure::new(format!("the payload on topic {topic} is no JSON")));
+                        return Err(Failure::new(format!("topic {topic}: the payload is not JSON")));
                     }
                     field.fit(out, start);
                 }
@@ -123,10 +122,10 @@ impl Format {
 }
 
 impl Field {
-    /// Pads or cuts what stands in `out` from `start` on.
+    /// Pads or truncates the bytes of `out` from `start` on.
     fn fit(&self, out: &mut Vec<u8>, start: usize) {
         if let Some(precision) = self.precision {
-            // Cut between characters, not within one.
+            // Truncate between characters.
             let len = std::str::from_utf8(&out[start..]).map_or(precision, |text| {
                 text.char_indices().nth(precision).map_or(text.len(), |(at, _)| at)
             });
@@ -143,8 +142,8 @@ impl Field {
     }
 }
 
-/// What follows a `%`.
-fn message_piece(rest: &mut std::str::Chars<'_>) -> Result<Piece, Failure> {
+/// Parses what follows a `%`.
+fn message_token(rest: &mut std::str::Chars<'_>) -> Result<Token, Failure> {
     let mut field = Field::default();
     let mut c = rest.next();
     while let Some(flag @ ('0' | '-')) = c {
@@ -158,15 +157,15 @@ fn message_piece(rest: &mut std::str::Chars<'_>) -> Result<Piece, Failure> {
         field.precision = Some(digits(&mut c, rest)?.unwrap_or(0));
     }
     let letter = c.ok_or_else(|| Failure::new("format: nothing after %"))?;
-    // Letters are not numbers: padding them with zeros would change what they say.
+    // Only numbers are padded with zeros.
     field.zeros &= !field.left && "AEFlmSxX".contains(letter);
     if !"CIRtxXp".contains(letter) {
         field.precision = None;
     }
     match letter {
-        '%' => Ok(Piece::Text(b"%".into())),
-        _ if FITTED.contains(letter) => Ok(Piece::Message(letter, field)),
-        _ if PLAIN.contains(letter) => Ok(Piece::Message(letter, Field::default())),
+        '%' => Ok(Token::Text(b"%".into())),
+        _ if FITTED.contains(letter) => Ok(Token::Message(letter, field)),
+        _ if PLAIN.contains(letter) => Ok(Token::Message(letter, Field::default())),
         _ => Err(Failure::new(format!("format: there is no %{letter}"))),
     }
 }
@@ -184,17 +183,17 @@ fn digits(c: &mut Option<char>, rest: &mut std::str::Chars<'_>) -> Result<Option
     Ok(value)
 }
 
-/// What follows an `@`.
-fn time_piece(letter: Option<char>) -> Result<Piece, Failure> {
+/// Parses what follows an `@`.
+fn time_token(letter: Option<char>) -> Result<Token, Failure> {
     match letter {
-        Some('@') => Ok(Piece::Text(b"@".into())),
-        Some(letter) if TIMES.contains(letter) => Ok(Piece::Time(letter)),
+        Some('@') => Ok(Token::Text(b"@".into())),
+        Some(letter) if TIMES.contains(letter) => Ok(Token::Time(letter)),
         Some(letter) => Err(Failure::new(format!("format: there is no @{letter}"))),
         None => Err(Failure::new("format: nothing after @")),
     }
 }
 
-/// What follows a `\`.
+/// Parses what follows a `\`.
 fn escape(letter: Option<char>) -> Result<u8, Failure> {
     Ok(match letter {
         Some('\\') => b'\\',
@@ -210,7 +209,7 @@ fn escape(letter: Option<char>) -> Result<u8, Failure> {
     })
 }
 
-/// Appends one part of a message. False if it should be JSON and is not.
+/// Appends one part of a message. Returns false if a JSON payload is requested and the payload is not JSON.
 fn message(out: &mut Vec<u8>, letter: char, publish: &Publish<'_>, topic: &str, at: &Moment) -> bool {
     let properties = &publish.properties;
     let number = |value: Option<u32>| value.map_or(String::new(), |value| value.to_string());
@@ -241,7 +240,7 @@ fn message(out: &mut Vec<u8>, letter: char, publish: &Publish<'_>, topic: &str, 
                 None => return false,
             }
         }
-        _ => unreachable!("parse() lets no other letter pass"),
+        _ => unreachable!("parse() accepts no other letter"),
     }
     true
 }
@@ -275,7 +274,7 @@ fn time(out: &mut Vec<u8>, letter: char, at: &Moment) {
         'F' => write!(out, "{}", at.date()),
         'T' => write!(out, "{}", at.time()),
         's' => write!(out, "{}", at.unix_s),
-        _ => unreachable!("parse() lets no other letter pass"),
+        _ => unreachable!("parse() accepts no other letter"),
     };
     result.expect("writing to a vector cannot fail");
 }
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_letter() {
+    fn prints_every_message_letter() {
         assert_eq!(printed("%t %p %l %q %r %d %m"), "a/b grüß 6 2 1 0 42");
         assert_eq!(printed("%x|%X"), "6772c3bcc39f|6772C3BCC39F");
         assert_eq!(printed("%C %R %D %E [%A%F] %P; %S"), "text/plain re/ply cd 60 [] a:1 b:2; 3 9");
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_utc() {
+    fn prints_times_in_utc() {
         assert_eq!(
             printed("@Y-@m-@d @H:@M:@S.@N @j @s @@"),
             "2016-08-10 08:47:38.000000005 223 1470818858 @"
@@ -329,26 +328,26 @@ mod tests {
     }
 
     #[test]
-    fn fields_pad_and_cut_whole_characters() {
+    fn pads_and_truncates_whole_characters() {
         assert_eq!(printed("[%6t][%-6t][%06l][%-06l]"), "[   a/b][a/b   ][000006][6     ]");
         assert_eq!(printed("[%.2t][%5.3p]"), "[a/][  grü]");
-        assert_eq!(printed("[%06t]"), "[   a/b]", "zeros are for numbers");
+        assert_eq!(printed("[%06t]"), "[   a/b]", "only numbers are padded with zeros");
     }
 
     #[test]
-    fn escapes_become_their_bytes() {
+    fn prints_escapes() {
         assert_eq!(printed(r"%t\t%q\n\\\0\a\e\v\r"), "a/b\t2\n\\\0\x07\x1b\x0b\r");
     }
 
     #[test]
-    fn unknown_sequences_are_refused() {
+    fn rejects_unknown_sequences() {
         for format in ["%z", "%", "%5", "@q", "@", r"\q", r"\", "%99999t"] {
             assert!(Format::parse(format).is_err(), "{format}");
         }
     }
 
     #[test]
-    fn a_payload_that_is_no_json_prints_nothing() {
+    fn prints_nothing_if_the_payload_is_not_json() {
         let mut out = b"before".to_vec();
         let publish = Publish { payload: b"{", ..Publish::default() };
         let format = Format::parse("%t %J").unwrap();

@@ -1,4 +1,4 @@
-//! A received message as one JSON object, on one line.
+//! MQTT messages as JSON, one object per line.
 
 use std::fmt::Write as _;
 
@@ -9,16 +9,16 @@ use serde_json::{Map, Value, json};
 
 use super::clock::Moment;
 
-/// How a payload stands in the object.
+/// How to encode the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
-    /// As a string; in base64 under another name if it is not UTF-8.
+    /// As a string, or in base64 under another name if it is not UTF-8.
     Text,
-    /// As the JSON value it is; `None` instead of an object if it is none.
+    /// As a JSON value.
     Json,
 }
 
-/// The message as an object: when it came, topic, flags, properties, payload.
+/// Returns the message as a JSON object. `None` if `payload` is [`Payload::Json`] and the payload is not JSON.
 pub(crate) fn object(publish: &Publish<'_>, topic: &str, at: &Moment, payload: Payload) -> Option<String> {
     let mut out = format!(
         "{{\"tst\":{},\"topic\":{},\"qos\":{},\"retain\":{}",
@@ -40,7 +40,7 @@ pub(crate) fn object(publish: &Publish<'_>, topic: &str, at: &Moment, payload: P
     }
     match (payload, std::str::from_utf8(publish.payload)) {
         (Payload::Json, Ok(text)) => {
-            // Copied rather than parsed and printed: numbers and the order of keys stay as they are.
+            // Copied instead of parsed and printed, which would change numbers and the order of keys.
             serde_json::from_str::<serde::de::IgnoredAny>(text).ok()?;
             let one_line = text.trim().replace(['\n', '\r'], " ");
             write!(out, ",\"payload\":{one_line}").expect("writing to a string cannot fail");
@@ -79,7 +79,7 @@ fn properties(publish: &Publish<'_>) -> Map<String, Value> {
     put("topic-alias", publish.topic_alias.map(Value::from));
     let ids: Vec<u32> = publish.subscription_ids.iter().collect();
     put("subscription-identifiers", (!ids.is_empty()).then(|| json!(ids)));
-    // A list of pairs: names may repeat, and their order counts.
+    // A list of pairs, because names may repeat and their order matters.
     let user: Vec<(&str, &str)> = message.user_properties.iter().collect();
     put("user-properties", (!user.is_empty()).then(|| json!(user)));
     map
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_message_has_the_familiar_keys() {
+    fn a_plain_message_has_the_keys_of_mosquitto_sub() {
         let publish = Publish { payload: b"say \"hi\"\n", ..Publish::default() };
         assert_eq!(
             object(&publish, "a/b", &at(), Payload::Text).unwrap(),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn every_property_shows() {
+    fn prints_every_property() {
         let user = [("k", "1"), ("k", "2")];
         let publish = Publish {
             qos: QoS::AtLeastOnce,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_payload_is_kept_as_it_is() {
+    fn copies_a_json_payload_unchanged() {
         let publish = Publish { payload: b"{\"b\": 1.50,\n \"a\":2}", ..Publish::default() };
         let object = |publish: &Publish<'_>| super::object(publish, "t", &at(), Payload::Json);
         assert!(object(&publish).unwrap().ends_with(r#""payload":{"b": 1.50,  "a":2}}"#));

@@ -1,17 +1,16 @@
-//! The tools that speak Kafka: `mainstem topic`, `produce`, `consume`, `group`.
+//! The Kafka tools: `mainstem topic`, `produce`, `consume`, `group`.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `topics`, `groups` | `mainstem topic`; `mainstem group` |
-//! | `produce`, `batches` | `mainstem produce`; records gathered into batches, and the partition of a key |
-//! | `consume`, `reader`, `output` | `mainstem consume`; where it reads and what; how records are printed |
-//! | `member` | what a member of a consumer group says and hears |
-//! | `cluster`, `errors` | brokers and who leads what; offsets; what is tried again, and why |
-//! | `connection` | one connection: the newest version that both sides know, requests and answers one by one |
-//! | `assignment` | what members of a group tell each other, and who gets which partitions |
+//! | `topics.rs`, `groups.rs` | `mainstem topic`; `mainstem group` |
+//! | `produce.rs`, `accumulator.rs` | `mainstem produce`; record batches and partitioning |
+//! | `consume.rs`, `reader.rs`, `output.rs` | `mainstem consume`; fetching; output of records |
+//! | `member.rs`, `assignment.rs` | a member of a consumer group; range assignment of partitions |
+//! | `cluster.rs`, `errors.rs` | brokers, leaders, offsets; error codes and retries |
+//! | `connection.rs` | one connection: version negotiation, requests and responses |
 
+mod accumulator;
 mod assignment;
-mod batches;
 mod cluster;
 mod connection;
 mod consume;

@@ -1,38 +1,37 @@
-//! Standard input line by line, read without blocking the connection beside it.
+//! Lines of standard input, read so that a connection can be served at the same time.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::failure::{Failure, io_words};
+use super::failure::{Failure, io_message};
 
 const READ_BYTES: usize = 64 * 1024;
-/// A PUBLISH cannot carry more (2.1.4).
+/// Largest remaining length of an MQTT packet (2.1.4).
 const LINE_BYTES_MAX: usize = 268_435_455;
 
-/// Splits a descriptor's bytes into lines.
+/// Splits the input of a descriptor into lines.
 #[derive(Debug)]
 pub(crate) struct Lines<F> {
     input: F,
     buffer: Vec<u8>,
-    /// Bytes of `buffer` already handed out.
-    taken: usize,
-    /// Bytes of `buffer` known to hold no further line end.
+    /// Bytes of `buffer` that have been returned.
+    consumed: usize,
+    /// Bytes of `buffer` without another newline.
     searched: usize,
     ended: bool,
 }
 
 impl<F: AsFd> Lines<F> {
-    /// Lines of `input`.
     pub(crate) fn new(input: F) -> Self {
-        Self { input, buffer: Vec::new(), taken: 0, searched: 0, ended: false }
+        Self { input, buffer: Vec::new(), consumed: 0, searched: 0, ended: false }
     }
 
-    /// What to wait for before the next [`Lines::read`].
+    /// The descriptor to poll before [`Lines::read`].
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.input.as_fd()
     }
 
-    /// Whether the input has ended; lines may remain.
+    /// Whether the input has ended. There may be lines left.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended
     }
@@ -40,13 +39,13 @@ impl<F: AsFd> Lines<F> {
     /// Reads once.
     ///
     /// # Errors
-    /// Those of the descriptor, or a line beyond what a message may hold.
+    /// If reading fails, or a line exceeds the size of an MQTT packet.
     pub(crate) fn read(&mut self) -> Result<(), Failure> {
-        self.buffer.drain(..self.taken);
-        self.searched -= self.taken;
-        self.taken = 0;
+        self.buffer.drain(..self.consumed);
+        self.searched -= self.consumed;
+        self.consumed = 0;
         if self.buffer.len() > LINE_BYTES_MAX {
-            return Err(Failure::new("a line longer than any message"));
+            return Err(Failure::new("standard input: a line is longer than the largest MQTT packet"));
         }
         let filled = self.buffer.len();
         self.buffer.resize(filled + READ_BYTES, 0);
@@ -56,27 +55,27 @@ impl<F: AsFd> Lines<F> {
             Ok(0) => self.ended = true,
             Ok(_) | Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
             Err(error) => {
-                return Err(Failure::new(format!("standard input: {}", io_words(&io::Error::from(error)))));
+                return Err(Failure::new(format!("standard input: {}", io_message(&io::Error::from(error)))));
             }
         }
         Ok(())
     }
 
-    /// The next line among the bytes read, without its end. Empty lines are skipped.
+    /// Returns the next line that has been read, without its line ending. Skips empty lines.
     pub(crate) fn next(&mut self) -> Option<&[u8]> {
         loop {
-            let from = self.taken.max(self.searched);
+            let from = self.consumed.max(self.searched);
             let end = self.buffer[from..].iter().position(|byte| *byte == b'\n').map(|at| from + at);
             let (start, end) = match end {
                 Some(end) => {
-                    let start = std::mem::replace(&mut self.taken, end + 1);
+                    let start = std::mem::replace(&mut self.consumed, end + 1);
                     self.searched = end + 1;
                     (start, end)
                 }
-                None if self.ended && self.taken < self.buffer.len() => {
+                None if self.ended && self.consumed < self.buffer.len() => {
                     let end = self.buffer.len();
                     self.searched = end;
-                    (std::mem::replace(&mut self.taken, end), end)
+                    (std::mem::replace(&mut self.consumed, end), end)
                 }
                 None => {
                     self.searched = self.buffer.len();
@@ -98,7 +97,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn lines_come_out_whole_however_they_went_in() {
+    fn reassembles_lines_from_partial_reads() {
         let (mut writer, reader) = UnixStream::pair().unwrap();
         let mut lines = Lines::new(reader);
         let mut seen: Vec<Vec<u8>> = Vec::new();
@@ -113,7 +112,7 @@ mod tests {
         drop(writer);
         lines.read().unwrap();
         assert!(lines.is_ended());
-        assert_eq!(lines.next(), Some(&b"three"[..]), "the last line needs no end");
+        assert_eq!(lines.next(), Some(&b"three"[..]), "the last line needs no newline");
         assert_eq!(lines.next(), None);
     }
 }

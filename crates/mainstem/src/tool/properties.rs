@@ -1,4 +1,4 @@
-//! Version 5 properties from the command line: typed, and each only on the packets that may carry it.
+//! MQTT 5 properties from the command line. Checks the type of each, and that its packet may have it.
 
 use std::str::FromStr;
 
@@ -10,12 +10,12 @@ use crate::cli::{PacketKind, PropertyArg, PubArgs};
 /// User properties, in order.
 pub(crate) type Pairs = Vec<(String, String)>;
 
-/// User properties borrowed, as the codec takes them.
+/// Borrows user properties for the codec.
 pub(crate) fn borrowed(pairs: &Pairs) -> Vec<(&str, &str)> {
     pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
-/// The properties of a message, or of a will.
+/// Properties of a message or a will.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MessageArgs {
     pub(crate) payload_format: Option<u8>,
@@ -27,7 +27,7 @@ pub(crate) struct MessageArgs {
 }
 
 impl MessageArgs {
-    /// As the codec takes them, with `user` borrowed from `self.user`.
+    /// Converts to the codec's type. `user` is [`borrowed`] from `self.user`.
     pub(crate) fn packet<'a>(&'a self, user: &'a [(&'a str, &'a str)]) -> MessageProperties<'a> {
         MessageProperties {
             payload_format: self.payload_format,
@@ -39,8 +39,8 @@ impl MessageArgs {
         }
     }
 
-    /// Takes one property. False if a message has none of that name.
-    fn take(&mut self, property: &PropertyArg) -> Result<bool, Failure> {
+    /// Sets one property. Returns false if messages have no such property.
+    fn set(&mut self, property: &PropertyArg) -> Result<bool, Failure> {
         match property.name.as_str() {
             "payload-format-indicator" => self.payload_format = Some(number(property)?),
             "message-expiry-interval" => self.message_expiry = Some(number(property)?),
@@ -54,7 +54,7 @@ impl MessageArgs {
     }
 }
 
-/// Every property of a command line, by the packet that carries it.
+/// All properties of a command line, by packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Properties {
     pub(crate) connect: ConnectProperties,
@@ -69,7 +69,7 @@ pub(crate) struct Properties {
     pub(crate) disconnect_session_expiry: Option<u32>,
 }
 
-/// What `-D connect` may set.
+/// Properties of CONNECT.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConnectProperties {
     pub(crate) session_expiry: Option<u32>,
@@ -84,14 +84,14 @@ pub(crate) struct ConnectProperties {
 }
 
 impl Properties {
-    /// From the grouped `-D` flags.
+    /// Parses the grouped `-D` flags.
     ///
     /// # Errors
-    /// If a packet has no such property, or its value is not of the property's type.
+    /// If a packet has no such property, or the value has the wrong type.
     pub(crate) fn new(args: &[PropertyArg]) -> Result<Self, Failure> {
         let mut properties = Self::default();
         for arg in args {
-            if !properties.take(arg)? {
+            if !properties.set(arg)? {
                 let packet = format!("{:?}", arg.packet).to_ascii_lowercase();
                 return Err(Failure::new(format!("-D {packet} has no property {}", arg.name)));
             }
@@ -99,7 +99,7 @@ impl Properties {
         Ok(properties)
     }
 
-    /// Adds those that `pub` has flags for.
+    /// Adds the properties that have flags of their own in `pub`.
     pub(crate) fn add_message_flags(&mut self, args: &PubArgs) {
         let message = &mut self.message;
         message.payload_format = args.payload_format.or(message.payload_format);
@@ -117,18 +117,18 @@ impl Properties {
         self.topic_alias = args.topic_alias.or(self.topic_alias);
     }
 
-    /// Whether any is set: none can be with 3.x.
+    /// Whether no property is set.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    fn take(&mut self, arg: &PropertyArg) -> Result<bool, Failure> {
+    fn set(&mut self, arg: &PropertyArg) -> Result<bool, Failure> {
         match (arg.packet, arg.name.as_str()) {
-            (PacketKind::Connect, _) => return self.connect.take(arg),
+            (PacketKind::Connect, _) => return self.connect.set(arg),
             (PacketKind::Publish, "topic-alias") => self.topic_alias = Some(number(arg)?),
-            (PacketKind::Publish, _) => return self.message.take(arg),
+            (PacketKind::Publish, _) => return self.message.set(arg),
             (PacketKind::Will, "will-delay-interval") => self.will_delay = Some(number(arg)?),
-            (PacketKind::Will, _) => return self.will.take(arg),
+            (PacketKind::Will, _) => return self.will.set(arg),
             (PacketKind::Subscribe, "user-property") => self.subscribe_user.push(pair(arg)),
             (PacketKind::Subscribe, "subscription-identifier") => self.subscription_id = Some(number(arg)?),
             (PacketKind::Unsubscribe, "user-property") => self.unsubscribe_user.push(pair(arg)),
@@ -143,7 +143,7 @@ impl Properties {
 }
 
 impl ConnectProperties {
-    fn take(&mut self, arg: &PropertyArg) -> Result<bool, Failure> {
+    fn set(&mut self, arg: &PropertyArg) -> Result<bool, Failure> {
         match arg.name.as_str() {
             "session-expiry-interval" => self.session_expiry = Some(number(arg)?),
             "receive-maximum" => self.receive_maximum = Some(number(arg)?),
@@ -168,7 +168,7 @@ fn flag(arg: &PropertyArg) -> Result<bool, Failure> {
     match arg.value.as_str() {
         "0" => Ok(false),
         "1" => Ok(true),
-        other => Err(Failure::new(format!("{}: {other:?} is neither 0 nor 1", arg.name))),
+        other => Err(Failure::new(format!("{}: {other:?} is not 0 or 1", arg.name))),
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_go_to_the_packet_they_name() {
+    fn groups_properties_by_packet() {
         let properties = Properties::new(&[
             arg(PacketKind::Connect, "receive-maximum", "7"),
             arg(PacketKind::Publish, "message-expiry-interval", "60"),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_that_do_not_fit_are_refused() {
+    fn rejects_wrong_packets_and_values() {
         for (packet, name, value) in [
             (PacketKind::Publish, "receive-maximum", "7"),
             (PacketKind::Connect, "receive-maximum", "65536"),

@@ -1,4 +1,4 @@
-//! `mainstem pub`: messages out, acknowledgements in.
+//! `mainstem pub`: publishes messages and waits for their acknowledgements.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -9,22 +9,22 @@ use mainstem_mqtt::packet::{Ack, Packet, Publish, QoS};
 use mainstem_topic::check_name;
 
 use super::client::Client;
-use super::failure::{Failure, io_words};
+use super::failure::{Failure, io_message};
 use super::lines::Lines;
 use super::properties::{Properties, borrowed};
 use super::session::Session;
 use crate::cli::PubArgs;
 
-/// Queued bytes from which on they are written at once.
+/// Queued bytes above which the queue is flushed.
 const PENDING_BYTES_MAX: usize = 64 * 1024;
 
-/// Publishes what `args` say and waits for the acknowledgements.
+/// Publishes the messages and waits for their acknowledgements.
 ///
 /// # Errors
-/// If anything could not be published, or was refused.
+/// If a message could not be published, or the broker rejected it.
 pub(crate) fn run(args: &PubArgs) -> Result<(), Failure> {
-    let given = args.connect.properties().map_err(Failure::new)?;
-    let mut properties = Properties::new(&given)?;
+    let flags = args.connect.properties().map_err(Failure::new)?;
+    let mut properties = Properties::new(&flags)?;
     properties.add_message_flags(args);
     let session = Session::new(&args.connect, properties, "pub")?;
     let topic = args.topic.as_ref().or(session.target.topic.as_ref());
@@ -41,9 +41,9 @@ pub(crate) fn run(args: &PubArgs) -> Result<(), Failure> {
     publisher.finish()
 }
 
-/// The one message, read before anything is sent; `None` if every line is one.
+/// Reads the payload before connecting. `None` if each line of standard input is a payload.
 fn payload(args: &PubArgs) -> Result<Option<Vec<u8>>, Failure> {
-    let cannot_read = |name: &str, error: &io::Error| Failure::new(format!("{name}: {}", io_words(error)));
+    let cannot_read = |name: &str, error: &io::Error| Failure::new(format!("{name}: {}", io_message(error)));
     let payload = if let Some(text) = &args.message {
         text.clone().into_bytes()
     } else if let Some(path) = &args.file {
@@ -60,13 +60,11 @@ fn payload(args: &PubArgs) -> Result<Option<Vec<u8>>, Failure> {
     Ok(Some(payload))
 }
 
-/// What is due for an unacknowledged message.
+/// The acknowledgement that an unacknowledged message waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Due {
-    /// PUBACK, or PUBREC.
-    FirstAnswer,
-    /// PUBCOMP.
-    Completion,
+enum ExpectedAck {
+    PubAckOrPubRec,
+    PubComp,
 }
 
 struct Publisher<'a> {
@@ -74,66 +72,69 @@ struct Publisher<'a> {
     args: &'a PubArgs,
     session: &'a Session<'a>,
     topic: &'a str,
-    /// Whether the broker knows what the topic alias stands for.
-    alias_known: bool,
-    in_flight: HashMap<u16, Due>,
+    /// Whether the topic alias has been set.
+    alias_is_set: bool,
+    in_flight: HashMap<u16, ExpectedAck>,
     in_flight_max: usize,
     published: u64,
     refused: u64,
-    first_refusal: Option<Failure>,
+    first_error: Option<Failure>,
     frame: Vec<u8>,
 }
 
 impl<'a> Publisher<'a> {
     /// # Errors
-    /// If the broker does not take such messages.
+    /// If the broker does not support the QoS, retained messages or the topic alias.
     fn new(
         client: Client,
         args: &'a PubArgs,
         session: &'a Session<'a>,
         topic: &'a str,
     ) -> Result<Self, Failure> {
-        let server = client.server();
-        if args.qos > server.maximum_qos {
-            return Err(Failure::new(format!("the broker takes QoS {} at most", server.maximum_qos as u8)));
+        let connack = client.connack();
+        if args.qos > connack.maximum_qos {
+            return Err(Failure::new(format!(
+                "the broker supports QoS {} at most",
+                connack.maximum_qos as u8
+            )));
         }
-        if args.retain && !server.retain_available {
+        if args.retain && !connack.retain_available {
             return Err(Failure::new("the broker does not support retained messages"));
         }
-        if session.properties.topic_alias.is_some_and(|alias| alias > server.topic_alias_maximum) {
-            let highest = server.topic_alias_maximum;
-            return Err(Failure::new(format!("the broker takes topic aliases up to {highest}")));
+        if session.properties.topic_alias.is_some_and(|alias| alias > connack.topic_alias_maximum) {
+            let highest = connack.topic_alias_maximum;
+            return Err(Failure::new(format!("the broker supports topic aliases up to {highest}")));
         }
         Ok(Self {
-            in_flight_max: usize::from(args.max_inflight.min(server.receive_maximum)),
+            in_flight_max: usize::from(args.max_inflight.min(connack.receive_maximum)),
             client,
             args,
             session,
             topic,
-            alias_known: false,
+            alias_is_set: false,
             in_flight: HashMap::new(),
             published: 0,
             refused: 0,
-            first_refusal: None,
+            first_error: None,
             frame: Vec::new(),
         })
     }
 
-    /// Publishes one message as often as was asked.
+    /// Publishes one message `--repeat` times.
     fn repeat(&mut self, payload: &[u8]) -> Result<(), Failure> {
         for round in 1..=self.args.repeat {
             self.publish(payload)?;
             if round < self.args.repeat && !self.args.repeat_delay.is_zero() {
                 let until = Instant::now() + self.args.repeat_delay;
                 while self.client.receive(&mut self.frame, Some(until))? {
-                    self.answer()?;
+                    self.handle_packet()?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Publishes every line of standard input as it comes.
+    /// Publishes each line of standard input.
     fn lines(&mut self) -> Result<(), Failure> {
         let mut lines = Lines::new(io::stdin());
         loop {
@@ -143,17 +144,17 @@ impl<'a> Publisher<'a> {
             if lines.is_ended() {
                 return Ok(());
             }
-            self.answers()?;
+            self.handle_acks()?;
             if self.client.wait(Some(lines.fd()), None)?.other {
                 lines.read()?;
             }
         }
     }
 
-    /// Publishes one message, once there is room for it among the unacknowledged ones.
+    /// Publishes one message. Waits first while the maximum number of messages is in flight.
     fn publish(&mut self, payload: &[u8]) -> Result<(), Failure> {
         while self.in_flight.len() >= self.in_flight_max {
-            self.await_answer()?;
+            self.await_ack()?;
         }
         let packet_id = match self.args.qos {
             QoS::AtMostOnce => 0,
@@ -164,7 +165,7 @@ impl<'a> Publisher<'a> {
         let publish = Publish {
             qos: self.args.qos,
             retain: self.args.retain,
-            topic: if self.alias_known { "" } else { self.topic },
+            topic: if self.alias_is_set { "" } else { self.topic },
             packet_id,
             topic_alias: properties.topic_alias,
             properties: properties.message.packet(&user),
@@ -172,20 +173,20 @@ impl<'a> Publisher<'a> {
             ..Publish::default()
         };
         self.client.send(&Packet::Publish(publish))?;
-        self.alias_known = properties.topic_alias.is_some();
+        self.alias_is_set = properties.topic_alias.is_some();
         self.published += 1;
         if packet_id != 0 {
-            self.in_flight.insert(packet_id, Due::FirstAnswer);
+            self.in_flight.insert(packet_id, ExpectedAck::PubAckOrPubRec);
         }
         if self.client.pending_bytes() > PENDING_BYTES_MAX {
             self.client.flush()?;
-            self.answers()?;
+            self.handle_acks()?;
         }
         Ok(())
     }
 
     fn free_packet_id(&mut self) -> u16 {
-        // There is one: fewer than all are in flight.
+        // Fewer messages are in flight than there are identifiers.
         loop {
             let id = self.client.next_packet_id();
             if !self.in_flight.contains_key(&id) {
@@ -194,70 +195,70 @@ impl<'a> Publisher<'a> {
         }
     }
 
-    /// Handles the answers that have been read.
-    fn answers(&mut self) -> Result<(), Failure> {
-        while self.client.take(&mut self.frame)? {
-            self.answer()?;
+    /// Handles the acknowledgements that have been read.
+    fn handle_acks(&mut self) -> Result<(), Failure> {
+        while self.client.try_receive(&mut self.frame)? {
+            self.handle_packet()?;
         }
         Ok(())
     }
 
-    /// Waits for one answer.
-    fn await_answer(&mut self) -> Result<(), Failure> {
+    /// Waits for one acknowledgement.
+    fn await_ack(&mut self) -> Result<(), Failure> {
         let until = Instant::now() + self.args.ack_timeout;
         if !self.client.receive(&mut self.frame, Some(until))? {
-            let missing = self.in_flight.len();
+            let unacknowledged = self.in_flight.len();
             let seconds = self.args.ack_timeout.as_secs_f64();
-            return Err(Failure::lost(format!(
-                "no acknowledgement within {seconds} s; {missing} of {} messages are without",
+            return Err(Failure::transient(format!(
+                "no acknowledgement within {seconds} s; {unacknowledged} of {} messages are unacknowledged",
                 self.published
             )));
         }
-        self.answer()
+        self.handle_packet()
     }
 
     /// Handles the packet in `frame`.
-    fn answer(&mut self) -> Result<(), Failure> {
+    fn handle_packet(&mut self) -> Result<(), Failure> {
         let packet = self.client.decode(&self.frame)?;
-        let (ack, due) = match packet {
-            Packet::PubAck(ack) | Packet::PubRec(ack) => (ack, Due::FirstAnswer),
-            Packet::PubComp(ack) => (ack, Due::Completion),
-            // A stored session may have messages waiting. They stay there: without acknowledgement they are
-            // delivered again to whoever subscribes with this identifier.
+        let (ack, expected) = match packet {
+            Packet::PubAck(ack) | Packet::PubRec(ack) => (ack, ExpectedAck::PubAckOrPubRec),
+            Packet::PubComp(ack) => (ack, ExpectedAck::PubComp),
+            // A resumed session may receive messages. They are not acknowledged, so the broker delivers them again to
+            // the next client with this identifier.
             _ => return Ok(()),
         };
-        if self.in_flight.remove(&ack.packet_id) != Some(due) {
-            let text = format!("the broker acknowledged message {}, which was not due", ack.packet_id);
+        if self.in_flight.remove(&ack.packet_id) != Some(expected) {
+            let text = format!("unexpected acknowledgement of message {}", ack.packet_id);
             return Err(Failure::new(text));
         }
         if matches!(packet, Packet::PubRec(_)) && !ack.reason.is_error() {
-            self.in_flight.insert(ack.packet_id, Due::Completion);
+            self.in_flight.insert(ack.packet_id, ExpectedAck::PubComp);
             let release = Ack { packet_id: ack.packet_id, ..Ack::default() };
             self.client.send(&Packet::PubRel(release))?;
         }
         if ack.reason.is_error() {
             self.refused += 1;
-            self.first_refusal
+            self.first_error
                 .get_or_insert_with(|| Failure::refused("refused", ack.reason, ack.reason_string));
         } else if ack.reason == ReasonCode::NoMatchingSubscribers && self.args.connect.debug {
-            eprintln!("nobody subscribes to {}", self.topic);
+            eprintln!("no subscriptions match {}", self.topic);
         }
         Ok(())
     }
 
-    /// Waits for what is still unacknowledged and takes leave.
+    /// Waits for all acknowledgements and disconnects.
     fn finish(mut self) -> Result<(), Failure> {
         while !self.in_flight.is_empty() {
-            self.await_answer()?;
+            self.await_ack()?;
         }
         let properties = &self.session.properties;
         self.client.disconnect(properties.disconnect_session_expiry, &properties.disconnect_user)?;
-        match self.first_refusal {
+        match self.first_error {
             None => Ok(()),
-            Some(refusal) if self.published == 1 => Err(refusal),
-            Some(refusal) => {
+            Some(error) if self.published == 1 => Err(error),
+            Some(error) => {
                 let (refused, published) = (self.refused, self.published);
-                Err(refusal.with_prefix(&format!("{refused} of {published} messages refused, the first")))
+                Err(error.with_prefix(&format!("{refused} of {published} messages refused, the first one")))
             }
         }
     }

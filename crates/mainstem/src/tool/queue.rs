@@ -1,10 +1,10 @@
-//! The tool for work queues: `mainstem queue`, over HTTP.
+//! `mainstem queue`, over HTTP.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `manage` | making, showing, emptying, deleting queues |
-//! | `send`, `receive` | messages in and out |
-//! | `message` | a message as it is printed |
+//! | `manage.rs` | creating, showing, purging and deleting queues |
+//! | `send.rs`, `receive.rs` | sending and receiving messages |
+//! | `message.rs` | output of messages |
 
 mod manage;
 mod message;
@@ -15,10 +15,10 @@ use crate::cli::{QueueArgs, QueueCommand};
 use crate::tool::failure::Failure;
 use crate::tool::http::Http;
 
-/// Does what `args` say.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// If the broker does not answer, or refuses.
+/// If the broker does not answer or returns an error.
 pub(super) fn run(args: &QueueArgs) -> Result<(), Failure> {
     let http = Http::new(&args.http);
     match &args.command {

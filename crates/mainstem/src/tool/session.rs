@@ -1,4 +1,4 @@
-//! What CONNECT says: identity, session, will, properties.
+//! The CONNECT packet: client identifier, session, will, properties.
 
 use mainstem_mqtt::packet::{Connect, UserProperties, Version, Will};
 
@@ -7,7 +7,7 @@ use super::properties::{Properties, borrowed};
 use super::target::Target;
 use crate::cli::ConnectArgs;
 
-/// Who connects, and with what.
+/// Target and contents of CONNECT.
 #[derive(Debug)]
 pub(crate) struct Session<'a> {
     args: &'a ConnectArgs,
@@ -19,8 +19,7 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// From the flags and the properties gathered from them. `tool` names the process in client identifiers
-    /// made up here.
+    /// Combines the flags with the properties parsed from them. `tool` becomes part of generated client identifiers.
     ///
     /// # Errors
     /// If the flags contradict each other or the protocol version.
@@ -32,7 +31,7 @@ impl<'a> Session<'a> {
         }
         let own_id = args.id.is_some() || args.id_prefix.is_some();
         if args.keep_session && !own_id {
-            return Err(Failure::new("-c keeps a session under the client identifier, so it needs --id"));
+            return Err(Failure::new("-c requires --id: the session is stored under the client identifier"));
         }
         let never = (v5 && args.keep_session).then_some(u32::MAX);
         let expiry = args.session_expiry.or(properties.connect.session_expiry).or(never);
@@ -45,7 +44,7 @@ impl<'a> Session<'a> {
         Ok(Self { args, target: Target::new(args)?, properties, client_id, expiry })
     }
 
-    /// Calls `send` with the CONNECT.
+    /// Calls `send` with the CONNECT packet.
     pub(crate) fn with_connect<T>(&self, send: impl FnOnce(Connect<'_>) -> T) -> T {
         let will_user = borrowed(&self.properties.will.user);
         let will = &self.args.will;
@@ -77,7 +76,6 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// The flags behind it.
     pub(crate) fn args(&self) -> &'a ConnectArgs {
         self.args
     }

@@ -1,4 +1,4 @@
-//! `mainstem sub`: subscribe, print, and connect again if that is wanted.
+//! `mainstem sub`: subscribes, prints messages, and reconnects with `--reconnect`.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -14,52 +14,52 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::client::Client;
-use super::describe::reason_words;
+use super::describe::reason_text;
 use super::failure::Failure;
-use super::incoming::{Flow, Incoming};
+use super::message_handler::{Flow, MessageHandler};
 use super::properties::{Properties, borrowed};
 use super::session::Session;
 use crate::cli::SubArgs;
 
 const RECONNECT_WAIT_MIN: Duration = Duration::from_secs(1);
 const RECONNECT_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Longest wait for the end of QoS 2 exchanges before taking leave.
+/// Longest wait for QoS 2 exchanges to complete before disconnecting.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Subscribes and prints until count, time or interrupt end it.
+/// Subscribes and prints messages until `-C` or `-W` is reached, or a signal arrives.
 ///
 /// # Errors
-/// If the connection or the subscriptions fail, or time runs out.
+/// If the connection or all subscriptions fail, or `-W` expires.
 pub(crate) fn run(args: &SubArgs) -> Result<(), Failure> {
-    let given = args.connect.properties().map_err(Failure::new)?;
-    let mut properties = Properties::new(&given)?;
+    let flags = args.connect.properties().map_err(Failure::new)?;
+    let mut properties = Properties::new(&flags)?;
     properties.subscription_id = args.subscription_id.or(properties.subscription_id);
     let session = Session::new(&args.connect, properties, "sub")?;
     let mut filters = args.topic.clone();
     filters.extend(session.target.topic.clone());
     check(args, &filters)?;
     let interrupt = interrupt()?;
-    let mut incoming = Incoming::new(args)?;
+    let mut handler = MessageHandler::new(args)?;
     let mut subscriber = Subscriber { args, session: &session, filters, interrupt, until: None };
 
     let mut wait = RECONNECT_WAIT_MIN;
     loop {
-        let failure = match subscriber.attempt(&mut incoming, &mut wait) {
-            Err(failure) if args.reconnect && failure.is_passing() => failure,
+        let failure = match subscriber.run_connection(&mut handler, &mut wait) {
+            Err(failure) if args.reconnect && failure.is_transient() => failure,
             outcome => return outcome,
         };
         if !args.connect.quiet {
-            eprintln!("mainstem sub: {failure}; connecting again in {} s", wait.as_secs());
+            eprintln!("mainstem sub: {failure}; reconnecting in {} s", wait.as_secs());
         }
         match subscriber.pause(wait)? {
             Pause::Interrupted => return Ok(()),
             Pause::TimedOut => return Err(Failure::timed_out()),
-            Pause::Over => wait = (wait * 2).min(RECONNECT_WAIT_MAX),
+            Pause::Elapsed => wait = (wait * 2).min(RECONNECT_WAIT_MAX),
         }
     }
 }
 
-/// Refuses filters and flags before anything is sent.
+/// Checks filters and flags before connecting.
 fn check(args: &SubArgs, filters: &[String]) -> Result<(), Failure> {
     for filter in filters.iter().chain(&args.unsubscribe) {
         parse_subscription(filter).map_err(|error| Failure::new(format!("filter {filter:?} {error}")))?;
@@ -68,7 +68,7 @@ fn check(args: &SubArgs, filters: &[String]) -> Result<(), Failure> {
         check_filter(filter).map_err(|error| Failure::new(format!("filter {filter:?} {error}")))?;
     }
     if filters.is_empty() && args.unsubscribe.is_empty() {
-        return Err(Failure::new("the URL names no topic"));
+        return Err(Failure::new("the URL has no topic"));
     }
     let v5_only = args.no_local
         || args.retain_as_published
@@ -80,7 +80,7 @@ fn check(args: &SubArgs, filters: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A descriptor that becomes readable when the process is asked to end.
+/// Returns a descriptor that becomes readable on SIGINT and SIGTERM.
 fn interrupt() -> Result<UnixStream, Failure> {
     let failed = |error: std::io::Error| Failure::new(format!("signals: {error}"));
     let (reader, writer) = UnixStream::pair().map_err(failed)?;
@@ -93,7 +93,7 @@ fn interrupt() -> Result<UnixStream, Failure> {
 
 /// How a pause ended.
 enum Pause {
-    Over,
+    Elapsed,
     Interrupted,
     TimedOut,
 }
@@ -103,26 +103,30 @@ struct Subscriber<'a> {
     session: &'a Session<'a>,
     filters: Vec<String>,
     interrupt: UnixStream,
-    /// When `-W` runs out; counts from the first connection.
+    /// When `-W` expires, counted from the first connection.
     until: Option<Instant>,
 }
 
 impl Subscriber<'_> {
-    /// One connection from CONNECT to its end. Resets `wait` once it stands.
-    fn attempt(&mut self, incoming: &mut Incoming<'_>, wait: &mut Duration) -> Result<(), Failure> {
+    /// Runs one connection. Resets `wait` once the broker has accepted it.
+    fn run_connection(
+        &mut self,
+        handler: &mut MessageHandler<'_>,
+        wait: &mut Duration,
+    ) -> Result<(), Failure> {
         let mut client = Client::connect(self.session)?;
         *wait = RECONNECT_WAIT_MIN;
         if self.until.is_none() {
             self.until = self.args.timeout.map(|timeout| Instant::now() + timeout);
         }
-        incoming.connected(client.server().session_present);
-        let mut answers = self.subscribe(&mut client)?;
+        handler.connected(client.connack().session_present);
+        let mut pending_acks = self.subscribe(&mut client)?;
         let mut frame = Vec::new();
         let outcome = loop {
-            if let Some(flow) = self.packets(&mut client, incoming, &mut answers, &mut frame)? {
+            if let Some(flow) = self.handle_packets(&mut client, handler, &mut pending_acks, &mut frame)? {
                 break flow;
             }
-            incoming.flush()?;
+            handler.flush()?;
             if self.until.is_some_and(|until| until <= Instant::now()) {
                 break Flow::TimedOut;
             }
@@ -130,18 +134,18 @@ impl Subscriber<'_> {
                 break Flow::Done;
             }
         };
-        incoming.flush()?;
-        if outcome == Flow::OutputGone {
+        handler.flush()?;
+        if outcome == Flow::OutputClosed {
             return Ok(());
         }
-        self.leave(client, incoming, &mut frame)?;
+        self.disconnect(client, handler, &mut frame)?;
         if outcome == Flow::TimedOut { Err(Failure::timed_out()) } else { Ok(()) }
     }
 
-    /// Sends SUBSCRIBE and UNSUBSCRIBE. How many answers are due.
+    /// Sends SUBSCRIBE and UNSUBSCRIBE. Returns the number of acknowledgements to wait for.
     fn subscribe(&self, client: &mut Client) -> Result<usize, Failure> {
         let properties = &self.session.properties;
-        let mut answers = 0;
+        let mut pending_acks = 0;
         if !self.filters.is_empty() {
             let options = SubscribeOptions {
                 qos: self.args.qos,
@@ -163,7 +167,7 @@ impl Subscriber<'_> {
                 filters: filters.as_slice().into(),
             };
             client.send(&Packet::Subscribe(subscribe))?;
-            answers += 1;
+            pending_acks += 1;
         }
         if !self.args.unsubscribe.is_empty() {
             let filters: Vec<&str> = self.args.unsubscribe.iter().map(String::as_str).collect();
@@ -174,59 +178,59 @@ impl Subscriber<'_> {
                 filters: filters.as_slice().into(),
             };
             client.send(&Packet::Unsubscribe(unsubscribe))?;
-            answers += 1;
+            pending_acks += 1;
         }
-        Ok(answers)
+        Ok(pending_acks)
     }
 
-    /// Handles what has been read. `Some` if that ends it.
-    fn packets(
+    /// Handles the packets that have been read. Returns `Some` if the subscriber is done.
+    fn handle_packets(
         &self,
         client: &mut Client,
-        incoming: &mut Incoming<'_>,
-        answers: &mut usize,
+        handler: &mut MessageHandler<'_>,
+        pending_acks: &mut usize,
         frame: &mut Vec<u8>,
     ) -> Result<Option<Flow>, Failure> {
-        while client.take(frame)? {
+        while client.try_receive(frame)? {
             match client.decode(frame)? {
                 Packet::SubAck(suback) => {
                     self.subscribed(&suback)?;
-                    *answers -= 1;
+                    *pending_acks -= 1;
                 }
                 Packet::UnsubAck(unsuback) => {
                     self.unsubscribed(&unsuback);
-                    *answers -= 1;
+                    *pending_acks -= 1;
                 }
-                packet => match incoming.packet(client, &packet)? {
-                    Flow::On => {}
+                packet => match handler.packet(client, &packet)? {
+                    Flow::Continue => {}
                     flow => return Ok(Some(flow)),
                 },
             }
             let nothing_to_wait_for = self.filters.is_empty() && !self.args.connect.keep_session;
-            if *answers == 0 && (self.args.exit_subscribed || nothing_to_wait_for) {
+            if *pending_acks == 0 && (self.args.exit_subscribed || nothing_to_wait_for) {
                 return Ok(Some(Flow::Done));
             }
         }
         Ok(None)
     }
 
-    /// Tells of refused subscriptions; fails if there is no other.
+    /// Prints a warning for each refused subscription. Fails if all are refused.
     fn subscribed(&self, suback: &SubAck<'_>) -> Result<(), Failure> {
-        let refusals: Vec<(&String, ReasonCode)> = self
+        let refused: Vec<(&String, ReasonCode)> = self
             .filters
             .iter()
             .zip(suback.reasons)
             .filter_map(|(filter, reason)| Some((filter, ReasonCode::try_from(*reason).ok()?)))
             .filter(|(_, reason)| reason.is_error())
             .collect();
-        match refusals.as_slice() {
-            [(filter, reason), ..] if refusals.len() == self.filters.len() => {
+        match refused.as_slice() {
+            [(filter, reason), ..] if refused.len() == self.filters.len() => {
                 let what = format!("subscription to {filter} refused");
                 Err(Failure::refused(&what, *reason, suback.reason_string))
             }
             some => {
                 for (filter, reason) in some {
-                    self.warn(&format!("subscription to {filter} refused: {}", reason_words(*reason)));
+                    self.warn(&format!("subscription to {filter} refused: {}", reason_text(*reason)));
                 }
                 Ok(())
             }
@@ -237,7 +241,7 @@ impl Subscriber<'_> {
         for (filter, reason) in self.args.unsubscribe.iter().zip(unsuback.reasons) {
             match ReasonCode::try_from(*reason) {
                 Ok(ReasonCode::Success) | Err(_) => {}
-                Ok(reason) => self.warn(&format!("unsubscribing from {filter}: {}", reason_words(reason))),
+                Ok(reason) => self.warn(&format!("unsubscribing from {filter}: {}", reason_text(reason))),
             }
         }
     }
@@ -248,31 +252,31 @@ impl Subscriber<'_> {
         }
     }
 
-    /// Ends what is begun at QoS 2, then disconnects.
-    fn leave(
+    /// Completes QoS 2 exchanges, then disconnects.
+    fn disconnect(
         &self,
         mut client: Client,
-        incoming: &mut Incoming<'_>,
+        handler: &mut MessageHandler<'_>,
         frame: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         let until = Instant::now() + RELEASE_TIMEOUT;
-        while incoming.has_unreleased() && client.receive(frame, Some(until))? {
-            incoming.release_only(&mut client, frame)?;
+        while handler.has_unreleased() && client.receive(frame, Some(until))? {
+            handler.release_only(&mut client, frame)?;
         }
         let properties = &self.session.properties;
         client.disconnect(properties.disconnect_session_expiry, &properties.disconnect_user)
     }
 
-    /// Waits before the next attempt.
+    /// Waits before reconnecting.
     fn pause(&self, wait: Duration) -> Result<Pause, Failure> {
         let now = Instant::now();
         let until = (now + wait).min(self.until.unwrap_or(now + wait));
-        let left = until.saturating_duration_since(now);
-        let timeout = Timespec::try_from(left).map_err(|error| Failure::new(error.to_string()))?;
+        let remaining = until.saturating_duration_since(now);
+        let timeout = Timespec::try_from(remaining).map_err(|error| Failure::new(error.to_string()))?;
         let mut fds = [PollFd::new(&self.interrupt, PollFlags::IN)];
         Ok(match poll(&mut fds, Some(&timeout)) {
             Ok(0) if self.until.is_some_and(|until| until <= Instant::now()) => Pause::TimedOut,
-            Ok(0) => Pause::Over,
+            Ok(0) => Pause::Elapsed,
             _ => Pause::Interrupted,
         })
     }

@@ -1,21 +1,20 @@
-//! Columns on standard output.
+//! Tables on standard output.
 
 use std::io::{self, Write};
 
-use super::failure::{Failure, io_words};
+use super::failure::{Failure, io_message};
 
-/// Rows of as many cells as the head has; all columns but the last are padded.
+/// Rows of cells. All rows have as many cells as the header.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with this head.
-    pub(crate) fn new(head: &[&str]) -> Self {
-        Self { rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()] }
+    /// A table with only a header.
+    pub(crate) fn new(header: &[&str]) -> Self {
+        Self { rows: vec![header.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
-    /// Adds a row.
     pub(crate) fn push(&mut self, row: Vec<String>) {
         debug_assert_eq!(row.len(), self.rows[0].len());
         self.rows.push(row);
@@ -34,16 +33,16 @@ impl Table {
         text
     }
 
-    /// Prints it.
+    /// Prints the table.
     ///
     /// # Errors
-    /// If standard output takes no more, other than by nobody reading it.
+    /// If writing fails, except when standard output is closed.
     pub(crate) fn print(&self) -> Result<(), Failure> {
         print(&self.text())
     }
 }
 
-/// Prints text as it is.
+/// Prints text.
 ///
 /// # Errors
 /// As [`Table::print`].
@@ -51,7 +50,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("standard output: {}", io_words(&error))))
+            Err(Failure::new(format!("standard output: {}", io_message(&error))))
         }
         _ => Ok(()),
     }
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
+    fn pads_columns_to_their_widest_cell() {
         let mut table = Table::new(&["TOPIC", "N"]);
         table.push(vec!["été-orders".into(), "1".into()]);
         table.push(vec![String::new(), String::new()]);

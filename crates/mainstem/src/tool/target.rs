@@ -1,14 +1,14 @@
-//! Where to connect: host and port, or all of it from a URL.
+//! The broker's address and credentials, from flags or a URL.
 
 use super::failure::Failure;
 use crate::cli::ConnectArgs;
 
 const PORT: u16 = 1883;
 
-/// Where to connect, and what else a URL may say.
+/// Address, credentials and topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// Name or address.
+    /// Host name or IP address.
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) username: Option<String>,
@@ -18,7 +18,6 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// From the flags.
     pub(crate) fn new(args: &ConnectArgs) -> Result<Self, Failure> {
         let Some(url) = &args.url else {
             return Ok(Self {
@@ -30,11 +29,11 @@ impl Target {
             });
         };
         Self::parse(url).ok_or_else(|| {
-            Failure::new(format!("{url:?} is not of the form mqtt://[user[:password]@]host[:port][/topic]"))
+            Failure::new(format!("{url:?}: expected mqtt://[user[:password]@]host[:port][/topic]"))
         })
     }
 
-    /// Host and port as one writes them.
+    /// `host:port`, with brackets around an IPv6 address.
     pub(crate) fn address(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -67,7 +66,7 @@ impl Target {
     }
 }
 
-/// `host`, `host:port`, `[v6]` or `[v6]:port`.
+/// Parses `host`, `host:port`, `[v6]` or `[v6]:port`.
 fn split_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -83,7 +82,7 @@ fn split_port(text: &str) -> Option<(String, u16)> {
     (!host.is_empty()).then(|| (host.into(), port))
 }
 
-/// Percent-decodes; `None` if the result is no UTF-8 or an escape is incomplete.
+/// Decodes percent-encoding. `None` if the result is not UTF-8 or an escape is incomplete.
 fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_give_every_part() {
+    fn parses_every_part_of_a_url() {
         assert_eq!(Target::parse("mqtt://h"), Some(target("h", 1883, [None, None], None)));
         assert_eq!(Target::parse("mqtt://h:1/a/b"), Some(target("h", 1, [None, None], Some("a/b"))));
         assert_eq!(
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn other_urls_are_refused() {
+    fn rejects_invalid_urls() {
         for url in ["h", "http://h", "mqtt://", "mqtt://h:x", "mqtt://h:70000", "mqtt://[::1", "mqtt://a%4@h"]
         {
             assert_eq!(Target::parse(url), None, "{url}");
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_version_six_get_brackets() {
+    fn ipv6_addresses_get_brackets() {
         assert_eq!(Target { host: "::1".into(), port: 5, ..Target::default() }.address(), "[::1]:5");
     }
 }

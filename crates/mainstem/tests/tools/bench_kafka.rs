@@ -4,7 +4,7 @@ use crate::support::{Broker, Ended, mainstem};
 use serde_json::Value;
 use std::net::TcpListener;
 
-/// Long enough for every kind of load to show itself.
+/// Flags of a short run.
 const SHORT: [&str; 5] = ["--duration", "0.3", "--warmup", "0.1", "--json"];
 
 fn run(broker: &Broker, args: &[&str]) -> Ended {
@@ -17,7 +17,7 @@ fn report(broker: &Broker, args: &[&str]) -> Value {
 }
 
 #[test]
-fn what_is_acknowledged_is_in_the_topic_under_every_codec() {
+fn acknowledged_records_are_in_the_topic_with_every_codec() {
     let broker = Broker::start(&["--set", "kafka.durability=os"]);
     for acks in ["0", "1", "all"] {
         for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
@@ -33,7 +33,7 @@ fn what_is_acknowledged_is_in_the_topic_under_every_codec() {
 }
 
 #[test]
-fn a_consumer_gets_everything_on_schedule_and_in_a_closed_loop() {
+fn consume_gets_all_records_in_open_and_closed_loop() {
     let broker = Broker::start(&[]);
     for load in [["--rate", "200"], ["--window", "2"]] {
         let args = [&["produce", "--consume", "--records", "3", "--partitions", "2"][..], &load].concat();
@@ -47,11 +47,11 @@ fn a_consumer_gets_everything_on_schedule_and_in_a_closed_loop() {
 }
 
 #[test]
-fn a_topic_is_read_again_and_again_and_a_waiting_consumer_costs_a_number() {
+fn fetch_rereads_a_topic_and_idle_reports_cost() {
     let broker = Broker::start(&[]);
     let pid = broker.pid().to_string();
-    let filled = report(&broker, &["fetch", "--topic", "kept", "--fill", "2", "--partitions", "3"]);
-    let again = report(&broker, &["fetch", "--topic", "kept", "--fill", "0", "--broker-pid", &pid]);
+    let filled = report(&broker, &["fetch", "--topic", "filled", "--fill", "2", "--partitions", "3"]);
+    let again = report(&broker, &["fetch", "--topic", "filled", "--fill", "0", "--broker-pid", &pid]);
     let there = &filled["fetch"]["records_there"];
     assert!(there.as_u64().unwrap() >= (2 << 20) / 120, "{filled}");
     assert_eq!((&again["fetch"]["records_there"], &again["partitions"]), (there, &3.into()));
@@ -63,12 +63,12 @@ fn a_topic_is_read_again_and_again_and_a_waiting_consumer_costs_a_number() {
 
     let idle = report(&broker, &["idle", "--connections", "10", "--broker-pid", &pid]);
     assert!(idle["cost"]["cpu_percent"].is_number() && idle["records_per_s"] == 0.0, "{idle}");
-    let refused = run(&broker, &["idle", "--topic", "kept"]).fails_with(1);
+    let refused = run(&broker, &["idle", "--topic", "filled"]).fails_with(1);
     assert!(refused.errors().contains("the topic is not empty"), "{}", refused.errors());
 }
 
 #[test]
-fn batches_that_are_refused_and_brokers_that_are_not_there_are_failures() {
+fn rejected_batches_and_unreachable_brokers_are_failures() {
     let broker = Broker::start(&[]);
     broker.kafka("topic", &["create", "small", "-c", "max.message.bytes=100"]).succeeds();
     let refused = run(&broker, &["produce", "--topic", "small"]).fails_with(1);

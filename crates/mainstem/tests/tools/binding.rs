@@ -1,4 +1,4 @@
-//! `mainstem binding`: bindings that come and go while the broker runs, and are there again after a restart.
+//! `mainstem binding`: adding and removing bindings at run time, and restarts.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ fn list(broker: &Broker) -> Vec<Value> {
 }
 
 #[test]
-fn a_binding_carries_messages_as_soon_as_it_is_there_until_it_is_removed() {
+fn a_binding_is_active_from_add_until_remove() {
     let broker = Broker::start(&[]);
     broker.binding(&["add", "alarms", "--from-mqtt", "plant/+/alarm", "--to-queue", "alarms"]).succeeds();
     broker.binding(&["add", "all", "--from-mqtt", "plant/#", "--to-topic", "telemetry"]).succeeds();
@@ -25,18 +25,18 @@ fn a_binding_carries_messages_as_soon_as_it_is_there_until_it_is_removed() {
 }
 
 #[test]
-fn records_of_a_topic_are_published_as_soon_as_they_are_bound() {
+fn publishes_records_of_a_bound_topic() {
     let broker = Broker::start(&[]);
     broker
         .binding(&["add", "out", "--from-topic", "commands", "--to-mqtt", "plant/{key}/set", "-r"])
         .succeeds();
-    let heard = broker.sub(&["-t", "plant/+/set", "-C", "1", "-F", "%t %p"]);
+    let subscriber = broker.sub(&["-t", "plant/+/set", "-C", "1", "-F", "%t %p"]);
     broker.kafka("produce", &["-t", "commands", "-k", "7", "-m", "open"]).succeeds();
-    heard.finish().succeeds().prints("plant/7/set open\n");
+    subscriber.finish().succeeds().prints("plant/7/set open\n");
 }
 
 #[test]
-fn bindings_that_were_added_are_there_after_a_restart() {
+fn added_bindings_survive_a_restart() {
     let mut broker = Broker::start(&[]);
     broker.binding(&["add", "jobs", "--from-mqtt", "work/#", "--to-queue", "jobs", "-k", "topic"]).succeeds();
     broker.restart();
@@ -49,11 +49,11 @@ fn bindings_that_were_added_are_there_after_a_restart() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_words() {
+fn rejects_invalid_bindings() {
     let broker = Broker::start(&[]);
-    let refused = |args: &[&str], words: &str| {
+    let refused = |args: &[&str], text: &str| {
         let run = broker.binding(args).fails_with(1);
-        assert!(run.errors().contains(words), "{}", run.errors());
+        assert!(run.errors().contains(text), "{}", run.errors());
     };
     refused(&["add", "b", "--from-mqtt", "a/#/b", "--to-queue", "q"], "filter");
     refused(&["add", "b", "--from-mqtt", "a", "--to-queue", "q/r"], "queue");
@@ -61,6 +61,6 @@ fn what_makes_no_sense_is_refused_in_words() {
     broker.binding(&["add", "in", "--from-mqtt", "a/#", "--to-topic", "t"]).succeeds();
     broker.binding(&["add", "in", "--from-mqtt", "a/#", "--to-topic", "t"]).succeeds();
     refused(&["add", "in", "--from-mqtt", "b/#", "--to-topic", "t"], "other settings");
-    refused(&["add", "out", "--from-topic", "t", "--to-mqtt", "a/{key}"], "circle");
+    refused(&["add", "out", "--from-topic", "t", "--to-mqtt", "a/{key}"], "loop");
     mainstem(&["binding", "add", "b", "--from-mqtt", "a"], b"").fails_with(2);
 }

@@ -1,4 +1,4 @@
-//! The tools that speak Kafka.
+//! The Kafka tools.
 
 use crate::support::{Broker, mainstem};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
 
 #[test]
-fn topics_are_made_shown_changed_and_deleted() {
+fn creates_shows_changes_and_deletes_topics() {
     let broker = Broker::start(&[]);
     broker.kafka("topic", &["create", "orders", "bills", "-p", "2", "-c", "retention.ms=5000"]).succeeds();
     let again = broker.kafka("topic", &["create", "orders", "more"]).fails_with(1);
@@ -40,7 +40,7 @@ fn topics_are_made_shown_changed_and_deleted() {
 }
 
 #[test]
-fn records_come_back_as_they_were_under_every_codec() {
+fn records_survive_every_codec() {
     let broker = Broker::start(&[]);
     broker.kafka("topic", &["create", "t"]).succeeds();
     for codec in CODECS {
@@ -58,7 +58,7 @@ fn records_come_back_as_they_were_under_every_codec() {
 }
 
 #[test]
-fn lines_become_records_in_their_order() {
+fn lines_become_records_in_order() {
     let broker = Broker::start(&[]);
     broker.kafka("topic", &["create", "lines", "pairs", "-p", "3"]).succeeds();
     let lines = (0..50_000).map(|number| format!("line {number}")).collect::<Vec<_>>().join("\n") + "\n";
@@ -67,7 +67,7 @@ fn lines_become_records_in_their_order() {
     let produced = produced.succeeds();
     let counts =
         produced.text().lines().map(|line| line.split(' ').next_back().unwrap().parse::<u32>().unwrap());
-    assert_eq!(counts.sum::<u32>(), 50_000, "what -v tells of each batch");
+    assert_eq!(counts.sum::<u32>(), 50_000, "the counts printed by -v");
     broker.kafka("consume", &["-t", "lines", "-e"]).succeeds().prints(&lines);
 
     let pairs = b"a=1\nb=2\na=3\nno key\n";
@@ -81,7 +81,7 @@ fn lines_become_records_in_their_order() {
 }
 
 #[test]
-fn a_reader_begins_and_ends_where_it_is_told() {
+fn reads_between_given_positions() {
     let broker = Broker::start(&[]);
     broker.kafka("topic", &["create", "t"]).succeeds();
     broker.kafka_with_input("produce", &["-t", "t"], b"0\n1\n2\n3\n4\n").succeeds();
@@ -99,13 +99,13 @@ fn a_reader_begins_and_ends_where_it_is_told() {
             .prints(expected);
     }
     let behind = broker.kafka("consume", &["-t", "t", "-o", "9", "-e"]).fails_with(1);
-    assert!(behind.errors().contains("offset 9 is behind the end"), "{}", behind.errors());
+    assert!(behind.errors().contains("offset 9 is after the end"), "{}", behind.errors());
     broker.kafka("consume", &["-t", "t", "-p", "7"]).fails_with(1);
     broker.kafka("consume", &["-t", "nothing", "-e"]).fails_with(1);
 }
 
 #[test]
-fn a_reader_that_follows_sees_what_comes() {
+fn consume_follows_new_records() {
     let broker = Broker::start(&[]);
     broker.kafka("topic", &["create", "t"]).succeeds();
     let reader = broker.start_kafka("consume", &["-t", "t", "-c", "1", "-J"]);
@@ -116,7 +116,7 @@ fn a_reader_that_follows_sees_what_comes() {
 }
 
 #[test]
-fn a_group_goes_on_where_it_left_off_and_can_be_set_back() {
+fn a_group_resumes_at_its_offsets_which_can_be_reset() {
     let broker = Broker::start(&[]);
     broker.kafka("topic", &["create", "t", "-p", "2"]).succeeds();
     for partition in ["0", "1"] {
@@ -167,7 +167,7 @@ fn members_share_partitions_and_take_over_from_each_other() {
     });
     let refused = broker.kafka("group", &["reset-offsets", "g", "-t", "t", "--to", "0"]).fails_with(1);
     assert!(refused.errors().contains("UNKNOWN_MEMBER_ID"), "{}", refused.errors());
-    // One of them ends with its first record, and the other gets its partition.
+    // One member exits after its first record, and the other takes over its partition.
     for (partition, value) in [("0", "zero"), ("1", "one")] {
         broker.kafka("produce", &["-t", "t", "-p", partition, "-m", value]).succeeds();
     }
@@ -183,7 +183,7 @@ fn members_share_partitions_and_take_over_from_each_other() {
 }
 
 #[test]
-fn an_interrupt_lets_a_member_commit_and_leave() {
+fn an_interrupted_member_commits_and_leaves() {
     let broker = Broker::start(&[]);
     broker.kafka("topic", &["create", "t"]).succeeds();
     broker.kafka("produce", &["-t", "t", "-m", "1"]).succeeds();
@@ -193,13 +193,13 @@ fn an_interrupt_lets_a_member_commit_and_leave() {
     let printed = member.finish().succeeds();
     let described = broker.kafka("group", &["describe", "g"]).succeeds();
     assert!(described.text().contains("state Empty"), "{}", described.text());
-    // What it has printed it has also committed, whenever the interrupt came.
+    // Whenever the signal arrives, exactly the printed records are committed.
     let rest = broker.kafka("consume", &["-t", "t", "-G", "g", "-e"]).succeeds();
     assert_eq!(format!("{}{}", printed.text(), rest.text()), "1\n");
 }
 
 #[test]
-fn a_broker_that_is_not_there_is_named() {
+fn names_an_unreachable_broker() {
     let ended = mainstem(&["topic", "list", "-b", "127.0.0.1:1"], b"").fails_with(1);
     assert_eq!(ended.errors(), "mainstem topic: 127.0.0.1:1: connection refused\n");
     mainstem(&["topic", "list", "-b", "127.0.0.1:1", "--quiet"], b"").fails_with(1).prints("");

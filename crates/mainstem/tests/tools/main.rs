@@ -1,4 +1,4 @@
-//! The command-line tools against the real broker: both are the binary under test.
+//! The command-line tools against a real broker. Both are the binary under test.
 
 mod bench_kafka;
 mod binding;

@@ -1,4 +1,4 @@
-//! The tools that speak MQTT.
+//! The MQTT tools.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use crate::support::{Broker, Run, mainstem};
 use serde_json::Value;
 
-/// A publisher is acknowledged before its subscribers have the message, so a slow machine lets queues grow. For
-/// tests that count every message they must not overflow.
+/// Large queue limits. Publishers are acknowledged before subscribers receive the message, so queues grow on a slow
+/// machine; in tests that count every message, they must not overflow.
 const DEEP_QUEUES: [&str; 4] =
     ["--set", "mqtt.max_queued_messages=1000000", "--set", "mqtt.max_queued_bytes=1000000000"];
 /// Every protocol version, as `-V` takes it.
 const VERSIONS: [&str; 3] = ["5", "311", "31"];
 
 #[test]
-fn every_qos_arrives_in_every_version() {
+fn delivers_every_qos_in_every_version() {
     let broker = Broker::start(&[]);
     for version in VERSIONS {
         for qos in ["0", "1", "2"] {
@@ -39,7 +39,7 @@ fn lines_of_standard_input_keep_their_order() {
 }
 
 #[test]
-fn payloads_come_from_files_and_standard_input_byte_for_byte() {
+fn reads_payloads_from_files_and_standard_input() {
     let broker = Broker::start(&[]);
     let bytes: Vec<u8> = (0..=255).cycle().take(200_000).collect();
     let file = broker.dir().join("payload");
@@ -52,7 +52,7 @@ fn payloads_come_from_files_and_standard_input_byte_for_byte() {
 }
 
 #[test]
-fn repeated_messages_come_as_often_as_asked() {
+fn repeats_messages() {
     let broker = Broker::start(&[]);
     let sub = broker.sub(&["-q", "2", "-t", "again", "-C", "5"]);
     broker
@@ -62,7 +62,7 @@ fn repeated_messages_come_as_often_as_asked() {
 }
 
 #[test]
-fn retained_messages_are_stored_shown_and_removed() {
+fn stores_shows_and_removes_retained_messages() {
     let broker = Broker::start(&[]);
     for topic in ["r/1", "r/2", "r/keep"] {
         broker.run("pub", &["-t", topic, "-m", topic, "-r", "-q", "1"]).succeeds();
@@ -133,7 +133,7 @@ fn topic_aliases_stand_for_the_topic() {
 }
 
 #[test]
-fn subscription_options_are_honoured() {
+fn applies_subscription_options() {
     let broker = Broker::start(&[]);
     broker.run("pub", &["-t", "o", "-m", "old", "-r", "-q", "1"]).succeeds();
     let sub =
@@ -147,20 +147,20 @@ fn subscription_options_are_honoured() {
 }
 
 #[test]
-fn a_kept_session_collects_messages() {
+fn a_persistent_session_queues_messages() {
     let broker = Broker::start(&[]);
     for version in ["5", "311"] {
-        let mine = ["-V", version, "-i", "keeper", "-c", "-q", "2", "-t", "kept"];
+        let mine = ["-V", version, "-i", "subscriber", "-c", "-q", "2", "-t", "kept"];
         broker.run("sub", &[&mine[..], &["-E"]].concat()).succeeds().prints("");
         for i in 0..3 {
             broker.run("pub", &["-t", "kept", "-q", "2", "-m", &i.to_string()]).succeeds();
         }
         broker.run("sub", &[&mine[..], &["-C", "3"]].concat()).succeeds().prints("0\n1\n2\n");
-        broker.run("sub", &["-V", version, "-i", "keeper", "-c", "-U", "kept", "-E"]).succeeds();
+        broker.run("sub", &["-V", version, "-i", "subscriber", "-c", "-U", "kept", "-E"]).succeeds();
         broker.run("pub", &["-t", "kept", "-q", "1", "-m", "lost"]).succeeds();
-        let rest = broker.run("sub", &["-V", version, "-i", "keeper", "-c", "-t", "other", "-W", "0.2"]);
+        let rest = broker.run("sub", &["-V", version, "-i", "subscriber", "-c", "-t", "other", "-W", "0.2"]);
         rest.fails_with(27).prints("");
-        broker.run("sub", &["-V", version, "-i", "keeper", "-t", "x", "-E"]).succeeds();
+        broker.run("sub", &["-V", version, "-i", "subscriber", "-t", "x", "-E"]).succeeds();
     }
 }
 
@@ -198,7 +198,7 @@ fn an_interrupt_ends_sub_without_its_will() {
 }
 
 #[test]
-fn an_unreachable_broker_is_named() {
+fn names_an_unreachable_broker() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for tool in [&["pub", "-t", "a", "-m", "x"][..], &["sub", "-t", "a"], &["bench", "mqtt"]] {
         let port_flag = if tool[0] == "bench" { "--port" } else { "-p" };
@@ -211,7 +211,7 @@ fn an_unreachable_broker_is_named() {
 }
 
 #[test]
-fn what_the_broker_refuses_is_said_in_words() {
+fn prints_the_reason_of_a_refusal() {
     let broker = Broker::start(&["--set", "mqtt.allow_empty_client_id=false", "--set", "mqtt.maximum_qos=1"]);
     let nameless = broker.run("pub", &["-t", "a", "-m", "x"]).fails_with(0x85);
     assert!(nameless.errors().contains("client identifier not valid (0x85)"), "{}", nameless.errors());
@@ -221,35 +221,37 @@ fn what_the_broker_refuses_is_said_in_words() {
 
 #[test]
 fn a_refused_publish_becomes_the_exit_status() {
-    let stand_in = StandIn::start(vec![vec![
+    let scripted = ScriptedBroker::start(vec![vec![
         (Some(0x10), vec![0x20, 3, 0, 0, 0]),
         (Some(0x30), vec![0x40, 4, 0, 1, 0x97, 0]),
         (Some(0xE0), Vec::new()),
     ]]);
     let ended =
-        mainstem(&["pub", "-p", &stand_in.port, "-t", "a", "-m", "x", "-q", "1"], b"").fails_with(0x97);
+        mainstem(&["pub", "-p", &scripted.port, "-t", "a", "-m", "x", "-q", "1"], b"").fails_with(0x97);
     assert!(ended.errors().contains("refused: quota exceeded (0x97)"), "{}", ended.errors());
-    stand_in.finish();
+    scripted.finish();
 }
 
 #[test]
-fn sub_connects_again_only_if_asked() {
+fn sub_reconnects_only_with_the_flag() {
     let accept = (Some(0x10), vec![0x20, 3, 0, 0, 0]);
     let granted = (Some(0x80), vec![0x90, 4, 0, 1, 0, 0]);
     let message = (None, vec![0x30, 6, 0, 1, b'a', 0, b'h', b'i']);
 
-    let stand_in = StandIn::start(vec![vec![accept.clone(), granted.clone()]]);
-    let ended = mainstem(&["sub", "-p", &stand_in.port, "-t", "a", "-C", "1"], b"").fails_with(1);
+    let scripted = ScriptedBroker::start(vec![vec![accept.clone(), granted.clone()]]);
+    let ended = mainstem(&["sub", "-p", &scripted.port, "-t", "a", "-C", "1"], b"").fails_with(1);
     assert!(ended.errors().contains("closed the connection"), "{}", ended.errors());
-    stand_in.finish();
+    scripted.finish();
 
-    let bye = (Some(0xE0), Vec::new());
-    let stand_in =
-        StandIn::start(vec![vec![accept.clone(), granted.clone()], vec![accept, granted, message, bye]]);
-    let args = ["sub", "-p", &stand_in.port, "-t", "a", "-C", "1", "--reconnect"];
+    let disconnect = (Some(0xE0), Vec::new());
+    let scripted = ScriptedBroker::start(vec![
+        vec![accept.clone(), granted.clone()],
+        vec![accept, granted, message, disconnect],
+    ]);
+    let args = ["sub", "-p", &scripted.port, "-t", "a", "-C", "1", "--reconnect"];
     let ended = mainstem(&args, b"").succeeds().prints("hi\n");
-    assert!(ended.errors().contains("connecting again"), "{}", ended.errors());
-    stand_in.finish();
+    assert!(ended.errors().contains("reconnecting"), "{}", ended.errors());
+    scripted.finish();
 }
 
 #[test]
@@ -328,7 +330,7 @@ fn bench_reads_the_cost_of_the_broker() {
 }
 
 #[test]
-fn bench_says_when_the_broker_goes_away() {
+fn bench_reports_a_lost_broker() {
     let broker = Broker::start(&[]);
     let port = broker.port().to_string();
     let mut running = Run::start(
@@ -353,7 +355,7 @@ fn bench_says_when_the_broker_goes_away() {
     running.kill();
 }
 
-/// Runs a short benchmark; its JSON report.
+/// Runs a short benchmark and returns its JSON report.
 fn bench(broker: &Broker, args: &[&str]) -> Value {
     let port = broker.port().to_string();
     let short =
@@ -373,16 +375,16 @@ fn check_complete(traffic: &Value, args: &[&str]) {
     assert!(traffic["latency"]["p50_us"].as_f64().unwrap() > 0.0, "{args:?}: {traffic}");
 }
 
-/// One step of a stand-in broker: the type of packet to wait for, if any, and what to send then.
+/// One step of a script: the type of packet to wait for, if any, and the bytes to send then.
 type Step = (Option<u8>, Vec<u8>);
 
-/// A broker that follows a script, for what the real one does not do on demand.
-struct StandIn {
+/// A fake broker that follows a script, for behavior that a real broker does not show on demand.
+struct ScriptedBroker {
     port: String,
     thread: std::thread::JoinHandle<()>,
 }
 
-impl StandIn {
+impl ScriptedBroker {
     /// One script per connection, in order.
     fn start(scripts: Vec<Vec<Step>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -391,11 +393,11 @@ impl StandIn {
             for script in scripts {
                 let (mut stream, _) = listener.accept().unwrap();
                 stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-                for (wanted, answer) in script {
-                    if let Some(wanted) = wanted {
+                for (expected, answer) in script {
+                    if let Some(expected) = expected {
                         let mut header = [0; 2];
                         stream.read_exact(&mut header).unwrap();
-                        assert_eq!(header[0] & 0xF0, wanted);
+                        assert_eq!(header[0] & 0xF0, expected);
                         stream.read_exact(&mut vec![0; header[1].into()]).unwrap();
                     }
                     stream.write_all(&answer).unwrap();

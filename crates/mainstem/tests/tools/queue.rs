@@ -1,4 +1,4 @@
-//! `mainstem queue`, and the broker's operations door behind it.
+//! `mainstem queue`, and the broker's HTTP API.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,19 +7,19 @@ use serde_json::{Value, json};
 
 use crate::support::{Broker, Run, mainstem};
 
-/// Longest time that anything here waits for a message, seconds.
+/// Longest wait for a message in these tests, in seconds.
 const LONG: &str = "20";
 
-/// One request to the operations door; status and body.
-fn ask(broker: &Broker, method: &str, path: &str, body: &str) -> (u16, Value) {
+/// Sends one request to the HTTP API. Returns status and body.
+fn request(broker: &Broker, method: &str, path: &str, body: &str) -> (u16, Value) {
     let mut stream = TcpStream::connect(broker.http()).unwrap();
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: door\r\nconnection: close\r\n");
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
     let kind = format!("content-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
     stream.write_all(format!("{head}{kind}{body}").as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    let status = response.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = response.split_once("\r\n\r\n").unwrap().1;
     (status, if body.is_empty() { Value::Null } else { serde_json::from_str(body).unwrap() })
 }
 
@@ -29,7 +29,7 @@ fn info(broker: &Broker, queue: &str) -> Value {
 }
 
 #[test]
-fn a_queue_is_made_filled_read_and_deleted() {
+fn creates_fills_reads_and_deletes_a_queue() {
     let broker = Broker::start(&[]);
     broker.queue(&["create", "jobs", "--set", "lease_ms=60000", "--set", "fifo=false"]).succeeds();
     broker.queue(&["create", "jobs", "--set", "fifo=false", "--set", "lease_ms=60000"]).succeeds();
@@ -66,14 +66,14 @@ fn a_queue_is_made_filled_read_and_deleted() {
 }
 
 #[test]
-fn a_worker_waits_for_what_comes_and_what_is_not_acknowledged_comes_again() {
+fn receive_waits_and_unacknowledged_messages_are_redelivered() {
     let broker = Broker::start(&[]);
     broker.queue(&["create", "jobs"]).succeeds();
     let worker = Run::start(&["queue", "--http", broker.http(), "receive", "jobs", "-c", "2"], b"");
     broker.queue(&["send", "jobs", "one"]).succeeds();
     broker.queue(&["send", "jobs", "two"]).succeeds();
     worker.finish().succeeds().prints("one\ntwo\n");
-    // Who only prints gives nothing back before the lease ends.
+    // Without an acknowledgement, the message is redelivered when its lease ends.
     broker.queue(&["configure", "jobs", "--set", "lease_ms=200"]).succeeds();
     broker.queue(&["send", "jobs", "three"]).succeeds();
     broker.queue(&["receive", "jobs", "-c", "1", "--no-ack", "-f", "%c"]).succeeds().prints("1");
@@ -94,29 +94,29 @@ fn a_worker_that_is_killed_takes_nothing_with_it() {
 }
 
 #[test]
-fn a_rejected_message_goes_to_the_dead_letters_and_comes_back_by_hand() {
+fn a_rejected_message_is_dead_lettered_and_redriven() {
     let broker = Broker::start(&[]);
     broker.queue(&["create", "jobs"]).succeeds();
     broker.queue(&["send", "jobs", "bad"]).succeeds();
-    let (status, taken) = ask(&broker, "POST", "/v1/queues/jobs/receive?wait_ms=20000", "");
+    let (status, taken) = request(&broker, "POST", "/v1/queues/jobs/receive?wait_ms=20000", "");
     assert_eq!((status, &taken["messages"][0]["body"]), (200, &json!("bad")));
     let receipts = json!({ "receipts": [taken["messages"][0]["receipt"]] }).to_string();
-    assert_eq!(ask(&broker, "POST", "/v1/queues/jobs/reject", &receipts).0, 200);
-    let (status, problem) = ask(&broker, "POST", "/v1/queues/jobs/ack", &receipts);
+    assert_eq!(request(&broker, "POST", "/v1/queues/jobs/reject", &receipts).0, 200);
+    let (status, problem) = request(&broker, "POST", "/v1/queues/jobs/ack", &receipts);
     assert_eq!((status, &problem["type"]), (409, &json!("urn:mainstem:problem:stale")));
     let dead =
         broker.queue(&["receive", "jobs.dead", "-c", "1", "-W", LONG, "-J", "--no-ack", "--lease", "0.01"]);
     let dead: Value = serde_json::from_str(dead.succeeds().text()).unwrap();
     assert_eq!(dead["headers"]["dead-letter-reason"], "rejected");
     assert_eq!(dead["headers"]["dead-letter-queue"], "jobs");
-    // It can be sent back when its lease has ended.
+    // It can be redriven once its lease has ended.
     while broker.queue(&["redrive", "jobs.dead"]).succeeds().text() == "0\n" {}
     broker.queue(&["receive", "jobs", "-c", "1", "-W", LONG]).succeeds().prints("bad\n");
 }
 
 #[test]
-fn queues_and_bindings_are_declared_in_the_configuration() {
-    let dir = std::env::temp_dir().join(format!("mainstem-queues-{}", std::process::id()));
+fn configuration_declares_queues_and_bindings() {
+    let dir = std::env::temp_dir().join(format!("mainstem-queue-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("mainstem.toml");
     let declared = "
@@ -146,12 +146,12 @@ fn queues_and_bindings_are_declared_in_the_configuration() {
 }
 
 #[test]
-fn a_broker_that_serves_is_ready() {
+fn a_running_broker_is_ready() {
     let broker = Broker::start(&[]);
-    assert_eq!(ask(&broker, "GET", "/v1/health/live", ""), (200, json!({ "status": "live" })));
-    assert_eq!(ask(&broker, "GET", "/v1/health/ready", ""), (200, json!({ "status": "ready" })));
-    assert_eq!(ask(&broker, "GET", "/openapi.json", "").1["openapi"], "3.1.0");
-    // Another cannot have its place, and says so.
+    assert_eq!(request(&broker, "GET", "/v1/health/live", ""), (200, json!({ "status": "live" })));
+    assert_eq!(request(&broker, "GET", "/v1/health/ready", ""), (200, json!({ "status": "ready" })));
+    assert_eq!(request(&broker, "GET", "/openapi.json", "").1["openapi"], "3.1.0");
+    // A second broker cannot bind the same address.
     let other = broker.dir().join("other");
     let any = "127.0.0.1:0";
     let flags = ["--listen", any, "--kafka-listen", any, "--data", other.to_str().unwrap()];
@@ -160,16 +160,16 @@ fn a_broker_that_serves_is_ready() {
 }
 
 #[test]
-fn an_end_answers_who_waits() {
+fn shutdown_ends_waiting_requests() {
     let broker = Broker::start(&[]);
     broker.queue(&["create", "jobs"]).succeeds();
     let mut client = TcpStream::connect(broker.http()).unwrap();
-    let request = "POST /v1/queues/jobs/receive?wait_ms=60000 HTTP/1.1\r\nhost: door\r\n\r\n";
+    let request = "POST /v1/queues/jobs/receive?wait_ms=60000 HTTP/1.1\r\nhost: test\r\n\r\n";
     client.write_all(request.as_bytes()).unwrap();
     while info(&broker, "jobs")["groups"][0]["waiting"] != 1 {}
     let pid = rustix::process::Pid::from_raw(i32::try_from(broker.pid()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).unwrap();
-    assert!(answer.ends_with("{\"messages\":[]}"), "{answer}");
+    let mut response = String::new();
+    client.read_to_string(&mut response).unwrap();
+    assert!(response.ends_with("{\"messages\":[]}"), "{response}");
 }

@@ -1,4 +1,4 @@
-//! Starting the binary under test: as a broker, and as a tool.
+//! Runs the binary under test as a broker and as a tool.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest anything here may take.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Longest wait in these tests.
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainstem"));
@@ -17,19 +17,19 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// A broker on a free port, with its own data directory. Dropped, it is killed and its data removed.
+/// A broker on free ports, with its own data directory. Dropping it kills the process and removes the data.
 pub(crate) struct Broker {
     child: Child,
     port: u16,
-    /// Where it speaks Kafka, `host:port`.
+    /// Address of the Kafka listener, `host:port`.
     kafka: String,
-    /// Where its operations door is, `host:port`.
+    /// Address of the HTTP API, `host:port`.
     http: String,
     dir: PathBuf,
 }
 
 impl Broker {
-    /// Starts it with `args` and waits until it accepts.
+    /// Starts a broker with `args` and waits until it accepts connections.
     pub(crate) fn start(args: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -38,11 +38,11 @@ impl Broker {
         Self::open(dir, args)
     }
 
-    /// Kills it and starts it again, with its data and no other arguments, perhaps on other ports.
+    /// Kills the broker and starts it again with its data and without other arguments. Its ports may change.
     pub(crate) fn restart(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        // The directory is the other's before this is dropped.
+        // The new broker owns the directory before the old value is dropped.
         *self = Self::open(std::mem::take(&mut self.dir), &[]);
     }
 
@@ -53,10 +53,10 @@ impl Broker {
         let own = [&own[..], &[data.to_str().unwrap()]].concat();
         let mut child = command(&[&own, args].concat()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut address = |door: &str| {
+        let mut address = |protocol: &str| {
             let mut line = String::new();
             stdout.read_line(&mut line).unwrap();
-            let address = line.trim().strip_prefix(&format!("{door} listening on "));
+            let address = line.trim().strip_prefix(&format!("{protocol} listening on "));
             address.unwrap_or_else(|| panic!("{line:?}")).to_owned()
         };
         let port = address("mqtt").rsplit_once(':').unwrap().1.parse().unwrap();
@@ -65,32 +65,32 @@ impl Broker {
         Self { child, port, kafka, http, dir }
     }
 
-    /// Where it listens, on 127.0.0.1.
+    /// Port of the MQTT listener on 127.0.0.1.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where it listens for Kafka, on 127.0.0.1.
+    /// Port of the Kafka listener on 127.0.0.1.
     pub(crate) fn kafka_port(&self) -> u16 {
         self.kafka.rsplit_once(':').unwrap().1.parse().unwrap()
     }
 
-    /// Where its operations door is, on 127.0.0.1.
+    /// Address of the HTTP API, `host:port`.
     pub(crate) fn http(&self) -> &str {
         &self.http
     }
 
-    /// Runs `mainstem queue` against it to its end.
+    /// Runs `mainstem queue` to completion.
     pub(crate) fn queue(&self, args: &[&str]) -> Ended {
         self.queue_with_input(args, b"")
     }
 
-    /// Runs `mainstem binding` against it to its end.
+    /// Runs `mainstem binding` to completion.
     pub(crate) fn binding(&self, args: &[&str]) -> Ended {
         mainstem(&[&["binding", "--http", &self.http], args].concat(), b"")
     }
 
-    /// The same as [`Broker::queue`], with something on standard input.
+    /// Runs `mainstem queue` to completion, with `input` on standard input.
     pub(crate) fn queue_with_input(&self, args: &[&str], input: &[u8]) -> Ended {
         mainstem(&[&["queue", "--http", &self.http], args].concat(), input)
     }
@@ -100,40 +100,40 @@ impl Broker {
         self.child.id()
     }
 
-    /// A directory for the test's files.
+    /// A directory for files of the test.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Runs a tool against it to its end.
+    /// Runs an MQTT tool to completion.
     pub(crate) fn run(&self, tool: &str, args: &[&str]) -> Ended {
         self.run_with_input(tool, args, b"")
     }
 
-    /// The same, with something on standard input.
+    /// The same, with `input` on standard input.
     pub(crate) fn run_with_input(&self, tool: &str, args: &[&str], input: &[u8]) -> Ended {
         let port = self.port.to_string();
         mainstem(&[&[tool, "-p", &port], args].concat(), input)
     }
 
-    /// Runs a tool that speaks Kafka against it to its end.
+    /// Runs a Kafka tool to completion.
     pub(crate) fn kafka(&self, tool: &str, args: &[&str]) -> Ended {
         self.kafka_with_input(tool, args, b"")
     }
 
-    /// The same, with something on standard input.
+    /// The same, with `input` on standard input.
     pub(crate) fn kafka_with_input(&self, tool: &str, args: &[&str], input: &[u8]) -> Ended {
         mainstem(&[&[tool, "-b", &self.kafka], args].concat(), input)
     }
 
-    /// Starts a tool that speaks Kafka.
+    /// Starts a Kafka tool.
     pub(crate) fn start_kafka(&self, tool: &str, args: &[&str]) -> Run {
         Run::start(&[&[tool, "-b", &self.kafka], args].concat(), b"")
     }
 
-    /// Runs a tool that speaks Kafka again and again, until what it prints satisfies.
+    /// Runs a Kafka tool repeatedly until its output satisfies the condition.
     pub(crate) fn wait_until(&self, args: &[&str], mut satisfies: impl FnMut(&str) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let ended = self.kafka(args[0], &args[1..]);
             if satisfies(ended.text()) {
@@ -143,7 +143,7 @@ impl Broker {
         }
     }
 
-    /// Starts `mainstem sub` and waits until its subscriptions stand.
+    /// Starts `mainstem sub` and waits for SUBACK.
     pub(crate) fn sub(&self, args: &[&str]) -> Run {
         let port = self.port.to_string();
         let mut run = Run::start(&[&["sub", "-d", "-p", &port], args].concat(), b"");
@@ -160,7 +160,7 @@ impl Drop for Broker {
     }
 }
 
-/// Runs the binary to its end.
+/// Runs the binary to completion.
 pub(crate) fn mainstem(args: &[&str], input: &[u8]) -> Ended {
     Run::start(args, input).finish()
 }
@@ -175,12 +175,12 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Starts the binary; `input` is all its standard input.
+    /// Starts the binary with `input` as its standard input.
     pub(crate) fn start(args: &[&str], input: &[u8]) -> Self {
         let mut child = command(args).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         let input = input.to_vec();
-        // A tool that ends early leaves some of it unread.
+        // A tool that exits early does not read all input.
         std::thread::spawn(move || stdin.write_all(&input).ok());
         let mut stdout = child.stdout.take().unwrap();
         let stdout = std::thread::spawn(move || {
@@ -194,7 +194,7 @@ impl Run {
 
     /// Waits until a line of standard error contains `text`.
     pub(crate) fn wait_for_error_line(&mut self, text: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.error_lines.recv_timeout(left) {
@@ -211,21 +211,21 @@ impl Run {
         }
     }
 
-    /// Kills it, as a crash would.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
     }
 
-    /// What Ctrl-C does.
+    /// Sends SIGINT.
     pub(crate) fn interrupt(&self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits until the process exits.
     pub(crate) fn finish(mut self) -> Ended {
-        // Its standard error ends when it does.
-        let deadline = Instant::now() + PATIENCE;
+        // Its standard error closes when the process exits.
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             match self.error_lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => self.errors.push_str(&line),
@@ -268,39 +268,39 @@ fn lines(stderr: ChildStderr) -> Receiver<String> {
     receiver
 }
 
-/// How a run of a tool ended.
+/// Result of a finished run.
 pub(crate) struct Ended {
     args: String,
     status: ExitStatus,
-    /// Everything it printed.
+    /// Standard output.
     pub(crate) stdout: Vec<u8>,
     errors: String,
 }
 
 impl Ended {
-    /// Demands exit status 0.
+    /// Asserts exit status 0.
     pub(crate) fn succeeds(self) -> Self {
         self.fails_with(0)
     }
 
-    /// Demands this exit status.
+    /// Asserts this exit status.
     pub(crate) fn fails_with(self, status: i32) -> Self {
         assert_eq!(self.status.code(), Some(status), "{}: {}", self.args, self.errors);
         self
     }
 
-    /// Demands this output, to the byte.
+    /// Asserts exactly this output.
     pub(crate) fn prints(self, expected: &str) -> Self {
         assert_eq!(self.text(), expected, "{}: {}", self.args, self.errors);
         self
     }
 
-    /// What it printed, as text.
+    /// Standard output as text.
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.stdout).expect("UTF-8 on stdout")
     }
 
-    /// What it wrote to standard error.
+    /// Standard error.
     pub(crate) fn errors(&self) -> &str {
         &self.errors
     }

@@ -4,7 +4,7 @@ use super::DecodeError;
 use super::publish::message_property;
 use crate::frame::{Header, PacketType};
 use crate::packet::{Connect, MessageProperties, QoS, Version, Will};
-use crate::properties::{PropertyWalk, id, not_allowed};
+use crate::properties::{PropertyParser, id, not_allowed};
 use crate::wire::Reader;
 
 pub(super) fn connect<'a>(header: &Header, mut body: Reader<'a>) -> Result<Connect<'a>, DecodeError> {
@@ -21,18 +21,18 @@ pub(super) fn connect<'a>(header: &Header, mut body: Reader<'a>) -> Result<Conne
     if flags.has(Flags::WILL) {
         connect.will = Some(will(version, flags, &mut body)?);
     }
-    if flags.has(Flags::USERNAME) && !left_out(version, &body) {
+    if flags.has(Flags::USERNAME) && !is_omitted(version, &body) {
         connect.username = Some(body.string()?);
     }
-    if flags.has(Flags::PASSWORD) && !left_out(version, &body) {
+    if flags.has(Flags::PASSWORD) && !is_omitted(version, &body) {
         connect.password = Some(body.binary()?);
     }
     body.finish()?;
     Ok(connect)
 }
 
-/// Protocol name and level (3.1.2.1, 3.1.2.2). The name tells other protocols from MQTT; a wrong one may be
-/// answered like a wrong level [MQTT-3.1.2-1].
+/// Reads the protocol name and level (3.1.2.1, 3.1.2.2). A wrong name may be answered like a wrong level
+/// [MQTT-3.1.2-1].
 fn version(body: &mut Reader<'_>) -> Result<Version, DecodeError> {
     let name = body.string()?;
     let version = Version::try_from(body.u8()?);
@@ -44,9 +44,9 @@ fn version(body: &mut Reader<'_>) -> Result<Version, DecodeError> {
     }
 }
 
-/// MQTT 3.1 allows user name and password to be missing in spite of their flags, for the sake of older clients
-/// (3.1, 3.1 "User name and password flags").
-fn left_out(version: Version, body: &Reader<'_>) -> bool {
+/// Whether user name or password is missing despite its flag, which MQTT 3.1 allows for older clients (3.1, 3.1 "User
+/// name and password flags").
+fn is_omitted(version: Version, body: &Reader<'_>) -> bool {
     version == Version::V3 && body.is_empty()
 }
 
@@ -63,8 +63,8 @@ impl Flags {
     const PASSWORD: u8 = 1 << 6;
     const USERNAME: u8 = 1 << 7;
 
-    /// Reads the flags and checks how they go together. MQTT 3.1 disregards the reserved bit, and will QoS and
-    /// will retain where there is no will.
+    /// Reads the flags and checks that they are consistent. MQTT 3.1 ignores the reserved bit, and ignores will QoS and
+    /// will retain without a will.
     fn read(version: Version, body: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let flags = Self(body.u8()?);
         if version != Version::V3 {
@@ -88,21 +88,21 @@ impl Flags {
     }
 }
 
-/// Will properties, will topic and will payload (3.1.3.2 to 3.1.3.4).
+/// Reads will properties, will topic and will payload (3.1.3.2 to 3.1.3.4).
 fn will<'a>(version: Version, flags: Flags, body: &mut Reader<'a>) -> Result<Will<'a>, DecodeError> {
     let qos = QoS::try_from((flags.0 & Flags::WILL_QOS) >> 3)
         .map_err(|_| DecodeError::malformed("will QoS 3 [MQTT-3.1.2-12]"))?;
     let mut delay_interval = None;
     let mut properties = MessageProperties::default();
     if version == Version::V5 {
-        let mut walk = PropertyWalk::take(body)?;
-        while let Some(id) = walk.next_id()? {
+        let mut parser = PropertyParser::take(body)?;
+        while let Some(id) = parser.next_id()? {
             match id {
-                id::WILL_DELAY_INTERVAL => walk.u32(&mut delay_interval)?,
-                _ => message_property(&mut properties, id, &mut walk)?,
+                id::WILL_DELAY_INTERVAL => parser.u32(&mut delay_interval)?,
+                _ => message_property(&mut properties, id, &mut parser)?,
             }
         }
-        properties.user_properties = walk.user_properties();
+        properties.user_properties = parser.user_properties();
     }
     let topic = body.string()?;
     let payload = body.binary()?;
@@ -111,24 +111,24 @@ fn will<'a>(version: Version, flags: Flags, body: &mut Reader<'a>) -> Result<Wil
 
 /// CONNECT properties (3.1.2.11).
 fn properties<'a>(connect: &mut Connect<'a>, body: &mut Reader<'a>) -> Result<(), DecodeError> {
-    let mut walk = PropertyWalk::take(body)?;
-    while let Some(id) = walk.next_id()? {
+    let mut parser = PropertyParser::take(body)?;
+    while let Some(id) = parser.next_id()? {
         match id {
-            id::SESSION_EXPIRY_INTERVAL => walk.u32(&mut connect.session_expiry)?,
-            id::RECEIVE_MAXIMUM => walk.receive_maximum(&mut connect.receive_maximum)?,
-            id::MAXIMUM_PACKET_SIZE => walk.maximum_packet_size(&mut connect.maximum_packet_size)?,
-            id::TOPIC_ALIAS_MAXIMUM => walk.u16(&mut connect.topic_alias_maximum)?,
-            id::REQUEST_RESPONSE_INFORMATION => walk.flag(&mut connect.request_response_information)?,
-            id::REQUEST_PROBLEM_INFORMATION => walk.flag(&mut connect.request_problem_information)?,
-            id::AUTHENTICATION_METHOD => walk.string(&mut connect.authentication_method)?,
-            id::AUTHENTICATION_DATA => walk.binary(&mut connect.authentication_data)?,
-            id::USER_PROPERTY => walk.user_property()?,
+            id::SESSION_EXPIRY_INTERVAL => parser.u32(&mut connect.session_expiry)?,
+            id::RECEIVE_MAXIMUM => parser.receive_maximum(&mut connect.receive_maximum)?,
+            id::MAXIMUM_PACKET_SIZE => parser.maximum_packet_size(&mut connect.maximum_packet_size)?,
+            id::TOPIC_ALIAS_MAXIMUM => parser.u16(&mut connect.topic_alias_maximum)?,
+            id::REQUEST_RESPONSE_INFORMATION => parser.flag(&mut connect.request_response_information)?,
+            id::REQUEST_PROBLEM_INFORMATION => parser.flag(&mut connect.request_problem_information)?,
+            id::AUTHENTICATION_METHOD => parser.string(&mut connect.authentication_method)?,
+            id::AUTHENTICATION_DATA => parser.binary(&mut connect.authentication_data)?,
+            id::USER_PROPERTY => parser.user_property()?,
             _ => return Err(not_allowed()),
         }
     }
     if connect.authentication_data.is_some() && connect.authentication_method.is_none() {
         return Err(DecodeError::protocol("Authentication Data without Authentication Method (3.1.2.11.10)"));
     }
-    connect.user_properties = walk.user_properties();
+    connect.user_properties = parser.user_properties();
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! PUBLISH (3.3): the packet that matters most for speed.
+//! PUBLISH (3.3), the packet on the hot path. An empty property section skips the parser.
 
 use super::DecodeError;
 use crate::packet::{MessageProperties, Publish, QoS, Version};
-use crate::properties::{PropertyWalk, id, not_allowed};
+use crate::properties::{PropertyParser, id, not_allowed};
 use crate::wire::Reader;
 
 #[inline]
@@ -25,43 +25,43 @@ pub(super) fn publish(version: Version, first: u8, mut body: Reader<'_>) -> Resu
     Ok(publish)
 }
 
-/// The property section (3.3.2.3).
+/// Reads the property section (3.3.2.3).
 #[inline]
 fn properties<'a>(publish: &mut Publish<'a>, body: &mut Reader<'a>) -> Result<(), DecodeError> {
     if let Some((0, rest)) = body.rest().split_first() {
         *body = Reader::new(rest);
         return Ok(());
     }
-    walk_properties(publish, body)
+    parse_properties(publish, body)
 }
 
-fn walk_properties<'a>(publish: &mut Publish<'a>, body: &mut Reader<'a>) -> Result<(), DecodeError> {
-    let mut walk = PropertyWalk::take(body)?;
-    while let Some(id) = walk.next_id()? {
+fn parse_properties<'a>(publish: &mut Publish<'a>, body: &mut Reader<'a>) -> Result<(), DecodeError> {
+    let mut parser = PropertyParser::take(body)?;
+    while let Some(id) = parser.next_id()? {
         match id {
-            id::TOPIC_ALIAS => walk.topic_alias(&mut publish.topic_alias)?,
-            id::SUBSCRIPTION_IDENTIFIER => walk.repeated_subscription_id()?,
-            _ => message_property(&mut publish.properties, id, &mut walk)?,
+            id::TOPIC_ALIAS => parser.topic_alias(&mut publish.topic_alias)?,
+            id::SUBSCRIPTION_IDENTIFIER => parser.repeated_subscription_id()?,
+            _ => message_property(&mut publish.properties, id, &mut parser)?,
         }
     }
-    publish.subscription_ids = walk.subscription_ids();
-    publish.properties.user_properties = walk.user_properties();
+    publish.subscription_ids = parser.subscription_ids();
+    publish.properties.user_properties = parser.user_properties();
     Ok(())
 }
 
-/// A property of the message itself, which PUBLISH and the will of a CONNECT share (3.3.2.3, 3.1.3.2).
+/// Reads a message property, which PUBLISH and the will of a CONNECT have in common (3.3.2.3, 3.1.3.2).
 pub(super) fn message_property<'a>(
     properties: &mut MessageProperties<'a>,
     id: u8,
-    walk: &mut PropertyWalk<'a>,
+    parser: &mut PropertyParser<'a>,
 ) -> Result<(), DecodeError> {
     match id {
-        id::PAYLOAD_FORMAT_INDICATOR => walk.bit(&mut properties.payload_format),
-        id::MESSAGE_EXPIRY_INTERVAL => walk.u32(&mut properties.message_expiry),
-        id::CONTENT_TYPE => walk.string(&mut properties.content_type),
-        id::RESPONSE_TOPIC => walk.string(&mut properties.response_topic),
-        id::CORRELATION_DATA => walk.binary(&mut properties.correlation_data),
-        id::USER_PROPERTY => walk.user_property(),
+        id::PAYLOAD_FORMAT_INDICATOR => parser.bit(&mut properties.payload_format),
+        id::MESSAGE_EXPIRY_INTERVAL => parser.u32(&mut properties.message_expiry),
+        id::CONTENT_TYPE => parser.string(&mut properties.content_type),
+        id::RESPONSE_TOPIC => parser.string(&mut properties.response_topic),
+        id::CORRELATION_DATA => parser.binary(&mut properties.correlation_data),
+        id::USER_PROPERTY => parser.user_property(),
         _ => Err(not_allowed()),
     }
 }

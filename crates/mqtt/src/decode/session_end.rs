@@ -3,13 +3,13 @@
 use super::{DecodeError, ack};
 use crate::frame::PacketType;
 use crate::packet::{Auth, Disconnect, Version};
-use crate::properties::{PropertyWalk, id, not_allowed};
+use crate::properties::{PropertyParser, id, not_allowed};
 use crate::wire::Reader;
 
 pub(super) fn disconnect(version: Version, mut body: Reader<'_>) -> Result<Disconnect<'_>, DecodeError> {
     let mut disconnect = Disconnect::default();
     if body.is_empty() {
-        // MQTT 5 may leave out Normal disconnection and everything after it (3.14.2.1); 3.x has nothing else.
+        // MQTT 5 may omit Normal disconnection and everything after it (3.14.2.1). 3.x has nothing else.
         return Ok(disconnect);
     }
     if version != Version::V5 {
@@ -19,17 +19,17 @@ pub(super) fn disconnect(version: Version, mut body: Reader<'_>) -> Result<Disco
     if body.is_empty() {
         return Ok(disconnect);
     }
-    let mut walk = PropertyWalk::take(&mut body)?;
-    while let Some(id) = walk.next_id()? {
+    let mut parser = PropertyParser::take(&mut body)?;
+    while let Some(id) = parser.next_id()? {
         match id {
-            id::SESSION_EXPIRY_INTERVAL => walk.u32(&mut disconnect.session_expiry)?,
-            id::REASON_STRING => walk.string(&mut disconnect.reason_string)?,
-            id::SERVER_REFERENCE => walk.string(&mut disconnect.server_reference)?,
-            id::USER_PROPERTY => walk.user_property()?,
+            id::SESSION_EXPIRY_INTERVAL => parser.u32(&mut disconnect.session_expiry)?,
+            id::REASON_STRING => parser.string(&mut disconnect.reason_string)?,
+            id::SERVER_REFERENCE => parser.string(&mut disconnect.server_reference)?,
+            id::USER_PROPERTY => parser.user_property()?,
             _ => return Err(not_allowed()),
         }
     }
-    disconnect.user_properties = walk.user_properties();
+    disconnect.user_properties = parser.user_properties();
     body.finish()?;
     Ok(disconnect)
 }
@@ -40,21 +40,21 @@ pub(super) fn auth(version: Version, mut body: Reader<'_>) -> Result<Auth<'_>, D
     }
     let mut auth = Auth::default();
     if body.is_empty() {
-        // Success without properties may be left out (3.15.2.1).
+        // Success without properties may be omitted (3.15.2.1).
         return Ok(auth);
     }
     auth.reason = ack::reason(PacketType::Auth, &mut body)?;
-    let mut walk = PropertyWalk::take(&mut body)?;
-    while let Some(id) = walk.next_id()? {
+    let mut parser = PropertyParser::take(&mut body)?;
+    while let Some(id) = parser.next_id()? {
         match id {
-            id::AUTHENTICATION_METHOD => walk.string(&mut auth.authentication_method)?,
-            id::AUTHENTICATION_DATA => walk.binary(&mut auth.authentication_data)?,
-            id::REASON_STRING => walk.string(&mut auth.reason_string)?,
-            id::USER_PROPERTY => walk.user_property()?,
+            id::AUTHENTICATION_METHOD => parser.string(&mut auth.authentication_method)?,
+            id::AUTHENTICATION_DATA => parser.binary(&mut auth.authentication_data)?,
+            id::REASON_STRING => parser.string(&mut auth.reason_string)?,
+            id::USER_PROPERTY => parser.user_property()?,
             _ => return Err(not_allowed()),
         }
     }
-    auth.user_properties = walk.user_properties();
+    auth.user_properties = parser.user_properties();
     body.finish()?;
     if auth.authentication_method.is_none() && auth != Auth::default() {
         return Err(DecodeError::protocol("AUTH without an Authentication Method (3.15.2.2.2)"));

@@ -6,7 +6,7 @@ use crate::packet::{
     SubAck, Subscribe, SubscribeFilters, SubscribeOptions, Unsubscribe, UnsubscribeFilters, UserProperties,
     Version,
 };
-use crate::properties::{PropertyWalk, id, not_allowed};
+use crate::properties::{PropertyParser, id, not_allowed};
 use crate::reason::ReasonCode;
 use crate::wire::Reader;
 
@@ -15,15 +15,15 @@ pub(super) fn subscribe(version: Version, mut body: Reader<'_>) -> Result<Subscr
     let mut subscription_id = None;
     let mut user_properties = UserProperties::default();
     if version == Version::V5 {
-        let mut walk = PropertyWalk::take(&mut body)?;
-        while let Some(id) = walk.next_id()? {
+        let mut parser = PropertyParser::take(&mut body)?;
+        while let Some(id) = parser.next_id()? {
             match id {
-                id::SUBSCRIPTION_IDENTIFIER => walk.subscription_id(&mut subscription_id)?,
-                id::USER_PROPERTY => walk.user_property()?,
+                id::SUBSCRIPTION_IDENTIFIER => parser.subscription_id(&mut subscription_id)?,
+                id::USER_PROPERTY => parser.user_property()?,
                 _ => return Err(not_allowed()),
             }
         }
-        user_properties = walk.user_properties();
+        user_properties = parser.user_properties();
     }
     let filters = SubscribeFilters::Wire(body.rest());
     if body.is_empty() {
@@ -36,7 +36,7 @@ pub(super) fn subscribe(version: Version, mut body: Reader<'_>) -> Result<Subscr
     Ok(Subscribe { packet_id, subscription_id, user_properties, filters })
 }
 
-/// Checks the options byte of one filter; in 3.x it holds a QoS and nothing else (3.1.1) [MQTT-3.8.3-4].
+/// Checks the options byte of one filter. In 3.x it contains only a QoS (3.1.1) [MQTT-3.8.3-4].
 fn subscribe_options(version: Version, byte: u8) -> Result<(), DecodeError> {
     if version != Version::V5 && byte > 2 {
         return Err(DecodeError::malformed("requested QoS byte above 2 (3.1.1) [MQTT-3.8.3-4]"));
@@ -48,14 +48,14 @@ pub(super) fn unsubscribe(version: Version, mut body: Reader<'_>) -> Result<Unsu
     let packet_id = body.packet_id()?;
     let mut user_properties = UserProperties::default();
     if version == Version::V5 {
-        let mut walk = PropertyWalk::take(&mut body)?;
-        while let Some(id) = walk.next_id()? {
+        let mut parser = PropertyParser::take(&mut body)?;
+        while let Some(id) = parser.next_id()? {
             match id {
-                id::USER_PROPERTY => walk.user_property()?,
+                id::USER_PROPERTY => parser.user_property()?,
                 _ => return Err(not_allowed()),
             }
         }
-        user_properties = walk.user_properties();
+        user_properties = parser.user_properties();
     }
     let filters = UnsubscribeFilters::Wire(body.rest());
     if body.is_empty() {
@@ -70,7 +70,7 @@ pub(super) fn unsubscribe(version: Version, mut body: Reader<'_>) -> Result<Unsu
 pub(super) fn suback(version: Version, mut body: Reader<'_>) -> Result<SubAck<'_>, DecodeError> {
     let mut suback = SubAck { packet_id: body.packet_id()?, ..SubAck::default() };
     if version == Version::V5 {
-        (suback.reason_string, suback.user_properties) = ack::explanation(&mut body)?;
+        (suback.reason_string, suback.user_properties) = ack::reason_properties(&mut body)?;
     } else if body.rest().iter().any(|code| !matches!(code, 0..=2 | 0x80)) {
         return Err(DecodeError::protocol("reserved return code (3.1.1) [MQTT-3.9.3-2]"));
     }
@@ -81,7 +81,7 @@ pub(super) fn suback(version: Version, mut body: Reader<'_>) -> Result<SubAck<'_
 pub(super) fn unsuback(version: Version, mut body: Reader<'_>) -> Result<SubAck<'_>, DecodeError> {
     let mut unsuback = SubAck { packet_id: body.packet_id()?, ..SubAck::default() };
     if version == Version::V5 {
-        (unsuback.reason_string, unsuback.user_properties) = ack::explanation(&mut body)?;
+        (unsuback.reason_string, unsuback.user_properties) = ack::reason_properties(&mut body)?;
         unsuback.reasons = reasons(PacketType::UnsubAck, body)?;
     } else {
         body.finish()?;
@@ -89,7 +89,7 @@ pub(super) fn unsuback(version: Version, mut body: Reader<'_>) -> Result<SubAck<
     Ok(unsuback)
 }
 
-/// The reason codes to the end of the packet: one per filter, and so at least one (3.9.3, 3.11.3).
+/// Reads the reason codes up to the end of the packet: one per filter, and so at least one (3.9.3, 3.11.3).
 fn reasons(kind: PacketType, body: Reader<'_>) -> Result<&[u8], DecodeError> {
     let reasons = body.rest();
     if reasons.is_empty() {

@@ -7,7 +7,7 @@ use crate::properties::id;
 use crate::reason::ReasonCode;
 use crate::wire::{Section, Sink};
 
-/// Encodes an acknowledgement; almost all are the four bytes of a plain success.
+/// Encodes an acknowledgement. Has a fast path for success without properties, which takes four bytes.
 #[inline]
 pub(super) fn encode(
     kind: PacketType,
@@ -29,7 +29,7 @@ pub(super) struct AckBody<'a> {
     pub(super) ack: &'a Ack<'a>,
 }
 
-/// How much of an acknowledgement has to be written (3.4.2.1, 3.4.2.2.1).
+/// Which fields of an acknowledgement must be written (3.4.2.1, 3.4.2.2.1).
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     IdOnly,
@@ -67,7 +67,7 @@ impl Body for AckBody<'_> {
             sink.u8(self.ack.reason as u8);
         }
         if form == Form::Full {
-            sink.section(&Explanation {
+            sink.section(&ReasonProperties {
                 reason_string: self.ack.reason_string,
                 user_properties: self.ack.user_properties,
             });
@@ -75,7 +75,7 @@ impl Body for AckBody<'_> {
     }
 }
 
-/// Refuses a reason code that MQTT 5 does not define for the packet (2.4).
+/// Rejects a reason code that MQTT 5 does not define for the packet (2.4).
 pub(super) fn check_reason(
     kind: PacketType,
     reason: ReasonCode,
@@ -87,13 +87,13 @@ pub(super) fn check_reason(
     Ok(())
 }
 
-/// The properties that all acknowledgements share.
-pub(super) struct Explanation<'a> {
+/// The properties common to all acknowledgements.
+pub(super) struct ReasonProperties<'a> {
     pub(super) reason_string: Option<&'a str>,
     pub(super) user_properties: UserProperties<'a>,
 }
 
-impl Section for Explanation<'_> {
+impl Section for ReasonProperties<'_> {
     fn write<S: Sink>(&self, sink: &mut S) {
         put_string(sink, id::REASON_STRING, self.reason_string);
         put_user_properties(sink, &self.user_properties);

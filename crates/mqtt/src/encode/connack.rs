@@ -28,7 +28,7 @@ impl Body for ConnAck<'_> {
     }
 
     fn write<S: Sink>(&self, version: Version, sink: &mut S) {
-        // MQTT 3.1 has no session present; the byte is reserved there.
+        // MQTT 3.1 has no Session Present; the byte is reserved.
         sink.u8(u8::from(self.session_present && version != Version::V3));
         if version == Version::V5 {
             sink.u8(self.reason as u8);
@@ -42,7 +42,7 @@ impl Body for ConnAck<'_> {
 /// CONNACK properties (3.2.2.3).
 impl Section for ConnAck<'_> {
     fn write<S: Sink>(&self, sink: &mut S) {
-        // Maximum QoS is 0 or 1 on the wire; 2 is what its absence says (3.2.2.3.4).
+        // Maximum QoS is 0 or 1 on the wire. Absence means 2 (3.2.2.3.4).
         let maximum_qos = self.maximum_qos.filter(|&qos| qos != QoS::ExactlyOnce);
         put_u32(sink, id::SESSION_EXPIRY_INTERVAL, self.session_expiry);
         put_u16(sink, id::RECEIVE_MAXIMUM, self.receive_maximum);

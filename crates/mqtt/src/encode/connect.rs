@@ -54,7 +54,7 @@ impl Body for Connect<'_> {
     }
 }
 
-/// Refuses a Receive Maximum or Maximum Packet Size of 0 (3.1.2.11.3, 3.1.2.11.4).
+/// Rejects a Receive Maximum or Maximum Packet Size of 0 (3.1.2.11.3, 3.1.2.11.4).
 pub(super) fn check_limits(
     receive_maximum: Option<u16>,
     maximum_packet_size: Option<u32>,

@@ -32,7 +32,7 @@ pub(crate) const fn first_byte(qos: QoS, dup: bool, retain: bool) -> u8 {
     PacketType::Publish.first_byte() | (dup as u8) << 3 | (qos as u8) << 1 | retain as u8
 }
 
-/// Checks what does not depend on the receiver: topic and properties.
+/// Checks the fields that do not depend on the receiver: topic and properties.
 pub(crate) fn check_head(publish: &Publish<'_>, version: Version) -> Result<(), EncodeError> {
     if version != Version::V5 {
         return if publish.topic.is_empty() {
@@ -53,7 +53,7 @@ pub(crate) fn check_head(publish: &Publish<'_>, version: Version) -> Result<(), 
     check_message(&publish.properties)
 }
 
-/// Topic, packet identifier and properties.
+/// Writes topic, packet identifier and properties.
 pub(crate) fn write_head<S: Sink>(publish: &Publish<'_>, version: Version, sink: &mut S) {
     sink.string(publish.topic);
     if publish.qos != QoS::AtMostOnce {
@@ -64,7 +64,7 @@ pub(crate) fn write_head<S: Sink>(publish: &Publish<'_>, version: Version, sink:
     }
 }
 
-/// PUBLISH properties (3.3.2.3). The alias comes first, where a template can patch it.
+/// PUBLISH properties (3.3.2.3). The alias comes first, at an offset that a template can compute.
 struct PublishProperties<'a>(&'a Publish<'a>);
 
 impl Section for PublishProperties<'_> {
@@ -78,7 +78,7 @@ impl Section for PublishProperties<'_> {
     }
 }
 
-/// Checks the properties that PUBLISH and the will of a CONNECT share.
+/// Checks the properties common to PUBLISH and the will of a CONNECT.
 pub(super) fn check_message(properties: &MessageProperties<'_>) -> Result<(), EncodeError> {
     if properties.payload_format.is_some_and(|format| format > 1) {
         return Err(EncodeError::Invalid("Payload Format Indicator above 1 (3.3.2.3.2)"));
@@ -86,7 +86,7 @@ pub(super) fn check_message(properties: &MessageProperties<'_>) -> Result<(), En
     Ok(())
 }
 
-/// Writes the properties that PUBLISH and the will of a CONNECT share.
+/// Writes the properties common to PUBLISH and the will of a CONNECT.
 pub(super) fn put_message<S: Sink>(sink: &mut S, properties: &MessageProperties<'_>) {
     put_u8(sink, id::PAYLOAD_FORMAT_INDICATOR, properties.payload_format);
     put_u32(sink, id::MESSAGE_EXPIRY_INTERVAL, properties.message_expiry);

@@ -18,12 +18,11 @@ impl Body for Disconnect<'_> {
 
     fn write<S: Sink>(&self, version: Version, sink: &mut S) {
         if version != Version::V5 || *self == Disconnect::default() {
-            // Normal disconnection without properties is left out (3.14.2.1).
+            // Normal disconnection without properties is omitted (3.14.2.1).
             return;
         }
         sink.u8(self.reason as u8);
-        // The section could be left out where it is empty (3.14.2.2.1), but there are clients that take a
-        // DISCONNECT without one for damaged.
+        // An empty section may be omitted (3.14.2.2.1), but some clients reject a DISCONNECT without one.
         sink.section(self);
     }
 }
@@ -56,7 +55,7 @@ impl Body for Auth<'_> {
 
     fn write<S: Sink>(&self, _version: Version, sink: &mut S) {
         if *self == Auth::default() {
-            // Success without properties is left out (3.15.2.1).
+            // Success without properties is omitted (3.15.2.1).
             return;
         }
         sink.u8(self.reason as u8);

@@ -1,6 +1,6 @@
 //! SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK (3.8 to 3.11).
 
-use super::ack::Explanation;
+use super::ack::ReasonProperties;
 use super::{Body, EncodeError, check_packet_id, put_user_properties};
 use crate::frame::PacketType;
 use crate::packet::{SubAck, Subscribe, Unsubscribe, Version};
@@ -96,10 +96,10 @@ impl Body for SubAckBody<'_> {
     fn write<S: Sink>(&self, version: Version, sink: &mut S) {
         sink.u16(self.0.packet_id);
         if version == Version::V5 {
-            sink.section(&explanation(self.0));
+            sink.section(&reason_properties(self.0));
             sink.raw(self.0.reasons);
         } else {
-            // 3.1.1 has one code for failure (3.9.3); 3.1 has none, and its clients expect the same.
+            // 3.1.1 has a single failure code (3.9.3). 3.1 defines none, but its clients expect the same.
             for &reason in self.0.reasons {
                 sink.u8(reason.min(ReasonCode::UnspecifiedError as u8));
             }
@@ -122,17 +122,17 @@ impl Body for UnsubAckBody<'_> {
     fn write<S: Sink>(&self, version: Version, sink: &mut S) {
         sink.u16(self.0.packet_id);
         if version == Version::V5 {
-            sink.section(&explanation(self.0));
+            sink.section(&reason_properties(self.0));
             sink.raw(self.0.reasons);
         }
     }
 }
 
-fn explanation<'a>(suback: &SubAck<'a>) -> Explanation<'a> {
-    Explanation { reason_string: suback.reason_string, user_properties: suback.user_properties }
+fn reason_properties<'a>(suback: &SubAck<'a>) -> ReasonProperties<'a> {
+    ReasonProperties { reason_string: suback.reason_string, user_properties: suback.user_properties }
 }
 
-/// Refuses an empty list of reasons and codes that the packet does not define (3.9.3, 3.11.3).
+/// Rejects an empty list of reasons, and codes that are not defined for the packet (3.9.3, 3.11.3).
 fn check_reasons(kind: PacketType, reasons: &[u8]) -> Result<(), EncodeError> {
     if reasons.is_empty() {
         return Err(EncodeError::Invalid("acknowledgement without a reason code (3.9.3, 3.11.3)"));

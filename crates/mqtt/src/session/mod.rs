@@ -1,7 +1,8 @@
-//! The delivery state of one MQTT session, as pure machines: what 4.1 calls Session State, less the subscriptions.
+//! The delivery state of one MQTT session: the Session State of 4.1 without the subscriptions.
 //!
-//! [`Window`] holds what the server has sent and not seen acknowledged; [`Received`] what the client has sent
-//! with QoS 2 and not released. Neither sends anything nor reads a clock.
+//! [`Window`] tracks messages that the server sent and the client has not acknowledged. [`Received`] tracks QoS 2
+//! messages that the client sent and has not released. Both are pure state machines: they send nothing and read no
+//! clock.
 
 mod received;
 mod window;

@@ -1,53 +1,57 @@
-//! The receiver's half of QoS 2: identifiers that were received and not yet released (4.3.3, method A).
+//! The receiver side of QoS 2: packet identifiers received and not yet released (4.3.3, method A).
+//!
+//! A message is published onward with its PUBLISH; until PUBREL, a repeated PUBLISH with the same identifier is
+//! acknowledged but not published again. Most clients have few identifiers in flight, so they are kept in a list, which
+//! becomes a bitmap for the rare client with many.
 
-/// Identifiers up to this count stand in a list; a client with more in flight gets a bit map.
+/// Maximum number of identifiers in the list. A client with more in flight gets a bitmap.
 const LIST_MAX: usize = 32;
 const WORDS: usize = 65_536 / 64;
 
 /// Packet identifiers of QoS 2 publishes received but not released, of one session.
 ///
-/// Unused it owns no memory; it never owns more than 8 KiB.
+/// Owns no memory while unused, and at most 8 KiB.
 #[derive(Debug, Default)]
 pub struct Received {
-    held: Held,
+    ids: IdSet,
     len: u32,
 }
 
 #[derive(Debug)]
-enum Held {
+enum IdSet {
     List(Vec<u16>),
     Bits(Box<[u64; WORDS]>),
 }
 
-impl Default for Held {
+impl Default for IdSet {
     fn default() -> Self {
         Self::List(Vec::new())
     }
 }
 
-/// Why a QoS 2 publish is not taken.
+/// Why a QoS 2 publish is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivedError {
-    /// More are in flight than Receive Maximum allows [MQTT-3.3.4-7].
+    /// More messages are in flight than Receive Maximum allows [MQTT-3.3.4-7].
     Exceeded,
 }
 
 impl Received {
-    /// Number of identifiers held.
+    /// Returns the number of unreleased identifiers.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether none is held.
+    /// Returns whether there are no unreleased identifiers.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Notes a QoS 2 PUBLISH. True if it is new and to be published onward, false if it was received before
-    /// and only wants its PUBREC again.
+    /// Records a QoS 2 PUBLISH. Returns true if it is new and must be published onward, and false if it is a repetition
+    /// that only needs another PUBREC.
     ///
     /// # Errors
-    /// [`ReceivedError::Exceeded`] if it would be more than `maximum` at once.
+    /// [`ReceivedError::Exceeded`] if `maximum` identifiers are already in flight.
     pub fn publish(&mut self, packet_id: u16, maximum: u16) -> Result<bool, ReceivedError> {
         debug_assert_ne!(packet_id, 0);
         if self.contains(packet_id) {
@@ -56,44 +60,44 @@ impl Received {
         if self.len >= u32::from(maximum) {
             return Err(ReceivedError::Exceeded);
         }
-        if let Held::List(list) = &mut self.held
+        if let IdSet::List(list) = &mut self.ids
             && list.len() == LIST_MAX
         {
             let mut bits = Box::new([0; WORDS]);
             for id in list.drain(..) {
                 bits[usize::from(id) / 64] |= 1 << (id % 64);
             }
-            self.held = Held::Bits(bits);
+            self.ids = IdSet::Bits(bits);
         }
-        match &mut self.held {
-            Held::List(list) => list.push(packet_id),
-            Held::Bits(bits) => bits[usize::from(packet_id) / 64] |= 1 << (packet_id % 64),
+        match &mut self.ids {
+            IdSet::List(list) => list.push(packet_id),
+            IdSet::Bits(bits) => bits[usize::from(packet_id) / 64] |= 1 << (packet_id % 64),
         }
         self.len += 1;
         Ok(true)
     }
 
-    /// Notes a PUBREL. False if the identifier was not held [MQTT-4.3.3-11].
+    /// Records a PUBREL. Returns false if the identifier is unknown [MQTT-4.3.3-11].
     pub fn release(&mut self, packet_id: u16) -> bool {
         if !self.contains(packet_id) {
             return false;
         }
         self.len -= 1;
-        match &mut self.held {
-            Held::List(list) => list.retain(|id| *id != packet_id),
-            Held::Bits(bits) => bits[usize::from(packet_id) / 64] &= !(1 << (packet_id % 64)),
+        match &mut self.ids {
+            IdSet::List(list) => list.retain(|id| *id != packet_id),
+            IdSet::Bits(bits) => bits[usize::from(packet_id) / 64] &= !(1 << (packet_id % 64)),
         }
-        if self.len == 0 && matches!(self.held, Held::Bits(_)) {
-            self.held = Held::default();
+        if self.len == 0 && matches!(self.ids, IdSet::Bits(_)) {
+            self.ids = IdSet::default();
         }
         true
     }
 
-    /// The identifiers held, in no order.
+    /// Returns the unreleased identifiers, in unspecified order.
     pub fn iter(&self) -> impl Iterator<Item = u16> {
-        let (list, bits): (&[u16], &[u64]) = match &self.held {
-            Held::List(list) => (list, &[]),
-            Held::Bits(bits) => (&[], &**bits),
+        let (list, bits): (&[u16], &[u64]) = match &self.ids {
+            IdSet::List(list) => (list, &[]),
+            IdSet::Bits(bits) => (&[], &**bits),
         };
         let is_set =
             |id: &u16| bits.get(usize::from(*id) / 64).is_some_and(|word| word & (1 << (id % 64)) != 0);
@@ -102,9 +106,9 @@ impl Received {
     }
 
     fn contains(&self, packet_id: u16) -> bool {
-        match &self.held {
-            Held::List(list) => list.contains(&packet_id),
-            Held::Bits(bits) => bits[usize::from(packet_id) / 64] & (1 << (packet_id % 64)) != 0,
+        match &self.ids {
+            IdSet::List(list) => list.contains(&packet_id),
+            IdSet::Bits(bits) => bits[usize::from(packet_id) / 64] & (1 << (packet_id % 64)) != 0,
         }
     }
 }
@@ -118,9 +122,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a plain set: what is new is new once, until it is released.
+        /// Compared with a plain set.
         #[test]
-        fn it_is_a_set_with_a_maximum(steps in prop::collection::vec((any::<bool>(), 1_u16..120), 0..600)) {
+        fn behaves_as_a_bounded_set(steps in prop::collection::vec((any::<bool>(), 1_u16..120), 0..600)) {
             let mut received = Received::default();
             let mut model = HashSet::new();
             for (publish, id) in steps {

@@ -1,25 +1,27 @@
-//! The sender's half of QoS 1 and 2: what was sent and is not acknowledged, in the order it was sent.
+//! The sender side of QoS 1 and 2: messages in flight, in the order they were sent.
 //!
 //! ```text
 //!                 PUBACK (QoS 1), PUBREC with an error
 //!   AwaitPubAck ───────────────────────────────────────► done
 //!   AwaitPubRec ──PUBREC──► AwaitPubComp ──PUBCOMP─────► done
 //! ```
-//! Packet identifiers are dealt out in sequence, so an identifier is its own index: slot *i* holds identifier
-//! `first + i`, and an acknowledgement finds its slot without a search. Slots at the front that are done go.
+//! Packet identifiers are assigned in sequence, so an identifier is also an index: slot *i* holds identifier `first +
+//! i`, and an acknowledgement finds its slot without a search. Finished slots are removed from the front. After a
+//! reconnect, unacknowledged messages are sent again in their original order before any new one [MQTT-4.4.0-1].
 
 use std::collections::VecDeque;
 
-/// Identifiers run from 1 to this and begin again. Those above are for exchanges that their sender keeps elsewhere.
+/// Highest packet identifier that a window assigns; the next one is 1. Higher identifiers are reserved for exchanges
+/// that are tracked outside the window.
 pub const LAST_ID: u16 = 0xBFFF;
-/// Slots between the oldest unacknowledged message and the newest. One message that is never acknowledged
-/// lets this many others pass and then holds the session.
+/// Maximum number of slots between the oldest unacknowledged message and the newest. If one message is never
+/// acknowledged, the session stalls after this many later ones.
 const SPAN_MAX: usize = 16 * 1024;
 
-/// What a slot waits for.
+/// The acknowledgement that a slot waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pending {
-    /// Nothing: acknowledged, while an older one is not.
+    /// None: the exchange is finished, but an older one is not.
     Nothing,
     /// PUBACK for a QoS 1 publish.
     PubAck,
@@ -32,26 +34,26 @@ pub enum Pending {
 #[derive(Debug)]
 struct Slot<M> {
     pending: Pending,
-    /// Sent on this connection.
+    /// Whether it was sent on this connection.
     sent: bool,
-    /// Counts against the maximum: its PUBLISH was sent on this connection.
+    /// Whether it counts against Receive Maximum: its PUBLISH was sent on this connection.
     counted: bool,
-    /// The message, if it may have to be sent again.
+    /// The message, if it may have to be resent.
     message: Option<M>,
 }
 
-/// What an acknowledgement meant.
+/// The effect of an acknowledgement.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Acked<M> {
-    /// The exchange is over; here is the message, if it was kept.
+    /// The exchange is finished. Contains the message, if it was stored.
     Done(Option<M>),
-    /// PUBREC taken: PUBREL is due. The message is no longer needed.
+    /// PUBREC was accepted and PUBREL must be sent. The message is no longer needed.
     Release(Option<M>),
-    /// No such identifier is in flight, or it waits for another kind of packet.
+    /// The identifier is not in flight, or it waits for a different packet type.
     Unknown,
 }
 
-/// What to send again after a reconnect [MQTT-4.4.0-1], in order.
+/// A packet to resend after a reconnect [MQTT-4.4.0-1].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Resend<'a, M> {
     /// PUBLISH with DUP set and the same identifier.
@@ -62,17 +64,16 @@ pub enum Resend<'a, M> {
 
 /// Messages in flight to one client.
 ///
-/// `M` is the message as it must be kept for sending again; a session that ends with its connection keeps
-/// none. Empty it owns no memory.
+/// `M` is the message as stored for resending. A session that ends with its connection stores none. An empty window
+/// owns no memory.
 #[derive(Debug)]
 pub struct Window<M> {
-    /// Identifier of the first slot.
+    /// Packet identifier of the first slot.
     first: u16,
     slots: VecDeque<Slot<M>>,
-    /// Slots that wait for something and whose PUBLISH was sent on this connection.
+    /// Number of unfinished slots whose PUBLISH was sent on this connection.
     in_flight: u16,
-    /// Before this slot, everything has been sent on this connection; less than the number of slots only
-    /// after a reconnect.
+    /// All slots before this one were sent on this connection. Less than the number of slots only after a reconnect.
     resend_from: usize,
 }
 
@@ -86,35 +87,36 @@ fn id_after(id: u16, steps: usize) -> u16 {
     ((usize::from(id) - 1 + steps) % usize::from(LAST_ID)) as u16 + 1
 }
 
-/// Steps from one identifier to another.
+/// Number of steps from one identifier to another, with wraparound.
 fn steps(from: u16, to: u16) -> usize {
     let cycle = usize::from(LAST_ID);
     (usize::from(to) + cycle - usize::from(from)) % cycle
 }
 
-/// Whether a slot is to be sent again and has not been.
+/// Whether a slot still has to be resent.
 fn is_unsent<M>(slot: &Slot<M>) -> bool {
     !slot.sent && slot.pending != Pending::Nothing
 }
 
 impl<M> Window<M> {
-    /// Messages in flight on this connection: sent, not acknowledged.
+    /// Returns the number of messages sent on this connection and not acknowledged.
     pub fn in_flight(&self) -> u16 {
         self.in_flight
     }
 
-    /// Whether nothing waits for an acknowledgement.
+    /// Returns whether no message waits for an acknowledgement.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Whether one more message may be sent, with `maximum` allowed at once.
+    /// Returns whether another message may be sent, with at most `maximum` in flight.
     pub fn has_room(&self, maximum: u16) -> bool {
         self.in_flight < maximum && self.slots.len() < SPAN_MAX && self.resend_from == self.slots.len()
     }
 
-    /// Takes the identifier for a message about to be sent, to be acknowledged by `pending`.
-    /// Call only when [`Window::has_room`].
+    /// Adds a message that is about to be sent and waits for `pending`. Returns its packet identifier.
+    ///
+    /// Call only if [`Window::has_room`] returns true.
     pub fn send(&mut self, pending: Pending, message: Option<M>) -> u16 {
         debug_assert!(matches!(pending, Pending::PubAck | Pending::PubRec));
         debug_assert!(self.slots.len() < SPAN_MAX && self.resend_from == self.slots.len());
@@ -125,8 +127,8 @@ impl<M> Window<M> {
         id
     }
 
-    /// As [`Window::has_room`], for a message that must have the identifier `packet_id`: those between it and
-    /// the newest in flight stay unused, and take up the span as if they were done.
+    /// Like [`Window::has_room`], for a message whose identifier must be `packet_id`. The identifiers between the
+    /// newest one in flight and `packet_id` are skipped, and count toward the span like finished ones.
     pub fn has_room_for(&self, packet_id: u16, maximum: u16) -> bool {
         let ahead = if self.slots.is_empty() { 0 } else { steps(self.first, packet_id) };
         self.in_flight < maximum
@@ -134,15 +136,16 @@ impl<M> Window<M> {
             && self.resend_from == self.slots.len()
     }
 
-    /// Sends a message with an identifier that was chosen before, to be acknowledged by `pending`. Call only
-    /// when [`Window::has_room_for`] it.
+    /// Adds a message with an identifier that was chosen earlier and that waits for `pending`.
+    ///
+    /// Call only if [`Window::has_room_for`] returns true.
     pub fn send_as(&mut self, packet_id: u16, pending: Pending, message: Option<M>) {
         self.skip_to(packet_id);
         let id = self.send(pending, message);
         debug_assert_eq!(id, packet_id);
     }
 
-    /// Takes up a message that was sent before, on a connection that has gone: it is to be sent again.
+    /// Adds a message that was sent on an earlier connection and must be resent.
     pub fn restore(&mut self, packet_id: u16, pending: Pending, message: Option<M>) {
         debug_assert!(self.in_flight == 0 && self.resend_from == 0);
         self.skip_to(packet_id);
@@ -150,7 +153,7 @@ impl<M> Window<M> {
         self.resend_from = 0;
     }
 
-    /// Lets the next slot have this identifier.
+    /// Adds finished slots until `packet_id` is the next identifier.
     fn skip_to(&mut self, packet_id: u16) {
         if self.slots.is_empty() {
             self.first = packet_id;
@@ -158,27 +161,27 @@ impl<M> Window<M> {
         }
         let ahead = steps(self.first, packet_id);
         debug_assert!((self.slots.len()..SPAN_MAX).contains(&ahead));
-        let is_resent = self.resend_from == self.slots.len();
+        let all_resent = self.resend_from == self.slots.len();
         let skipped = || Slot { pending: Pending::Nothing, sent: false, counted: false, message: None };
         self.slots.resize_with(ahead, skipped);
-        if is_resent {
+        if all_resent {
             self.resend_from = ahead;
         }
     }
 
-    /// Keeps `message` in place of the one that [`Window::pubrec`] gave back, until the exchange is over.
+    /// Stores `message` until the exchange is finished, in place of the one that [`Window::pubrec`] returned.
     pub fn keep(&mut self, packet_id: u16, message: M) {
         if let Some(slot) = self.slot(packet_id) {
             slot.message = Some(message);
         }
     }
 
-    /// PUBACK.
+    /// Handles PUBACK.
     pub fn puback(&mut self, packet_id: u16) -> Acked<M> {
         self.finish(packet_id, Pending::PubAck)
     }
 
-    /// PUBREC; with `error` (5, reason code 0x80 or above) the exchange ends here [MQTT-4.3.3-4].
+    /// Handles PUBREC. With `error` (MQTT 5, reason code 0x80 or above) the exchange is finished [MQTT-4.3.3-4].
     pub fn pubrec(&mut self, packet_id: u16, error: bool) -> Acked<M> {
         if error {
             return self.finish(packet_id, Pending::PubRec);
@@ -188,13 +191,13 @@ impl<M> Window<M> {
                 slot.pending = Pending::PubComp;
                 Acked::Release(slot.message.take())
             }
-            // A client that lost our PUBREL repeats its PUBREC.
+            // A client that did not receive the PUBREL repeats its PUBREC.
             Some(slot) if slot.pending == Pending::PubComp => Acked::Release(None),
             _ => Acked::Unknown,
         }
     }
 
-    /// PUBCOMP.
+    /// Handles PUBCOMP.
     pub fn pubcomp(&mut self, packet_id: u16) -> Acked<M> {
         self.finish(packet_id, Pending::PubComp)
     }
@@ -204,7 +207,7 @@ impl<M> Window<M> {
             return None;
         }
         let index = steps(self.first, packet_id);
-        // What was not sent on this connection cannot be acknowledged on it.
+        // A message that was not sent on this connection cannot be acknowledged on it.
         self.slots.get(index).is_some_and(|slot| slot.sent).then_some(index)
     }
 
@@ -221,11 +224,11 @@ impl<M> Window<M> {
         slot.pending = Pending::Nothing;
         let message = slot.message.take();
         self.in_flight -= u16::from(slot.counted);
-        self.drop_done();
+        self.pop_finished();
         Acked::Done(message)
     }
 
-    fn drop_done(&mut self) {
+    fn pop_finished(&mut self) {
         while self.slots.front().is_some_and(|slot| slot.pending == Pending::Nothing) {
             self.slots.pop_front();
             self.first = id_after(self.first, 1);
@@ -233,23 +236,24 @@ impl<M> Window<M> {
         }
     }
 
-    /// The connection has gone: everything in flight is to be sent again on the next one.
+    /// Called when the connection is lost. Everything in flight must be resent on the next one.
     pub fn disconnected(&mut self) {
         self.in_flight = 0;
         self.resend_from = 0;
         for slot in &mut self.slots {
             (slot.sent, slot.counted) = (false, false);
         }
-        // What is done at the back has nothing to wait for: left in, it would look like something to resend.
+        // Finished slots at the back would otherwise look as if something were left to resend.
         while self.slots.back().is_some_and(|slot| slot.pending == Pending::Nothing) {
             self.slots.pop_back();
         }
         self.slots.shrink_to_fit();
     }
 
-    /// The next packet to send again, in the order of the first sending. Publishes wait while `maximum` are in
-    /// flight; PUBRELs wait for no quota [MQTT-3.3.4-10], nor do they use any: it begins anew with each
-    /// connection (4.9).
+    /// Returns the next packet to resend, in the original order.
+    ///
+    /// A PUBLISH is held back while `maximum` messages are in flight. A PUBREL neither waits for quota [MQTT-3.3.4-10]
+    /// nor uses any, since the quota is reset with each connection (4.9).
     pub fn next_resend(&mut self, maximum: u16) -> Option<Resend<'_, M>> {
         let (first, from) = (self.first, self.resend_from);
         let has_quota = self.in_flight < maximum;
@@ -268,8 +272,10 @@ impl<M> Window<M> {
         self.slots[next].message.as_ref().map(|message| Resend::Publish(packet_id, message))
     }
 
-    /// Takes out the messages for which `take` answers true and that no PUBREC has claimed; their slots are
-    /// done. For what may be given to somebody else once the connection has gone (shared subscriptions).
+    /// Removes and returns the stored messages for which `take` returns true, and finishes their slots.
+    ///
+    /// Messages whose PUBREC was received are no longer stored and are not offered. Used to redeliver the messages of a
+    /// shared subscription to other members after the connection is lost.
     pub fn take_messages(&mut self, mut take: impl FnMut(&M, Pending) -> bool) -> Vec<M> {
         let mut taken = Vec::new();
         for slot in &mut self.slots {
@@ -279,16 +285,16 @@ impl<M> Window<M> {
                 self.in_flight -= u16::from(slot.counted);
             }
         }
-        self.drop_done();
+        self.pop_finished();
         taken
     }
 
-    /// The messages kept, oldest first, with what they wait for.
+    /// Returns the stored messages, oldest first, and the acknowledgement each waits for.
     pub fn messages(&self) -> impl Iterator<Item = (&M, Pending)> {
         self.slots.iter().filter_map(|slot| Some((slot.message.as_ref()?, slot.pending)))
     }
 
-    /// The messages kept, oldest first, to be changed, with what they wait for.
+    /// Like [`messages`](Self::messages), with mutable access.
     pub fn messages_mut(&mut self) -> impl Iterator<Item = (&mut M, Pending)> {
         self.slots.iter_mut().filter_map(|slot| Some((slot.message.as_mut()?, slot.pending)))
     }
@@ -301,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifiers_wrap_from_the_last_to_one() {
+    fn identifiers_wrap_around_to_one() {
         let mut window = Window::<()>::default();
         for round in 0..70_000_u32 {
             let id = window.send(Pending::PubAck, None);
@@ -312,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_of_the_wrong_kind_changes_nothing() {
+    fn unexpected_acknowledgement_changes_nothing() {
         let mut window = Window::<()>::default();
         let one = window.send(Pending::PubAck, None);
         let two = window.send(Pending::PubRec, None);
@@ -321,13 +327,17 @@ mod tests {
         assert_eq!(window.pubrec(one, false), Acked::Unknown);
         assert_eq!(window.puback(0), Acked::Unknown);
         assert_eq!(window.puback(77), Acked::Unknown);
-        assert_eq!(window.puback(LAST_ID + one), Acked::Unknown, "no identifier of this window");
+        assert_eq!(
+            window.puback(LAST_ID + one),
+            Acked::Unknown,
+            "identifier outside the range of the window"
+        );
         assert_eq!(window.in_flight(), 2);
         assert_eq!(window.pubrec(two, false), Acked::Release(None));
         assert_eq!(
             window.pubrec(two, false),
             Acked::Release(None),
-            "a repeated PUBREC gets its PUBREL again"
+            "a repeated PUBREC is answered with PUBREL again"
         );
         assert_eq!(window.pubcomp(two), Acked::Done(None));
         assert_eq!(window.puback(one), Acked::Done(None));
@@ -335,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_never_acknowledged_holds_the_window_only_after_a_long_span() {
+    fn unacknowledged_message_stalls_the_window_after_the_maximum_span() {
         let mut window = Window::<()>::default();
         let stuck = window.send(Pending::PubAck, None);
         let mut passed = 0;
@@ -350,7 +360,7 @@ mod tests {
         assert!(window.is_empty() && window.has_room(2));
     }
 
-    /// The window against a list: identifier, pending, message, sent on this connection, counted.
+    /// A list as model of the window: identifier, pending, message, sent on this connection, counted.
     #[derive(Default)]
     struct Model {
         flight: Vec<(u16, Pending, u32, bool, bool)>,
@@ -381,7 +391,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_behaves_as_the_list(steps in prop::collection::vec(step(), 0..400)) {
+        fn agrees_with_a_list(steps in prop::collection::vec(step(), 0..400)) {
             let mut window = Window::default();
             let mut model = Model::default();
             let mut next_message = 0_u32;
@@ -401,10 +411,10 @@ mod tests {
                     Step::Send(_) => {}
                     Step::PubAck(at) => {
                         let Some(entry) = model.flight.get(at).copied() else { continue };
-                        let fits = entry.3 && entry.1 == Pending::PubAck;
-                        let expected = if fits { Acked::Done(Some(entry.2)) } else { Acked::Unknown };
+                        let is_expected = entry.3 && entry.1 == Pending::PubAck;
+                        let expected = if is_expected { Acked::Done(Some(entry.2)) } else { Acked::Unknown };
                         prop_assert_eq!(window.puback(entry.0), expected);
-                        if fits { model.flight.remove(at); }
+                        if is_expected { model.flight.remove(at); }
                     }
                     Step::PubRec(at, error) => {
                         let Some(entry) = model.flight.get(at).copied() else { continue };
@@ -423,10 +433,10 @@ mod tests {
                     }
                     Step::PubComp(at) => {
                         let Some(entry) = model.flight.get(at).copied() else { continue };
-                        let fits = entry.3 && entry.1 == Pending::PubComp;
-                        let expected = if fits { Acked::Done(None) } else { Acked::Unknown };
+                        let is_expected = entry.3 && entry.1 == Pending::PubComp;
+                        let expected = if is_expected { Acked::Done(None) } else { Acked::Unknown };
                         prop_assert_eq!(window.pubcomp(entry.0), expected);
-                        if fits { model.flight.remove(at); }
+                        if is_expected { model.flight.remove(at); }
                     }
                     Step::Reconnect => {
                         window.disconnected();

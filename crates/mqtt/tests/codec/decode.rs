@@ -1,4 +1,4 @@
-//! Decoding: the table of wire cases, and what holds for every one of them.
+//! Decoding: the test vectors, and properties that hold for all of them.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use mainstem_mqtt::{Header, Version, connect_level, decode};
 use crate::vectors::{Expected, all};
 
 #[test]
-fn every_case_decodes_as_the_table_says() {
+fn every_vector_decodes_as_expected() {
     for vector in all() {
         let name = vector.name;
         let decoded = decode(vector.version, vector.bytes);
@@ -15,7 +15,7 @@ fn every_case_decodes_as_the_table_says() {
             Expected::Canonical(packet) | Expected::Lenient(packet) => {
                 assert_eq!(decoded, Ok(packet), "{name}");
             }
-            Expected::Refused(reason, clause) => {
+            Expected::Rejected(reason, clause) => {
                 let error = decoded.expect_err(name);
                 assert_eq!(error.reason, reason, "{name}: {error}");
                 assert!(error.what.contains(clause), "{name}: {error}");
@@ -25,16 +25,16 @@ fn every_case_decodes_as_the_table_says() {
 }
 
 #[test]
-fn names_are_unique() {
+fn vector_names_are_unique() {
     let vectors = all();
     let names: HashSet<_> = vectors.iter().map(|vector| vector.name).collect();
     assert_eq!(names.len(), vectors.len());
 }
 
 #[test]
-fn no_prefix_of_a_packet_is_a_packet() {
+fn prefixes_of_packets_are_rejected() {
     for vector in all() {
-        if matches!(vector.expected, Expected::Refused(..)) {
+        if matches!(vector.expected, Expected::Rejected(..)) {
             continue;
         }
         for len in 0..vector.bytes.len() {
@@ -45,7 +45,7 @@ fn no_prefix_of_a_packet_is_a_packet() {
 }
 
 #[test]
-fn the_header_is_incomplete_until_its_last_byte() {
+fn header_is_incomplete_until_its_last_byte() {
     let frame = [0x30, 0x80, 0x80, 0x80, 0x01];
     for len in 0..frame.len() {
         assert_eq!(Header::parse(&frame[..len]), Ok(None), "{len} bytes");
@@ -56,14 +56,14 @@ fn the_header_is_incomplete_until_its_last_byte() {
 }
 
 #[test]
-fn the_header_gives_up_at_the_fourth_continuation_bit() {
+fn header_rejects_a_fourth_continuation_bit() {
     let frame = [0x30, 0x80, 0x80, 0x80, 0x80];
     assert_eq!(Header::parse(&frame[..4]), Ok(None));
-    assert!(Header::parse(&frame).is_err(), "the fifth byte cannot mend it (2.1.4)");
+    assert!(Header::parse(&frame).is_err(), "no fifth byte can make it valid (2.1.4)");
 }
 
 #[test]
-fn the_header_reads_every_length() {
+fn header_parses_lengths_of_all_sizes() {
     for (bytes, remaining) in [
         (&[0x00][..], 0),
         (&[0x7F], 127),
@@ -81,7 +81,7 @@ fn the_header_reads_every_length() {
 }
 
 #[test]
-fn the_level_of_a_connect_can_be_told_even_if_the_rest_is_broken() {
+fn connect_level_is_found_in_invalid_packets() {
     assert_eq!(connect_level(b"\x10\x0c\x00\x04MQTT\x06"), Some(6));
     assert_eq!(connect_level(b"\x10\x0c\x00\x06MQIsdp\x03\xff\xff"), Some(3));
     assert_eq!(connect_level(b"\x10\x0c\x00\x04MQTT"), None);
@@ -90,7 +90,7 @@ fn the_level_of_a_connect_can_be_told_even_if_the_rest_is_broken() {
 }
 
 #[test]
-fn decoded_packets_name_their_error_for_the_log() {
+fn decode_error_describes_the_problem() {
     let error = decode(Version::V4, b"\xc0\x01\x00").expect_err("PINGREQ with a body");
     assert_eq!(error.to_string(), "MalformedPacket: bytes after the last field");
 }

@@ -1,4 +1,5 @@
-//! The codec from outside: wire cases, round trips, another codec's opinion, and the PUBLISH template.
+//! Tests of the codec through its public API: test vectors, round trips, comparison with another codec, and the PUBLISH
+//! template.
 
 mod decode;
 mod encode;

@@ -1,4 +1,4 @@
-//! Any packet, encoded and decoded again, in every version; and any damage to good packets.
+//! Property tests: round trips of any packet in every version, and corrupted packets.
 
 use mainstem_mqtt::{
     Ack, ConnAck, Connect, Disconnect, EncodeError, Header, MessageProperties, Packet, Publish, ReasonCode,
@@ -12,7 +12,7 @@ use crate::vectors;
 
 proptest! {
     #[test]
-    fn every_packet_survives_the_way_there_and_back(packet in packet()) {
+    fn every_packet_survives_a_round_trip(packet in packet()) {
         for version in [Version::V3, Version::V4, Version::V5] {
             let mut out = Vec::new();
             let encoded = packet.encode(version, &mut out);
@@ -22,15 +22,15 @@ proptest! {
             }
             prop_assert_eq!(encoded, Ok(()));
             prop_assert_eq!(packet.encoded_len(version), out.len());
-            let header = Header::parse(&out).expect("own header").expect("own header is whole");
+            let header = Header::parse(&out).expect("own header").expect("own header is complete");
             prop_assert_eq!(header.packet_len(), out.len());
-            prop_assert_eq!(decode(version, &out), Ok(seen_by(&packet, version)));
+            prop_assert_eq!(decode(version, &out), Ok(as_received(&packet, version)));
         }
     }
 
-    /// One byte of a good packet becomes another: whatever still decodes must be a sound packet.
+    /// Replaces one byte of a valid packet. If it still decodes, the result must be a valid packet.
     #[test]
-    fn damaged_packets_do_no_harm(at in any::<prop::sample::Index>(), byte in any::<u8>(), case in any::<prop::sample::Index>()) {
+    fn corrupted_packets_fail_or_decode_to_valid_packets(at in any::<prop::sample::Index>(), byte in any::<u8>(), case in any::<prop::sample::Index>()) {
         let vectors = vectors::all();
         let vector = case.get(&vectors);
         let mut frame = vector.bytes.to_vec();
@@ -46,18 +46,20 @@ proptest! {
     }
 }
 
-/// `packet` as the other side sees it if the connection is of `version`.
-fn seen_by(packet: &Packet<'static>, version: Version) -> Packet<'static> {
+/// Returns `packet` as the peer decodes it on a connection of `version`.
+fn as_received(packet: &Packet<'static>, version: Version) -> Packet<'static> {
     match packet {
-        Packet::Connect(connect) if connect.version != Version::V5 => connect_of_3(connect).into(),
+        Packet::Connect(connect) if connect.version != Version::V5 => {
+            connect_as_received_by_v3(connect).into()
+        }
         Packet::Connect(_) => packet.clone(),
         _ if version == Version::V5 => packet.clone(),
-        _ => seen_by_3(packet, version),
+        _ => as_received_by_v3(packet, version),
     }
 }
 
-/// What is left of a packet other than CONNECT in 3.1 and 3.1.1.
-fn seen_by_3(packet: &Packet<'static>, version: Version) -> Packet<'static> {
+/// Returns what 3.1 and 3.1.1 transmit of a packet other than CONNECT.
+fn as_received_by_v3(packet: &Packet<'static>, version: Version) -> Packet<'static> {
     let id_only = |ack: &Ack<'static>| Ack { packet_id: ack.packet_id, ..Ack::default() };
     match packet {
         Packet::ConnAck(connack) => Packet::ConnAck(ConnAck {
@@ -110,8 +112,8 @@ fn seen_by_3(packet: &Packet<'static>, version: Version) -> Packet<'static> {
     }
 }
 
-/// What is left of a CONNECT in 3.1 and 3.1.1.
-fn connect_of_3(connect: &Connect<'static>) -> Connect<'static> {
+/// Returns what 3.1 and 3.1.1 transmit of a CONNECT.
+fn connect_as_received_by_v3(connect: &Connect<'static>) -> Connect<'static> {
     let will = connect.will.clone().map(|will| Will {
         delay_interval: None,
         properties: MessageProperties::default(),

@@ -1,4 +1,5 @@
-//! Any packet that MQTT 5 can represent, with all it borrows leaked: a few megabytes per run of the tests.
+//! Proptest strategies for every packet that MQTT 5 can represent. Borrowed data is leaked, a few megabytes per test
+//! run.
 
 use std::fmt::Debug;
 
@@ -12,7 +13,7 @@ use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Any packet in any form MQTT 5 has for it.
+/// Generates any packet in any form that MQTT 5 allows.
 pub(crate) fn packet() -> impl Strategy<Value = Packet<'static>> {
     prop_oneof![
         connect().prop_map(Packet::Connect),
@@ -33,7 +34,7 @@ pub(crate) fn packet() -> impl Strategy<Value = Packet<'static>> {
     ]
 }
 
-/// Any PUBLISH.
+/// Generates any PUBLISH.
 pub(crate) fn publish() -> impl Strategy<Value = Publish<'static>> {
     (
         any::<(bool, bool)>(),
@@ -251,7 +252,7 @@ fn user_properties() -> impl Strategy<Value = UserProperties<'static>> {
     leaked(vec((text(), text()), 0..4)).prop_map(UserProperties::Pairs)
 }
 
-/// A reason code that the packet may carry.
+/// Generates a reason code that is allowed in the packet type.
 fn reason(kind: PacketType) -> impl Strategy<Value = ReasonCode> {
     let allowed = |reason: &ReasonCode| reason.is_allowed_in(kind);
     select((0..=u8::MAX).flat_map(ReasonCode::try_from).filter(allowed).collect::<Vec<_>>())
@@ -265,7 +266,7 @@ fn packet_id() -> impl Strategy<Value = u16> {
     1..=u16::MAX
 }
 
-/// A string of anything but U+0000, sometimes long.
+/// Generates a string without U+0000, sometimes a long one.
 fn text() -> impl Strategy<Value = &'static str> {
     let long = (100..300_usize).prop_map(|len| "x".repeat(len));
     prop_oneof![8 => "[^\0]{0,12}", 1 => long].prop_map(|text| &*text.leak())

@@ -1,4 +1,4 @@
-//! The PUBLISH template: the same bytes as encoding the packet for each receiver.
+//! The PUBLISH template must produce the same bytes as encoding the packet for each receiver.
 
 use mainstem_mqtt::{EncodeError, Packet, Publish, PublishTemplate, QoS, Version};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use crate::strategies::publish;
 
 const ABOVE_0: [QoS; 2] = [QoS::AtLeastOnce, QoS::ExactlyOnce];
 
-/// Encodes `publish` the plain way.
+/// Encodes `publish` without a template.
 fn plain(version: Version, publish: &Publish<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     Packet::Publish(publish.clone()).encode(version, &mut out).expect("publish can be represented");
@@ -16,7 +16,7 @@ fn plain(version: Version, publish: &Publish<'_>) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn a_template_gives_the_plain_encoding(
+    fn template_agrees_with_plain_encoding(
         first in publish(),
         second in publish(),
         flags in any::<(bool, bool)>(),
@@ -25,7 +25,7 @@ proptest! {
         alias in 1..=u16::MAX,
     ) {
         let mut template = PublishTemplate::default();
-        // The second message finds the buffers of the first.
+        // The second message reuses the buffers of the first.
         for publish in [first, second] {
             for version in [Version::V3, Version::V4, Version::V5] {
                 PublishTemplate::encode(version, &publish, &mut template).expect("publish can be represented");
@@ -68,7 +68,7 @@ proptest! {
 }
 
 #[test]
-fn an_alias_behind_a_long_property_section_is_found() {
+fn alias_is_patched_in_a_long_property_section() {
     let content_type = "x".repeat(20_000);
     let mut publish = Publish { topic: "t", topic_alias: Some(1), payload: b"p", ..Publish::default() };
     publish.properties.content_type = Some(&content_type);
@@ -82,7 +82,7 @@ fn an_alias_behind_a_long_property_section_is_found() {
 }
 
 #[test]
-fn what_cannot_be_encoded_gives_no_template() {
+fn rejects_packets_that_cannot_be_encoded() {
     let mut template = PublishTemplate::default();
     let publish = Publish { topic: "", ..Publish::default() };
     for version in [Version::V3, Version::V4, Version::V5] {

@@ -1,83 +1,81 @@
-//! What every client of the Kafka door is to the run.
+//! What the Kafka clients of a run have in common: the trait that the scenario calls, what they work with, and the
+//! records that they produce.
 
-use mainstem_disk::fault::Dice;
+use mainstem_disk::fault::Rng;
 use mainstem_kafka::ErrorCode;
 use mainstem_log::{BatchBuilder, BatchKind, Origin};
 
-use super::ledger::{Ledger, Part, RecordId};
-use super::wire::{Response, Wire};
-use crate::ledger::Violation;
+use super::connection::{Connection, Response};
+use super::oracle::{Oracle, PartitionId, RecordId};
+use crate::Violation;
 
 /// What a client works with.
 #[expect(clippy::struct_excessive_bools, reason = "facts about a run, independent of each other")]
-pub(crate) struct Desk<'a> {
-    pub(crate) wire: &'a mut Wire,
-    pub(crate) ledger: &'a mut Ledger,
-    pub(crate) dice: &'a mut Dice,
+pub(crate) struct Context<'a> {
+    pub(crate) connection: &'a mut Connection,
+    pub(crate) oracle: &'a mut Oracle,
+    pub(crate) rng: &'a mut Rng,
     pub(crate) topics: &'a [Topic],
     pub(crate) now_ms: u64,
     pub(crate) unix_ms: u64,
-    /// Faults of the disk have been planted since the broker was started.
+    /// A disk fault was planned since the broker was started.
     pub(crate) is_troubled: bool,
-    /// They have been planted at some time.
+    /// A disk fault was planned at any time.
     pub(crate) has_failed: bool,
-    /// Power was lost at some time.
     pub(crate) has_lost_power: bool,
-    /// The run comes to its end: only what has been begun goes on.
+    /// The run ends: only what has begun goes on.
     pub(crate) is_ending: bool,
 }
 
-/// A topic that is there for the whole run.
+/// A topic that exists for the whole run.
 #[derive(Clone, Debug)]
 pub(crate) struct Topic {
     pub(crate) name: String,
     pub(crate) partitions: u16,
-    /// Records are made of messages.
+    /// A binding appends to it.
     pub(crate) is_bound: bool,
 }
 
-/// A client of the Kafka door.
 pub(crate) trait Client {
-    /// Does something, if there is nothing it waits for. Called while it is connected.
-    fn act(&mut self, desk: &mut Desk<'_>);
+    /// Sends requests, unless it waits for responses. Called while it is connected.
+    fn act(&mut self, context: &mut Context<'_>);
 
-    /// Takes the response to the oldest request that has none.
-    fn answered(&mut self, desk: &mut Desk<'_>, response: &Response) -> Result<(), Violation>;
+    /// Takes the response to its oldest request.
+    fn handle_response(&mut self, context: &mut Context<'_>, response: &Response) -> Result<(), Violation>;
 
-    /// The connection is lost: what is under way may happen or not.
-    fn lost(&mut self, ledger: &mut Ledger) -> Result<(), Violation>;
+    /// The connection is lost: what is in flight may happen or not.
+    fn connection_lost(&mut self, oracle: &mut Oracle) -> Result<(), Violation>;
 
-    /// Whether nothing is left to be done.
+    /// Whether it has completed what it began.
     fn is_done(&self) -> bool;
 
-    /// Whether it must not come back before the broker has done with what it sent over an earlier connection.
-    fn is_careful(&self) -> bool {
+    /// Whether it must not return before the broker is done with its former connection.
+    fn waits_for_broker(&self) -> bool {
         true
     }
 }
 
-impl Desk<'_> {
-    /// The name of a partition's topic.
-    pub(crate) fn name(&self, part: Part) -> String {
+impl Context<'_> {
+    pub(crate) fn name(&self, part: PartitionId) -> String {
         self.topics[part.topic].name.clone()
     }
 
-    /// Some partition that records are produced to.
-    pub(crate) fn any_part(&mut self) -> Part {
+    /// A random partition that clients produce to.
+    pub(crate) fn any_partition(&mut self) -> PartitionId {
         let open = self.topics.iter().filter(|topic| !topic.is_bound).count();
-        let topic = self.dice.below(open as u64) as usize;
-        Part { topic, index: self.dice.below(self.topics[topic].partitions.into()) as i32 }
+        let topic = self.rng.below(open as u64) as usize;
+        PartitionId { topic, index: self.rng.below(self.topics[topic].partitions.into()) as i32 }
     }
 
     /// The partition with this name.
-    pub(crate) fn part(&self, name: &str, index: i32) -> Result<Part, Violation> {
+    pub(crate) fn part(&self, name: &str, index: i32) -> Result<PartitionId, Violation> {
         let topic = self.topics.iter().position(|topic| topic.name == name);
         let topic =
             topic.ok_or_else(|| Violation(format!("an answer for {name:?}, which nobody asked for")))?;
-        Ok(Part { topic, index })
+        Ok(PartitionId { topic, index })
     }
 
-    /// A violation, unless the disk is to blame.
+    /// Returns a violation, unless the error is one that a disk fault explains.
     pub(crate) fn unexpected(&self, what: &str, code: i16) -> Result<(), Violation> {
         if self.is_troubled && is_storage(code) {
             return Ok(());
@@ -86,7 +84,7 @@ impl Desk<'_> {
     }
 }
 
-/// Whether an error says that the disk has failed.
+/// Whether an error reports a failed disk.
 pub(crate) fn is_storage(code: i16) -> bool {
     const BY_DISKS: [ErrorCode; 5] = [
         ErrorCode::KafkaStorageError,
@@ -98,12 +96,12 @@ pub(crate) fn is_storage(code: i16) -> bool {
     BY_DISKS.map(ErrorCode::code).contains(&code)
 }
 
-/// An error as Kafka spells it.
+/// Kafka's name of an error.
 pub(crate) fn named(code: i16) -> String {
     ErrorCode::from_code(code).map_or_else(|| code.to_string(), |code| code.to_string())
 }
 
-/// A batch as a producer keeps it until it is acknowledged.
+/// A batch until it is acknowledged.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     pub(crate) records: Vec<RecordId>,
@@ -111,13 +109,12 @@ pub(crate) struct Batch {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Producer id and epoch.
 pub(crate) type ProducerId = (i64, i16);
 
-/// Makes a batch of records. Each says which one it is, and where it belongs.
+/// Makes a batch. Each record carries its number and its partition.
 pub(crate) fn batch(
     records: &[RecordId],
-    part: Part,
+    part: PartitionId,
     unix_ms: u64,
     producer: Option<(ProducerId, i32)>,
     kind: BatchKind,
@@ -137,8 +134,8 @@ pub(crate) fn batch(
     Batch { records: records.to_vec(), sequence, bytes: builder.finish_as(&origin).bytes().to_vec() }
 }
 
-/// The record that a value says it is.
-pub(crate) fn record_of(value: &[u8], part: Part) -> Result<RecordId, Violation> {
+/// Returns the record with this value.
+pub(crate) fn record_of(value: &[u8], part: PartitionId) -> Result<RecordId, Violation> {
     let bad = || Violation(format!("{part:?}: {:?}, which nobody sent", String::from_utf8_lossy(value)));
     let mut parts = value.split(|byte| *byte == b';');
     let id =

@@ -1,4 +1,6 @@
-//! Commits offsets for a group without members, higher ones each time, and looks at what is committed.
+//! Commits offsets for a group without members, ever higher ones, and fetches the committed offset.
+//!
+//! A committed offset must never be lower than one whose commit was acknowledged, nor higher than any that was sent.
 
 use mainstem_kafka::api::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
@@ -7,39 +9,45 @@ use mainstem_kafka::api::offset_fetch::{
     OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics,
 };
 
-use super::client::{Client, Desk};
-use super::ledger::{Ledger, Part};
-use super::wire::Response;
-use crate::ledger::Violation;
+use super::client::{Client, Context};
+use super::connection::Response;
+use super::oracle::{Oracle, PartitionId};
+use crate::Violation;
 
-/// The partition of which offsets are committed.
-const PART: Part = Part { topic: 0, index: 0 };
+/// Partition whose offsets are committed.
+const PART: PartitionId = PartitionId { topic: 0, index: 0 };
 
 #[derive(Debug)]
 pub(crate) struct Committer {
     group: String,
-    /// Committed for certain.
+    /// Highest acknowledged offset.
     floor: i64,
-    /// Asked to be committed.
+    /// Highest offset sent.
     tried: i64,
-    asked: Option<Asked>,
-    /// It has seen what there is at the end of the run.
+    in_flight: Option<InFlight>,
+    /// It has fetched the offset at the end of the run.
     has_looked_last: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum InFlight {
     Commit(i64),
-    Look,
+    FetchOffset,
 }
 
 impl Committer {
     pub(crate) fn new(index: usize) -> Self {
-        Self { group: format!("group {index}"), floor: -1, tried: -1, asked: None, has_looked_last: false }
+        Self {
+            group: format!("group {index}"),
+            floor: -1,
+            tried: -1,
+            in_flight: None,
+            has_looked_last: false,
+        }
     }
 
-    fn commit(&mut self, desk: &mut Desk<'_>) {
-        self.tried += 1 + desk.dice.below(3).cast_signed();
+    fn commit(&mut self, context: &mut Context<'_>) {
+        self.tried += 1 + context.rng.below(3).cast_signed();
         let partition = OffsetCommitRequestPartition {
             partition_index: PART.index,
             committed_offset: self.tried,
@@ -47,7 +55,7 @@ impl Committer {
             ..OffsetCommitRequestPartition::default()
         };
         let topic = OffsetCommitRequestTopic {
-            name: desk.name(PART),
+            name: context.name(PART),
             partitions: vec![partition],
             ..OffsetCommitRequestTopic::default()
         };
@@ -56,13 +64,13 @@ impl Committer {
             topics: vec![topic],
             ..OffsetCommitRequest::default()
         };
-        desk.wire.ask(2 + desk.dice.below(8) as i16, &request);
-        self.asked = Some(Asked::Commit(self.tried));
+        context.connection.send(2 + context.rng.below(8) as i16, &request);
+        self.in_flight = Some(InFlight::Commit(self.tried));
     }
 
-    fn look(&mut self, desk: &mut Desk<'_>) {
+    fn look(&mut self, context: &mut Context<'_>) {
         let topic = OffsetFetchRequestTopics {
-            name: desk.name(PART),
+            name: context.name(PART),
             partition_indexes: vec![PART.index],
             ..OffsetFetchRequestTopics::default()
         };
@@ -72,16 +80,16 @@ impl Committer {
             ..OffsetFetchRequestGroup::default()
         };
         let request = OffsetFetchRequest { groups: vec![group], ..OffsetFetchRequest::default() };
-        desk.wire.ask(8, &request);
-        self.asked = Some(Asked::Look);
+        context.connection.send(8, &request);
+        self.in_flight = Some(InFlight::FetchOffset);
     }
 
-    fn found(&self, desk: &Desk<'_>, response: &Response) -> Result<(), Violation> {
+    fn found(&self, context: &Context<'_>, response: &Response) -> Result<(), Violation> {
         let answer = response.read::<OffsetFetchRequest>()?;
         let first = answer.groups.first().ok_or_else(|| Violation("no answer for a group".to_owned()))?;
         let found = first.topics.iter().flat_map(|topic| &topic.partitions).next();
         let code = found.map_or(first.error_code, |found| found.error_code.max(first.error_code));
-        let Some(found) = found.filter(|_| code == 0) else { return desk.unexpected("OffsetFetch", code) };
+        let Some(found) = found.filter(|_| code == 0) else { return context.unexpected("OffsetFetch", code) };
         let (group, offset) = (&self.group, found.committed_offset);
         if !(self.floor..=self.tried).contains(&offset) {
             return Err(Violation(format!(
@@ -98,33 +106,33 @@ impl Committer {
 }
 
 impl Client for Committer {
-    fn act(&mut self, desk: &mut Desk<'_>) {
-        if self.asked.is_some() {
+    fn act(&mut self, context: &mut Context<'_>) {
+        if self.in_flight.is_some() {
             return;
         }
-        if desk.is_ending {
+        if context.is_ending {
             if !self.has_looked_last {
-                self.look(desk);
+                self.look(context);
             }
-        } else if desk.dice.chance(30) {
-            self.look(desk);
+        } else if context.rng.chance(30) {
+            self.look(context);
         } else {
-            self.commit(desk);
+            self.commit(context);
         }
     }
 
-    fn answered(&mut self, desk: &mut Desk<'_>, response: &Response) -> Result<(), Violation> {
-        match self.asked.take() {
-            Some(Asked::Look) => {
-                self.has_looked_last = desk.is_ending;
-                self.found(desk, response)
+    fn handle_response(&mut self, context: &mut Context<'_>, response: &Response) -> Result<(), Violation> {
+        match self.in_flight.take() {
+            Some(InFlight::FetchOffset) => {
+                self.has_looked_last = context.is_ending;
+                self.found(context, response)
             }
-            Some(Asked::Commit(offset)) => {
+            Some(InFlight::Commit(offset)) => {
                 let answer = response.read::<OffsetCommitRequest>()?;
                 let code = answer.topics.iter().flat_map(|topic| &topic.partitions).next();
                 match code.map(|partition| partition.error_code) {
                     Some(0) => self.floor = offset,
-                    code => desk.unexpected("OffsetCommit", code.unwrap_or(-1))?,
+                    code => context.unexpected("OffsetCommit", code.unwrap_or(-1))?,
                 }
                 Ok(())
             }
@@ -132,12 +140,12 @@ impl Client for Committer {
         }
     }
 
-    fn lost(&mut self, _ledger: &mut Ledger) -> Result<(), Violation> {
-        self.asked = None;
+    fn connection_lost(&mut self, _oracle: &mut Oracle) -> Result<(), Violation> {
+        self.in_flight = None;
         Ok(())
     }
 
     fn is_done(&self) -> bool {
-        self.asked != Some(Asked::Commit(self.tried))
+        self.in_flight != Some(InFlight::Commit(self.tried))
     }
 }

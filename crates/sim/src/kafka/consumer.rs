@@ -1,4 +1,7 @@
-//! Readers: with fetch sessions and without, of committed transactions only or of all.
+//! Consumers: with fetch sessions and without, at both isolation levels.
+//!
+//! Each compares what it is sent with what the oracle knows of the partition: offsets without gaps, watermarks that
+//! never go back, and, when reading committed records only, nothing of transactions that are open or aborted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,70 +9,70 @@ use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::fetch::{
     AbortedTransaction, FetchPartition, FetchRequest, FetchTopic, PartitionData,
 };
-use mainstem_kafka::record::{Marker, Outcome};
 use mainstem_log::{Batch, BatchHeader, HEADER_BYTES};
+use mainstem_partition::{MarkerRecord, TransactionOutcome};
 
-use super::client::{self, Client, Desk, named};
-use super::ledger::{Entry, Isolation, Ledger, Part, Reach};
-use super::wire::Response;
-use crate::ledger::Violation;
+use super::client::{self, Client, Context, named};
+use super::connection::Response;
+use super::oracle::{Entry, Isolation, Oracle, PartitionId, Watermarks};
+use crate::Violation;
 
-/// What a reader is like.
+/// Behavior of a consumer.
 #[derive(Clone, Debug)]
-pub(crate) struct Habits {
+pub(crate) struct ConsumerProfile {
     pub(crate) isolation: Isolation,
-    /// It says only what has changed since its last request (KIP-227).
+    /// It sends only what has changed since its last request (KIP-227).
     pub(crate) has_session: bool,
     pub(crate) max_wait_ms: i32,
     pub(crate) partition_max_bytes: i32,
-    /// It goes through everything once, from the start on, and tells what is there.
+    /// It reads everything once, from the start, and reports what is there.
     pub(crate) sweeps: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Consumer {
-    habits: Habits,
-    /// The next offset of each partition that it reads.
-    positions: BTreeMap<Part, u64>,
-    /// Of the partitions, those whose last response said that there is no more.
-    at_end: BTreeSet<Part>,
-    /// Those of which something has come.
-    begun: BTreeSet<Part>,
-    /// Number and epoch of the fetch session, and what the broker knows of it.
+    profile: ConsumerProfile,
+    /// Next offset of each partition.
+    positions: BTreeMap<PartitionId, u64>,
+    /// Partitions whose last response reached the high watermark.
+    at_end: BTreeSet<PartitionId>,
+    /// Partitions of which something has been received.
+    begun: BTreeSet<PartitionId>,
+    /// Fetch session id and epoch, and the positions that the broker has.
     session: Option<(i32, i32)>,
-    session_knows: BTreeMap<Part, u64>,
-    asked: Option<BTreeMap<Part, (u64, Reach)>>,
+    session_knows: BTreeMap<PartitionId, u64>,
+    in_flight: Option<BTreeMap<PartitionId, (u64, Watermarks)>>,
 }
 
 impl Consumer {
-    pub(crate) fn new(habits: Habits, parts: Vec<Part>) -> Self {
+    pub(crate) fn new(profile: ConsumerProfile, parts: Vec<PartitionId>) -> Self {
         Self {
-            habits,
+            profile,
             positions: parts.into_iter().map(|part| (part, 0)).collect(),
             at_end: BTreeSet::new(),
             begun: BTreeSet::new(),
             session: None,
             session_knows: BTreeMap::new(),
-            asked: None,
+            in_flight: None,
         }
     }
 
-    fn ask(&mut self, desk: &mut Desk<'_>) {
+    fn ask(&mut self, context: &mut Context<'_>) {
         let mut topics: Vec<FetchTopic> = Vec::new();
-        let mut asked = BTreeMap::new();
-        let is_new = |part: &Part, offset: u64| self.session_knows.get(part) != Some(&offset);
+        let mut in_flight = BTreeMap::new();
+        let is_new = |part: &PartitionId, offset: u64| self.session_knows.get(part) != Some(&offset);
         for (part, offset) in &self.positions {
-            asked.insert(*part, (*offset, desk.ledger.reach(*part)));
+            in_flight.insert(*part, (*offset, context.oracle.watermarks(*part)));
             if self.session.is_some_and(|(_, epoch)| epoch > 0) && !is_new(part, *offset) {
                 continue;
             }
             let wanted = FetchPartition {
                 partition: part.index,
                 fetch_offset: offset.cast_signed(),
-                partition_max_bytes: self.habits.partition_max_bytes,
+                partition_max_bytes: self.profile.partition_max_bytes,
                 ..FetchPartition::default()
             };
-            let topic = desk.name(*part);
+            let topic = context.name(*part);
             match topics.iter_mut().find(|known| known.topic == topic) {
                 Some(known) => known.partitions.push(wanted),
                 None => {
@@ -80,28 +83,28 @@ impl Consumer {
         self.session_knows = self.positions.clone();
         let (session_id, session_epoch) = self.session.unwrap_or((0, -1));
         let request = FetchRequest {
-            max_wait_ms: self.habits.max_wait_ms,
+            max_wait_ms: self.profile.max_wait_ms,
             min_bytes: 1,
-            isolation_level: self.habits.isolation as i8,
+            isolation_level: self.profile.isolation as i8,
             session_id,
             session_epoch,
             topics,
             ..FetchRequest::default()
         };
-        desk.wire.ask(12, &request);
-        self.asked = Some(asked);
+        context.connection.send(12, &request);
+        self.in_flight = Some(in_flight);
     }
 
-    /// Takes what came of one partition.
+    /// Takes the response for one partition.
     fn take(
         &mut self,
-        desk: &mut Desk<'_>,
-        part: Part,
-        (offset, floor): (u64, Reach),
+        context: &mut Context<'_>,
+        part: PartitionId,
+        (offset, floor): (u64, Watermarks),
         data: &PartitionData,
     ) -> Result<(), Violation> {
         if data.error_code == ErrorCode::OffsetOutOfRange.code() {
-            let deletable = desk.ledger.deletable(part);
+            let deletable = context.oracle.deletable(part);
             if offset >= deletable {
                 return Err(Violation(format!(
                     "{part:?}: {offset}, where a reader had come to, is out of range"
@@ -111,21 +114,21 @@ impl Consumer {
             return Ok(());
         }
         if data.error_code != 0 {
-            return desk.unexpected(&format!("{part:?}: a fetch from {offset}"), data.error_code);
+            return context.unexpected(&format!("{part:?}: a fetch from {offset}"), data.error_code);
         }
-        let told = Reach {
+        let observed = Watermarks {
             start: data.log_start_offset.cast_unsigned(),
             high_watermark: data.high_watermark.cast_unsigned(),
             last_stable: data.last_stable_offset.cast_unsigned(),
         };
-        desk.ledger.told(part, floor, told)?;
-        if self.habits.sweeps && self.begun.insert(part) {
-            desk.ledger.sweep(part, self.habits.isolation, offset);
+        context.oracle.observe_watermarks(part, floor, observed)?;
+        if self.profile.sweeps && self.begun.insert(part) {
+            context.oracle.sweep(part, self.profile.isolation, offset);
         }
-        let next = self.read(desk, part, offset, data)?;
-        let limit = match self.habits.isolation {
-            Isolation::ReadUncommitted => told.high_watermark,
-            Isolation::ReadCommitted => told.last_stable,
+        let next = self.read(context, part, offset, data)?;
+        let limit = match self.profile.isolation {
+            Isolation::ReadUncommitted => observed.high_watermark,
+            Isolation::ReadCommitted => observed.last_stable,
         };
         if next > limit.max(offset) {
             return Err(Violation(format!("{part:?}: records up to {next}, where {limit} is the end")));
@@ -133,7 +136,7 @@ impl Consumer {
         if self.positions.get(&part) == Some(&offset) {
             self.positions.insert(part, next);
         }
-        if next == told.high_watermark {
+        if next == observed.high_watermark {
             self.at_end.insert(part);
         } else {
             self.at_end.remove(&part);
@@ -141,11 +144,11 @@ impl Consumer {
         Ok(())
     }
 
-    /// Goes through the batches that came; returns the offset behind the last.
+    /// Checks the batches of a response. Returns the offset after the last.
     fn read(
         &self,
-        desk: &mut Desk<'_>,
-        part: Part,
+        context: &mut Context<'_>,
+        part: PartitionId,
         offset: u64,
         data: &PartitionData,
     ) -> Result<u64, Violation> {
@@ -171,8 +174,8 @@ impl Consumer {
                     header.end_offset()
                 )));
             }
-            let skips = self.habits.isolation == Isolation::ReadCommitted && aborted.skips(&batch)?;
-            self.read_batch(desk, part, &batch, offset, skips)?;
+            let skips = self.profile.isolation == Isolation::ReadCommitted && aborted.skips(&batch)?;
+            self.read_batch(context, part, &batch, offset, skips)?;
             next = header.end_offset();
         }
         Ok(next)
@@ -180,13 +183,13 @@ impl Consumer {
 
     fn read_batch(
         &self,
-        desk: &mut Desk<'_>,
-        part: Part,
+        context: &mut Context<'_>,
+        part: PartitionId,
         batch: &Batch<'_>,
         from: u64,
         skips: bool,
     ) -> Result<(), Violation> {
-        let isolation = self.habits.isolation;
+        let isolation = self.profile.isolation;
         for record in batch.records() {
             let record = record.map_err(|error| Violation(format!("{part:?}: no record: {error}")))?;
             if record.offset < from {
@@ -194,39 +197,38 @@ impl Consumer {
             }
             if batch.header.is_control() {
                 let is_commit = is_commit(batch)?;
-                desk.ledger.place(part, record.offset, Entry::Marker { is_commit })?;
-            } else if desk.topics[part.topic].is_bound {
+                context.oracle.observe_entry(part, record.offset, Entry::Marker { is_commit })?;
+            } else if context.topics[part.topic].is_bound {
                 let topic = String::from_utf8_lossy(record.key.unwrap_or_default());
                 let payload = record.value.unwrap_or_default();
-                desk.ledger.consume_bound(part, record.offset, &topic, payload)?;
-                // All of them are in no transaction.
+                context.oracle.consume_bound(part, record.offset, &topic, payload)?;
+                // All records of the batch are without a transaction.
             } else {
                 let id = client::record_of(record.value.unwrap_or_default(), part)?;
-                match desk.ledger.txn_of(id).filter(|_| skips) {
+                match context.oracle.txn_of(id).filter(|_| skips) {
                     Some(txn) => {
-                        desk.ledger.place(part, record.offset, Entry::Record(id))?;
-                        desk.ledger.hidden(txn)?;
+                        context.oracle.observe_entry(part, record.offset, Entry::Record(id))?;
+                        context.oracle.seen_aborted(txn)?;
                     }
-                    None => desk.ledger.consume(part, record.offset, id, isolation)?,
+                    None => context.oracle.consume(part, record.offset, id, isolation)?,
                 }
             }
-            if self.habits.sweeps && !skips {
-                desk.ledger.swept(part, isolation, record.offset);
+            if self.profile.sweeps && !skips {
+                context.oracle.swept(part, isolation, record.offset);
             }
         }
         Ok(())
     }
 }
 
-/// Whether a control batch says that a transaction was committed.
 fn is_commit(batch: &Batch<'_>) -> Result<bool, Violation> {
     let record = batch.records().next().and_then(Result::ok);
-    let marker = record.as_ref().and_then(|record| Marker::parse(record).ok().flatten());
+    let marker = record.as_ref().and_then(|record| MarkerRecord::parse(record).ok().flatten());
     let marker = marker.ok_or_else(|| Violation("a control batch without a marker".to_owned()))?;
-    Ok(marker.outcome == Outcome::Commit)
+    Ok(marker.outcome == TransactionOutcome::Commit)
 }
 
-/// The aborted transactions that a response names, as far as they have begun.
+/// Aborted transactions of a response, as far as the reader has reached them.
 struct Aborted<'a> {
     coming: Vec<&'a AbortedTransaction>,
     begun: BTreeSet<i64>,
@@ -239,7 +241,7 @@ impl<'a> Aborted<'a> {
         Self { coming, begun: BTreeSet::new() }
     }
 
-    /// Whether a batch, the next, belongs to one.
+    /// Whether the next batch belongs to an aborted transaction.
     fn skips(&mut self, batch: &Batch<'_>) -> Result<bool, Violation> {
         let last = batch.header.end_offset().cast_signed() - 1;
         while let Some(next) = self.coming.pop_if(|next| next.first_offset <= last) {
@@ -256,28 +258,28 @@ impl<'a> Aborted<'a> {
 }
 
 impl Client for Consumer {
-    fn act(&mut self, desk: &mut Desk<'_>) {
-        if self.asked.is_some() || (self.habits.sweeps && self.is_done()) {
+    fn act(&mut self, context: &mut Context<'_>) {
+        if self.in_flight.is_some() || (self.profile.sweeps && self.is_done()) {
             return;
         }
-        if !self.habits.sweeps && desk.is_ending {
+        if !self.profile.sweeps && context.is_ending {
             return;
         }
-        if !self.habits.sweeps && desk.dice.chance(2) {
-            // It reads again what it had.
+        if !self.profile.sweeps && context.rng.chance(2) {
+            // It reads some records again.
             for (part, position) in &mut self.positions {
-                let first = desk.ledger.deletable(*part).min(*position);
-                *position = first + desk.dice.below(*position - first + 1);
+                let first = context.oracle.deletable(*part).min(*position);
+                *position = first + context.rng.below(*position - first + 1);
             }
         }
-        if self.habits.has_session && self.session.is_none() {
+        if self.profile.has_session && self.session.is_none() {
             self.session = Some((0, 0));
         }
-        self.ask(desk);
+        self.ask(context);
     }
 
-    fn answered(&mut self, desk: &mut Desk<'_>, response: &Response) -> Result<(), Violation> {
-        let Some(asked) = self.asked.take() else {
+    fn handle_response(&mut self, context: &mut Context<'_>, response: &Response) -> Result<(), Violation> {
+        let Some(in_flight) = self.in_flight.take() else {
             return Err(Violation("an answer that no reader waits for".to_owned()));
         };
         let answer = response.read::<FetchRequest>()?;
@@ -285,40 +287,40 @@ impl Client for Consumer {
             let has_gone = [ErrorCode::FetchSessionIdNotFound, ErrorCode::InvalidFetchSessionEpoch];
             self.session = None;
             self.session_knows.clear();
-            if has_gone.map(ErrorCode::code).contains(&answer.error_code) && self.habits.has_session {
+            if has_gone.map(ErrorCode::code).contains(&answer.error_code) && self.profile.has_session {
                 return Ok(());
             }
             return Err(Violation(format!("a fetch is answered with {}", named(answer.error_code))));
         }
         if let Some((_, epoch)) = self.session {
-            // Without a session of its own it says everything each time.
+            // Without a session, every request names all partitions.
             self.session = (answer.session_id != 0).then_some((answer.session_id, epoch + 1));
         }
         for topic in &answer.responses {
             for data in &topic.partitions {
-                let part = desk.part(&topic.topic, data.partition_index)?;
-                let asked = asked.get(&part).copied().ok_or_else(|| {
+                let part = context.part(&topic.topic, data.partition_index)?;
+                let in_flight = in_flight.get(&part).copied().ok_or_else(|| {
                     Violation(format!("{part:?} comes to a reader that has not asked for it"))
                 })?;
-                self.take(desk, part, asked, data)?;
+                self.take(context, part, in_flight, data)?;
             }
         }
         Ok(())
     }
 
-    fn lost(&mut self, _ledger: &mut Ledger) -> Result<(), Violation> {
-        self.asked = None;
+    fn connection_lost(&mut self, _oracle: &mut Oracle) -> Result<(), Violation> {
+        self.in_flight = None;
         self.session = None;
         self.session_knows.clear();
         Ok(())
     }
 
     fn is_done(&self) -> bool {
-        self.asked.is_none()
-            && (!self.habits.sweeps || self.positions.keys().all(|part| self.at_end.contains(part)))
+        self.in_flight.is_none()
+            && (!self.profile.sweeps || self.positions.keys().all(|part| self.at_end.contains(part)))
     }
 
-    fn is_careful(&self) -> bool {
+    fn waits_for_broker(&self) -> bool {
         false
     }
 }

@@ -1,5 +1,7 @@
-//! Members of a consumer group, by the classic protocol: they join, share out the partitions of a topic, commit
-//! offsets for those they were given, leave, and vanish.
+//! Members of a consumer group (classic protocol): they join, share the partitions of a topic, commit offsets for those
+//! they are assigned, leave, and vanish.
+//!
+//! In one generation, a partition must be assigned to one member only, and its committed offset never goes back.
 
 use std::collections::BTreeMap;
 
@@ -13,59 +15,59 @@ use mainstem_kafka::api::offset_commit::{
 use mainstem_kafka::api::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
 use mainstem_kafka::api::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
 
-use super::client::{Client, Desk};
-use super::ledger::{Ledger, Part};
-use super::wire::Response;
-use crate::ledger::Violation;
+use super::client::{Client, Context};
+use super::connection::Response;
+use super::oracle::{Oracle, PartitionId};
+use crate::Violation;
 
 const GROUP: &str = "members";
 const PROTOCOL_TYPE: &str = "consumer";
 const PROTOCOL: &str = "range";
-/// The topic whose partitions are shared out.
+/// The topic whose partitions are assigned.
 const TOPIC: usize = 0;
 const SESSION_TIMEOUT_MS: i32 = 10_000;
 const HEARTBEAT_MS: u64 = 3_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct GroupMember {
-    /// Its identifier, once it has one.
+    /// Member id, once assigned.
     id: String,
     generation: i32,
     stage: Stage,
-    /// Who leads the generation, and identifiers of all its members if this one does.
+    /// Leader of the generation, and all member ids if that is this one.
     leader: String,
     members: Vec<String>,
-    /// The next offset of each partition that it was given, as far as it has asked.
+    /// Next offset of each assigned partition, once fetched.
     positions: BTreeMap<i32, Option<u64>>,
     heartbeat_at_ms: u64,
-    asked: Option<Asked>,
+    in_flight: Option<InFlight>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
     Out,
-    /// It knows its generation, and not what it is given.
+    /// It has a generation, and no assignment yet.
     Joined,
     In,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum InFlight {
     Join,
     Sync,
     Heartbeat,
     Leave,
-    /// What is committed of a partition, which was this at least.
-    Look(i32, u64),
+    /// Fetches the committed offset of a partition, which was at least this.
+    FetchOffset(i32, u64),
     Commit(i32, u64),
 }
 
-fn part(index: i32) -> Part {
-    Part { topic: TOPIC, index }
+fn part(index: i32) -> PartitionId {
+    PartitionId { topic: TOPIC, index }
 }
 
-/// What a member says of itself: the topics it wants (version 0 of Kafka's `ConsumerProtocolSubscription`).
+/// Topics subscribed to, as version 0 of `ConsumerProtocolSubscription`.
 fn subscription(topic: &str) -> Vec<u8> {
     let mut bytes = vec![0, 0, 0, 0, 0, 1];
     bytes.extend_from_slice(&(topic.len() as u16).to_be_bytes());
@@ -75,39 +77,41 @@ fn subscription(topic: &str) -> Vec<u8> {
 }
 
 impl GroupMember {
-    fn next(&mut self, desk: &mut Desk<'_>) -> Option<Asked> {
+    fn next(&mut self, context: &mut Context<'_>) -> Option<InFlight> {
         match self.stage {
-            Stage::Out => return Some(Asked::Join),
-            Stage::Joined => return Some(Asked::Sync),
+            Stage::Out => return Some(InFlight::Join),
+            Stage::Joined => return Some(InFlight::Sync),
             Stage::In => {}
         }
         if let Some((index, _)) = self.positions.iter().find(|(_, position)| position.is_none()) {
-            return Some(Asked::Look(*index, desk.ledger.committed(GROUP, part(*index)).0));
+            return Some(InFlight::FetchOffset(*index, context.oracle.committed(GROUP, part(*index)).0));
         }
-        if desk.now_ms >= self.heartbeat_at_ms {
-            return Some(Asked::Heartbeat);
+        if context.now_ms >= self.heartbeat_at_ms {
+            return Some(InFlight::Heartbeat);
         }
-        if desk.is_ending {
+        if context.is_ending {
             return None;
         }
-        let which = desk.dice.below(self.positions.len().max(1) as u64) as usize;
+        let which = context.rng.below(self.positions.len().max(1) as u64) as usize;
         let owned = self.positions.iter().nth(which).map(|(index, position)| (*index, *position));
-        match (desk.dice.below(20), owned) {
-            (0, _) => Some(Asked::Leave),
-            (1..4, Some((index, _))) => Some(Asked::Look(index, desk.ledger.committed(GROUP, part(index)).0)),
+        match (context.rng.below(20), owned) {
+            (0, _) => Some(InFlight::Leave),
+            (1..4, Some((index, _))) => {
+                Some(InFlight::FetchOffset(index, context.oracle.committed(GROUP, part(index)).0))
+            }
             (_, Some((index, Some(position)))) => {
-                Some(Asked::Commit(index, position + 1 + desk.dice.below(3)))
+                Some(InFlight::Commit(index, position + 1 + context.rng.below(3)))
             }
             _ => None,
         }
     }
 
-    fn ask(&mut self, desk: &mut Desk<'_>, asked: Asked) {
+    fn ask(&mut self, context: &mut Context<'_>, in_flight: InFlight) {
         let (group_id, member_id, generation_id) = (GROUP.to_owned(), self.id.clone(), self.generation);
-        let name = desk.name(part(0));
-        self.asked = Some(asked);
-        match asked {
-            Asked::Join => {
+        let name = context.name(part(0));
+        self.in_flight = Some(in_flight);
+        match in_flight {
+            InFlight::Join => {
                 let protocol =
                     JoinGroupRequestProtocol { name: PROTOCOL.to_owned(), metadata: subscription(&name) };
                 let request = JoinGroupRequest {
@@ -119,10 +123,10 @@ impl GroupMember {
                     protocols: vec![protocol],
                     ..JoinGroupRequest::default()
                 };
-                desk.wire.ask(7, &request);
+                context.connection.send(7, &request);
             }
-            Asked::Sync => {
-                let assignments = self.share_out(desk.topics[TOPIC].partitions);
+            InFlight::Sync => {
+                let assignments = self.assign(context.topics[TOPIC].partitions);
                 let request = SyncGroupRequest {
                     group_id,
                     generation_id,
@@ -130,50 +134,57 @@ impl GroupMember {
                     assignments,
                     ..SyncGroupRequest::default()
                 };
-                desk.wire.ask(3, &request);
+                context.connection.send(3, &request);
             }
-            Asked::Heartbeat => {
-                self.heartbeat_at_ms = desk.now_ms + HEARTBEAT_MS;
+            InFlight::Heartbeat => {
+                self.heartbeat_at_ms = context.now_ms + HEARTBEAT_MS;
                 let request =
                     HeartbeatRequest { group_id, generation_id, member_id, group_instance_id: None };
-                desk.wire.ask(3, &request);
+                context.connection.send(3, &request);
             }
-            Asked::Leave => {
+            InFlight::Leave => {
                 let members = vec![MemberIdentity { member_id, ..MemberIdentity::default() }];
-                desk.wire.ask(4, &LeaveGroupRequest { group_id, members, ..LeaveGroupRequest::default() });
+                context
+                    .connection
+                    .send(4, &LeaveGroupRequest { group_id, members, ..LeaveGroupRequest::default() });
             }
-            Asked::Look(index, _) => {
+            InFlight::FetchOffset(index, _) => {
                 let topics = vec![OffsetFetchRequestTopic { name, partition_indexes: vec![index] }];
                 let request =
                     OffsetFetchRequest { group_id, topics: Some(topics), ..OffsetFetchRequest::default() };
-                desk.wire.ask(6, &request);
+                context.connection.send(6, &request);
             }
-            Asked::Commit(index, offset) => {
-                desk.ledger.commit_tried(GROUP, part(index), offset);
-                let partition = OffsetCommitRequestPartition {
-                    partition_index: index,
-                    committed_offset: offset.cast_signed(),
-                    ..OffsetCommitRequestPartition::default()
-                };
-                let topic = OffsetCommitRequestTopic {
-                    name,
-                    partitions: vec![partition],
-                    ..OffsetCommitRequestTopic::default()
-                };
-                let request = OffsetCommitRequest {
-                    group_id,
-                    generation_id_or_member_epoch: generation_id,
-                    member_id,
-                    topics: vec![topic],
-                    ..OffsetCommitRequest::default()
-                };
-                desk.wire.ask(7, &request);
+            InFlight::Commit(index, offset) => {
+                self.commit(context, index, offset);
             }
         }
     }
 
-    /// What the leader gives to whom: partitions in turn, as bytes that nobody else looks at.
-    fn share_out(&self, partitions: u16) -> Vec<SyncGroupRequestAssignment> {
+    /// Commits an offset of one partition.
+    fn commit(&self, context: &mut Context<'_>, index: i32, offset: u64) {
+        context.oracle.commit_sent(GROUP, part(index), offset);
+        let partition = OffsetCommitRequestPartition {
+            partition_index: index,
+            committed_offset: offset.cast_signed(),
+            ..OffsetCommitRequestPartition::default()
+        };
+        let topic = OffsetCommitRequestTopic {
+            name: context.name(part(0)),
+            partitions: vec![partition],
+            ..OffsetCommitRequestTopic::default()
+        };
+        let request = OffsetCommitRequest {
+            group_id: GROUP.to_owned(),
+            generation_id_or_member_epoch: self.generation,
+            member_id: self.id.clone(),
+            topics: vec![topic],
+            ..OffsetCommitRequest::default()
+        };
+        context.connection.send(7, &request);
+    }
+
+    /// The leader's assignment: partitions in turn, in a format of its own.
+    fn assign(&self, partitions: u16) -> Vec<SyncGroupRequestAssignment> {
         let count = self.members.len();
         let assignment = |(number, member_id): (usize, &String)| {
             let mine = (0..partitions).filter(|index| usize::from(*index) % count == number);
@@ -185,25 +196,25 @@ impl GroupMember {
         self.members.iter().enumerate().map(assignment).collect()
     }
 
-    /// An error. Most of them say that a generation, or the member, is over.
-    fn refused(&mut self, desk: &Desk<'_>, asked: Asked, code: i16) -> Result<(), Violation> {
+    /// Handles an error. Most errors mean that the generation, or the membership, is over.
+    fn refused(&mut self, context: &Context<'_>, in_flight: InFlight, code: i16) -> Result<(), Violation> {
         match ErrorCode::from_code(code) {
             Some(ErrorCode::RebalanceInProgress | ErrorCode::IllegalGeneration) => {}
             Some(ErrorCode::UnknownMemberId) => self.id.clear(),
-            _ => return desk.unexpected(&format!("{asked:?}"), code),
+            _ => return context.unexpected(&format!("{in_flight:?}"), code),
         }
         self.stage = Stage::Out;
         Ok(())
     }
 
-    fn has_joined(&mut self, desk: &Desk<'_>, response: &Response) -> Result<(), Violation> {
+    fn has_joined(&mut self, context: &Context<'_>, response: &Response) -> Result<(), Violation> {
         let answer = response.read::<JoinGroupRequest>()?;
         if answer.error_code == ErrorCode::MemberIdRequired.code() && self.id.is_empty() {
             self.id = answer.member_id;
             return Ok(());
         }
         if answer.error_code != 0 {
-            return self.refused(desk, Asked::Join, answer.error_code);
+            return self.refused(context, InFlight::Join, answer.error_code);
         }
         if !self.id.is_empty() && self.id != answer.member_id {
             return Err(Violation(format!("member {} joins as {}", self.id, answer.member_id)));
@@ -215,33 +226,33 @@ impl GroupMember {
         Ok(())
     }
 
-    fn has_synced(&mut self, desk: &mut Desk<'_>, response: &Response) -> Result<(), Violation> {
+    fn has_synced(&mut self, context: &mut Context<'_>, response: &Response) -> Result<(), Violation> {
         let answer = response.read::<SyncGroupRequest>()?;
         if answer.error_code != 0 {
-            return self.refused(desk, Asked::Sync, answer.error_code);
+            return self.refused(context, InFlight::Sync, answer.error_code);
         }
         let (indexes, _) = answer.assignment.as_chunks::<4>();
         self.positions = indexes.iter().map(|index| (i32::from_be_bytes(*index), None)).collect();
         self.stage = Stage::In;
-        self.heartbeat_at_ms = desk.now_ms + HEARTBEAT_MS;
+        self.heartbeat_at_ms = context.now_ms + HEARTBEAT_MS;
         for index in self.positions.keys() {
-            desk.ledger.given_part((&self.leader, self.generation), part(*index), &self.id)?;
+            context.oracle.assigned_partition((&self.leader, self.generation), part(*index), &self.id)?;
         }
         Ok(())
     }
 
     fn has_looked(
         &mut self,
-        desk: &mut Desk<'_>,
+        context: &mut Context<'_>,
         (index, floor): (i32, u64),
         response: &Response,
     ) -> Result<(), Violation> {
         let answer = response.read::<OffsetFetchRequest>()?;
         let found = answer.topics.iter().flat_map(|topic| &topic.partitions).next();
         let code = found.map_or(answer.error_code, |found| found.error_code.max(answer.error_code));
-        let Some(found) = found.filter(|_| code == 0) else { return desk.unexpected("OffsetFetch", code) };
+        let Some(found) = found.filter(|_| code == 0) else { return context.unexpected("OffsetFetch", code) };
         let at = u64::try_from(found.committed_offset).unwrap_or(0);
-        let (_, tried) = desk.ledger.committed(GROUP, part(index));
+        let (_, tried) = context.oracle.committed(GROUP, part(index));
         if !(floor..=tried).contains(&at) {
             return Err(Violation(format!(
                 "{GROUP}: {floor} was committed and {tried} asked for at last, and {at} is found"
@@ -255,52 +266,55 @@ impl GroupMember {
 }
 
 impl Client for GroupMember {
-    fn act(&mut self, desk: &mut Desk<'_>) {
-        if self.asked.is_none()
-            && let Some(asked) = self.next(desk)
+    fn act(&mut self, context: &mut Context<'_>) {
+        if self.in_flight.is_none()
+            && let Some(in_flight) = self.next(context)
         {
-            self.ask(desk, asked);
+            self.ask(context, in_flight);
         }
     }
 
-    fn answered(&mut self, desk: &mut Desk<'_>, response: &Response) -> Result<(), Violation> {
-        let Some(asked) = self.asked.take() else {
+    fn handle_response(&mut self, context: &mut Context<'_>, response: &Response) -> Result<(), Violation> {
+        let Some(in_flight) = self.in_flight.take() else {
             return Err(Violation("an answer that no member waits for".to_owned()));
         };
-        let code = match asked {
-            Asked::Join => return self.has_joined(desk, response),
-            Asked::Sync => return self.has_synced(desk, response),
-            Asked::Look(index, floor) => return self.has_looked(desk, (index, floor), response),
-            Asked::Heartbeat => response.read::<HeartbeatRequest>()?.error_code,
-            Asked::Leave => {
+        let code = match in_flight {
+            InFlight::Join => return self.has_joined(context, response),
+            InFlight::Sync => return self.has_synced(context, response),
+            InFlight::FetchOffset(index, floor) => return self.has_looked(context, (index, floor), response),
+            InFlight::Heartbeat => response.read::<HeartbeatRequest>()?.error_code,
+            InFlight::Leave => {
                 (self.stage, self.id) = (Stage::Out, String::new());
                 response.read::<LeaveGroupRequest>()?;
                 0
             }
-            Asked::Commit(index, offset) => {
+            InFlight::Commit(index, offset) => {
                 let answer = response.read::<OffsetCommitRequest>()?;
                 let first = answer.topics.iter().flat_map(|topic| &topic.partitions).next();
                 let code = first.map_or(-1, |first| first.error_code);
                 if code == 0 {
-                    desk.ledger.committed_to(GROUP, part(index), offset);
+                    context.oracle.commit_acked(GROUP, part(index), offset);
                     self.positions.insert(index, Some(offset));
                 }
                 code
             }
         };
-        if code == 0 { Ok(()) } else { self.refused(desk, asked, code) }
+        if code == 0 { Ok(()) } else { self.refused(context, in_flight, code) }
     }
 
-    fn lost(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
-        let asked = self.asked.take();
-        if self.stage == Stage::Joined || asked == Some(Asked::Join) || asked == Some(Asked::Leave) {
+    fn connection_lost(&mut self, oracle: &mut Oracle) -> Result<(), Violation> {
+        let in_flight = self.in_flight.take();
+        if self.stage == Stage::Joined
+            || in_flight == Some(InFlight::Join)
+            || in_flight == Some(InFlight::Leave)
+        {
             self.stage = Stage::Out;
         }
-        // Some have forgotten who they were.
-        if ledger.tick().is_multiple_of(3) {
+        // Some return as new members.
+        if oracle.tick().is_multiple_of(3) {
             (self.stage, self.id) = (Stage::Out, String::new());
         }
-        if let Some(Asked::Commit(index, _)) = asked
+        if let Some(InFlight::Commit(index, _)) = in_flight
             && let Some(position) = self.positions.get_mut(&index)
         {
             *position = None;
@@ -309,6 +323,6 @@ impl Client for GroupMember {
     }
 
     fn is_done(&self) -> bool {
-        self.asked.is_none() && self.stage == Stage::In
+        self.in_flight.is_none() && self.stage == Stage::In
     }
 }

@@ -1,5 +1,5 @@
-//! Producers without transactions: idempotent ones, which send again what was not acknowledged, and plain ones,
-//! which do not.
+//! Producers without transactions: idempotent ones, which send again what was not acknowledged, and others, which do
+//! not.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,24 +10,23 @@ use mainstem_kafka::api::produce::{
 };
 use mainstem_log::BatchKind;
 
-use super::client::{self, Batch, Client, Desk, ProducerId, named};
-use super::ledger::{Ledger, Part};
-use super::wire::Response;
-use crate::ledger::Violation;
+use super::client::{self, Batch, Client, Context, ProducerId, named};
+use super::connection::Response;
+use super::oracle::{Oracle, PartitionId};
+use crate::Violation;
 
-/// Batches of an idempotent producer that are under way to one partition at most: a broker knows the last five.
+/// Batches in flight per partition of an idempotent producer: a broker remembers the last five.
 const IN_FLIGHT_MAX: usize = 5;
-/// Records that a batch has at most.
 const RECORDS_MAX: u64 = 6;
 
-/// What a producer asks of its appends.
+/// Acknowledgements that a producer asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Idempotent,
-    /// With an acknowledgement, which it does not wait for.
+    /// Acknowledged, and never sent again.
     Plain,
-    /// Without.
-    Blind,
+    /// Not acknowledged.
+    Unacknowledged,
 }
 
 #[derive(Debug)]
@@ -35,56 +34,56 @@ pub(crate) struct Producer {
     index: usize,
     kind: Kind,
     id: Option<ProducerId>,
-    /// What is sent in one keeps its order: a plain producer's connection, or what an idempotent one does under one id.
-    life: u64,
-    parts: BTreeMap<Part, Outgoing>,
-    asked: VecDeque<Asked>,
+    /// Number of its stream, whose records keep their order: a connection of a plain producer, or a producer id.
+    stream: u64,
+    parts: BTreeMap<PartitionId, Outgoing>,
+    in_flight: VecDeque<InFlight>,
 }
 
-/// What has not been acknowledged.
+/// Batches of a partition that are not acknowledged.
 #[derive(Debug, Default)]
 struct Outgoing {
     next_sequence: i32,
     batches: VecDeque<Batch>,
-    /// Of them, the first so many are under way.
+    /// Number of batches in flight: the first ones.
     sent: usize,
-    /// Requests that have not been answered.
+    /// Requests without a response.
     waiting: usize,
-    /// One was refused: nothing is sent until all are answered.
+    /// A batch was refused: nothing is sent until all responses have come.
     was_refused: bool,
 }
 
 #[derive(Debug)]
-enum Asked {
+enum InFlight {
     Id,
-    /// A batch for each of some partitions, in one of its lives.
-    Produce(u64, Vec<(Part, Batch)>),
+    /// A batch for each of some partitions, and the stream they belong to.
+    Produce(u64, Vec<(PartitionId, Batch)>),
 }
 
 impl Producer {
     pub(crate) fn new(index: usize, kind: Kind) -> Self {
-        Self { index, kind, id: None, life: 0, parts: BTreeMap::new(), asked: VecDeque::new() }
+        Self { index, kind, id: None, stream: 0, parts: BTreeMap::new(), in_flight: VecDeque::new() }
     }
 
-    /// A new batch for some partition, if it may have another.
-    fn make(&mut self, desk: &mut Desk<'_>) -> Option<Part> {
-        let part = desk.any_part();
+    /// Makes a batch for a random partition, unless it has too many in flight.
+    fn make(&mut self, context: &mut Context<'_>) -> Option<PartitionId> {
+        let part = context.any_partition();
         let outgoing = self.parts.entry(part).or_default();
         if outgoing.batches.len() >= IN_FLIGHT_MAX {
             return None;
         }
-        let stream = (self.index, self.life);
-        let count = 1 + desk.dice.below(RECORDS_MAX);
-        let records: Vec<_> = (0..count).map(|_| desk.ledger.record(part, stream, None)).collect();
+        let stream = (self.index, self.stream);
+        let count = 1 + context.rng.below(RECORDS_MAX);
+        let records: Vec<_> = (0..count).map(|_| context.oracle.record(part, stream, None)).collect();
         let producer = self.id.map(|id| (id, outgoing.next_sequence));
         outgoing.next_sequence += count as i32;
-        let batch = client::batch(&records, part, desk.unix_ms, producer, BatchKind::Plain);
+        let batch = client::batch(&records, part, context.unix_ms, producer, BatchKind::Plain);
         outgoing.batches.push_back(batch);
         Some(part)
     }
 
-    /// Sends the next batch of each of these partitions that has one.
-    fn send(&mut self, desk: &mut Desk<'_>, parts: &[Part]) {
+    /// Sends the next batch of each of these partitions.
+    fn send(&mut self, context: &mut Context<'_>, parts: &[PartitionId]) {
         let mut sent = Vec::new();
         for part in parts {
             let Some(outgoing) = self.parts.get_mut(part) else { continue };
@@ -97,23 +96,23 @@ impl Producer {
         if sent.is_empty() {
             return;
         }
-        let is_blind = self.kind == Kind::Blind;
-        let request = produce(desk, None, if is_blind { 0 } else { -1 }, &sent);
-        if is_blind {
-            desk.wire.tell(9, &request);
+        let is_unacknowledged = self.kind == Kind::Unacknowledged;
+        let request = produce(context, None, if is_unacknowledged { 0 } else { -1 }, &sent);
+        if is_unacknowledged {
+            context.connection.send_unanswered(9, &request);
             for (part, _) in sent {
                 self.parts.remove(&part);
             }
         } else {
-            desk.wire.ask(9 + desk.dice.below(4) as i16, &request);
-            self.asked.push_back(Asked::Produce(self.life, sent));
+            context.connection.send(9 + context.rng.below(4) as i16, &request);
+            self.in_flight.push_back(InFlight::Produce(self.stream, sent));
         }
     }
 
     fn acknowledged(
         &mut self,
-        desk: &mut Desk<'_>,
-        part: Part,
+        context: &mut Context<'_>,
+        part: PartitionId,
         batch: &Batch,
         answer: &PartitionProduceResponse,
     ) -> Result<(), Violation> {
@@ -124,27 +123,27 @@ impl Producer {
         let is_taken = answer.error_code == 0;
         let is_behind = answer.error_code == ErrorCode::OutOfOrderSequenceNumber.code();
         if is_taken {
-            desk.ledger.acked(&batch.records, answer.base_offset.cast_unsigned())?;
+            context.oracle.acked(&batch.records, answer.base_offset.cast_unsigned())?;
         }
         let follows = is_behind && !is_first && outgoing.was_refused;
         let is_broken = (is_taken && !is_first) || (is_behind && !follows);
         if is_idempotent && is_broken {
-            // With records that were deleted, a loss of power takes what was known of who had sent them.
-            let has_lost = desk.has_lost_power && desk.ledger.deletable(part) > 0;
-            if !desk.has_failed && !has_lost {
+            // A loss of power after records were deleted loses the state of their producers.
+            let has_lost = context.has_lost_power && context.oracle.deletable(part) > 0;
+            if !context.has_failed && !has_lost {
                 return Err(Violation(format!(
                     "{part:?}: the batch with sequence {} is answered with {} out of its turn",
                     batch.sequence,
                     named(answer.error_code)
                 )));
             }
-            // A log that could not be opened for one batch and could for the next knows of neither.
+            // A log that could not be opened for one batch and could for the next has lost the first.
             self.id = None;
-            self.begin_anew();
+            self.begin_stream();
             return Ok(());
         }
         if !is_taken && !follows {
-            desk.unexpected(&format!("{part:?}: a batch"), answer.error_code)?;
+            context.unexpected(&format!("{part:?}: a batch"), answer.error_code)?;
         }
         if is_taken || !is_idempotent {
             outgoing.batches.retain(|known| known.records != batch.records);
@@ -158,31 +157,31 @@ impl Producer {
         Ok(())
     }
 
-    fn begin_anew(&mut self) {
+    fn begin_stream(&mut self) {
         self.parts.clear();
-        self.life += 1;
+        self.stream += 1;
     }
 
-    /// Sends all that is not under way, in order.
-    fn send_all(&mut self, desk: &mut Desk<'_>) {
-        let parts: Vec<Part> = self.parts.keys().copied().collect();
+    /// Sends everything not in flight, in order.
+    fn send_all(&mut self, context: &mut Context<'_>) {
+        let parts: Vec<PartitionId> = self.parts.keys().copied().collect();
         for _ in 0..IN_FLIGHT_MAX {
-            self.send(desk, &parts);
+            self.send(context, &parts);
         }
     }
 }
 
-/// A request for batches, each in its partition.
+/// A request with a batch for each partition.
 pub(crate) fn produce(
-    desk: &Desk<'_>,
+    context: &Context<'_>,
     transactional_id: Option<String>,
     acks: i16,
-    batches: &[(Part, Batch)],
+    batches: &[(PartitionId, Batch)],
 ) -> ProduceRequest {
     let mut topic_data: Vec<TopicProduceData> = Vec::new();
     for (part, batch) in batches {
         let data = PartitionProduceData { index: part.index, records: Some(batch.bytes.clone()) };
-        let name = desk.name(*part);
+        let name = context.name(*part);
         match topic_data.iter_mut().find(|topic| topic.name == name) {
             Some(topic) => topic.partition_data.push(data),
             None => topic_data.push(TopicProduceData {
@@ -195,61 +194,62 @@ pub(crate) fn produce(
     ProduceRequest { transactional_id, acks, timeout_ms: 30_000, topic_data }
 }
 
-/// What the response says of each partition.
+/// The response for each partition.
 pub(crate) fn produced(
-    desk: &Desk<'_>,
+    context: &Context<'_>,
     response: &Response,
-) -> Result<Vec<(Part, PartitionProduceResponse)>, Violation> {
+) -> Result<Vec<(PartitionId, PartitionProduceResponse)>, Violation> {
     let mut all = Vec::new();
     for topic in response.read::<ProduceRequest>()?.responses {
         for answer in topic.partition_responses {
-            all.push((desk.part(&topic.name, answer.index)?, answer));
+            all.push((context.part(&topic.name, answer.index)?, answer));
         }
     }
     Ok(all)
 }
 
 impl Client for Producer {
-    fn act(&mut self, desk: &mut Desk<'_>) {
+    fn act(&mut self, context: &mut Context<'_>) {
         if self.kind == Kind::Idempotent && self.id.is_none() {
-            if self.asked.is_empty() {
-                desk.wire
-                    .ask(4, &InitProducerIdRequest { transaction_timeout_ms: 60_000, ..Default::default() });
-                self.asked.push_back(Asked::Id);
+            if self.in_flight.is_empty() {
+                context
+                    .connection
+                    .send(4, &InitProducerIdRequest { transaction_timeout_ms: 60_000, ..Default::default() });
+                self.in_flight.push_back(InFlight::Id);
             }
             return;
         }
-        self.send_all(desk);
-        if desk.is_ending {
+        self.send_all(context);
+        if context.is_ending {
             return;
         }
         let mut parts = Vec::new();
-        for _ in 0..=desk.dice.below(3) {
-            parts.extend(self.make(desk).filter(|part| !parts.contains(part)));
+        for _ in 0..=context.rng.below(3) {
+            parts.extend(self.make(context).filter(|part| !parts.contains(part)));
         }
-        self.send(desk, &parts);
+        self.send(context, &parts);
     }
 
-    fn answered(&mut self, desk: &mut Desk<'_>, response: &Response) -> Result<(), Violation> {
-        match self.asked.pop_front() {
-            Some(Asked::Id) => {
+    fn handle_response(&mut self, context: &mut Context<'_>, response: &Response) -> Result<(), Violation> {
+        match self.in_flight.pop_front() {
+            Some(InFlight::Id) => {
                 let answer = response.read::<InitProducerIdRequest>()?;
                 if answer.error_code != 0 {
-                    return desk.unexpected("InitProducerId", answer.error_code);
+                    return context.unexpected("InitProducerId", answer.error_code);
                 }
                 self.id = Some((answer.producer_id, answer.producer_epoch));
-                desk.ledger.given_id(answer.producer_id, &format!("producer {}", self.index))
+                context.oracle.assigned_id(answer.producer_id, &format!("producer {}", self.index))
             }
-            Some(Asked::Produce(life, sent)) => {
-                let answers = produced(desk, response)?;
+            Some(InFlight::Produce(stream, sent)) => {
+                let answers = produced(context, response)?;
                 for (part, batch) in sent {
                     let answer = answers.iter().find(|(answered, _)| *answered == part);
                     let (_, answer) =
                         answer.ok_or_else(|| Violation(format!("{part:?}: no answer to a batch")))?;
-                    if life == self.life {
-                        self.acknowledged(desk, part, &batch, answer)?;
+                    if stream == self.stream {
+                        self.acknowledged(context, part, &batch, answer)?;
                     } else if answer.error_code == 0 {
-                        desk.ledger.acked(&batch.records, answer.base_offset.cast_unsigned())?;
+                        context.oracle.acked(&batch.records, answer.base_offset.cast_unsigned())?;
                     }
                 }
                 Ok(())
@@ -258,10 +258,10 @@ impl Client for Producer {
         }
     }
 
-    fn lost(&mut self, _ledger: &mut Ledger) -> Result<(), Violation> {
-        self.asked.clear();
+    fn connection_lost(&mut self, _oracle: &mut Oracle) -> Result<(), Violation> {
+        self.in_flight.clear();
         if self.kind != Kind::Idempotent {
-            self.begin_anew();
+            self.begin_stream();
         }
         for outgoing in self.parts.values_mut() {
             (outgoing.sent, outgoing.waiting, outgoing.was_refused) = (0, 0, false);
@@ -270,11 +270,11 @@ impl Client for Producer {
     }
 
     fn is_done(&self) -> bool {
-        self.asked.is_empty() && self.parts.values().all(|outgoing| outgoing.batches.is_empty())
+        self.in_flight.is_empty() && self.parts.values().all(|outgoing| outgoing.batches.is_empty())
     }
 
-    /// Sequences tell a broker what it has had.
-    fn is_careful(&self) -> bool {
+    /// A broker recognizes repeated batches by their sequence numbers.
+    fn waits_for_broker(&self) -> bool {
         self.kind != Kind::Idempotent
     }
 }

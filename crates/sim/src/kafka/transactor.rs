@@ -1,5 +1,5 @@
-//! Producers with transactions, in both of their versions: partitions are added by requests of their own, or by what
-//! is produced (KIP-890). They commit and abort, vanish in between, and fence others of the same name.
+//! Transactional producers, in both versions: partitions are added by requests of their own, or by Produce (KIP-890).
+//! They commit and abort, vanish in between, and fence others with the same transactional id.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,18 +14,17 @@ use mainstem_kafka::api::txn_offset_commit::{
 };
 use mainstem_log::BatchKind;
 
-use super::client::{self, Batch, Client, Desk, ProducerId, is_storage, named};
-use super::ledger::{Fate, Ledger, Part, TxnId};
+use super::client::{self, Batch, Client, Context, ProducerId, is_storage, named};
+use super::connection::Response;
+use super::oracle::{Oracle, PartitionId, TxnId, TxnOutcome};
 use super::producer::{produce, produced};
-use super::wire::Response;
-use crate::ledger::Violation;
+use crate::Violation;
 
-/// The partition of which offsets are committed.
-const OFFSET_PART: Part = Part { topic: 0, index: 0 };
-/// Records that a batch has at most.
+/// Partition whose offsets are committed.
+const OFFSET_PART: PartitionId = PartitionId { topic: 0, index: 0 };
 const RECORDS_MAX: u64 = 4;
 
-/// What a producer is told whose transaction is over.
+/// Errors of a producer whose transaction is over.
 const FENCED: [ErrorCode; 6] = [
     ErrorCode::InvalidProducerEpoch,
     ErrorCode::ProducerFenced,
@@ -35,43 +34,43 @@ const FENCED: [ErrorCode; 6] = [
     ErrorCode::TransactionAbortable,
 ];
 
-/// What a transactional producer is like.
+/// Behavior of a transactional producer.
 #[derive(Clone, Debug)]
-pub(crate) struct Manner {
-    /// Its transactional id.
+pub(crate) struct TransactorProfile {
+    /// Transactional id.
     pub(crate) name: String,
-    /// It speaks transaction version 2.
-    pub(crate) is_two: bool,
-    /// Nobody else has its name, and its transactions may take as long as they like.
-    pub(crate) is_alone: bool,
+    /// It uses transaction version 2.
+    pub(crate) is_v2: bool,
+    /// Nobody else has its transactional id, and its transactions do not time out.
+    pub(crate) is_exclusive: bool,
     pub(crate) timeout_ms: i32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Transactor {
-    /// Its number among all producers.
+    /// Number among all producers.
     index: usize,
-    manner: Manner,
+    profile: TransactorProfile,
     id: Option<ProducerId>,
-    /// It may have left a transaction that only its next beginning ends.
-    must_begin_anew: bool,
-    sequences: BTreeMap<Part, i32>,
+    /// It may have left a transaction that only its next `InitProducerId` ends.
+    must_initialize: bool,
+    sequences: BTreeMap<PartitionId, i32>,
     open: Option<Open>,
     asked: Option<Step>,
-    /// Transactions that had begun when it last asked to begin.
+    /// Number of transactions when it last sent `InitProducerId`.
     before: TxnId,
 }
 
-/// A transaction under way.
+/// A transaction in progress.
 #[derive(Debug)]
 struct Open {
     txn: TxnId,
-    added: BTreeSet<Part>,
-    /// What is to be written next.
-    next: Option<(Part, Batch)>,
+    added: BTreeSet<PartitionId>,
+    /// The batch to write next.
+    next: Option<(PartitionId, Batch)>,
     has_written: bool,
     offset: Offset,
-    /// Whether it is to be committed or aborted, when that has been decided.
+    /// Whether it is to be committed or aborted, once decided.
     commits: Option<bool>,
 }
 
@@ -92,17 +91,17 @@ enum Step {
     AddOffsets,
     CommitOffset,
     End,
-    /// Looks at the committed offset, which was this at least.
-    Look(u64),
+    /// Fetches the committed offset, which was at least this.
+    FetchOffset(u64),
 }
 
 impl Transactor {
-    pub(crate) fn new(index: usize, manner: Manner) -> Self {
+    pub(crate) fn new(index: usize, profile: TransactorProfile) -> Self {
         Self {
             index,
-            manner,
+            profile,
             id: None,
-            must_begin_anew: false,
+            must_initialize: false,
             sequences: BTreeMap::new(),
             open: None,
             asked: None,
@@ -111,31 +110,31 @@ impl Transactor {
     }
 
     fn group(&self) -> String {
-        format!("group of {}", self.manner.name)
+        format!("group of {}", self.profile.name)
     }
 
-    /// What is to be done next.
-    fn next(&mut self, desk: &mut Desk<'_>) -> Option<Step> {
+    /// Returns the next request to send.
+    fn next(&mut self, context: &mut Context<'_>) -> Option<Step> {
         if self.id.is_none() {
-            return (!desk.is_ending || self.must_begin_anew).then_some(Step::Begin);
+            return (!context.is_ending || self.must_initialize).then_some(Step::Begin);
         }
         if self.open.is_none() {
-            if desk.is_ending {
+            if context.is_ending {
                 return None;
             }
-            if desk.dice.chance(20) {
-                return Some(Step::Look(desk.ledger.offset_floor(&self.manner.name)));
+            if context.rng.chance(20) {
+                return Some(Step::FetchOffset(context.oracle.offset_floor(&self.profile.name)));
             }
-            self.begin(desk);
+            self.begin(context);
         }
         let open = self.open.as_ref()?;
         if open.next.is_none() && open.commits.is_none() && matches!(open.offset, Offset::None | Offset::Done)
         {
-            self.decide(desk);
+            self.decide(context);
         }
         let open = self.open.as_ref()?;
         match (&open.next, open.offset) {
-            (Some((part, _)), _) if !self.manner.is_two && !open.added.contains(part) => Some(Step::Add),
+            (Some((part, _)), _) if !self.profile.is_v2 && !open.added.contains(part) => Some(Step::Add),
             (Some(_), _) => Some(Step::Produce),
             (None, Offset::Adding(_)) => Some(Step::AddOffsets),
             (None, Offset::Committing(_)) => Some(Step::CommitOffset),
@@ -143,9 +142,9 @@ impl Transactor {
         }
     }
 
-    fn begin(&mut self, desk: &mut Desk<'_>) {
+    fn begin(&mut self, context: &mut Context<'_>) {
         self.open = Some(Open {
-            txn: desk.ledger.begin_txn(&self.manner.name),
+            txn: context.oracle.begin_txn(&self.profile.name),
             added: BTreeSet::new(),
             next: None,
             has_written: false,
@@ -154,60 +153,57 @@ impl Transactor {
         });
     }
 
-    /// Goes on with the transaction, one way or another.
-    fn decide(&mut self, desk: &mut Desk<'_>) {
+    /// Decides how the transaction goes on.
+    fn decide(&mut self, context: &mut Context<'_>) {
         let (Some(open), Some(id)) = (&mut self.open, self.id) else { return };
-        if open.has_written && (desk.is_ending || desk.dice.chance(35)) {
-            let commits = desk.dice.chance(65);
+        if open.has_written && (context.is_ending || context.rng.chance(35)) {
+            let commits = context.rng.chance(65);
             open.commits = Some(commits);
             if commits {
-                desk.ledger.commit_asked(open.txn);
+                context.oracle.txn_commit_sent(open.txn);
             }
-        } else if !desk.is_ending && open.has_written && open.offset == Offset::None && desk.dice.chance(25) {
-            let offset = desk.ledger.new_offset(open.txn);
-            let is_two = self.manner.is_two;
-            open.offset = if is_two { Offset::Committing(offset) } else { Offset::Adding(offset) };
+        } else if !context.is_ending
+            && open.has_written
+            && open.offset == Offset::None
+            && context.rng.chance(25)
+        {
+            let offset = context.oracle.new_offset(open.txn);
+            let is_v2 = self.profile.is_v2;
+            open.offset = if is_v2 { Offset::Committing(offset) } else { Offset::Adding(offset) };
         } else {
-            let part = desk.any_part();
+            let part = context.any_partition();
             let sequence = self.sequences.get(&part).copied().unwrap_or(0);
             let stream = (self.index, 0);
-            let count = 1 + desk.dice.below(RECORDS_MAX);
+            let count = 1 + context.rng.below(RECORDS_MAX);
             let records: Vec<_> =
-                (0..count).map(|_| desk.ledger.record(part, stream, Some(open.txn))).collect();
+                (0..count).map(|_| context.oracle.record(part, stream, Some(open.txn))).collect();
             let producer = Some((id, sequence));
-            let batch = client::batch(&records, part, desk.unix_ms, producer, BatchKind::Transactional);
+            let batch = client::batch(&records, part, context.unix_ms, producer, BatchKind::Transactional);
             open.next = Some((part, batch));
         }
     }
 
-    fn ask(&mut self, desk: &mut Desk<'_>, step: Step) {
+    fn ask(&mut self, context: &mut Context<'_>, step: Step) {
         let (producer_id, producer_epoch) = self.id.unwrap_or((-1, -1));
-        let transactional_id = self.manner.name.clone();
-        let is_two = self.manner.is_two;
+        let transactional_id = self.profile.name.clone();
+        let is_v2 = self.profile.is_v2;
         self.asked = Some(step);
         match (step, &self.open) {
             (Step::Begin, _) => {
-                self.before = desk.ledger.txns();
+                self.before = context.oracle.txns();
                 let request = InitProducerIdRequest {
                     transactional_id: Some(transactional_id),
-                    transaction_timeout_ms: self.manner.timeout_ms,
+                    transaction_timeout_ms: self.profile.timeout_ms,
                     ..InitProducerIdRequest::default()
                 };
-                desk.wire.ask(if is_two { 5 } else { 4 }, &request);
+                context.connection.send(if is_v2 { 5 } else { 4 }, &request);
             }
-            (Step::Look(_), _) => {
-                let topic =
-                    OffsetFetchRequestTopic { name: desk.name(OFFSET_PART), partition_indexes: vec![0] };
-                let request = OffsetFetchRequest {
-                    group_id: self.group(),
-                    topics: Some(vec![topic]),
-                    require_stable: true,
-                    ..OffsetFetchRequest::default()
-                };
-                desk.wire.ask(7, &request);
+            (Step::FetchOffset(_), _) => {
+                self.fetch_offset(context);
             }
             (Step::Add, Some(Open { next: Some((part, _)), .. })) => {
-                let topic = AddPartitionsToTxnTopic { name: desk.name(*part), partitions: vec![part.index] };
+                let topic =
+                    AddPartitionsToTxnTopic { name: context.name(*part), partitions: vec![part.index] };
                 let request = AddPartitionsToTxnRequest {
                     v3_and_below_transactional_id: transactional_id,
                     v3_and_below_producer_id: producer_id,
@@ -215,17 +211,17 @@ impl Transactor {
                     v3_and_below_topics: vec![topic],
                     ..AddPartitionsToTxnRequest::default()
                 };
-                desk.wire.ask(3, &request);
+                context.connection.send(3, &request);
             }
             (Step::Produce, Some(Open { next: Some(next), .. })) => {
-                let request = produce(desk, Some(transactional_id), -1, std::slice::from_ref(next));
-                desk.wire.ask(if is_two { 12 } else { 11 }, &request);
+                let request = produce(context, Some(transactional_id), -1, std::slice::from_ref(next));
+                context.connection.send(if is_v2 { 12 } else { 11 }, &request);
             }
             (Step::AddOffsets, _) => {
                 let group_id = self.group();
                 let request =
                     AddOffsetsToTxnRequest { transactional_id, producer_id, producer_epoch, group_id };
-                desk.wire.ask(if is_two { 4 } else { 3 }, &request);
+                context.connection.send(if is_v2 { 4 } else { 3 }, &request);
             }
             (Step::CommitOffset, Some(Open { offset: Offset::Committing(offset), .. })) => {
                 let partition = TxnOffsetCommitRequestPartition {
@@ -233,7 +229,7 @@ impl Transactor {
                     committed_offset: offset.cast_signed(),
                     ..TxnOffsetCommitRequestPartition::default()
                 };
-                let name = desk.name(OFFSET_PART);
+                let name = context.name(OFFSET_PART);
                 let request = TxnOffsetCommitRequest {
                     transactional_id,
                     group_id: self.group(),
@@ -242,110 +238,127 @@ impl Transactor {
                     topics: vec![TxnOffsetCommitRequestTopic { name, partitions: vec![partition] }],
                     ..TxnOffsetCommitRequest::default()
                 };
-                desk.wire.ask(if is_two { 5 } else { 3 }, &request);
+                context.connection.send(if is_v2 { 5 } else { 3 }, &request);
             }
             (Step::End, Some(Open { commits: Some(committed), .. })) => {
                 let committed = *committed;
                 let request = EndTxnRequest { transactional_id, producer_id, producer_epoch, committed };
-                desk.wire.ask(if is_two { 5 } else { 3 }, &request);
+                context.connection.send(if is_v2 { 5 } else { 3 }, &request);
             }
             _ => self.asked = None,
         }
     }
 
-    /// Something went wrong: the same is tried again, or the producer has to begin anew.
-    fn refused(&mut self, desk: &mut Desk<'_>, step: Step, code: i16) -> Result<(), Violation> {
-        if code == ErrorCode::ConcurrentTransactions.code() || (desk.is_troubled && is_storage(code)) {
+    /// Fetches the committed offset of the group, once no transaction is open on it.
+    fn fetch_offset(&self, context: &mut Context<'_>) {
+        let topic = OffsetFetchRequestTopic { name: context.name(OFFSET_PART), partition_indexes: vec![0] };
+        let request = OffsetFetchRequest {
+            group_id: self.group(),
+            topics: Some(vec![topic]),
+            require_stable: true,
+            ..OffsetFetchRequest::default()
+        };
+        context.connection.send(7, &request);
+    }
+
+    /// Handles an error: the request is repeated, or the producer initializes again.
+    fn refused(&mut self, context: &mut Context<'_>, step: Step, code: i16) -> Result<(), Violation> {
+        if code == ErrorCode::ConcurrentTransactions.code() || (context.is_troubled && is_storage(code)) {
             return Ok(());
         }
         if step == Step::Produce
             && code == ErrorCode::OutOfOrderSequenceNumber.code()
-            && self.may_be_unknown(desk)
+            && self.may_be_unknown(context)
         {
-            return self.give_up(desk.ledger);
+            return self.give_up(context.oracle);
         }
-        if self.manner.is_alone {
-            let name = &self.manner.name;
+        if self.profile.is_exclusive {
+            let name = &self.profile.name;
             return Err(Violation(format!(
                 "{name}, which is alone, is answered with {} at {step:?}",
                 named(code)
             )));
         }
         if !FENCED.map(ErrorCode::code).contains(&code) {
-            return desk.unexpected(&format!("{step:?}"), code);
+            return context.unexpected(&format!("{step:?}"), code);
         }
-        self.give_up(desk.ledger)
+        self.give_up(context.oracle)
     }
 
-    /// Whether a partition may know nothing of what this transaction has written to it: with records that were
-    /// deleted, a loss of power takes what was known of who had sent them.
-    fn may_be_unknown(&self, desk: &Desk<'_>) -> bool {
+    /// Whether a partition may have lost its state of this transaction: a loss of power after records were deleted
+    /// loses the state of their producers.
+    fn may_be_unknown(&self, context: &Context<'_>) -> bool {
         let next = self.open.as_ref().and_then(|open| open.next.as_ref());
-        desk.has_lost_power && next.is_some_and(|(part, _)| desk.ledger.deletable(*part) > 0)
+        context.has_lost_power && next.is_some_and(|(part, _)| context.oracle.deletable(*part) > 0)
     }
 
-    /// Forgets its transaction, which its next beginning ends.
-    fn give_up(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
+    /// Abandons the transaction, which the next `InitProducerId` ends.
+    fn give_up(&mut self, oracle: &mut Oracle) -> Result<(), Violation> {
         self.id = None;
-        self.must_begin_anew = true;
+        self.must_initialize = true;
         self.sequences.clear();
         match self.open.take() {
-            Some(open) if open.commits == Some(true) => ledger.ended(open.txn, Fate::Unknown),
-            Some(open) => ledger.ended(open.txn, Fate::Aborted),
+            Some(open) if open.commits == Some(true) => oracle.ended(open.txn, TxnOutcome::Unknown),
+            Some(open) => oracle.ended(open.txn, TxnOutcome::Aborted),
             None => Ok(()),
         }
     }
 
-    fn has_begun(&mut self, desk: &mut Desk<'_>, response: &Response) -> Result<(), Violation> {
+    fn has_begun(&mut self, context: &mut Context<'_>, response: &Response) -> Result<(), Violation> {
         let answer = response.read::<InitProducerIdRequest>()?;
         if answer.error_code != 0 {
-            return self.refused(desk, Step::Begin, answer.error_code);
+            return self.refused(context, Step::Begin, answer.error_code);
         }
-        self.must_begin_anew = false;
-        desk.ledger.fence(&self.manner.name, self.before);
-        self.given_id(desk, (answer.producer_id, answer.producer_epoch))
+        self.must_initialize = false;
+        context.oracle.fence(&self.profile.name, self.before);
+        self.assigned_id(context, (answer.producer_id, answer.producer_epoch))
     }
 
-    fn given_id(&mut self, desk: &mut Desk<'_>, (id, epoch): ProducerId) -> Result<(), Violation> {
+    fn assigned_id(&mut self, context: &mut Context<'_>, (id, epoch): ProducerId) -> Result<(), Violation> {
         self.id = Some((id, epoch));
-        desk.ledger.given_id(id, &self.manner.name)?;
-        // What others were given may be heard of in any order.
-        if self.manner.is_alone { desk.ledger.given_epoch(id, epoch) } else { Ok(()) }
+        context.oracle.assigned_id(id, &self.profile.name)?;
+        // With several owners of an id, responses arrive in any order.
+        if self.profile.is_exclusive { context.oracle.assigned_epoch(id, epoch) } else { Ok(()) }
     }
 
-    fn has_produced(&mut self, desk: &mut Desk<'_>, response: &Response) -> Result<(), Violation> {
-        let answers = produced(desk, response)?;
+    fn has_produced(&mut self, context: &mut Context<'_>, response: &Response) -> Result<(), Violation> {
+        let answers = produced(context, response)?;
         let Some((_, answer)) = answers.first() else {
             return Err(Violation("no answer to a batch".to_owned()));
         };
         if answer.error_code != 0 {
-            return self.refused(desk, Step::Produce, answer.error_code);
+            return self.refused(context, Step::Produce, answer.error_code);
         }
         let Some(open) = &mut self.open else { return Ok(()) };
         if let Some((part, batch)) = open.next.take() {
             open.has_written = true;
             let count = i32::try_from(batch.records.len()).unwrap_or(0);
             self.sequences.insert(part, batch.sequence + count);
-            desk.ledger.acked(&batch.records, answer.base_offset.cast_unsigned())?;
+            context.oracle.acked(&batch.records, answer.base_offset.cast_unsigned())?;
         }
         Ok(())
     }
 
-    fn has_ended(&mut self, desk: &mut Desk<'_>, response: &Response) -> Result<(), Violation> {
+    fn has_ended(&mut self, context: &mut Context<'_>, response: &Response) -> Result<(), Violation> {
         let answer = response.read::<EndTxnRequest>()?;
         if answer.error_code != 0 {
-            return self.refused(desk, Step::End, answer.error_code);
+            return self.refused(context, Step::End, answer.error_code);
         }
-        if self.manner.is_two {
+        if self.profile.is_v2 {
             self.sequences.clear();
-            self.given_id(desk, (answer.producer_id, answer.producer_epoch))?;
+            self.assigned_id(context, (answer.producer_id, answer.producer_epoch))?;
         }
         let Some(open) = self.open.take() else { return Ok(()) };
-        let fate = if open.commits == Some(true) { Fate::Committed } else { Fate::Aborted };
-        desk.ledger.ended(open.txn, fate)
+        let outcome = if open.commits == Some(true) { TxnOutcome::Committed } else { TxnOutcome::Aborted };
+        context.oracle.ended(open.txn, outcome)
     }
 
-    fn has_looked(&mut self, desk: &mut Desk<'_>, floor: u64, response: &Response) -> Result<(), Violation> {
+    fn has_looked(
+        &mut self,
+        context: &mut Context<'_>,
+        floor: u64,
+        response: &Response,
+    ) -> Result<(), Violation> {
         let answer = response.read::<OffsetFetchRequest>()?;
         let mut all = answer.topics.iter().flat_map(|topic| &topic.partitions);
         let Some(found) = all.next() else { return Err(Violation("no committed offset".to_owned())) };
@@ -354,30 +367,30 @@ impl Transactor {
             return Ok(());
         }
         if code != 0 {
-            return desk.unexpected("OffsetFetch", code);
+            return context.unexpected("OffsetFetch", code);
         }
-        desk.ledger.found_offset(&self.manner.name, floor, found.committed_offset)
+        context.oracle.fetched_offset(&self.profile.name, floor, found.committed_offset)
     }
 }
 
 impl Client for Transactor {
-    fn act(&mut self, desk: &mut Desk<'_>) {
+    fn act(&mut self, context: &mut Context<'_>) {
         if self.asked.is_none()
-            && let Some(step) = self.next(desk)
+            && let Some(step) = self.next(context)
         {
-            self.ask(desk, step);
+            self.ask(context, step);
         }
     }
 
-    fn answered(&mut self, desk: &mut Desk<'_>, response: &Response) -> Result<(), Violation> {
+    fn handle_response(&mut self, context: &mut Context<'_>, response: &Response) -> Result<(), Violation> {
         let Some(step) = self.asked.take() else {
             return Err(Violation("an answer that no producer waits for".to_owned()));
         };
         let code = match step {
-            Step::Begin => return self.has_begun(desk, response),
-            Step::Produce => return self.has_produced(desk, response),
-            Step::End => return self.has_ended(desk, response),
-            Step::Look(floor) => return self.has_looked(desk, floor, response),
+            Step::Begin => return self.has_begun(context, response),
+            Step::Produce => return self.has_produced(context, response),
+            Step::End => return self.has_ended(context, response),
+            Step::FetchOffset(floor) => return self.has_looked(context, floor, response),
             Step::Add => {
                 let topics = response.read::<AddPartitionsToTxnRequest>()?.results_by_topic_v3_and_below;
                 let first = topics.iter().flat_map(|topic| &topic.results_by_partition).next();
@@ -390,7 +403,7 @@ impl Client for Transactor {
             }
         };
         if code != 0 {
-            return self.refused(desk, step, code);
+            return self.refused(context, step, code);
         }
         let Some(open) = &mut self.open else { return Ok(()) };
         match (step, open.offset) {
@@ -401,24 +414,24 @@ impl Client for Transactor {
         Ok(())
     }
 
-    fn lost(&mut self, ledger: &mut Ledger) -> Result<(), Violation> {
+    fn connection_lost(&mut self, oracle: &mut Oracle) -> Result<(), Violation> {
         let begins = self.asked.take() == Some(Step::Begin);
-        self.must_begin_anew |= begins;
-        // Some are lost with their connection, or like to begin anew.
+        self.must_initialize |= begins;
+        // Some have lost the response, and some initialize again.
         let index = self.index as u64;
-        if self.id.is_some() && (ledger.tick() + index).is_multiple_of(4) {
-            return self.give_up(ledger);
+        if self.id.is_some() && (oracle.tick() + index).is_multiple_of(4) {
+            return self.give_up(oracle);
         }
         Ok(())
     }
 
     fn is_done(&self) -> bool {
-        self.asked.is_none() && self.open.is_none() && !self.must_begin_anew
+        self.asked.is_none() && self.open.is_none() && !self.must_initialize
     }
 
-    /// From version 2 on each transaction has an epoch of its own. Before, an old request to end one might end the
-    /// next; and an old beginning may fence whoever sent it.
-    fn is_careful(&self) -> bool {
-        !self.manner.is_two || self.id.is_none()
+    /// From version 2 on, each transaction has its own epoch. Before that, a late `EndTxn` could end the next
+    /// transaction, and a late `InitProducerId` could fence its own sender.
+    fn waits_for_broker(&self) -> bool {
+        !self.profile.is_v2 || self.id.is_none()
     }
 }

@@ -1,12 +1,11 @@
-//! Those who are left at the end of a run: patient workers, one for each group, who acknowledge all that comes until
-//! there is nothing more.
+//! Drainers: workers at the end of a run, one per group, that acknowledge everything until nothing is left.
 
-use mainstem_queue::{GroupName, Receipt, Refusal, Reply, Request, Settlement, Verdict};
+use mainstem_queue_core::{Disposition, GroupName, QueueError, Receipt, Reply, Request, Settlement};
 
-use super::client::{Client, Desk};
-use super::ledger::Pending;
+use super::client::{Client, Context};
+use super::oracle::Pending;
 
-/// Consumers with numbers from here on are patient.
+/// Consumer numbers of drainers start here.
 const CONSUMERS_FROM: u64 = super::worker::CONSUMERS_FROM + 1_000_000_000;
 const LEASE_MS: u64 = 60_000;
 
@@ -16,30 +15,30 @@ pub(crate) struct Drainer {
     group: GroupName,
     number: u64,
     held: Vec<Receipt>,
-    /// Nothing came when it asked last.
-    has_asked: bool,
-    /// What the queue says of itself, the last time that nothing came.
+    /// The last request returned no messages.
+    is_empty: bool,
+    /// What the queue reported about itself when it last returned no messages.
     left: Option<String>,
 }
 
 impl Drainer {
     pub(crate) fn new(number: u64, queue: usize, group: GroupName) -> Self {
-        Self { queue, group, number, held: Vec::new(), has_asked: false, left: Some("?".to_owned()) }
+        Self { queue, group, number, held: Vec::new(), is_empty: false, left: Some("?".to_owned()) }
     }
 }
 
 impl Client for Drainer {
-    fn act(&mut self, desk: &mut Desk<'_>) {
-        if desk.waiting > 0 {
+    fn act(&mut self, context: &mut Context<'_>) {
+        if context.waiting > 0 {
             return;
         }
         let group = GroupName::clone(&self.group);
         if !self.held.is_empty() {
-            let ack = |receipt: Receipt| Settlement { receipt, verdict: Verdict::Ack };
+            let ack = |receipt: Receipt| Settlement { receipt, disposition: Disposition::Ack };
             let settlements = self.held.drain(..).map(ack).collect();
-            desk.ask(self.queue, Request::Settle { group, settlements });
-        } else if std::mem::take(&mut self.has_asked) {
-            desk.ask(self.queue, Request::Info);
+            context.ask(self.queue, Request::Settle { group, settlements });
+        } else if std::mem::take(&mut self.is_empty) {
+            context.ask(self.queue, Request::Info);
         } else {
             let request = Request::Receive {
                 group,
@@ -49,27 +48,27 @@ impl Client for Drainer {
                 lease_ms: Some(LEASE_MS),
                 wait_ms: 0,
             };
-            desk.ask(self.queue, request);
+            context.ask(self.queue, request);
         }
     }
 
-    fn answered(&mut self, _: &mut Desk<'_>, _: &Pending, reply: &Reply) {
+    fn handle_reply(&mut self, _: &mut Context<'_>, _: &Pending, reply: &Reply) {
         match reply {
             Reply::Received(deliveries) => {
                 self.held.extend(deliveries.iter().map(|delivery| delivery.receipt));
-                self.has_asked = deliveries.is_empty();
+                self.is_empty = deliveries.is_empty();
                 if !deliveries.is_empty() {
                     self.left = Some("more".to_owned());
                 }
             }
             Reply::Info(info) => self.left = (info.messages > 0).then(|| format!("{info:?}")),
-            // Nobody has ever needed it.
-            Reply::Refused(Refusal::UnknownQueue) => self.left = None,
+            // The queue was never used.
+            Reply::Refused(QueueError::UnknownQueue) => self.left = None,
             _ => {}
         }
     }
 
-    fn lost(&mut self, _: &Pending) {
+    fn connection_lost(&mut self, _: &Pending) {
         self.left = Some("?".to_owned());
     }
 

@@ -1,38 +1,37 @@
-//! What a run is made of, all of it from its seed.
+//! What a run with queues consists of, drawn from its seed.
 
 use std::sync::Arc;
 
-use mainstem_broker::MqttConfig;
-use mainstem_disk::Settings;
-use mainstem_disk::fault::Dice;
-use mainstem_doors::{Bindings, Inbound, Key};
+use mainstem_disk::fault::Rng;
+use mainstem_kafka_server::{BoundTopic, Config};
 use mainstem_mqtt::Version;
-use mainstem_queue::Tuning;
-use mainstem_stream::{BoundTopic, Config};
+use mainstem_mqtt_server::MqttConfig;
+use mainstem_node::{Bindings, Inbound, Key};
+use mainstem_queue_core::Tuning;
 
-use super::publisher::{self, Manner};
-use crate::plan::{Faults, pick};
+use super::publisher::{self, PublisherProfile};
+use crate::engine::{BrokerPlan, Environment, FaultPlan, NetworkPlan, draw_store_settings, pick};
 
-/// The queue that is made and deleted.
+/// The queue that is created and deleted during a run.
 pub(crate) const TEMPORARY: &str = "temporary";
-/// Where dead letters of all queues go in some runs.
-pub(crate) const GRAVE: &str = "grave";
+/// The queue for the dead letters of all queues, in some runs.
+pub(crate) const SHARED_DEAD: &str = "grave";
 
-/// What a queue is for.
+/// Purpose of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Producers send to it.
     Main {
-        /// Which one its dead letters go to.
+        /// Index of the queue for its dead letters.
         dead: usize,
     },
-    /// Dead letters come to it.
+    /// It receives dead letters.
     Dead,
-    /// It comes and goes.
+    /// It is created and deleted during the run.
     Temporary,
 }
 
-/// A queue, and what it is set to as far as judgements ask for it.
+/// A queue and those of its settings that the oracle considers.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "settings, independent of each other")]
 pub(crate) struct QueuePlan {
@@ -49,20 +48,19 @@ pub(crate) struct QueuePlan {
     pub(crate) bytes_max: u64,
     pub(crate) drops_oldest: bool,
     pub(crate) ttl_ms: u64,
-    pub(crate) keeps_dead: bool,
-    /// It answers without a sync: a loss of power may take what it has confirmed.
+    pub(crate) keeps_dead_letters: bool,
+    /// It confirms without a sync: a loss of power may take what it has confirmed.
     pub(crate) is_lax: bool,
-    /// What operators change while it is there: whether there is order by key, how long messages live, how many there
-    /// may be and what happens to those beyond.
-    pub(crate) turns_order: bool,
+    /// Settings that operators change during the run: order by key; time to live; maximum length and overflow policy.
+    pub(crate) changes_order: bool,
     pub(crate) changes_ttl: bool,
     pub(crate) changes_length: bool,
-    /// Settings that no judgement asks for.
+    /// Settings that the oracle does not consider.
     pub(crate) others: Vec<(String, String)>,
 }
 
 impl QueuePlan {
-    /// Its settings as it is made with.
+    /// Settings that it is created with.
     pub(crate) fn settings(&self, dead: Option<&str>) -> Vec<(String, String)> {
         let own = [
             ("max-deliveries", self.max_deliveries.to_string()),
@@ -76,7 +74,7 @@ impl QueuePlan {
             ("bytes-max", self.bytes_max.to_string()),
             ("overflow", if self.drops_oldest { "drop-oldest" } else { "reject" }.to_owned()),
             ("ttl-ms", self.ttl_ms.to_string()),
-            ("dead-letters", self.keeps_dead.to_string()),
+            ("dead-letters", self.keeps_dead_letters.to_string()),
             self.durability(),
         ];
         let own = own.map(|(name, value)| (name.to_owned(), value));
@@ -88,36 +86,36 @@ impl QueuePlan {
         ("durability", if self.is_lax { "os" } else { "fsync" }.to_owned())
     }
 
-    /// Another value for something that operators change.
-    pub(crate) fn change(&self, dice: &mut Dice) -> Vec<(String, String)> {
+    /// New values for settings that operators change.
+    pub(crate) fn change(&self, rng: &mut Rng) -> Vec<(String, String)> {
         let others = [
-            ("fifo", pick(dice, &["false", "true"]), self.turns_order),
-            ("ttl-ms", pick(dice, &["0", "2000", "5000", "60000"]), self.changes_ttl),
-            ("length-max", pick(dice, &["0", "10", "50"]), self.changes_length),
-            ("overflow", pick(dice, &["reject", "drop-oldest"]), self.changes_length),
+            ("fifo", pick(rng, &["false", "true"]), self.changes_order),
+            ("ttl-ms", pick(rng, &["0", "2000", "5000", "60000"]), self.changes_ttl),
+            ("length-max", pick(rng, &["0", "10", "50"]), self.changes_length),
+            ("overflow", pick(rng, &["reject", "drop-oldest"]), self.changes_length),
         ];
-        let changed = others.iter().filter(|(.., is_changed)| *is_changed && dice.chance(60));
+        let changed = others.iter().filter(|(.., is_changed)| *is_changed && rng.chance(60));
         let own = changed.map(|(name, value, _)| (*name, *value)).collect::<Vec<_>>();
-        let retention = ("retention-ms", pick(dice, &["0", "1000", "60000"]));
+        let retention = ("retention-ms", pick(rng, &["0", "1000", "60000"]));
         let all = own.into_iter().chain([retention]);
         all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    /// Whether there is order by key at all times, and whether there may be at some.
+    /// Whether order by key holds at all times.
     pub(crate) fn has_order(&self) -> bool {
-        self.is_fifo && !self.turns_order
+        self.is_fifo && !self.changes_order
     }
 
     pub(crate) fn may_have_order(&self) -> bool {
-        self.is_fifo || self.turns_order
+        self.is_fifo || self.changes_order
     }
 
-    /// How long messages live at most, at all times; 0 for ever.
-    pub(crate) fn surest_ttl_ms(&self) -> u64 {
+    /// Upper bound of the time to live at all times; 0 for none.
+    pub(crate) fn certain_ttl_ms(&self) -> u64 {
         if self.changes_ttl { 0 } else { self.ttl_ms }
     }
 
-    /// Whether messages may expire that do not ask for it.
+    /// Whether messages without a time to live of their own may expire.
     pub(crate) fn may_expire(&self) -> bool {
         self.changes_ttl || self.ttl_ms > 0
     }
@@ -126,12 +124,12 @@ impl QueuePlan {
         self.length_max > 0 || self.bytes_max > 0
     }
 
-    /// Whether messages may make way for others.
+    /// Whether messages may be dropped in favor of newer ones.
     pub(crate) fn may_drop(&self) -> bool {
         self.changes_length || (self.drops_oldest && self.has_limit())
     }
 
-    /// The shortest wait of a message that was refused for the so manieth time.
+    /// Shortest backoff after the `count`th failed delivery.
     pub(crate) fn backoff_least_ms(&self, count: u32) -> u64 {
         let doubled = u128::from(self.backoff_ms) << count.saturating_sub(1).min(63);
         let longest = doubled.min(self.backoff_max_ms.into()) as u64;
@@ -139,103 +137,91 @@ impl QueuePlan {
     }
 }
 
-/// What a worker is like.
+/// Behavior of a worker or subscriber.
 #[derive(Clone, Debug)]
-pub(crate) struct Habits {
+pub(crate) struct WorkerProfile {
     pub(crate) group: &'static str,
     pub(crate) max: u32,
     pub(crate) lease_ms: u64,
     pub(crate) wait_ms: u64,
-    /// Chances in 100 that it acknowledges, rather than anything else; and that it is gone with all it has.
+    /// Chances in 100 that it acknowledges rather than settles in another way, and that it vanishes with everything it
+    /// holds.
     pub(crate) acks: u64,
     pub(crate) vanishes: u64,
 }
 
-/// A whole run.
-#[derive(Clone)]
+/// What the clients of a run do.
 pub(crate) struct Plan {
-    pub(crate) shards: usize,
-    pub(crate) changes_shards: bool,
-    pub(crate) steps: u64,
-    pub(crate) mqtt: MqttConfig,
-    pub(crate) config: Config,
-    pub(crate) settings: Settings,
-    pub(crate) is_slow: bool,
-    /// Something is answered without a sync before it.
-    pub(crate) is_lax: bool,
     pub(crate) queues: Vec<QueuePlan>,
+    /// Queues are created when they are first used.
+    pub(crate) are_auto_created: bool,
     pub(crate) producers: usize,
-    /// Messages after which they send no more.
+    /// Number of messages after which nobody sends new ones.
     pub(crate) messages_max: usize,
-    pub(crate) workers: Vec<Habits>,
-    /// Those who receive by MQTT.
-    pub(crate) subscribers: Vec<Habits>,
-    /// Those who send by MQTT, and what feeds their topics into queues.
-    pub(crate) publishers: Vec<Manner>,
-    pub(crate) bindings: Arc<Bindings>,
+    pub(crate) workers: Vec<WorkerProfile>,
+    /// Consumers by MQTT.
+    pub(crate) subscribers: Vec<WorkerProfile>,
+    /// Producers by MQTT.
+    pub(crate) publishers: Vec<PublisherProfile>,
     pub(crate) operators: usize,
-    /// What producers ask of their messages, chances in 100.
+    /// Chances in 100 that a message has this property.
     pub(crate) keys: u64,
     pub(crate) priorities: u64,
     pub(crate) delays: u64,
     pub(crate) ttls: u64,
     pub(crate) ids: u64,
-    /// How many of them are large.
+    /// Chance in 100 that a message is large.
     pub(crate) large: u64,
-    pub(crate) faults: Faults,
 }
 
 impl Plan {
-    pub(crate) fn of(dice: &mut Dice) -> Self {
+    pub(crate) fn draw(rng: &mut Rng) -> (Self, Environment) {
         let safety = pick(
-            dice,
+            rng,
             &[Safety::Os, Safety::Mixed, Safety::Mixed, Safety::Fsync, Safety::Fsync, Safety::Fsync],
         );
-        let is_rough = dice.chance(30);
-        let faults = Faults {
-            loses_power: safety != Safety::Os && dice.chance(60),
-            ends: pick(dice, &[0, 10, 20, 60]),
-            errors: if is_rough { 5 } else { 0 },
-            full: if is_rough { 10 } else { 0 },
-        };
-        let config = config(dice, safety);
-        let large = pick(dice, &[0, 0, 0, 5, 30]);
-        let queues = queues(dice, safety, config.queues_auto_create);
-        let mut plan = Self {
-            shards: 1 + dice.below(3) as usize,
-            changes_shards: dice.chance(40),
-            steps: pick(dice, &[300, 1000, 3000]),
-            mqtt: MqttConfig { sys_interval_s: 0, segment_bytes: 65_536, ..MqttConfig::default() },
-            config,
-            settings: Settings {
-                open_files: 16,
-                journal_bytes: pick(dice, &[0, 65_536]),
-                checkpoint_bytes: pick(dice, &[1_024, 16_384, 1 << 20]),
-                ..Settings::default()
+        let is_rough = rng.chance(30);
+        let loses_power = safety != Safety::Os && rng.chance(60);
+        let faults = FaultPlan::draw(rng, safety != Safety::Fsync, loses_power, is_rough);
+        let config = config(rng, safety);
+        let large = pick(rng, &[0, 0, 0, 5, 30]);
+        let are_auto_created = config.queues_auto_create;
+        let queues = queues(rng, safety, are_auto_created);
+        let mut environment = Environment {
+            shards: 1 + rng.below(3) as usize,
+            changes_shards: rng.chance(40),
+            steps: pick(rng, &[300, 1000, 3000]),
+            broker: BrokerPlan {
+                mqtt: MqttConfig { sys_interval_s: 0, segment_bytes: 65_536, ..MqttConfig::default() },
+                kafka: config,
+                bindings: Arc::default(),
+                settings: draw_store_settings(rng),
+                is_slow: rng.chance(80),
             },
-            is_slow: dice.chance(80),
-            is_lax: safety != Safety::Fsync,
-            queues,
-            messages_max: if large > 0 { 100 } else { pick(dice, &[50, 500, 1_500]) },
-            large,
-            producers: 1 + dice.below(3) as usize,
-            workers: (0..=dice.below(5)).map(|_| worker(dice)).collect(),
-            subscribers: (0..pick(dice, &[0, 0, 1, 3])).map(|_| worker(dice)).collect(),
-            operators: dice.below(3) as usize,
-            keys: pick(dice, &[0, 50, 100]),
-            priorities: pick(dice, &[0, 50]),
-            delays: pick(dice, &[0, 0, 20]),
-            ttls: pick(dice, &[0, 0, 20]),
-            ids: pick(dice, &[0, 30, 100]),
             faults,
-            publishers: Vec::new(),
-            bindings: Arc::default(),
+            network: NetworkPlan::default(),
         };
-        plan.publishers = (0..pick(dice, &[0, 0, 1, 3])).map(|_| publisher(dice)).collect();
+        let plan = Self {
+            queues,
+            are_auto_created,
+            messages_max: if large > 0 { 100 } else { pick(rng, &[50, 500, 1_500]) },
+            large,
+            producers: 1 + rng.below(3) as usize,
+            workers: (0..=rng.below(5)).map(|_| worker(rng)).collect(),
+            subscribers: (0..pick(rng, &[0, 0, 1, 3])).map(|_| worker(rng)).collect(),
+            operators: rng.below(3) as usize,
+            keys: pick(rng, &[0, 50, 100]),
+            priorities: pick(rng, &[0, 50]),
+            delays: pick(rng, &[0, 0, 20]),
+            ttls: pick(rng, &[0, 0, 20]),
+            ids: pick(rng, &[0, 30, 100]),
+            publishers: (0..pick(rng, &[0, 0, 1, 3])).map(|_| publisher(rng)).collect(),
+        };
         if !plan.publishers.is_empty() {
-            plan.bindings = bind(&plan.queues, &mut plan.config);
+            let BrokerPlan { kafka, bindings, .. } = &mut environment.broker;
+            *bindings = bind(&plan.queues, kafka);
         }
-        plan
+        (plan, environment)
     }
 }
 
@@ -248,51 +234,51 @@ enum Safety {
 }
 
 impl Safety {
-    fn is_lax(self, dice: &mut Dice) -> bool {
+    fn is_lax(self, rng: &mut Rng) -> bool {
         match self {
             Self::Fsync => false,
             Self::Os => true,
-            Self::Mixed => dice.chance(50),
+            Self::Mixed => rng.chance(50),
         }
     }
 }
 
-fn config(dice: &mut Dice, safety: Safety) -> Config {
-    let is_lax = safety.is_lax(dice);
+fn config(rng: &mut Rng, safety: Safety) -> Config {
+    let is_lax = safety.is_lax(rng);
     Config {
         durability: if is_lax { mainstem_log::Durability::Os } else { mainstem_log::Durability::Fsync },
-        segment_bytes: pick(dice, &[4_096, 65_536]),
+        segment_bytes: pick(rng, &[4_096, 65_536]),
         retention_ms: -1,
         auto_create_topics: false,
-        queues_auto_create: dice.chance(50),
+        queues_auto_create: rng.chance(50),
         queue_tuning: Tuning {
-            at_once: pick(dice, &[1_000, 1_000, 10]),
-            known_max: pick(dice, &[1_000_000, 1_000_000, 20]),
-            snapshot_bytes: pick(dice, &[1 << 20, 5_000, 500]),
-            waste_bytes: pick(dice, &[64 << 20, 10_000, 0]),
+            at_once: pick(rng, &[1_000, 1_000, 10]),
+            known_max: pick(rng, &[1_000_000, 1_000_000, 20]),
+            snapshot_bytes: pick(rng, &[1 << 20, 5_000, 500]),
+            waste_bytes: pick(rng, &[64 << 20, 10_000, 0]),
         },
         ..Config::default()
     }
 }
 
-/// Those that are sent to, behind them where their dead letters go, and the one that comes and goes.
-fn queues(dice: &mut Dice, safety: Safety, are_made_of_themselves: bool) -> Vec<QueuePlan> {
-    let count = 1 + dice.below(2) as usize;
-    let has_grave = dice.chance(30);
+/// The main queues, then those for their dead letters, then the temporary one.
+fn queues(rng: &mut Rng, safety: Safety, are_auto_created: bool) -> Vec<QueuePlan> {
+    let count = 1 + rng.below(2) as usize;
+    let has_shared_dead = rng.chance(30);
     let mut all: Vec<QueuePlan> = (0..count)
         .map(|number| {
-            let dead = if has_grave { count } else { count + number };
-            let is_lax = safety.is_lax(dice);
-            QueuePlan { is_lax, ..main_queue(dice, format!("q{number}"), dead) }
+            let dead = if has_shared_dead { count } else { count + number };
+            let is_lax = safety.is_lax(rng);
+            QueuePlan { is_lax, ..main_queue(rng, format!("q{number}"), dead) }
         })
         .collect();
-    if has_grave {
-        let is_lax = safety.is_lax(dice);
-        all.push(QueuePlan { is_lax, ..plain_queue(GRAVE.to_owned(), Role::Dead) });
+    if has_shared_dead {
+        let is_lax = safety.is_lax(rng);
+        all.push(QueuePlan { is_lax, ..plain_queue(SHARED_DEAD.to_owned(), Role::Dead) });
     } else {
         for number in 0..count {
-            // One that is made of itself is as safe as that whose dead letters it has.
-            let is_lax = if are_made_of_themselves { all[number].is_lax } else { safety.is_lax(dice) };
+            // A queue that is created automatically has the durability of the queue whose dead letters it receives.
+            let is_lax = if are_auto_created { all[number].is_lax } else { safety.is_lax(rng) };
             all.push(QueuePlan { is_lax, ..plain_queue(format!("q{number}.dead"), Role::Dead) });
         }
     }
@@ -300,35 +286,35 @@ fn queues(dice: &mut Dice, safety: Safety, are_made_of_themselves: bool) -> Vec<
     all
 }
 
-fn main_queue(dice: &mut Dice, name: String, dead: usize) -> QueuePlan {
+fn main_queue(rng: &mut Rng, name: String, dead: usize) -> QueuePlan {
     let others = [
-        ("start", pick(dice, &["earliest", "earliest", "latest"])),
-        ("retention-ms", pick(dice, &["0", "60000"])),
+        ("start", pick(rng, &["earliest", "earliest", "latest"])),
+        ("retention-ms", pick(rng, &["0", "60000"])),
     ];
     QueuePlan {
         name,
         role: Role::Main { dead },
-        max_deliveries: pick(dice, &[0, 1, 2, 5]),
-        backoff_ms: pick(dice, &[0, 100, 1_000]),
-        backoff_max_ms: pick(dice, &[1_000, 5_000]),
-        jitter_percent: pick(dice, &[0, 20, 100]),
-        is_fifo: dice.chance(80),
-        is_single: dice.chance(15),
-        dedup_window_ms: pick(dice, &[2_000, 600_000]),
-        length_max: pick(dice, &[0, 0, 10, 50]),
-        bytes_max: pick(dice, &[0, 0, 0, 1_000, 500_000]),
-        drops_oldest: dice.chance(40),
-        ttl_ms: pick(dice, &[0, 0, 0, 5_000]),
-        keeps_dead: dice.chance(85),
+        max_deliveries: pick(rng, &[0, 1, 2, 5]),
+        backoff_ms: pick(rng, &[0, 100, 1_000]),
+        backoff_max_ms: pick(rng, &[1_000, 5_000]),
+        jitter_percent: pick(rng, &[0, 20, 100]),
+        is_fifo: rng.chance(80),
+        is_single: rng.chance(15),
+        dedup_window_ms: pick(rng, &[2_000, 600_000]),
+        length_max: pick(rng, &[0, 0, 10, 50]),
+        bytes_max: pick(rng, &[0, 0, 0, 1_000, 500_000]),
+        drops_oldest: rng.chance(40),
+        ttl_ms: pick(rng, &[0, 0, 0, 5_000]),
+        keeps_dead_letters: rng.chance(85),
         is_lax: false,
-        turns_order: dice.chance(25),
-        changes_ttl: dice.chance(20),
-        changes_length: dice.chance(20),
+        changes_order: rng.chance(25),
+        changes_ttl: rng.chance(20),
+        changes_length: rng.chance(20),
         others: others.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
     }
 }
 
-/// One as it is made by whoever wants it first.
+/// A queue with default settings.
 fn plain_queue(name: String, role: Role) -> QueuePlan {
     QueuePlan {
         name,
@@ -344,16 +330,16 @@ fn plain_queue(name: String, role: Role) -> QueuePlan {
         bytes_max: 0,
         drops_oldest: false,
         ttl_ms: 0,
-        keeps_dead: true,
+        keeps_dead_letters: true,
         is_lax: false,
-        turns_order: false,
+        changes_order: false,
         changes_ttl: false,
         changes_length: false,
         others: Vec::new(),
     }
 }
 
-/// Binds each queue that is sent to.
+/// Makes a binding for each main queue.
 fn bind(queues: &[QueuePlan], config: &mut Config) -> Arc<Bindings> {
     let mut inbound = Vec::new();
     for queue in queues.iter().filter(|queue| matches!(queue.role, Role::Main { .. })) {
@@ -372,23 +358,23 @@ fn bind(queues: &[QueuePlan], config: &mut Config) -> Arc<Bindings> {
     Arc::new(Bindings { inbound, outbound: Vec::new() })
 }
 
-fn publisher(dice: &mut Dice) -> Manner {
-    Manner {
-        version: pick(dice, &[Version::V5, Version::V5, Version::V4]),
-        keeps_session: dice.chance(70),
-        exactly: pick(dice, &[0, 50, 100]),
-        carelessly: pick(dice, &[0, 0, 20]),
-        vanishes: pick(dice, &[0, 1, 10]),
+fn publisher(rng: &mut Rng) -> PublisherProfile {
+    PublisherProfile {
+        version: pick(rng, &[Version::V5, Version::V5, Version::V4]),
+        keeps_session: rng.chance(70),
+        qos2_percent: pick(rng, &[0, 50, 100]),
+        qos0_percent: pick(rng, &[0, 0, 20]),
+        vanishes: pick(rng, &[0, 1, 10]),
     }
 }
 
-fn worker(dice: &mut Dice) -> Habits {
-    Habits {
-        group: pick(dice, &["default", "default", "others"]),
-        max: pick(dice, &[1, 2, 10, 100]),
-        lease_ms: pick(dice, &[100, 1_000, 30_000]),
-        wait_ms: pick(dice, &[0, 50, 2_000, u64::MAX]),
-        acks: pick(dice, &[90, 50, 20]),
-        vanishes: pick(dice, &[0, 1, 10]),
+fn worker(rng: &mut Rng) -> WorkerProfile {
+    WorkerProfile {
+        group: pick(rng, &["default", "default", "others"]),
+        max: pick(rng, &[1, 2, 10, 100]),
+        lease_ms: pick(rng, &[100, 1_000, 30_000]),
+        wait_ms: pick(rng, &[0, 50, 2_000, u64::MAX]),
+        acks: pick(rng, &[90, 50, 20]),
+        vanishes: pick(rng, &[0, 1, 10]),
     }
 }

@@ -1,5 +1,5 @@
-//! Those who send by MQTT, to topics that a binding feeds into a queue and to those of queues themselves. They keep their
-//! half of the session, and send again what was not acknowledged.
+//! MQTT publishers to queues: to the topics of a binding, and to those of the queues themselves. They keep their half
+//! of the session, and send again what was not acknowledged.
 
 use std::collections::VecDeque;
 
@@ -7,71 +7,75 @@ use mainstem_mqtt::{
     ConnAck, Connect, MessageProperties, Packet, Publish, QoS, ReasonCode, UserProperties, Version, decode,
 };
 
-use super::ledger::{Ledger, Message, MessageId, Moment, Way};
+use super::oracle::{Message, MessageId, Moment, Oracle, Route};
 use super::plan::QueuePlan;
-use super::producer::asked_for;
-use crate::frames;
-use crate::ledger::Violation;
-use crate::machine::LinkId;
+use super::producer::properties;
+use crate::Violation;
+use crate::engine::LinkId;
+use crate::mqtt::frames;
 
-/// Publishes that are under way at most: fewer than brokers take at once.
+/// Publishes in flight: fewer than a broker accepts at once.
 const OUTGOING_MAX: usize = 10;
 
-/// What a publisher is like.
+/// Behavior of a publisher.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct PublisherProfile {
     pub(crate) version: Version,
     /// Its session outlives its connections.
     pub(crate) keeps_session: bool,
-    /// Chance in 100 that it publishes at QoS 2, or at QoS 0; else it does so at QoS 1.
-    pub(crate) exactly: u64,
-    pub(crate) carelessly: u64,
+    /// Chances in 100 that it publishes at QoS 2, and at QoS 0. Otherwise it publishes at QoS 1.
+    pub(crate) qos2_percent: u64,
+    pub(crate) qos0_percent: u64,
     pub(crate) vanishes: u64,
 }
 
-/// A publish that is not over.
+/// A publish in flight.
 #[derive(Clone, Copy, Debug)]
 struct Outgoing {
     packet_id: u16,
     message: MessageId,
     qos: QoS,
-    /// When it was sent last, in which life of the broker.
-    asked: Moment,
-    life: u32,
+    /// When it was last sent, and the incarnation of the broker at that time.
+    sent_at: Moment,
+    incarnation: u32,
     /// PUBREC has come.
     is_received: bool,
 }
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "facts about a session, independent of each other")]
 pub(crate) struct Publisher {
     id: String,
-    pub(crate) manner: Manner,
+    pub(crate) profile: PublisherProfile,
     pub(crate) link: Option<LinkId>,
-    /// The connection before, which must not arrive behind the next.
+    /// The previous connection, which must not reach the broker after the next.
     pub(crate) former: Option<LinkId>,
     /// CONNACK has come.
     pub(crate) is_online: bool,
-    /// It has forgotten its session, and the broker may not have.
-    begins_anew: bool,
+    /// It has dropped its session, and the broker may not have.
+    is_new: bool,
+    /// The broker may hold publishes of a session that the publisher has abandoned, until it connects again.
+    has_abandoned_session: bool,
     /// The session outlives the connection.
-    lasts: bool,
+    is_persistent: bool,
     partial: Vec<u8>,
     outgoing: VecDeque<Outgoing>,
     last_id: u16,
-    /// What it has to say.
+    /// Packets to be sent.
     pub(crate) sends: Vec<Vec<u8>>,
 }
 
 impl Publisher {
-    pub(crate) fn new(number: usize, manner: Manner) -> Self {
+    pub(crate) fn new(number: usize, profile: PublisherProfile) -> Self {
         Self {
             id: format!("publisher-{number}"),
-            manner,
+            profile,
             link: None,
             former: None,
             is_online: false,
-            begins_anew: true,
-            lasts: false,
+            is_new: true,
+            has_abandoned_session: false,
+            is_persistent: false,
             partial: Vec::new(),
             outgoing: VecDeque::new(),
             last_id: 0,
@@ -79,62 +83,69 @@ impl Publisher {
         }
     }
 
-    /// Whether nothing is left to be done.
+    /// Whether everything it published is complete.
     pub(crate) fn is_done(&self) -> bool {
-        self.outgoing.is_empty()
+        self.outgoing.is_empty() && !self.has_abandoned_session
     }
 
     pub(crate) fn can_publish(&self) -> bool {
         self.is_online && self.outgoing.len() < OUTGOING_MAX
     }
 
-    /// What it has published and nobody has acknowledged.
+    /// Messages that are published and not acknowledged.
     pub(crate) fn unacknowledged(&self) -> impl Iterator<Item = MessageId> {
         self.outgoing.iter().filter(|known| !known.is_received).map(|known| known.message)
     }
 
     pub(crate) fn connect(&mut self, link: LinkId) {
-        let Manner { version, keeps_session, .. } = self.manner;
-        let clean_start = self.begins_anew || !keeps_session;
-        // Before MQTT 5, who begins anew ends with the connection.
-        self.lasts = keeps_session && (version == Version::V5 || !clean_start);
+        let PublisherProfile { version, keeps_session, .. } = self.profile;
+        let clean_start = self.is_new || !keeps_session;
+        // Before MQTT 5, a session with a clean start ends with its connection.
+        self.is_persistent = keeps_session && (version == Version::V5 || !clean_start);
         let connect = Connect {
             clean_start,
             session_expiry: (version == Version::V5 && keeps_session).then_some(u32::MAX),
             ..Connect::new(version, &self.id)
         };
-        let frame = encode(&Packet::Connect(connect), version);
+        let frame = frames::encode(&Packet::Connect(connect), version);
         self.sends.push(frame);
         self.link = Some(link);
     }
 
-    /// Its connection is lost.
-    pub(crate) fn gone(&mut self) {
+    /// The connection is lost.
+    pub(crate) fn disconnected(&mut self) {
         self.former = self.link.take().or(self.former);
         self.is_online = false;
         self.partial.clear();
         self.sends.clear();
-        if !self.lasts {
+        if !self.is_persistent {
             self.outgoing.retain(|known| known.qos == QoS::AtLeastOnce);
         }
     }
 
-    /// It gives up what it has under way, and its session.
+    /// Abandons its publishes and its session.
     pub(crate) fn give_up(&mut self) {
         self.outgoing.clear();
-        self.begins_anew = true;
+        (self.is_new, self.has_abandoned_session) = (true, true);
     }
 
     /// Publishes a message for the first time.
-    pub(crate) fn publish(&mut self, ledger: &mut Ledger, queues: &[QueuePlan], message: MessageId) {
-        let Way::Published { qos, .. } = ledger.messages[message].way else { return };
-        let asked = ledger.publishing(message, true);
+    pub(crate) fn publish(&mut self, oracle: &mut Oracle, queues: &[QueuePlan], message: MessageId) {
+        let Route::Published { qos, .. } = oracle.messages[message].route else { return };
+        let sent_at = oracle.publishing(message, true);
         let packet_id = if qos == QoS::AtMostOnce { 0 } else { self.packet_id() };
         if packet_id != 0 {
-            let life = ledger.life;
-            self.outgoing.push_back(Outgoing { packet_id, message, qos, asked, life, is_received: false });
+            let incarnation = oracle.incarnation;
+            self.outgoing.push_back(Outgoing {
+                packet_id,
+                message,
+                qos,
+                sent_at,
+                incarnation,
+                is_received: false,
+            });
         }
-        self.say_publish(ledger, queues, (message, packet_id), false);
+        self.say_publish(oracle, queues, (message, packet_id), false);
     }
 
     fn packet_id(&mut self) -> u16 {
@@ -149,18 +160,18 @@ impl Publisher {
 
     fn say_publish(
         &mut self,
-        ledger: &Ledger,
+        oracle: &Oracle,
         queues: &[QueuePlan],
         (id, packet_id): (MessageId, u16),
         dup: bool,
     ) {
-        let message = &ledger.messages[id];
-        let Way::Published { qos, is_bound } = message.way else { return };
+        let message = &oracle.messages[id];
+        let Route::Published { qos, is_bound } = message.route else { return };
         let topic = topic(message, &queues[message.queue].name, is_bound);
-        let asked = asked_for(id, message);
-        let asked: Vec<(&str, &str)> = asked.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let pairs = properties(id, message);
+        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let properties = MessageProperties {
-            user_properties: UserProperties::Pairs(&asked),
+            user_properties: UserProperties::Pairs(&pairs),
             ..MessageProperties::default()
         };
         let payload = message.value(id);
@@ -173,10 +184,10 @@ impl Publisher {
             payload: &payload,
             ..Publish::default()
         };
-        self.sends.push(encode(&Packet::Publish(publish), self.manner.version));
+        self.sends.push(frames::encode(&Packet::Publish(publish), self.profile.version));
     }
 
-    /// Bytes come: the packets that are whole.
+    /// Takes bytes. Returns complete packets.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         self.partial.extend_from_slice(bytes);
         let mut frames = Vec::new();
@@ -187,23 +198,23 @@ impl Publisher {
         frames
     }
 
-    /// Hears a packet.
-    pub(crate) fn hear(
+    /// Takes a packet.
+    pub(crate) fn handle_packet(
         &mut self,
-        ledger: &mut Ledger,
+        oracle: &mut Oracle,
         queues: &[QueuePlan],
         frame: &[u8],
         is_troubled: bool,
     ) -> Result<(), Violation> {
-        let packet = decode(self.manner.version, frame)
+        let packet = decode(self.profile.version, frame)
             .map_err(|error| Violation(format!("{} cannot read what came: {error:?}", self.id)))?;
         match packet {
-            Packet::ConnAck(connack) => self.connected(ledger, queues, &connack, is_troubled),
+            Packet::ConnAck(connack) => self.connected(oracle, queues, &connack, is_troubled),
             Packet::PubAck(ack) => {
-                self.acknowledged(ledger, (ack.packet_id, QoS::AtLeastOnce), ack.reason, is_troubled)?;
+                self.acknowledged(oracle, (ack.packet_id, QoS::AtLeastOnce), ack.reason, is_troubled)?;
             }
             Packet::PubRec(ack) => {
-                self.acknowledged(ledger, (ack.packet_id, QoS::ExactlyOnce), ack.reason, is_troubled)?;
+                self.acknowledged(oracle, (ack.packet_id, QoS::ExactlyOnce), ack.reason, is_troubled)?;
             }
             Packet::PubComp(ack) => {
                 self.outgoing.retain(|known| known.packet_id != ack.packet_id || !known.is_received);
@@ -213,10 +224,10 @@ impl Publisher {
         Ok(())
     }
 
-    /// What was not acknowledged is sent again: in the session that was, or as something new.
+    /// Sends again what was not acknowledged: in the resumed session, or as new publishes.
     fn connected(
         &mut self,
-        ledger: &mut Ledger,
+        oracle: &mut Oracle,
         queues: &[QueuePlan],
         connack: &ConnAck<'_>,
         is_troubled: bool,
@@ -224,21 +235,22 @@ impl Publisher {
         if connack.reason.is_error() {
             return;
         }
-        (self.is_online, self.begins_anew) = (true, false);
+        (self.is_online, self.is_new, self.has_abandoned_session) = (true, false, false);
         let is_kept = connack.session_present;
         self.outgoing.retain(|known| is_kept || known.qos == QoS::AtLeastOnce);
-        let life = ledger.life;
+        let incarnation = oracle.incarnation;
         for mut known in std::mem::take(&mut self.outgoing) {
             let (message, packet_id) = (known.message, known.packet_id);
             if known.is_received {
-                self.sends.push(frames::ack(Packet::PubRel, self.manner.version, packet_id));
+                self.sends.push(frames::ack(Packet::PubRel, self.profile.version, packet_id));
             } else {
-                // Under the identifier of a QoS 2 publish that the broker has, it takes nothing else. What it had and has
-                // not acknowledged may end with it, and what of that it cannot keep is to be sent again.
-                let is_copy = known.qos == QoS::AtLeastOnce || known.life != life || is_troubled;
-                known.asked = ledger.publishing(message, is_copy);
-                known.life = life;
-                self.say_publish(ledger, queues, (message, packet_id), is_kept);
+                // The broker recognizes a repeated QoS 2 publish by its packet identifier. It may still have lost it
+                // with a crash, or have refused it after a disk fault; then this is a new attempt.
+                let is_copy =
+                    known.qos == QoS::AtLeastOnce || known.incarnation != incarnation || is_troubled;
+                known.sent_at = oracle.publishing(message, is_copy);
+                known.incarnation = incarnation;
+                self.say_publish(oracle, queues, (message, packet_id), is_kept);
             }
             self.outgoing.push_back(known);
         }
@@ -246,7 +258,7 @@ impl Publisher {
 
     fn acknowledged(
         &mut self,
-        ledger: &mut Ledger,
+        oracle: &mut Oracle,
         (packet_id, qos): (u16, QoS),
         reason: ReasonCode,
         is_troubled: bool,
@@ -255,29 +267,23 @@ impl Publisher {
         let Some(at) = self.outgoing.iter().position(is_it) else {
             return Err(Violation(format!("{}: {packet_id} is acknowledged, and is not under way", self.id)));
         };
-        let Outgoing { message, asked, .. } = self.outgoing[at];
+        let Outgoing { message, sent_at, .. } = self.outgoing[at];
         if reason.is_error() {
             self.outgoing.remove(at);
-            return ledger.turned_away(message, asked, is_troubled);
+            return oracle.refused(message, sent_at, is_troubled);
         }
-        ledger.acknowledged(message, asked);
+        oracle.acknowledged(message, sent_at);
         if qos == QoS::AtLeastOnce {
             self.outgoing.remove(at);
         } else {
             self.outgoing[at].is_received = true;
-            self.sends.push(frames::ack(Packet::PubRel, self.manner.version, packet_id));
+            self.sends.push(frames::ack(Packet::PubRel, self.profile.version, packet_id));
         }
         Ok(())
     }
 }
 
-fn encode(packet: &Packet<'_>, version: Version) -> Vec<u8> {
-    let mut frame = Vec::new();
-    packet.encode(version, &mut frame).expect("what a client says can be said");
-    frame
-}
-
-/// The filter of the binding that feeds a queue. Its topics have the key of a message as their third level, if it has one.
+/// The filter of the binding that feeds a queue. The third level of a topic is the message's key.
 pub(super) fn filter(queue: &str) -> String {
     format!("in/{queue}/#")
 }

@@ -1,31 +1,31 @@
-//! Those who receive by MQTT: they subscribe to a queue, and acknowledge what comes, or refuse or reject it, or are gone.
+//! MQTT consumers of queues: they subscribe to a queue, settle what arrives by PUBACK, and vanish.
 
 use std::collections::VecDeque;
 
 use mainstem_mqtt::{Ack, Connect, Packet, Publish, QoS, ReasonCode, UserProperties, Version, decode};
-use mainstem_queue::{GroupName, Verdict};
+use mainstem_queue_core::{Disposition, GroupName};
 
-use crate::frames;
-use crate::ledger::Violation;
-use crate::machine::LinkId;
+use super::plan::WorkerProfile;
+use crate::Violation;
+use crate::engine::LinkId;
+use crate::mqtt::frames;
 
-/// A delivery that has not been acknowledged.
+/// A delivery without a PUBACK.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Had {
+pub(crate) struct HeldDelivery {
     packet_id: u16,
     pub(crate) offset: u64,
     pub(crate) count: u32,
-    pub(crate) heard_ms: u64,
+    pub(crate) received_ms: u64,
 }
 
-/// What has come.
+/// A packet of interest.
 #[derive(Debug)]
-pub(crate) enum Came {
-    /// A message: its payload.
-    Message(Had, Vec<u8>),
-    /// It has no subscription.
+pub(crate) enum Received {
+    /// A delivery and its payload.
+    Message(HeldDelivery, Vec<u8>),
+    /// The subscription was refused.
     Refused,
-    /// Nothing that matters.
     Other,
 }
 
@@ -34,30 +34,24 @@ pub(crate) struct Subscriber {
     id: String,
     pub(crate) group: &'static str,
     receive_maximum: u16,
-    /// Chances in 100 that it acknowledges, and that it is gone.
+    /// Chances in 100 that it acknowledges, and that it vanishes.
     pub(crate) acks: u64,
     pub(crate) vanishes: u64,
-    /// The queue that it takes from now, and its connection.
+    /// The queue it is subscribed to.
     pub(crate) queue: usize,
     pub(crate) link: Option<LinkId>,
     partial: Vec<u8>,
-    pub(crate) held: VecDeque<Had>,
+    pub(crate) held: VecDeque<HeldDelivery>,
 }
 
 impl Subscriber {
-    pub(crate) fn new(
-        number: usize,
-        group: &'static str,
-        receive_maximum: u16,
-        acks: u64,
-        vanishes: u64,
-    ) -> Self {
+    pub(crate) fn new(number: usize, profile: &WorkerProfile) -> Self {
         Self {
             id: format!("worker-{number}"),
-            group,
-            receive_maximum,
-            acks,
-            vanishes,
+            group: profile.group,
+            receive_maximum: profile.max as u16,
+            acks: profile.acks,
+            vanishes: profile.vanishes,
             queue: 0,
             link: None,
             partial: Vec::new(),
@@ -69,81 +63,77 @@ impl Subscriber {
         self.group.into()
     }
 
-    /// It connects and subscribes: what it has to say.
-    pub(crate) fn connect(&mut self, link: LinkId, queue: usize, name: &str) -> Vec<u8> {
-        self.gone();
+    /// Connects and subscribes. Returns the packets to be sent.
+    pub(crate) fn connect(&mut self, link: LinkId, queue: usize, name: &str) -> Vec<Vec<u8>> {
+        self.disconnected();
         (self.link, self.queue) = (Some(link), queue);
         let connect = Connect {
             clean_start: true,
             receive_maximum: Some(self.receive_maximum),
             ..Connect::new(Version::V5, &self.id)
         };
-        let mut frames = Vec::new();
-        Packet::Connect(connect).encode(Version::V5, &mut frames).expect("what a client says can be said");
+        let connect = frames::encode(&Packet::Connect(connect), Version::V5);
         let filter = match self.group {
-            mainstem_queue::DEFAULT_GROUP => format!("$queue/{name}"),
+            mainstem_queue_core::DEFAULT_GROUP => format!("$queue/{name}"),
             group => format!("$share/{group}/$queue/{name}"),
         };
-        frames.extend(frames::subscribe(Version::V5, 1, &filter, QoS::AtLeastOnce));
-        frames
+        vec![connect, frames::subscribe(Version::V5, 1, &filter, QoS::AtLeastOnce)]
     }
 
-    /// Its connection is gone.
-    pub(crate) fn gone(&mut self) {
+    /// The connection is gone.
+    pub(crate) fn disconnected(&mut self) {
         self.link = None;
         self.partial.clear();
         self.held.clear();
     }
 
-    /// Bytes come: what they are.
-    pub(crate) fn take(&mut self, bytes: &[u8], now_ms: u64) -> Result<Vec<Came>, Violation> {
+    /// Takes bytes. Returns what has arrived.
+    pub(crate) fn take(&mut self, bytes: &[u8], now_ms: u64) -> Result<Vec<Received>, Violation> {
         self.partial.extend_from_slice(bytes);
-        let mut came = Vec::new();
+        let mut received = Vec::new();
         while let Some(len) = frames::whole(&self.partial) {
             let rest = self.partial.split_off(len);
             let frame = std::mem::replace(&mut self.partial, rest);
             let packet = decode(Version::V5, &frame)
                 .map_err(|error| Violation(format!("{} cannot read what came: {error:?}", self.id)))?;
-            came.push(match packet {
+            received.push(match packet {
                 Packet::Publish(publish) => {
-                    let had = had(&publish, now_ms)
+                    let delivery = delivery(&publish, now_ms)
                         .ok_or_else(|| Violation(format!("{}: no delivery: {publish:?}", self.id)))?;
-                    self.held.push_back(had);
-                    Came::Message(had, publish.payload.to_vec())
+                    self.held.push_back(delivery);
+                    Received::Message(delivery, publish.payload.to_vec())
                 }
-                Packet::SubAck(suback) if suback.reasons != [QoS::AtLeastOnce as u8] => Came::Refused,
-                _ => Came::Other,
+                Packet::SubAck(suback) if suback.reasons != [QoS::AtLeastOnce as u8] => Received::Refused,
+                _ => Received::Other,
             });
         }
-        Ok(came)
+        Ok(received)
     }
 }
 
-/// What a delivery says of itself.
-fn had(publish: &Publish<'_>, heard_ms: u64) -> Option<Had> {
+/// Reads the properties of a delivery.
+fn delivery(publish: &Publish<'_>, received_ms: u64) -> Option<HeldDelivery> {
     let number = |wanted: &str| {
         let mut properties = publish.properties.user_properties.iter();
         properties.find(|(name, _)| *name == wanted)?.1.parse::<u64>().ok()
     };
     let count = u32::try_from(number("delivery-count")?).ok()?;
-    Some(Had { packet_id: publish.packet_id, offset: number("offset")?, count, heard_ms })
+    Some(HeldDelivery { packet_id: publish.packet_id, offset: number("offset")?, count, received_ms })
 }
 
-/// The PUBACK that says so of a delivery.
-pub(crate) fn puback(had: &Had, verdict: Verdict) -> Vec<u8> {
-    let delay = match verdict {
-        Verdict::Nack(Some(delay_ms)) => Some(delay_ms.to_string()),
+/// The PUBACK that settles a delivery.
+pub(crate) fn puback(delivery: &HeldDelivery, disposition: Disposition) -> Vec<u8> {
+    let delay = match disposition {
+        Disposition::Nack(Some(delay_ms)) => Some(delay_ms.to_string()),
         _ => None,
     };
     let delay: Vec<(&str, &str)> = delay.iter().map(|delay_ms| ("delay-ms", delay_ms.as_str())).collect();
-    let reason = match verdict {
-        Verdict::Ack => ReasonCode::Success,
-        Verdict::Reject => ReasonCode::PayloadFormatInvalid,
+    let reason = match disposition {
+        Disposition::Ack => ReasonCode::Success,
+        Disposition::Reject => ReasonCode::PayloadFormatInvalid,
         _ => ReasonCode::UnspecifiedError,
     };
-    let (packet_id, user_properties) = (had.packet_id, UserProperties::Pairs(&delay));
+    let (packet_id, user_properties) = (delivery.packet_id, UserProperties::Pairs(&delay));
     let ack = Ack { packet_id, reason, user_properties, ..Ack::default() };
-    let mut frame = Vec::new();
-    Packet::PubAck(ack).encode(Version::V5, &mut frame).expect("what a client says can be said");
-    frame
+    frames::encode(&Packet::PubAck(ack), Version::V5)
 }

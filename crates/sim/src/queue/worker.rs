@@ -1,23 +1,23 @@
-//! Those who receive: they settle what they have in every way there is, in time and too late, once and twice, or vanish
-//! with it.
+//! Workers: they receive messages and settle them in every way, in time and too late, once and twice, or vanish with
+//! them.
 
-use mainstem_queue::{Receipt, Reply, Request, Settlement, Verdict};
+use mainstem_queue_core::{Disposition, Receipt, Reply, Request, Settlement};
 
-use super::client::{Client, Desk};
-use super::ledger::Pending;
-use super::plan::{Habits, Role};
-use crate::plan::pick;
+use super::client::{Client, Context};
+use super::oracle::Pending;
+use super::plan::{Role, WorkerProfile};
+use crate::engine::pick;
 
-/// No other door has consumers with numbers from here on.
+/// Consumer numbers of other protocols are below.
 pub(super) const CONSUMERS_FROM: u64 = 1 << 63;
-/// Receipts of the past that are remembered to be settled once more.
+/// Former receipts that are settled again.
 const STALE_MAX: usize = 20;
 
 #[derive(Debug)]
 pub(crate) struct Worker {
-    habits: Habits,
+    profile: WorkerProfile,
     queue: Option<usize>,
-    /// Who it is: another one each time it comes back.
+    /// Consumer number, another one each time it returns.
     consumer: u64,
     number: u64,
     held: Vec<Receipt>,
@@ -27,9 +27,9 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(number: u64, habits: Habits) -> Self {
+    pub(crate) fn new(number: u64, profile: WorkerProfile) -> Self {
         Self {
-            habits,
+            profile,
             queue: None,
             consumer: CONSUMERS_FROM + number,
             number,
@@ -40,10 +40,10 @@ impl Worker {
         }
     }
 
-    /// Comes back as somebody else, who knows nothing.
-    fn vanish(&mut self, desk: &mut Desk<'_>) {
-        if let Some(queue) = self.queue.take().filter(|_| self.is_receiving || desk.dice.chance(50)) {
-            desk.ask(queue, Request::Leave { group: self.habits.group.into(), consumer: self.consumer });
+    /// Returns as another consumer without any state.
+    fn vanish(&mut self, context: &mut Context<'_>) {
+        if let Some(queue) = self.queue.take().filter(|_| self.is_receiving || context.rng.chance(50)) {
+            context.ask(queue, Request::Leave { group: self.profile.group.into(), consumer: self.consumer });
         }
         self.consumer += 1_000;
         self.held.clear();
@@ -51,48 +51,48 @@ impl Worker {
         (self.is_receiving, self.is_settling) = (false, false);
     }
 
-    fn receive(&mut self, desk: &mut Desk<'_>, queue: usize) {
+    fn receive(&mut self, context: &mut Context<'_>, queue: usize) {
         self.is_receiving = true;
         let request = Request::Receive {
-            group: self.habits.group.into(),
+            group: self.profile.group.into(),
             consumer: self.consumer,
-            max: self.habits.max,
-            bytes_max: pick(desk.dice, &[1, 4_000, 1 << 20]),
-            lease_ms: Some(self.habits.lease_ms),
-            wait_ms: self.habits.wait_ms,
+            max: self.profile.max,
+            bytes_max: pick(context.rng, &[1, 4_000, 1 << 20]),
+            lease_ms: Some(self.profile.lease_ms),
+            wait_ms: self.profile.wait_ms,
         };
-        desk.ask(queue, request);
+        context.ask(queue, request);
     }
 
-    fn verdict(&self, desk: &mut Desk<'_>, queue: usize) -> Verdict {
-        let may_reject = matches!(desk.plan.queues[queue].role, Role::Main { .. });
-        if desk.dice.chance(self.habits.acks) {
-            return Verdict::Ack;
+    fn disposition(&self, context: &mut Context<'_>, queue: usize) -> Disposition {
+        let may_reject = matches!(context.plan.queues[queue].role, Role::Main { .. });
+        if context.rng.chance(self.profile.acks) {
+            return Disposition::Ack;
         }
-        match desk.dice.below(8) {
-            0 | 1 => Verdict::Nack(None),
-            2 => Verdict::Nack(Some(pick(desk.dice, &[0, 100, 2_000, 10_000]))),
-            3 | 4 if may_reject => Verdict::Reject,
-            5 | 6 => Verdict::Extend(pick(desk.dice, &[1, 100, 5_000])),
-            _ => Verdict::Release,
+        match context.rng.below(8) {
+            0 | 1 => Disposition::Nack(None),
+            2 => Disposition::Nack(Some(pick(context.rng, &[0, 100, 2_000, 10_000]))),
+            3 | 4 if may_reject => Disposition::Reject,
+            5 | 6 => Disposition::Extend(pick(context.rng, &[1, 100, 5_000])),
+            _ => Disposition::Release,
         }
     }
 
-    fn settle(&mut self, desk: &mut Desk<'_>, queue: usize) {
+    fn settle(&mut self, context: &mut Context<'_>, queue: usize) {
         let mut settlements = Vec::new();
-        for _ in 0..=desk.dice.below(self.held.len() as u64 + 1) {
-            let is_stale = self.held.is_empty() || desk.dice.chance(5);
+        for _ in 0..=context.rng.below(self.held.len() as u64 + 1) {
+            let is_stale = self.held.is_empty() || context.rng.chance(5);
             let from = if is_stale { &self.stale } else { &self.held };
             if from.is_empty() {
                 continue;
             }
-            let receipt = from[desk.dice.below(from.len() as u64) as usize];
-            let verdict = self.verdict(desk, queue);
-            settlements.push(Settlement { receipt, verdict });
-            if desk.dice.chance(5) {
-                settlements.push(Settlement { receipt, verdict: self.verdict(desk, queue) });
+            let receipt = from[context.rng.below(from.len() as u64) as usize];
+            let disposition = self.disposition(context, queue);
+            settlements.push(Settlement { receipt, disposition });
+            if context.rng.chance(5) {
+                settlements.push(Settlement { receipt, disposition: self.disposition(context, queue) });
             }
-            if !matches!(verdict, Verdict::Extend(_)) {
+            if !matches!(disposition, Disposition::Extend(_)) {
                 self.held.retain(|held| *held != receipt);
                 self.stale.push(receipt);
                 if self.stale.len() > STALE_MAX {
@@ -102,39 +102,39 @@ impl Worker {
         }
         if !settlements.is_empty() {
             self.is_settling = true;
-            desk.ask(queue, Request::Settle { group: self.habits.group.into(), settlements });
+            context.ask(queue, Request::Settle { group: self.profile.group.into(), settlements });
         }
     }
 }
 
 impl Client for Worker {
-    fn act(&mut self, desk: &mut Desk<'_>) {
-        if desk.is_ending {
+    fn act(&mut self, context: &mut Context<'_>) {
+        if context.is_ending {
             if self.is_receiving {
-                self.vanish(desk);
+                self.vanish(context);
             }
             return;
         }
-        if desk.dice.chance(self.habits.vanishes) {
-            return self.vanish(desk);
+        if context.rng.chance(self.profile.vanishes) {
+            return self.vanish(context);
         }
         let queue = self.queue.unwrap_or_else(|| {
-            let role = desk.dice.below(10);
-            desk.any_queue(|it| match it {
+            let role = context.rng.below(10);
+            context.any_queue(|it| match it {
                 Role::Main { .. } => role < 8,
                 Role::Dead => role == 8,
                 Role::Temporary => role == 9,
             })
         });
         self.queue = Some(queue);
-        if !self.is_settling && desk.dice.chance(50) && !(self.held.is_empty() && self.stale.is_empty()) {
-            self.settle(desk, queue);
+        if !self.is_settling && context.rng.chance(50) && !(self.held.is_empty() && self.stale.is_empty()) {
+            self.settle(context, queue);
         } else if !self.is_receiving && self.held.len() < 50 {
-            self.receive(desk, queue);
+            self.receive(context, queue);
         }
     }
 
-    fn answered(&mut self, _: &mut Desk<'_>, pending: &Pending, reply: &Reply) {
+    fn handle_reply(&mut self, _: &mut Context<'_>, pending: &Pending, reply: &Reply) {
         match (&pending.request, reply) {
             (Request::Receive { consumer, .. }, _) if *consumer != self.consumer => {}
             (Request::Receive { .. }, Reply::Received(deliveries)) => {
@@ -147,11 +147,11 @@ impl Client for Worker {
         }
     }
 
-    fn lost(&mut self, pending: &Pending) {
+    fn connection_lost(&mut self, pending: &Pending) {
         match pending.request {
             Request::Receive { .. } => {
                 self.is_receiving = false;
-                // Some have noticed nothing but that, and settle what they had.
+                // Some keep their receipts after a crash, and settle them.
                 if self.number.is_multiple_of(2) {
                     self.stale.append(&mut self.held);
                 }

@@ -1,8 +1,11 @@
-//! The clients of a run: who publishes, who subscribes, and their threads.
+//! The clients of a run and their threads.
+//!
+//! The mix covers both protocol versions, QoS 1 and 2, small and large windows, sessions that are mostly offline, late
+//! subscribers, renewed sessions, and a shared subscription whose members are sometimes all offline.
 
 use super::publisher::{self, Publisher};
-use super::subscriber::{self, Account, Subscriber};
-use super::world::{LIVE, LOST, RETAINED, Stream, World};
+use super::shared::{LIVE, LOST, RETAINED, SharedState, Stream};
+use super::subscriber::{self, Subscriber, Trackers};
 use super::{retained, will};
 use mainstem_conformance::Version::{self, V4, V5};
 use std::ops::Range;
@@ -11,16 +14,16 @@ use std::sync::{Arc, PoisonError};
 use std::thread::Scope;
 use std::time::Duration;
 
-/// Topics of each publisher.
+/// Number of topics per publisher.
 const TOPICS: usize = 4;
 
-/// What publishers differ in.
+/// Profile of a publisher.
 struct Publishing {
     version: Version,
     qos: u8,
     retain: bool,
     window: usize,
-    /// Its part of all messages, in percent.
+    /// Share of all messages, in percent.
     share: f64,
 }
 
@@ -42,7 +45,7 @@ const PUBLISHERS: [Publishing; 7] = [
     retaining(V4, 2),
 ];
 
-/// The streams of all publishers, in their order.
+/// Streams of all publishers, in the order of [`PUBLISHERS`].
 pub(super) fn streams() -> Vec<Stream> {
     let of = |(publisher, publishing): (usize, &Publishing)| {
         let root = if publishing.retain { RETAINED } else { LIVE };
@@ -71,7 +74,7 @@ const STEADY: (Range<Duration>, Range<Duration>) = (seconds(5, 20), seconds(0, 1
 const MOSTLY_AWAY: (Range<Duration>, Range<Duration>) = (seconds(1, 2), seconds(4, 12));
 const ALTERNATING: (Range<Duration>, Range<Duration>) = (seconds(1, 3), seconds(1, 3));
 
-/// The subscribers that keep an account of their own.
+/// Subscribers with trackers of their own.
 fn subscriber_plans(length: Duration) -> Vec<subscriber::Plan> {
     let plan =
         |name: &str, version, qos, (online, offline): (Range<Duration>, Range<Duration>)| subscriber::Plan {
@@ -98,7 +101,7 @@ fn subscriber_plans(length: Duration) -> Vec<subscriber::Plan> {
     ]
 }
 
-/// The members of the shared subscription: now some of them are there, now none.
+/// Members of the shared subscription. Sometimes all of them are offline.
 fn member_plans() -> impl Iterator<Item = subscriber::Plan> {
     [("a", V5), ("b", V5), ("c", V4)].into_iter().map(|(name, version)| subscriber::Plan {
         name: format!("kill-member-{name}"),
@@ -114,10 +117,10 @@ fn member_plans() -> impl Iterator<Item = subscriber::Plan> {
     })
 }
 
-/// A receiver in the eyes of whoever drives the run.
+/// A receiver, as seen by the driver of the run.
 struct Receiver {
     name: String,
-    account: Account,
+    trackers: Trackers,
     is_complete: Arc<AtomicBool>,
     is_first: bool,
 }
@@ -126,69 +129,70 @@ struct Receiver {
 pub(super) struct Receivers(Vec<Receiver>);
 
 impl Receivers {
-    /// Whether all that subscribe from the start have their SUBACK.
+    /// Whether all subscribers that start immediately have their SUBACK.
     pub(super) fn are_ready(&self) -> bool {
-        let ready = |account: &Account| !account.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
-        self.0.iter().filter(|receiver| receiver.is_first).all(|receiver| ready(&receiver.account))
+        let ready = |trackers: &Trackers| !trackers.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        self.0.iter().filter(|receiver| receiver.is_first).all(|receiver| ready(&receiver.trackers))
     }
 
-    /// Whether everybody has everything.
+    /// Whether all receivers have all messages.
     pub(super) fn are_complete(&self) -> bool {
         self.0.iter().all(|receiver| receiver.is_complete.load(Ordering::SeqCst))
     }
 
-    /// Enters what did not come among the faults.
-    pub(super) fn settle(&self, world: &World) {
-        for Receiver { name, account, .. } in &self.0 {
-            let tracks = account.lock().unwrap_or_else(PoisonError::into_inner);
-            if tracks.is_empty() {
-                world.faults.add("never subscribed", name);
+    /// Reports missing messages as violations.
+    pub(super) fn report_lost(&self, shared: &SharedState) {
+        for Receiver { name, trackers, .. } in &self.0 {
+            let trackers = trackers.lock().unwrap_or_else(PoisonError::into_inner);
+            if trackers.is_empty() {
+                shared.violations.add("never subscribed", name);
             }
-            let live = world.streams.iter().zip(tracks.iter()).filter(|(stream, _)| !stream.retain);
-            let lost = live.map(|(stream, track)| (&stream.topic, track.lost_before(stream.acked())));
+            let live = shared.streams.iter().zip(trackers.iter()).filter(|(stream, _)| !stream.retain);
+            let lost = live.map(|(stream, tracker)| (&stream.topic, tracker.lost_before(stream.acked())));
             let lost: Vec<_> = lost.filter(|(_, lost)| !lost.is_empty()).collect();
             if let Some((topic, first)) = lost.first() {
                 let (topics, first) = (lost.len(), &first[..first.len().min(4)]);
                 let count = lost.iter().map(|(_, lost)| lost.len() as u64).sum();
-                let sentence = format_args!("{name}: {count} on {topics} topics, as {first:?} on {topic}");
-                world.faults.add_many(LOST, count, sentence);
+                let sentence =
+                    format_args!("{name}: {count} on {topics} topics, such as {first:?} on {topic}");
+                shared.violations.add_many(LOST, count, sentence);
             }
         }
     }
 }
 
-/// Starts everybody who receives.
+/// Starts all receivers.
 pub(super) fn receive<'scope>(
     scope: &'scope Scope<'scope, '_>,
-    world: &'scope World,
+    shared: &'scope SharedState,
     length: Duration,
 ) -> Receivers {
     let mut receivers = Vec::new();
-    let group = Account::default();
-    let own = subscriber_plans(length).into_iter().map(|plan| (plan, Account::default()));
+    let group = Trackers::default();
+    let own = subscriber_plans(length).into_iter().map(|plan| (plan, Trackers::default()));
     let all = own.chain(member_plans().map(|plan| (plan, Arc::clone(&group))));
-    for ((plan, account), index) in all.zip(100..) {
+    for ((plan, trackers), index) in all.zip(100..) {
         let (name, is_first) = (plan.name.clone(), plan.after.is_zero());
-        let subscriber = Subscriber::new(world, plan, index, Arc::clone(&account));
+        let subscriber = Subscriber::new(shared, plan, index, Arc::clone(&trackers));
         let is_complete = subscriber.completion();
-        // The members' account is settled once.
-        if receivers.iter().all(|known: &Receiver| !Arc::ptr_eq(&known.account, &account)) {
-            receivers.push(Receiver { name, account, is_complete, is_first });
+        // The members share their trackers, so only the first one is checked.
+        if receivers.iter().all(|known: &Receiver| !Arc::ptr_eq(&known.trackers, &trackers)) {
+            receivers.push(Receiver { name, trackers, is_complete, is_first });
         }
         scope.spawn(move || subscriber.run());
     }
-    scope.spawn(move || will::watch(world));
+    scope.spawn(move || will::watch(shared));
     Receivers(receivers)
 }
 
-/// Starts everybody else: publishers, clients with wills, readers of retained messages.
-pub(super) fn publish<'scope>(scope: &'scope Scope<'scope, '_>, world: &'scope World, rate: f64) {
+/// Starts all other clients: publishers, clients with wills, readers of retained messages.
+pub(super) fn publish<'scope>(scope: &'scope Scope<'scope, '_>, shared: &'scope SharedState, rate: f64) {
     for (plan, index) in publisher_plans(rate).zip(200..) {
-        scope.spawn(move || Publisher::new(world, plan, index).run());
+        scope.spawn(move || Publisher::new(shared, plan, index).run());
     }
-    scope.spawn(move || will::due(world, 300));
-    scope.spawn(move || will::not_due(world));
-    scope.spawn(move || retained::watch(world));
+    scope.spawn(move || will::run_due(shared, 300));
+    scope.spawn(move || will::run_not_due(shared));
+    scope.spawn(move || retained::watch(shared));
 }
 
 #[cfg(test)]
@@ -196,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_publisher_has_streams_of_its_own() {
+    fn each_publisher_has_its_own_streams() {
         let streams = streams();
         let plans: Vec<_> = publisher_plans(100.0).collect();
         assert_eq!(plans.last().unwrap().streams.end, streams.len());

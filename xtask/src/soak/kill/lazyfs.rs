@@ -1,7 +1,7 @@
-//! Loss of power: the data directory on LazyFS, a file system that forgets what was not synced when it is told to.
+//! Simulated power loss: the data directory is on LazyFS, which drops unsynced data on command.
 //!
-//! LazyFS is a FUSE file system that others wrote. It keeps what is written in memory, and hands it to the file system
-//! below when it is synced. Here it runs with one thread, since it makes mistakes with several.
+//! LazyFS is a third-party FUSE file system. It holds writes in memory and passes them to the underlying file system on
+//! sync. It runs single-threaded here, because its multi-threaded mode has bugs.
 
 use crate::Outcome;
 use crate::bench::at;
@@ -14,90 +14,90 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest time until it is mounted, has forgotten, or has ended.
+/// Timeout of mounting, of dropping data, and of exit.
 const TIMEOUT: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(2);
-/// What it keeps in memory at most, far more than is written in one life. Beyond that it would write without being asked.
+/// Maximum cache size, far above the data of one uptime. Beyond it, LazyFS would write unsynced data.
 const CACHE: &str = "0.5GB";
-const FORGET: &[u8] = b"lazyfs::clear-cache\n";
-const FORGOTTEN: &[u8] = b"finished::clear-cache\n";
+const DROP_UNSYNCED: &[u8] = b"lazyfs::clear-cache\n";
+const DROPPED: &[u8] = b"finished::clear-cache\n";
 
-/// A directory that is on LazyFS until this is dropped.
-pub(super) struct Lazy {
+/// A directory mounted on LazyFS. Dropping it unmounts.
+pub(super) struct LazyFs {
     child: Child,
     mount: PathBuf,
     commands: File,
-    answers: File,
+    responses: File,
 }
 
-impl Lazy {
-    /// Mounts an empty directory `scratch/data`, by the program at `binary`. What is synced there is kept in
-    /// `scratch/disk`.
+impl LazyFs {
+    /// Mounts an empty directory `scratch/data` with the program `binary`. Synced data is stored in `scratch/disk`.
     ///
     /// # Errors
-    /// If it cannot be mounted, or does not forget what it should or keep what it should.
+    /// If it cannot be mounted, or fails the self-test.
     pub(super) fn mount(binary: &Path, scratch: &Path) -> Outcome<Self> {
         let (mount, below) = (scratch.join("data"), scratch.join("disk"));
         for dir in [&mount, &below] {
             fs::create_dir_all(dir).map_err(|error| at(dir, &error))?;
         }
-        let [config, commands, answers, log] =
-            ["lazyfs.toml", "lazyfs-commands", "lazyfs-answers", "lazyfs.log"].map(|name| scratch.join(name));
+        let [config, commands, responses, log] =
+            ["lazyfs.toml", "lazyfs-commands", "lazyfs-responses", "lazyfs.log"]
+                .map(|name| scratch.join(name));
         let text = CONFIG.replace("@COMMANDS@", &commands.display().to_string());
-        let text = text.replace("@ANSWERS@", &answers.display().to_string()).replace("@CACHE@", CACHE);
+        let text = text.replace("@RESPONSES@", &responses.display().to_string()).replace("@CACHE@", CACHE);
         fs::write(&config, text).map_err(|error| at(&config, &error))?;
-        let said = File::create(&log).map_err(|error| at(&log, &error))?;
-        let said_too = said.try_clone().map_err(|error| at(&log, &error))?;
+        let stdout = File::create(&log).map_err(|error| at(&log, &error))?;
+        let stderr = stdout.try_clone().map_err(|error| at(&log, &error))?;
         let mut command = Command::new(binary);
         command.arg(&mount).arg("--config-path").arg(&config).args(["-f", "-s", "-o", "modules=subdir"]);
         command.arg("-o").arg(format!("subdir={}", below.display()));
-        command.stdin(Stdio::null()).stdout(said).stderr(said_too);
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         let mut child =
             command.spawn().map_err(|error| format!("cannot start {}: {error}", binary.display()))?;
         let opened = wait_for_mount(&mut child, &mount, &log)
-            .and_then(|()| Ok((open_fifo(&commands)?, open_fifo(&answers)?)));
+            .and_then(|()| Ok((open_fifo(&commands)?, open_fifo(&responses)?)));
         match opened {
-            Ok((commands, answers)) => {
-                let mut lazy = Self { child, mount, commands, answers };
-                lazy.prove()?;
+            Ok((commands, responses)) => {
+                let mut lazy = Self { child, mount, commands, responses };
+                lazy.self_test()?;
                 Ok(lazy)
             }
             Err(error) => {
-                end(&mut child, &mount);
+                shut_down(&mut child, &mount);
                 Err(error)
             }
         }
     }
 
-    /// As if power were lost: what was not synced is gone.
+    /// Drops all unsynced data, as a power loss does.
     ///
     /// # Errors
-    /// If it does not say that it has.
-    pub(super) fn forget(&mut self) -> Outcome {
-        let failed = |error| format!("LazyFS cannot be told to forget: {error}");
-        self.commands.write_all(FORGET).map_err(failed)?;
-        let (deadline, mut said) = (Instant::now() + TIMEOUT, Vec::new());
-        while said.len() < FORGOTTEN.len() {
-            let mut piece = [0; FORGOTTEN.len()];
-            match self.answers.read(&mut piece) {
-                Ok(some) => said.extend_from_slice(&piece[..some]),
+    /// If LazyFS does not confirm.
+    pub(super) fn drop_unsynced(&mut self) -> Outcome {
+        let failed = |error| format!("cannot send a command to LazyFS: {error}");
+        self.commands.write_all(DROP_UNSYNCED).map_err(failed)?;
+        let (deadline, mut response) = (Instant::now() + TIMEOUT, Vec::new());
+        while response.len() < DROPPED.len() {
+            let mut piece = [0; DROPPED.len()];
+            match self.responses.read(&mut piece) {
+                Ok(some) => response.extend_from_slice(&piece[..some]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(failed(error)),
             }
             if Instant::now() > deadline {
-                return Err("LazyFS does not say that it has forgotten".to_owned());
+                return Err("LazyFS does not confirm that it dropped the unsynced data".to_owned());
             }
             thread::sleep(POLL);
         }
-        if said == FORGOTTEN {
+        if response == DROPPED {
             Ok(())
         } else {
-            Err(format!("LazyFS says {:?}", String::from_utf8_lossy(&said)))
+            Err(format!("unexpected response from LazyFS: {:?}", String::from_utf8_lossy(&response)))
         }
     }
 
-    /// Of two files, the one that was synced is kept, and what the other had is not.
-    fn prove(&mut self) -> Outcome {
+    /// Checks that synced data survives [`Self::drop_unsynced`] and that unsynced data does not.
+    fn self_test(&mut self) -> Outcome {
         let [synced, unsynced] = ["synced", "unsynced"].map(|name| self.mount.join(name));
         fs::write(&unsynced, b"lost").map_err(|error| at(&unsynced, &error))?;
         let kept = File::create(&synced).and_then(|mut file| {
@@ -105,11 +105,15 @@ impl Lazy {
             file.sync_data()
         });
         kept.map_err(|error| at(&synced, &error))?;
-        self.forget()?;
-        for (path, wanted) in [(synced, b"kept".as_slice()), (unsynced, b"")] {
+        self.drop_unsynced()?;
+        for (path, expected) in [(synced, b"kept".as_slice()), (unsynced, b"")] {
             let found = fs::read(&path).map_err(|error| at(&path, &error))?;
-            if found != wanted {
-                return Err(format!("{}: {} bytes are there", path.display(), found.len()));
+            if found != expected {
+                return Err(format!(
+                    "{}: found {} bytes after dropping unsynced data",
+                    path.display(),
+                    found.len()
+                ));
             }
             fs::remove_file(&path).map_err(|error| at(&path, &error))?;
         }
@@ -117,13 +121,13 @@ impl Lazy {
     }
 }
 
-impl Drop for Lazy {
+impl Drop for LazyFs {
     fn drop(&mut self) {
-        end(&mut self.child, &self.mount);
+        shut_down(&mut self.child, &self.mount);
     }
 }
 
-/// Takes away what a run before, which was killed itself, has left mounted.
+/// Unmounts what a previous run left mounted because it was killed.
 pub(super) fn unmount_leftover(scratch: &Path) {
     let mount = scratch.join("data");
     if is_mounted(&mount) {
@@ -134,9 +138,9 @@ pub(super) fn unmount_leftover(scratch: &Path) {
 fn wait_for_mount(child: &mut Child, mount: &Path, log: &Path) -> Outcome {
     let deadline = Instant::now() + TIMEOUT;
     while !is_mounted(mount) {
-        let ended = child.try_wait().map_err(|error| format!("cannot ask for LazyFS: {error}"))?;
+        let ended = child.try_wait().map_err(|error| format!("cannot query the LazyFS process: {error}"))?;
         if ended.is_some() || Instant::now() > deadline {
-            return Err(format!("LazyFS has not mounted {}; see {}", mount.display(), log.display()));
+            return Err(format!("LazyFS did not mount {}; see {}", mount.display(), log.display()));
         }
         thread::sleep(POLL);
     }
@@ -144,27 +148,27 @@ fn wait_for_mount(child: &mut Child, mount: &Path, log: &Path) -> Outcome {
 }
 
 fn is_mounted(mount: &Path) -> bool {
-    let (mounts, wanted) = (fs::read_to_string("/proc/self/mounts").unwrap_or_default(), mount.display());
-    mounts.lines().any(|line| line.split(' ').nth(1) == Some(wanted.to_string().as_str()))
+    let (mounts, expected) = (fs::read_to_string("/proc/self/mounts").unwrap_or_default(), mount.display());
+    mounts.lines().any(|line| line.split(' ').nth(1) == Some(expected.to_string().as_str()))
 }
 
-/// Nobody needs to be at the other end: it is opened for both directions, and read without waiting.
+/// Opens a FIFO in both directions and non-blocking, so that the open does not wait for a peer.
 fn open_fifo(path: &Path) -> Outcome<File> {
-    let without_waiting = OFlags::NONBLOCK.bits().cast_signed();
-    let opened = File::options().read(true).write(true).custom_flags(without_waiting).open(path);
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = File::options().read(true).write(true).custom_flags(nonblocking).open(path);
     opened.map_err(|error| at(path, &error))
 }
 
-/// Unmounts, at once or as soon as nobody has anything open there.
+/// Unmounts lazily: immediately, or as soon as no file is open.
 fn unmount(mount: &Path) {
     let unmounted = Command::new("fusermount3").arg("-uz").arg(mount).status();
     if !unmounted.as_ref().is_ok_and(std::process::ExitStatus::success) {
-        eprintln!("{} could not be unmounted: {unmounted:?}", mount.display());
+        eprintln!("cannot unmount {}: {unmounted:?}", mount.display());
     }
 }
 
-/// Unmounts, which ends it. It is killed if it goes on, or has not mounted anything.
-fn end(child: &mut Child, mount: &Path) {
+/// Unmounts, upon which the process exits. Kills it if it does not exit, or if it mounted nothing.
+fn shut_down(child: &mut Child, mount: &Path) {
     let mut deadline = Instant::now();
     if is_mounted(mount) {
         unmount(mount);
@@ -172,7 +176,7 @@ fn end(child: &mut Child, mount: &Path) {
     }
     while child.try_wait().is_ok_and(|status| status.is_none()) {
         if Instant::now() > deadline {
-            eprintln!("LazyFS, process {}, does not end: it is killed", child.id());
+            eprintln!("LazyFS, process {}, does not exit: killing it", child.id());
             child.kill().and_then(|()| child.wait().map(drop)).ok();
             return;
         }
@@ -183,7 +187,7 @@ fn end(child: &mut Child, mount: &Path) {
 const CONFIG: &str = r#"
 [faults]
 fifo_path = "@COMMANDS@"
-fifo_path_completed = "@ANSWERS@"
+fifo_path_completed = "@RESPONSES@"
 
 [cache]
 apply_eviction = false

@@ -1,8 +1,8 @@
-//! A publisher with a durable session: what was not acknowledged is sent again, as it was, until it is.
+//! A publisher with a persistent session: resends unacknowledged messages, unchanged, until they are acknowledged.
 
-use super::link::{Link, Lost};
+use super::connection::{Connection, ConnectionError};
 use super::random::Random;
-use super::world::{World, count};
+use super::shared::{SharedState, count};
 use mainstem_conformance::Version;
 use mainstem_conformance::packet::{Ack, ConnAck, PUBACK, PUBCOMP, PUBREC, PUBREL, Packet};
 use mainstem_conformance::property::RECEIVE_MAXIMUM;
@@ -12,60 +12,60 @@ use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long it waits for acknowledgements before it looks whether it may send more.
+/// Maximum wait for acknowledgements before checking whether more messages are due.
 const TURN: Duration = Duration::from_millis(5);
 const RECONNECT: Duration = Duration::from_millis(10);
-/// How long it keeps a connection, if the broker does not end it.
-const KEEP: Range<Duration> = Duration::from_secs(2)..Duration::from_secs(10);
-/// Longest time that acknowledgements may take while the broker runs.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Seconds that its session outlives a connection.
+/// Duration of a connection if the broker does not end it.
+const CONNECTED: Range<Duration> = Duration::from_secs(2)..Duration::from_secs(10);
+/// Maximum time without an acknowledgement while connected.
+const ACK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Session expiry interval, in seconds.
 const EXPIRY_S: u32 = 3600;
 
-/// Who publishes what, and how fast.
+/// Configuration of a publisher.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) name: String,
     pub(super) version: Version,
-    /// Of the world's streams; all of the same quality of service.
+    /// Index range in the shared streams; all have the same QoS.
     pub(super) streams: Range<usize>,
-    /// Most messages that are not acknowledged.
+    /// Maximum unacknowledged messages.
     pub(super) window: usize,
-    /// Most messages per second.
+    /// Maximum messages per second.
     pub(super) rate: f64,
 }
 
-/// A message that was sent, and whose exchange is not complete.
+/// An in-flight message.
 struct Sent {
     id: u16,
     stream: usize,
     number: u64,
-    /// PUBREC has come: only the PUBREL is sent again.
+    /// PUBREC received: only PUBREL is resent.
     is_received: bool,
 }
 
-/// The state of one publisher; it outlives the broker.
+/// State of one publisher; survives restarts of the broker.
 pub(super) struct Publisher<'a> {
-    world: &'a World,
+    shared: &'a SharedState,
     plan: Plan,
     random: Random,
-    /// In the order of their first sending.
+    /// In the order of the first transmission.
     in_flight: VecDeque<Sent>,
     last_id: u16,
-    /// Messages sent for the first time, for the pace and the choice of the stream.
+    /// Messages published since `began`; determines the pace and the next stream.
     published: u64,
     began: Instant,
-    /// The broker has said that it has a session.
+    /// A session exists, so CONNACK must set Session Present.
     has_session: bool,
-    moved: Instant,
+    progress_at: Instant,
 }
 
 impl<'a> Publisher<'a> {
-    pub(super) fn new(world: &'a World, plan: Plan, index: u64) -> Self {
-        let random = Random::child(world.seed, index);
+    pub(super) fn new(shared: &'a SharedState, plan: Plan, index: u64) -> Self {
+        let random = Random::child(shared.seed, index);
         let now = Instant::now();
         Self {
-            world,
+            shared,
             plan,
             random,
             in_flight: VecDeque::new(),
@@ -73,18 +73,18 @@ impl<'a> Publisher<'a> {
             published: 0,
             began: now,
             has_session: false,
-            moved: now,
+            progress_at: now,
         }
     }
 
     /// Publishes until the run closes and everything in flight is acknowledged.
     pub(super) fn run(mut self) {
         while !self.is_done() {
-            match self.connection() {
+            match self.run_connection() {
                 Ok(()) => {}
-                Err(Lost::Gone) => thread::sleep(RECONNECT),
-                Err(Lost::Wrong(what)) => {
-                    self.world.faults.add("protocol", format_args!("{}: {what}", self.plan.name));
+                Err(ConnectionError::Closed) => thread::sleep(RECONNECT),
+                Err(ConnectionError::Violation(what)) => {
+                    self.shared.violations.add("protocol", format_args!("{}: {what}", self.plan.name));
                     thread::sleep(RECONNECT);
                 }
             }
@@ -92,75 +92,76 @@ impl<'a> Publisher<'a> {
         if !self.in_flight.is_empty() {
             let (count, name) = (self.in_flight.len() as u64, &self.plan.name);
             let received = self.in_flight.iter().filter(|sent| sent.is_received).count();
-            let sentence = format_args!("{count} of {name}, {received} of them received and not completed");
-            self.world.faults.add_many("never acknowledged", count, sentence);
+            let sentence =
+                format_args!("{count} of {name}, {received} of them with PUBREC and without PUBCOMP");
+            self.shared.violations.add_many("never acknowledged", count, sentence);
         }
     }
 
     fn is_done(&self) -> bool {
-        self.world.is_over() || self.world.is_closing() && self.in_flight.is_empty()
+        self.shared.is_over() || self.shared.is_closing() && self.in_flight.is_empty()
     }
 
-    /// One connection, from CONNECT to its end.
-    fn connection(&mut self) -> Result<(), Lost> {
+    /// Runs one connection.
+    fn run_connection(&mut self) -> Result<(), ConnectionError> {
         let connect = Connect::new(&self.plan.name).resume().session_expiry(EXPIRY_S);
-        let (mut link, connack) = Link::open(self.world.port, self.plan.version, &connect)?;
+        let (mut connection, connack) = Connection::open(self.shared.port, self.plan.version, &connect)?;
         self.resume(&connack);
         let window = window(&self.plan, &connack);
-        self.send_again(&mut link);
-        let keep_until = Instant::now() + self.random.time(&KEEP);
-        self.moved = Instant::now();
+        self.resend(&mut connection);
+        let connected_until = Instant::now() + self.random.time(&CONNECTED);
+        self.progress_at = Instant::now();
         let mut packets = Vec::new();
-        while !self.is_done() && (self.world.is_closing() || Instant::now() < keep_until) {
-            if !self.world.is_closing() {
-                self.publish(&mut link, window);
+        while !self.is_done() && (self.shared.is_closing() || Instant::now() < connected_until) {
+            if !self.shared.is_closing() {
+                self.publish(&mut connection, window);
             }
-            link.flush()?;
-            link.take(TURN, &mut packets)?;
+            connection.flush()?;
+            connection.receive(TURN, &mut packets)?;
             for packet in packets.drain(..) {
-                self.handle(&mut link, packet)?;
+                self.handle(&mut connection, packet)?;
             }
-            if !self.in_flight.is_empty() && self.moved.elapsed() > PATIENCE {
-                return Err(Lost::Wrong(format!("no acknowledgement within {PATIENCE:?}")));
+            if !self.in_flight.is_empty() && self.progress_at.elapsed() > ACK_TIMEOUT {
+                return Err(ConnectionError::Violation(format!("no acknowledgement within {ACK_TIMEOUT:?}")));
             }
         }
-        // The connection is dropped without DISCONNECT, and acknowledgements under way with it.
-        if !self.world.is_closing() {
-            self.publish(&mut link, window);
-            link.flush()?;
+        // Drop the connection without DISCONNECT, with acknowledgements in flight.
+        if !self.shared.is_closing() {
+            self.publish(&mut connection, window);
+            connection.flush()?;
         }
         Ok(())
     }
 
     fn resume(&mut self, connack: &ConnAck) {
         if self.has_session && !connack.session_present {
-            self.world.faults.add("session lost", &self.plan.name);
-            // Without a session nothing can be released; the rest is published anew.
+            self.shared.violations.add("session lost", &self.plan.name);
+            // Without a session, PUBREL is impossible; all other messages are published again.
             self.in_flight.retain(|sent| !sent.is_received);
         }
         self.has_session = true;
     }
 
-    /// Everything in flight, in its order, with its identifier [MQTT-4.4.0-1].
-    fn send_again(&mut self, link: &mut Link) {
+    /// Resends all in-flight messages in order, with their packet identifiers [MQTT-4.4.0-1].
+    fn resend(&mut self, connection: &mut Connection) {
         for sent in &self.in_flight {
             if sent.is_received {
-                link.put(&wire::ack(PUBREL, sent.id));
+                connection.put(&wire::ack(PUBREL, sent.id));
             } else {
-                count(&self.world.resent);
-                link.put(&self.packet(sent).dup());
+                count(&self.shared.resent);
+                connection.put(&self.packet(sent).dup());
             }
         }
     }
 
     fn packet(&self, sent: &Sent) -> Publish {
-        let stream = &self.world.streams[sent.stream];
+        let stream = &self.shared.streams[sent.stream];
         let publish = Publish::new(&stream.topic, stream.payload(sent.number)).qos(stream.qos).id(sent.id);
         if stream.retain { publish.retain() } else { publish }
     }
 
-    /// Sends what window and rate allow.
-    fn publish(&mut self, link: &mut Link, window: usize) {
+    /// Publishes as many messages as the window and the rate allow.
+    fn publish(&mut self, connection: &mut Connection, window: usize) {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a run is short")]
         let due = (self.began.elapsed().as_secs_f64() * self.plan.rate) as u64;
         while self.in_flight.len() < window && self.published < due {
@@ -168,14 +169,14 @@ impl<'a> Publisher<'a> {
             let sent = Sent {
                 id: self.fresh_id(),
                 stream,
-                number: self.world.streams[stream].next(),
+                number: self.shared.streams[stream].next(),
                 is_received: false,
             };
-            link.put(&self.packet(&sent));
+            connection.put(&self.packet(&sent));
             self.in_flight.push_back(sent);
             self.published += 1;
         }
-        // What could not be sent while the broker was down is not made up for in one go.
+        // Do not make up for downtime in one burst.
         if self.in_flight.len() < window / 2 && self.published + 10 * (window as u64) < due {
             self.began = Instant::now();
             self.published = 0;
@@ -191,20 +192,22 @@ impl<'a> Publisher<'a> {
         }
     }
 
-    fn handle(&mut self, link: &mut Link, packet: Packet) -> Result<(), Lost> {
+    fn handle(&mut self, connection: &mut Connection, packet: Packet) -> Result<(), ConnectionError> {
         let Packet::Ack(ack) = packet else {
-            return Err(Lost::Wrong(format!("a publisher got {packet:?}")));
+            return Err(ConnectionError::Violation(format!("unexpected packet for a publisher: {packet:?}")));
         };
-        self.moved = Instant::now();
+        self.progress_at = Instant::now();
         let Some(at) = self.in_flight.iter().position(|sent| sent.id == ack.id) else {
-            return Err(Lost::Wrong(format!("{} was not in flight", shown(&ack))));
+            return Err(ConnectionError::Violation(format!("{} was not in flight", describe(&ack))));
         };
-        let (sent, qos) = (&mut self.in_flight[at], self.world.streams[self.plan.streams.start].qos);
-        let stream = &self.world.streams[sent.stream];
+        let (sent, qos) = (&mut self.in_flight[at], self.shared.streams[self.plan.streams.start].qos);
+        let stream = &self.shared.streams[sent.stream];
         if matches!(ack.kind, PUBACK | PUBREC) {
-            // 0x10, nobody subscribes, would say that the subscriptions are gone.
+            // 0x10 (no matching subscribers) would mean that the subscriptions were lost.
             if ack.reason != 0 && !(stream.retain && ack.reason == 0x10) {
-                self.world.faults.add("publish refused", format_args!("{}: {}", stream.topic, shown(&ack)));
+                self.shared
+                    .violations
+                    .add("publish refused", format_args!("{}: {}", stream.topic, describe(&ack)));
             }
             stream.acknowledge(sent.number);
         }
@@ -214,23 +217,23 @@ impl<'a> Publisher<'a> {
             }
             (PUBREC, 2) => {
                 sent.is_received = true;
-                link.put(&wire::ack(PUBREL, ack.id));
+                connection.put(&wire::ack(PUBREL, ack.id));
             }
-            // 0x92, not found, is what a PUBREL gets that is sent again after the broker was done with it.
+            // 0x92 (packet identifier not found) is the response to a PUBREL resent after completion.
             (PUBCOMP, 2) if sent.is_received && matches!(ack.reason, 0 | 0x92) => {
                 self.in_flight.remove(at);
             }
-            _ => return Err(Lost::Wrong(format!("{} out of turn", shown(&ack)))),
+            _ => return Err(ConnectionError::Violation(format!("unexpected {}", describe(&ack)))),
         }
         Ok(())
     }
 }
 
-fn shown(ack: &Ack) -> String {
+fn describe(ack: &Ack) -> String {
     format!("acknowledgement of type {} for {} with {:#04x}", ack.kind, ack.id, ack.reason)
 }
 
-/// What the plan wants, as far as the broker allows it.
+/// The plan's window, limited by the broker's Receive Maximum.
 fn window(plan: &Plan, connack: &ConnAck) -> usize {
     let allowed = connack.props.number(RECEIVE_MAXIMUM).unwrap_or(u32::from(u16::MAX));
     plan.window.min(allowed as usize)

@@ -1,19 +1,18 @@
-//! Choices that a seed decides.
+//! Seeded random choices.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// A sequence of numbers that its seed determines (splitmix64).
+/// Random number generator (splitmix64).
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// The sequence of `seed`.
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A sequence of its own for each `index`.
+    /// An independent generator for each `index`.
     pub(super) fn child(seed: u64, index: u64) -> Self {
         Self(Self(seed ^ index.wrapping_mul(0xA076_1D64_78BD_642F)).number())
     }
@@ -25,17 +24,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// A number below `end`, which must not be 0.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.number() % end
     }
 
-    /// True once in `times`.
+    /// True with probability `1 / times`.
     pub(super) fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// A time within `range`, to the millisecond.
+    /// A duration within `range`, with millisecond resolution.
     pub(super) fn time(&mut self, range: &Range<Duration>) -> Duration {
         let span = range.end.saturating_sub(range.start).as_millis().max(1);
         range.start + Duration::from_millis(self.below(u64::try_from(span).unwrap_or(u64::MAX)))
@@ -47,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_decides_everything() {
+    fn seed_determines_the_sequence() {
         let draw = |mut random: Random| [random.below(1000), random.below(1000), random.below(1000)];
         assert_eq!(draw(Random::child(7, 1)), draw(Random::child(7, 1)));
         assert_ne!(draw(Random::child(7, 1)), draw(Random::child(7, 2)));
@@ -55,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn times_lie_within_their_range() {
+    fn times_are_within_their_range() {
         let mut random = Random::new(1);
         let range = Duration::from_millis(5)..Duration::from_millis(9);
         assert!((0..200).all(|_| range.contains(&random.time(&range))));

@@ -1,7 +1,7 @@
-//! New subscribers to retained messages: what they get is at least what was acknowledged last.
+//! Reader of retained messages: each must be at least as new as the last acknowledged one of its topic.
 
-use super::link::{Link, Lost};
-use super::world::{RETAINED, Stream, World};
+use super::connection::{Connection, ConnectionError};
+use super::shared::{RETAINED, SharedState, Stream};
 use mainstem_conformance::Version;
 use mainstem_conformance::packet::{Message, PUBACK, Packet, SUBACK};
 use mainstem_conformance::wire::{self, Connect, Subscribe};
@@ -10,23 +10,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const TURN: Duration = Duration::from_millis(20);
-/// Between two looks, unless the broker was started anew.
+/// Interval between checks, unless the broker was restarted.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Longest time until all retained messages have come.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Timeout of one check.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Looks at the retained messages whenever the broker has been started, and now and then, until the run closes.
-pub(super) fn watch(world: &World) {
-    let mut seen_lives = 0;
+/// Checks the retained messages after every restart and at intervals, until the run closes.
+pub(super) fn watch(shared: &SharedState) {
+    let mut checked_restarts = 0;
     let mut next = Instant::now();
-    while !world.is_closing() {
-        let lives = world.lives.load(Ordering::SeqCst);
-        if lives != seen_lives || Instant::now() > next {
-            match look(world) {
-                Ok(()) => (seen_lives, next) = (lives, Instant::now() + PAUSE),
-                Err(Lost::Gone) => {}
-                Err(Lost::Wrong(what)) => {
-                    world.faults.add("protocol", format_args!("reader of retained messages: {what}"));
+    while !shared.is_closing() {
+        let restarts = shared.restarts.load(Ordering::SeqCst);
+        if restarts != checked_restarts || Instant::now() > next {
+            match check(shared) {
+                Ok(()) => (checked_restarts, next) = (restarts, Instant::now() + PAUSE),
+                Err(ConnectionError::Closed) => {}
+                Err(ConnectionError::Violation(what)) => {
+                    shared.violations.add("protocol", format_args!("reader of retained messages: {what}"));
                 }
             }
         }
@@ -34,69 +34,77 @@ pub(super) fn watch(world: &World) {
     }
 }
 
-/// One look, through a new connection without a session.
+/// Checks all retained messages on a new connection without a session.
 ///
 /// # Errors
-/// If the connection ends before all has been seen; nothing is wrong with that.
-pub(super) fn look(world: &World) -> Result<(), Lost> {
-    let acked = world.acked();
-    let (mut link, _) = Link::open(world.port, Version::V5, &Connect::new("kill-retained"))?;
-    link.put(&Subscribe::new(1).filter(format!("{RETAINED}/#"), 1));
-    link.flush()?;
-    let mut values: Vec<Option<u64>> = vec![None; world.streams.len()];
-    let until = Instant::now() + PATIENCE;
+/// If the connection ends before the check is complete.
+pub(super) fn check(shared: &SharedState) -> Result<(), ConnectionError> {
+    let acked = shared.acked();
+    let (mut connection, _) = Connection::open(shared.port, Version::V5, &Connect::new("kill-retained"))?;
+    connection.put(&Subscribe::new(1).filter(format!("{RETAINED}/#"), 1));
+    connection.flush()?;
+    let mut values: Vec<Option<u64>> = vec![None; shared.streams.len()];
+    let until = Instant::now() + CHECK_TIMEOUT;
     let (mut is_subscribed, mut packets) = (false, Vec::new());
-    while !is_subscribed || lacking(world, &acked, &values).next().is_some() {
+    while !is_subscribed || missing(shared, &acked, &values).next().is_some() {
         if Instant::now() > until {
             break;
         }
-        link.take(TURN, &mut packets)?;
+        connection.receive(TURN, &mut packets)?;
         for packet in packets.drain(..) {
             match packet {
                 Packet::Answer(answer) if answer.kind == SUBACK => is_subscribed = true,
                 Packet::Publish(message) => {
-                    link.put(&wire::ack(PUBACK, message.id));
-                    note(world, &acked, &mut values, &message)?;
+                    connection.put(&wire::ack(PUBACK, message.id));
+                    record(shared, &acked, &mut values, &message)?;
                 }
-                other => return Err(Lost::Wrong(format!("{other:?}"))),
+                other => return Err(ConnectionError::Violation(format!("{other:?}"))),
             }
         }
-        link.flush()?;
+        connection.flush()?;
     }
     let found = values.iter().flatten().count() as u64;
-    world.retained_checked.fetch_add(found, Ordering::Relaxed);
-    for stream in lacking(world, &acked, &values) {
+    shared.retained_checked.fetch_add(found, Ordering::Relaxed);
+    for stream in missing(shared, &acked, &values) {
         let sentence = format_args!("{}: nothing, acknowledged before {}", stream.topic, stream.acked());
-        world.faults.add("retained message lost", sentence);
+        shared.violations.add("retained message lost", sentence);
     }
     Ok(())
 }
 
-/// Checks a message that came as retained; those that come live say nothing of what was stored.
-fn note(world: &World, acked: &[u64], values: &mut [Option<u64>], message: &Message) -> Result<(), Lost> {
+/// Checks a message with the RETAIN flag. Live messages are ignored, because they were not read from the store.
+fn record(
+    shared: &SharedState,
+    acked: &[u64],
+    values: &mut [Option<u64>],
+    message: &Message,
+) -> Result<(), ConnectionError> {
     if !message.retain {
         return Ok(());
     }
-    let at = world.stream_of(&message.topic);
-    let number = at.and_then(|at| Some((at, world.streams[at].number_of(&message.payload)?)));
+    let at = shared.stream_of(&message.topic);
+    let number = at.and_then(|at| Some((at, shared.streams[at].number_of(&message.payload)?)));
     let Some((at, number)) = number else {
-        return Err(Lost::Wrong(format!("a retained message that nobody sent, of {}", message.topic)));
+        return Err(ConnectionError::Violation(format!(
+            "a retained message that was never sent, on {}",
+            message.topic
+        )));
     };
-    if number + 1 < acked[at] || number >= world.streams[at].sent() {
+    if number + 1 < acked[at] || number >= shared.streams[at].sent() {
         let sentence = format_args!("{}: {number}, acknowledged before {}", message.topic, acked[at]);
-        world.faults.add("retained message stale", sentence);
+        shared.violations.add("retained message stale", sentence);
     }
     values[at] = Some(number);
     Ok(())
 }
 
-/// Retained streams of which a message must be there and has not come. One that may have been cleared need not.
-fn lacking<'a>(
-    world: &'a World,
+/// Retained streams whose message should exist and has not arrived. Streams that may have been cleared are excluded.
+fn missing<'a>(
+    shared: &'a SharedState,
     acked: &'a [u64],
     values: &'a [Option<u64>],
 ) -> impl Iterator<Item = &'a Stream> {
-    let all = world.streams.iter().zip(acked).zip(values);
+    let all = shared.streams.iter().zip(acked).zip(values);
     let due = |stream: &Stream, acked: u64| {
         stream.retain && acked > 0 && !Stream::clears_within(acked - 1..stream.sent())
     };

@@ -1,9 +1,12 @@
-//! A subscriber with a durable session: comes and goes, acknowledges what it gets, and keeps account of it.
+//! A subscriber with a persistent session: disconnects and resumes, acknowledges messages, and trackers their arrival.
+//!
+//! Guarantees start at the SUBACK: every message acknowledged to its publisher after it must arrive, in order, and at
+//! QoS 2 exactly once. The state survives restarts of the broker, as a client's session state does.
 
-use super::link::{Link, Lost};
+use super::connection::{Connection, ConnectionError};
 use super::random::Random;
-use super::track::{Arrival, Track};
-use super::world::{REPEATED_QOS2, World, count};
+use super::shared::{REPEATED_QOS2, SharedState, count};
+use super::tracker::{Arrival, StreamTracker};
 use mainstem_conformance::Version;
 use mainstem_conformance::packet::{Message, PUBACK, PUBCOMP, PUBREC, PUBREL, Packet, SUBACK};
 use mainstem_conformance::property::{Props, RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL};
@@ -17,15 +20,15 @@ use std::time::{Duration, Instant};
 
 const TURN: Duration = Duration::from_millis(20);
 const RECONNECT: Duration = Duration::from_millis(10);
-/// Longest time until a SUBSCRIBE is answered.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of SUBACK.
+const SUBACK_TIMEOUT: Duration = Duration::from_secs(30);
 const EXPIRY_S: u32 = 3600;
 
-/// The account of a receiver, which is one subscriber or all members of a shared subscription: a track for each stream.
+/// Trackers of a receiver, one per stream. The receiver is one subscriber, or all members of a shared subscription.
 /// Empty until the first SUBACK.
-pub(super) type Account = Arc<Mutex<Vec<Track>>>;
+pub(super) type Trackers = Arc<Mutex<Vec<StreamTracker>>>;
 
-/// Who subscribes to what, and when it is there.
+/// Configuration of a subscriber.
 #[derive(Clone)]
 pub(super) struct Plan {
     pub(super) name: String,
@@ -33,55 +36,55 @@ pub(super) struct Plan {
     pub(super) filter: String,
     pub(super) qos: u8,
     pub(super) receive_maximum: u16,
-    /// How long it stays connected.
+    /// Duration of a connection.
     pub(super) online: Range<Duration>,
-    /// How long it stays away.
+    /// Time between connections.
     pub(super) offline: Range<Duration>,
-    /// How long into the run it subscribes.
+    /// Delay of the first connection, from the start of the run.
     pub(super) after: Duration,
-    /// Its session is ended and a new one begun every so often.
+    /// Lifetime of a session before it is replaced by a new one; `None` for a permanent session.
     pub(super) renew: Option<Range<Duration>>,
-    /// It is one of several that share the account, in no order among them.
+    /// Member of a shared subscription: shares its trackers, and order is not checked.
     pub(super) is_member: bool,
 }
 
-/// How far a session has come.
+/// State of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Session {
-    /// None, or one that is to be discarded.
+    /// No session, or one to discard.
     New,
-    /// CONNACK has come: the broker has it.
-    Made,
-    /// SUBACK has come.
+    /// CONNACK received: the broker has created it.
+    Created,
+    /// SUBACK received.
     Subscribed,
 }
 
-/// The state of one subscriber; it outlives the broker.
+/// State of one subscriber; survives restarts of the broker.
 pub(super) struct Subscriber<'a> {
-    world: &'a World,
+    shared: &'a SharedState,
     plan: Plan,
     random: Random,
     session: Session,
-    account: Account,
-    /// QoS 2 messages received and not released, by identifier: their stream and number.
-    held: HashMap<u16, (usize, u64)>,
-    /// How far streams were acknowledged before the session began: of those messages it must get none.
+    trackers: Trackers,
+    /// QoS 2 messages between PUBREC and PUBREL, by packet identifier: stream and number.
+    unreleased: HashMap<u16, (usize, u64)>,
+    /// Per stream, the messages acknowledged before the session began. None of them may arrive.
     stale: Vec<u64>,
     is_complete: Arc<AtomicBool>,
     renew_at: Option<Instant>,
-    /// What must have come before the session is ended: how far streams were acknowledged when that was due.
+    /// Messages per stream that must arrive before the session is replaced: those acknowledged when it became due.
     goal: Option<Vec<u64>>,
 }
 
 impl<'a> Subscriber<'a> {
-    pub(super) fn new(world: &'a World, plan: Plan, index: u64, account: Account) -> Self {
+    pub(super) fn new(shared: &'a SharedState, plan: Plan, index: u64, trackers: Trackers) -> Self {
         Self {
-            world,
-            random: Random::child(world.seed, index),
+            shared,
+            random: Random::child(shared.seed, index),
             plan,
             session: Session::New,
-            account,
-            held: HashMap::new(),
+            trackers,
+            unreleased: HashMap::new(),
             stale: Vec::new(),
             is_complete: Arc::default(),
             renew_at: None,
@@ -89,79 +92,80 @@ impl<'a> Subscriber<'a> {
         }
     }
 
-    /// Becomes true once the run is closing and all messages have come.
+    /// Flag that is set once the run is closing and all messages have arrived.
     pub(super) fn completion(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.is_complete)
     }
 
-    /// Comes and goes until the run is over.
+    /// Connects and disconnects until the run is over.
     pub(super) fn run(mut self) {
         let begin = Instant::now() + self.plan.after;
-        while Instant::now() < begin && !self.world.is_closing() {
+        while Instant::now() < begin && !self.shared.is_closing() {
             thread::sleep(TURN);
         }
-        while !self.world.is_over() {
+        while !self.shared.is_over() {
             let online = self.random.time(&self.plan.online);
-            match self.connection(Instant::now() + online) {
-                Ok(()) => self.stay_away(),
-                Err(Lost::Gone) => thread::sleep(RECONNECT),
-                Err(Lost::Wrong(what)) => {
-                    self.world.faults.add("protocol", format_args!("{}: {what}", self.plan.name));
+            match self.run_connection(Instant::now() + online) {
+                Ok(()) => self.stay_offline(),
+                Err(ConnectionError::Closed) => thread::sleep(RECONNECT),
+                Err(ConnectionError::Violation(what)) => {
+                    self.shared.violations.add("protocol", format_args!("{}: {what}", self.plan.name));
                     thread::sleep(RECONNECT);
                 }
             }
         }
     }
 
-    fn stay_away(&mut self) {
+    fn stay_offline(&mut self) {
         let until = Instant::now() + self.random.time(&self.plan.offline);
-        while Instant::now() < until && !self.world.is_closing() {
+        while Instant::now() < until && !self.shared.is_closing() {
             thread::sleep(TURN);
         }
     }
 
-    /// One connection, from CONNECT to its end or until `until`.
-    fn connection(&mut self, until: Instant) -> Result<(), Lost> {
-        let acked = self.world.acked();
-        let (mut link, connack) = Link::open(self.world.port, self.plan.version, &self.connect())?;
+    /// Runs one connection, until `until` at the latest.
+    fn run_connection(&mut self, until: Instant) -> Result<(), ConnectionError> {
+        let acked = self.shared.acked();
+        let (mut connection, connack) =
+            Connection::open(self.shared.port, self.plan.version, &self.connect())?;
         if self.session == Session::New {
-            self.held.clear();
+            self.unreleased.clear();
             self.stale = acked;
-            self.session = Session::Made;
+            self.session = Session::Created;
             if !self.plan.is_member {
-                self.tracks().clear();
+                self.trackers().clear();
             }
         } else if !connack.session_present {
-            self.world.faults.add("session lost", &self.plan.name);
-            self.held.clear();
-            self.session = Session::Made;
+            self.shared.violations.add("session lost", &self.plan.name);
+            self.unreleased.clear();
+            self.session = Session::Created;
         }
-        if self.session == Session::Made {
-            link.put(&Subscribe::new(1).filter(&self.plan.filter, self.plan.qos));
+        if self.session == Session::Created {
+            connection.put(&Subscribe::new(1).filter(&self.plan.filter, self.plan.qos));
         }
-        let subscribe_until = Instant::now() + PATIENCE;
+        let subscribe_until = Instant::now() + SUBACK_TIMEOUT;
         let mut packets = Vec::new();
-        while !self.world.is_over() && (self.world.is_closing() || Instant::now() < until) {
-            link.flush()?;
-            link.take(TURN, &mut packets)?;
+        while !self.shared.is_over() && (self.shared.is_closing() || Instant::now() < until) {
+            connection.flush()?;
+            connection.receive(TURN, &mut packets)?;
             for packet in packets.drain(..) {
-                self.handle(&mut link, packet)?;
+                self.handle(&mut connection, packet)?;
             }
-            if self.session == Session::Made && Instant::now() > subscribe_until {
-                return Err(Lost::Wrong(format!("no SUBACK within {PATIENCE:?}")));
+            if self.session == Session::Created && Instant::now() > subscribe_until {
+                return Err(ConnectionError::Violation(format!("no SUBACK within {SUBACK_TIMEOUT:?}")));
             }
-            if self.is_done_with() {
+            if self.is_session_over() {
                 (self.session, self.renew_at, self.goal) = (Session::New, None, None);
                 break;
             }
-            if self.world.is_closing() {
-                self.is_complete.store(self.has_all(&self.world.acked()), Ordering::SeqCst);
+            if self.shared.is_closing() {
+                self.is_complete.store(self.has_all(&self.shared.acked()), Ordering::SeqCst);
             }
         }
-        link.flush()?;
+        connection.flush()?;
         if self.random.once_in(2) {
-            link.put(&wire::DISCONNECT);
-            link.flush()?;
+            connection.put(&wire::DISCONNECT);
+            connection.flush()?;
         }
         Ok(())
     }
@@ -172,109 +176,120 @@ impl<'a> Subscriber<'a> {
             props = props.two(RECEIVE_MAXIMUM, self.plan.receive_maximum);
         }
         let connect = Connect::new(&self.plan.name).props(props);
-        // A 3.1.1 session that is to be kept cannot be begun anew; the plan renews none.
+        // Clean Session in 3.1.1 would end the session on disconnect, so only MQTT 5 plans set `renew`.
         if self.session == Session::New && self.plan.renew.is_some() { connect } else { connect.resume() }
     }
 
-    fn handle(&mut self, link: &mut Link, packet: Packet) -> Result<(), Lost> {
+    fn handle(&mut self, connection: &mut Connection, packet: Packet) -> Result<(), ConnectionError> {
         match packet {
-            Packet::Answer(answer) if answer.kind == SUBACK && self.session == Session::Made => {
+            Packet::Answer(answer) if answer.kind == SUBACK && self.session == Session::Created => {
                 if answer.reasons != [self.plan.qos] {
-                    return Err(Lost::Wrong(format!("SUBACK with {:?}", answer.reasons)));
+                    return Err(ConnectionError::Violation(format!(
+                        "SUBACK with reason codes {:?}",
+                        answer.reasons
+                    )));
                 }
                 self.subscribed();
                 Ok(())
             }
-            Packet::Publish(message) => self.receive(link, &message),
+            Packet::Publish(message) => self.receive(connection, &message),
             Packet::Ack(ack) if ack.kind == PUBREL => {
-                self.held.remove(&ack.id);
-                link.put(&wire::ack(PUBCOMP, ack.id));
+                self.unreleased.remove(&ack.id);
+                connection.put(&wire::ack(PUBCOMP, ack.id));
                 Ok(())
             }
-            other => Err(Lost::Wrong(format!("a subscriber got {other:?}"))),
+            other => {
+                Err(ConnectionError::Violation(format!("unexpected packet for a subscriber: {other:?}")))
+            }
         }
     }
 
-    /// SUBACK has come: what is published from now on is to come.
+    /// Handles SUBACK: messages published from now on must arrive.
     fn subscribed(&mut self) {
         self.session = Session::Subscribed;
         let renew = self.plan.renew.clone();
         self.renew_at = renew.map(|range| Instant::now() + self.random.time(&range));
-        let mut tracks = self.tracks();
-        // The first member's subscription is the group's. One that was lost and made again owes what it owed.
-        if tracks.is_empty() {
-            *tracks = self.world.sent().into_iter().map(Track::new).collect();
+        let mut trackers = self.trackers();
+        // The first member's SUBACK starts the group. A subscription made again after a loss retains its obligations.
+        if trackers.is_empty() {
+            *trackers = self.shared.sent().into_iter().map(StreamTracker::new).collect();
         }
     }
 
-    fn tracks(&self) -> MutexGuard<'_, Vec<Track>> {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    fn trackers(&self) -> MutexGuard<'_, Vec<StreamTracker>> {
+        self.trackers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A message: acknowledged as its quality of service demands, and accounted for.
-    fn receive(&mut self, link: &mut Link, message: &Message) -> Result<(), Lost> {
-        let stream = self.world.stream_of(&message.topic);
-        let number = stream.and_then(|at| Some((at, self.world.streams[at].number_of(&message.payload)?)));
+    /// Acknowledges a message according to its QoS, and trackers it.
+    fn receive(&mut self, connection: &mut Connection, message: &Message) -> Result<(), ConnectionError> {
+        let stream = self.shared.stream_of(&message.topic);
+        let number = stream.and_then(|at| Some((at, self.shared.streams[at].number_of(&message.payload)?)));
         let Some((stream, number)) = number else {
-            return Err(Lost::Wrong(format!("a message that nobody sent, of {}", message.topic)));
+            return Err(ConnectionError::Violation(format!(
+                "a message that was never sent, on {}",
+                message.topic
+            )));
         };
-        let qos = self.world.streams[stream].qos.min(self.plan.qos);
+        let qos = self.shared.streams[stream].qos.min(self.plan.qos);
         if message.qos != qos {
-            return Err(Lost::Wrong(format!("QoS {} instead of {qos}", message.qos)));
+            return Err(ConnectionError::Violation(format!("QoS {} instead of {qos}", message.qos)));
         }
         if qos == 1 {
-            link.put(&wire::ack(PUBACK, message.id));
-            self.account_for(stream, number, message);
+            connection.put(&wire::ack(PUBACK, message.id));
+            self.record_delivery(stream, number, message);
             return Ok(());
         }
-        link.put(&wire::ack(PUBREC, message.id));
-        match self.held.insert(message.id, (stream, number)) {
-            None => self.account_for(stream, number, message),
+        connection.put(&wire::ack(PUBREC, message.id));
+        match self.unreleased.insert(message.id, (stream, number)) {
+            None => self.record_delivery(stream, number, message),
             Some(same) if same == (stream, number) => {}
             Some((_, other)) => {
-                let what = format!("identifier {} for {number}, held for {other}", message.id);
-                return Err(Lost::Wrong(what));
+                let what = format!(
+                    "packet identifier {} for message {number}, in use for message {other}",
+                    message.id
+                );
+                return Err(ConnectionError::Violation(what));
             }
         }
         Ok(())
     }
 
-    fn account_for(&self, stream: usize, number: u64, message: &Message) {
-        let (world, name, topic) = (self.world, &self.plan.name, &message.topic);
+    fn record_delivery(&self, stream: usize, number: u64, message: &Message) {
+        let (shared, name, topic) = (self.shared, &self.plan.name, &message.topic);
         if self.stale.get(stream).is_some_and(|stale| number < *stale) && !self.plan.is_member {
-            world.faults.add("of an ended session", format_args!("{name}: {topic} {number}"));
+            shared.violations.add("from a previous session", format_args!("{name}: {topic} {number}"));
         }
-        let mut tracks = self.tracks();
-        let Some(track) = tracks.get_mut(stream) else { return };
-        match track.record(number) {
-            Arrival::First => count(&world.delivered),
-            Arrival::Before => {}
-            Arrival::Late => {
-                count(&world.delivered);
+        let mut trackers = self.trackers();
+        let Some(tracker) = trackers.get_mut(stream) else { return };
+        match tracker.record(number) {
+            Arrival::InOrder => count(&shared.delivered),
+            Arrival::BeforeSubscription => {}
+            Arrival::OutOfOrder => {
+                count(&shared.delivered);
                 if !self.plan.is_member {
-                    world.faults.add("out of order", format_args!("{name}: {topic} {number}"));
+                    shared.violations.add("out of order", format_args!("{name}: {topic} {number}"));
                 }
             }
-            Arrival::Again if message.qos == 2 => {
-                world.faults.add(REPEATED_QOS2, format_args!("{name}: {topic} {number}"));
+            Arrival::Duplicate if message.qos == 2 => {
+                shared.violations.add(REPEATED_QOS2, format_args!("{name}: {topic} {number}"));
             }
-            Arrival::Again => count(&world.repeated),
+            Arrival::Duplicate => count(&shared.repeated),
         }
     }
 
-    /// Looks whether the session is to be ended, all it was owed when that was due having come.
-    fn is_done_with(&mut self) -> bool {
+    /// Whether the session is due for replacement and has received all messages up to that point.
+    fn is_session_over(&mut self) -> bool {
         if self.renew_at.is_some_and(|at| Instant::now() > at) && self.goal.is_none() {
-            self.goal = Some(self.world.acked());
+            self.goal = Some(self.shared.acked());
         }
-        self.goal.as_ref().is_some_and(|goal| self.has_all(goal)) && !self.world.is_closing()
+        self.goal.as_ref().is_some_and(|goal| self.has_all(goal)) && !self.shared.is_closing()
     }
 
-    /// Whether all messages of live streams before these have come.
+    /// Whether all messages of live streams before `ends` have arrived.
     fn has_all(&self, ends: &[u64]) -> bool {
-        let tracks = self.tracks();
-        let mut live = self.world.streams.iter().zip(ends).zip(tracks.iter());
+        let trackers = self.trackers();
+        let mut live = self.shared.streams.iter().zip(ends).zip(trackers.iter());
         self.session == Session::Subscribed
-            && live.all(|((stream, end), track)| stream.retain || track.has_all_before(*end))
+            && live.all(|((stream, end), tracker)| stream.retain || tracker.has_all_before(*end))
     }
 }

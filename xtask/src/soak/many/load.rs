@@ -1,5 +1,5 @@
-//! The kinds of load. Each runs in a thread of its own, mostly through the tools of `mainstem`, until it is told to
-//! stop, and then says what it did or what was amiss.
+//! The kinds of load. Each runs in its own thread, mostly through the command-line tools of `mainstem`, until the stop
+//! signal, and returns a summary or an error.
 
 use super::Stop;
 use crate::Outcome;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// The broker that is loaded.
+/// The broker under load.
 pub(super) struct Target<'a> {
     pub(super) binary: &'a Path,
     pub(super) port: u16,
@@ -20,7 +20,7 @@ pub(super) struct Target<'a> {
 
 type Load = fn(&Target, &Stop) -> Outcome<String>;
 
-/// All kinds, by name.
+/// All loads, by name.
 pub(super) const LOADS: [(&str, Load); 7] = [
     ("fan-out at QoS 2", |target, _| {
         let shape = ["--scenario", "fan-out", "--publishers", "10", "--subscribers", "200", "--qos", "2"];
@@ -36,22 +36,22 @@ pub(super) const LOADS: [(&str, Load); 7] = [
     ("retained messages", retained),
 ];
 
-/// Connections in one wave of clean sessions.
+/// Connections per wave of clean sessions.
 const WAVE: &str = "200";
-/// Messages that wait for a persistent session.
-const WAITING: usize = 20;
-/// Retained messages in one round.
+/// Messages queued for an offline persistent session.
+const QUEUED: usize = 20;
+/// Retained messages per round.
 const RETAINED: &str = "1000";
-/// Between two rounds of a load that would otherwise take a core for itself.
+/// Pause between rounds, so that a load does not occupy a whole core.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a connection is kept that is never read from.
+/// Maximum lifetime of a connection that is never read.
 const UNREAD_MAX: Duration = Duration::from_secs(30);
 
 impl Target<'_> {
-    /// Runs a tool of `mainstem`.
+    /// Runs a command-line tool of `mainstem`.
     ///
     /// # Errors
-    /// If it fails, with the last it said.
+    /// If it fails, with the last line of its error output.
     fn tool(&self, arguments: &[&str]) -> Outcome<Output> {
         let mut command = Command::new(self.binary);
         command.args(arguments).args(["--port", &self.port.to_string()]).stdin(Stdio::null());
@@ -59,41 +59,44 @@ impl Target<'_> {
         if output.status.success() {
             return Ok(output);
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let last = said.trim_end().lines().last().unwrap_or("it said nothing");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let last = stderr.trim_end().lines().last().unwrap_or("no error message");
         Err(format!("`{}`: {}: {last}", arguments.join(" "), output.status))
     }
 
-    /// Runs `mainstem bench mqtt`; its report.
+    /// Runs `mainstem bench mqtt` and returns its report.
     fn bench(&self, arguments: &[&str]) -> Outcome<Value> {
         let output = self.tool(&[&["bench", "mqtt", "--json"], arguments].concat())?;
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("the report cannot be read: {error}"))
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("cannot parse the report: {error}"))
     }
 }
 
-/// Load on schedule for the whole time.
+/// Open-loop traffic for the whole time.
 fn traffic(target: &Target, shape: &[&str], rate: &str) -> Outcome<String> {
     let seconds = target.seconds.to_string();
     let pace = ["--rate", rate, "--warmup", "0", "--duration", &seconds, "--drain", "30"];
     let report = target.bench(&[shape, &pace].concat())?;
-    let delivered = sound(&report["traffic"])?;
+    let delivered = verify_deliveries(&report["traffic"])?;
     let p99_ms = report["traffic"]["latency"]["p99_us"].as_f64().unwrap_or(0.0) / 1e3;
     Ok(format!("{delivered} deliveries, p99 {p99_ms:.1} ms"))
 }
 
-/// How many deliveries a report counts, if each arrived once and in order.
-fn sound(part: &Value) -> Outcome<u64> {
+/// Number of deliveries in a report.
+///
+/// # Errors
+/// If a message was lost, duplicated, reordered or refused, or if none arrived.
+fn verify_deliveries(part: &Value) -> Outcome<u64> {
     let count = |name: &str| part[name].as_u64();
-    let amiss = ["lost", "duplicates", "out_of_order", "foreign", "refused"];
-    let amiss = amiss.map(|name| (name, count(name).unwrap_or(0)));
-    if let Some((name, number)) = amiss.iter().find(|(_, number)| *number > 0) {
+    let counters = ["lost", "duplicates", "out_of_order", "foreign", "refused"];
+    let counters = counters.map(|name| (name, count(name).unwrap_or(0)));
+    if let Some((name, number)) = counters.iter().find(|(_, number)| *number > 0) {
         return Err(format!("{number} {name}"));
     }
     let arrived = count("delivered").or_else(|| count("messages"));
     arrived.filter(|arrived| *arrived > 0).ok_or_else(|| "nothing arrived".to_owned())
 }
 
-/// Waves of connections that come, stay a moment and go.
+/// Waves of short connections.
 fn clean_sessions(target: &Target, stop: &Stop) -> Outcome<String> {
     let mut waves = 0_u32;
     while !stop.wait(PAUSE) {
@@ -103,15 +106,15 @@ fn clean_sessions(target: &Target, stop: &Stop) -> Outcome<String> {
     Ok(format!("{waves} waves of {WAVE} connections"))
 }
 
-/// A session is made and left, messages wait for it, it is come back to and gets them in order, and it is ended.
+/// Creates a session, publishes while it is offline, resumes it, checks that messages arrive in order, and ends it.
 fn persistent_sessions(target: &Target, stop: &Stop, version: &str) -> Outcome<String> {
     let (id, topic) = (format!("soak-{version}"), format!("soak/{version}"));
     let session = ["-i", &id, "-t", &topic, "-q", "1", "-V", version];
-    let count = WAITING.to_string();
+    let count = QUEUED.to_string();
     let mut cycles = 0_usize;
     while !stop.wait(PAUSE) {
         target.tool(&[["sub", "-c", "-E"].as_slice(), &session].concat())?;
-        let expected: Vec<String> = (0..WAITING).map(|number| format!("{cycles}-{number}")).collect();
+        let expected: Vec<String> = (0..QUEUED).map(|number| format!("{cycles}-{number}")).collect();
         for message in &expected {
             target.tool(&["pub", "-t", &topic, "-q", "1", "-V", version, "-m", message])?;
         }
@@ -119,16 +122,16 @@ fn persistent_sessions(target: &Target, stop: &Stop, version: &str) -> Outcome<S
         let output = target.tool(&[back.as_slice(), &session].concat())?;
         let got = String::from_utf8_lossy(&output.stdout).into_owned();
         if !got.lines().eq(expected.iter().map(String::as_str)) {
-            return Err(format!("cycle {cycles}: instead of {WAITING} messages in order came {got:?}"));
+            return Err(format!("cycle {cycles}: expected {QUEUED} messages in order, got {got:?}"));
         }
         // A clean start without an expiry ends the session with the connection.
         target.tool(&[["sub", "-E"].as_slice(), &session].concat())?;
         cycles += 1;
     }
-    Ok(format!("{cycles} sessions, {} messages", cycles * WAITING))
+    Ok(format!("{cycles} sessions, {} messages", cycles * QUEUED))
 }
 
-/// Subscribes to everything and never reads. What it misses is dropped; nobody else may suffer.
+/// Subscribes to all topics and never reads. The broker may drop its messages, but other clients must not be affected.
 fn never_read(target: &Target, stop: &Stop) -> Outcome<String> {
     let time = (Duration::from_secs(target.seconds.into()) / 8).min(UNREAD_MAX);
     let mut connections = 0_u32;
@@ -147,13 +150,13 @@ fn never_read(target: &Target, stop: &Stop) -> Outcome<String> {
 const CONNECT_AND_SUBSCRIBE: &[u8] =
     b"\x10\x12\x00\x04MQTT\x04\x02\x00\x00\x00\x06unread\x82\x06\x00\x01\x00\x01#\x01";
 
-/// Retained messages are stored, fetched, and cleared again.
+/// Stores, fetches and clears retained messages.
 fn retained(target: &Target, stop: &Stop) -> Outcome<String> {
     let mut rounds = 0_u32;
     while !stop.wait(PAUSE) {
         let report = target.bench(&["--retained", RETAINED, "--qos", "1"])?;
-        sound(&report["retained"])?;
-        // Its own clearing messages would count, were they not kept from it.
+        verify_deliveries(&report["retained"])?;
+        // Without --no-local, its own clearing messages would count.
         let clear = ["sub", "-t", "ret/#", "-q", "1", "--remove-retained", "--no-local", "-C", RETAINED];
         target.tool(&[clear.as_slice(), &["-W", "30"]].concat())?;
         rounds += 1;
@@ -167,17 +170,17 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_report_is_sound_if_all_arrived_once() {
-        assert_eq!(sound(&json!({"delivered": 7, "lost": 0})), Ok(7));
-        assert_eq!(sound(&json!({"messages": 9})), Ok(9));
-        assert!(sound(&json!({"delivered": 7, "lost": 1})).unwrap_err().contains("lost"));
-        assert!(sound(&json!({"delivered": 7, "out_of_order": 2})).is_err());
-        assert!(sound(&json!({"delivered": 0})).is_err());
-        assert!(sound(&Value::Null).is_err());
+    fn accepts_reports_with_each_message_delivered_once() {
+        assert_eq!(verify_deliveries(&json!({"delivered": 7, "lost": 0})), Ok(7));
+        assert_eq!(verify_deliveries(&json!({"messages": 9})), Ok(9));
+        assert!(verify_deliveries(&json!({"delivered": 7, "lost": 1})).unwrap_err().contains("lost"));
+        assert!(verify_deliveries(&json!({"delivered": 7, "out_of_order": 2})).is_err());
+        assert!(verify_deliveries(&json!({"delivered": 0})).is_err());
+        assert!(verify_deliveries(&Value::Null).is_err());
     }
 
     #[test]
-    fn the_packets_of_the_reader_that_never_reads_are_as_long_as_they_say() {
+    fn encoded_packets_have_correct_lengths() {
         let connect = usize::from(CONNECT_AND_SUBSCRIBE[1]) + 2;
         let subscribe = &CONNECT_AND_SUBSCRIBE[connect..];
         assert_eq!((subscribe[0], usize::from(subscribe[1]) + 2), (0x82, subscribe.len()));

@@ -1,4 +1,4 @@
-//! What is sampled of the broker: memory and open files from /proc, the gauges from `$SYS`.
+//! Sampling of the broker: memory and open files from /proc, gauges from `$SYS`.
 
 use crate::Outcome;
 use crate::bench::at;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Gauges that are to be back where they were.
+/// Gauges that must return to their initial values.
 const RETURNING: [&str; 6] = [
     "clients/total",
     "clients/connected",
@@ -28,10 +28,10 @@ const PREFIX: &str = "$SYS/broker/";
 
 type Gauges = BTreeMap<String, i64>;
 
-/// The broker at one moment.
+/// State of the broker at one time.
 #[derive(Debug)]
 pub(super) struct Sample {
-    /// Since the load began.
+    /// Time since the load began.
     pub(super) at: Duration,
     pub(super) rss_mib: f64,
     files: usize,
@@ -43,7 +43,7 @@ impl Sample {
         "     s   RSS MiB  files  connected  sessions  subscriptions  queued  retained    received        sent     dropped"
     }
 
-    /// For tests of what is made of memory.
+    /// A sample with only a memory size, for tests.
     #[cfg(test)]
     pub(super) fn of_memory(at: Duration, rss_mib: f64) -> Self {
         Self { at, rss_mib, files: 0, gauges: Gauges::new() }
@@ -53,13 +53,13 @@ impl Sample {
         self.gauges.get(name).copied().unwrap_or(0)
     }
 
-    /// Messages that wait for sessions.
+    /// Messages queued for sessions.
     fn queued(&self) -> i64 {
         self.gauge("messages/stored") - self.gauge(RETAINED)
     }
 
-    /// What is more now than it was before; nothing, if all clients have left without a trace.
-    fn left_over(&self, before: &Self) -> Vec<String> {
+    /// Values that differ from those before the load; empty if all clients were cleaned up.
+    fn differences(&self, before: &Self) -> Vec<String> {
         let mut found: Vec<String> = RETURNING
             .iter()
             .map(|name| (*name, before.gauge(name), self.gauge(name)))
@@ -94,7 +94,7 @@ impl fmt::Display for Sample {
     }
 }
 
-/// Follows the gauges with a `mainstem sub` that stays.
+/// Follows the gauges with a long-running `mainstem sub`.
 pub(super) struct Watch {
     process: PathBuf,
     subscriber: Child,
@@ -112,7 +112,7 @@ impl Watch {
         let output = subscriber.stdout.take().ok_or("the subscriber has no output")?;
         let gauges = Arc::new(Mutex::new(Gauges::new()));
         let known = Arc::clone(&gauges);
-        // It ends with the subscriber's output.
+        // The thread ends with the subscriber's output.
         thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 if let Some((name, value)) = gauge(&line) {
@@ -123,10 +123,10 @@ impl Watch {
         Ok(Self { process: format!("/proc/{}", server.pid()).into(), subscriber, gauges })
     }
 
-    /// The broker now.
+    /// Samples the broker.
     ///
     /// # Errors
-    /// If its process has ended.
+    /// If its process has exited.
     pub(super) fn sample(&self, at_time: Duration) -> Outcome<Sample> {
         let (status, files) = (self.process.join("status"), self.process.join("fd"));
         let text = fs::read_to_string(&status).map_err(|error| at(&status, &error))?;
@@ -135,7 +135,7 @@ impl Watch {
             .and_then(|value| value.split_whitespace().next()?.parse().ok())
             .ok_or_else(|| format!("{}: no VmRSS", status.display()))?;
         let files = fs::read_dir(&files).map_err(|error| at(&files, &error))?;
-        // The log opens and closes segments as it likes, within a bound of its own.
+        // The number of open log segments varies, within a limit of its own.
         let is_segment = |link: &Path| link.components().any(|part| part.as_os_str() == "log");
         let files = files
             .flatten()
@@ -145,13 +145,13 @@ impl Watch {
         Ok(Sample { at: at_time, rss_mib: kib / 1024.0, files, gauges })
     }
 
-    /// The broker as it is with nobody but this watch on it.
+    /// Waits until this watch is the only client, and returns that sample.
     ///
     /// # Errors
-    /// If the gauges do not show that in time.
+    /// If the gauges do not settle in time.
     pub(super) fn settle(&self, longest: Duration) -> Outcome<Sample> {
         let is_alone = |sample: &Sample| {
-            // The first updates speak of a moment at which not all gauges had been published yet.
+            // The first updates may not cover all gauges.
             sample.gauge("clients/total") == 1
                 && sample.gauge("subscriptions/count") == 1
                 && sample.gauge("uptime") >= 3
@@ -160,34 +160,34 @@ impl Watch {
         if alone { Ok(sample) } else { Err(format!("the gauges do not settle: {:?}", sample.gauges)) }
     }
 
-    /// Waits for the gauges to return. Those that do not.
-    pub(super) fn returned(&self, before: &Sample, longest: Duration) -> Vec<String> {
-        match self.poll(longest, |sample| sample.left_over(before).is_empty()) {
-            Ok((sample, _)) => sample.left_over(before),
-            Err(fault) => vec![fault],
+    /// Waits until all values have returned to those before the load. Returns the remaining differences.
+    pub(super) fn await_return(&self, before: &Sample, longest: Duration) -> Vec<String> {
+        match self.poll(longest, |sample| sample.differences(before).is_empty()) {
+            Ok((sample, _)) => sample.differences(before),
+            Err(error) => vec![error],
         }
     }
 
-    fn poll(&self, longest: Duration, wanted: impl Fn(&Sample) -> bool) -> Outcome<(Sample, bool)> {
+    fn poll(&self, longest: Duration, is_expected: impl Fn(&Sample) -> bool) -> Outcome<(Sample, bool)> {
         let began = Instant::now();
         loop {
             let sample = self.sample(began.elapsed())?;
-            let is_it = wanted(&sample);
-            if is_it || began.elapsed() > longest {
-                return Ok((sample, is_it));
+            let matches = is_expected(&sample);
+            if matches || began.elapsed() > longest {
+                return Ok((sample, matches));
             }
             thread::sleep(POLL);
         }
     }
 
-    /// Ends the subscriber.
+    /// Stops the subscriber.
     ///
     /// # Errors
-    /// If it has ended before.
+    /// If it exited before.
     pub(super) fn stop(mut self) -> Outcome {
         let gone = |error: std::io::Error| format!("the watching subscriber: {error}");
         if let Some(status) = self.subscriber.try_wait().map_err(gone)? {
-            return Err(format!("the watching subscriber ended: {status}"));
+            return Err(format!("the watching subscriber exited: {status}"));
         }
         terminate(&self.subscriber)?;
         self.subscriber.wait().map(drop).map_err(gone)
@@ -198,12 +198,12 @@ impl Drop for Watch {
     fn drop(&mut self) {
         let ended = self.subscriber.try_wait().is_ok_and(|status| status.is_some());
         if !ended && let Err(error) = self.subscriber.kill().and_then(|()| self.subscriber.wait()) {
-            eprintln!("the watching subscriber could not be ended: {error}");
+            eprintln!("cannot stop the watching subscriber: {error}");
         }
     }
 }
 
-/// Name and value of a line that `mainstem sub -v` prints of a gauge. Names may have blanks; `uptime` has a unit.
+/// Parses a gauge from a line of `mainstem sub -v`. Names may contain spaces; `uptime` has a unit.
 fn gauge(line: &str) -> Option<(&str, i64)> {
     let line = line.strip_prefix(PREFIX)?;
     let (name, value) = line.strip_suffix(" seconds").unwrap_or(line).rsplit_once(' ')?;
@@ -220,20 +220,20 @@ mod tests {
     }
 
     #[test]
-    fn gauges_are_read_with_their_blanks_and_units() {
+    fn parses_gauges_with_spaces_and_units() {
         assert_eq!(gauge("$SYS/broker/retained messages/count 7"), Some(("retained messages/count", 7)));
         assert_eq!(gauge("$SYS/broker/uptime 12 seconds"), Some(("uptime", 12)));
         assert_eq!(gauge("$SYS/broker/version mainstem version 0.1.0"), None);
     }
 
     #[test]
-    fn what_does_not_return_is_named() {
+    fn names_values_that_do_not_return() {
         let before = sample(20, &[("clients/total", 1), ("messages/stored", 50), (RETAINED, 50)]);
         let same = sample(19, &[("clients/total", 1), ("messages/stored", 50), (RETAINED, 50)]);
-        assert!(same.left_over(&before).is_empty());
+        assert!(same.differences(&before).is_empty());
         let after = sample(21, &[("clients/total", 3), ("messages/stored", 54), (RETAINED, 50)]);
         assert_eq!(
-            after.left_over(&before),
+            after.differences(&before),
             [
                 "clients/total: 3 at the end, 1 before",
                 "queued messages: 4 at the end, 0 before",

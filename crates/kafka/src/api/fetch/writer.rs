@@ -1,4 +1,6 @@
-//! Writes fetch responses piece by piece: record batches go from the log to the output without a stop in between.
+//! Incremental writer for Fetch responses: record batches go from the log to the output without a copy in between.
+//!
+//! It must produce the same bytes as encoding a whole `FetchResponse`; a test compares the two.
 
 use crate::Uuid;
 use crate::message::Request;
@@ -6,26 +8,26 @@ use crate::wire::{Form, Tags, Wire, put_len, put_str};
 
 use super::{EpochEndOffset, FetchRequest, LeaderIdAndEpoch, PartitionData, SnapshotId};
 
-/// Writes the body of a `FetchResponse` to the end of a buffer that the caller hands in each time.
+/// Writes the body of a `FetchResponse` to the end of a buffer that the caller passes to each call.
 ///
-/// The calls come in the order of the wire: [`begin`](Self::begin); for each topic [`topic`](Self::topic); for each of
-/// its partitions [`partition`](Self::partition) and one of the ways to give its records; at last
-/// [`finish`](Self::finish). How many there are is said beforehand, and only debug builds count along.
+/// Calls must follow the wire order: [`begin`](Self::begin); for each topic [`topic`](Self::topic); for each of its
+/// partitions [`partition`](Self::partition) and one of the methods that write records; finally
+/// [`finish`](Self::finish). Counts are announced in advance, and checked in debug builds only.
 #[derive(Debug)]
 pub struct FetchResponseWriter {
     form: Form,
     topics_left: usize,
     partitions_left: usize,
-    /// Those of the partition that is being written.
+    /// Tagged fields of the current partition.
     tags: Tags,
 }
 
-/// Room kept for a length in compact form: enough for 2 MiB less a byte, so that what is moved afterwards is either
-/// small, or rare.
+/// Bytes reserved for a compact length: exact from 16 KiB to just under 2 MiB. Records of any other size have to be
+/// moved afterwards, but those are either small or rare.
 const COMPACT_BYTES: usize = 3;
 
 impl FetchResponseWriter {
-    /// Writes what comes before the topics. Before version 7 there is no error and no session.
+    /// Writes everything before the topics. Error code and session id exist since version 7.
     pub fn begin(
         into: &mut Vec<u8>,
         version: i16,
@@ -44,9 +46,9 @@ impl FetchResponseWriter {
         Self { form, topics_left: topics, partitions_left: 0, tags: Tags::default() }
     }
 
-    /// Begins a topic. Up to version 12 it goes by its name, then by its identifier.
+    /// Begins a topic. Up to version 12 `name` is written, later `topic_id`.
     pub fn topic(&mut self, into: &mut Vec<u8>, name: &str, topic_id: Uuid, partitions: usize) {
-        debug_assert!(self.topics_left > 0 && self.partitions_left == 0, "so many topics were not announced");
+        debug_assert!(self.topics_left > 0 && self.partitions_left == 0, "more topics than announced");
         self.topics_left -= 1;
         if self.form.version >= 13 {
             topic_id.put(into, self.form);
@@ -56,13 +58,13 @@ impl FetchResponseWriter {
         put_len(partitions, into, self.form);
         self.partitions_left = partitions;
         if partitions == 0 {
-            self.no_tags(into);
+            self.put_empty_tags(into);
         }
     }
 
-    /// Writes what comes before the records of a partition; those in `partition` are not looked at.
+    /// Writes everything before the records of a partition; ignores `partition.records`.
     pub fn partition(&mut self, into: &mut Vec<u8>, partition: &PartitionData) {
-        debug_assert!(self.partitions_left > 0, "so many partitions were not announced");
+        debug_assert!(self.partitions_left > 0, "more partitions than announced");
         let form = self.form;
         partition.partition_index.put(into, form);
         partition.error_code.put(into, form);
@@ -100,7 +102,7 @@ impl FetchResponseWriter {
         self.end_records(into);
     }
 
-    /// Lets `read` append the records of the partition, however many they will be.
+    /// Lets `read` append the records of the partition; their length need not be known in advance.
     pub fn records_from<R>(&mut self, into: &mut Vec<u8>, read: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let at = into.len();
         let room = if self.form.flexible { COMPACT_BYTES } else { size_of::<i32>() };
@@ -117,7 +119,7 @@ impl FetchResponseWriter {
         outcome
     }
 
-    /// Announces `len` bytes of records, which the caller appends, or lets follow here from elsewhere. Then comes
+    /// Announces `len` bytes of records. The caller appends them, or sends them separately at this point, then calls
     /// [`end_records`](Self::end_records).
     pub fn begin_records(&mut self, into: &mut Vec<u8>, len: usize) {
         put_len(len, into, self.form);
@@ -130,17 +132,20 @@ impl FetchResponseWriter {
         }
         self.partitions_left -= 1;
         if self.partitions_left == 0 {
-            self.no_tags(into);
+            self.put_empty_tags(into);
         }
     }
 
     /// Ends the response.
     pub fn finish(self, into: &mut Vec<u8>) {
-        debug_assert!(self.topics_left == 0 && self.partitions_left == 0, "more was announced");
-        self.no_tags(into);
+        debug_assert!(
+            self.topics_left == 0 && self.partitions_left == 0,
+            "fewer topics or partitions than announced"
+        );
+        self.put_empty_tags(into);
     }
 
-    fn no_tags(&self, into: &mut Vec<u8>) {
+    fn put_empty_tags(&self, into: &mut Vec<u8>) {
         if self.form.flexible {
             into.push(0);
         }

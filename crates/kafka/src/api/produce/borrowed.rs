@@ -1,4 +1,6 @@
-//! Produce requests that borrow: records go from the frame to the log without being copied on the way.
+//! Borrowing decoder for Produce requests: records go from the frame to the log without a copy.
+//!
+//! It must accept exactly what [`ProduceRequest`] accepts; a test compares the two.
 
 use crate::Uuid;
 use crate::message::Request;
@@ -10,43 +12,43 @@ use super::ProduceRequest;
 /// A `ProduceRequest` that borrows from the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProduceRequestRef<'a> {
-    /// The transaction that the records are part of, if any.
+    /// Transactional id, if the records are part of a transaction.
     pub transactional_id: Option<&'a str>,
-    /// How many replicas have to have the records before the answer: 0 for no answer at all, 1, or -1 for all.
+    /// Required acknowledgments: 0 for no response at all, 1, or -1 for all replicas.
     pub acks: i16,
-    /// How long to wait for them, ms.
+    /// Timeout for the acknowledgments, ms.
     pub timeout_ms: i32,
-    /// What to append, by topic.
+    /// Records by topic.
     pub topics: Vec<TopicRef<'a>>,
 }
 
-/// What to append to one topic.
+/// Records for one topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicRef<'a> {
-    /// Its name; empty since version 13.
+    /// Topic name; empty since version 13.
     pub name: &'a str,
-    /// Its identifier; zero before version 13.
+    /// Topic id; zero before version 13.
     pub topic_id: Uuid,
-    /// What to append, by partition.
+    /// Records by partition.
     pub partitions: Vec<PartitionRef<'a>>,
 }
 
-/// What to append to one partition.
+/// Records for one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionRef<'a> {
-    /// Number of the partition in its topic.
+    /// Partition index.
     pub index: i32,
-    /// Record batches, as nobody has looked into them yet.
+    /// Record batches, not validated yet.
     pub records: Option<&'a [u8]>,
 }
 
-const MISSING: DecodeError = DecodeError::Malformed("a Produce request lacks a name or an array");
+const MISSING: DecodeError = DecodeError::Malformed("a name or an array of the Produce request is null");
 
 impl<'a> ProduceRequestRef<'a> {
-    /// Takes a request of this version off the front.
+    /// Decodes a request from the front of `reader`.
     ///
     /// # Errors
-    /// [`DecodeError`].
+    /// [`DecodeError`] if the input is truncated or malformed.
     pub fn decode(reader: &mut Reader<'a>, version: i16) -> Result<Self, DecodeError> {
         let form = Form::of(version, ProduceRequest::FLEXIBLE_FROM);
         let transactional_id = take_str(reader, form)?;
@@ -72,7 +74,7 @@ impl<'a> TopicRef<'a> {
     }
 }
 
-/// An array of structs that `take` takes all fields of.
+/// Reads an array of structs; `take` reads the fields of one.
 fn take_all<'a, T>(
     reader: &mut Reader<'a>,
     form: Form,
@@ -86,7 +88,7 @@ fn take_all<'a, T>(
     all.ok_or(MISSING)
 }
 
-/// The request has no tagged field that means anything.
+/// Skips tagged fields: the request has none of its own.
 fn skip_tags(reader: &mut Reader<'_>, form: Form) -> Result<(), DecodeError> {
     if form.flexible { reader.skip_tags() } else { Ok(()) }
 }

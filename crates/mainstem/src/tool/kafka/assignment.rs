@@ -1,4 +1,7 @@
-//! What members of a consumer group tell each other through the broker, and who gets which partitions.
+//! Subscriptions and assignments of consumer group members, and range assignment of partitions.
+//!
+//! The broker passes both formats through without reading them. They are those of Kafka's consumer, so that this tool
+//! can share a group with other clients.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +9,10 @@ use mainstem_kafka::{DecodeError, Reader};
 
 use super::cluster::Partition;
 
-/// The way of assigning that is offered: as `RangeAssignor` of the Java client.
+/// The supported assignment protocol: that of `RangeAssignor` in the Java client.
 pub(super) const PROTOCOL: &str = "range";
 
-/// What a member wants to read, in version 0 of the format: all versions begin like it.
+/// Encodes a member's subscription in version 0, which is a prefix of all later versions.
 pub(super) fn subscription(topics: &[String]) -> Vec<u8> {
     let mut bytes = vec![0, 0];
     put_len(topics.len(), &mut bytes);
@@ -20,7 +23,7 @@ pub(super) fn subscription(topics: &[String]) -> Vec<u8> {
     bytes
 }
 
-/// The topics of a member's subscription.
+/// Decodes the topics of a member's subscription.
 ///
 /// # Errors
 /// If it is malformed.
@@ -30,7 +33,7 @@ pub(super) fn subscribed_topics(bytes: &[u8]) -> Result<Vec<String>, DecodeError
     take_list(&mut reader, take_text)
 }
 
-/// What a member is to read, in version 0 of the format.
+/// Encodes a member's assignment in version 0.
 pub(super) fn assignment(partitions: &[Partition]) -> Vec<u8> {
     let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
     for (topic, index) in partitions {
@@ -49,7 +52,7 @@ pub(super) fn assignment(partitions: &[Partition]) -> Vec<u8> {
     bytes
 }
 
-/// The partitions of an assignment; none if there are no bytes.
+/// Decodes the partitions of an assignment. Empty bytes are an empty assignment.
 ///
 /// # Errors
 /// If it is malformed.
@@ -69,27 +72,31 @@ pub(super) fn assigned_partitions(bytes: &[u8]) -> Result<Vec<Partition>, Decode
     Ok(topics.into_iter().flat_map(named).collect())
 }
 
-/// Deals out the partitions: of each topic, every member that wants it gets a run of them, the first ones one more
-/// if they do not divide. `wishes` are members and their topics, `counts` the partitions of each topic.
-pub(super) fn deal(
-    wishes: &BTreeMap<String, Vec<String>>,
+/// Assigns partitions to members: each member gets a contiguous range of every topic it subscribes to. If a topic's
+/// partitions do not divide evenly, the first members get one more. `subscriptions` has the topics of each member,
+/// `counts` the number of partitions of each topic.
+pub(super) fn assign_ranges(
+    subscriptions: &BTreeMap<String, Vec<String>>,
     counts: &BTreeMap<String, u32>,
 ) -> BTreeMap<String, Vec<Partition>> {
-    let mut dealt: BTreeMap<String, Vec<Partition>> =
-        wishes.keys().map(|member| (member.clone(), Vec::new())).collect();
+    let mut assigned: BTreeMap<String, Vec<Partition>> =
+        subscriptions.keys().map(|member| (member.clone(), Vec::new())).collect();
     for (topic, count) in counts {
-        let takers: Vec<&String> =
-            wishes.iter().filter(|(_, topics)| topics.contains(topic)).map(|(member, _)| member).collect();
-        let each = takers.len() as u32;
+        let subscribers: Vec<&String> = subscriptions
+            .iter()
+            .filter(|(_, topics)| topics.contains(topic))
+            .map(|(member, _)| member)
+            .collect();
+        let member_count = subscribers.len() as u32;
         let mut next = 0;
-        for (place, member) in (0_u32..).zip(&takers) {
-            let run = count / each + u32::from(place < count % each);
-            let partitions = dealt.get_mut(*member).expect("a member with a wish");
-            partitions.extend((next..next + run).map(|index| (topic.clone(), index.cast_signed())));
-            next += run;
+        for (place, member) in (0_u32..).zip(&subscribers) {
+            let len = count / member_count + u32::from(place < count % member_count);
+            let partitions = assigned.get_mut(*member).expect("every member has an entry");
+            partitions.extend((next..next + len).map(|index| (topic.clone(), index.cast_signed())));
+            next += len;
         }
     }
-    dealt
+    assigned
 }
 
 fn put_len(len: usize, into: &mut Vec<u8>) {
@@ -107,7 +114,7 @@ fn put_no_user_data(into: &mut Vec<u8>) {
 
 fn take_version(reader: &mut Reader<'_>) -> Result<i16, DecodeError> {
     let version = i16::from_be_bytes(reader.array()?);
-    if version < 0 { Err(DecodeError::Malformed("a version below zero")) } else { Ok(version) }
+    if version < 0 { Err(DecodeError::Malformed("negative version")) } else { Ok(version) }
 }
 
 fn take_list<T>(
@@ -115,14 +122,14 @@ fn take_list<T>(
     mut item: impl FnMut(&mut Reader<'_>) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
     let len = i32::from_be_bytes(reader.array()?);
-    // Grows as items come, whatever the length claims.
+    // Allocates as items are decoded; the length is not trusted.
     (0..len).map(|_| item(reader)).collect()
 }
 
 fn take_text(reader: &mut Reader<'_>) -> Result<String, DecodeError> {
     let len = u16::from_be_bytes(reader.array()?);
     let bytes = reader.bytes(len.into())?;
-    String::from_utf8(bytes.into()).map_err(|_| DecodeError::Malformed("a name is no UTF-8"))
+    String::from_utf8(bytes.into()).map_err(|_| DecodeError::Malformed("a topic name is not UTF-8"))
 }
 
 #[cfg(test)]
@@ -134,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn subscriptions_and_assignments_are_read_as_they_were_written() {
+    fn encodings_survive_a_round_trip() {
         let topics = names(&["b", "a"]);
         assert_eq!(subscribed_topics(&subscription(&topics)), Ok(topics));
         let partitions = vec![("a".to_owned(), 3), ("a".to_owned(), 0), ("b".to_owned(), 7)];
@@ -147,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_of_a_later_version_has_more_behind() {
+    fn ignores_fields_of_later_subscription_versions() {
         let mut bytes = subscription(&names(&["t"]));
         bytes[1] = 3;
         bytes.extend_from_slice(&[0; 9]);
@@ -155,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn every_partition_goes_to_one_member_that_wants_it() {
-        let wishes = [("m1", names(&["a", "b"])), ("m2", names(&["a"])), ("m3", names(&["a", "c"]))];
-        let wishes = wishes.map(|(member, topics)| (member.to_owned(), topics)).into();
+    fn assigns_each_partition_to_one_subscriber() {
+        let subscriptions = [("m1", names(&["a", "b"])), ("m2", names(&["a"])), ("m3", names(&["a", "c"]))];
+        let subscriptions = subscriptions.map(|(member, topics)| (member.to_owned(), topics)).into();
         let counts = [("a".to_owned(), 5), ("b".to_owned(), 2), ("c".to_owned(), 1)].into();
-        let dealt = deal(&wishes, &counts);
+        let assigned = assign_ranges(&subscriptions, &counts);
         let of = |member: &str| {
             let names: Vec<String> =
-                dealt[member].iter().map(|(topic, index)| format!("{topic}{index}")).collect();
+                assigned[member].iter().map(|(topic, index)| format!("{topic}{index}")).collect();
             names.join(" ")
         };
         assert_eq!([of("m1"), of("m2"), of("m3")], ["a0 a1 b0 b1", "a2 a3", "a4 c0"]);

@@ -1,4 +1,4 @@
-//! The brokers of a cluster, who of them leads which partition, and where logs begin and end.
+//! The brokers of a cluster, the leaders of partitions, and the start and end offsets of their logs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,95 +9,96 @@ use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest
 use mainstem_kafka::api::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponseTopic};
 
 use super::connection::Connection;
-use super::errors::{check, persist};
+use super::errors::{check, retry};
 use crate::cli::{KafkaArgs, Position};
 use crate::tool::failure::Failure;
 
-/// `timestamp` that asks for the end of a log.
+/// `timestamp` of `ListOffsets` for the end of a log.
 const LATEST: i64 = -1;
-/// `timestamp` that asks for its beginning.
+/// `timestamp` of `ListOffsets` for the start of a log.
 const EARLIEST: i64 = -2;
 
-/// A partition of a topic.
+/// Topic name and partition index.
 pub(super) type Partition = (String, i32);
 
-/// What a topic consists of.
+/// Metadata of a topic.
 #[derive(Debug)]
 pub(super) struct Topic {
     pub(super) name: String,
     pub(super) id: Uuid,
     pub(super) internal: bool,
-    /// Partition to the number of its leader, -1 if it has none.
+    /// Leader of each partition; -1 without one.
     pub(super) partitions: BTreeMap<i32, i32>,
 }
 
-/// Connections to the brokers of a cluster, made when they are needed.
+/// Connections to the brokers of a cluster, opened on demand.
 pub(super) struct Cluster {
-    addresses: Vec<String>,
-    patience: Duration,
-    first: Connection,
-    /// Where brokers say that they are.
+    bootstrap_addresses: Vec<String>,
+    timeout: Duration,
+    bootstrap: Connection,
+    /// Advertised address of each broker.
     nodes: BTreeMap<i32, String>,
     connections: BTreeMap<i32, Connection>,
-    /// As of the last metadata.
+    /// From the last metadata response.
     leaders: BTreeMap<Partition, i32>,
 }
 
 impl Topic {
-    /// Number of partitions.
     pub(super) fn partition_count(&self) -> u32 {
         self.partitions.len() as u32
     }
 }
 
 impl Cluster {
-    /// Connects to the first broker that answers.
+    /// Connects to the first bootstrap broker that answers.
     ///
     /// # Errors
-    /// If none does.
+    /// If none answers.
     pub(super) fn connect(args: &KafkaArgs) -> Result<Self, Failure> {
         let addresses: Vec<String> = args.kafka.split(',').map(|address| address.trim().to_owned()).collect();
         Ok(Self {
-            first: connect_any(&addresses, args.patience)?,
-            addresses,
-            patience: args.patience,
+            bootstrap: connect_any(&addresses, args.request_timeout)?,
+            bootstrap_addresses: addresses,
+            timeout: args.request_timeout,
             nodes: BTreeMap::new(),
             connections: BTreeMap::new(),
             leaders: BTreeMap::new(),
         })
     }
 
-    /// How long to wait for what may pass.
-    pub(super) fn patience(&self) -> Duration {
-        self.patience
+    /// Longest wait for a response, and for a transient error to pass.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
-    /// A connection to some broker.
+    /// A connection to a bootstrap broker.
     ///
     /// # Errors
     /// If none answers.
-    pub(super) fn any(&mut self) -> Result<&mut Connection, Failure> {
-        if self.first.is_broken() {
-            self.first = connect_any(&self.addresses, self.patience)?;
+    pub(super) fn bootstrap(&mut self) -> Result<&mut Connection, Failure> {
+        if self.bootstrap.is_broken() {
+            self.bootstrap = connect_any(&self.bootstrap_addresses, self.timeout)?;
         }
-        Ok(&mut self.first)
+        Ok(&mut self.bootstrap)
     }
 
-    /// A connection to this broker.
+    /// A connection to a broker.
     ///
     /// # Errors
-    /// If it is unknown, or does not answer.
+    /// If the broker is unknown or does not answer.
     pub(super) fn node(&mut self, node: i32) -> Result<&mut Connection, Failure> {
         if self.connections.get(&node).is_none_or(Connection::is_broken) {
-            let address =
-                self.nodes.get(&node).ok_or_else(|| Failure::lost(format!("broker {node} is unknown")))?;
-            let connection = Connection::open(address, self.patience)?;
+            let address = self
+                .nodes
+                .get(&node)
+                .ok_or_else(|| Failure::transient(format!("broker {node} is unknown")))?;
+            let connection = Connection::open(address, self.timeout)?;
             self.connections.insert(node, connection);
         }
-        Ok(self.connections.get_mut(&node).expect("made above"))
+        Ok(self.connections.get_mut(&node).expect("inserted above"))
     }
 
-    /// The numbers of all brokers.
+    /// Ids of all brokers.
     ///
     /// # Errors
     /// If none answers.
@@ -106,13 +107,13 @@ impl Cluster {
         Ok(self.nodes.keys().copied().collect())
     }
 
-    /// The leader of a partition, as of the last metadata.
+    /// The leader of a partition, from the last metadata response.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the partition has no leader.
     pub(super) fn leader(&self, partition: &Partition) -> Result<i32, Failure> {
         let leader = self.leaders.get(partition).copied().filter(|leader| *leader >= 0);
-        leader.ok_or_else(|| Failure::lost(format!("{} [{}] has no leader", partition.0, partition.1)))
+        leader.ok_or_else(|| Failure::transient(format!("{} [{}] has no leader", partition.0, partition.1)))
     }
 
     /// All topics.
@@ -121,59 +122,62 @@ impl Cluster {
     /// If the broker does not answer.
     pub(super) fn all_topics(&mut self) -> Result<Vec<Topic>, Failure> {
         let (topics, _) = self.metadata(&MetadataRequest { topics: None, ..MetadataRequest::default() })?;
-        topics.into_iter().map(|topic| self.learn(topic)).collect()
+        topics.into_iter().map(|topic| self.update_leaders(topic)).collect()
     }
 
-    /// A topic that is there.
+    /// Metadata of an existing topic.
     ///
     /// # Errors
-    /// If it is not, or the broker does not answer.
+    /// If the topic does not exist or the broker does not answer.
     pub(super) fn topic(&mut self, name: &str) -> Result<Topic, Failure> {
-        self.ask_topic(name, false)
+        self.fetch_topic(name, false)
     }
 
-    /// A topic; one that is not there is made if the broker does that, which is waited for.
+    /// Metadata of a topic. If it does not exist, the broker may create it; waits until all partitions have leaders.
     ///
     /// # Errors
     /// As [`Self::topic`].
-    pub(super) fn topic_made(&mut self, name: &str) -> Result<Topic, Failure> {
-        let patience = self.patience;
-        persist(patience, || {
-            let topic = self.ask_topic(name, true)?;
+    pub(super) fn topic_or_create(&mut self, name: &str) -> Result<Topic, Failure> {
+        let timeout = self.timeout;
+        retry(timeout, || {
+            let topic = self.fetch_topic(name, true)?;
             match topic.partitions.iter().find(|(_, leader)| **leader < 0) {
-                Some((partition, _)) => Err(Failure::lost(format!("{name} [{partition}] has no leader"))),
+                Some((partition, _)) => {
+                    Err(Failure::transient(format!("{name} [{partition}] has no leader")))
+                }
                 None => Ok(topic),
             }
         })
     }
 
-    fn ask_topic(&mut self, name: &str, allow_auto_topic_creation: bool) -> Result<Topic, Failure> {
-        let asked = MetadataRequestTopic { name: Some(name.into()), ..MetadataRequestTopic::default() };
+    fn fetch_topic(&mut self, name: &str, allow_auto_topic_creation: bool) -> Result<Topic, Failure> {
+        let requested = MetadataRequestTopic { name: Some(name.into()), ..MetadataRequestTopic::default() };
         let request = MetadataRequest {
-            topics: Some(vec![asked]),
+            topics: Some(vec![requested]),
             allow_auto_topic_creation,
             ..MetadataRequest::default()
         };
         let (mut topics, address) = self.metadata(&request)?;
-        let topic =
-            topics.pop().ok_or_else(|| Failure::new(format!("{address}: no answer about topic {name}")))?;
-        self.learn(topic)
+        let topic = topics
+            .pop()
+            .ok_or_else(|| Failure::new(format!("{address}: the response lacks topic {name}")))?;
+        self.update_leaders(topic)
     }
 
-    /// Also learns where brokers are.
+    /// Requests metadata and updates the addresses of brokers.
     fn metadata(
         &mut self,
         request: &MetadataRequest,
     ) -> Result<(Vec<MetadataResponseTopic>, String), Failure> {
-        let answer = self.any()?.call(request)?;
-        check("metadata", answer.error_code, None)?;
-        for broker in answer.brokers {
+        let response = self.bootstrap()?.call(request)?;
+        check("metadata", response.error_code, None)?;
+        for broker in response.brokers {
             self.nodes.insert(broker.node_id, address(&broker.host, broker.port));
         }
-        Ok((answer.topics, self.addresses.join(",")))
+        Ok((response.topics, self.bootstrap_addresses.join(",")))
     }
 
-    fn learn(&mut self, topic: MetadataResponseTopic) -> Result<Topic, Failure> {
+    fn update_leaders(&mut self, topic: MetadataResponseTopic) -> Result<Topic, Failure> {
         let name = topic.name.unwrap_or_default();
         check(&format!("topic {name}"), topic.error_code, None)?;
         let mut partitions = BTreeMap::new();
@@ -185,26 +189,30 @@ impl Cluster {
         Ok(Topic { name, id: topic.topic_id, internal: topic.is_internal, partitions })
     }
 
-    /// The broker that coordinates a group.
+    /// The coordinator of a group.
     ///
     /// # Errors
-    /// If there is none in good time.
+    /// If there is none before the timeout.
     pub(super) fn coordinator(&mut self, group: &str) -> Result<i32, Failure> {
-        let patience = self.patience;
+        let timeout = self.timeout;
         let request = FindCoordinatorRequest { key: group.into(), ..FindCoordinatorRequest::default() };
-        persist(patience, || {
-            let answer = self.any()?.call(&request)?;
-            check(&format!("coordinator of {group}"), answer.error_code, answer.error_message.as_deref())?;
-            self.nodes.insert(answer.node_id, address(&answer.host, answer.port));
-            Ok(answer.node_id)
+        retry(timeout, || {
+            let response = self.bootstrap()?.call(&request)?;
+            check(
+                &format!("coordinator of {group}"),
+                response.error_code,
+                response.error_message.as_deref(),
+            )?;
+            self.nodes.insert(response.node_id, address(&response.host, response.port));
+            Ok(response.node_id)
         })
     }
 
-    /// Where `position` is in each of the partitions, whose topics have been asked for before. For
-    /// [`Position::Stored`] that is the beginning.
+    /// The offset of `position` in each partition. Metadata of the topics must have been requested before.
+    /// [`Position::Stored`] resolves to the beginning.
     ///
     /// # Errors
-    /// If a leader does not answer, or refuses.
+    /// If a leader does not answer or returns an error.
     pub(super) fn offsets(
         &mut self,
         partitions: &[Partition],
@@ -227,13 +235,13 @@ impl Cluster {
                 }
             }
             Position::Time(_) => {
-                // Where all is older, the next record is the first that is not.
-                let later: Vec<Partition> = offsets
+                // If all records are older, the position is the end of the log.
+                let at_end: Vec<Partition> = offsets
                     .iter()
                     .filter(|(_, offset)| **offset < 0)
                     .map(|(partition, _)| partition.clone())
                     .collect();
-                offsets.extend(self.list_offsets(&later, LATEST)?);
+                offsets.extend(self.list_offsets(&at_end, LATEST)?);
             }
             _ => {}
         }
@@ -247,10 +255,10 @@ impl Cluster {
     ) -> Result<BTreeMap<Partition, i64>, Failure> {
         let mut by_leader: BTreeMap<i32, BTreeMap<&str, Vec<ListOffsetsPartition>>> = BTreeMap::new();
         for partition in partitions {
-            let asked =
+            let requested =
                 ListOffsetsPartition { partition_index: partition.1, timestamp, ..Default::default() };
             let topics = by_leader.entry(self.leader(partition)?).or_default();
-            topics.entry(&partition.0).or_default().push(asked);
+            topics.entry(&partition.0).or_default().push(requested);
         }
         let mut offsets = BTreeMap::new();
         for (leader, topics) in by_leader {
@@ -268,16 +276,18 @@ impl Cluster {
             }
         }
         match partitions.iter().find(|partition| !offsets.contains_key(*partition)) {
-            Some((topic, index)) => Err(Failure::new(format!("offsets of {topic} [{index}]: no answer"))),
+            Some((topic, index)) => {
+                Err(Failure::new(format!("offsets of {topic} [{index}]: missing in the response")))
+            }
             None => Ok(offsets),
         }
     }
 }
 
-fn connect_any(addresses: &[String], patience: Duration) -> Result<Connection, Failure> {
-    let mut last = Failure::new("no broker is named");
+fn connect_any(addresses: &[String], timeout: Duration) -> Result<Connection, Failure> {
+    let mut last = Failure::new("no broker address");
     for address in addresses {
-        match Connection::open(address, patience) {
+        match Connection::open(address, timeout) {
             Ok(connection) => return Ok(connection),
             Err(failure) => last = failure,
         }

@@ -1,4 +1,4 @@
-//! `mainstem consume`: partitions by name, or those that a group deals out.
+//! `mainstem consume`: prints the records of given partitions, or of those assigned by a consumer group.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -10,19 +10,19 @@ use mainstem_log::Record;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::cluster::{Cluster, Partition};
-use super::member::{Member, Standing};
+use super::member::{Member, Membership};
 use super::output::{Format, Output};
 use super::reader::{Isolation, PartitionReader, Until};
 use crate::cli::{ConsumeArgs, Position};
 use crate::tool::failure::Failure;
 
-/// How often a group hears how far this member has read.
+/// Interval of offset commits.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Prints records until count, ends, time or interrupt end it.
+/// Prints records until `-c`, `-u`, `-e` or `-W` is reached, or a signal arrives.
 ///
 /// # Errors
-/// If a broker refuses, or time runs out.
+/// If a broker returns an error, or `-W` expires.
 pub(crate) fn run(args: &ConsumeArgs) -> Result<(), Failure> {
     let format = match &args.format {
         Some(text) => Format::parse(text)?,
@@ -35,18 +35,18 @@ pub(crate) fn run(args: &ConsumeArgs) -> Result<(), Failure> {
         args,
         cluster,
         output: Output::new(format),
-        left: args.count,
+        remaining: args.count,
         interrupted,
         deadline: args.timeout.map(|timeout| Instant::now() + timeout),
     };
     let outcome = match &args.group {
-        Some(group) => consumer.as_member(group)?,
-        None => consumer.by_name()?,
+        Some(group) => consumer.consume_as_member(group)?,
+        None => consumer.consume_partitions()?,
     };
-    if outcome == Over::TimedOut { Err(Failure::timed_out()) } else { Ok(()) }
+    if outcome == EndReason::TimedOut { Err(Failure::timed_out()) } else { Ok(()) }
 }
 
-/// What the first signal sets, so that a member can take its leave. The second ends the process at once.
+/// Returns a flag that the first signal sets, so that a member can leave its group. The second signal ends the process.
 fn watch_signals() -> std::io::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -56,10 +56,9 @@ fn watch_signals() -> std::io::Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
-/// Why it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
-    /// All that was asked for has been printed, or nobody wants more.
+enum EndReason {
+    /// Everything requested has been printed, or standard output is closed.
     Done,
     TimedOut,
 }
@@ -68,15 +67,15 @@ struct Consumer<'a> {
     args: &'a ConsumeArgs,
     cluster: Cluster,
     output: Output,
-    /// Records still to print.
-    left: Option<u64>,
+    /// Records left to print, with `-c`.
+    remaining: Option<u64>,
     interrupted: Arc<AtomicBool>,
     deadline: Option<Instant>,
 }
 
 impl Consumer<'_> {
-    /// Reads the partitions that were named, or all of the topics.
-    fn by_name(&mut self) -> Result<Over, Failure> {
+    /// Reads the given partitions, or all partitions of the topics.
+    fn consume_partitions(&mut self) -> Result<EndReason, Failure> {
         let mut partitions: Vec<Partition> = Vec::new();
         for name in &self.args.topic {
             let topic = self.cluster.topic(name)?;
@@ -85,29 +84,30 @@ impl Consumer<'_> {
             {
                 return Err(Failure::new(format!("topic {name} has no partition {missing}")));
             }
-            let is_wanted =
+            let is_selected =
                 |index: &&i32| self.args.partition.is_empty() || self.args.partition.contains(*index);
-            partitions.extend(topic.partitions.keys().filter(is_wanted).map(|index| (name.clone(), *index)));
+            partitions
+                .extend(topic.partitions.keys().filter(is_selected).map(|index| (name.clone(), *index)));
         }
         let position = self.args.offset.unwrap_or(Position::Beginning);
         if position == Position::Stored {
-            return Err(Failure::new("only a group has stored offsets: -G names one"));
+            return Err(Failure::new("-o stored requires -G: only groups have stored offsets"));
         }
         let next = self.cluster.offsets(&partitions, position)?;
         let until = match self.args.until {
             Some(position) => Until::Offsets(self.cluster.offsets(&partitions, position)?),
-            None => self.until_empty(),
+            None => self.default_until(),
         };
         let mut reader = PartitionReader::new(self.isolation(), until, next);
         loop {
-            if let Some(over) = self.round(&mut reader)? {
-                return Ok(over);
+            if let Some(reason) = self.poll(&mut reader)? {
+                return Ok(reason);
             }
         }
     }
 
-    /// Reads what a group deals out.
-    fn as_member(&mut self, group: &str) -> Result<Over, Failure> {
+    /// Reads the partitions assigned by a group.
+    fn consume_as_member(&mut self, group: &str) -> Result<EndReason, Failure> {
         for topic in &self.args.topic {
             self.cluster.topic(topic)?;
         }
@@ -115,26 +115,26 @@ impl Consumer<'_> {
         let mut reader = self.join(&mut member)?;
         let mut committed = reader.next().clone();
         let mut commit_due = Instant::now() + COMMIT_INTERVAL;
-        let over = loop {
-            if let Some(over) = self.round(&mut reader)? {
-                break over;
+        let reason = loop {
+            if let Some(reason) = self.poll(&mut reader)? {
+                break reason;
             }
-            let standing = member.keep_alive(&mut self.cluster)?;
-            if standing == Standing::Rejoin || Instant::now() >= commit_due {
+            let membership = member.heartbeat_if_due(&mut self.cluster)?;
+            if membership == Membership::Rejoin || Instant::now() >= commit_due {
                 self.commit(&mut member, &reader, &mut committed)?;
                 commit_due = Instant::now() + COMMIT_INTERVAL;
             }
-            if standing == Standing::Rejoin {
+            if membership == Membership::Rejoin {
                 reader = self.join(&mut member)?;
                 committed.clone_from(reader.next());
             }
         };
         self.commit(&mut member, &reader, &mut committed)?;
         member.leave(&mut self.cluster)?;
-        Ok(over)
+        Ok(reason)
     }
 
-    /// Joins and begins where the group left off.
+    /// Joins the group and starts at its committed offsets.
     fn join(&mut self, member: &mut Member) -> Result<PartitionReader, Failure> {
         let partitions = member.join(&mut self.cluster)?;
         let mut next = BTreeMap::new();
@@ -146,10 +146,10 @@ impl Consumer<'_> {
             next = self.cluster.offsets(&partitions, position)?;
             next.extend(member.stored(&mut self.cluster, &partitions)?);
         }
-        Ok(PartitionReader::new(self.isolation(), self.until_empty(), next))
+        Ok(PartitionReader::new(self.isolation(), self.default_until(), next))
     }
 
-    /// Commits what has been printed since the last time.
+    /// Commits the offsets of records printed since the last commit.
     fn commit(
         &mut self,
         member: &mut Member,
@@ -168,19 +168,19 @@ impl Consumer<'_> {
         Ok(())
     }
 
-    /// One fetch. `Some` if that was the last.
-    fn round(&mut self, reader: &mut PartitionReader) -> Result<Option<Over>, Failure> {
+    /// Fetches and prints once. Returns `Some` if the consumer is done.
+    fn poll(&mut self, reader: &mut PartitionReader) -> Result<Option<EndReason>, Failure> {
         if reader.next().is_empty() {
-            // A member that has nothing to do yet: it waits for its turn.
+            // The member has no partitions: wait for a rebalance.
             std::thread::sleep(Duration::from_millis(100));
         }
-        let Self { output, left, .. } = self;
+        let Self { output, remaining, .. } = self;
         let mut sink = |partition: &Partition, record: &Record<'_>| {
             output.print(partition, record)?;
-            if let Some(left) = left {
-                *left -= 1;
+            if let Some(remaining) = remaining {
+                *remaining -= 1;
             }
-            Ok(if *left == Some(0) || output.is_gone() {
+            Ok(if *remaining == Some(0) || output.is_closed() {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
@@ -188,19 +188,19 @@ impl Consumer<'_> {
         };
         let flow = reader.fetch(&mut self.cluster, &mut sink)?;
         self.output.flush()?;
-        let is_done = flow.is_break() || self.output.is_gone() || reader.is_over();
+        let is_done = flow.is_break() || self.output.is_closed() || reader.is_finished();
         if is_done || self.interrupted.load(Ordering::Relaxed) {
-            return Ok(Some(Over::Done));
+            return Ok(Some(EndReason::Done));
         }
-        let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        Ok(is_late.then_some(Over::TimedOut))
+        let is_expired = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        Ok(is_expired.then_some(EndReason::TimedOut))
     }
 
     fn isolation(&self) -> Isolation {
         if self.args.uncommitted { Isolation::Uncommitted } else { Isolation::Committed }
     }
 
-    fn until_empty(&self) -> Until {
+    fn default_until(&self) -> Until {
         if self.args.exit { Until::Empty } else { Until::Never }
     }
 }

@@ -1,4 +1,4 @@
-//! `mainstem group`: list and describe groups, set their offsets, delete them.
+//! `mainstem group`: lists, describes and deletes groups, and resets their offsets.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use mainstem_kafka::api::offset_commit::OffsetCommitRequest;
 
 use super::assignment::assigned_partitions;
 use super::cluster::{Cluster, Partition};
-use super::errors::{Several, check};
+use super::errors::{FirstFailure, check};
 use super::member::{commit_request, stored_offsets};
 use crate::cli::{GroupArgs, GroupCommand, Position, ResetOffsetsArgs};
 use crate::tool::failure::Failure;
 use crate::tool::table::{Table, print};
 
-/// Stands for what is not known or not there.
+/// Cell of an unknown value.
 const NONE: &str = "-";
 
-/// Does what `args` say.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// If the broker does not answer, or refuses.
+/// If the broker does not answer or returns an error.
 pub(crate) fn run(args: &GroupArgs) -> Result<(), Failure> {
     let mut cluster = Cluster::connect(&args.kafka)?;
     match &args.command {
@@ -33,12 +33,12 @@ pub(crate) fn run(args: &GroupArgs) -> Result<(), Failure> {
 }
 
 fn list(cluster: &mut Cluster) -> Result<(), Failure> {
-    // Each broker knows the groups it coordinates.
+    // Each broker lists only the groups it coordinates.
     let mut groups = Vec::new();
     for node in cluster.nodes()? {
-        let answer = cluster.node(node)?.call(&ListGroupsRequest::default())?;
-        check("groups", answer.error_code, None)?;
-        groups.extend(answer.groups);
+        let response = cluster.node(node)?.call(&ListGroupsRequest::default())?;
+        check("groups", response.error_code, None)?;
+        groups.extend(response.groups);
     }
     groups.sort_by(|one, other| one.group_id.cmp(&other.group_id));
     let mut table = Table::new(&["GROUP", "STATE", "TYPE", "PROTOCOL"]);
@@ -73,18 +73,18 @@ fn describe(cluster: &mut Cluster, groups: &[String]) -> Result<(), Failure> {
 
 fn described(cluster: &mut Cluster, coordinator: i32, name: &str) -> Result<DescribedGroup, Failure> {
     let request = DescribeGroupsRequest { groups: vec![name.into()], ..DescribeGroupsRequest::default() };
-    let answer = cluster.node(coordinator)?.call(&request)?;
-    let group = answer.groups.into_iter().next().unwrap_or_default();
+    let response = cluster.node(coordinator)?.call(&request)?;
+    let group = response.groups.into_iter().next().unwrap_or_default();
     check(&format!("group {name}"), group.error_code, group.error_message.as_deref())?;
     Ok(group)
 }
 
-/// Offsets and lag of every partition that the group has read or that a member has.
+/// Offsets and lag of every partition with a committed offset or an assigned member.
 fn offsets_table(cluster: &mut Cluster, coordinator: i32, group: &DescribedGroup) -> Result<Table, Failure> {
     let stored = stored_offsets(cluster, coordinator, &group.group_id, None)?;
     let mut owners: BTreeMap<Partition, usize> = BTreeMap::new();
     for (index, member) in group.members.iter().enumerate() {
-        // Members of other kinds than consumers have assignments of their own form.
+        // Groups other than consumer groups have assignments in other formats.
         for partition in assigned_partitions(&member.member_assignment).unwrap_or_default() {
             owners.insert(partition, index);
         }
@@ -114,7 +114,7 @@ fn offsets_table(cluster: &mut Cluster, coordinator: i32, group: &DescribedGroup
     Ok(table)
 }
 
-/// Where the logs end, of those partitions that are still there.
+/// End offsets of the partitions that still exist.
 fn ends(cluster: &mut Cluster, partitions: &[Partition]) -> BTreeMap<Partition, i64> {
     let mut ends = BTreeMap::new();
     for of_topic in partitions.chunk_by(|one, other| one.0 == other.0) {
@@ -128,21 +128,21 @@ fn ends(cluster: &mut Cluster, partitions: &[Partition]) -> BTreeMap<Partition, 
 }
 
 fn delete(cluster: &mut Cluster, groups: &[String], quiet: bool) -> Result<(), Failure> {
-    let mut several = Several::new("group", quiet);
+    let mut first_failure = FirstFailure::new("group", quiet);
     for name in groups {
         let coordinator = cluster.coordinator(name)?;
         let request = DeleteGroupsRequest { groups_names: vec![name.clone()] };
         for result in cluster.node(coordinator)?.call(&request)?.results {
-            several.add(check(&format!("group {}", result.group_id), result.error_code, None));
+            first_failure.record(check(&format!("group {}", result.group_id), result.error_code, None));
         }
     }
-    several.finish()
+    first_failure.finish()
 }
 
 fn reset_offsets(cluster: &mut Cluster, args: &ResetOffsetsArgs) -> Result<(), Failure> {
     let coordinator = cluster.coordinator(&args.group)?;
     let stored = stored_offsets(cluster, coordinator, &args.group, None)?;
-    let partitions = chosen(cluster, args, &stored)?;
+    let partitions = selected_partitions(cluster, args, &stored)?;
     let offsets = targets(cluster, args, &partitions, &stored)?;
     if !args.dry_run {
         commit(cluster, coordinator, &args.group, &offsets)?;
@@ -155,8 +155,8 @@ fn reset_offsets(cluster: &mut Cluster, args: &ResetOffsetsArgs) -> Result<(), F
     table.print()
 }
 
-/// The partitions whose offsets are to be set.
-fn chosen(
+/// The partitions whose offsets to set.
+fn selected_partitions(
     cluster: &mut Cluster,
     args: &ResetOffsetsArgs,
     stored: &BTreeMap<Partition, i64>,
@@ -167,8 +167,8 @@ fn chosen(
         if let Some(missing) = indexes.iter().find(|index| !topic.partitions.contains_key(*index)) {
             return Err(Failure::new(format!("topic {name} has no partition {missing}")));
         }
-        let is_wanted = |index: &&i32| indexes.is_empty() || indexes.contains(*index);
-        partitions.extend(topic.partitions.keys().filter(is_wanted).map(|index| (name.clone(), *index)));
+        let is_selected = |index: &&i32| indexes.is_empty() || indexes.contains(*index);
+        partitions.extend(topic.partitions.keys().filter(is_selected).map(|index| (name.clone(), *index)));
     }
     if args.all_topics {
         partitions.extend(stored.keys().cloned());
@@ -179,7 +179,7 @@ fn chosen(
     Ok(partitions)
 }
 
-/// Where they are to be set to: never outside of what the logs hold.
+/// The new offset of each partition, clamped to the range of its log.
 fn targets(
     cluster: &mut Cluster,
     args: &ResetOffsetsArgs,
@@ -189,7 +189,7 @@ fn targets(
     let begin = cluster.offsets(partitions, Position::Beginning)?;
     let end = cluster.offsets(partitions, Position::End)?;
     let mut targets = match (args.to, args.shift_by) {
-        (Some(Position::Stored), _) => return Err(Failure::new("--to stored changes nothing")),
+        (Some(Position::Stored), _) => return Err(Failure::new("--to stored has no effect")),
         (Some(position), _) => cluster.offsets(partitions, position)?,
         (None, shift_by) => {
             let shifted = |(partition, offset): (&Partition, &i64)| {
@@ -213,12 +213,12 @@ fn commit(
     if offsets.is_empty() {
         return Ok(());
     }
-    // Without a member: the broker refuses it while the group has any.
+    // Without a member id. The broker rejects this while the group has members.
     let request = OffsetCommitRequest { group_id: group.into(), ..commit_request(offsets) };
     for topic in cluster.node(coordinator)?.call(&request)?.topics {
         for partition in topic.partitions {
-            let what = format!("group {group}: {} [{}]", topic.name, partition.partition_index);
-            check(&what, partition.error_code, None)?;
+            let context = format!("group {group}: {} [{}]", topic.name, partition.partition_index);
+            check(&context, partition.error_code, None)?;
         }
     }
     Ok(())

@@ -1,4 +1,7 @@
-//! A member of a consumer group: the classic protocol, as far as a reader needs it.
+//! A member of a consumer group in the classic protocol: join, sync, heartbeat, commit, leave.
+//!
+//! If this member becomes the group's leader, it also assigns the partitions. Errors that end the membership are not
+//! failures: they make the member rejoin.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,23 +16,24 @@ use mainstem_kafka::api::offset_commit::{
 use mainstem_kafka::api::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
 use mainstem_kafka::api::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
 
-use super::assignment::{PROTOCOL, assigned_partitions, assignment, deal, subscribed_topics, subscription};
+use super::assignment::{
+    PROTOCOL, assign_ranges, assigned_partitions, assignment, subscribed_topics, subscription,
+};
 use super::cluster::{Cluster, Partition};
-use super::errors::{check, persist};
+use super::errors::{check, retry};
 use crate::tool::failure::Failure;
 
 const SESSION_TIMEOUT_MS: i32 = 45_000;
 const REBALANCE_TIMEOUT_MS: i32 = 60_000;
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(3);
-/// Longest that other members may keep a rebalance waiting: five minutes is their default.
-const OTHERS_PATIENCE: Duration = Duration::from_mins(5);
+/// Longest wait for other members to rejoin. Five minutes is the default of the Java client.
+const REBALANCE_WAIT_MAX: Duration = Duration::from_mins(5);
 
-/// Whether a member goes on with what it has.
+/// Whether a member keeps its assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// It does.
-    Fine,
-    /// It has to join again.
+pub(super) enum Membership {
+    Stable,
+    /// The member has to join again.
     Rejoin,
 }
 
@@ -39,14 +43,14 @@ pub(super) struct Member {
     group: String,
     topics: Vec<String>,
     coordinator: i32,
-    /// Its member id; empty until the broker has given one.
+    /// Member id; empty until the broker has assigned one.
     id: String,
     generation_id: i32,
-    beat: Instant,
+    last_heartbeat: Instant,
 }
 
 impl Member {
-    /// A member to be, which has not joined.
+    /// A member that has not joined.
     ///
     /// # Errors
     /// If the group has no coordinator.
@@ -57,19 +61,19 @@ impl Member {
             topics: topics.to_vec(),
             id: String::new(),
             generation_id: -1,
-            beat: Instant::now(),
+            last_heartbeat: Instant::now(),
         })
     }
 
-    /// Joins, or joins again, and waits for the partitions that are dealt to it.
+    /// Joins or rejoins the group, and waits for the assigned partitions.
     ///
     /// # Errors
-    /// If the broker refuses.
+    /// If the broker returns an error.
     pub(super) fn join(&mut self, cluster: &mut Cluster) -> Result<Vec<Partition>, Failure> {
-        let patience = cluster.patience();
-        persist(patience, || {
+        let timeout = cluster.timeout();
+        retry(timeout, || {
             let joined = loop {
-                if let Some(joined) = self.ask_to_join(cluster)? {
+                if let Some(joined) = self.try_join(cluster)? {
                     break joined;
                 }
             };
@@ -87,18 +91,18 @@ impl Member {
                 assignments,
                 ..SyncGroupRequest::default()
             };
-            let answer = cluster.node(self.coordinator)?.call_slow(&request, OTHERS_PATIENCE)?;
-            if self.standing("sync", answer.error_code)? == Standing::Rejoin {
-                return Err(Failure::lost(format!("group {}: it is rebalancing", self.group)));
+            let response = cluster.node(self.coordinator)?.call_with_wait(&request, REBALANCE_WAIT_MAX)?;
+            if self.check_membership("sync", response.error_code)? == Membership::Rejoin {
+                return Err(Failure::transient(format!("group {}: rebalance in progress", self.group)));
             }
-            self.beat = Instant::now();
-            assigned_partitions(&answer.assignment)
+            self.last_heartbeat = Instant::now();
+            assigned_partitions(&response.assignment)
                 .map_err(|error| Failure::new(format!("group {}: assignment: {error}", self.group)))
         })
     }
 
-    /// `None` if it has to be asked once more.
-    fn ask_to_join(&mut self, cluster: &mut Cluster) -> Result<Option<JoinGroupResponse>, Failure> {
+    /// Sends `JoinGroup`. Returns `None` if the request has to be repeated.
+    fn try_join(&mut self, cluster: &mut Cluster) -> Result<Option<JoinGroupResponse>, Failure> {
         let protocol =
             JoinGroupRequestProtocol { name: PROTOCOL.into(), metadata: subscription(&self.topics) };
         let request = JoinGroupRequest {
@@ -110,74 +114,74 @@ impl Member {
             protocols: vec![protocol],
             ..JoinGroupRequest::default()
         };
-        let answer = cluster.node(self.coordinator)?.call_slow(&request, OTHERS_PATIENCE)?;
-        if answer.error_code == ErrorCode::MemberIdRequired.code() {
-            // The broker wants to see that we come back (KIP-394).
-            self.id = answer.member_id;
+        let response = cluster.node(self.coordinator)?.call_with_wait(&request, REBALANCE_WAIT_MAX)?;
+        if response.error_code == ErrorCode::MemberIdRequired.code() {
+            // The broker assigned a member id, with which the member has to join again (KIP-394).
+            self.id = response.member_id;
             return Ok(None);
         }
-        if answer.error_code == ErrorCode::NotCoordinator.code() {
+        if response.error_code == ErrorCode::NotCoordinator.code() {
             self.coordinator = cluster.coordinator(&self.group)?;
         }
-        if self.standing("join", answer.error_code)? == Standing::Rejoin {
+        if self.check_membership("join", response.error_code)? == Membership::Rejoin {
             return Ok(None);
         }
-        self.id.clone_from(&answer.member_id);
-        self.generation_id = answer.generation_id;
-        Ok(Some(answer))
+        self.id.clone_from(&response.member_id);
+        self.generation_id = response.generation_id;
+        Ok(Some(response))
     }
 
-    /// As the leader of the group: who gets what.
+    /// Assigns partitions to all members, as the leader of the group.
     fn assignments(
         &self,
         cluster: &mut Cluster,
         joined: &JoinGroupResponse,
     ) -> Result<Vec<SyncGroupRequestAssignment>, Failure> {
-        let mut wishes = BTreeMap::new();
+        let mut subscriptions = BTreeMap::new();
         for member in &joined.members {
             let topics = subscribed_topics(&member.metadata)
                 .map_err(|error| Failure::new(format!("group {}: subscription: {error}", self.group)))?;
-            wishes.insert(member.member_id.clone(), topics);
+            subscriptions.insert(member.member_id.clone(), topics);
         }
         let mut counts = BTreeMap::new();
-        for topic in wishes.values().flatten() {
+        for topic in subscriptions.values().flatten() {
             if !counts.contains_key(topic)
                 && let Ok(found) = cluster.topic(topic)
             {
                 counts.insert(topic.clone(), found.partition_count());
             }
         }
-        let dealt = deal(&wishes, &counts).into_iter();
-        let one = |(member_id, partitions): (String, Vec<Partition>)| SyncGroupRequestAssignment {
+        let assigned = assign_ranges(&subscriptions, &counts).into_iter();
+        let encode = |(member_id, partitions): (String, Vec<Partition>)| SyncGroupRequestAssignment {
             member_id,
             assignment: assignment(&partitions),
         };
-        Ok(dealt.map(one).collect())
+        Ok(assigned.map(encode).collect())
     }
 
-    /// Tells the coordinator that it is alive, if it is time for that.
+    /// Sends a heartbeat if one is due.
     ///
     /// # Errors
-    /// If the broker refuses.
-    pub(super) fn keep_alive(&mut self, cluster: &mut Cluster) -> Result<Standing, Failure> {
-        if self.beat.elapsed() < HEARTBEAT_INTERVAL {
-            return Ok(Standing::Fine);
+    /// If the broker returns an error.
+    pub(super) fn heartbeat_if_due(&mut self, cluster: &mut Cluster) -> Result<Membership, Failure> {
+        if self.last_heartbeat.elapsed() < HEARTBEAT_INTERVAL {
+            return Ok(Membership::Stable);
         }
-        self.beat = Instant::now();
+        self.last_heartbeat = Instant::now();
         let request = HeartbeatRequest {
             group_id: self.group.clone(),
             generation_id: self.generation_id,
             member_id: self.id.clone(),
             ..HeartbeatRequest::default()
         };
-        let answer = cluster.node(self.coordinator)?.call(&request)?;
-        self.standing("heartbeat", answer.error_code)
+        let response = cluster.node(self.coordinator)?.call(&request)?;
+        self.check_membership("heartbeat", response.error_code)
     }
 
-    /// Stores how far the group has read.
+    /// Commits offsets.
     ///
     /// # Errors
-    /// If the broker refuses for another reason than that the partitions are no longer this member's.
+    /// If the broker returns an error other than that the membership has ended.
     pub(super) fn commit(
         &mut self,
         cluster: &mut Cluster,
@@ -192,18 +196,18 @@ impl Member {
             member_id: self.id.clone(),
             ..commit_request(offsets)
         };
-        let answer = cluster.node(self.coordinator)?.call(&request)?;
-        for partition in answer.topics.into_iter().flat_map(|topic| topic.partitions) {
-            // The next heartbeat finds out that it has to join again.
-            self.standing("commit", partition.error_code)?;
+        let response = cluster.node(self.coordinator)?.call(&request)?;
+        for partition in response.topics.into_iter().flat_map(|topic| topic.partitions) {
+            // If the membership has ended, the next heartbeat detects it.
+            self.check_membership("commit", partition.error_code)?;
         }
         Ok(())
     }
 
-    /// How far the group has read these partitions; those it has not read are left out.
+    /// Committed offsets of these partitions. Partitions without one are omitted.
     ///
     /// # Errors
-    /// If the broker refuses.
+    /// If the broker returns an error.
     pub(super) fn stored(
         &self,
         cluster: &mut Cluster,
@@ -212,32 +216,33 @@ impl Member {
         stored_offsets(cluster, self.coordinator, &self.group, Some(partitions))
     }
 
-    /// Leaves the group, so that the others need not wait for the session to end.
+    /// Leaves the group, so that a rebalance starts before the session times out.
     ///
     /// # Errors
-    /// If the broker refuses.
+    /// If the broker returns an error.
     pub(super) fn leave(self, cluster: &mut Cluster) -> Result<(), Failure> {
         let member = MemberIdentity { member_id: self.id.clone(), ..MemberIdentity::default() };
         let request =
             LeaveGroupRequest { group_id: self.group.clone(), member_id: self.id, members: vec![member] };
-        let answer = cluster.node(self.coordinator)?.call(&request)?;
-        check(&format!("group {}: leave", self.group), answer.error_code, None)
+        let response = cluster.node(self.coordinator)?.call(&request)?;
+        check(&format!("group {}: leave", self.group), response.error_code, None)
     }
 
-    fn standing(&mut self, doing: &str, code: i16) -> Result<Standing, Failure> {
+    fn check_membership(&mut self, request_name: &str, code: i16) -> Result<Membership, Failure> {
         match ErrorCode::from_code(code) {
-            Some(ErrorCode::RebalanceInProgress) => Ok(Standing::Rejoin),
+            Some(ErrorCode::RebalanceInProgress) => Ok(Membership::Rejoin),
             Some(ErrorCode::UnknownMemberId | ErrorCode::IllegalGeneration) => {
                 self.id.clear();
                 self.generation_id = -1;
-                Ok(Standing::Rejoin)
+                Ok(Membership::Rejoin)
             }
-            _ => check(&format!("group {}: {doing}", self.group), code, None).map(|()| Standing::Fine),
+            _ => check(&format!("group {}: {request_name}", self.group), code, None)
+                .map(|()| Membership::Stable),
         }
     }
 }
 
-/// A request that stores offsets, yet without group and member.
+/// An offset commit without group and member.
 pub(super) fn commit_request(offsets: &BTreeMap<Partition, i64>) -> OffsetCommitRequest {
     let mut topics: BTreeMap<&str, Vec<OffsetCommitRequestPartition>> = BTreeMap::new();
     for ((topic, index), offset) in offsets {
@@ -256,10 +261,10 @@ pub(super) fn commit_request(offsets: &BTreeMap<Partition, i64>) -> OffsetCommit
     OffsetCommitRequest { topics: topics.into_iter().map(topic).collect(), ..OffsetCommitRequest::default() }
 }
 
-/// How far a group has read these partitions, or all of which it has stored that.
+/// Committed offsets of these partitions, or of all partitions with one.
 ///
 /// # Errors
-/// If the broker refuses.
+/// If the broker returns an error.
 pub(super) fn stored_offsets(
     cluster: &mut Cluster,
     coordinator: i32,
@@ -278,14 +283,14 @@ pub(super) fn stored_offsets(
         topics.into_iter().map(topic).collect()
     });
     let request = OffsetFetchRequest { group_id: group.into(), topics, ..OffsetFetchRequest::default() };
-    let patience = cluster.patience();
-    let answer = persist(patience, || {
-        let answer = cluster.node(coordinator)?.call(&request)?;
-        check(&format!("group {group}: offsets"), answer.error_code, None)?;
-        Ok(answer)
+    let timeout = cluster.timeout();
+    let response = retry(timeout, || {
+        let response = cluster.node(coordinator)?.call(&request)?;
+        check(&format!("group {group}: offsets"), response.error_code, None)?;
+        Ok(response)
     })?;
     let mut offsets = BTreeMap::new();
-    for topic in answer.topics {
+    for topic in response.topics {
         for partition in topic.partitions {
             let index = partition.partition_index;
             check(&format!("group {group}: {} [{index}]", topic.name), partition.error_code, None)?;

@@ -1,4 +1,4 @@
-//! How `mainstem consume` prints records.
+//! Output of `mainstem consume`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,15 +8,15 @@ use serde_json::{Map, Value, json};
 
 use super::cluster::Partition;
 use crate::tool::failure::Failure;
-use crate::tool::out::Out;
-use crate::tool::pieces::Pieces;
+use crate::tool::format_string::FormatString;
+use crate::tool::stdout::StdoutWriter;
 
-/// A format, taken apart.
+/// Output format of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// As `-f` has it.
-    Pieces(Pieces),
-    /// One JSON object to a line.
+    /// Format string of `-f`.
+    FormatString(FormatString),
+    /// One JSON object per line.
     Json,
 }
 
@@ -24,23 +24,25 @@ pub(super) enum Format {
 const FIELDS: &str = "sSkKhtpoT";
 
 impl Format {
-    /// The value, and a new line.
+    /// The value and a newline.
     pub(super) fn value() -> Self {
-        Self::Pieces(Pieces::line_of('s'))
+        Self::FormatString(FormatString::field_line('s'))
     }
 
-    /// Reads a format string.
+    /// Parses a format string.
     ///
     /// # Errors
-    /// If it holds a sequence that does not exist.
+    /// If it has an unknown sequence.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
-        Pieces::parse(text, FIELDS).map(Self::Pieces)
+        FormatString::parse(text, FIELDS).map(Self::FormatString)
     }
 
     fn append(&self, out: &mut Vec<u8>, partition: &Partition, record: &Record<'_>) {
         match self {
             Self::Json => out.extend(format!("{}\n", object(partition, record)).bytes()),
-            Self::Pieces(pieces) => pieces.fill(out, |out, letter| field(out, letter, partition, record)),
+            Self::FormatString(format_string) => {
+                format_string.fill(out, |out, letter| field(out, letter, partition, record));
+            }
         }
     }
 }
@@ -66,11 +68,11 @@ fn field(out: &mut Vec<u8>, letter: char, (topic, index): &Partition, record: &R
                 out.extend_from_slice(value.unwrap_or_default());
             }
         }
-        _ => unreachable!("parse() lets no other letter pass"),
+        _ => unreachable!("parse() accepts no other letter"),
     }
 }
 
-/// The headers that can be read.
+/// Headers up to the first malformed one.
 fn headers<'a>(record: &Record<'a>) -> impl Iterator<Item = Header<'a>> {
     Headers::parse(record.headers).into_iter().flatten().map_while(Result::ok)
 }
@@ -81,7 +83,7 @@ fn object((topic, index): &Partition, record: &Record<'_>) -> Value {
     map.insert("partition".into(), json!(index));
     map.insert("offset".into(), json!(record.offset));
     map.insert("timestamp".into(), json!(record.timestamp_ms));
-    // A list of pairs: names may repeat, and their order counts.
+    // A list of pairs, because names may repeat and their order matters.
     let headers: Vec<Value> = headers(record).map(|header| json!([header.key, text(header.value)])).collect();
     if !headers.is_empty() {
         map.insert("headers".into(), Value::Array(headers));
@@ -96,41 +98,40 @@ fn object((topic, index): &Partition, record: &Record<'_>) -> Value {
     Value::Object(map)
 }
 
-/// A header's value, with signs in place of what is no text.
+/// A header's value as text. Invalid UTF-8 becomes replacement characters.
 fn text(value: Option<&[u8]>) -> Option<String> {
     value.map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// Standard output, until nobody reads it any more.
+/// Prints records to standard output.
 #[derive(Debug)]
 pub(super) struct Output {
     format: Format,
-    out: Out,
+    out: StdoutWriter,
     line: Vec<u8>,
 }
 
 impl Output {
-    /// Prints by `format`.
     pub(super) fn new(format: Format) -> Self {
-        Self { format, out: Out::default(), line: Vec::new() }
+        Self { format, out: StdoutWriter::default(), line: Vec::new() }
     }
 
-    /// Whether nobody reads any more.
-    pub(super) fn is_gone(&self) -> bool {
-        self.out.is_gone()
+    /// Whether standard output is closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.out.is_closed()
     }
 
     /// Prints a record.
     ///
     /// # Errors
-    /// If the output fails, other than by nobody reading it.
+    /// If writing fails, except when standard output is closed.
     pub(super) fn print(&mut self, partition: &Partition, record: &Record<'_>) -> Result<(), Failure> {
         self.line.clear();
         self.format.append(&mut self.line, partition, record);
         self.out.write(&self.line)
     }
 
-    /// Hands everything printed to the operating system.
+    /// Flushes standard output.
     ///
     /// # Errors
     /// As [`Self::print`].
@@ -147,8 +148,8 @@ mod tests {
 
     fn printed(format: &Format, key: Option<&[u8]>, value: Option<&[u8]>) -> String {
         let mut headers = Vec::new();
-        let given = [("a", Some(b"1".as_slice())), ("a", None)].map(|(key, value)| Header { key, value });
-        put_headers(given.into_iter(), &mut headers);
+        let pairs = [("a", Some(b"1".as_slice())), ("a", None)].map(|(key, value)| Header { key, value });
+        put_headers(pairs.into_iter(), &mut headers);
         let record = Record { offset: 42, timestamp_ms: 1_700, key, value, headers: &headers };
         let mut out = Vec::new();
         format.append(&mut out, &("t".to_owned(), 3), &record);
@@ -156,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn every_letter() {
+    fn prints_every_field() {
         let format = Format::parse("%t %p %o %T %K:%k %S:%s %h %%\\n\\x41\\t\\\\").unwrap();
         assert_eq!(printed(&format, Some(b"key"), None), "t 3 42 1700 3:key -1: a=1,a= %\nA\t\\");
         assert_eq!(printed(&Format::value(), None, Some(b"v")), "v\n");
     }
 
     #[test]
-    fn json_has_base64_for_what_is_no_text() {
+    fn json_encodes_other_bytes_in_base64() {
         let value: Value = serde_json::from_str(&printed(&Format::Json, Some(&[0xFF]), None)).unwrap();
         let expected = json!({
             "topic": "t", "partition": 3, "offset": 42, "timestamp": 1700,

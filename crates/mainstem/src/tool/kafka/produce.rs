@@ -1,4 +1,4 @@
-//! `mainstem produce`: records out, acknowledgements in.
+//! `mainstem produce`: appends records and waits for their acknowledgements.
 
 use std::io::{self, Read};
 
@@ -7,33 +7,38 @@ use mainstem_kafka::api::init_producer_id::InitProducerIdRequest;
 use mainstem_kafka::api::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use mainstem_log::{Header, put_headers};
 
-use super::batches::{Batches, Making, Producer, Ready};
+use super::accumulator::{BatchOptions, ProducerIdAndEpoch, ReadyBatch, RecordAccumulator};
 use super::cluster::Cluster;
-use super::errors::{check, persist};
+use super::errors::{check, retry};
 use crate::cli::ProduceArgs;
-use crate::tool::failure::{Failure, io_words};
+use crate::tool::failure::{Failure, io_message};
 use crate::tool::lines::Lines;
 use crate::tool::table::print;
 
-/// `acks` that waits for all replicas that are in sync.
+/// `acks` for all in-sync replicas.
 const ALL: i16 = -1;
 
-/// Appends what `args` say and waits for the acknowledgements.
+/// Appends the records and waits for their acknowledgements.
 ///
 /// # Errors
-/// If anything could not be appended, or was refused.
+/// If a record could not be appended.
 pub(crate) fn run(args: &ProduceArgs) -> Result<(), Failure> {
-    let making = making(args)?;
+    let batch_options = batch_options(args)?;
     let input = input(args)?;
     let mut cluster = Cluster::connect(&args.kafka)?;
-    let topic = cluster.topic_made(&args.topic)?;
+    let topic = cluster.topic_or_create(&args.topic)?;
     if let Some(partition) = args.partition
         && !topic.partitions.contains_key(&partition)
     {
         return Err(Failure::new(format!("topic {} has no partition {partition}", topic.name)));
     }
     let producer = producer(args, &mut cluster)?;
-    let batches = Batches::new(making, producer, topic.partition_count().cast_signed(), args.partition);
+    let batches = RecordAccumulator::new(
+        batch_options,
+        producer,
+        topic.partition_count().cast_signed(),
+        args.partition,
+    );
     let mut appender = Appender { args, cluster, batches };
     match input {
         Input::One(value) => appender.add(None, value.as_deref())?,
@@ -42,31 +47,31 @@ pub(crate) fn run(args: &ProduceArgs) -> Result<(), Failure> {
     appender.flush()
 }
 
-fn making(args: &ProduceArgs) -> Result<Making, Failure> {
+fn batch_options(args: &ProduceArgs) -> Result<BatchOptions, Failure> {
     let compression = args.codec.into();
     let levels = mainstem_compress::levels(compression);
     if let Some(level) = args.level
         && !levels.is_some_and(|levels| levels.contains(&level))
     {
-        return Err(Failure::new(format!("the codec has no level {level}")));
+        return Err(Failure::new(format!("--level: the codec has no level {level}")));
     }
     let mut headers = Vec::new();
-    let given = args.header.iter().map(|(key, value)| Header { key, value: Some(value.as_bytes()) });
-    put_headers(given, &mut headers);
-    Ok(Making { compression, level: args.level, headers })
+    let pairs = args.header.iter().map(|(key, value)| Header { key, value: Some(value.as_bytes()) });
+    put_headers(pairs, &mut headers);
+    Ok(BatchOptions { compression, level: args.level, headers })
 }
 
-/// What becomes records.
+/// Source of the records.
 enum Input {
     /// Every line of standard input.
     Lines,
-    /// This value, or that there is none.
+    /// One record with this value, or without a value.
     One(Option<Vec<u8>>),
 }
 
-/// A single value is read before anything is sent.
+/// Reads a single value before connecting.
 fn input(args: &ProduceArgs) -> Result<Input, Failure> {
-    let cannot_read = |name: &str, error: &io::Error| Failure::new(format!("{name}: {}", io_words(error)));
+    let cannot_read = |name: &str, error: &io::Error| Failure::new(format!("{name}: {}", io_message(error)));
     Ok(if let Some(text) = &args.message {
         Input::One(Some(text.clone().into_bytes()))
     } else if let Some(path) = &args.file {
@@ -83,27 +88,28 @@ fn input(args: &ProduceArgs) -> Result<Input, Failure> {
     })
 }
 
-/// What lets the broker recognise a batch that is sent again. Only with full acknowledgement is there any use in it.
-fn producer(args: &ProduceArgs, cluster: &mut Cluster) -> Result<Producer, Failure> {
+/// Requests a producer id, with which the broker detects duplicates. Retries are safe only with `acks=all`, so the
+/// other modes go without.
+fn producer(args: &ProduceArgs, cluster: &mut Cluster) -> Result<ProducerIdAndEpoch, Failure> {
     if args.acks != ALL {
-        return Ok(Producer { id: -1, epoch: -1 });
+        return Ok(ProducerIdAndEpoch { id: -1, epoch: -1 });
     }
-    let patience = cluster.patience();
-    persist(patience, || {
-        let answer = cluster.any()?.call(&InitProducerIdRequest::default())?;
-        check("producer id", answer.error_code, None)?;
-        Ok(Producer { id: answer.producer_id, epoch: answer.producer_epoch })
+    let timeout = cluster.timeout();
+    retry(timeout, || {
+        let response = cluster.bootstrap()?.call(&InitProducerIdRequest::default())?;
+        check("producer id", response.error_code, None)?;
+        Ok(ProducerIdAndEpoch { id: response.producer_id, epoch: response.producer_epoch })
     })
 }
 
 struct Appender<'a> {
     args: &'a ProduceArgs,
     cluster: Cluster,
-    batches: Batches,
+    batches: RecordAccumulator,
 }
 
 impl Appender<'_> {
-    /// Every line of standard input, as they come.
+    /// Appends each line of standard input.
     fn lines(&mut self) -> Result<(), Failure> {
         let mut lines = Lines::new(io::stdin());
         loop {
@@ -111,7 +117,7 @@ impl Appender<'_> {
                 let (key, value) = self.split(line);
                 self.add(key, Some(value))?;
             }
-            // What has come so far goes, however long the next line may take.
+            // Send the lines read so far before waiting for the next one.
             self.flush()?;
             if lines.is_ended() {
                 return Ok(());
@@ -120,7 +126,7 @@ impl Appender<'_> {
         }
     }
 
-    /// Key and value of a line.
+    /// Splits a line into key and value.
     fn split<'l>(&self, line: &'l [u8]) -> (Option<&'l [u8]>, &'l [u8])
     where
         Self: 'l,
@@ -142,18 +148,18 @@ impl Appender<'_> {
     }
 
     fn flush(&mut self) -> Result<(), Failure> {
-        while let Some(ready) = self.batches.take_any()? {
+        while let Some(ready) = self.batches.drain_next()? {
             self.send(ready)?;
         }
         Ok(())
     }
 
-    /// Sends a batch until it is acknowledged.
-    fn send(&mut self, ready: Ready) -> Result<(), Failure> {
-        let Ready { partition, records, bytes } = ready;
+    /// Sends a batch, with retries until it is acknowledged.
+    fn send(&mut self, ready: ReadyBatch) -> Result<(), Failure> {
+        let ReadyBatch { partition, records, bytes } = ready;
         let topic = &self.args.topic;
         let cluster = &mut self.cluster;
-        let patience = cluster.patience();
+        let timeout = cluster.timeout();
         let data = PartitionProduceData { index: partition, records: Some(bytes) };
         let data = TopicProduceData {
             name: topic.clone(),
@@ -162,29 +168,30 @@ impl Appender<'_> {
         };
         let request = ProduceRequest {
             acks: self.args.acks,
-            timeout_ms: i32::try_from(patience.as_millis()).unwrap_or(i32::MAX),
+            timeout_ms: i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX),
             topic_data: vec![data],
             ..ProduceRequest::default()
         };
-        let place = (topic.clone(), partition);
+        let topic_partition = (topic.clone(), partition);
         let mut is_first = true;
-        let base_offset = persist(patience, || {
+        let base_offset = retry(timeout, || {
             if !std::mem::take(&mut is_first) {
                 cluster.topic(topic)?;
             }
-            let leader = cluster.leader(&place)?;
+            let leader = cluster.leader(&topic_partition)?;
             if request.acks == 0 {
                 return cluster.node(leader)?.send(&request).map(|()| None);
             }
-            let answer = cluster.node(leader)?.call_slow(&request, patience)?;
-            let answer = answer.responses.into_iter().flat_map(|topic| topic.partition_responses).next();
-            let answer = answer.ok_or_else(|| Failure::new(format!("{topic} [{partition}]: no answer")))?;
-            // It had arrived the first time.
-            if answer.error_code != ErrorCode::DuplicateSequenceNumber.code() {
-                let what = format!("{topic} [{partition}]");
-                check(&what, answer.error_code, answer.error_message.as_deref())?;
+            let response = cluster.node(leader)?.call_with_wait(&request, timeout)?;
+            let response = response.responses.into_iter().flat_map(|topic| topic.partition_responses).next();
+            let response = response
+                .ok_or_else(|| Failure::new(format!("{topic} [{partition}]: missing in the response")))?;
+            // A duplicate means that an earlier attempt was appended.
+            if response.error_code != ErrorCode::DuplicateSequenceNumber.code() {
+                let context = format!("{topic} [{partition}]");
+                check(&context, response.error_code, response.error_message.as_deref())?;
             }
-            Ok(Some(answer.base_offset))
+            Ok(Some(response.base_offset))
         })?;
         match base_offset {
             Some(offset) if self.args.verbose => print(&format!("{topic} {partition} {offset} {records}\n")),

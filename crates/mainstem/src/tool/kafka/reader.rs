@@ -1,87 +1,87 @@
-//! Reading partitions from where one wants to begin: fetches, and the records that come with them.
+//! Reads partitions from given offsets: fetches batches, decompresses them and passes on their records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use mainstem_compress::batch;
+use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
-use mainstem_kafka::{Aborted, ErrorCode};
 use mainstem_log::{Batch, Record, Records, batches};
+use mainstem_partition::AbortedFilter;
 
 use super::cluster::{Cluster, Partition};
-use super::errors::{check, persist};
+use super::errors::{check, retry};
 use crate::cli::Position;
 use crate::tool::failure::Failure;
 
-/// Longest time that a broker may wait for records.
+/// Longest time that the broker holds a fetch while it has no records, in ms.
 const WAIT_MS: i32 = 500;
-/// The same where several brokers are asked one after the other.
+/// The same if several brokers are fetched from in turn.
 const SHORT_WAIT_MS: i32 = 50;
 const FETCH_BYTES_MAX: i32 = 16 * 1024 * 1024;
 const PARTITION_BYTES_MAX: i32 = 1024 * 1024;
-/// Largest batch, once it is decompressed.
+/// Largest batch after decompression, in bytes.
 const BATCH_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// What takes the records; it says whether it wants more.
+/// Receives the records. Returns `Break` to stop.
 pub(super) type Sink<'a> = dyn FnMut(&Partition, &Record<'_>) -> Result<ControlFlow<()>, Failure> + 'a;
 
-/// Which records are for reading.
+/// Which records to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Isolation {
-    /// All.
+    /// All records.
     Uncommitted,
-    /// Those of transactions that were committed, and those of none.
+    /// Records of committed transactions, and records outside of transactions.
     Committed,
 }
 
-/// When a partition is read to its end.
+/// Where to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Until {
-    /// Never.
     Never,
-    /// When there is nothing more for now.
+    /// At the current end of each partition.
     Empty,
     /// At these offsets.
     Offsets(BTreeMap<Partition, i64>),
 }
 
-/// Partitions that are being read.
+/// Reads a set of partitions.
 #[derive(Debug)]
 pub(super) struct PartitionReader {
     isolation: Isolation,
     until: Until,
-    /// The next offset of each.
+    /// Next offset of each partition.
     next: BTreeMap<Partition, i64>,
     ended: BTreeSet<Partition>,
 }
 
 impl PartitionReader {
-    /// Reads from these offsets on.
+    /// Reads from the offsets in `next`.
     pub(super) fn new(isolation: Isolation, until: Until, next: BTreeMap<Partition, i64>) -> Self {
         let mut reader = Self { isolation, until, next, ended: BTreeSet::new() };
         if let Until::Offsets(ends) = &reader.until {
-            let is_over =
+            let is_finished =
                 |(partition, next): &(&Partition, &i64)| ends.get(*partition).is_some_and(|end| *next >= end);
             reader.ended =
-                reader.next.iter().filter(is_over).map(|(partition, _)| partition.clone()).collect();
+                reader.next.iter().filter(is_finished).map(|(partition, _)| partition.clone()).collect();
         }
         reader
     }
 
-    /// The next offset of each partition.
+    /// Next offset of each partition.
     pub(super) fn next(&self) -> &BTreeMap<Partition, i64> {
         &self.next
     }
 
-    /// Whether all partitions are read to their ends.
-    pub(super) fn is_over(&self) -> bool {
+    /// Whether all partitions have been read to their ends.
+    pub(super) fn is_finished(&self) -> bool {
         self.until != Until::Never && self.ended.len() == self.next.len()
     }
 
-    /// Fetches once from all leaders and gives the records to `sink`, until it wants no more.
+    /// Fetches once from all leaders and passes the records to `sink`, until it returns `Break`.
     ///
     /// # Errors
-    /// If a broker refuses, what it sends cannot be read, or `sink` fails.
+    /// If a broker returns an error or malformed records, or `sink` fails.
     pub(super) fn fetch(
         &mut self,
         cluster: &mut Cluster,
@@ -93,9 +93,9 @@ impl PartitionReader {
         }
         let max_wait_ms = if by_leader.len() > 1 { SHORT_WAIT_MS } else { WAIT_MS };
         for (leader, partitions) in by_leader {
-            let answer = cluster.node(leader)?.call(&self.request(&partitions, max_wait_ms))?;
-            check("fetch", answer.error_code, None)?;
-            for topic in answer.responses {
+            let response = cluster.node(leader)?.call(&self.request(&partitions, max_wait_ms))?;
+            check("fetch", response.error_code, None)?;
+            for topic in response.responses {
                 for data in topic.partitions {
                     let partition = (topic.topic.clone(), data.partition_index);
                     if self.partition(cluster, &partition, &data, sink)?.is_break() {
@@ -134,7 +134,7 @@ impl PartitionReader {
         }
     }
 
-    /// What came of one partition.
+    /// Handles the fetch response of one partition.
     fn partition(
         &mut self,
         cluster: &mut Cluster,
@@ -142,26 +142,28 @@ impl PartitionReader {
         data: &PartitionData,
         sink: &mut Sink<'_>,
     ) -> Result<ControlFlow<()>, Failure> {
-        let what = format!("{} [{}]", partition.0, partition.1);
+        let context = format!("{} [{}]", partition.0, partition.1);
         if data.error_code == ErrorCode::OffsetOutOfRange.code() {
-            return self.come_back(cluster, partition).map(ControlFlow::Continue);
+            return self.reset_to_beginning(cluster, partition).map(ControlFlow::Continue);
         }
-        match check(&what, data.error_code, None) {
-            Err(failure) if failure.is_passing() => {
-                let patience = cluster.patience();
-                persist(patience, || cluster.topic(&partition.0))?;
+        match check(&context, data.error_code, None) {
+            Err(failure) if failure.is_transient() => {
+                let timeout = cluster.timeout();
+                retry(timeout, || cluster.topic(&partition.0))?;
                 return Ok(ControlFlow::Continue(()));
             }
             outcome => outcome?,
         }
         let bytes = data.records.as_deref().unwrap_or_default();
         let aborted = data.aborted_transactions.iter().flatten();
-        let mut aborted = Aborted::new(aborted.map(|known| (known.producer_id, known.first_offset)));
-        let mut whole = 0;
+        let mut aborted = AbortedFilter::new(
+            aborted.map(|transaction| (transaction.producer_id, transaction.first_offset)),
+        );
+        let mut parsed_bytes = 0;
         for batch in batches(bytes) {
-            whole += batch.bytes().len();
-            let is_wanted = !aborted.passes_over(&batch.header);
-            if is_wanted && self.batch(partition, &batch, sink)?.is_break() {
+            parsed_bytes += batch.bytes().len();
+            let is_visible = !aborted.should_skip(&batch.header);
+            if is_visible && self.batch(partition, &batch, sink)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
             if self.ended.contains(partition) {
@@ -169,8 +171,8 @@ impl PartitionReader {
             }
             self.advance(partition, batch.header.end_offset());
         }
-        if whole == 0 && !bytes.is_empty() {
-            return Err(Failure::new(format!("{what}: records in a format that is no more, or damaged")));
+        if parsed_bytes == 0 && !bytes.is_empty() {
+            return Err(Failure::new(format!("{context}: records are damaged or in an unsupported format")));
         }
         let end = match self.isolation {
             Isolation::Committed if data.last_stable_offset >= 0 => data.last_stable_offset,
@@ -194,10 +196,10 @@ impl PartitionReader {
                 partition.0, partition.1, batch.header.base_offset
             ))
         };
-        let plain = batch::plain(batch, BATCH_BYTES_MAX).map_err(|error| unreadable(&error))?;
+        let plain = batch::decompress_records(batch, BATCH_BYTES_MAX).map_err(|error| unreadable(&error))?;
         for record in Records::of(batch.header, &plain) {
             let record = record.map_err(|error| unreadable(&error))?;
-            // A batch comes whole, though one may want only its end.
+            // The broker sends whole batches, so the first one may start before the requested offset.
             if record.offset < self.next[partition].cast_unsigned() {
                 continue;
             }
@@ -226,13 +228,13 @@ impl PartitionReader {
         ends.get(partition).is_some_and(|end| offset.cast_signed() >= *end)
     }
 
-    /// What the reader wanted has been deleted: it goes on with what is left.
-    fn come_back(&mut self, cluster: &mut Cluster, partition: &Partition) -> Result<(), Failure> {
+    /// Continues at the start of the log after the requested offset has been deleted.
+    fn reset_to_beginning(&mut self, cluster: &mut Cluster, partition: &Partition) -> Result<(), Failure> {
         let next = self.next[partition];
         let begin = cluster.offsets(std::slice::from_ref(partition), Position::Beginning)?[partition];
         if next >= begin {
             let (topic, index) = partition;
-            return Err(Failure::new(format!("{topic} [{index}]: offset {next} is behind the end")));
+            return Err(Failure::new(format!("{topic} [{index}]: offset {next} is after the end")));
         }
         self.next.insert(partition.clone(), begin);
         Ok(())
@@ -246,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_partition_ends_where_it_is_told() {
+    fn stops_at_the_given_offsets() {
         let partition = ("t".to_owned(), 0);
         let ends: BTreeMap<_, _> = [(partition.clone(), 3)].into();
         let reader = |next| {
@@ -256,7 +258,7 @@ mod tests {
                 [(partition.clone(), next)].into(),
             )
         };
-        assert!(reader(3).is_over() && !reader(2).is_over());
+        assert!(reader(3).is_finished() && !reader(2).is_finished());
 
         let mut builder = BatchBuilder::default();
         for value in [b"0", b"1", b"2", b"3", b"4"] {
@@ -276,7 +278,7 @@ mod tests {
             .then_some(())
             .unwrap();
         assert_eq!(seen, b"12");
-        assert!(reader.is_over());
+        assert!(reader.is_finished());
         assert_eq!(reader.next()[&partition], 3);
     }
 }

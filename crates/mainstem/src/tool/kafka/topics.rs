@@ -1,4 +1,4 @@
-//! `mainstem topic`: make, list, describe, delete and configure topics.
+//! `mainstem topic`: creates, lists, describes, deletes and configures topics.
 
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
@@ -12,23 +12,23 @@ use mainstem_kafka::api::incremental_alter_configs::{
 };
 
 use super::cluster::{Cluster, Partition, Topic};
-use super::errors::{Several, check};
+use super::errors::{FirstFailure, check};
 use crate::cli::{Position, TopicArgs, TopicCommand, TopicConfigArgs, TopicCreateArgs};
 use crate::tool::failure::Failure;
 use crate::tool::table::{Table, print};
 
-/// The resource type of topics.
+/// Resource type of topics in `DescribeConfigs` and `IncrementalAlterConfigs`.
 const TOPIC: i8 = 2;
-/// Configuration that was set for the topic itself.
+/// Configuration source: set on the topic.
 const SET_FOR_TOPIC: i8 = 1;
-/// Operations on configuration (KIP-339).
+/// Operations of `IncrementalAlterConfigs` (KIP-339).
 const SET: i8 = 0;
 const DELETE: i8 = 1;
 
-/// Does what `args` say.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// If the broker does not answer, or refuses.
+/// If the broker does not answer or returns an error.
 pub(crate) fn run(args: &TopicArgs) -> Result<(), Failure> {
     let mut cluster = Cluster::connect(&args.kafka)?;
     let quiet = args.kafka.quiet;
@@ -59,15 +59,15 @@ fn create(cluster: &mut Cluster, args: &TopicCreateArgs, quiet: bool) -> Result<
         timeout_ms: timeout_ms(cluster),
         ..CreateTopicsRequest::default()
     };
-    let mut several = Several::new("topic", quiet);
-    for topic in cluster.any()?.call(&request)?.topics {
-        let is_there = topic.error_code == ErrorCode::TopicAlreadyExists.code();
-        if !(is_there && args.if_not_exists) {
-            let what = format!("topic {}", topic.name);
-            several.add(check(&what, topic.error_code, topic.error_message.as_deref()));
+    let mut first_failure = FirstFailure::new("topic", quiet);
+    for topic in cluster.bootstrap()?.call(&request)?.topics {
+        let exists = topic.error_code == ErrorCode::TopicAlreadyExists.code();
+        if !(exists && args.if_not_exists) {
+            let context = format!("topic {}", topic.name);
+            first_failure.record(check(&context, topic.error_code, topic.error_message.as_deref()));
         }
     }
-    several.finish()
+    first_failure.finish()
 }
 
 fn list(cluster: &mut Cluster, internal: bool) -> Result<(), Failure> {
@@ -124,15 +124,15 @@ fn delete(cluster: &mut Cluster, names: &[String], if_exists: bool, quiet: bool)
         timeout_ms: timeout_ms(cluster),
         ..DeleteTopicsRequest::default()
     };
-    let mut several = Several::new("topic", quiet);
-    for topic in cluster.any()?.call(&request)?.responses {
+    let mut first_failure = FirstFailure::new("topic", quiet);
+    for topic in cluster.bootstrap()?.call(&request)?.responses {
         let is_missing = topic.error_code == ErrorCode::UnknownTopicOrPartition.code();
         if !(is_missing && if_exists) {
-            let what = format!("topic {}", topic.name.unwrap_or_default());
-            several.add(check(&what, topic.error_code, topic.error_message.as_deref()));
+            let context = format!("topic {}", topic.name.unwrap_or_default());
+            first_failure.record(check(&context, topic.error_code, topic.error_message.as_deref()));
         }
     }
-    several.finish()
+    first_failure.finish()
 }
 
 fn config(cluster: &mut Cluster, args: &TopicConfigArgs) -> Result<(), Failure> {
@@ -141,7 +141,7 @@ fn config(cluster: &mut Cluster, args: &TopicConfigArgs) -> Result<(), Failure> 
             CreatePartitionsTopic { name: args.topic.clone(), count, ..CreatePartitionsTopic::default() };
         let timeout_ms = timeout_ms(cluster);
         let request = CreatePartitionsRequest { topics: vec![topic], timeout_ms, ..Default::default() };
-        for result in cluster.any()?.call(&request)?.results {
+        for result in cluster.bootstrap()?.call(&request)?.results {
             check(&format!("topic {}", result.name), result.error_code, result.error_message.as_deref())?;
         }
     }
@@ -152,8 +152,8 @@ fn config(cluster: &mut Cluster, args: &TopicConfigArgs) -> Result<(), Failure> 
         alter(cluster, &args.topic, changes)?;
     } else if args.partitions.is_none() {
         let configs = configs(cluster, &args.topic)?;
-        let wanted = configs.iter().filter(|config| args.all || config.config_source == SET_FOR_TOPIC);
-        print(&wanted.map(line).collect::<String>())?;
+        let shown = configs.iter().filter(|config| args.all || config.config_source == SET_FOR_TOPIC);
+        print(&shown.map(line).collect::<String>())?;
     }
     Ok(())
 }
@@ -165,14 +165,14 @@ fn change(name: &str, config_operation: i8, value: Option<&String>) -> Alterable
 fn alter(cluster: &mut Cluster, topic: &str, configs: Vec<AlterableConfig>) -> Result<(), Failure> {
     let resource = AlterConfigsResource { resource_type: TOPIC, resource_name: topic.into(), configs };
     let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
-    for response in cluster.any()?.call(&request)?.responses {
-        let what = format!("topic {}", response.resource_name);
-        check(&what, response.error_code, response.error_message.as_deref())?;
+    for response in cluster.bootstrap()?.call(&request)?.responses {
+        let context = format!("topic {}", response.resource_name);
+        check(&context, response.error_code, response.error_message.as_deref())?;
     }
     Ok(())
 }
 
-/// The configuration of a topic, in the order of its keys.
+/// The configuration of a topic, sorted by key.
 fn configs(cluster: &mut Cluster, topic: &str) -> Result<Vec<DescribeConfigsResourceResult>, Failure> {
     let resource = DescribeConfigsResource {
         resource_type: TOPIC,
@@ -181,7 +181,7 @@ fn configs(cluster: &mut Cluster, topic: &str) -> Result<Vec<DescribeConfigsReso
     };
     let request = DescribeConfigsRequest { resources: vec![resource], ..DescribeConfigsRequest::default() };
     let mut configs = Vec::new();
-    for result in cluster.any()?.call(&request)?.results {
+    for result in cluster.bootstrap()?.call(&request)?.results {
         check(&format!("topic {topic}"), result.error_code, result.error_message.as_deref())?;
         configs.extend(result.configs);
     }
@@ -193,7 +193,7 @@ fn line(config: &DescribeConfigsResourceResult) -> String {
     format!("{}={}\n", config.name, config.value.as_deref().unwrap_or_default())
 }
 
-/// What brokers may take for topics, as they want to be told.
+/// Timeout of requests that change topics.
 fn timeout_ms(cluster: &Cluster) -> i32 {
-    i32::try_from(cluster.patience().as_millis()).unwrap_or(i32::MAX)
+    i32::try_from(cluster.timeout().as_millis()).unwrap_or(i32::MAX)
 }

@@ -14,24 +14,24 @@ use crate::tool::http::{Http, escape, path};
 use crate::tool::table::{Table, print};
 
 pub(super) fn create(http: &Http, queue: &str, set: &[(String, String)]) -> Result<(), Failure> {
-    http.ask(&label(queue), Method::PUT, &path(queue, ""), Some(&settings(set))).map(drop)
+    http.request(&label(queue), Method::PUT, &path(queue, ""), Some(&settings(set))).map(drop)
 }
 
 pub(super) fn configure(http: &Http, queue: &str, set: &[(String, String)]) -> Result<(), Failure> {
-    http.ask(&label(queue), Method::PATCH, &path(queue, ""), Some(&settings(set))).map(drop)
+    http.request(&label(queue), Method::PATCH, &path(queue, ""), Some(&settings(set))).map(drop)
 }
 
 pub(super) fn delete(http: &Http, queue: &str) -> Result<(), Failure> {
-    http.ask(&label(queue), Method::DELETE, &path(queue, ""), None).map(drop)
+    http.request(&label(queue), Method::DELETE, &path(queue, ""), None).map(drop)
 }
 
-/// What is told of each queue.
+/// Columns of `mainstem queue list`.
 const COLUMNS: [&str; 8] = ["QUEUE", "MESSAGES", "BYTES", "OLDEST", "GROUPS", "READY", "LEASED", "DELAYED"];
 
 pub(super) fn list(http: &Http) -> Result<(), Failure> {
-    let answer = http.ask("queues", Method::GET, "/v1/queues?info=true", None)?;
+    let response = http.request("queues", Method::GET, "/v1/queues?info=true", None)?;
     let mut table = Table::new(&COLUMNS);
-    for queue in elements(&answer["queues"]) {
+    for queue in elements(&response["queues"]) {
         if queue["problem"].is_object() {
             let mut row = vec![cell(&queue["name"]), "unavailable".into()];
             row.resize(COLUMNS.len(), "-".into());
@@ -39,13 +39,13 @@ pub(super) fn list(http: &Http) -> Result<(), Failure> {
             continue;
         }
         let groups = elements(&queue["groups"]);
-        // Each group has all messages, so these are of the one that is called default.
+        // Each group receives all messages, so the counts of groups cannot be added: show those of the default group.
         let group = groups.iter().find(|group| group["name"] == "default").unwrap_or(&Value::Null);
         table.push(vec![
             cell(&queue["name"]),
             cell(&queue["messages"]),
             cell(&queue["bytes"]),
-            age(&queue["oldest_at"]),
+            time(&queue["oldest_at"]),
             groups.len().to_string(),
             cell(&group["ready"]),
             cell(&group["leased"]),
@@ -56,14 +56,14 @@ pub(super) fn list(http: &Http) -> Result<(), Failure> {
 }
 
 pub(super) fn info(http: &Http, queue: &str, as_json: bool) -> Result<(), Failure> {
-    let info = http.ask(&label(queue), Method::GET, &path(queue, ""), None)?;
+    let info = http.request(&label(queue), Method::GET, &path(queue, ""), None)?;
     if as_json {
         return print(&format!("{info}\n"));
     }
     let settings = info["settings"].as_object().into_iter().flatten();
     let settings: Vec<String> = settings.map(|(name, value)| format!("{name}={}\n", cell(value))).collect();
     let counts = ["messages", "bytes", "duplicates"].map(|name| format!("{name} {}\n", cell(&info[name])));
-    let oldest = age(&info["oldest_at"]);
+    let oldest = time(&info["oldest_at"]);
     let name = cell(&info["name"]);
     print(&format!("queue {name}\n{}{}oldest {oldest}\n\n", settings.concat(), counts.concat()))?;
     let mut table = Table::new(&[
@@ -84,7 +84,7 @@ pub(super) fn info(http: &Http, queue: &str, as_json: bool) -> Result<(), Failur
     for group in elements(&info["groups"]) {
         let counts = ["name", "ready", "leased", "delayed", "blocked", "leaving"];
         let mut row: Vec<String> = counts.iter().map(|name| cell(&group[*name])).collect();
-        row.push(age(&group["oldest_at"]));
+        row.push(time(&group["oldest_at"]));
         let counts = ["waiting", "delivered", "redelivered", "acked", "nacked", "dead"];
         row.extend(counts.iter().map(|name| cell(&group[*name])));
         table.push(row);
@@ -95,8 +95,8 @@ pub(super) fn info(http: &Http, queue: &str, as_json: bool) -> Result<(), Failur
 pub(super) fn peek(http: &Http, args: &PeekArgs) -> Result<(), Failure> {
     let mut output = Output::new(&args.output)?;
     let query = format!("/peek?group={}&from={}&max={}", escape(&args.group), args.from, args.max);
-    let answer = http.ask(&label(&args.queue), Method::GET, &path(&args.queue, &query), None)?;
-    for message in elements(&answer["messages"]) {
+    let response = http.request(&label(&args.queue), Method::GET, &path(&args.queue, &query), None)?;
+    for message in elements(&response["messages"]) {
         output.print(&args.queue, message)?;
     }
     output.out.flush()
@@ -123,21 +123,20 @@ pub(super) fn replay(http: &Http, args: &ReplayArgs) -> Result<(), Failure> {
 
 pub(super) fn remove_group(http: &Http, queue: &str, group: &str) -> Result<(), Failure> {
     let path = path(queue, &format!("/groups/{}", escape(group)));
-    http.ask(&label(queue), Method::DELETE, &path, None).map(drop)
+    http.request(&label(queue), Method::DELETE, &path, None).map(drop)
 }
 
-/// Does something of which the answer says for how many messages, and prints that.
+/// Sends a request and prints the number of messages in the response.
 fn count(http: &Http, queue: &str, path: &str, body: Option<&Value>) -> Result<(), Failure> {
-    let answer = http.ask(&label(queue), Method::POST, path, body)?;
-    print(&format!("{}\n", cell(&answer["count"])))
+    let response = http.request(&label(queue), Method::POST, path, body)?;
+    print(&format!("{}\n", cell(&response["count"])))
 }
 
-/// What a failure begins with.
+/// Prefix of error messages.
 pub(super) fn label(queue: &str) -> String {
     format!("queue {queue}")
 }
 
-/// The elements of a list.
 pub(super) fn elements(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
@@ -155,8 +154,8 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// A moment as one reads it.
-fn age(unix_ms: &Value) -> String {
+/// A time as text, or `-` without one.
+fn time(unix_ms: &Value) -> String {
     let moment = unix_ms.as_u64().map(|unix_ms| Moment::at(Duration::from_millis(unix_ms)));
     moment.map_or("-".into(), |moment| moment.iso())
 }

@@ -1,4 +1,4 @@
-//! A message of a queue as it is printed.
+//! Output of queue messages.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,43 +6,41 @@ use serde_json::{Map, Value};
 
 use crate::cli::OutputArgs;
 use crate::tool::failure::Failure;
-use crate::tool::out::Out;
-use crate::tool::pieces::Pieces;
+use crate::tool::format_string::FormatString;
+use crate::tool::stdout::StdoutWriter;
 
 /// Letters after `%`.
 const FIELDS: &str = "sSkKhqocrxT";
 
-/// Standard output, and how messages are printed there.
+/// Prints messages to standard output.
 pub(super) struct Output {
-    pub(super) out: Out,
-    /// Without one, as JSON.
-    pieces: Option<Pieces>,
+    pub(super) out: StdoutWriter,
+    /// `None` for JSON.
+    format: Option<FormatString>,
     line: Vec<u8>,
 }
 
 impl Output {
-    /// As the flags say.
-    ///
     /// # Errors
-    /// If the format holds a sequence that does not exist.
+    /// If the format string is invalid.
     pub(super) fn new(args: &OutputArgs) -> Result<Self, Failure> {
-        let pieces = match &args.format {
-            Some(text) => Some(Pieces::parse(text, FIELDS)?),
+        let format = match &args.format {
+            Some(text) => Some(FormatString::parse(text, FIELDS)?),
             None if args.json => None,
-            None => Some(Pieces::line_of('s')),
+            None => Some(FormatString::field_line('s')),
         };
-        Ok(Self { out: Out::default(), pieces, line: Vec::new() })
+        Ok(Self { out: StdoutWriter::default(), format, line: Vec::new() })
     }
 
-    /// Prints a message of `queue` as the door shows it.
+    /// Prints a message of `queue`, which is in the JSON format of the HTTP API.
     ///
     /// # Errors
-    /// If the output fails, other than by nobody reading it.
+    /// If writing fails, except when standard output is closed.
     pub(super) fn print(&mut self, queue: &str, message: &Value) -> Result<(), Failure> {
         self.line.clear();
-        match &self.pieces {
+        match &self.format {
             None => self.line.extend(format!("{message}\n").bytes()),
-            Some(pieces) => pieces.fill(&mut self.line, |out, letter| field(out, letter, queue, message)),
+            Some(format) => format.fill(&mut self.line, |out, letter| field(out, letter, queue, message)),
         }
         self.out.write(&self.line)
     }
@@ -61,11 +59,11 @@ fn field(out: &mut Vec<u8>, letter: char, queue: &str, message: &Value) {
         'x' => text(out, &message["state"]),
         'T' => text(out, &message["enqueued_at"]),
         'h' => headers(out, message["headers"].as_object()),
-        _ => unreachable!("parse() lets no other letter pass"),
+        _ => unreachable!("parse() accepts no other letter"),
     }
 }
 
-/// Body or key, however it stands there.
+/// Body or key, decoded from base64 if necessary.
 fn bytes(message: &Value, name: &str) -> Option<Vec<u8>> {
     if let Some(text) = message[name].as_str() {
         return Some(text.into());
@@ -109,16 +107,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_letter() {
+    fn prints_every_field() {
         let message = json!({
             "body": "hi", "key_base64": "/w==", "offset": 7, "delivery_count": 2, "receipt": "7-2-5d3c09e2",
             "enqueued_at": 5, "headers": { "a": "1", "b": ["x", { "base64": "/w==" }], "c": null },
         });
         let format = Some("%q %o %c %r %T%x %S:%s %K:%k %h".to_owned());
         let mut output = Output::new(&OutputArgs { format, json: false }).unwrap();
-        let pieces = output.pieces.take().unwrap();
+        let format = output.format.take().unwrap();
         let mut out = Vec::new();
-        pieces.fill(&mut out, |out, letter| field(out, letter, "jobs", &message));
+        format.fill(&mut out, |out, letter| field(out, letter, "jobs", &message));
         assert_eq!(out, b"jobs 7 2 7-2-5d3c09e2 5 2:hi 1:\xFF a=1,b=x,b=\xFF,c=");
     }
 }

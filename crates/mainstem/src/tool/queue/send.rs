@@ -12,20 +12,26 @@ use crate::cli::SendArgs;
 use crate::tool::failure::Failure;
 use crate::tool::http::{Http, path};
 use crate::tool::lines::Lines;
-use crate::tool::out::Out;
+use crate::tool::stdout::StdoutWriter;
 
-/// Most messages of one request.
+/// Maximum number of messages in a request.
 const BATCH_MAX: usize = 1000;
-/// Bytes of messages after which no further one is added to a request.
+/// Bytes of messages above which a request is sent.
 const BATCH_BYTES: usize = 1024 * 1024;
 
 /// Sends the payload, or all lines of standard input.
 ///
 /// # Errors
-/// If the broker refuses a message, or does not answer; what came after it is not sent.
+/// If the broker rejects a message or does not answer. Later messages are not sent.
 pub(super) fn run(http: &Http, args: &SendArgs) -> Result<(), Failure> {
-    let mut sender =
-        Sender { http, args, common: common(args), batch: Vec::new(), bytes: 0, out: Out::default() };
+    let mut sender = Sender {
+        http,
+        args,
+        common: common(args),
+        batch: Vec::new(),
+        bytes: 0,
+        out: StdoutWriter::default(),
+    };
     if let Some(payload) = &args.payload {
         sender.add(payload.as_bytes())?;
         return sender.send();
@@ -33,7 +39,7 @@ pub(super) fn run(http: &Http, args: &SendArgs) -> Result<(), Failure> {
     let mut lines = Lines::new(std::io::stdin());
     while !lines.is_ended() {
         lines.read()?;
-        // What has come at once goes at once.
+        // Lines that arrive together are sent in one request.
         while let Some(line) = lines.next() {
             sender.add(line)?;
         }
@@ -48,7 +54,7 @@ struct Sender<'a> {
     common: Map<String, Value>,
     batch: Vec<Value>,
     bytes: usize,
-    out: Out,
+    out: StdoutWriter,
 }
 
 impl Sender<'_> {
@@ -67,14 +73,14 @@ impl Sender<'_> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        let what = label(&self.args.queue);
+        let context = label(&self.args.queue);
         let body = json!({ "messages": std::mem::take(&mut self.batch) });
         self.bytes = 0;
         let path = path(&self.args.queue, "/messages");
-        let answer = self.http.ask(&what, Method::POST, &path, Some(&body))?;
-        for result in elements(&answer["results"]) {
+        let response = self.http.request(&context, Method::POST, &path, Some(&body))?;
+        for result in elements(&response["results"]) {
             if let Some(detail) = result["problem"]["detail"].as_str() {
-                return Err(Failure::new(format!("{what}: {detail}")));
+                return Err(Failure::new(format!("{context}: {detail}")));
             }
             if self.args.verbose {
                 self.out.write(format!("{}\n", result["offset"]).as_bytes())?;
@@ -84,7 +90,7 @@ impl Sender<'_> {
     }
 }
 
-/// What all messages have.
+/// Fields of all messages.
 fn common(args: &SendArgs) -> Map<String, Value> {
     let mut common = Map::new();
     let mut put = |name: &str, value: Option<Value>| common.extend(value.map(|value| (name.into(), value)));
@@ -96,9 +102,9 @@ fn common(args: &SendArgs) -> Map<String, Value> {
     put("dedup_id", args.dedup_id.as_ref().map(|id| json!(id)));
     let mut headers = Map::new();
     for (name, value) in &args.header {
-        let all = headers.entry(name.clone()).or_insert_with(|| json!([]));
-        if let Value::Array(all) = all {
-            all.push(json!(value));
+        let values = headers.entry(name.clone()).or_insert_with(|| json!([]));
+        if let Value::Array(values) = values {
+            values.push(json!(value));
         }
     }
     put("headers", Some(Value::Object(headers)));

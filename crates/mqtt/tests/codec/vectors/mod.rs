@@ -1,5 +1,6 @@
-//! Wire cases: named bytes, and what they say or why they are refused. The decode and encode tests and the
-//! seeds of the fuzz targets all come from this one table.
+//! Test vectors: named bytes, and the packet they decode to or the reason they are rejected.
+//!
+//! The decode tests, the encode tests and the fuzz seeds all use this table.
 
 mod acks;
 mod connack;
@@ -12,29 +13,27 @@ mod subscribe;
 
 use mainstem_mqtt::{Packet, ReasonCode, Version};
 
-/// One wire case.
 pub(crate) struct Vector {
-    /// What the case is about; no two have the same name.
+    /// Unique name.
     pub(crate) name: &'static str,
-    /// Version of the connection.
+    /// Protocol version of the connection.
     pub(crate) version: Version,
-    /// One packet, or what is meant to look like one.
+    /// A valid or invalid packet.
     pub(crate) bytes: &'static [u8],
-    /// What decoding must find.
     pub(crate) expected: Expected,
 }
 
-/// What decoding must find.
+/// Expected result of decoding.
 pub(crate) enum Expected {
-    /// This packet, and encoding it gives the same bytes.
+    /// Decodes to this packet, which encodes to the same bytes.
     Canonical(Packet<'static>),
-    /// This packet, and encoding it gives other bytes.
+    /// Decodes to this packet, which encodes to different bytes.
     Lenient(Packet<'static>),
-    /// A refusal with this reason, in whose text this clause stands.
-    Refused(ReasonCode, &'static str),
+    /// Rejected with this reason and an error text that contains this clause.
+    Rejected(ReasonCode, &'static str),
 }
 
-/// The whole table.
+/// Returns all test vectors.
 pub(crate) fn all() -> Vec<Vector> {
     [
         connect::vectors(),
@@ -76,5 +75,5 @@ fn invalid(
     reason: ReasonCode,
     clause: &'static str,
 ) -> Vector {
-    Vector { name, version, bytes, expected: Expected::Refused(reason, clause) }
+    Vector { name, version, bytes, expected: Expected::Rejected(reason, clause) }
 }

@@ -1,4 +1,4 @@
-//! PINGREQ, PINGRESP, DISCONNECT, AUTH (3.12 to 3.15), and what is no packet at all.
+//! PINGREQ, PINGRESP, DISCONNECT, AUTH (3.12 to 3.15), and bytes that are not a packet.
 
 use mainstem_mqtt::{Auth, Disconnect, Packet, ReasonCode, UserProperties, Version};
 

@@ -90,7 +90,7 @@ class DeliveryTest extends WithBroker {
         }
     }
 
-    /** What a new subscriber gets. */
+    /** The retained messages that a new subscriber receives. */
     private static List<String> retained(String topic) throws InterruptedException {
         try (Peer late = new Peer(unique("r"))) {
             late.subscribe(topic, MqttQos.AT_LEAST_ONCE);
@@ -141,7 +141,7 @@ class DeliveryTest extends WithBroker {
         }
     }
 
-    // MQTT 5, 4.8.2: each message to one member, some to each; what comes after one has left goes to the others.
+    // MQTT 5, 4.8.2: each message to one member, some to each; after a member has left, the others receive all.
     @ParameterizedTest
     @EnumSource
     void aGroupGetsEveryMessageOnce(MqttQos qos) throws Exception {

@@ -24,7 +24,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 
 /** Version 3.1.1. */
 class Mqtt3Test extends WithBroker {
-    /** A version 3.1.1 client that a test can wait on. */
+    /** A version 3.1.1 client for tests: every wait has a deadline. */
     private static final class Older implements AutoCloseable {
         final Mqtt3BlockingClient client;
         final BlockingQueue<MqttClientDisconnectedContext> disconnected = new LinkedBlockingQueue<>();
@@ -61,7 +61,7 @@ class Mqtt3Test extends WithBroker {
                     .send();
         }
 
-        /** Publishes with up to 20 handshakes under way. */
+        /** Publishes with up to 20 handshakes in progress. */
         void publishAll(String topic, List<String> payloads, MqttQos qos) throws Exception {
             for (int from = 0; from < payloads.size(); from += 20) {
                 List<CompletableFuture<Mqtt3Publish>> underWay = new ArrayList<>();
@@ -175,13 +175,13 @@ class Mqtt3Test extends WithBroker {
                 leaving.client.connectWith().willPublish().topic(topic).payload(Peer.bytes("unheard")).applyWillPublish()
                         .send();
             }
-            // The same identifier again: by its CONNACK the server is done with the old connection.
+            // The same client identifier again: its CONNACK shows that the server has closed the old connection.
             Older again = new Older(identifier, wire.port());
             again.client.connectWith().willPublish().topic(topic).payload(Peer.bytes("gone")).applyWillPublish().send();
             again.publish(topic, "first", MqttQos.AT_LEAST_ONCE);
             wire.cut();
             assertEquals(List.of("first", "gone"), watcher.texts(2));
-            // Nothing is left to disconnect.
+            // The client is already disconnected.
             again.publishes.close();
         }
     }

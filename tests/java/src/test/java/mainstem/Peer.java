@@ -25,7 +25,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 
-/** A version 5 client that a test can wait on: every wait has a deadline. */
+/** A version 5 client for tests: every wait has a deadline. */
 final class Peer implements AutoCloseable {
     static final int DEADLINE_S = 30;
 
@@ -53,10 +53,10 @@ final class Peer implements AutoCloseable {
         connect();
     }
 
-    /** Waits for the end of a connection that the client did not end itself. */
+    /** Waits until the server or the network has ended the connection. */
     void awaitDisconnected() throws InterruptedException {
         assertTrue(disconnected.poll(DEADLINE_S, TimeUnit.SECONDS) != null, "the connection ends");
-        // The client tells its listeners first, and changes its state after.
+        // The client calls its listeners first and changes its state afterwards.
         long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(DEADLINE_S);
         while (client.getState() != MqttClientState.DISCONNECTED) {
             assertTrue(System.nanoTime() < deadline, () -> client.getState().toString());
@@ -64,7 +64,7 @@ final class Peer implements AutoCloseable {
         }
     }
 
-    /** Connects, as at first, a client that has lost its connection or left. */
+    /** Connects a disconnected client again with the same options. */
     void connect() {
         connack = client.connect(connect.apply(Mqtt5Connect.builder())
                 .build());
@@ -84,7 +84,7 @@ final class Peer implements AutoCloseable {
         client.publishWith().topic(topic).qos(MqttQos.AT_LEAST_ONCE).payload(bytes(payload)).retain(true).send();
     }
 
-    /** Publishes one after the other, as many at once as the server takes, and waits for all the handshakes. */
+    /** Publishes in order, within the server's receive maximum, and waits for all handshakes. */
     void publishAll(String topic, List<String> payloads, MqttQos qos) throws Exception {
         List<CompletableFuture<Mqtt5PublishResult>> underWay = new ArrayList<>();
         for (String payload : payloads) {
@@ -106,7 +106,7 @@ final class Peer implements AutoCloseable {
         return got;
     }
 
-    /** The messages up to the one with this payload, which a test sends last so that silence can be seen. */
+    /** The messages before the one with this payload, which a test sends last to show that nothing else arrives. */
     List<Mqtt5Publish> receiveUntil(String last) throws InterruptedException {
         List<Mqtt5Publish> got = new ArrayList<>();
         for (Mqtt5Publish message = next(); !text(message).equals(last); message = next()) {
@@ -115,7 +115,7 @@ final class Peer implements AutoCloseable {
         return got;
     }
 
-    /** The reason of the DISCONNECT that the server has sent or is about to send. */
+    /** Waits for the server's DISCONNECT and returns its reason code. */
     Mqtt5DisconnectReasonCode disconnectReason() throws InterruptedException {
         MqttClientDisconnectedContext context = disconnected.poll(DEADLINE_S, TimeUnit.SECONDS);
         assertTrue(context != null && context.getCause() instanceof Mqtt5DisconnectException,
@@ -123,7 +123,7 @@ final class Peer implements AutoCloseable {
         return ((Mqtt5DisconnectException) context.getCause()).getMqttMessage().getReasonCode();
     }
 
-    /** Leaves with what `reason` and the session expiry say. */
+    /** Disconnects with this reason code and session expiry interval. */
     void leave(Mqtt5DisconnectReasonCode reason, long sessionExpiry) {
         client.disconnectWith().reasonCode(reason).sessionExpiryInterval(sessionExpiry).send();
     }
@@ -152,7 +152,7 @@ final class Peer implements AutoCloseable {
         return IntStream.range(0, count).mapToObj(String::valueOf).toList();
     }
 
-    /** Lets time itself pass, where an interval of the protocol is what the test is about. */
+    /** Lets time pass, for tests of an interval of the protocol. */
     static void letPass(long milliseconds) throws InterruptedException {
         Thread.sleep(milliseconds);
     }

@@ -58,7 +58,7 @@ class PropertiesTest extends WithBroker {
         }
     }
 
-    // [MQTT5-3.3.2-12] [MQTT5-3.1.2-26] [MQTT5-3.3.2-11]: the client gives out aliases by itself, and resolves ours.
+    // [MQTT5-3.3.2-12] [MQTT5-3.1.2-26] [MQTT5-3.3.2-11]: the client assigns aliases automatically and resolves the server's.
     @Test
     void topicAliasesStandForTheirTopics() throws Exception {
         String topic = unique("alias");

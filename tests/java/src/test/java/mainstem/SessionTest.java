@@ -25,7 +25,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 class SessionTest extends WithBroker {
     private static final Mqtt5DisconnectReasonCode NORMAL = Mqtt5DisconnectReasonCode.NORMAL_DISCONNECTION;
 
-    /** A session that outlives its connection, taken up if it is there. */
+    /** Connects with a persistent session and resumes it if it exists. */
     private static UnaryOperator<Mqtt5ConnectBuilder> durable(long seconds) {
         return connect -> connect.cleanStart(false).sessionExpiryInterval(seconds);
     }
@@ -96,7 +96,7 @@ class SessionTest extends WithBroker {
         String identifier = unique("a");
         try (Peer watcher = watching(topic); Wire wire = new Wire(host, port)) {
             new Peer(identifier, leaving(topic, "unheard", 0)).client.disconnect();
-            // The same identifier again: by its CONNACK the server is done with the old connection.
+            // The same client identifier again: its CONNACK shows that the server has closed the old connection.
             Peer again = new Peer(identifier, "127.0.0.1", wire.port(), false, leaving(topic, "gone", 0));
             again.publish(topic, "first", MqttQos.AT_LEAST_ONCE);
             wire.cut();
@@ -202,7 +202,7 @@ class SessionTest extends WithBroker {
             publisher.publishAll(topic, sent, qos);
             List<Mqtt5Publish> got = slow.receive(3);
             for (int next = 0; next < sent.size(); next++) {
-                // Quality of service 0 is not held back, and shows that nothing else is on its way.
+                // QoS 0 is not held back, and shows that no other message is in transit.
                 publisher.publish(fence, "fence", MqttQos.AT_MOST_ONCE);
                 for (Mqtt5Publish early : slow.receiveUntil("fence")) {
                     throw new AssertionError(text(early) + " came before " + text(got.get(next)) + " was acknowledged");

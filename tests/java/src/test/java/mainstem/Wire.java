@@ -25,7 +25,7 @@ final class Wire implements AutoCloseable {
         acceptor.start();
     }
 
-    /** Where the client connects to, on the loopback interface. */
+    /** The port for the client, on the loopback interface. */
     int port() {
         return listener.getLocalPort();
     }
@@ -51,14 +51,14 @@ final class Wire implements AutoCloseable {
                 from.getInputStream().transferTo(to.getOutputStream());
                 to.shutdownOutput();
             } catch (IOException expected) {
-                // One of the two is closed: the connection is over.
+                // One of the two sockets is closed, so the connection has ended.
             }
         });
         pump.setDaemon(true);
         pump.start();
     }
 
-    /** Closes both sides of the latest connection, as a network failure would look to each. */
+    /** Closes both sides of the latest connection, like a network failure. */
     void cut() throws IOException {
         far.close();
         near.close();

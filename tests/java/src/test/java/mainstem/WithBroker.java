@@ -18,8 +18,8 @@ import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 
 /**
- * The broker under test, one for all the tests of a class: the one that runs at MAINSTEM_BROKER, or the binary
- * MAINSTEM_BIN, or what cargo built.
+ * The broker under test, one for all tests of a class: a running one at MAINSTEM_BROKER, else a process of the binary
+ * MAINSTEM_BIN, else of the binary that cargo built.
  */
 abstract class WithBroker {
     private static final Pattern READY = Pattern.compile("mqtt listening on (\\S+):(\\d+)$");
@@ -73,7 +73,7 @@ abstract class WithBroker {
         throw new IllegalStateException("no mainstem binary: build one, or name it in MAINSTEM_BIN");
     }
 
-    /** SIGTERM drains the broker, and it must then say that all went well. */
+    /** SIGTERM drains the broker, which must then exit with status 0. */
     @AfterAll
     static void stop() throws Exception {
         if (process == null) {

@@ -54,7 +54,7 @@ class AdminTest extends WithKafka {
     }
 
     @Test
-    void topicsAreMadeDescribedAndDeleted() throws Exception {
+    void topicsAreCreatedDescribedAndDeleted() throws Exception {
         String name = unique("topic");
         var made = admin.createTopics(List.of(new NewTopic(name, 3, (short) 1)));
         get(made.all());
@@ -74,7 +74,7 @@ class AdminTest extends WithKafka {
     }
 
     @Test
-    void whatCannotBeMadeIsRefused() throws Exception {
+    void invalidTopicsAreRejected() throws Exception {
         assertFails(InvalidTopicException.class, admin.createTopics(List.of(new NewTopic("a b", 1, (short) 1))).all());
         String name = unique("topic");
         assertFails(InvalidReplicationFactorException.class,
@@ -87,7 +87,7 @@ class AdminTest extends WithKafka {
     }
 
     @Test
-    void partitionsAreAddedButNeverTaken() throws Exception {
+    void partitionsAreAddedButNeverRemoved() throws Exception {
         String topic = topic(2);
         get(admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(5))).all());
         until(() -> partitions(topic) == 5, () -> "five partitions");
@@ -157,7 +157,7 @@ class AdminTest extends WithKafka {
     }
 
     @Test
-    void logDirsHoldWhatWasProduced() throws Exception {
+    void logDirsReportTheSizeOfTheRecords() throws Exception {
         String topic = topic(1);
         produce(topic, numbers(1000));
         int node = get(admin.describeCluster().controller()).id();
@@ -179,11 +179,11 @@ class AdminTest extends WithKafka {
         }
         assertEquals(0, offset(partition, OffsetSpec.earliest()));
         assertEquals(3, offset(partition, OffsetSpec.latest()));
-        // The highest timestamp is not the last record's: KIP-734.
+        // KIP-734: the highest timestamp is not that of the last record.
         assertEquals(1, offset(partition, OffsetSpec.maxTimestamp()));
         assertEquals(1, offset(partition, OffsetSpec.forTimestamp(1_700_000_000_001L)));
         assertEquals(-1, offset(partition, OffsetSpec.forTimestamp(1_800_000_000_000L)));
-        // KIP-405: what is only here, which is everything.
+        // KIP-405: the earliest local offset. All records are local.
         assertEquals(0, offset(partition, OffsetSpec.earliestLocal()));
     }
 

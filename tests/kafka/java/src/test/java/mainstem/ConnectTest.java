@@ -16,7 +16,7 @@ import org.apache.kafka.connect.storage.StringConverter;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Kafka Connect in its standalone mode: a file becomes a topic, and the topic a file. */
+/** Kafka Connect in standalone mode copies a file to a topic, and the topic to a file. */
 class ConnectTest extends WithKafka {
     @TempDir
     Path files;

@@ -32,9 +32,9 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Offsets and groups, as the Java consumer sees them. */
+/** Offsets and groups with the Java consumer. */
 class ConsumerTest extends WithKafka {
-    /** A member of a group, driven by the test: it commits what it has before it loses a partition. */
+    /** A group member driven by the test. It commits its position before it loses a partition. */
     private static final class Member implements ConsumerRebalanceListener, AutoCloseable {
         final KafkaConsumer<String, String> consumer;
         final List<String> seen = new ArrayList<>();
@@ -52,7 +52,7 @@ class ConsumerTest extends WithKafka {
             return consumer.assignment().size();
         }
 
-        /** That of the last rebalance this member has seen the end of. */
+        /** Generation of the last rebalance that this member has completed. */
         int generation() {
             return consumer.groupMetadata().generationId();
         }
@@ -78,7 +78,7 @@ class ConsumerTest extends WithKafka {
     @ParameterizedTest
     @ValueSource(classes = {RangeAssignor.class, RoundRobinAssignor.class, StickyAssignor.class,
         CooperativeStickyAssignor.class})
-    void membersComeAndGoAndNothingIsMissedOrReadTwice(Class<?> assignor) throws Exception {
+    void noRecordIsMissedOrRepeatedWhileMembersJoinAndLeave(Class<?> assignor) throws Exception {
         String topic = topic(6);
         String group = unique("group");
         List<String> produced = new ArrayList<>();
@@ -91,8 +91,8 @@ class ConsumerTest extends WithKafka {
                 int fair = 6 / size;
                 until(() -> {
                     pollAll(members);
-                    // With cooperative assignment, a member may have its share though it waits for the rebalance's end, and
-                    // may not commit meanwhile.
+                    // With cooperative assignment, a member may own partitions while the rebalance continues, but may not
+                    // commit in the meantime.
                     return members.stream().allMatch(each -> each.share() == fair)
                             && members.stream().mapToInt(Member::generation).distinct().count() == 1;
                 }, () -> "a fair share, there is " + members.stream().map(Member::share).toList());
@@ -124,7 +124,7 @@ class ConsumerTest extends WithKafka {
     }
 
     @Test
-    void aCommitIsWhereTheGroupContinues() throws Exception {
+    void theGroupContinuesAtTheCommittedOffset() throws Exception {
         String topic = topic(1);
         String group = unique("group");
         var partition = new TopicPartition(topic, 0);
@@ -143,7 +143,7 @@ class ConsumerTest extends WithKafka {
     }
 
     @Test
-    void offsetsAreCommittedByThemselves() throws Exception {
+    void offsetsAreCommittedAutomatically() throws Exception {
         String topic = topic(1);
         String group = unique("group");
         produce(topic, numbers(5));
@@ -185,7 +185,7 @@ class ConsumerTest extends WithKafka {
     }
 
     @Test
-    void anOffsetOutOfRangeIsToldWhereNoResetIsAskedFor() throws Exception {
+    void anOffsetOutOfRangeIsReportedWithoutAResetPolicy() throws Exception {
         String topic = topic(1);
         produce(topic, numbers(3));
         try (var consumer = consumer(unique("group"), Map.of("auto.offset.reset", "none"))) {
@@ -198,7 +198,7 @@ class ConsumerTest extends WithKafka {
 
     /** KIP-345. */
     @Test
-    void aStaticMemberComesBackToWhatItHad() throws Exception {
+    void aReturningStaticMemberKeepsItsPartitions() throws Exception {
         String topic = topic(4);
         String group = unique("group");
         Set<TopicPartition> had;
@@ -221,7 +221,7 @@ class ConsumerTest extends WithKafka {
     }
 
     @Test
-    void aSecondStaticMemberOfANameFencesTheFirst() throws Exception {
+    void aSecondStaticMemberWithTheSameIdFencesTheFirst() throws Exception {
         String topic = topic(1);
         String group = unique("group");
         var first = new Member(group, topic, Map.of("group.instance.id", "one"));
@@ -279,7 +279,7 @@ class ConsumerTest extends WithKafka {
     @Test
     void aRecordWakesALongPoll() throws Exception {
         String topic = topic(1);
-        // The wait that the consumer asks for is far beyond the deadline.
+        // The fetch wait of the consumer is far longer than the deadline.
         Map<String, String> patient = Map.of("fetch.max.wait.ms", "100000", "request.timeout.ms", "120000",
                 "default.api.timeout.ms", "120000");
         try (var consumer = consumer(unique("group"), patient); var producer = producer(Map.of())) {
@@ -289,7 +289,7 @@ class ConsumerTest extends WithKafka {
                 sendAll(producer, topic, List.of(value));
                 assertEquals(List.of(value), values(take(consumer, 1)));
             }
-            // Else it would wait for the poll that is under way.
+            // Otherwise close would wait for the poll in progress.
             consumer.close(CloseOptions.timeout(Duration.ZERO));
         }
     }

@@ -20,10 +20,10 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** What the Java producer sends is there, byte for byte, in order, at the right place. */
+/** Records of the Java producer are stored byte for byte, in order, in the right partition. */
 class ProducerTest extends WithKafka {
     @Test
-    void twentyThousandOfTwentyThousandAreRead() throws Exception {
+    void allOfTwentyThousandRecordsAreRead() throws Exception {
         String topic = topic(1);
         try (var producer = producer(Map.of("linger.ms", 5))) {
             List<RecordMetadata> sent = sendAll(producer, topic, numbers(20_000));
@@ -82,7 +82,7 @@ class ProducerTest extends WithKafka {
     }
 
     @Test
-    void theKeyDecidesOnThePartition() throws Exception {
+    void theKeySelectsThePartition() throws Exception {
         String topic = topic(8);
         try (var producer = producer(Map.of())) {
             for (String key : numbers(40)) {
@@ -107,7 +107,7 @@ class ProducerTest extends WithKafka {
     }
 
     @Test
-    void aTimestampFarFromNowIsRefusedWhereTheTopicSaysSo() throws Exception {
+    void aTimestampBeyondTheTopicsLimitIsRejected() throws Exception {
         String topic = topic(1, Map.of("message.timestamp.before.max.ms", "60000"));
         try (var producer = producer(Map.of())) {
             var failure = assertThrows(ExecutionException.class,
@@ -117,7 +117,7 @@ class ProducerTest extends WithKafka {
     }
 
     @Test
-    void aRecordBeyondTheTopicsLimitIsRefused() throws Exception {
+    void aRecordAboveTheTopicsLimitIsRejected() throws Exception {
         String topic = topic(1, Map.of("max.message.bytes", "10000"));
         try (var producer = producer(Map.of())) {
             var failure = assertThrows(ExecutionException.class,
@@ -129,7 +129,7 @@ class ProducerTest extends WithKafka {
     }
 
     @Test
-    void aTopicIsMadeWhenItIsProducedTo() throws Exception {
+    void producingCreatesATopic() throws Exception {
         String topic = unique("auto");
         produce(topic, List.of("first"));
         assertEquals(List.of("first"), values(read(topic, 1, Map.of())));

@@ -80,7 +80,7 @@ class StreamsTest extends WithKafka {
     }
 
     @Test
-    void wordsAreCountedOnceThoughTheApplicationStopsAndLosesItsState() throws Exception {
+    void wordsAreCountedOnceAlthoughTheApplicationLosesItsState() throws Exception {
         String name = unique("words");
         String source = topic(2);
         String sink = topic(2);
@@ -92,7 +92,7 @@ class StreamsTest extends WithKafka {
         try (var consumer = consumer(unique("reader"), Map.of("isolation.level", "read_committed"))) {
             consumer.subscribe(List.of(sink));
             for (int life = 0; life < 2; life++) {
-                // The second life builds its state from the changelog.
+                // The second run restores its state from the changelog.
                 try (var streams = start(name, wordCount(source, sink), "life-" + life, failures)) {
                     send(source, life == 0 ? first : second);
                     Map<String, String> expected = counted(life == 0 ? first : both);
@@ -100,7 +100,7 @@ class StreamsTest extends WithKafka {
                         consumer.poll(Duration.ofMillis(50)).forEach(each -> counts.put(each.key(), each.value()));
                         return !failures.isEmpty() || counts.equals(expected);
                     }, () -> "the counts; there are " + counts.size() + " of " + expected.size());
-                    // It stays in the group otherwise, for as long as its session lasts.
+                    // Otherwise it stays in the group until its session times out.
                     streams.close(CloseOptions.groupMembershipOperation(GroupMembershipOperation.LEAVE_GROUP)
                             .withTimeout(Duration.ofSeconds(DEADLINE_S)));
                 }

@@ -36,7 +36,7 @@ import org.apache.kafka.tools.consumer.group.ConsumerGroupCommand;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Kafka's own command-line tools, run in this process: what they write, and that they say that all went well. */
+/** Kafka's own command-line tools, run in this process: their output and their exit status. */
 class ToolsTest extends WithKafka {
     @TempDir
     Path files;
@@ -45,12 +45,12 @@ class ToolsTest extends WithKafka {
         void run(String[] arguments) throws Exception;
     }
 
-    /** How a tool ends: it asks for the end of the process. */
+    /** Thrown when a tool requests the exit of the process. */
     private static final class Exited extends Error {
         private static final long serialVersionUID = 1;
     }
 
-    /** Runs a tool, which must not fail, and returns what it has written. */
+    /** Runs a tool, which must not fail, and returns its output. */
     private static String run(Main main, String... arguments) throws Exception {
         return runWith("", main, arguments);
     }
@@ -71,7 +71,7 @@ class ToolsTest extends WithKafka {
         try {
             main.run(arguments);
         } catch (Exited end) {
-            // Its status is known.
+            // The exit status is already recorded.
         } finally {
             hooks.forEach(Runnable::run);
             System.setOut(stdout);
@@ -80,12 +80,12 @@ class ToolsTest extends WithKafka {
             Exit.resetShutdownHookAdder();
         }
         String text = written.toString(StandardCharsets.UTF_8);
-        // Some catch this end as well, and then say that they failed.
+        // Some tools catch this exception as well and then report a failure.
         assertTrue(statuses.isEmpty() || statuses.get(0) == 0, () -> String.join(" ", arguments) + "\n" + end(text));
         return text;
     }
 
-    /** Runs a tool as a process of its own, since it reports when it is ended from outside. */
+    /** Runs a tool as a process of its own, because it prints its report when it is terminated. */
     private static String fork(Class<?> tool, String... arguments) throws Exception {
         var command = new ArrayList<>(List.of(ProcessHandle.current().info().command().orElseThrow(), "-cp",
                 System.getProperty("java.class.path"), tool.getName()));
@@ -129,7 +129,7 @@ class ToolsTest extends WithKafka {
     }
 
     @Test
-    void whatTheVerifiableProducerSendsTheVerifiableConsumerSees() throws Exception {
+    void theVerifiableConsumerReadsTheVerifiableProducersRecords() throws Exception {
         String topic = topic(3);
         String produced = fork(VerifiableProducer.class, "--bootstrap-server", bootstrap, "--topic", topic,
                 "--max-messages", "2000", "--throughput", "-1");
@@ -156,12 +156,12 @@ class ToolsTest extends WithKafka {
     }
 
     @Test
-    void theCompatibilityTestFindsAllThatItLooksFor() throws Exception {
+    void theCompatibilityTestFindsAllFeatures() throws Exception {
         String topic = topic(1);
-        // It makes one of this name.
+        // The tool creates a topic of this name.
         get(admin.listTopics().names()).stream().filter("newtopic"::equals)
                 .forEach(name -> admin.deleteTopics(List.of(name)));
-        // It wants to be told whether it can ask for rules, not whether there are any.
+        // The tool checks whether ACLs can be described, not whether there are any.
         boolean hasRules = run(BrokerApiVersionsCommand::main, "--bootstrap-server", bootstrap)
                 .contains("DescribeAcls(29): 1");
         run(ClientCompatibilityTest::main, "--bootstrap-server", bootstrap, "--topic", topic,

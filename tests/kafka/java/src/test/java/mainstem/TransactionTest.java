@@ -22,7 +22,7 @@ import org.apache.kafka.common.errors.InvalidProducerEpochException;
 import org.apache.kafka.common.errors.ProducerFencedException;
 import org.junit.jupiter.api.Test;
 
-/** Exactly once, as the Java clients do it: since KIP-890 with a new epoch for each transaction. */
+/** Exactly-once semantics of the Java clients: since KIP-890, each transaction has a new epoch. */
 class TransactionTest extends WithKafka {
     private static final Map<String, String> COMMITTED = Map.of("isolation.level", "read_committed");
 
@@ -33,7 +33,7 @@ class TransactionTest extends WithKafka {
     }
 
     @Test
-    void whatIsCommittedIsReadAndWhatIsAbortedIsNot() throws Exception {
+    void committedRecordsAreReadAndAbortedOnesAreNot() throws Exception {
         String topic = topic(1);
         List<String> expected = new ArrayList<>();
         try (var producer = transactional(unique("transaction"))) {
@@ -57,7 +57,7 @@ class TransactionTest extends WithKafka {
     }
 
     @Test
-    void anOpenTransactionHoldsBackWhoReadsWhatIsCommitted() throws Exception {
+    void anOpenTransactionBlocksReadersOfCommittedRecords() throws Exception {
         String topic = topic(1);
         var partition = new TopicPartition(topic, 0);
         try (var producer = transactional(unique("transaction")); var consumer = consumer(unique("group"), COMMITTED)) {
@@ -93,7 +93,7 @@ class TransactionTest extends WithKafka {
     }
 
     @Test
-    void aCopyIsExactWhateverIsAborted() throws Exception {
+    void aTransactionalCopyIsExactDespiteAborts() throws Exception {
         String source = topic(1);
         String sink = topic(1);
         String group = unique("group");
@@ -110,7 +110,7 @@ class TransactionTest extends WithKafka {
                     long next = records.get(records.size() - 1).offset() + 1;
                     producer.sendOffsetsToTransaction(Map.of(partition, new OffsetAndMetadata(next)),
                             consumer.groupMetadata());
-                    // The second of each life but the last comes to nothing.
+                    // The second transaction of each run but the last is aborted.
                     if (life < 2 && number == 1) {
                         producer.abortTransaction();
                     } else {

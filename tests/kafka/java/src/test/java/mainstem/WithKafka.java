@@ -36,8 +36,8 @@ import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 
 /**
- * The broker under test, one for all the tests of a class: the one whose Kafka door is at MAINSTEM_KAFKA, or the binary
- * MAINSTEM_BIN, or what cargo built.
+ * The broker under test, one for all tests of a class: a running one whose Kafka listener is at MAINSTEM_KAFKA, else a
+ * process of the binary MAINSTEM_BIN, else of the binary that cargo built.
  */
 abstract class WithKafka {
     static final int DEADLINE_S = 30;
@@ -87,7 +87,7 @@ abstract class WithKafka {
         throw new IllegalStateException("no mainstem binary: build one, or name it in MAINSTEM_BIN");
     }
 
-    /** SIGTERM drains the broker, and it must then say that all went well. */
+    /** SIGTERM drains the broker, which must then exit with status 0. */
     @AfterAll
     static void stop() throws Exception {
         admin.close();
@@ -134,7 +134,7 @@ abstract class WithKafka {
         return new KafkaProducer<>(all, new StringSerializer(), new StringSerializer());
     }
 
-    /** A consumer that begins at the start and commits when it is told to. */
+    /** A consumer that starts at the earliest offset and commits explicitly. */
     static KafkaConsumer<String, String> consumer(String group, Map<String, ?> settings) {
         Map<String, Object> all = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "group.id", group,
                 "auto.offset.reset", "earliest", "enable.auto.commit", "false", "heartbeat.interval.ms", "300"));
@@ -146,7 +146,7 @@ abstract class WithKafka {
         return consumer(group, Map.of());
     }
 
-    /** Sends all and waits for all to be acknowledged. */
+    /** Sends all records and waits until all are acknowledged. */
     static List<RecordMetadata> sendAll(KafkaProducer<String, String> producer, String topic, List<String> values)
             throws Exception {
         List<Future<RecordMetadata>> underWay = new ArrayList<>();
@@ -160,7 +160,7 @@ abstract class WithKafka {
         return done;
     }
 
-    /** Sends all with a producer of its own. */
+    /** Sends all records with a new producer. */
     static void produce(String topic, List<String> values) throws Exception {
         try (var producer = producer(Map.of())) {
             sendAll(producer, topic, values);
@@ -177,7 +177,7 @@ abstract class WithKafka {
         return got;
     }
 
-    /** What a topic holds, read by a group of its own. */
+    /** The records of a topic, read by a new group. */
     static List<ConsumerRecord<String, String>> read(String topic, int count, Map<String, ?> settings) {
         try (var consumer = consumer(unique("reader"), settings)) {
             consumer.subscribe(List.of(topic));

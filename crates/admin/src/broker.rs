@@ -1,0 +1,30 @@
+//! The trait through which this crate reaches the broker.
+
+use std::sync::Arc;
+
+use mainstem_queue_core::{Reply, Request};
+use serde_json::{Map, Value};
+
+/// Receives the reply to one request. It is called at most once, on any thread, and must not block.
+pub type ReplyCallback = Box<dyn FnOnce(Reply) + Send>;
+
+/// The broker's side of the HTTP API. No method blocks; each may be called on any thread.
+pub trait Broker: Send + Sync + 'static {
+    /// Sends a request to a queue. A broker that shuts down may drop `reply` without calling it.
+    fn submit(&self, queue: &str, request: Request, reply: ReplyCallback);
+
+    /// Returns the names of all queues, sorted.
+    fn queues(&self) -> Vec<Arc<str>>;
+
+    /// Returns all bindings, sorted by name. Fields are those of the schema `Binding` in `openapi.json`.
+    fn bindings(&self) -> Vec<Map<String, Value>>;
+
+    /// Adds a binding. `reply` gets [`Reply::Done`] once the binding is durable and active.
+    fn add_binding(&self, name: &str, binding: Map<String, Value>, reply: ReplyCallback);
+
+    /// Removes a binding. `reply` gets [`Reply::Done`] once the removal is durable.
+    fn remove_binding(&self, name: &str, reply: ReplyCallback);
+
+    /// Returns why the broker is not ready, one message per cause. Empty if it is ready.
+    fn errors(&self) -> Vec<String>;
+}

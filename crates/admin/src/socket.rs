@@ -1,0 +1,178 @@
+//! A connection's socket, and the leases of messages whose response is on its way to the client.
+//!
+//! A client owns its leased messages once the kernel has the whole response. Until then [`UnsentLeases`] owns them:
+//! held by the request while it waits, then by the response body, then by the connection while the response is in its
+//! write buffer. If any of these is dropped early, because the client disconnected or stopped reading, the leases are
+//! released and other consumers get the messages.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use mainstem_queue_core::{Disposition, GroupName, Receipt, Request, Settlement};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+use crate::broker::Broker;
+
+/// Leases of messages that the client may not have received. Dropping this releases them.
+pub(crate) struct UnsentLeases {
+    pub(crate) broker: Arc<dyn Broker>,
+    pub(crate) queue: Arc<str>,
+    pub(crate) group: GroupName,
+    pub(crate) receipts: Vec<Receipt>,
+}
+
+impl UnsentLeases {
+    /// The client has the messages: its leases stay.
+    fn disarm(mut self) {
+        self.receipts.clear();
+    }
+}
+
+impl Drop for UnsentLeases {
+    fn drop(&mut self) {
+        if self.receipts.is_empty() {
+            return;
+        }
+        log::debug!(
+            "http: queue {}: released {} messages of a client that disconnected",
+            self.queue,
+            self.receipts.len()
+        );
+        let release = |receipt| Settlement { receipt, disposition: Disposition::Release };
+        let settlements = std::mem::take(&mut self.receipts).into_iter().map(release).collect();
+        let request = Request::Settle { group: Arc::clone(&self.group), settlements };
+        // If the release fails, the messages return when their leases end.
+        self.broker.submit(&self.queue, request, Box::new(drop));
+    }
+}
+
+/// Leases of the responses in a connection's write buffer.
+#[derive(Clone, Default)]
+pub(crate) struct BufferedLeases(Arc<Mutex<Vec<UnsentLeases>>>);
+
+impl BufferedLeases {
+    fn push(&self, leases: UnsentLeases) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(leases);
+    }
+
+    /// The kernel has everything that was in the buffer.
+    fn flushed(&self) {
+        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        all.into_iter().for_each(UnsentLeases::disarm);
+    }
+}
+
+/// A response body with leased messages.
+pub(crate) struct MessagesBody {
+    bytes: Bytes,
+    leases: Option<UnsentLeases>,
+    buffered: BufferedLeases,
+}
+
+impl MessagesBody {
+    pub(crate) fn new(bytes: Bytes, leases: UnsentLeases, buffered: BufferedLeases) -> Self {
+        Self { bytes, leases: Some(leases), buffered }
+    }
+}
+
+impl Body for MessagesBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        // hyper copies the frame to its write buffer before it flushes, so `flushed` cannot come too early.
+        let Some(leases) = self.leases.take() else { return Poll::Ready(None) };
+        self.buffered.push(leases);
+        Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.bytes)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.leases.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.len() as u64)
+    }
+}
+
+/// A connection's socket. Writes fail if the client reads nothing for `write_timeout`.
+pub(crate) struct Socket {
+    io: TokioIo<TcpStream>,
+    buffered: BufferedLeases,
+    write_timeout: Duration,
+    /// Runs while a write is blocked.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl Socket {
+    pub(crate) fn new(stream: TcpStream, buffered: BufferedLeases, write_timeout: Duration) -> Self {
+        Self { io: TokioIo::new(stream), buffered, write_timeout, deadline: None }
+    }
+
+    /// Starts or stops the deadline after an attempt to write.
+    fn check_deadline(
+        &mut self,
+        cx: &mut Context<'_>,
+        result: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if result.is_ready() {
+            self.deadline = None;
+            return result;
+        }
+        let timeout = self.write_timeout;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        ready!(deadline.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl Read for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, into)
+    }
+}
+
+impl Write for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.io).poll_write(cx, bytes);
+        self.check_deadline(cx, result)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+        self.buffered.flushed();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.io).poll_write_vectored(cx, bytes);
+        self.check_deadline(cx, result)
+    }
+}

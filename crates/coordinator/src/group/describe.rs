@@ -1,0 +1,58 @@
+//! ListGroups and DescribeGroups: read-only views of the groups.
+
+use super::Groups;
+use super::member::Member;
+use super::membership::Group;
+use super::response::{DescribedGroup, DescribedMember, ListedGroup};
+use super::state::State;
+use crate::Error;
+
+/// Group type in ListGroups filters (KIP-848); all groups here have it.
+pub(super) const CLASSIC: &str = "classic";
+
+impl Groups {
+    /// ListGroups: groups ordered by id. Empty filters match everything; states and types are compared
+    /// case-insensitively (KIP-518, KIP-848).
+    pub fn list(&self, states: &[&str], types: &[&str]) -> Vec<ListedGroup> {
+        let matches = |filter: &[&str], name: &str| {
+            filter.is_empty() || filter.iter().any(|accepted| accepted.eq_ignore_ascii_case(name))
+        };
+        if !matches(types, CLASSIC) {
+            return Vec::new();
+        }
+        let groups = self.by_id.values().filter(|group| matches(states, group.state.name()));
+        let listed = |group: &Group| ListedGroup {
+            group_id: group.id.as_ref().to_owned(),
+            protocol_type: group.protocol_type.clone().unwrap_or_default(),
+            state: group.state,
+        };
+        groups.map(listed).collect()
+    }
+
+    /// DescribeGroups.
+    ///
+    /// # Errors
+    /// [`Error::GroupIdNotFound`].
+    pub fn describe(&self, group_id: &str) -> Result<DescribedGroup, Error> {
+        let group = self.by_id.get(group_id).ok_or(Error::GroupIdNotFound)?;
+        // Metadata and assignments only apply to a stable generation.
+        let protocol = group.protocol.as_deref().filter(|_| group.state == State::Stable);
+        Ok(DescribedGroup {
+            state: group.state,
+            protocol_type: group.protocol_type.clone().unwrap_or_default(),
+            protocol: protocol.unwrap_or_default().to_owned(),
+            members: group.members().map(|member| describe(member, protocol)).collect(),
+        })
+    }
+}
+
+fn describe(member: &Member, protocol: Option<&str>) -> DescribedMember {
+    DescribedMember {
+        member_id: member.id.as_ref().to_owned(),
+        instance_id: member.instance_id.as_deref().map(str::to_owned),
+        client_id: member.client_id.clone(),
+        client_host: member.client_host.clone(),
+        metadata: protocol.map_or_else(Vec::new, |protocol| member.metadata(protocol).to_vec()),
+        assignment: protocol.map_or_else(Vec::new, |_| member.assignment.clone()),
+    }
+}

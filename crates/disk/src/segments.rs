@@ -1,0 +1,135 @@
+//! The segments of one log, oldest first, and their sizes.
+
+use std::collections::VecDeque;
+use std::ops::{Index, IndexMut, Range};
+
+use crate::index::Index as SegmentIndex;
+
+/// One segment file of a log.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// Base offset: that of its first record.
+    pub(crate) base: u64,
+    /// Size of its batches. The file may be longer, padded with zeros.
+    pub(crate) bytes: u64,
+    /// Built on first use.
+    pub(crate) index: Option<Box<SegmentIndex>>,
+    /// Bytes whose checksums were verified since the store was opened.
+    pub(crate) checked: u64,
+}
+
+/// All segments of a log; never empty. Appends go to the newest.
+///
+/// Only the newest segment changes its size, so the size of the others is cached.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    segments: VecDeque<Segment>,
+    closed_bytes: u64,
+}
+
+impl Segments {
+    /// # Panics
+    /// If there is no segment.
+    pub(crate) fn new(segments: VecDeque<Segment>) -> Self {
+        assert!(!segments.is_empty(), "a log has at least one segment");
+        let mut new = Self { segments, closed_bytes: 0 };
+        new.update();
+        new
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.segments.len()
+    }
+
+    pub(crate) fn get(&self, at: usize) -> Option<&Segment> {
+        self.segments.get(at)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter()
+    }
+
+    pub(crate) fn newest(&self) -> &Segment {
+        self.segments.back().expect("there is always a segment")
+    }
+
+    #[inline]
+    pub(crate) fn newest_mut(&mut self) -> &mut Segment {
+        self.segments.back_mut().expect("there is always a segment")
+    }
+
+    /// Index of the segment that contains `offset`.
+    pub(crate) fn containing(&self, offset: u64) -> usize {
+        self.segments.partition_point(|segment| segment.base <= offset).saturating_sub(1)
+    }
+
+    /// Index of the segment with base offset `base`.
+    pub(crate) fn position(&self, base: u64) -> Option<usize> {
+        self.segments.binary_search_by_key(&base, |segment| segment.base).ok()
+    }
+
+    /// Size of all segments, bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        debug_assert_eq!(self.closed_bytes, closed_bytes(&self.segments), "the cached size is stale");
+        self.closed_bytes + self.newest().bytes
+    }
+
+    /// Starts a segment behind all others.
+    pub(crate) fn push(&mut self, segment: Segment) {
+        assert!(segment.base > self.newest().base, "segments are in the order of their offsets");
+        self.segments.push_back(segment);
+        self.update();
+    }
+
+    /// Removes the newest segment, unless it is the only one.
+    pub(crate) fn pop_newest(&mut self) {
+        if self.segments.len() > 1 {
+            self.segments.pop_back();
+            self.update();
+        }
+    }
+
+    /// Removes the oldest segment, unless it is the only one.
+    pub(crate) fn pop_oldest(&mut self) {
+        if self.segments.len() > 1 {
+            self.segments.pop_front();
+            self.update();
+        }
+    }
+
+    /// Replaces some closed segments by one with the base offset of the first.
+    pub(crate) fn replace(&mut self, range: Range<usize>, segment: Segment) {
+        assert!(range.end < self.segments.len(), "the newest segment is not closed");
+        assert_eq!(
+            self.segments[range.start].base, segment.base,
+            "a segment replaces others at their offset"
+        );
+        let at = range.start;
+        self.segments.drain(range);
+        self.segments.insert(at, segment);
+        self.update();
+    }
+
+    fn update(&mut self) {
+        self.closed_bytes = closed_bytes(&self.segments);
+    }
+}
+
+impl Index<usize> for Segments {
+    type Output = Segment;
+
+    fn index(&self, at: usize) -> &Segment {
+        &self.segments[at]
+    }
+}
+
+impl IndexMut<usize> for Segments {
+    fn index_mut(&mut self, at: usize) -> &mut Segment {
+        &mut self.segments[at]
+    }
+}
+
+/// Size of all segments except the newest.
+fn closed_bytes(segments: &VecDeque<Segment>) -> u64 {
+    segments.iter().rev().skip(1).map(|segment| segment.bytes).sum()
+}

@@ -1,0 +1,53 @@
+//! Background work: opening partitions, removing logs, retention and compaction.
+//!
+//! Retention and compaction need an open log, so partitions that no client has opened since the start are opened here,
+//! a few per turn.
+
+use mainstem_partition::StoreAt;
+use mainstem_runtime::Io;
+
+use crate::shard::{Shard, Timer};
+use crate::shard_message::Mail;
+
+/// Most logs opened or removed in one turn, since recovery reads from the disk.
+const LOGS_MAX: usize = 8;
+/// Delay until stores with more background work continue, ms.
+const BUSY_MS: u64 = 10;
+
+impl Shard {
+    /// Opens a few partitions and removes a few logs of deleted topics.
+    pub(crate) fn open_pending_logs(&mut self, io: &mut Io<'_, Mail>) {
+        for _ in 0..LOGS_MAX {
+            if let Some(id) = self.maintenance.next_unopened() {
+                if let Err(code) = self.partition(id) {
+                    log::debug!("partition {} of a topic is left closed: {code}", id.index);
+                }
+            } else {
+                match self.maintenance.remove_next(&mut self.stores) {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => log::error!("a log of a deleted topic could not be removed: {error}"),
+                    None => return,
+                }
+            }
+        }
+        io.request_turn();
+    }
+
+    /// Runs one step of the stores' background work. Stores with more work continue soon.
+    pub(crate) fn run_maintenance(&mut self, io: &mut Io<'_, Mail>) {
+        let unix_ms = io.clock.unix_ms;
+        let mut is_busy = false;
+        for StoreAt { store, .. } in &mut self.stores {
+            is_busy |= store.maintain(unix_ms).is_some_and(|due_ms| due_ms <= unix_ms);
+        }
+        if is_busy && !std::mem::replace(&mut self.is_maintaining, true) {
+            io.set_timer(io.clock.now_ms + BUSY_MS, Timer::MaintainMore.token());
+        }
+    }
+
+    /// Continues background work.
+    pub(crate) fn continue_maintenance(&mut self, io: &mut Io<'_, Mail>) {
+        self.is_maintaining = false;
+        self.run_maintenance(io);
+    }
+}

@@ -1,0 +1,85 @@
+//! Settings of the Kafka server.
+
+use mainstem_log::Durability;
+
+use crate::binding_registry::{BoundTopic, Source};
+
+/// Settings of the Kafka server. Names in parentheses are Kafka's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Host that clients connect to (`advertised.listeners`).
+    pub advertised_host: String,
+    /// Port that clients connect to.
+    pub advertised_port: u16,
+    /// Identifier of the only node (`node.id`).
+    pub node_id: i32,
+    /// Whether a Produce or Metadata request creates a topic that does not exist
+    /// (`auto.create.topics.enable`).
+    pub auto_create_topics: bool,
+    /// Partitions of a topic that is created without a number (`num.partitions`).
+    pub partitions: i32,
+    /// Most partitions of all topics together.
+    pub partitions_max: i32,
+    /// Largest request, bytes (`socket.request.max.bytes`).
+    pub request_bytes_max: u32,
+    /// Log directory that tools display (`log.dirs`).
+    pub log_dir: String,
+    /// Default of `mainstem.durability`.
+    pub durability: Durability,
+    /// Time that a new group waits for more members, ms
+    /// (`group.initial.rebalance.delay.ms`).
+    pub group_initial_rebalance_delay_ms: u32,
+    /// Shortest session timeout of a group member, ms (`group.min.session.timeout.ms`).
+    pub group_session_timeout_min_ms: u32,
+    /// Longest session timeout of a group member, ms (`group.max.session.timeout.ms`).
+    pub group_session_timeout_max_ms: u32,
+    /// Retention of the offsets of an empty group, ms (`offsets.retention.minutes`).
+    pub offsets_retention_ms: u64,
+    /// Default retention, ms; negative for no limit (`log.retention.ms`).
+    pub retention_ms: i64,
+    /// Default retention in bytes per partition; negative for no limit (`log.retention.bytes`).
+    pub retention_bytes: i64,
+    /// Default segment size, bytes (`log.segment.bytes`).
+    pub segment_bytes: u32,
+    /// Default limit of a record batch, bytes (`message.max.bytes`).
+    pub message_bytes_max: u32,
+    /// Whether a connection moves to the shard that owns the partitions of its first Produce or Fetch.
+    pub follows_partitions: bool,
+    /// Topics that other protocols write to.
+    pub bound_topics: Vec<BoundTopic>,
+    /// Topics that other protocols read.
+    pub sources: Vec<Source>,
+    /// Whether a send or receive creates a work queue that does not exist.
+    pub queues_auto_create: bool,
+    /// Bounds of the background work of queues. Tests change them; operators have no reason to.
+    pub queue_tuning: mainstem_queue_core::Tuning,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            advertised_host: "127.0.0.1".into(),
+            advertised_port: 9092,
+            node_id: 1,
+            auto_create_topics: true,
+            partitions: 1,
+            partitions_max: 20_000,
+            request_bytes_max: 100 * 1024 * 1024,
+            log_dir: "data".into(),
+            durability: Durability::Fsync,
+            group_initial_rebalance_delay_ms: 0,
+            group_session_timeout_min_ms: 6_000,
+            group_session_timeout_max_ms: 1_800_000,
+            offsets_retention_ms: 7 * 24 * 60 * 60 * 1000,
+            retention_ms: 7 * 24 * 60 * 60 * 1000,
+            retention_bytes: -1,
+            segment_bytes: 128 * 1024 * 1024,
+            message_bytes_max: 1024 * 1024 + 12,
+            follows_partitions: false,
+            bound_topics: Vec::new(),
+            sources: Vec::new(),
+            queues_auto_create: true,
+            queue_tuning: mainstem_queue_core::Tuning::default(),
+        }
+    }
+}

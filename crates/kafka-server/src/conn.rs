@@ -1,0 +1,161 @@
+//! A connection: its requests in flight, and the order of its responses.
+//!
+//! Kafka clients expect responses in the order of their requests. Requests may finish in another order, because they
+//! depend on different shards and disks. A connection therefore stores a response until all earlier ones are sent.
+//!
+//! Produce requests are pipelined: several are in flight at once. Any other request waits until the connection has no
+//! request in flight, so that requests take effect in order. Frames that must wait are queued up to a limit in bytes.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Most requests of one connection in flight. Producers pipeline a handful.
+pub(crate) const PIPELINED_MAX: usize = 1024;
+/// Bytes of queued requests beyond which the connection is no longer read.
+const QUEUED_BYTES_MAX: usize = 256 * 1024;
+
+/// State of a connection.
+#[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts about a connection, independent of each other")]
+pub(crate) struct Conn {
+    pub(crate) generation: u32,
+    pub(crate) is_open: bool,
+    /// Address of the client, if known.
+    pub(crate) peer: Option<IpAddr>,
+    /// Number of the request whose response is sent next.
+    next_response: u64,
+    /// Requests in flight, from `next_response` on, each with its response if that is ready.
+    in_flight: VecDeque<Option<Vec<u8>>>,
+    /// Whether the requests in flight are pipelined.
+    pipelines: bool,
+    /// Frames queued until the requests in flight are answered.
+    queued: VecDeque<Box<[u8]>>,
+    queued_bytes: usize,
+    /// Whether the shard has listed the connection because a queued frame may begin.
+    pub(crate) is_listed: bool,
+    /// Whether an error of this client has been logged.
+    pub(crate) is_noted: bool,
+    /// The client id of the last request.
+    pub(crate) client_id: Option<Arc<str>>,
+    /// Name and version of the client library (KIP-511).
+    pub(crate) software: Option<(String, String)>,
+    /// Whether the connection has produced or fetched, so that it stays on this shard.
+    pub(crate) is_settled: bool,
+    /// The newest fetch session of this connection.
+    pub(crate) fetch_session: i32,
+    /// Job number of the last fetch, which may have ended.
+    pub(crate) fetch_job: u64,
+}
+
+impl Conn {
+    pub(crate) fn open(generation: u32, peer: Option<IpAddr>) -> Self {
+        Self { generation, is_open: true, peer, ..Self::default() }
+    }
+
+    /// Whether a request may begin now. Pipelined requests need not wait for each other.
+    pub(crate) fn may_begin(&self, pipelines: bool) -> bool {
+        self.queued.is_empty() && self.has_turn(pipelines)
+    }
+
+    fn has_turn(&self, pipelines: bool) -> bool {
+        self.in_flight.is_empty() || (pipelines && self.pipelines && self.in_flight.len() < PIPELINED_MAX)
+    }
+
+    /// Begins a request and returns its number.
+    pub(crate) fn begin(&mut self, pipelines: bool) -> u64 {
+        self.pipelines = pipelines;
+        self.in_flight.push_back(None);
+        self.next_response + self.in_flight.len() as u64 - 1
+    }
+
+    /// Queues a frame; false if too many bytes are queued.
+    pub(crate) fn wait(&mut self, frame: &[u8]) -> bool {
+        if self.queued_bytes + frame.len() > QUEUED_BYTES_MAX {
+            return false;
+        }
+        self.queued_bytes += frame.len();
+        self.queued.push_back(frame.into());
+        true
+    }
+
+    /// The next queued frame, if it may begin now; `pipelines` classifies it.
+    pub(crate) fn next_waiting(&mut self, pipelines: impl Fn(&[u8]) -> bool) -> Option<Box<[u8]>> {
+        let frame = self.queued.front()?;
+        if !self.has_turn(pipelines(frame)) {
+            return None;
+        }
+        self.queued_bytes -= frame.len();
+        self.queued.pop_front()
+    }
+
+    /// Whether appends are in flight.
+    pub(crate) fn is_producing(&self) -> bool {
+        self.pipelines && !self.in_flight.is_empty()
+    }
+
+    /// Whether frames are queued.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
+    /// Whether the response to this request is sent next.
+    pub(crate) fn is_next(&self, request: u64) -> bool {
+        self.next_response == request
+    }
+
+    /// The handler has written the next response to the output directly.
+    pub(crate) fn answered(&mut self) {
+        self.in_flight.pop_front();
+        self.next_response += 1;
+    }
+
+    /// Stores the response to a request until all earlier ones are sent. An empty response sends nothing.
+    pub(crate) fn answer(&mut self, request: u64, response: Vec<u8>) {
+        let Some(index) = request.checked_sub(self.next_response) else { return };
+        if let Some(slot) = self.in_flight.get_mut(index as usize) {
+            *slot = Some(response);
+        }
+    }
+
+    /// Takes the next response, if it is ready.
+    pub(crate) fn next_answer(&mut self) -> Option<Vec<u8>> {
+        let answer = self.in_flight.front_mut()?.take()?;
+        self.answered();
+        Some(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_are_sent_in_request_order() {
+        let mut conn = Conn::open(1, None);
+        assert!(conn.may_begin(true));
+        let earlier = conn.begin(true);
+        assert!(!conn.may_begin(false) && conn.may_begin(true));
+        let later = conn.begin(true);
+        conn.answer(later, vec![2]);
+        assert_eq!(conn.next_answer(), None);
+        conn.answer(earlier, vec![1]);
+        assert_eq!(conn.next_answer(), Some(vec![1]));
+        assert_eq!(conn.next_answer(), Some(vec![2]));
+        assert!(conn.may_begin(false));
+    }
+
+    #[test]
+    fn frames_queue_behind_requests_in_flight_up_to_a_limit() {
+        let mut conn = Conn::open(1, None);
+        let fetch = conn.begin(false);
+        assert!(!conn.may_begin(true));
+        assert!(conn.wait(&[7]));
+        assert!(!conn.wait(&vec![0; QUEUED_BYTES_MAX]));
+        assert_eq!(conn.next_waiting(|_| true), None);
+        conn.answer(fetch, Vec::new());
+        assert_eq!(conn.next_answer(), Some(Vec::new()));
+        assert_eq!(conn.next_waiting(|_| true).as_deref(), Some(&[7][..]));
+        assert!(!conn.has_waiting());
+    }
+}

@@ -1,0 +1,69 @@
+//! Connection affinity: a connection moves to the shard that owns its partitions.
+//!
+//! The kernel assigns a connection to any shard. If another shard owns the partitions, each request costs messages
+//! between the two. Most clients use few partitions, so moving the connection avoids these messages.
+//!
+//! A connection moves at most once, with its first Produce or Fetch. It moves if one other shard owns more than half of
+//! the requested partitions. All earlier requests must be answered, because their responses belong to the old shard.
+
+use mainstem_kafka::api::fetch::FetchRequest;
+use mainstem_kafka::api::produce::ProduceRequestRef;
+use mainstem_kafka::{Message, Reader, RequestHeader, Uuid};
+use mainstem_partition::TopicId;
+use mainstem_runtime::{ConnId, Io};
+
+use crate::shard::Shard;
+use crate::shard_message::Mail;
+
+const PRODUCE: i16 = 0;
+const FETCH: i16 = 1;
+
+impl Shard {
+    /// Hands a connection over, with this frame, if another shard owns most of its partitions.
+    pub(crate) fn hand_over_if_remote(&mut self, io: &mut Io<'_, Mail>, id: ConnId, frame: &[u8]) -> bool {
+        let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key));
+        if !matches!(key, Some(PRODUCE | FETCH)) || !self.shared.config.follows_partitions {
+            return false;
+        }
+        let Some(conn) = self.conn_mut(id) else { return false };
+        conn.is_settled = true;
+        let is_idle = conn.may_begin(false) && !io.has_output(id);
+        let Some(shard) = self.preferred_shard(frame).filter(|shard| is_idle && *shard != self.me) else {
+            return false;
+        };
+        self.remove_connection(io, id);
+        io.hand_over(id, shard);
+        true
+    }
+
+    /// The shard that owns more than half of the partitions of a Produce or Fetch.
+    fn preferred_shard(&mut self, frame: &[u8]) -> Option<usize> {
+        self.shared.refresh(&mut self.catalogue);
+        let (header, body) = RequestHeader::parse(frame).ok()?;
+        let mut counts = vec![0_usize; self.shared.shards];
+        let mut total = 0;
+        let mut count = |name: &str, topic: Uuid, index: i32| {
+            let topic = match topic {
+                Uuid::ZERO => self.catalogue.topic(name),
+                topic => self.catalogue.topic_by_id(TopicId(topic.0)),
+            };
+            if let Some(store_id) = topic.and_then(|topic| topic.store_id(index)) {
+                counts[self.shared.owner(store_id)] += 1;
+                total += 1;
+            }
+        };
+        let mut reader = Reader::new(body);
+        if header.api_key == PRODUCE {
+            let request = ProduceRequestRef::decode(&mut reader, header.api_version).ok()?;
+            for topic in &request.topics {
+                topic.partitions.iter().for_each(|part| count(topic.name, topic.topic_id, part.index));
+            }
+        } else {
+            let request = FetchRequest::decode(&mut reader, header.api_version).ok()?;
+            for topic in &request.topics {
+                topic.partitions.iter().for_each(|part| count(&topic.topic, topic.topic_id, part.partition));
+            }
+        }
+        (0..counts.len()).find(|shard| counts[*shard] * 2 > total)
+    }
+}

@@ -1,0 +1,44 @@
+//! Declarations of other protocols, such as bindings.
+//!
+//! Other protocols have configuration that must survive a restart and reach every shard. The catalogue already does
+//! both for topics, so it stores declarations too: named texts that it does not interpret.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mainstem_queue_core::{QueueError, Reply};
+use mainstem_runtime::Io;
+
+use crate::queues::ReplyTo;
+use crate::shard::Shard;
+use crate::shard_message::Mail;
+use crate::shared::Shared;
+
+/// Most declarations in the catalogue.
+const DECLARED_MAX: usize = 10_000;
+
+impl Shared {
+    /// All declarations, by name.
+    pub fn declared(&self) -> BTreeMap<Arc<str>, Arc<str>> {
+        self.snapshot().declared.clone()
+    }
+}
+
+impl Shard {
+    /// Stores a declaration on shard 0, or removes it if there is no text.
+    pub(crate) fn declare(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        name: Arc<str>,
+        text: Option<Arc<str>>,
+        to: ReplyTo,
+    ) {
+        if text.is_some() && self.catalogue.declared.len() >= DECLARED_MAX {
+            return self.reply_to_requester(io, to, Reply::Refused(QueueError::TooMany));
+        }
+        self.append_declaration(io, name, text, move |shard, io, outcome| {
+            let reply = outcome.map_or(Reply::Refused(QueueError::Storage), |()| Reply::Done);
+            shard.reply_to_requester(io, to, reply);
+        });
+    }
+}

@@ -1,0 +1,258 @@
+//! The APIs that the broker serves: one handler file per API, and the table that requests are dispatched by.
+//!
+//! `serve!` is the only list of served APIs. The dispatch, the `ApiVersions` response and the table in `docs/kafka.md`
+//! derive from it; names, keys and versions come from the declarations in `mainstem-kafka`. To add an API, write its
+//! declaration there and its handler here, and add a line to the list of each crate.
+//!
+//! Each handler file has a function `handle`, which answers with [`Shard::reply`], immediately or later. A handler that
+//! runs on the controller gets requests from other shards too: they are forwarded as messages, and [`Shard::reply`]
+//! returns the response the same way, so the handler does not depend on the connection's shard. Handlers reach
+//! partitions of any shard with [`Shard::query_partitions`].
+
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "all handlers have one signature, and those that answer later need to own the request"
+)]
+
+pub(crate) mod add_offsets_to_txn;
+pub(crate) mod add_partitions_to_txn;
+pub(crate) mod alter_configs;
+pub(crate) mod alter_partition_reassignments;
+pub(crate) mod alter_replica_log_dirs;
+pub(crate) mod api_versions;
+pub(crate) mod create_acls;
+pub(crate) mod create_partitions;
+pub(crate) mod create_topics;
+pub(crate) mod delete_acls;
+pub(crate) mod delete_groups;
+pub(crate) mod delete_records;
+pub(crate) mod delete_topics;
+pub(crate) mod describe_acls;
+pub(crate) mod describe_client_quotas;
+pub(crate) mod describe_cluster;
+pub(crate) mod describe_configs;
+pub(crate) mod describe_groups;
+pub(crate) mod describe_log_dirs;
+pub(crate) mod describe_producers;
+pub(crate) mod describe_quorum;
+pub(crate) mod describe_topic_partitions;
+pub(crate) mod describe_transactions;
+pub(crate) mod describe_user_scram_credentials;
+pub(crate) mod elect_leaders;
+pub(crate) mod end_txn;
+pub(crate) mod fetch;
+pub(crate) mod fetch_session;
+pub(crate) mod find_coordinator;
+pub(crate) mod heartbeat;
+pub(crate) mod incremental_alter_configs;
+pub(crate) mod init_producer_id;
+pub(crate) mod join_group;
+pub(crate) mod leave_group;
+pub(crate) mod list_config_resources;
+pub(crate) mod list_groups;
+pub(crate) mod list_offsets;
+pub(crate) mod list_partition_reassignments;
+pub(crate) mod list_transactions;
+pub(crate) mod metadata;
+pub(crate) mod offset_commit;
+pub(crate) mod offset_delete;
+pub(crate) mod offset_fetch;
+pub(crate) mod offset_for_leader_epoch;
+pub(crate) mod produce;
+pub(crate) mod sync_group;
+pub(crate) mod txn_offset_commit;
+pub(crate) mod write_txn_markers;
+
+use mainstem_kafka::api::api_versions::ApiVersionsRequest;
+use mainstem_kafka::api::produce::ProduceRequestRef;
+use mainstem_kafka::api::{self, Api};
+use mainstem_kafka::{ErrorCode, Message, Reader, Request, frame, put_response_header};
+use mainstem_runtime::Io;
+
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext, ShardMessage};
+
+/// An API that the broker serves.
+#[derive(Debug)]
+pub struct ServedApi {
+    /// Name, key and versions.
+    pub api: Api,
+    /// What users should know about it, for the table in `docs/kafka.md`; usually empty.
+    pub note: &'static str,
+    runs_on: RunsOn,
+    decode_and_handle: fn(&mut Shard, &mut Io<'_, Mail>, RequestContext, &[u8]),
+}
+
+/// The shard that a handler runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RunsOn {
+    /// The shard of the connection.
+    Connection,
+    /// Shard 0, which has the coordinators and changes the catalogue.
+    Controller,
+}
+
+impl ServedApi {
+    fn find(key: i16) -> Option<&'static Self> {
+        SERVED.binary_search_by_key(&key, |served| served.api.key).ok().map(|index| &SERVED[index])
+    }
+}
+
+/// Declares [`SERVED`]. A line has the handler's module, the request, the type to decode it as if that is another one,
+/// the shard that the handler runs on, and the note for `docs/kafka.md`.
+macro_rules! serve {
+    ($($module:ident::$request:ident $(as $decoded:ty)? => $runs_on:ident $(, $note:literal)?;)*) => {
+        /// All APIs that the broker serves, ordered by key.
+        pub static SERVED: &[ServedApi] = &[$(ServedApi {
+            api: Api::of::<api::$module::$request>(),
+            note: concat!($($note)?),
+            runs_on: RunsOn::$runs_on,
+            decode_and_handle: |shard, io, call, body| {
+                match <first!($($decoded,)? api::$module::$request)>::decode(&mut Reader::new(body), call.version) {
+                    Ok(request) => $module::handle(shard, io, call, request),
+                    Err(error) => shard.refuse_call(io, &call, &error.to_string()),
+                }
+            },
+        },)*];
+    };
+}
+
+/// The first of one or two types.
+macro_rules! first {
+    ($first:ty $(, $second:ty)?) => {
+        $first
+    };
+}
+
+serve! {
+    produce::ProduceRequest as ProduceRequestRef<'_> => Connection,
+        "announced from 0 because librdkafka infers missing features from a higher minimum; 0 to 2 are not served";
+    fetch::FetchRequest => Connection;
+    list_offsets::ListOffsetsRequest => Connection;
+    metadata::MetadataRequest => Connection;
+    offset_commit::OffsetCommitRequest => Controller;
+    offset_fetch::OffsetFetchRequest => Controller;
+    find_coordinator::FindCoordinatorRequest => Connection;
+    join_group::JoinGroupRequest => Controller;
+    heartbeat::HeartbeatRequest => Controller;
+    leave_group::LeaveGroupRequest => Controller;
+    sync_group::SyncGroupRequest => Controller;
+    describe_groups::DescribeGroupsRequest => Controller;
+    list_groups::ListGroupsRequest => Controller;
+    api_versions::ApiVersionsRequest => Connection;
+    create_topics::CreateTopicsRequest => Controller;
+    delete_topics::DeleteTopicsRequest => Controller;
+    delete_records::DeleteRecordsRequest => Connection;
+    init_producer_id::InitProducerIdRequest => Controller;
+    offset_for_leader_epoch::OffsetForLeaderEpochRequest => Connection, "one epoch, 0";
+    add_partitions_to_txn::AddPartitionsToTxnRequest => Controller, "from 4 on between brokers only";
+    add_offsets_to_txn::AddOffsetsToTxnRequest => Controller;
+    end_txn::EndTxnRequest => Controller;
+    write_txn_markers::WriteTxnMarkersRequest => Connection,
+        "between brokers; served for tools that abort hanging transactions";
+    txn_offset_commit::TxnOffsetCommitRequest => Controller;
+    describe_acls::DescribeAclsRequest => Connection, "`SECURITY_DISABLED`";
+    create_acls::CreateAclsRequest => Connection, "`SECURITY_DISABLED`";
+    delete_acls::DeleteAclsRequest => Connection, "`SECURITY_DISABLED`";
+    describe_configs::DescribeConfigsRequest => Connection;
+    alter_configs::AlterConfigsRequest => Controller, "topics only";
+    alter_replica_log_dirs::AlterReplicaLogDirsRequest => Connection, "one directory";
+    describe_log_dirs::DescribeLogDirsRequest => Connection, "one directory";
+    create_partitions::CreatePartitionsRequest => Controller;
+    delete_groups::DeleteGroupsRequest => Controller;
+    elect_leaders::ElectLeadersRequest => Connection, "nothing to elect";
+    incremental_alter_configs::IncrementalAlterConfigsRequest => Controller, "topics only";
+    alter_partition_reassignments::AlterPartitionReassignmentsRequest => Connection, "no reassignment possible";
+    list_partition_reassignments::ListPartitionReassignmentsRequest => Connection, "always empty";
+    offset_delete::OffsetDeleteRequest => Controller;
+    describe_client_quotas::DescribeClientQuotasRequest => Connection, "always empty";
+    describe_user_scram_credentials::DescribeUserScramCredentialsRequest => Connection, "no users";
+    describe_quorum::DescribeQuorumRequest => Connection, "one voter";
+    describe_cluster::DescribeClusterRequest => Connection, "one node";
+    describe_producers::DescribeProducersRequest => Connection;
+    describe_transactions::DescribeTransactionsRequest => Controller;
+    list_transactions::ListTransactionsRequest => Controller;
+    list_config_resources::ListConfigResourcesRequest => Connection;
+    describe_topic_partitions::DescribeTopicPartitionsRequest => Connection, "up to 2,000 partitions per page";
+}
+
+impl Shard {
+    /// Dispatches a request of a connection of this shard.
+    pub(crate) fn dispatch(&mut self, io: &mut Io<'_, Mail>, call: RequestContext, body: &[u8]) {
+        self.shared.refresh(&mut self.catalogue);
+        let served =
+            ServedApi::find(call.api_key).filter(|served| served.api.versions.contains(&call.version));
+        let Some(served) = served else { return self.answer_unsupported(io, &call) };
+        match served.runs_on {
+            RunsOn::Connection => (served.decode_and_handle)(self, io, call, body),
+            RunsOn::Controller if self.is_controller() => self.coordinate(io, call, body),
+            RunsOn::Controller => {
+                io.send(0, Mail(ShardMessage::ForwardToController { call, body: body.to_vec() }));
+            }
+        }
+    }
+
+    /// Handles a request on the controller, which may come from a connection of another shard.
+    pub(crate) fn coordinate(&mut self, io: &mut Io<'_, Mail>, call: RequestContext, body: &[u8]) {
+        self.shared.refresh(&mut self.catalogue);
+        let served = ServedApi::find(call.api_key).expect("only served requests are forwarded");
+        (served.decode_and_handle)(self, io, call, body);
+        self.poll_coordinators(io);
+    }
+
+    /// Answers a request whose API or version is not served: the error alone, in the oldest encoding of a response.
+    /// `ApiVersions` has a response that every client understands (KIP-511).
+    fn answer_unsupported(&mut self, io: &mut Io<'_, Mail>, call: &RequestContext) {
+        if call.api_key == ApiVersionsRequest::KEY {
+            let call = RequestContext { version: 0, ..call.clone() };
+            let response = api_versions::response(ErrorCode::UnsupportedVersion);
+            return self.reply::<ApiVersionsRequest>(io, &call, &response);
+        }
+        if call.caller.shard == self.me
+            && let Some(conn) = self.conn_mut(call.caller.conn)
+            && !std::mem::replace(&mut conn.is_noted, true)
+            && self.log_throttle.should_log(io.clock.now_ms)
+        {
+            let RequestContext { api_key, version, client_id, .. } = call;
+            log::info!(
+                "kafka client {client_id:?} asks for API {api_key} in version {version}, which is not served"
+            );
+        }
+        let mut answer = Vec::new();
+        let begun = frame::begin_frame(&mut answer);
+        put_response_header(call.correlation_id, i16::MAX, 0, &mut answer);
+        answer.extend_from_slice(&(ErrorCode::UnsupportedVersion as i16).to_be_bytes());
+        frame::end_frame(&mut answer, begun, 0);
+        self.reply_with(io, call.caller, answer);
+    }
+
+    /// Closes the connection of a malformed request.
+    pub(crate) fn refuse_call(&mut self, io: &mut Io<'_, Mail>, call: &RequestContext, what: &str) {
+        let name = api::find(call.api_key).map_or("?", |api| api.name);
+        let what = format!("malformed {name} of version {}: {what}", call.version);
+        if call.caller.shard == self.me {
+            self.refuse(io, call.caller.conn, &what);
+        } else {
+            io.send(call.caller.shard, Mail(ShardMessage::CloseConnection { conn: call.caller.conn, what }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The dispatch finds an API by binary search, and a codec that is not served has no user.
+    #[test]
+    fn every_api_with_a_codec_is_served_in_the_order_of_keys() {
+        struct Keys(Vec<i16>);
+        impl api::Visitor for Keys {
+            fn visit<R: Request>(&mut self) {
+                self.0.push(R::KEY);
+            }
+        }
+        let mut keys = Keys(Vec::new());
+        api::visit(&mut keys);
+        assert!(SERVED.iter().map(|served| served.api.key).eq(keys.0));
+    }
+}

@@ -1,0 +1,222 @@
+//! `CreateTopics`, versions 2 to 7: creates topics, each independently of the others.
+//!
+//! There is one broker, so each partition has one replica, whether the client gives a replication factor or an
+//! assignment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use mainstem_kafka::api::create_topics::{
+    CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
+};
+use mainstem_kafka::{ErrorCode, Uuid};
+use mainstem_runtime::Io;
+
+use crate::append_error::AppendError;
+use crate::catalogue::name_error;
+use crate::config_entries::{Entry, of_topic};
+use crate::controller::{NewTopic, new_uuid};
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+use crate::topic_config::{self, TopicConfig, queue_fault};
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: CreateTopicsRequest,
+) {
+    let duplicates = duplicates(request.topics.iter().map(|topic| topic.name.as_str()));
+    let is_unique = |topic: &&CreatableTopic| !duplicates.contains(topic.name.as_str());
+    let mut names: Vec<Arc<str>> = Vec::new();
+    let mut plans = Vec::new();
+    for topic in request.topics.iter().filter(is_unique) {
+        names.push(topic.name.as_str().into());
+        plans.push(plan(shard, topic));
+    }
+    names.extend(duplicates.iter().map(|name| Arc::from(*name)));
+    plans.extend(duplicates.iter().map(|_| Err(invalid_request("Duplicate topic name."))));
+    let outcomes = plans.iter().map(|plan| plan.as_ref().map(drop).map_err(Clone::clone)).collect();
+    let planned = plans.clone();
+    let waiting = if request.validate_only { 0 } else { plans.iter().filter(|plan| plan.is_ok()).count() };
+    let job = shard.begin_changes(io, outcomes, waiting, move |shard, io, outcomes| {
+        let mut topics = Vec::with_capacity(names.len());
+        for ((name, plan), outcome) in names.iter().zip(&planned).zip(outcomes) {
+            topics.push(match (plan, outcome) {
+                (Ok(new), Ok(())) => success(shard, io, new),
+                (_, Err(refused)) => failure(name, refused),
+                (Err(refused), Ok(())) => failure(name, refused.clone()),
+            });
+        }
+        let response = CreateTopicsResponse { topics, ..CreateTopicsResponse::default() };
+        shard.reply::<CreateTopicsRequest>(io, &call, &response);
+    });
+    if waiting == 0 {
+        return;
+    }
+    for (part, plan) in plans.into_iter().enumerate() {
+        if let Ok(new) = plan {
+            shard.create_topic(io, new, move |shard, io, outcome| {
+                shard.change_done(io, job, part, outcome.map(drop));
+            });
+        }
+    }
+}
+
+/// The names that occur more than once.
+pub(crate) fn duplicates<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<&'a str> {
+    let mut seen = BTreeSet::new();
+    names.filter(|name| !seen.insert(*name)).collect()
+}
+
+pub(crate) fn invalid_request(message: &str) -> AppendError {
+    AppendError::new(ErrorCode::InvalidRequest, message)
+}
+
+fn refused<T>(code: ErrorCode, message: impl Into<String>) -> Result<T, AppendError> {
+    Err(AppendError::new(code, message))
+}
+
+/// Validates the request and returns the topic to create.
+fn plan(shard: &Shard, topic: &CreatableTopic) -> Result<NewTopic, AppendError> {
+    let name: Arc<str> = topic.name.as_str().into();
+    if let Some(error) = name_error(&name) {
+        return refused(ErrorCode::InvalidTopicException, error);
+    }
+    let name_only = NewTopic { name: Arc::clone(&name), partitions: 1, config: BTreeMap::new() };
+    if let Some(refused) = shard.topic_error(&name_only) {
+        return Err(refused);
+    }
+    let config = config(topic)?;
+    let mut partitions = partitions(shard, topic)?;
+    if topic.num_partitions == -1 && topic.assignments.is_empty() && queue_fault(&config).is_some() {
+        partitions = 1;
+    }
+    let new = NewTopic { name, partitions, config };
+    shard.topic_error(&new).or_else(|| shard.dead_letter_topic_error(&new)).map_or(Ok(new), Err)
+}
+
+fn config(topic: &CreatableTopic) -> Result<BTreeMap<String, String>, AppendError> {
+    let without_value = topic.configs.iter().filter(|config| config.value.is_none());
+    let without_value: Vec<&str> = without_value.map(|config| config.name.as_str()).collect();
+    if !without_value.is_empty() {
+        let message = format!("Null value not supported for topic configs: {}", without_value.join(","));
+        return refused(ErrorCode::InvalidConfig, message);
+    }
+    let pairs =
+        topic.configs.iter().map(|config| (config.name.clone(), config.value.clone().unwrap_or_default()));
+    let set: BTreeMap<String, String> = pairs.collect();
+    topic_config::fault(&set).map_or(Ok(set), |error| refused(ErrorCode::InvalidConfig, error))
+}
+
+fn partitions(shard: &Shard, topic: &CreatableTopic) -> Result<i32, AppendError> {
+    if !topic.assignments.is_empty() {
+        return assigned_partitions(shard.shared.config.node_id, topic);
+    }
+    match topic.replication_factor {
+        -1 | 1 => {}
+        factor if factor < 1 => {
+            let message = "Replication factor must be larger than 0, or -1 to use the default value.";
+            return refused(ErrorCode::InvalidReplicationFactor, message);
+        }
+        factor => {
+            let message = format!(
+                "Unable to replicate the partition {factor} time(s): The target replication factor of {factor} \
+                 cannot be reached because only 1 broker(s) are registered."
+            );
+            return refused(ErrorCode::InvalidReplicationFactor, message);
+        }
+    }
+    match topic.num_partitions {
+        -1 => Ok(shard.shared.config.partitions),
+        count if count < 1 => {
+            let message = "Number of partitions was set to an invalid non-positive value.";
+            refused(ErrorCode::InvalidPartitions, message)
+        }
+        count => Ok(count),
+    }
+}
+
+/// The number of partitions in an assignment.
+fn assigned_partitions(node: i32, topic: &CreatableTopic) -> Result<i32, AppendError> {
+    let manual = "A manual partition assignment was specified, but";
+    if topic.replication_factor != -1 {
+        return Err(invalid_request(&format!("{manual} replication factor was not set to -1.")));
+    }
+    if topic.num_partitions != -1 {
+        return Err(invalid_request(&format!("{manual} numPartitions was not set to -1.")));
+    }
+    let mut indexes = BTreeSet::new();
+    for assignment in &topic.assignments {
+        let index = assignment.partition_index;
+        if !indexes.insert(index) {
+            let message = format!("Found multiple manual partition assignments for partition {index}");
+            return refused(ErrorCode::InvalidReplicaAssignment, message);
+        }
+        check_assignment(node, &assignment.broker_ids)?;
+    }
+    let mut count = 0;
+    for index in indexes {
+        if index != count {
+            let message = "partitions should be a consecutive 0-based integer sequence";
+            return refused(ErrorCode::InvalidReplicaAssignment, message);
+        }
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Checks the replicas of a partition: the only valid one is this node.
+///
+/// # Errors
+/// The assignment is invalid.
+pub(crate) fn check_assignment(node: i32, brokers: &[i32]) -> Result<(), AppendError> {
+    if brokers.is_empty() {
+        let message = "The manual partition assignment includes an empty replica list.";
+        return refused(ErrorCode::InvalidReplicaAssignment, message);
+    }
+    if let Some(other) = brokers.iter().find(|broker| **broker != node) {
+        let message = format!(
+            "The manual partition assignment includes broker {other}, but no such broker is registered."
+        );
+        return refused(ErrorCode::InvalidReplicaAssignment, message);
+    }
+    if brokers.len() > 1 {
+        let message = format!("The manual partition assignment includes the broker {node} more than once.");
+        return refused(ErrorCode::InvalidReplicaAssignment, message);
+    }
+    Ok(())
+}
+
+fn success(shard: &Shard, io: &mut Io<'_, Mail>, new: &NewTopic) -> CreatableTopicResult {
+    let config = &shard.shared.config;
+    let entry = |entry: Entry| CreatableTopicConfigs {
+        name: entry.name.into(),
+        value: Some(entry.value),
+        read_only: entry.is_read_only,
+        config_source: entry.source as i8,
+        is_sensitive: false,
+    };
+    let entries = of_topic(&TopicConfig::new(new.config.clone(), config), config);
+    // With `validate_only`, Kafka also returns an identifier that the topic will not have.
+    let topic_id: Uuid =
+        shard.catalogue.topic(&new.name).map_or_else(|| new_uuid(io), |topic| Uuid(topic.id.0));
+    CreatableTopicResult {
+        name: new.name.to_string(),
+        topic_id,
+        num_partitions: new.partitions,
+        replication_factor: 1,
+        configs: Some(entries.into_iter().map(entry).collect()),
+        ..CreatableTopicResult::default()
+    }
+}
+
+fn failure(name: &str, refused: AppendError) -> CreatableTopicResult {
+    CreatableTopicResult {
+        name: name.into(),
+        error_code: refused.code as i16,
+        error_message: refused.message,
+        configs: Some(Vec::new()),
+        ..CreatableTopicResult::default()
+    }
+}

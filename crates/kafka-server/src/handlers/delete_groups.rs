@@ -1,0 +1,36 @@
+//! `DeleteGroups`, versions 0 to 2: deletes groups without members, with their offsets (KIP-229).
+
+use mainstem_coordinator::Error;
+use mainstem_coordinator::group::{DeletedGroup, Response};
+use mainstem_kafka::api::delete_groups::{DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse};
+use mainstem_runtime::Io;
+
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: DeleteGroupsRequest,
+) {
+    let group_ids: Vec<&str> = request.groups_names.iter().map(String::as_str).collect();
+    shard.call_groups(
+        io,
+        |groups, now_ms, caller| groups.handle_delete(now_ms, &group_ids, caller),
+        move |shard, io, answer| {
+            if let Response::Delete(deleted) = answer {
+                let results = deleted.into_iter().map(result).collect();
+                let response = DeleteGroupsResponse { results, ..DeleteGroupsResponse::default() };
+                shard.reply::<DeleteGroupsRequest>(io, &call, &response);
+            }
+        },
+    );
+}
+
+fn result(deleted: DeletedGroup) -> DeletableGroupResult {
+    DeletableGroupResult {
+        group_id: deleted.group_id,
+        error_code: deleted.outcome.err().map_or(0, Error::code),
+    }
+}

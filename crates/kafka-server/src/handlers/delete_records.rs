@@ -1,0 +1,67 @@
+//! `DeleteRecords`, versions 0 to 2: moves the log start offset of partitions forward (KIP-107).
+
+use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::delete_records::{
+    DeleteRecordsPartition, DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+};
+use mainstem_log::Cleanup;
+use mainstem_runtime::Io;
+
+use crate::catalogue::PartitionId;
+use crate::partition_message::{PartitionQuery, PartitionQueryResult};
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+/// The low watermark of a partition whose records were not deleted.
+const NOTHING: i64 = -1;
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: DeleteRecordsRequest,
+) {
+    let (mut queries, mut is_protected) = (Vec::new(), Vec::new());
+    for topic in &request.topics {
+        let known = shard.catalogue.topic(&topic.name);
+        // Kafka requires `delete` in the cleanup policy.
+        let is_compact_only =
+            known.is_some_and(|known| known.config.partition.options.cleanup == Cleanup::Compact);
+        is_protected.push(is_compact_only);
+        let id = known.filter(|_| !is_compact_only).map_or_else(Default::default, |topic| topic.id);
+        queries.extend(topic.partitions.iter().map(|part| {
+            let id = PartitionId { topic: id, index: part.partition_index };
+            (id, PartitionQuery::DeleteBefore(part.offset))
+        }));
+    }
+    shard.query_partitions(io, queries, move |shard, io, answers| {
+        let mut answers = answers.into_iter();
+        let mut topics = Vec::with_capacity(request.topics.len());
+        for (topic, is_compact_only) in request.topics.into_iter().zip(is_protected) {
+            let mut result = |part: &DeleteRecordsPartition| {
+                let answer =
+                    answers.next().unwrap_or(PartitionQueryResult::Failed(ErrorCode::UnknownServerError));
+                let answer = if is_compact_only {
+                    PartitionQueryResult::Failed(ErrorCode::PolicyViolation)
+                } else {
+                    answer
+                };
+                part_result(part.partition_index, &answer)
+            };
+            let partitions = topic.partitions.iter().map(&mut result).collect();
+            topics.push(DeleteRecordsTopicResult { name: topic.name, partitions });
+        }
+        let response = DeleteRecordsResponse { topics, ..DeleteRecordsResponse::default() };
+        shard.reply::<DeleteRecordsRequest>(io, &call, &response);
+    });
+}
+
+fn part_result(partition_index: i32, answer: &PartitionQueryResult) -> DeleteRecordsPartitionResult {
+    let (low_watermark, code) = match *answer {
+        PartitionQueryResult::DeletedBefore(offset) => (offset, ErrorCode::None),
+        PartitionQueryResult::Failed(code) => (NOTHING, code),
+        _ => (NOTHING, ErrorCode::UnknownServerError),
+    };
+    DeleteRecordsPartitionResult { partition_index, low_watermark, error_code: code as i16 }
+}

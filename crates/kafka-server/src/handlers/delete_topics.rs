@@ -1,0 +1,101 @@
+//! `DeleteTopics`, versions 1 to 6: deletes topics by name or by id (KIP-516).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use mainstem_kafka::api::delete_topics::{
+    DeletableTopicResult, DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
+};
+use mainstem_kafka::{ErrorCode, Uuid};
+use mainstem_partition::TopicId;
+use mainstem_runtime::Io;
+
+use super::create_topics::invalid_request;
+use crate::append_error::AppendError;
+use crate::catalogue::Topic;
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+/// A topic to delete: how the request names it, and its result.
+struct RequestedTopic {
+    name: Option<String>,
+    id: Uuid,
+    outcome: Result<(), AppendError>,
+}
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: DeleteTopicsRequest,
+) {
+    let named = request.topic_names.into_iter().map(|name| (Some(name), Uuid::default()));
+    let states = request.topics.into_iter().map(|DeleteTopicState { name, topic_id }| (name, topic_id));
+    let requested = resolve(shard, named.chain(states));
+    let outcomes = requested.iter().map(|requested| requested.outcome.clone()).collect();
+    let to_delete = |(part, requested): (usize, &RequestedTopic)| {
+        requested.outcome.is_ok().then_some((part, requested.id))
+    };
+    let to_delete: Vec<(usize, Uuid)> = requested.iter().enumerate().filter_map(to_delete).collect();
+    let job = shard.begin_changes(io, outcomes, to_delete.len(), move |shard, io, outcomes| {
+        let result = |(requested, outcome): (RequestedTopic, Result<(), AppendError>)| {
+            let AppendError { code, message, .. } = outcome.err().unwrap_or(ErrorCode::None.into());
+            DeletableTopicResult {
+                name: requested.name,
+                topic_id: requested.id,
+                error_code: code as i16,
+                error_message: message,
+            }
+        };
+        let responses = requested.into_iter().zip(outcomes).map(result).collect();
+        let response = DeleteTopicsResponse { responses, ..DeleteTopicsResponse::default() };
+        shard.reply::<DeleteTopicsRequest>(io, &call, &response);
+    });
+    for (part, id) in to_delete {
+        shard.delete_topic(io, TopicId(id.0), move |shard, io, outcome| {
+            shard.change_done(io, job, part, outcome);
+        });
+    }
+}
+
+/// Finds the topics. A topic that is listed twice is not deleted and gets one result.
+fn resolve(shard: &Shard, topics: impl Iterator<Item = (Option<String>, Uuid)>) -> Vec<RequestedTopic> {
+    let mut counts: BTreeMap<(Option<String>, Uuid), usize> = BTreeMap::new();
+    for key in topics {
+        *counts.entry(key).or_default() += 1;
+    }
+    let mut to_delete = BTreeSet::new();
+    let resolve = |((name, id), count): ((Option<String>, Uuid), usize)| {
+        let found = find(shard, name.as_deref(), id, count).and_then(|topic| {
+            let message = "The provided topic name maps to an ID that was already supplied.";
+            if to_delete.insert(topic.id) { Ok(topic) } else { Err(invalid_request(message)) }
+        });
+        match found {
+            Ok(topic) => {
+                RequestedTopic { name: Some(topic.name.to_string()), id: Uuid(topic.id.0), outcome: Ok(()) }
+            }
+            Err(refused) => RequestedTopic { name, id, outcome: Err(refused) },
+        }
+    };
+    counts.into_iter().map(resolve).collect()
+}
+
+fn find<'a>(
+    shard: &'a Shard,
+    name: Option<&str>,
+    id: Uuid,
+    count: usize,
+) -> Result<&'a Arc<Topic>, AppendError> {
+    match (name, id == Uuid::default()) {
+        (None, true) => Err(invalid_request("Neither topic name nor id were specified.")),
+        (Some(_), false) => Err(invalid_request("You may not specify both topic name and topic id.")),
+        (Some(_), true) if count > 1 => Err(invalid_request("Duplicate topic name.")),
+        (None, false) if count > 1 => Err(invalid_request("Duplicate topic id.")),
+        (Some(name), true) => {
+            shard.catalogue.topic(name).ok_or_else(|| ErrorCode::UnknownTopicOrPartition.into())
+        }
+        (None, false) => {
+            shard.catalogue.topic_by_id(TopicId(id.0)).ok_or_else(|| ErrorCode::UnknownTopicId.into())
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! `DescribeTransactions`, version 0: returns the state of transactional ids.
+
+use std::collections::BTreeMap;
+
+use mainstem_coordinator::Error;
+use mainstem_coordinator::transaction::{Description, Participant};
+use mainstem_kafka::api::describe_transactions::{
+    DescribeTransactionsRequest, DescribeTransactionsResponse, TopicData, TransactionState,
+};
+use mainstem_runtime::Io;
+
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: DescribeTransactionsRequest,
+) {
+    let describe = |id: String| {
+        let described = shard.with_transactions(io, |machine, _| machine.describe(&id));
+        state(id, described.unwrap_or(Err(Error::CoordinatorNotAvailable)))
+    };
+    let transaction_states = request.transactional_ids.into_iter().map(describe).collect();
+    let response =
+        DescribeTransactionsResponse { transaction_states, ..DescribeTransactionsResponse::default() };
+    shard.reply::<DescribeTransactionsRequest>(io, &call, &response);
+}
+
+fn state(transactional_id: String, described: Result<Description, Error>) -> TransactionState {
+    match described {
+        Ok(known) => TransactionState {
+            error_code: 0,
+            transactional_id,
+            transaction_state: known.state.name().into(),
+            transaction_timeout_ms: known.timeout_ms,
+            transaction_start_time_ms: known.started_ms,
+            producer_id: known.producer.id,
+            producer_epoch: known.producer.epoch,
+            topics: topics(&known.participants),
+        },
+        Err(error) => {
+            TransactionState { error_code: error.code(), transactional_id, ..TransactionState::default() }
+        }
+    }
+}
+
+/// Partitions by topic. Groups have no partitions here.
+fn topics(participants: &[Participant]) -> Vec<TopicData> {
+    let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
+    for participant in participants {
+        if let Participant::Partition { topic, index } = participant {
+            topics.entry(topic).or_default().push(*index);
+        }
+    }
+    topics.into_iter().map(|(topic, partitions)| TopicData { topic: topic.into(), partitions }).collect()
+}

@@ -1,0 +1,517 @@
+//! `Fetch`, versions 4 to 18: returns record batches of partitions, byte for byte as they are stored.
+//!
+//! ```text
+//!               all shards have answered            enough, an error, or the deadline
+//!  Collecting ──────────────────────────► read ──────────────────────────────────────► Ready ─► response
+//!      ▲                                    │ too little
+//!      └──────── new records, deadline ── Parked
+//! ```
+//! One request names partitions of several shards, and may wait for records. It must return at least `min_bytes` unless
+//! its deadline passes, and must not copy more than the response can hold.
+//!
+//! An attempt first collects the records that other shards read, then reads the partitions of this shard within the
+//! remaining room. If it has enough, the response contains what it read, so an attempt reads each partition once. If
+//! not, the fetch drops the records and becomes a watcher of its partitions. The first new record or the deadline
+//! starts the next attempt. A record that arrives during an attempt also starts one, so no wakeup is lost.
+
+use mainstem_kafka::api::fetch::{AbortedTransaction, FetchRequest, FetchResponseWriter, PartitionData};
+use mainstem_kafka::{ErrorCode, Uuid, frame, put_response_header};
+use mainstem_partition::{Isolation, TopicId};
+use mainstem_runtime::{Io, Output};
+
+use crate::catalogue::PartitionId;
+use crate::handlers::fetch_session::{CachedPartition, PartKey, Plan};
+use crate::jobs::Job;
+use crate::leader_epoch::{LEADER_EPOCH, check_epoch};
+use crate::partition_message::{
+    FetchPartitions, Fetched, FileRange, PartitionRequest, ReadLimit, Records, is_short, isolation,
+};
+use crate::shard::{Shard, Timer};
+use crate::shard_message::{JobId, Mail, RequestContext, ShardMessage};
+
+/// Most bytes of records in a response, whatever the consumer allows (`fetch.max.bytes`).
+const RESPONSE_BYTES_MAX: usize = 55 * 1024 * 1024;
+/// Bytes of records in memory beyond which a response reads no more partitions.
+const COPIED_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Longest wait, ms.
+const WAIT_MS_MAX: i32 = 5 * 60 * 1000;
+
+/// A fetch that has not been answered.
+#[derive(Debug)]
+pub(crate) enum FetchJob {
+    /// Other shards are reading.
+    Collecting {
+        fetch: Box<Fetch>,
+        /// Number of shards that have not answered.
+        waiting: u32,
+        /// Whether a partition has received records in the meantime.
+        is_woken: bool,
+    },
+    /// The attempt found too little. New records or the deadline start the next one.
+    Parked(Box<Fetch>),
+    /// All partitions are read. The same turn writes the response.
+    Ready(Box<Fetch>),
+}
+
+/// The request of a fetch, and what has been read for it.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    call: RequestContext,
+    deadline_ms: u64,
+    bytes_min: usize,
+    bytes_max: usize,
+    isolation: Isolation,
+    session_id: i32,
+    is_incremental: bool,
+    parts: Vec<Part>,
+    /// Whether the deadline has passed, or the fetch does not wait.
+    is_due: bool,
+    /// Whether the fetch was parked: its timer is set, and it may be a watcher of partitions of this shard.
+    has_parked: bool,
+}
+
+#[derive(Debug)]
+struct Part {
+    key: PartKey,
+    cached: CachedPartition,
+    location: Result<Location, ErrorCode>,
+    /// The result of the read; `None` until then.
+    fetched: Option<Fetched>,
+    /// Whether another shard may have registered the fetch as a watcher.
+    is_watched: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Location {
+    id: PartitionId,
+    shard: usize,
+}
+
+impl Part {
+    fn fetched_bytes(&self) -> usize {
+        self.fetched.as_ref().map_or(0, |fetched| fetched.records.len())
+    }
+
+    /// Whether the partition has records for the consumer, as of the last read.
+    fn has_records(&self, isolation: Isolation) -> bool {
+        let watermarks = self.fetched.as_ref().and_then(|fetched| fetched.outcome.ok());
+        let offset = u64::try_from(self.cached.offset);
+        watermarks.zip(offset.ok()).is_some_and(|(watermarks, offset)| offset < watermarks.end(isolation))
+    }
+
+    /// Whether the partition does not exist. Such an error waits with the rest of the response, as in Kafka; any other
+    /// error is returned at once.
+    fn is_unknown(&self) -> bool {
+        matches!(self.location, Err(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId))
+    }
+
+    /// Whether an incremental response lists the partition (KIP-227).
+    fn has_changed(&self, isolation: Isolation) -> bool {
+        let outcome = self.fetched.as_ref().and_then(|fetched| fetched.outcome.ok());
+        outcome.is_none() || self.cached.last_sent != outcome || self.has_records(isolation)
+    }
+}
+
+pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, request: FetchRequest) {
+    // After the response to a deletion, no fetch may read the topic.
+    shard.shared.refresh(&mut shard.catalogue);
+    let Some(conn) = shard.conns.get_mut(call.caller.conn.slot()) else { return };
+    let own_session = &mut conn.fetch_session;
+    let plan = shard.fetch_sessions.resolve(call.caller.conn, own_session, call.version, &request);
+    let Plan { parts, session_id, is_incremental } = match plan {
+        Ok(plan) => plan,
+        Err(code) => return answer_error(shard, io, &call, code),
+    };
+    let wait_ms = request.max_wait_ms.clamp(0, WAIT_MS_MAX);
+    let bytes_max = (request.max_bytes.max(0).unsigned_abs() as usize).min(RESPONSE_BYTES_MAX);
+    let bytes_min = (request.min_bytes.max(0).unsigned_abs() as usize).min(bytes_max);
+    let is_empty = parts.is_empty();
+    let parts = parts.into_iter().map(|(key, cached)| {
+        let location = locate(shard, session_id, &key, &cached);
+        Part { key, cached, location, fetched: None, is_watched: false }
+    });
+    let fetch = Fetch {
+        deadline_ms: io.clock.now_ms + u64::from(wait_ms.unsigned_abs()),
+        bytes_min,
+        bytes_max,
+        isolation: isolation(request.isolation_level),
+        session_id,
+        is_incremental,
+        parts: parts.collect(),
+        is_due: wait_ms == 0 || bytes_min == 0 || is_empty,
+        has_parked: false,
+        call,
+    };
+    let conn = fetch.call.caller.conn;
+    let number = shard.jobs.reserve();
+    if let Some(conn) = shard.conn_mut(conn) {
+        conn.fetch_job = number;
+    }
+    shard.start_attempt(io, number, Box::new(fetch));
+}
+
+fn locate(
+    shard: &mut Shard,
+    session_id: i32,
+    key: &PartKey,
+    cached: &CachedPartition,
+) -> Result<Location, ErrorCode> {
+    let catalogue = &shard.catalogue;
+    let topic = if key.topic_id == Uuid::default() {
+        catalogue.topic(&key.topic).ok_or(ErrorCode::UnknownTopicOrPartition)?
+    } else {
+        match (catalogue.topic_by_id(TopicId(key.topic_id.0)), &cached.name) {
+            (Some(topic), Some(_)) => topic,
+            (Some(topic), None) => {
+                shard.fetch_sessions.set_name(session_id, key, &topic.name);
+                topic
+            }
+            (None, None) => return Err(ErrorCode::UnknownTopicId),
+            // As in Kafka, a session also looks for the name that the identifier had before.
+            (None, Some(name)) if catalogue.topic(name).is_some() => {
+                return Err(ErrorCode::InconsistentTopicId);
+            }
+            (None, Some(_)) => return Err(ErrorCode::UnknownTopicOrPartition),
+        }
+    };
+    let home = topic.store_id(key.index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    check_epoch(cached.current_leader_epoch)?;
+    // The consumer cannot have read records of a later epoch.
+    if cached.last_fetched_epoch > LEADER_EPOCH {
+        return Err(ErrorCode::OffsetOutOfRange);
+    }
+    Ok(Location { id: topic.partition(key.index), shard: shard.shared.owner(home) })
+}
+
+fn answer_error(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, code: ErrorCode) {
+    let response = mainstem_kafka::api::fetch::FetchResponse {
+        error_code: code as i16,
+        ..mainstem_kafka::api::fetch::FetchResponse::default()
+    };
+    shard.reply::<FetchRequest>(io, call, &response);
+}
+
+impl Fetch {
+    fn watcher(&self, number: u64) -> JobId {
+        JobId { shard: self.call.caller.shard, job: number }
+    }
+
+    /// Whether the response need not wait: there are enough bytes, no more would fit, or there is an error.
+    fn has_enough(&self, budget: &ReadBudget) -> bool {
+        let mut existing = self.parts.iter().filter(|part| !part.is_unknown()).peekable();
+        if existing.peek().is_none() || existing.any(|part| part.location.is_err()) {
+            return true;
+        }
+        let fetched = || {
+            self.parts.iter().filter(|part| part.location.is_ok()).filter_map(|part| part.fetched.as_ref())
+        };
+        let available: usize = fetched().map(|fetched| fetched.available).sum();
+        available >= self.bytes_min.max(1)
+            || budget.copied_bytes >= COPIED_BYTES_MAX
+            || fetched().any(|fetched| fetched.outcome.is_err())
+    }
+}
+
+impl Shard {
+    fn take_fetch(&mut self, number: u64) -> Option<FetchJob> {
+        match self.jobs.take(number)? {
+            Job::Fetch(job) => Some(job),
+            other => {
+                self.jobs.put(number, other);
+                None
+            }
+        }
+    }
+
+    /// Starts an attempt: requests the partitions of other shards.
+    fn start_attempt(&mut self, io: &mut Io<'_, Mail>, number: u64, fetch: Box<Fetch>) {
+        if self.conn_mut(fetch.call.caller.conn).is_none() {
+            return self.unregister_fetch(io, number, &fetch);
+        }
+        let requests = self.requests_to_other_shards(number, &fetch);
+        let waiting = requests.iter().filter(|work| !work.parts.is_empty()).count() as u32;
+        if waiting == 0 {
+            return self.finish_attempt(io, number, fetch, false);
+        }
+        self.jobs.put(number, Job::Fetch(FetchJob::Collecting { fetch, waiting, is_woken: false }));
+        for (shard, work) in requests.into_iter().enumerate().filter(|(_, work)| !work.parts.is_empty()) {
+            self.send_partition_request(io, shard, number, PartitionRequest::Fetch(work));
+        }
+    }
+
+    /// For each shard, the partitions to read there; empty if all partitions belong to this shard.
+    fn requests_to_other_shards(&self, number: u64, fetch: &Fetch) -> Vec<FetchPartitions> {
+        let watcher = (!fetch.is_due).then(|| fetch.watcher(number));
+        let mut requests: Vec<FetchPartitions> = Vec::new();
+        for (part, Part { cached, location, .. }) in fetch.parts.iter().enumerate() {
+            let Ok(Location { id, shard }) = *location else { continue };
+            if shard == self.me {
+                continue;
+            }
+            if requests.is_empty() {
+                let work = |_| FetchPartitions {
+                    parts: Vec::new(),
+                    isolation: fetch.isolation,
+                    bytes_max: fetch.bytes_max,
+                    bytes_min: fetch.bytes_min,
+                    watcher,
+                };
+                requests.extend((0..self.shared.shards).map(work));
+            }
+            requests[shard].parts.push(cached.part(part as u32, id));
+        }
+        // All shards together should read about as much as the response can hold.
+        for work in &mut requests {
+            let share = fetch.bytes_max * work.parts.len() / fetch.parts.len();
+            work.bytes_max = share.max(fetch.bytes_min);
+        }
+        requests
+    }
+
+    /// Another shard has read its partitions.
+    pub(crate) fn fetched(&mut self, io: &mut Io<'_, Mail>, number: u64, all: Vec<Fetched>) {
+        let Some(Job::Fetch(FetchJob::Collecting { fetch, waiting, .. })) = self.jobs.get(number) else {
+            return;
+        };
+        let is_watched = is_short(&all, fetch.bytes_min);
+        for fetched in all {
+            let part = &mut fetch.parts[fetched.part as usize];
+            part.fetched = Some(fetched);
+            part.is_watched |= is_watched;
+        }
+        *waiting -= 1;
+        if *waiting == 0
+            && let Some(FetchJob::Collecting { fetch, is_woken, .. }) = self.take_fetch(number)
+        {
+            self.finish_attempt(io, number, fetch, is_woken);
+        }
+    }
+
+    /// A partition that the fetch watches has new records.
+    pub(crate) fn on_fetch_wakeup(&mut self, io: &mut Io<'_, Mail>, number: u64) {
+        match self.jobs.get(number) {
+            Some(Job::Fetch(FetchJob::Collecting { is_woken, .. })) => *is_woken = true,
+            Some(Job::Fetch(FetchJob::Parked(_))) => self.unpark(io, number, false),
+            _ => {}
+        }
+    }
+
+    /// The deadline of a fetch has passed.
+    pub(crate) fn on_fetch_timeout(&mut self, io: &mut Io<'_, Mail>, number: u64) {
+        match self.jobs.get(number) {
+            Some(Job::Fetch(FetchJob::Collecting { fetch, .. })) => fetch.is_due = true,
+            Some(Job::Fetch(FetchJob::Parked(_))) => self.unpark(io, number, true),
+            _ => {}
+        }
+    }
+
+    fn unpark(&mut self, io: &mut Io<'_, Mail>, number: u64, is_due: bool) {
+        if let Some(FetchJob::Parked(mut fetch)) = self.take_fetch(number) {
+            fetch.is_due |= is_due;
+            self.start_attempt(io, number, fetch);
+        }
+    }
+
+    /// Ends the parked fetch of a closed connection. A fetch that is collecting notices the closed connection itself.
+    pub(crate) fn cancel_fetch(&mut self, io: &mut Io<'_, Mail>, number: u64) {
+        if matches!(self.jobs.get(number), Some(Job::Fetch(FetchJob::Parked(_))))
+            && let Some(FetchJob::Parked(fetch)) = self.take_fetch(number)
+        {
+            self.unregister_fetch(io, number, &fetch);
+        }
+    }
+
+    /// Reads the partitions of this shard, then answers or parks the fetch.
+    fn finish_attempt(&mut self, io: &mut Io<'_, Mail>, number: u64, fetch: Box<Fetch>, is_woken: bool) {
+        if self.conn_mut(fetch.call.caller.conn).is_none() {
+            return self.unregister_fetch(io, number, &fetch);
+        }
+        match self.read_own_partitions(fetch) {
+            FetchJob::Ready(fetch) => {
+                self.unregister_fetch(io, number, &fetch);
+                self.write_response(io, *fetch);
+            }
+            // A wakeup unregisters the watcher, so the fetch must register again.
+            FetchJob::Parked(fetch) if is_woken => self.start_attempt(io, number, fetch),
+            FetchJob::Parked(fetch) => self.park(io, number, fetch),
+            FetchJob::Collecting { .. } => unreachable!("all shards have answered"),
+        }
+    }
+
+    /// Reads the partitions of this shard within the limits of the response, and decides whether it can be written.
+    fn read_own_partitions(&mut self, mut fetch: Box<Fetch>) -> FetchJob {
+        let mut budget = ReadBudget {
+            left: fetch.bytes_max,
+            remote_left: fetch.parts.iter().map(Part::fetched_bytes).sum(),
+            copied_bytes: 0,
+            is_first: true,
+        };
+        for part in &mut fetch.parts {
+            let fetched = match (part.fetched.take(), part.location) {
+                (Some(fetched), _) => budget.trim_remote(fetched),
+                (None, Err(code)) => Fetched::failed(0, code),
+                (None, Ok(Location { id, .. })) => {
+                    let limit = budget.limit(part.cached.bytes_max, fetch.bytes_min);
+                    self.read_local(&part.cached.part(0, id), fetch.isolation, limit)
+                }
+            };
+            budget.spend(&fetched.records);
+            part.fetched = Some(fetched);
+        }
+        if fetch.is_due || fetch.has_enough(&budget) {
+            return FetchJob::Ready(fetch);
+        }
+        fetch.parts.iter_mut().for_each(|part| part.fetched = None);
+        FetchJob::Parked(fetch)
+    }
+
+    fn park(&mut self, io: &mut Io<'_, Mail>, number: u64, mut fetch: Box<Fetch>) {
+        let watcher = fetch.watcher(number);
+        for part in &fetch.parts {
+            if let Ok(Location { id, shard }) = part.location
+                && shard == self.me
+            {
+                self.watch(id, watcher);
+            }
+        }
+        if !std::mem::replace(&mut fetch.has_parked, true) {
+            io.set_timer(fetch.deadline_ms, Timer::Fetch(number).token());
+        }
+        self.jobs.put(number, Job::Fetch(FetchJob::Parked(fetch)));
+    }
+
+    /// Removes an ended fetch from the watchers of its partitions.
+    fn unregister_fetch(&mut self, io: &mut Io<'_, Mail>, number: u64, fetch: &Fetch) {
+        if !fetch.has_parked && fetch.parts.iter().all(|part| !part.is_watched) {
+            return;
+        }
+        let watcher = fetch.watcher(number);
+        let mut by_shard: Vec<Vec<PartitionId>> = vec![Vec::new(); self.shared.shards];
+        for part in &fetch.parts {
+            let Ok(Location { id, shard }) = part.location else { continue };
+            if shard == self.me {
+                self.partitions.unwatch(id, watcher);
+            } else if part.is_watched {
+                by_shard[shard].push(id);
+            }
+        }
+        for (shard, partitions) in by_shard.into_iter().enumerate().filter(|(_, ids)| !ids.is_empty()) {
+            let job = JobId { shard: self.me, job: number };
+            let work = PartitionRequest::Unwatch { watcher, partitions };
+            io.send(shard, Mail(ShardMessage::PartitionRequest { job, work }));
+        }
+    }
+
+    /// Writes the response. Records in files are queued for sending; others are copied to the output.
+    fn write_response(&mut self, io: &mut Io<'_, Mail>, mut fetch: Fetch) {
+        let isolation = fetch.isolation;
+        let starving =
+            fetch.parts.iter().find(|part| part.fetched_bytes() == 0 && part.has_records(isolation));
+        if let Some(starving) = starving {
+            self.fetch_sessions.set_first(fetch.session_id, starving.key.clone());
+        }
+        if fetch.is_incremental {
+            fetch.parts.retain(|part| part.has_changed(isolation));
+        }
+        let RequestContext { caller, api_key, version, correlation_id, .. } = fetch.call;
+        let Some(conn) = self.conn_mut(caller.conn) else { return };
+        debug_assert!(conn.is_next(caller.request), "a fetch is the only request of its connection");
+        conn.answered();
+        let Some(output) = io.output(caller.conn) else { return };
+        let response = output.buffer();
+        let begun = frame::begin_frame(response);
+        put_response_header(correlation_id, api_key, version, response);
+        let topics = fetch.parts.chunk_by(|one, next| one.key.is_same_topic(&next.key)).count();
+        let mut writer = FetchResponseWriter::begin(response, version, 0, 0, fetch.session_id, topics);
+        let mut file_bytes = 0;
+        for parts in fetch.parts.chunk_by_mut(|one, next| one.key.is_same_topic(&next.key)) {
+            let PartKey { topic, topic_id, .. } = &parts[0].key;
+            writer.topic(output.buffer(), topic, *topic_id, parts.len());
+            for part in parts {
+                let Some(fetched) = part.fetched.take() else { continue };
+                self.fetch_sessions.set_last_sent(fetch.session_id, &part.key, fetched.outcome.ok());
+                file_bytes += fetched.records.file_bytes();
+                write_part(
+                    output,
+                    &mut writer,
+                    &data_of(part.key.index, &fetched, isolation),
+                    fetched.records,
+                );
+            }
+        }
+        writer.finish(output.buffer());
+        frame::end_frame(output.buffer(), begun, file_bytes);
+        self.note_ready(caller.conn);
+    }
+}
+
+fn write_part(output: &mut Output, writer: &mut FetchResponseWriter, data: &PartitionData, records: Records) {
+    writer.partition(output.buffer(), data);
+    writer.begin_records(output.buffer(), records.len());
+    output.buffer().extend_from_slice(&records.bytes);
+    for FileRange { file, position, len, .. } in records.files {
+        output.push_file(file, position, len);
+    }
+    writer.end_records(output.buffer());
+}
+
+/// Remaining room for records in a response.
+struct ReadBudget {
+    left: usize,
+    /// Bytes that other shards have read for later partitions.
+    remote_left: usize,
+    copied_bytes: usize,
+    /// Whether no records have been read yet. The first batch is returned whatever its size.
+    is_first: bool,
+}
+
+impl ReadBudget {
+    /// The limit for a partition of this shard, for which the consumer allows `bytes_max`.
+    fn limit(&self, bytes_max: usize, bytes_min: usize) -> ReadLimit {
+        let room = self.left.saturating_sub(self.remote_left);
+        let room = if self.copied_bytes < COPIED_BYTES_MAX { room } else { 0 };
+        ReadLimit { bytes_max: bytes_max.min(room), bytes_min, is_first: self.is_first }
+    }
+
+    /// Drops records of another shard that do not fit. Every shard returns its first batch whole, and only one of them
+    /// may exceed the limit (KIP-74).
+    fn trim_remote(&mut self, mut fetched: Fetched) -> Fetched {
+        self.remote_left -= fetched.records.len();
+        if !self.is_first && fetched.records.len() > self.left {
+            (fetched.records, fetched.aborted) = Default::default();
+        }
+        fetched
+    }
+
+    fn spend(&mut self, records: &Records) {
+        self.left = self.left.saturating_sub(records.len());
+        self.is_first &= records.is_empty();
+        self.copied_bytes += records.bytes.len();
+    }
+}
+
+fn data_of(index: i32, fetched: &Fetched, isolation: Isolation) -> PartitionData {
+    match fetched.outcome {
+        Ok(watermarks) => {
+            let aborted = fetched.aborted.iter();
+            let aborted = aborted.map(|(producer_id, first_offset)| AbortedTransaction {
+                producer_id: *producer_id,
+                first_offset: *first_offset,
+            });
+            PartitionData {
+                partition_index: index,
+                high_watermark: watermarks.high_watermark.cast_signed(),
+                last_stable_offset: watermarks.last_stable.cast_signed(),
+                log_start_offset: watermarks.start.cast_signed(),
+                aborted_transactions: (isolation == Isolation::ReadCommitted).then(|| aborted.collect()),
+                ..PartitionData::default()
+            }
+        }
+        Err(code) => PartitionData {
+            partition_index: index,
+            error_code: code as i16,
+            high_watermark: -1,
+            ..PartitionData::default()
+        },
+    }
+}

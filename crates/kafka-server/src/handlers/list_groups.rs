@@ -1,0 +1,31 @@
+//! `ListGroups`, versions 0 to 5: lists groups by state and type.
+
+use mainstem_coordinator::group::ListedGroup as Listed;
+use mainstem_kafka::api::list_groups::{ListGroupsRequest, ListGroupsResponse, ListedGroup};
+use mainstem_runtime::Io;
+
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+/// The type of all groups.
+const CLASSIC: &str = "classic";
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: ListGroupsRequest,
+) {
+    let states: Vec<&str> = request.states_filter.iter().map(String::as_str).collect();
+    let types: Vec<&str> = request.types_filter.iter().map(String::as_str).collect();
+    let listed = shard.with_groups(io, |groups, _| groups.list(&states, &types)).unwrap_or_default();
+    let group = |group: Listed| ListedGroup {
+        group_id: group.group_id,
+        protocol_type: group.protocol_type,
+        group_state: group.state.name().into(),
+        group_type: CLASSIC.into(),
+    };
+    let groups = listed.into_iter().map(group).collect();
+    let response = ListGroupsResponse { groups, ..ListGroupsResponse::default() };
+    shard.reply::<ListGroupsRequest>(io, &call, &response);
+}

@@ -1,0 +1,62 @@
+//! `ListOffsets`, versions 1 to 11: returns offsets by timestamp, or the first, the last and other special offsets of
+//! partitions.
+
+use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::list_offsets::{
+    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+};
+use mainstem_runtime::Io;
+
+use crate::catalogue::PartitionId;
+use crate::leader_epoch::{LEADER_EPOCH, NO_EPOCH, check_epoch};
+use crate::partition_message::{PartitionQuery, PartitionQueryResult, isolation};
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: ListOffsetsRequest,
+) {
+    let isolation = isolation(request.isolation_level);
+    let mut queries = Vec::new();
+    for topic in &request.topics {
+        let id = shard.catalogue.topic(&topic.name).map_or_else(Default::default, |topic| topic.id);
+        for part in &topic.partitions {
+            let id = PartitionId { topic: id, index: part.partition_index };
+            queries.push((id, PartitionQuery::Offset { timestamp_ms: part.timestamp, isolation }));
+        }
+    }
+    shard.query_partitions(io, queries, move |shard, io, answers| {
+        let mut answers = answers.into_iter();
+        let topics = request.topics.iter().map(|topic| {
+            let parts = topic.partitions.iter().zip(answers.by_ref());
+            let partition =
+                |(part, answer): (&ListOffsetsPartition, PartitionQueryResult)| part_response(part, &answer);
+            ListOffsetsTopicResponse { name: topic.name.clone(), partitions: parts.map(partition).collect() }
+        });
+        let topics = topics.collect();
+        shard.reply::<ListOffsetsRequest>(io, &call, &ListOffsetsResponse { topics, ..Default::default() });
+    });
+}
+
+fn part_response(part: &ListOffsetsPartition, answer: &PartitionQueryResult) -> ListOffsetsPartitionResponse {
+    let partition_index = part.partition_index;
+    let mut response = ListOffsetsPartitionResponse { partition_index, ..Default::default() };
+    match (answer, check_epoch(part.current_leader_epoch)) {
+        (PartitionQueryResult::Failed(ErrorCode::UnknownTopicOrPartition), _) => {
+            response.error_code = ErrorCode::UnknownTopicOrPartition as i16;
+        }
+        (_, Err(code)) => response.error_code = code as i16,
+        (PartitionQueryResult::Offset { offset, timestamp_ms }, Ok(())) => {
+            response.offset = *offset;
+            response.timestamp = *timestamp_ms;
+            response.leader_epoch = if *offset >= 0 { LEADER_EPOCH } else { NO_EPOCH };
+        }
+        (PartitionQueryResult::Failed(code), Ok(())) => response.error_code = *code as i16,
+        _ => response.error_code = ErrorCode::UnknownServerError as i16,
+    }
+    response
+}

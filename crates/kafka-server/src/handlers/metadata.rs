@@ -1,0 +1,159 @@
+//! `Metadata`, versions 0 to 13: returns the broker, topics and partitions. If client and configuration allow it,
+//! missing topics are created first, which forwards the request to the controller.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mainstem_kafka::api::metadata::{
+    MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker,
+    MetadataResponsePartition, MetadataResponseTopic,
+};
+use mainstem_kafka::{ErrorCode, Message, Uuid};
+use mainstem_partition::TopicId;
+use mainstem_runtime::Io;
+
+use crate::catalogue::{Topic, name_error};
+use crate::controller::NewTopic;
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext, ShardMessage};
+
+/// Authorized operations on a topic, a bit set of Kafka's `AclOperation`. Without an authorizer, all are allowed.
+pub(crate) const TOPIC_OPERATIONS: i32 =
+    1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
+const CLUSTER_OPERATIONS: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
+
+/// Most topics that one request creates. Clients retry for the rest.
+const CREATED_MAX: usize = 1_000;
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: MetadataRequest,
+) {
+    let missing = missing(shard, &call, &request);
+    if missing.is_empty() {
+        let response = response(shard, &call, &request);
+        return shard.reply::<MetadataRequest>(io, &call, &response);
+    }
+    if !shard.is_controller() {
+        let mut body = Vec::new();
+        request.encode(&mut body, call.version);
+        return io.send(0, Mail(ShardMessage::ForwardToController { call, body }));
+    }
+    create_missing_topics(shard, io, call, request, missing);
+}
+
+/// Requested topics that do not exist and may be created.
+fn missing(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> Vec<Arc<str>> {
+    let may_create =
+        shard.shared.config.auto_create_topics && (call.version < 4 || request.allow_auto_topic_creation);
+    if !may_create {
+        return Vec::new();
+    }
+    let names = request.topics.iter().flatten().filter(|topic| topic.topic_id == Uuid::default());
+    let mut missing: Vec<Arc<str>> = names
+        .filter_map(|topic| topic.name.as_deref())
+        .filter(|name| name_error(name).is_none() && shard.catalogue.topic(name).is_none())
+        .map(Into::into)
+        .collect();
+    missing.sort_unstable();
+    missing.dedup();
+    missing.truncate(CREATED_MAX);
+    missing
+}
+
+/// Creates the topics, then answers.
+fn create_missing_topics(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: MetadataRequest,
+    missing: Vec<Arc<str>>,
+) {
+    let outcomes = vec![Ok(()); missing.len()];
+    let job = shard.begin_changes(io, outcomes, missing.len(), move |shard, io, _| {
+        shard.shared.refresh(&mut shard.catalogue);
+        let response = response(shard, &call, &request);
+        shard.reply::<MetadataRequest>(io, &call, &response);
+    });
+    for (part, name) in missing.into_iter().enumerate() {
+        let new = NewTopic { name, partitions: shard.shared.config.partitions, config: BTreeMap::new() };
+        shard.create_topic(io, new, move |shard, io, outcome| {
+            if let Err(refused) = &outcome {
+                log::debug!("automatic creation of a topic failed: {refused:?}");
+            }
+            shard.change_done(io, job, part, outcome.map(drop));
+        });
+    }
+}
+
+fn response(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> MetadataResponse {
+    let node = shard.shared.config.node_id;
+    let (host, port) = shard.shared.advertised();
+    let is_all = match &request.topics {
+        None => true,
+        // In version 0 an empty list requests all topics.
+        Some(topics) => topics.is_empty() && call.version == 0,
+    };
+    let describe = |topic: &Arc<Topic>| describe(topic, node, request.include_topic_authorized_operations);
+    let topics = if is_all {
+        shard.catalogue.by_name.values().map(describe).collect()
+    } else {
+        let find = |requested: &MetadataRequestTopic| {
+            find(shard, requested).map_or_else(|error| error, |topic| describe(&topic))
+        };
+        request.topics.iter().flatten().map(find).collect()
+    };
+    let operations =
+        if request.include_cluster_authorized_operations { CLUSTER_OPERATIONS } else { i32::MIN };
+    MetadataResponse {
+        brokers: vec![MetadataResponseBroker {
+            node_id: node,
+            host: host.to_string(),
+            port: i32::from(port),
+            rack: None,
+        }],
+        cluster_id: Some(shard.shared.cluster_id().to_string()),
+        controller_id: node,
+        topics,
+        cluster_authorized_operations: operations,
+        ..MetadataResponse::default()
+    }
+}
+
+fn find(shard: &Shard, requested: &MetadataRequestTopic) -> Result<Arc<Topic>, MetadataResponseTopic> {
+    let error = |error: ErrorCode| MetadataResponseTopic {
+        error_code: error as i16,
+        name: requested.name.clone(),
+        topic_id: requested.topic_id,
+        ..MetadataResponseTopic::default()
+    };
+    if requested.topic_id != Uuid::default() {
+        let topic = shard.catalogue.topic_by_id(TopicId(requested.topic_id.0)).cloned();
+        return topic.ok_or_else(|| error(ErrorCode::UnknownTopicId));
+    }
+    let name = requested.name.as_deref().unwrap_or("");
+    if name_error(name).is_some() {
+        return Err(error(ErrorCode::InvalidTopicException));
+    }
+    shard.catalogue.topic(name).cloned().ok_or_else(|| error(ErrorCode::UnknownTopicOrPartition))
+}
+
+fn describe(topic: &Topic, node: i32, with_operations: bool) -> MetadataResponseTopic {
+    let partition = |partition_index: i32| MetadataResponsePartition {
+        partition_index,
+        leader_id: node,
+        leader_epoch: 0,
+        replica_nodes: vec![node],
+        isr_nodes: vec![node],
+        ..MetadataResponsePartition::default()
+    };
+    MetadataResponseTopic {
+        name: Some(topic.name.to_string()),
+        topic_id: Uuid(topic.id.0),
+        partitions: (0..topic.partitions()).map(partition).collect(),
+        topic_authorized_operations: if with_operations { TOPIC_OPERATIONS } else { i32::MIN },
+        ..MetadataResponseTopic::default()
+    }
+}

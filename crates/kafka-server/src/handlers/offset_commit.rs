@@ -1,0 +1,98 @@
+//! `OffsetCommit`, versions 2 to 10: stores committed offsets of a group. Answered when they are durable.
+
+use mainstem_coordinator::Error;
+use mainstem_coordinator::group::{
+    OffsetCommit, OffsetToCommit, PartitionResult, Response, TopicRequest, TopicResult,
+};
+use mainstem_kafka::api::offset_commit::{
+    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitResponse, OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+};
+use mainstem_kafka::{ErrorCode, Uuid};
+use mainstem_partition::TopicId;
+use mainstem_runtime::Io;
+
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+/// First version that reports an unknown group as `GROUP_ID_NOT_FOUND`.
+const GROUP_ID_NOT_FOUND: i16 = 9;
+/// First version that names topics by identifier (KIP-848).
+const TOPIC_IDS: i16 = 10;
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    mut request: OffsetCommitRequest,
+) {
+    if call.version >= TOPIC_IDS {
+        for topic in &mut request.topics {
+            topic.name = shard
+                .catalogue
+                .topic_by_id(TopicId(topic.topic_id.0))
+                .map_or_else(String::new, |known| known.name.to_string());
+        }
+    }
+    let topics = request.topics.iter().map(|topic| {
+        let count = shard.catalogue.topic(&topic.name).map_or(0, |known| known.partitions());
+        TopicRequest {
+            name: &topic.name,
+            id: topic.topic_id.0,
+            partitions: topic.partitions.iter().map(|wanted| to_commit(wanted, count)).collect(),
+        }
+    });
+    let commit = OffsetCommit {
+        group_id: &request.group_id,
+        member_id: &request.member_id,
+        instance_id: request.group_instance_id.as_deref(),
+        generation: request.generation_id_or_member_epoch,
+        retention_ms: u64::try_from(request.retention_time_ms).ok(),
+        no_group: if call.version < GROUP_ID_NOT_FOUND {
+            Error::IllegalGeneration
+        } else {
+            Error::GroupIdNotFound
+        },
+        topics: topics.collect(),
+    };
+    let reply_to = call.clone();
+    shard.call_groups(
+        io,
+        |groups, now_ms, caller| groups.handle_offset_commit(now_ms, &commit, caller),
+        move |shard, io, answer| {
+            if let Response::Commit(topics) = answer {
+                let topics = topics.into_iter().map(topic_response).collect();
+                let response = OffsetCommitResponse { topics, ..OffsetCommitResponse::default() };
+                shard.reply::<OffsetCommitRequest>(io, &reply_to, &response);
+            }
+        },
+    );
+}
+
+fn to_commit(wanted: &OffsetCommitRequestPartition, count: i32) -> OffsetToCommit<'_> {
+    OffsetToCommit {
+        partition: wanted.partition_index,
+        exists: (0..count).contains(&wanted.partition_index),
+        offset: wanted.committed_offset,
+        leader_epoch: wanted.committed_leader_epoch,
+        metadata: wanted.committed_metadata.as_deref().unwrap_or_default(),
+    }
+}
+
+fn topic_response(topic: TopicResult<PartitionResult>) -> OffsetCommitResponseTopic {
+    // A topic with an unknown identifier has no name.
+    let by_unknown_id = topic.name.is_empty() && topic.id != [0; 16];
+    let partition = |done: PartitionResult| OffsetCommitResponsePartition {
+        partition_index: done.partition,
+        error_code: match done.outcome {
+            Ok(()) => ErrorCode::None as i16,
+            Err(Error::UnknownTopicOrPartition) if by_unknown_id => ErrorCode::UnknownTopicId as i16,
+            Err(error) => error.code(),
+        },
+    };
+    OffsetCommitResponseTopic {
+        name: topic.name,
+        topic_id: Uuid(topic.id),
+        partitions: topic.partitions.into_iter().map(partition).collect(),
+    }
+}

@@ -1,0 +1,59 @@
+//! `OffsetDelete`, version 0: deletes committed offsets of a group (KIP-496).
+
+use mainstem_coordinator::Error;
+use mainstem_coordinator::group::{
+    OffsetDelete, OffsetToDelete, PartitionResult, Response, TopicRequest, TopicResult,
+};
+use mainstem_kafka::api::offset_delete::{
+    OffsetDeleteRequest, OffsetDeleteResponse, OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
+};
+use mainstem_runtime::Io;
+
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: OffsetDeleteRequest,
+) {
+    let topics = request.topics.iter().map(|topic| {
+        let count = shard.catalogue.topic(&topic.name).map_or(0, |known| known.partitions());
+        let indexes = topic.partitions.iter().map(|wanted| wanted.partition_index);
+        TopicRequest {
+            name: &topic.name,
+            id: [0; 16],
+            partitions: indexes
+                .map(|partition| OffsetToDelete { partition, exists: (0..count).contains(&partition) })
+                .collect(),
+        }
+    });
+    let delete = OffsetDelete { group_id: &request.group_id, topics: topics.collect() };
+    shard.call_groups(
+        io,
+        |groups, _, caller| groups.handle_offset_delete(&delete, caller),
+        move |shard, io, answer| {
+            if let Response::OffsetDelete(outcome) = answer {
+                shard.reply::<OffsetDeleteRequest>(io, &call, &response(outcome));
+            }
+        },
+    );
+}
+
+fn response(outcome: Result<Vec<TopicResult<PartitionResult>>, Error>) -> OffsetDeleteResponse {
+    let partition = |done: PartitionResult| OffsetDeleteResponsePartition {
+        partition_index: done.partition,
+        error_code: done.outcome.err().map_or(0, Error::code),
+    };
+    match outcome {
+        Ok(topics) => {
+            let topics = topics.into_iter().map(|topic| OffsetDeleteResponseTopic {
+                name: topic.name,
+                partitions: topic.partitions.into_iter().map(partition).collect(),
+            });
+            OffsetDeleteResponse { topics: topics.collect(), ..OffsetDeleteResponse::default() }
+        }
+        Err(error) => OffsetDeleteResponse { error_code: error.code(), ..OffsetDeleteResponse::default() },
+    }
+}

@@ -1,0 +1,156 @@
+//! `OffsetFetch`, versions 1 to 10: returns the committed offsets of a group; of several groups at once since version 8
+//! (KIP-709).
+
+use mainstem_coordinator::Error;
+use mainstem_coordinator::group::{
+    FetchedGroup, FetchedOffset, GroupOffsetFetch, OffsetFetch, Response, TopicRequest, TopicResult,
+};
+use mainstem_kafka::api::offset_fetch::{
+    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+    OffsetFetchResponse, OffsetFetchResponseGroup, OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions, OffsetFetchResponseTopic, OffsetFetchResponseTopics,
+};
+use mainstem_kafka::{ErrorCode, Uuid};
+use mainstem_partition::TopicId;
+use mainstem_runtime::Io;
+
+use crate::catalogue::Catalogue;
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+/// First version with several groups in one request.
+const BATCHED: i16 = 8;
+/// First version that names topics by identifier (KIP-848).
+const TOPIC_IDS: i16 = 10;
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: OffsetFetchRequest,
+) {
+    let require_stable = request.require_stable;
+    let mut requested = if call.version >= BATCHED { request.groups } else { vec![only_group(request)] };
+    if call.version >= TOPIC_IDS {
+        name_topics(&mut requested, &shard.catalogue);
+    }
+    let fetch = OffsetFetch { groups: requested.iter().map(offsets_of).collect(), require_stable };
+    let reply_to = call.clone();
+    shard.call_groups(
+        io,
+        |groups, _, caller| groups.handle_offset_fetch(&fetch, caller),
+        move |shard, io, answer| {
+            if let Response::Fetch(groups) = answer {
+                let response = response(groups, reply_to.version, &shard.catalogue);
+                shard.reply::<OffsetFetchRequest>(io, &reply_to, &response);
+            }
+        },
+    );
+}
+
+/// Converts a request of an older version to the current form.
+fn only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup {
+    let topic = |topic: OffsetFetchRequestTopic| OffsetFetchRequestTopics {
+        name: topic.name,
+        partition_indexes: topic.partition_indexes,
+        ..OffsetFetchRequestTopics::default()
+    };
+    OffsetFetchRequestGroup {
+        group_id: request.group_id,
+        topics: request.topics.map(|topics| topics.into_iter().map(topic).collect()),
+        ..OffsetFetchRequestGroup::default()
+    }
+}
+
+fn name_topics(groups: &mut [OffsetFetchRequestGroup], catalogue: &Catalogue) {
+    for topic in groups.iter_mut().flat_map(|group| group.topics.iter_mut().flatten()) {
+        let known = catalogue.topic_by_id(TopicId(topic.topic_id.0));
+        topic.name = known.map_or_else(String::new, |known| known.name.to_string());
+    }
+}
+
+fn offsets_of(group: &OffsetFetchRequestGroup) -> GroupOffsetFetch<'_> {
+    GroupOffsetFetch {
+        group_id: &group.group_id,
+        topics: group.topics.as_ref().map(|topics| topics.iter().map(requested_topic).collect()),
+    }
+}
+
+fn requested_topic(topic: &OffsetFetchRequestTopics) -> TopicRequest<'_, i32> {
+    TopicRequest { name: &topic.name, id: topic.topic_id.0, partitions: topic.partition_indexes.clone() }
+}
+
+fn response(groups: Vec<FetchedGroup>, version: i16, catalogue: &Catalogue) -> OffsetFetchResponse {
+    let mut groups: Vec<_> =
+        groups.into_iter().map(|group| group_response(group, version, catalogue)).collect();
+    if version >= BATCHED {
+        return OffsetFetchResponse { groups, ..OffsetFetchResponse::default() };
+    }
+    let group = groups.pop().unwrap_or_default();
+    OffsetFetchResponse {
+        topics: group.topics.into_iter().map(old_topic).collect(),
+        error_code: group.error_code,
+        ..OffsetFetchResponse::default()
+    }
+}
+
+fn group_response(group: FetchedGroup, version: i16, catalogue: &Catalogue) -> OffsetFetchResponseGroup {
+    let (topics, error_code) = match group.outcome {
+        Ok(topics) => (topics, ErrorCode::None as i16),
+        Err(error) => (Vec::new(), error.code()),
+    };
+    let mut topics: Vec<_> = topics.into_iter().map(topic_response).collect();
+    if version >= TOPIC_IDS {
+        for topic in topics.iter_mut().filter(|topic| topic.topic_id == Uuid::default()) {
+            topic.topic_id =
+                catalogue.topic(&topic.name).map_or_else(Uuid::default, |known| Uuid(known.id.0));
+        }
+        // Deleted topics have no identifier, so their offsets appear in older versions only.
+        topics.retain(|topic| topic.topic_id != Uuid::default());
+    }
+    OffsetFetchResponseGroup { group_id: group.group_id, topics, error_code }
+}
+
+fn topic_response(topic: TopicResult<FetchedOffset>) -> OffsetFetchResponseTopics {
+    let by_unknown_id = topic.name.is_empty() && topic.id != [0; 16];
+    let partition = |fetched: FetchedOffset| {
+        let none = OffsetFetchResponsePartitions {
+            partition_index: fetched.partition,
+            committed_offset: -1,
+            metadata: Some(String::new()),
+            ..OffsetFetchResponsePartitions::default()
+        };
+        match fetched.outcome {
+            Ok(Some(committed)) => OffsetFetchResponsePartitions {
+                committed_offset: committed.offset,
+                committed_leader_epoch: committed.leader_epoch,
+                metadata: Some(committed.metadata),
+                ..none
+            },
+            Ok(None) if by_unknown_id => {
+                OffsetFetchResponsePartitions { error_code: ErrorCode::UnknownTopicId as i16, ..none }
+            }
+            Ok(None) => none,
+            Err(error) => OffsetFetchResponsePartitions { error_code: Error::code(error), ..none },
+        }
+    };
+    OffsetFetchResponseTopics {
+        name: topic.name,
+        topic_id: Uuid(topic.id),
+        partitions: topic.partitions.into_iter().map(partition).collect(),
+    }
+}
+
+fn old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic {
+    let partition = |partition: OffsetFetchResponsePartitions| OffsetFetchResponsePartition {
+        partition_index: partition.partition_index,
+        committed_offset: partition.committed_offset,
+        committed_leader_epoch: partition.committed_leader_epoch,
+        metadata: partition.metadata,
+        error_code: partition.error_code,
+    };
+    OffsetFetchResponseTopic {
+        name: topic.name,
+        partitions: topic.partitions.into_iter().map(partition).collect(),
+    }
+}

@@ -1,0 +1,195 @@
+//! `Produce`, versions 3 to 13: appends record batches on the shards that own the partitions.
+//!
+//! A producer must not get an acknowledgment before its batch is as durable as its topic requires. The response is
+//! therefore sent when every batch is durable or has failed. Batches for partitions of this shard go to the log from
+//! the frame. Batches for other shards are copied into one message per shard.
+
+use std::sync::Arc;
+
+use mainstem_kafka::api::produce::{
+    BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceRequestRef, ProduceResponse,
+    TopicProduceResponse,
+};
+use mainstem_kafka::{ErrorCode, Uuid};
+use mainstem_partition::{AppendInfo, TopicId, Waiter};
+use mainstem_runtime::Io;
+
+use crate::append_error::{AppendError, Produced};
+use crate::catalogue::{PartitionId, Topic};
+use crate::jobs::Job;
+use crate::partition_message::{PartitionRequest, ProducePart};
+use crate::shard::Shard;
+use crate::shard_message::{JobId, Mail, RequestContext, ShardMessage};
+use crate::unverified_batches::Transactional;
+
+/// A request whose appends are in flight.
+#[derive(Debug)]
+pub(crate) struct ProduceJob {
+    call: RequestContext,
+    wants_response: bool,
+    topics: Vec<ProduceTopic>,
+    /// Index and result of each partition, in request order.
+    parts: Vec<(i32, Result<AppendInfo, AppendError>)>,
+    /// Parts without a result.
+    waiting: u32,
+    /// Bytes of records sent to other shards.
+    mailed_bytes: usize,
+}
+
+#[derive(Debug)]
+struct ProduceTopic {
+    name: Arc<str>,
+    id: Uuid,
+    /// Number of parts of this topic.
+    parts: usize,
+}
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: ProduceRequestRef<'_>,
+) {
+    let version = call.version;
+    let acks_error = (!(-1..=1).contains(&request.acks)).then_some(ErrorCode::InvalidRequiredAcks);
+    let mut job = ProduceJob {
+        call,
+        wants_response: request.acks != 0,
+        topics: Vec::with_capacity(request.topics.len()),
+        parts: Vec::new(),
+        waiting: 0,
+        mailed_bytes: 0,
+    };
+    let mut appends = Vec::new();
+    for topic in &request.topics {
+        let found = find(shard, topic.name, topic.topic_id);
+        for partition in &topic.partitions {
+            let append = match (&found, acks_error) {
+                (_, Some(code)) => Err(code),
+                (Err(code), None) => Err(*code),
+                (Ok(found), None) => found
+                    .store_id(partition.index)
+                    .map(|home| (shard.shared.owner(home), found.partition(partition.index)))
+                    .ok_or(ErrorCode::UnknownTopicOrPartition),
+            };
+            let outcome = match append {
+                Ok((owner, id)) => {
+                    appends.push((owner, job.parts.len() as u32, id, partition.records.unwrap_or_default()));
+                    ErrorCode::UnknownServerError
+                }
+                Err(code) => code,
+            };
+            job.parts.push((partition.index, Err(outcome.into())));
+        }
+        let name = found.as_ref().map_or_else(|_| topic.name.into(), |found| Arc::clone(&found.name));
+        job.topics.push(ProduceTopic { name, id: topic.topic_id, parts: topic.partitions.len() });
+    }
+    job.waiting = appends.len() as u32;
+    let remote_appends = appends.iter().filter(|(owner, ..)| *owner != shard.me);
+    job.mailed_bytes = remote_appends.map(|(_, _, _, records)| records.len()).sum();
+    if appends.is_empty() {
+        return answer(shard, io, &job);
+    }
+    shard.mailed_bytes += job.mailed_bytes;
+    let number = shard.jobs.add(Job::Produce(job));
+    let id = request.transactional_id.map(Into::into);
+    let transactional = id.map(|id| Transactional { id, version });
+    dispatch_parts(shard, io, number, appends, transactional.as_ref());
+}
+
+fn find(shard: &Shard, name: &str, id: Uuid) -> Result<Arc<Topic>, ErrorCode> {
+    if id == Uuid::default() {
+        shard.catalogue.topic(name).cloned().ok_or(ErrorCode::UnknownTopicOrPartition)
+    } else {
+        shard.catalogue.topic_by_id(TopicId(id.0)).cloned().ok_or(ErrorCode::UnknownTopicId)
+    }
+}
+
+/// Appends to the partitions of this shard and sends the rest to their owners.
+fn dispatch_parts(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    number: u64,
+    appends: Vec<(usize, u32, PartitionId, &[u8])>,
+    transactional: Option<&Transactional>,
+) {
+    let job = JobId { shard: shard.me, job: number };
+    let mut remote: Vec<Vec<ProducePart>> = Vec::new();
+    for (owner, part, id, records) in appends {
+        if owner == shard.me {
+            shard.produce_local(io, Waiter { job, part }, id, records, transactional);
+            continue;
+        }
+        if remote.is_empty() {
+            remote.resize_with(shard.shared.shards, Vec::new);
+        }
+        let transactional = transactional.cloned();
+        remote[owner].push(ProducePart { part, id, records: records.to_vec(), transactional });
+    }
+    for (owner, parts) in remote.into_iter().enumerate().filter(|(_, parts)| !parts.is_empty()) {
+        io.send(owner, Mail(ShardMessage::PartitionRequest { job, work: PartitionRequest::Produce(parts) }));
+    }
+}
+
+impl Shard {
+    /// Records the result of one append.
+    pub(crate) fn on_part_produced(&mut self, io: &mut Io<'_, Mail>, number: u64, produced: Produced) {
+        let Some(Job::Produce(job)) = self.jobs.get(number) else { return };
+        job.parts[produced.part as usize].1 = produced.outcome;
+        job.waiting -= 1;
+        if job.waiting == 0
+            && let Some(Job::Produce(job)) = self.jobs.take(number)
+        {
+            self.mailed_bytes -= job.mailed_bytes;
+            answer(self, io, &job);
+        }
+    }
+}
+
+fn answer(shard: &mut Shard, io: &mut Io<'_, Mail>, job: &ProduceJob) {
+    if !job.wants_response {
+        shard.reply_with(io, job.call.caller, Vec::new());
+        if let Some((_, Err(refused))) = job.parts.iter().find(|(_, outcome)| outcome.is_err()) {
+            // With `acks=0` a closed connection is the only sign of an error.
+            shard.refuse_call(io, &job.call, refused.code.name());
+        }
+        return;
+    }
+    let mut parts = job.parts.iter();
+    let topic = |topic: &ProduceTopic| TopicProduceResponse {
+        name: topic.name.to_string(),
+        topic_id: topic.id,
+        partition_responses: parts.by_ref().take(topic.parts).map(part_response).collect(),
+    };
+    let responses = job.topics.iter().map(topic).collect();
+    let response = ProduceResponse { responses, ..ProduceResponse::default() };
+    shard.reply::<ProduceRequest>(io, &job.call, &response);
+}
+
+fn part_response((index, outcome): &(i32, Result<AppendInfo, AppendError>)) -> PartitionProduceResponse {
+    match outcome {
+        Ok(info) => PartitionProduceResponse {
+            index: *index,
+            base_offset: info.base_offset.cast_signed(),
+            log_append_time_ms: info.append_time_ms.unwrap_or(-1),
+            log_start_offset: info.log_start.cast_signed(),
+            ..PartitionProduceResponse::default()
+        },
+        Err(refused) => PartitionProduceResponse {
+            index: *index,
+            error_code: refused.code as i16,
+            base_offset: -1,
+            record_errors: refused
+                .records
+                .iter()
+                .map(|batch_index| record_error(*batch_index, refused))
+                .collect(),
+            error_message: refused.message.clone(),
+            ..PartitionProduceResponse::default()
+        },
+    }
+}
+
+fn record_error(batch_index: i32, refused: &AppendError) -> BatchIndexAndErrorMessage {
+    BatchIndexAndErrorMessage { batch_index, batch_index_error_message: refused.message.clone() }
+}

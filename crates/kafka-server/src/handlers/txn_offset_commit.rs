@@ -1,0 +1,130 @@
+//! `TxnOffsetCommit`, versions 0 to 5: commits offsets of a group as part of a transaction. Since version 5 this also
+//! adds the group to the transaction (KIP-890).
+
+use mainstem_coordinator::Error;
+use mainstem_coordinator::group::{
+    OffsetToCommit, PartitionResult, Response, TopicRequest, TopicResult, TxnOffsetCommit,
+};
+use mainstem_coordinator::transaction::{Participant, Producer, Request};
+use mainstem_kafka::api::txn_offset_commit::{
+    TxnOffsetCommitRequest, TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse, TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic,
+};
+use mainstem_runtime::Io;
+
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+/// First version whose clients understand `TRANSACTION_ABORTABLE` (KIP-890).
+const TRANSACTION_ABORTABLE: i16 = 4;
+/// First version that adds the group to the transaction (KIP-890).
+const ADDS_GROUP: i16 = 5;
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: TxnOffsetCommitRequest,
+) {
+    let producer = Producer { id: request.producer_id, epoch: request.producer_epoch };
+    let group = Participant::Group(request.group_id.as_str().into());
+    if call.version < ADDS_GROUP {
+        let verified = shard
+            .with_transactions(io, |machine, _| machine.verify(&request.transactional_id, producer, &group))
+            .unwrap_or(Err(Error::CoordinatorNotAvailable));
+        return match verified {
+            Ok(()) => commit(shard, io, call, &request),
+            Err(error) => refuse(shard, io, &call, &request, error),
+        };
+    }
+    let add = Request::Add { producer, participants: vec![group] };
+    let id = request.transactional_id.clone();
+    shard.call_transactions(
+        io,
+        |machine, now_ms, caller| machine.handle(now_ms, &id, add, caller),
+        move |shard, io, answer| match answer {
+            Ok(_) => commit(shard, io, call, &request),
+            Err(error) => refuse(shard, io, &call, &request, error),
+        },
+    );
+}
+
+fn commit(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, request: &TxnOffsetCommitRequest) {
+    let topics = request.topics.iter().map(|topic| {
+        let count = shard.catalogue.topic(&topic.name).map_or(0, |known| known.partitions());
+        TopicRequest {
+            name: &topic.name,
+            id: [0; 16],
+            partitions: topic.partitions.iter().map(|wanted| to_commit(wanted, count)).collect(),
+        }
+    });
+    let commit = TxnOffsetCommit {
+        group_id: &request.group_id,
+        producer_id: request.producer_id,
+        member_id: &request.member_id,
+        instance_id: request.group_instance_id.as_deref(),
+        generation: request.generation_id,
+        topics: topics.collect(),
+    };
+    shard.call_groups(
+        io,
+        |groups, now_ms, caller| groups.handle_txn_offset_commit(now_ms, &commit, caller),
+        move |shard, io, answer| {
+            if let Response::Commit(topics) = answer {
+                let topics = topics.into_iter().map(topic_response).collect();
+                let response = TxnOffsetCommitResponse { topics, ..TxnOffsetCommitResponse::default() };
+                shard.reply::<TxnOffsetCommitRequest>(io, &call, &response);
+            }
+        },
+    );
+}
+
+fn to_commit(wanted: &TxnOffsetCommitRequestPartition, count: i32) -> OffsetToCommit<'_> {
+    OffsetToCommit {
+        partition: wanted.partition_index,
+        exists: (0..count).contains(&wanted.partition_index),
+        offset: wanted.committed_offset,
+        leader_epoch: wanted.committed_leader_epoch,
+        metadata: wanted.committed_metadata.as_deref().unwrap_or_default(),
+    }
+}
+
+fn topic_response(topic: TopicResult<PartitionResult>) -> TxnOffsetCommitResponseTopic {
+    let partition = |done: PartitionResult| TxnOffsetCommitResponsePartition {
+        partition_index: done.partition,
+        error_code: done.outcome.err().map_or(0, Error::code),
+    };
+    TxnOffsetCommitResponseTopic {
+        name: topic.name,
+        partitions: topic.partitions.into_iter().map(partition).collect(),
+    }
+}
+
+fn refuse(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    request: &TxnOffsetCommitRequest,
+    error: Error,
+) {
+    let error = match error {
+        Error::ProducerFenced => Error::InvalidProducerEpoch,
+        Error::TransactionAbortable if call.version < TRANSACTION_ABORTABLE => Error::InvalidTxnState,
+        Error::ConcurrentTransactions if call.version < ADDS_GROUP => Error::CoordinatorNotAvailable,
+        other => other,
+    };
+    let topic = |topic: &TxnOffsetCommitRequestTopic| TxnOffsetCommitResponseTopic {
+        name: topic.name.clone(),
+        partitions: topic
+            .partitions
+            .iter()
+            .map(|wanted| TxnOffsetCommitResponsePartition {
+                partition_index: wanted.partition_index,
+                error_code: error.code(),
+            })
+            .collect(),
+    };
+    let topics = request.topics.iter().map(topic).collect();
+    let response = TxnOffsetCommitResponse { topics, ..TxnOffsetCommitResponse::default() };
+    shard.reply::<TxnOffsetCommitRequest>(io, call, &response);
+}

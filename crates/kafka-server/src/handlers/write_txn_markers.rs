@@ -1,0 +1,60 @@
+//! `WriteTxnMarkers`, versions 1 to 2: writes transaction markers to partitions without the coordinator. Administrators
+//! use it to end a hanging transaction (KIP-664). Answered when the markers are durable.
+
+use mainstem_coordinator::producer::{Marker, Outcome};
+use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::write_txn_markers::{
+    WritableTxnMarker, WritableTxnMarkerPartitionResult, WritableTxnMarkerResult, WritableTxnMarkerTopic,
+    WritableTxnMarkerTopicResult, WriteTxnMarkersRequest, WriteTxnMarkersResponse,
+};
+use mainstem_runtime::Io;
+
+use crate::catalogue::PartitionId;
+use crate::shard::Shard;
+use crate::shard_message::{Mail, RequestContext};
+
+pub(crate) fn handle(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: WriteTxnMarkersRequest,
+) {
+    let mut markers = Vec::new();
+    for requested in &request.markers {
+        let marker = Marker {
+            producer_id: requested.producer_id,
+            producer_epoch: requested.producer_epoch,
+            coordinator_epoch: requested.coordinator_epoch,
+            outcome: if requested.transaction_result { Outcome::Commit } else { Outcome::Abort },
+            timestamp_ms: io.clock.unix_ms.cast_signed(),
+        };
+        for topic in &requested.topics {
+            let id = shard.catalogue.topic(&topic.name).map(|known| known.id).unwrap_or_default();
+            let ids = topic.partition_indexes.iter().map(|index| PartitionId { topic: id, index: *index });
+            markers.extend(ids.map(|id| (id, marker)));
+        }
+    }
+    shard.write_markers(io, markers, move |shard, io, outcomes| {
+        let mut outcomes = outcomes.into_iter();
+        let mut result = |marker: &WritableTxnMarker| WritableTxnMarkerResult {
+            producer_id: marker.producer_id,
+            topics: marker.topics.iter().map(|topic| topic_result(topic, &mut outcomes)).collect(),
+        };
+        let response = WriteTxnMarkersResponse { markers: request.markers.iter().map(&mut result).collect() };
+        shard.reply::<WriteTxnMarkersRequest>(io, &call, &response);
+    });
+}
+
+fn topic_result(
+    topic: &WritableTxnMarkerTopic,
+    outcomes: &mut impl Iterator<Item = Result<(), ErrorCode>>,
+) -> WritableTxnMarkerTopicResult {
+    let partition = |(index, outcome): (&i32, Result<(), ErrorCode>)| WritableTxnMarkerPartitionResult {
+        partition_index: *index,
+        error_code: outcome.err().unwrap_or(ErrorCode::None) as i16,
+    };
+    WritableTxnMarkerTopicResult {
+        name: topic.name.clone(),
+        partitions: topic.partition_indexes.iter().zip(outcomes).map(partition).collect(),
+    }
+}

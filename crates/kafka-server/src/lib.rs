@@ -1,0 +1,95 @@
+//! The Kafka server: connections, request handlers, coordinators, and the hosts of work queues.
+//!
+//! Topics and partitions are those of [`mainstem_partition`]. A client may connect to any shard: the shard that owns
+//! the partition appends and reads, and shards exchange messages. Shard 0 is the controller: it owns the topic
+//! catalogue, the consumer groups, the transactions and the producer ids.
+//!
+//! # What this crate must never know
+//! MQTT, files, threads. It writes to [`mainstem_log::Store`], wherever that keeps its data.
+//!
+//! # Entry points
+//! [`Shard`] is the server on one shard, a [`mainstem_runtime::Service`]. All shards of a broker have one [`Shared`].
+//!
+//! # Invariants
+//! - Nothing is acknowledged before it is as durable as its topic requires, and no consumer reads it before that.
+//! - Responses leave a connection in the order of its requests. Produce requests are pipelined; any other request
+//!   begins when all requests before it are answered.
+//! - Everything that a client can make grow has a bound: frames, queued requests, responses, fetch sessions.
+//!
+//! # Files
+//! | file | contents |
+//! |---|---|
+//! | `config.rs` | settings of the server |
+//! | `shared.rs` | state that all shards share |
+//! | `shard.rs` | the shard as a service: connections, frames, the turn |
+//! | `shard_message.rs` | messages between shards |
+//! | `conn.rs` | a connection and the order of its responses |
+//! | `connection_affinity.rs` | moves a connection to the shard that owns its partitions |
+//! | `handlers.rs`, `handlers/` | dispatch, and one file per API |
+//! | `jobs.rs` | requests that wait for partitions |
+//! | `catalogue.rs` | the topics, with the configuration of this server |
+//! | `topic_config.rs`, `topic_config/` | configuration keys of topics |
+//! | `broker_config.rs`, `config_entries.rs` | configurations as clients see them |
+//! | `partition_message.rs` | requests to the shard that owns a partition, and responses |
+//! | `partition_requests.rs`, `partition_reads.rs` | serving those requests |
+//! | `offset_lookup.rs`, `leader_epoch.rs` | offsets by timestamp, and the only leader epoch |
+//! | `append_error.rs` | errors of partitions as Kafka error codes |
+//! | `uncreated.rs` | partitions that have no log yet |
+//! | `txn_verification.rs`, `unverified_batches.rs` | batches held until the coordinator verifies their transaction |
+//! | `markers.rs` | transaction markers |
+//! | `controller.rs` | the catalogue's owner on shard 0 |
+//! | `groups.rs`, `transactions.rs` | the coordinators on shard 0, their logs and callers |
+//! | `background_work.rs`, `maintenance.rs` | background work: opening logs, retention, removal |
+//! | `sink.rs`, `sinks.rs`, `source_reader.rs` | records from and for other protocols |
+//! | `binding_registry.rs`, `declarations.rs` | which topics other protocols use, and what those declared |
+//! | `queues.rs`, `queues/` | hosts of work queues |
+//! | `log_throttle.rs` | limits log lines about client errors |
+
+mod append_error;
+mod background_work;
+mod binding_registry;
+mod broker_config;
+mod catalogue;
+mod config;
+mod config_entries;
+mod conn;
+mod connection_affinity;
+mod controller;
+mod declarations;
+mod groups;
+mod handlers;
+mod jobs;
+mod leader_epoch;
+mod log_throttle;
+mod maintenance;
+mod markers;
+mod offset_lookup;
+mod partition_message;
+mod partition_reads;
+mod partition_requests;
+mod queues;
+mod shard;
+mod shard_message;
+mod shared;
+mod sink;
+mod sinks;
+mod source_reader;
+mod topic_config;
+mod transactions;
+mod txn_verification;
+mod uncreated;
+mod unverified_batches;
+
+pub use binding_registry::{BoundTopic, Source};
+pub use config::Config;
+pub use handlers::{SERVED, ServedApi};
+pub use mainstem_log::{Header, put_headers};
+pub use mainstem_partition::StoreAt;
+pub use queues::client::QueueClient;
+pub use queues::command_queue::ReplyFn;
+pub use shard::Shard;
+pub use shard_message::Mail;
+pub use shared::{Sendable, Shared};
+pub use sink::check_topic;
+pub use sinks::{SinkRecord, SinkResult};
+pub use source_reader::SourceRecord;

@@ -1,0 +1,106 @@
+//! Logs that background work opens or removes, see `background_work.rs`.
+//!
+//! A log without a topic is left over from a deletion that the last shutdown interrupted.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+
+use mainstem_log::{Error, LogId, Options};
+use mainstem_partition::StoreAt;
+
+use crate::catalogue::{Catalogue, PartitionId, TopicId};
+
+/// Pending background work.
+#[derive(Debug, Default)]
+pub(crate) struct Maintenance {
+    /// Partitions whose log has not been opened since the start, with their stores.
+    unopened: BTreeMap<PartitionId, usize>,
+    /// The last one tried.
+    tried: Option<PartitionId>,
+    /// Logs to remove, with their stores.
+    doomed: VecDeque<(usize, LogToRemove)>,
+}
+
+/// A log of a topic that has been deleted.
+#[derive(Debug)]
+enum LogToRemove {
+    Open(LogId),
+    /// The name of a log that is not open.
+    Closed(String),
+}
+
+impl Maintenance {
+    /// Classifies the logs of `stores`. A log whose topic is not in the catalogue belongs to a deleted topic.
+    /// `topic_of_state` tells which logs hold the state of a queue.
+    pub(crate) fn find(
+        stores: &[StoreAt],
+        catalogue: &Catalogue,
+        topic_of_state: fn(&str) -> Option<TopicId>,
+    ) -> Self {
+        let mut found = Self::default();
+        for (at, StoreAt { store_id, store }) in stores.iter().enumerate() {
+            for name in store.names() {
+                if topic_of_state(&name).is_some_and(|topic| catalogue.topic_by_id(topic).is_none()) {
+                    found.doomed.push_back((at, LogToRemove::Closed(name)));
+                    continue;
+                }
+                let Some(id) = PartitionId::from_log_name(&name) else { continue };
+                let topic = catalogue.topic_by_id(id.topic);
+                if topic.is_some_and(|topic| topic.store_id(id.index) == Some(*store_id)) {
+                    found.unopened.insert(id, at);
+                } else {
+                    found.doomed.push_back((at, LogToRemove::Closed(name)));
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether the partition has a log that is not open yet.
+    pub(crate) fn is_unopened(&self, id: PartitionId) -> bool {
+        self.unopened.contains_key(&id)
+    }
+
+    /// A partition's log has been opened.
+    pub(crate) fn has_opened(&mut self, id: PartitionId) {
+        self.unopened.remove(&id);
+    }
+
+    /// Schedules the removal of an open log.
+    pub(crate) fn remove_log(&mut self, store: usize, log: LogId) {
+        self.doomed.push_back((store, LogToRemove::Open(log)));
+    }
+
+    /// Schedules the removal of a partition's log that is not open. Returns its store, if there is such a log.
+    pub(crate) fn remove_unopened(&mut self, id: PartitionId) -> Option<usize> {
+        let store = self.unopened.remove(&id)?;
+        self.doomed.push_back((store, LogToRemove::Closed(id.log_name())));
+        Some(store)
+    }
+
+    /// Schedules the removal of a queue's state log that is not open, if there is one.
+    pub(crate) fn remove_state(&mut self, stores: &[StoreAt], name: &str) {
+        if let Some(at) = stores.iter().position(|at| at.store.names().iter().any(|known| known == name)) {
+            self.doomed.push_back((at, LogToRemove::Closed(name.to_owned())));
+        }
+    }
+
+    /// The next partition to open. A partition that fails to open is retried only when a client requests it.
+    pub(crate) fn next_unopened(&mut self) -> Option<PartitionId> {
+        let from = self.tried.map_or(Bound::Unbounded, Bound::Excluded);
+        let (id, _) = self.unopened.range((from, Bound::Unbounded)).next()?;
+        self.tried = Some(*id);
+        self.tried
+    }
+
+    /// Removes the next log; `None` if there is none to remove.
+    pub(crate) fn remove_next(&mut self, stores: &mut [StoreAt]) -> Option<Result<(), Error>> {
+        let (at, doomed) = self.doomed.pop_front()?;
+        let store = &mut *stores[at].store;
+        let log = match doomed {
+            LogToRemove::Open(log) => Ok(log),
+            LogToRemove::Closed(name) => store.open(&name, &Options::default()),
+        };
+        Some(log.and_then(|log| store.remove(log)))
+    }
+}

@@ -1,0 +1,161 @@
+//! Transaction markers: writes the outcome of a transaction into its partitions and groups.
+
+use std::sync::Arc;
+
+use mainstem_coordinator::group::{Response, TransactionEnd};
+use mainstem_coordinator::producer::{Marker, Outcome};
+use mainstem_coordinator::transaction::{Markers, Participant};
+use mainstem_kafka::ErrorCode;
+use mainstem_runtime::Io;
+
+use crate::append_error::Produced;
+use crate::catalogue::PartitionId;
+use crate::jobs::Job;
+use crate::partition_message::{MarkPart, PartitionRequest};
+use crate::shard::Shard;
+use crate::shard_message::Mail;
+
+/// Markers in flight.
+pub(crate) struct MarkJob {
+    waiting: usize,
+    outcomes: Vec<Result<(), ErrorCode>>,
+    then: Then,
+}
+
+type Then = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>, Vec<Result<(), ErrorCode>>) + Send>;
+
+impl std::fmt::Debug for MarkJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MarkJob {{ waiting: {} }}", self.waiting)
+    }
+}
+
+impl Shard {
+    /// Writes markers into partitions of any shard, and continues with their outcomes, in order.
+    pub(crate) fn write_markers(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        markers: Vec<(PartitionId, Marker)>,
+        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Vec<Result<(), ErrorCode>>) + Send + 'static,
+    ) {
+        let mut outcomes = Vec::with_capacity(markers.len());
+        let mut by_shard: Vec<Vec<MarkPart>> = (0..self.shared.shards).map(|_| Vec::new()).collect();
+        let mut waiting = 0;
+        for (part, (id, marker)) in (0..).zip(markers) {
+            match self.owner_of(id) {
+                Ok(shard) => {
+                    by_shard[shard].push(MarkPart { part, id, marker });
+                    outcomes.push(Ok(()));
+                    waiting += 1;
+                }
+                Err(code) => outcomes.push(Err(code)),
+            }
+        }
+        if waiting == 0 {
+            return then(self, io, outcomes);
+        }
+        let job = self.jobs.add(Job::Mark(MarkJob { waiting, outcomes, then: Box::new(then) }));
+        for (shard, parts) in by_shard.into_iter().enumerate().filter(|(_, parts)| !parts.is_empty()) {
+            self.send_partition_request(io, shard, job, PartitionRequest::WriteMarkers(parts));
+        }
+    }
+
+    /// Records the outcome of one marker.
+    pub(crate) fn marked(&mut self, io: &mut Io<'_, Mail>, number: u64, produced: Produced) {
+        let Some(Job::Mark(job)) = self.jobs.get(number) else { return };
+        job.outcomes[produced.part as usize] = produced.outcome.map(|_| ()).map_err(|refused| refused.code);
+        job.waiting -= 1;
+        if job.waiting == 0
+            && let Some(Job::Mark(job)) = self.jobs.take(number)
+        {
+            (job.then)(self, io, job.outcomes);
+        }
+    }
+
+    /// Writes the markers of a transaction and reports each outcome to the coordinator.
+    pub(crate) fn issue_markers(&mut self, io: &mut Io<'_, Mail>, markers: &Arc<Markers>) {
+        self.shared.refresh(&mut self.catalogue);
+        let marker = Marker {
+            producer_id: markers.producer.id,
+            producer_epoch: markers.producer.epoch,
+            coordinator_epoch: markers.coordinator_epoch,
+            outcome: markers.outcome,
+            timestamp_ms: io.clock.unix_ms.cast_signed(),
+        };
+        let (mut partitions, mut gone, mut groups) = (Vec::new(), Vec::new(), Vec::new());
+        for participant in &markers.participants {
+            match participant {
+                Participant::Group(_) => groups.push(participant.clone()),
+                Participant::Partition { topic, index } => match self.catalogue.topic(topic) {
+                    Some(known) => partitions.push((participant.clone(), known.partition(*index))),
+                    None => gone.push(participant.clone()),
+                },
+            }
+        }
+        self.write_group_markers(io, markers, groups);
+        for (participant, id) in partitions {
+            let of = Arc::clone(markers);
+            self.write_markers(io, vec![(id, marker)], move |shard, io, outcomes| {
+                let outcome = outcomes.into_iter().next().unwrap_or(Ok(()));
+                shard.report_marker(io, &of, &participant, outcome);
+            });
+        }
+        for participant in gone {
+            self.report_marker(io, markers, &participant, Ok(()));
+        }
+    }
+
+    fn write_group_markers(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        markers: &Arc<Markers>,
+        groups: Vec<Participant>,
+    ) {
+        if groups.is_empty() {
+            return;
+        }
+        let end = match markers.outcome {
+            Outcome::Commit => TransactionEnd::Commit,
+            Outcome::Abort => TransactionEnd::Abort,
+        };
+        let (producer_id, of) = (markers.producer.id, Arc::clone(markers));
+        self.call_groups(
+            io,
+            |known, _, caller| known.handle_transaction_end(producer_id, end, caller),
+            move |shard, io, answer| {
+                let outcome = match answer {
+                    Response::TransactionEnd(Ok(())) => Ok(()),
+                    _ => Err(ErrorCode::KafkaStorageError),
+                };
+                for participant in &groups {
+                    shard.report_marker(io, &of, participant, outcome);
+                }
+            },
+        );
+    }
+
+    fn report_marker(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        markers: &Markers,
+        participant: &Participant,
+        outcome: Result<(), ErrorCode>,
+    ) {
+        let Markers { transactional_id, producer, .. } = markers;
+        // A deleted partition, or one with a newer producer epoch, has no open transaction to end.
+        let is_written = matches!(
+            outcome,
+            Ok(())
+                | Err(ErrorCode::UnknownTopicOrPartition
+                    | ErrorCode::InvalidProducerEpoch
+                    | ErrorCode::TransactionCoordinatorFenced)
+        );
+        self.apply_transaction_effects(io, |machine, now_ms| {
+            if is_written {
+                machine.marker_written(transactional_id, *producer, participant, now_ms);
+            } else {
+                machine.marker_failed(transactional_id, *producer, participant, now_ms);
+            }
+        });
+    }
+}

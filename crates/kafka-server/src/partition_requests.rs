@@ -1,0 +1,314 @@
+//! Requests to the shard that owns a partition, from any shard: appends, markers, reads, queries.
+//!
+//! A plain partition is appended to without any call into the queues. A managed one belongs to a work queue: the queue
+//! admits the batch and restores lost offsets before the append. What happens afterwards reaches the queue as
+//! [`mainstem_partition::PartitionEvent`]s.
+
+use std::sync::Arc;
+
+use mainstem_coordinator::producer::{Marker, TxnVerification};
+use mainstem_coordinator::transaction::Producer;
+use mainstem_kafka::ErrorCode;
+use mainstem_log::Completion;
+use mainstem_partition::{
+    Accepted, AppendInfo, AppendResult, IncomingBatch, Partition, PartitionSpec, Waiter,
+};
+use mainstem_runtime::Io;
+
+use crate::append_error::{AppendError, Produced};
+use crate::catalogue::PartitionId;
+use crate::partition_message::{
+    MarkPart, PartitionQuery, PartitionQueryResult, PartitionRequest, PartitionResponse, ProducePart,
+};
+use crate::partition_reads::read_error;
+use crate::shard::Shard;
+use crate::shard_message::{JobId, Mail, ShardMessage};
+use crate::unverified_batches::Transactional;
+
+impl Shard {
+    /// Handles a request for partitions of this shard.
+    pub(crate) fn handle_partition_request(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        job: JobId,
+        work: PartitionRequest,
+    ) {
+        match work {
+            PartitionRequest::Produce(parts) => {
+                for ProducePart { part, id, records, transactional } in parts {
+                    self.produce_local(io, Waiter { job, part }, id, &records, transactional.as_ref());
+                }
+            }
+            PartitionRequest::WriteMarkers(parts) => {
+                for part in parts {
+                    self.write_marker_local(io, job, part);
+                }
+            }
+            PartitionRequest::Fetch(work) => {
+                let fetched = self.fetch_local(&work);
+                self.send_partition_response(io, job, PartitionResponse::Fetched(fetched));
+            }
+            PartitionRequest::Query(asks) => {
+                let answer = |(part, id, ask): (u32, PartitionId, PartitionQuery)| {
+                    let answer = self.query_local(id, &ask);
+                    (part, answer.unwrap_or_else(PartitionQueryResult::Failed))
+                };
+                let answers = asks.into_iter().map(answer).collect();
+                self.send_partition_response(io, job, PartitionResponse::Asked(answers));
+            }
+            PartitionRequest::Unwatch { watcher, partitions } => {
+                for id in partitions {
+                    self.partitions.unwatch(id, watcher);
+                }
+            }
+        }
+    }
+
+    /// Sends a response to the shard that made the request.
+    pub(crate) fn send_partition_response(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        job: JobId,
+        done: PartitionResponse,
+    ) {
+        if job.shard == self.me {
+            self.on_partition_response(io, job.job, done);
+        } else {
+            io.send(job.shard, Mail(ShardMessage::PartitionResponse { job: job.job, done }));
+        }
+    }
+
+    /// Appends a batch of a client. `waiter` is answered when it is durable, or has failed.
+    pub(crate) fn produce_local(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        waiter: Waiter,
+        id: PartitionId,
+        records: &[u8],
+        transactional: Option<&Transactional>,
+    ) {
+        if let Err(error) = self.try_produce(io, waiter, id, records, transactional) {
+            self.send_produced(io, waiter, Err(error));
+        }
+    }
+
+    fn try_produce(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        waiter: Waiter,
+        id: PartitionId,
+        records: &[u8],
+        transactional: Option<&Transactional>,
+    ) -> Result<(), AppendError> {
+        let incoming = IncomingBatch::parse(records)?;
+        let (partition, _) = self.partition(id)?;
+        if partition.config().is_managed {
+            self.admit_to_queue(io, id, incoming.header())?;
+        }
+        let producer = incoming.producer();
+        if let Some(transactional) = transactional
+            && self.unverified.has(id, producer.id)
+        {
+            return self.hold(io, waiter, id, producer, records, transactional);
+        }
+        match (self.append_incoming(io, waiter, id, &incoming, TxnVerification::Unknown)?, transactional) {
+            (None, _) => Ok(()),
+            (Some(producer), Some(transactional)) => {
+                self.hold(io, waiter, id, producer, records, transactional)
+            }
+            (Some(_), None) => Err(ErrorCode::TransactionalIdAuthorizationFailed.into()),
+        }
+    }
+
+    /// Appends a batch of a component of the broker, such as a queue.
+    ///
+    /// # Errors
+    /// The batch was not appended.
+    pub(crate) fn append_here(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        (job, part, id): (JobId, u32, PartitionId),
+        records: &[u8],
+        verification: TxnVerification,
+    ) -> Result<Option<Producer>, AppendError> {
+        let incoming = IncomingBatch::parse_internal(records)?;
+        self.append_incoming(io, Waiter { job, part }, id, &incoming, verification)
+    }
+
+    /// Appends a batch. Returns its producer if the coordinator must verify the transaction first.
+    ///
+    /// # Errors
+    /// The batch was not appended.
+    pub(crate) fn append_incoming(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        waiter: Waiter,
+        id: PartitionId,
+        incoming: &IncomingBatch<'_>,
+        verification: TxnVerification,
+    ) -> Result<Option<Producer>, AppendError> {
+        let (partition, _) = self.partition(id)?;
+        let (store_index, is_managed) = (partition.store_index(), partition.config().is_managed);
+        if is_managed {
+            self.repair_queue(io, id)?;
+        }
+        let store = &mut *self.stores[store_index].store;
+        match self.partitions.append(id, store, incoming, io.clock.unix_ms, verification, waiter)? {
+            Accepted::Unverified(producer) => return Ok(Some(producer)),
+            Accepted::Durable(info) => self.send_produced(io, waiter, Ok(info)),
+            Accepted::Pending { .. } => {}
+        }
+        Ok(None)
+    }
+
+    /// Answers the waiter of an append.
+    pub(crate) fn send_produced(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        waiter: Waiter,
+        outcome: Result<AppendInfo, AppendError>,
+    ) {
+        let produced = Produced { part: waiter.part, outcome };
+        self.send_partition_response(io, waiter.job, PartitionResponse::Produced(produced));
+    }
+
+    fn write_marker_local(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        job: JobId,
+        MarkPart { part, id, marker }: MarkPart,
+    ) {
+        let waiter = Waiter { job, part };
+        if let Err(error) = self.try_write_marker(io, waiter, id, &marker) {
+            self.send_produced(io, waiter, Err(error));
+        }
+    }
+
+    fn try_write_marker(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        waiter: Waiter,
+        id: PartitionId,
+        marker: &Marker,
+    ) -> Result<(), AppendError> {
+        if self.partition(id)?.0.config().is_managed {
+            self.repair_queue(io, id)?;
+        }
+        let (partition, store) = self.partition(id)?;
+        Ok(partition.mark(store, marker, io.clock.unix_ms, waiter)?)
+    }
+
+    fn query_local(
+        &mut self,
+        id: PartitionId,
+        ask: &PartitionQuery,
+    ) -> Result<PartitionQueryResult, ErrorCode> {
+        if self.is_uncreated(id) {
+            return crate::uncreated::answer(ask);
+        }
+        let (partition, store) = self.partition(id)?;
+        let watermarks = partition.watermarks(store);
+        Ok(match *ask {
+            PartitionQuery::Offset { timestamp_ms, isolation } => {
+                return crate::offset_lookup::find(partition, store, watermarks, timestamp_ms, isolation);
+            }
+            PartitionQuery::DeleteBefore(offset) => {
+                let offset =
+                    if offset == -1 { watermarks.high_watermark } else { offset.max(-1).cast_unsigned() };
+                if offset > watermarks.high_watermark {
+                    return Err(ErrorCode::OffsetOutOfRange);
+                }
+                store.truncate_prefix(partition.log(), offset).map_err(|error| read_error(&error))?;
+                let start = partition.watermarks(store).start;
+                self.on_partition_start_advanced(id);
+                PartitionQueryResult::DeletedBefore(start.cast_signed())
+            }
+            PartitionQuery::Watermarks => PartitionQueryResult::Watermarks(watermarks),
+            PartitionQuery::Producers => PartitionQueryResult::Producers(partition.producers()),
+            PartitionQuery::Size => PartitionQueryResult::Size { bytes: store.status(partition.log()).bytes },
+        })
+    }
+
+    /// A partition of this shard, opened if necessary, and its store.
+    pub(crate) fn partition(
+        &mut self,
+        id: PartitionId,
+    ) -> Result<(&mut Partition, &mut dyn mainstem_log::Store), ErrorCode> {
+        if !self.partitions.contains(&id) {
+            self.open_partition(id)?;
+        }
+        let partition = self.partitions.get_mut(&id).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        let store = &mut *self.stores[partition.store_index()].store;
+        Ok((partition, store))
+    }
+
+    fn open_partition(&mut self, id: PartitionId) -> Result<(), ErrorCode> {
+        self.shared.refresh(&mut self.catalogue);
+        let unknown = ErrorCode::UnknownTopicOrPartition;
+        let topic = self.catalogue.topic_by_id(id.topic).ok_or(unknown)?;
+        let store_id = topic.store_id(id.index).ok_or(unknown)?;
+        let store = self.stores.iter().position(|known| known.store_id == store_id).ok_or(unknown)?;
+        let config = Arc::clone(&topic.config.partition);
+        let spec = PartitionSpec { id, topic: Arc::clone(&topic.name), config, store };
+        let opened = self.partitions.open(spec, &mut *self.stores[store].store, self.unix_ms);
+        opened.map_err(|error| {
+            log::error!("partition {}-{}: {error}", topic.name, id.index);
+            ErrorCode::KafkaStorageError
+        })?;
+        self.maintenance.has_opened(id);
+        Ok(())
+    }
+
+    /// Delivers the results of appends that a store has completed.
+    pub(crate) fn on_partition_completion(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        store_index: usize,
+        completion: &Completion,
+    ) {
+        let mut results = Vec::new();
+        let watchers = self.partitions.on_completion(store_index, completion, &mut results);
+        self.send_append_results(io, results);
+        self.wake_fetches(io, watchers);
+    }
+
+    fn send_append_results(&mut self, io: &mut Io<'_, Mail>, results: Vec<AppendResult>) {
+        for AppendResult { waiter, outcome } in results {
+            self.send_produced(io, waiter, outcome.map_err(AppendError::from));
+        }
+    }
+
+    fn wake_fetches(&mut self, io: &mut Io<'_, Mail>, watchers: Vec<JobId>) {
+        for watcher in watchers {
+            if watcher.shard == self.me {
+                self.on_fetch_wakeup(io, watcher.job);
+            } else {
+                io.send(watcher.shard, Mail(ShardMessage::FetchWakeup { watcher }));
+            }
+        }
+    }
+
+    /// Removes partitions of a deleted topic.
+    pub(crate) fn remove_partitions(&mut self, io: &mut Io<'_, Mail>, partitions: Vec<PartitionId>) {
+        for id in partitions {
+            self.remove_queue(io, id);
+            let mut results = Vec::new();
+            let (log, watchers) = self.partitions.remove(id, &mut results);
+            self.send_append_results(io, results);
+            for waiter in self.unverified.remove(id) {
+                self.send_produced(io, waiter, Err(ErrorCode::UnknownTopicOrPartition.into()));
+            }
+            self.wake_fetches(io, watchers);
+            let store_index = match log {
+                Some((store_index, log)) => {
+                    self.maintenance.remove_log(store_index, log);
+                    Some(store_index)
+                }
+                None => self.maintenance.remove_unopened(id),
+            };
+            if let Some(store_index) = store_index {
+                self.partitions.remove_snapshot(&mut self.stores, store_index, io.clock.unix_ms, id);
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! State that all shards of the Kafka server share.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use mainstem_runtime::{FileBytes, Wake};
+
+use crate::binding_registry::{BoundTopic, SharedBindings, Source};
+use crate::catalogue::Catalogue;
+use crate::config::Config;
+use crate::queues::command_queue::CommandQueue;
+use crate::unverified_batches::HeldBytesBudget;
+
+/// Converts the source of a [`mainstem_log::FileSlice`] into a file that an output can send; `None` if it cannot.
+pub type Sendable = fn(&Arc<dyn Any + Send + Sync>) -> Option<Arc<dyn FileBytes>>;
+
+/// State that all shards share. A shard takes a lock when something has changed, not per request.
+#[derive(Debug)]
+pub struct Shared {
+    pub(crate) config: Config,
+    pub(crate) sendable: Option<Sendable>,
+    /// Number of shards.
+    pub(crate) shards: usize,
+    catalogue: Mutex<Arc<Catalogue>>,
+    version: AtomicU64,
+    /// Set once by shard 0 before any client is served.
+    cluster_id: RwLock<Arc<str>>,
+    /// Open connections.
+    pub(crate) connections: AtomicI64,
+    advertised: RwLock<(Arc<str>, u16)>,
+    /// For each shard, commands to its queues from other threads.
+    pub(crate) command_queues: Vec<CommandQueue>,
+    /// Topics that other protocols write to and read.
+    pub(crate) bound: SharedBindings,
+    /// Budget of batches that wait for the transaction coordinator.
+    pub(crate) held_bytes: Arc<HeldBytesBudget>,
+}
+
+impl Shared {
+    /// State of a broker with `shards` shards. Without `sendable`, fetched records are always copied.
+    pub fn new(config: Config, shards: usize, sendable: Option<Sendable>) -> Arc<Self> {
+        let advertised = (config.advertised_host.as_str().into(), config.advertised_port);
+        let bound = SharedBindings::new(config.bound_topics.clone(), config.sources.clone());
+        Arc::new(Self {
+            bound,
+            held_bytes: Arc::default(),
+            config,
+            sendable,
+            shards,
+            catalogue: Mutex::default(),
+            version: AtomicU64::new(0),
+            cluster_id: RwLock::new("".into()),
+            connections: AtomicI64::new(0),
+            advertised: RwLock::new(advertised),
+            command_queues: (0..shards).map(|_| CommandQueue::default()).collect(),
+        })
+    }
+
+    /// Sets the waker of a shard, for commands from other threads.
+    pub fn bind_wake(&self, shard: usize, wake: Wake) {
+        self.command_queues[shard].bind(wake);
+    }
+
+    pub(crate) fn snapshot(&self) -> Arc<Catalogue> {
+        Arc::clone(&self.catalogue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The shard that owns a queue, or the shard that would create it.
+    pub(crate) fn shard_of_queue(&self, name: &str) -> usize {
+        let home = self.snapshot().topic(name).and_then(|topic| topic.store_id(0));
+        home.map_or(0, |home| self.owner(home))
+    }
+
+    /// The names of all queues, in order.
+    pub(crate) fn queues(&self) -> Vec<Arc<str>> {
+        let catalogue = self.snapshot();
+        let queues = catalogue.by_name.values().filter(|topic| topic.config.queue.is_some());
+        queues.map(|topic| Arc::clone(&topic.name)).collect()
+    }
+
+    /// Sets the host and port that clients connect to.
+    pub fn advertise(&self, host: &str, port: u16) {
+        *self.advertised.write().unwrap_or_else(PoisonError::into_inner) = (host.into(), port);
+    }
+
+    /// Host and port that clients connect to.
+    pub(crate) fn advertised(&self) -> (Arc<str>, u16) {
+        self.advertised.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The shard that owns the store `home`.
+    pub(crate) fn owner(&self, home: u16) -> usize {
+        usize::from(home) % self.shards
+    }
+
+    /// Stores for `count` partitions, assigned round-robin from `first`.
+    pub(crate) fn store_ids_from(&self, first: usize, count: i32) -> Vec<u16> {
+        (0..count.max(0).unsigned_abs() as usize)
+            .map(|step| (first.wrapping_add(step) % self.shards) as u16)
+            .collect()
+    }
+
+    /// Publishes a new catalogue to all shards.
+    pub(crate) fn publish(&self, catalogue: Arc<Catalogue>) {
+        let version = catalogue.version;
+        *self.catalogue.lock().unwrap_or_else(PoisonError::into_inner) = catalogue;
+        self.version.store(version, Ordering::Release);
+    }
+
+    /// Replaces `known` if it is outdated.
+    pub(crate) fn refresh(&self, known: &mut Arc<Catalogue>) {
+        if self.version.load(Ordering::Acquire) != known.version {
+            *known = self.snapshot();
+        }
+    }
+
+    /// Number of topics.
+    pub fn topics(&self) -> usize {
+        self.catalogue.lock().unwrap_or_else(PoisonError::into_inner).by_name.len()
+    }
+
+    pub(crate) fn set_cluster_id(&self, id: &str) {
+        *self.cluster_id.write().unwrap_or_else(PoisonError::into_inner) = id.into();
+    }
+
+    pub(crate) fn cluster_id(&self) -> Arc<str> {
+        Arc::clone(&self.cluster_id.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Adds a topic that another protocol writes to. The first record creates the topic if it does not exist. Returns
+    /// the number for [`crate::SinkRecord::bound`].
+    pub fn bind_topic(&self, topic: BoundTopic) -> usize {
+        self.bound.change(|bound| {
+            bound.topics.push(topic);
+            bound.topics.len() - 1
+        })
+    }
+
+    /// Adds a topic that another protocol reads. Returns the number in [`crate::SourceRecord::source`].
+    pub fn add_source(&self, source: Source) -> usize {
+        self.bound.change(|bound| {
+            bound.sources.push(Some(source));
+            bound.sources.len() - 1
+        })
+    }
+
+    /// Removes a source. A later source of the same name continues from the stored positions.
+    pub fn remove_source(&self, source: usize) {
+        self.bound.change(|bound| {
+            if let Some(place) = bound.sources.get_mut(source) {
+                *place = None;
+            }
+        });
+    }
+}

@@ -1,0 +1,303 @@
+//! The connections of one shard: their state before and after CONNECT, keep alive, and when their publishes must wait.
+//!
+//! Two things make a publisher wait. A turn has a budget of deliveries, so that it stays short; beyond it only
+//! connections that cause few deliveries continue, and light publishers never queue behind heavy ones. And a publish
+//! whose receivers cannot keep up sets a brake on its connection: messages would be lost that nobody had to lose.
+
+use std::sync::Arc;
+
+use mainstem_mqtt::Version;
+use mainstem_mqtt::alias::InboundAliases;
+use mainstem_runtime::ConnId;
+
+use crate::broker_state::Shared;
+use crate::pressure::Level;
+use crate::routes::Matched;
+
+/// Deliveries of one turn after which publishers wait for the next: bounds the length of a turn.
+const DELIVERIES_PER_TURN: u32 = 32 * 1024;
+/// Deliveries that one connection may cause in a turn even then.
+const LIGHT_DELIVERIES: u32 = 64;
+
+/// Longest wait of a publisher for receivers that are behind on a shard that has a backlog, ms.
+const BRAKE_MS: u64 = 1_000;
+/// Wait of a publisher for receivers whose queues are half full, ms: short, because no event says when they are not.
+/// Readers that take a few hundred messages per second lose none.
+const URGENT_BRAKE_MS: u64 = 5;
+
+/// State of one connection slot.
+#[derive(Debug, Default)]
+struct Conn {
+    generation: u32,
+    state: ConnState,
+    version: Option<Version>,
+    last_packet_ms: u64,
+    /// One and a half times the keep alive; 0 is none.
+    keep_alive_timeout_ms: u32,
+    load: PublishLoad,
+    aliases: Option<Box<InboundAliases>>,
+    /// It has published something.
+    publishes: bool,
+    /// Set while its publishes wait for receivers that are behind.
+    brake: Option<Brake>,
+    /// The commit that makes session and will durable. Until then the CONNACK is held back; 0 is none.
+    connack_commit: u64,
+    /// The session, by journal and number, whose end must be on disk before CONNECT is answered.
+    awaited_end: Option<(u16, u32)>,
+}
+
+/// Deliveries that the publishes of a connection cause.
+#[derive(Clone, Copy, Debug, Default)]
+struct PublishLoad {
+    /// The turn that `in_turn` counts for.
+    turn: u64,
+    in_turn: u32,
+    by_last_publish: u32,
+}
+
+/// Why a publisher waits, and since when.
+#[derive(Debug)]
+struct Brake {
+    level: Level,
+    matched: Arc<Matched>,
+    since_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ConnState {
+    /// The slot is free.
+    #[default]
+    Vacant,
+    /// CONNECT has not come.
+    Waiting,
+    /// It serves the session in this slot.
+    Serving(u32),
+}
+
+/// What a connection is after its CONNECT.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Connected {
+    /// Slot of its session.
+    pub(crate) session: u32,
+    pub(crate) version: Version,
+    pub(crate) keep_alive_timeout_ms: u32,
+}
+
+/// A publish that is being handled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PublishStart {
+    deliveries: u32,
+}
+
+/// All connections of a shard, and the deliveries of the current turn.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    conns: Vec<Conn>,
+    turn: u64,
+    /// Deliveries of this turn.
+    deliveries: u32,
+    /// What the current publish matched, if most of its receivers are behind.
+    pressure: Option<(Level, Arc<Matched>)>,
+    /// Mail to another shard has nowhere to go, or more waits for the disk than may be added to.
+    is_congested: bool,
+}
+
+impl Connections {
+    fn at(&mut self, conn: ConnId) -> &mut Conn {
+        &mut self.conns[conn.slot()]
+    }
+
+    pub(crate) fn accept(&mut self, conn: ConnId, now_ms: u64) {
+        if self.conns.len() <= conn.slot() {
+            self.conns.resize_with(conn.slot() + 1, Conn::default);
+        }
+        *self.at(conn) = Conn {
+            generation: conn.generation(),
+            state: ConnState::Waiting,
+            last_packet_ms: now_ms,
+            ..Conn::default()
+        };
+    }
+
+    /// CONNECT has been accepted.
+    pub(crate) fn connect(&mut self, conn: ConnId, connected: Connected, now_ms: u64) {
+        let Connected { session, version, keep_alive_timeout_ms } = connected;
+        *self.at(conn) = Conn {
+            generation: conn.generation(),
+            state: ConnState::Serving(session),
+            version: Some(version),
+            last_packet_ms: now_ms,
+            keep_alive_timeout_ms,
+            ..Conn::default()
+        };
+    }
+
+    /// Frees the slot of a connection that has ended.
+    pub(crate) fn vacate(&mut self, conn: ConnId) {
+        let generation = self.at(conn).generation;
+        *self.at(conn) = Conn { generation, ..Conn::default() };
+    }
+
+    pub(crate) fn state(&self, conn: ConnId) -> ConnState {
+        self.conns[conn.slot()].state
+    }
+
+    /// State of a connection that may be gone.
+    pub(crate) fn find(&self, conn: ConnId) -> Option<ConnState> {
+        let known = self.conns.get(conn.slot())?;
+        (known.generation == conn.generation()).then_some(known.state)
+    }
+
+    /// Protocol version of a connection after its CONNECT.
+    pub(crate) fn version(&self, conn: ConnId) -> Version {
+        self.conns[conn.slot()].version.unwrap_or(Version::V4)
+    }
+
+    /// All connections, vacant slots included, as they are now.
+    pub(crate) fn all(&self) -> Vec<(ConnId, ConnState)> {
+        let known = self.conns.iter().enumerate();
+        known.map(|(slot, known)| (ConnId::from_parts(slot as u32, known.generation), known.state)).collect()
+    }
+
+    // Keep alive.
+
+    /// Whole packets have come, which restart the keep alive [MQTT-3.1.2-22].
+    pub(crate) fn on_packets(&mut self, conn: ConnId, now_ms: u64) {
+        self.at(conn).last_packet_ms = now_ms;
+    }
+
+    /// When the keep alive of a connection ends, if it has one.
+    pub(crate) fn keep_alive_ends_ms(&mut self, conn: ConnId) -> Option<u64> {
+        let known = self.at(conn);
+        let timeout_ms = u64::from(known.keep_alive_timeout_ms);
+        (timeout_ms > 0).then_some(known.last_packet_ms + timeout_ms)
+    }
+
+    // CONNECT and CONNACK.
+
+    /// CONNECT waits until the end of this session, by journal and number, is on disk.
+    pub(crate) fn await_end(&mut self, conn: ConnId, session: Option<(u16, u32)>) {
+        self.at(conn).awaited_end = session;
+    }
+
+    pub(crate) fn awaited_end(&mut self, conn: ConnId) -> Option<(u16, u32)> {
+        self.at(conn).awaited_end
+    }
+
+    /// Holds the CONNACK, and all that follows, until `commit` is over.
+    pub(crate) fn hold_connack(&mut self, conn: ConnId, commit: u64) {
+        self.at(conn).connack_commit = commit;
+    }
+
+    pub(crate) fn is_connack_held(&self, conn: ConnId) -> bool {
+        self.conns[conn.slot()].connack_commit > 0
+    }
+
+    /// Whether the CONNACK has waited for `commit` or an earlier one; it waits no longer.
+    pub(crate) fn release_connack(&mut self, conn: ConnId, commit: u64) -> bool {
+        let known = self.at(conn);
+        let is_due = (1..=commit).contains(&known.connack_commit);
+        if is_due {
+            known.connack_commit = 0;
+        }
+        is_due
+    }
+
+    // Topic aliases.
+
+    /// Takes the table out while a topic may be borrowed from it.
+    pub(crate) fn take_aliases(&mut self, conn: ConnId) -> Option<Box<InboundAliases>> {
+        self.at(conn).aliases.take()
+    }
+
+    pub(crate) fn put_aliases(&mut self, conn: ConnId, aliases: Box<InboundAliases>) {
+        self.at(conn).aliases = Some(aliases);
+    }
+
+    // The turn and its publishes.
+
+    pub(crate) fn begin_turn(&mut self, is_congested: bool) {
+        self.is_congested = is_congested;
+    }
+
+    /// Counts a turn; true for the first.
+    pub(crate) fn next_turn(&mut self) -> bool {
+        self.turn += 1;
+        self.deliveries = 0;
+        self.turn == 1
+    }
+
+    pub(crate) fn end_turn(&mut self) {
+        self.deliveries = 0;
+    }
+
+    pub(crate) fn add_deliveries(&mut self, deliveries: u32) {
+        self.deliveries += deliveries;
+    }
+
+    /// Whether this turn has caused its share of deliveries.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.deliveries >= DELIVERIES_PER_TURN
+    }
+
+    /// Most receivers of the current publish are behind.
+    pub(crate) fn set_pressure(&mut self, level: Level, matched: &Arc<Matched>) {
+        self.pressure = Some((level, Arc::clone(matched)));
+    }
+
+    pub(crate) fn begin_publish(&mut self) -> PublishStart {
+        self.pressure = None;
+        PublishStart { deliveries: self.deliveries }
+    }
+
+    /// A PUBLISH of this connection has been handled.
+    pub(crate) fn end_publish(&mut self, conn: ConnId, start: PublishStart, now_ms: u64) {
+        let deliveries = self.deliveries - start.deliveries;
+        let pressure = self.pressure.take();
+        let known = self.at(conn);
+        known.publishes = true;
+        known.load.in_turn += deliveries;
+        known.load.by_last_publish = deliveries;
+        if let Some((level, matched)) = pressure {
+            known.brake = Some(Brake { level, matched, since_ms: now_ms });
+        }
+    }
+
+    /// Whether the connection has published something.
+    pub(crate) fn is_publisher(&self, conn: ConnId) -> bool {
+        self.conns[conn.slot()].publishes
+    }
+
+    /// Whether a PUBLISH has to wait for a later turn. A receiver with messages in flight is never braked: behind its
+    /// PUBLISH may come acknowledgements that others wait for.
+    pub(crate) fn must_wait(
+        &mut self,
+        conn: ConnId,
+        shared: &Shared,
+        now_ms: u64,
+        is_receiver: bool,
+        others_wait: impl FnOnce() -> bool,
+    ) -> bool {
+        let (turn, is_busy, is_congested) = (self.turn, self.is_busy(), self.is_congested);
+        let known = self.at(conn);
+        if known.load.turn != turn {
+            known.load.turn = turn;
+            known.load.in_turn = 0;
+        }
+        if let Some(brake) = &known.brake {
+            let waited_ms = now_ms - brake.since_ms;
+            let is_urgent = brake.level == Level::Urgent && waited_ms < URGENT_BRAKE_MS;
+            let is_backlog = waited_ms < BRAKE_MS && shared.any_overloaded(brake.matched.reach());
+            if !is_receiver && (is_urgent || is_backlog) {
+                return true;
+            }
+            known.brake = None;
+        }
+        if is_congested {
+            return true;
+        }
+        // The last publish is the best estimate of the next.
+        let is_heavy = known.load.in_turn + known.load.by_last_publish > LIGHT_DELIVERIES;
+        is_heavy && (is_busy || others_wait())
+    }
+}

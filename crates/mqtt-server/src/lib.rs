@@ -1,0 +1,80 @@
+//! The MQTT server: connections, sessions, routing, delivery, retained messages and their persistence.
+//!
+//! A [`Shard`] is the MQTT server of one shard, a [`Service`](mainstem_runtime::Service): it is called with bytes,
+//! messages and time, and returns bytes, messages and timers. It opens no socket, reads no clock and starts no thread,
+//! so tests, fuzz targets and the simulator run the code that serves clients.
+//!
+//! # What this crate must never know
+//! Sockets, files, threads. Other protocols. How a store of logs stores bytes.
+//!
+//! # Entry points
+//! [`Shared::new`] once per broker. [`Shard::restore`] once per shard and then [`settle_origins`], or [`Shard::new`]
+//! for shards without persistence. [`MqttConfig`] for all.
+//!
+//! # Invariants
+//! - A session lives on one shard for its whole life; a connection is handed to the shard of its session.
+//! - A publish is matched once, where it arrives; each other shard with subscribers gets one message.
+//! - A subscription is visible to every shard before its SUBACK is written.
+//! - Messages of one publisher to one topic reach each subscriber in order.
+//! - Every dropped message counts in `publish_dropped`; the log has one line per client until its queue is empty again.
+//! - An acknowledgement is sent when what it promises is durable, and in the order of the requests.
+//! - Everything that clients can make grow is bounded by [`MqttConfig`].
+//!
+//! # Files
+//! | file | contents |
+//! |---|---|
+//! | `shard/` | [`Shard`], which owns the machines below, and the handlers of packets, turns, timers and messages |
+//! | `connections.rs` | connections before and after CONNECT, keep alive, when publishers wait |
+//! | `session/` | sessions, their queues, and the way of a message from an offer to bytes |
+//! | `router.rs` | subscribers of a shard by filter, and the fan-out to them |
+//! | `persistence.rs`, `commits.rs` | journals and the retained log of a shard, one commit per turn, who waits for it |
+//! | `ending.rs` | ended sessions whose end is not on disk yet |
+//! | `queue_consumers/` | queue subscriptions: requests to queues, leased deliveries |
+//! | `bridge.rs` | sinks and sources of other protocols |
+//! | `sys.rs`, `timers.rs` | values under `$SYS`; timer tokens |
+//! | `pending_acks.rs` | acks of a session that wait until what they promise is durable |
+//! | `qos2_recovery.rs` | QoS 2 publishes of a session that have reached some of their targets |
+//! | `reassigned.rs` | deliveries that a session has passed on to other members of a group |
+//! | `retained_replay.rs` | retained messages on their way to new subscriptions of a session |
+//! | `wills.rs` | the will of a session |
+//! | `journal/`, `retained_log.rs` | logs of sessions, and of retained messages |
+//! | `broker_state.rs` | what all shards share, and the messages between them |
+//! | `routes.rs`, `groups.rs`, `pressure.rs` | the index of filters, shared subscriptions, whether receivers keep up |
+//! | `registry.rs`, `retained.rs`, `counters.rs` | client identifiers, retained messages in memory, counters |
+//! | `message.rs`, `config.rs` | messages and their pool; settings |
+
+mod bridge;
+mod broker_state;
+mod commits;
+pub mod config;
+mod connections;
+mod counters;
+mod ending;
+mod groups;
+mod journal;
+mod message;
+mod pending_acks;
+mod persistence;
+mod pressure;
+mod qos2_recovery;
+mod queue_consumers;
+mod reassigned;
+mod registry;
+mod retained;
+mod retained_log;
+mod retained_replay;
+mod router;
+mod routes;
+mod session;
+mod shard;
+mod sys;
+mod timers;
+mod wills;
+
+pub use bridge::{BridgePublish, Sink, SinkMessage, SinkOutcome, SinkTicket, user_properties};
+pub use broker_state::{Mail, Shared};
+pub use config::{Durability, MqttConfig, QueueOverflow, Redirect};
+pub use counters::Counters;
+pub use queue_consumers::{QueueDelivery, QueueGroup, QueueRequest, queue_of};
+pub use shard::Shard;
+pub use shard::restore::{Restored, StoreAt, settle_origins};

@@ -1,0 +1,376 @@
+//! Retained messages, ordered by topic, shared by all shards.
+//!
+//! A new subscription reads the store with a cursor, a bounded part at a time, so that neither a filter that matches a
+//! million topics nor one that matches none of them blocks other clients. What the cursor has not reached yet is read
+//! as it is by then, so a message is never older than one already delivered.
+
+use std::borrow::Borrow;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use mainstem_topic::matches;
+
+use crate::message::Message;
+
+/// Topics visited by one read.
+const VISITED_MAX: usize = 2048;
+/// Bytes of messages after which one read ends.
+const READ_BYTES_MAX: usize = 64 * 1024;
+
+/// A message ordered by its topic.
+#[derive(Debug)]
+struct ByTopic(Arc<Message>);
+
+impl Borrow<str> for ByTopic {
+    fn borrow(&self) -> &str {
+        self.0.topic()
+    }
+}
+
+impl PartialEq for ByTopic {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.topic() == other.0.topic()
+    }
+}
+
+impl Eq for ByTopic {}
+
+impl PartialOrd for ByTopic {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByTopic {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.topic().cmp(other.0.topic())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Store {
+    messages: BTreeSet<ByTopic>,
+    bytes: u64,
+    /// Messages of `$SYS`, which do not count against the limits.
+    own: u64,
+}
+
+impl Store {
+    /// Number of messages of clients.
+    fn count(&self) -> u64 {
+        self.messages.len() as u64 - self.own
+    }
+}
+
+/// Whether only the broker itself publishes to `topic`.
+fn is_own(topic: &str) -> bool {
+    topic.starts_with("$SYS/")
+}
+
+/// Count and size of what is retained.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RetainedSize {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The retained messages of the process.
+#[derive(Debug)]
+pub(crate) struct Retained {
+    store: RwLock<Store>,
+    messages_max: u64,
+    bytes_max: u64,
+    /// A message was refused and nothing has been removed since.
+    full: AtomicBool,
+}
+
+/// The store is full.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// Position of a reader.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor {
+    filter: Box<str>,
+    /// Length of the prefix that all matching topics share.
+    prefix_len: usize,
+    state: At,
+}
+
+#[derive(Clone, Debug)]
+enum At {
+    /// Nothing has been visited.
+    Start,
+    /// Everything up to this topic has been visited.
+    After(Box<str>),
+}
+
+impl Cursor {
+    pub(crate) fn new(filter: &str) -> Self {
+        // `a/b/#` also matches `a/b`, so the separator before `#` is not part of the prefix.
+        let prefix_len = match filter.find(['+', '#']) {
+            Some(at) if filter[at..].starts_with('#') => at.saturating_sub(1),
+            Some(at) => at,
+            None => filter.len(),
+        };
+        Self { filter: filter.into(), prefix_len, state: At::Start }
+    }
+
+    /// A cursor behind `topic`; an empty topic is the start.
+    pub(crate) fn after(filter: &str, topic: &str) -> Self {
+        let state = if topic.is_empty() { At::Start } else { At::After(topic.into()) };
+        Self { state, ..Self::new(filter) }
+    }
+
+    /// The last topic visited; empty at the start.
+    pub(crate) fn last(&self) -> &str {
+        match &self.state {
+            At::Start => "",
+            At::After(topic) => topic,
+        }
+    }
+
+    /// Whether the cursor has yet to reach `topic`, and its filter matches.
+    pub(crate) fn is_ahead(&self, topic: &str) -> bool {
+        let reached = matches!(&self.state, At::After(last) if topic <= &**last);
+        !reached && matches(&self.filter, topic)
+    }
+
+    pub(crate) fn filter(&self) -> &str {
+        &self.filter
+    }
+}
+
+impl Retained {
+    pub(crate) fn new(messages_max: u32, bytes_max: u64) -> Self {
+        Self {
+            store: RwLock::default(),
+            messages_max: u64::from(messages_max),
+            bytes_max,
+            full: AtomicBool::new(false),
+        }
+    }
+
+    /// Makes `message` its topic's retained message.
+    ///
+    /// # Errors
+    /// [`Full`] beyond the limits; what was retained before stays.
+    pub(crate) fn set(&self, message: &Message) -> Result<(), Full> {
+        let new = ByTopic(Arc::new(message.compact()));
+        let size = message.size() as u64;
+        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        let replaced = store.messages.get(message.topic()).map(|known| known.0.size() as u64);
+        let bytes = store.bytes - replaced.unwrap_or(0) + size;
+        // `$SYS` is small and must not depend on what clients retain.
+        let is_own = is_own(message.topic());
+        let is_one_more = replaced.is_none() && store.count() >= self.messages_max;
+        if !is_own && (bytes > self.bytes_max || is_one_more) {
+            if !self.full.swap(true, Ordering::Relaxed) {
+                log::warn!(
+                    "the store of retained messages is full: {} messages, {} bytes",
+                    store.messages.len(),
+                    store.bytes
+                );
+            }
+            return Err(Full);
+        }
+        store.messages.replace(new);
+        store.own += u64::from(is_own && replaced.is_none());
+        store.bytes = bytes;
+        Ok(())
+    }
+
+    /// Whether a message of this size could be retained now.
+    pub(crate) fn has_room(&self, topic: &str, size: usize) -> bool {
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        let replaced = store.messages.get(topic).map(|known| known.0.size() as u64);
+        store.bytes - replaced.unwrap_or(0) + size as u64 <= self.bytes_max
+            && (replaced.is_some() || store.count() < self.messages_max)
+    }
+
+    /// The retained message of a topic.
+    pub(crate) fn get(&self, topic: &str) -> Option<Arc<Message>> {
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        store.messages.get(topic).map(|known| Arc::clone(&known.0))
+    }
+
+    /// Removes the retained message of a topic. False if there was none.
+    pub(crate) fn clear(&self, topic: &str) -> bool {
+        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(removed) = store.messages.take(topic) else { return false };
+        store.own -= u64::from(is_own(topic));
+        store.bytes -= removed.0.size() as u64;
+        self.full.store(false, Ordering::Relaxed);
+        true
+    }
+
+    /// Appends up to `limit` unexpired messages that match the cursor's filter to `found`. True at the end of the
+    /// store. May append nothing before that, since one read visits a limited number of topics.
+    pub(crate) fn read(
+        &self,
+        cursor: &mut Cursor,
+        limit: usize,
+        now_ms: u64,
+        found: &mut Vec<Arc<Message>>,
+    ) -> bool {
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        let prefix = &cursor.filter[..cursor.prefix_len];
+        let from = match &cursor.state {
+            At::Start => Bound::Included(prefix),
+            At::After(topic) => Bound::Excluded(&**topic),
+        };
+        let mut last: Option<&str> = None;
+        let (mut left, mut bytes) = (limit, 0);
+        for (visited, ByTopic(message)) in
+            store.messages.range::<str, _>((from, Bound::Unbounded)).enumerate()
+        {
+            if !message.topic().starts_with(prefix) {
+                return true;
+            }
+            if left == 0 || visited == VISITED_MAX {
+                if let Some(topic) = last {
+                    let at = At::After(topic.into());
+                    cursor.state = at;
+                }
+                return false;
+            }
+            last = Some(message.topic());
+            if matches(&cursor.filter, message.topic()) && !message.is_expired(now_ms) {
+                found.push(Arc::clone(message));
+                bytes += message.size();
+                left = if bytes < READ_BYTES_MAX { left - 1 } else { 0 };
+            }
+        }
+        true
+    }
+
+    /// Removes expired messages from a part of the store that begins after `from`. Returns where the next part begins
+    /// (`None` at the end), and the topics of the removed messages.
+    pub(crate) fn sweep(&self, from: &str, now_ms: u64) -> (Option<String>, Vec<String>) {
+        let mut expired = Vec::new();
+        let mut next = None;
+        {
+            let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+            let range = store.messages.range::<str, _>((Bound::Excluded(from), Bound::Unbounded));
+            for (visited, ByTopic(message)) in range.enumerate() {
+                if visited == VISITED_MAX {
+                    break;
+                }
+                next = (visited + 1 == VISITED_MAX).then(|| message.topic().to_owned());
+                if message.is_expired(now_ms) {
+                    expired.push(message.topic().to_owned());
+                }
+            }
+        }
+        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        // They may have been replaced since.
+        expired.retain(|topic| {
+            let is_expired =
+                store.messages.get(topic.as_str()).is_some_and(|known| known.0.is_expired(now_ms));
+            if is_expired && let Some(removed) = store.messages.take(topic.as_str()) {
+                store.own -= u64::from(is_own(topic));
+                store.bytes -= removed.0.size() as u64;
+            }
+            is_expired
+        });
+        (next, expired)
+    }
+
+    pub(crate) fn size(&self) -> RetainedSize {
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        RetainedSize { messages: store.messages.len() as u64, bytes: store.bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstem_mqtt::{MessageProperties, QoS};
+
+    use super::*;
+    use crate::message::Content;
+
+    fn message(topic: &str, payload: &[u8], expiry: Option<u32>) -> Message {
+        let properties = MessageProperties { message_expiry: expiry, ..MessageProperties::default() };
+        let qos = QoS::AtMostOnce;
+        Message::new(&Content { qos, retain: true, publisher: None, topic, payload, properties }, 0)
+    }
+
+    fn read_all(retained: &Retained, filter: &str, limit: usize) -> Vec<String> {
+        let mut cursor = Cursor::new(filter);
+        let mut topics = Vec::new();
+        loop {
+            let mut found = Vec::new();
+            let over = retained.read(&mut cursor, limit, 0, &mut found);
+            topics.extend(found.iter().map(|message| message.topic().to_owned()));
+            if over {
+                return topics;
+            }
+        }
+    }
+
+    #[test]
+    fn reads_find_what_the_plain_matcher_finds() {
+        let retained = Retained::new(u32::MAX, u64::MAX);
+        let mut topics =
+            vec!["a".to_owned(), "a/".to_owned(), "$SYS/x".to_owned(), "a!b".to_owned(), "/".to_owned()];
+        for one in ["a", "b", "c"] {
+            for two in 0..40 {
+                for three in ["x", "y", ""] {
+                    topics.push(format!("{one}/{two}/{three}"));
+                }
+            }
+        }
+        for topic in &topics {
+            retained.set(&message(topic, b"1", None)).unwrap();
+        }
+        for filter in
+            ["#", "a/#", "a", "+/7/x", "a/+/x", "a/+", "+/+", "/", "$SYS/#", "b/3#", "+", "nothing/#"]
+        {
+            let mut expected: Vec<_> =
+                topics.iter().filter(|topic| matches(filter, topic)).cloned().collect();
+            expected.sort();
+            for limit in [1, 3, 1000] {
+                assert_eq!(read_all(&retained, filter, limit), expected, "{filter}, {limit} at a time");
+            }
+        }
+    }
+
+    #[test]
+    fn limits_hold_and_removal_makes_room() {
+        let retained = Retained::new(2, 10);
+        retained.set(&message("a", b"12", None)).unwrap();
+        retained.set(&message("b", b"12", None)).unwrap();
+        assert_eq!(retained.set(&message("c", b"1", None)), Err(Full));
+        assert_eq!(
+            retained.set(&message("a", b"1234567890", None)),
+            Err(Full),
+            "too large: the old one stays"
+        );
+        retained.set(&message("a", b"123456", None)).unwrap();
+        assert_eq!((retained.size().messages, retained.size().bytes), (2, 10));
+        assert!(retained.clear("b"));
+        assert!(!retained.clear("b"));
+        retained.set(&message("c", b"1", None)).unwrap();
+        assert_eq!((retained.size().messages, retained.size().bytes), (2, 9));
+    }
+
+    #[test]
+    fn expired_messages_are_not_found_and_removed() {
+        let retained = Retained::new(u32::MAX, u64::MAX);
+        for number in 0..5_000 {
+            let expiry = (number % 2 == 0).then_some(1);
+            retained.set(&message(&format!("t/{number}"), b"1", expiry)).unwrap();
+        }
+        let mut cursor = Cursor::new("t/#");
+        let mut found = Vec::new();
+        while !retained.read(&mut cursor, 10_000, 1_000, &mut found) {}
+        assert_eq!(found.len(), 2_500);
+        let mut from = Some(String::new());
+        while let Some(topic) = from {
+            from = retained.sweep(&topic, 1_000).0;
+        }
+        assert_eq!(retained.size().messages, 2_500);
+    }
+}

@@ -1,0 +1,174 @@
+//! Retained messages on their way to new subscriptions of one session.
+//!
+//! A replay visits the retained messages that match a filter in the order of their topics, a few at a time, as the
+//! window has room. A message published meanwhile on a topic that the replay has not reached must not overtake the
+//! retained message of that topic [MQTT-4.6.0-5]: either it waits in the queue, or the retained message is sent early
+//! and its topic is noted, so that the replay skips it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+use mainstem_mqtt::{QoS, SubscribeOptions};
+
+use crate::message::Message;
+use crate::retained::{Cursor, Retained};
+
+/// Topics per session whose retained message was sent early.
+const EARLY_MAX: usize = 16 * 1024;
+/// Retained messages read for one subscription at a time.
+const BATCH_MESSAGES: usize = 64;
+
+/// A replay of retained messages to a new subscription.
+#[derive(Debug)]
+pub(crate) struct RetainedReplay {
+    cursor: Cursor,
+    options: SubscribeOptions,
+    /// Subscription Identifier; 0 is none.
+    id: u32,
+}
+
+/// The replays of one session, by filter.
+#[derive(Debug, Default)]
+pub(crate) struct RetainedReplays {
+    replays: BTreeMap<Box<str>, RetainedReplay>,
+    /// The session is in the list of those that continue in the next turn.
+    is_scheduled: bool,
+    /// Topics whose retained message was sent before its replay reached it.
+    early: HashSet<Box<str>, foldhash::fast::RandomState>,
+}
+
+/// How much a session can take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplayRoom {
+    /// There is room for messages above QoS 0.
+    pub(crate) has_window: bool,
+    /// Messages above QoS 0 at most.
+    pub(crate) window: u16,
+    pub(crate) has_output: bool,
+}
+
+/// A few retained messages of one replay.
+#[derive(Debug)]
+pub(crate) struct ReplayBatch {
+    pub(crate) filter: Box<str>,
+    pub(crate) options: SubscribeOptions,
+    pub(crate) id: u32,
+    /// There are no more for this filter.
+    pub(crate) is_last: bool,
+}
+
+impl RetainedReplay {
+    /// A replay of all messages that match `filter`.
+    pub(crate) fn new(filter: &str, options: SubscribeOptions, id: u32) -> Self {
+        Self { cursor: Cursor::new(filter), options, id }
+    }
+}
+
+impl RetainedReplays {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.replays.is_empty()
+    }
+
+    /// Starts a replay, from the beginning if there is one for this filter.
+    pub(crate) fn start(&mut self, replay: RetainedReplay) {
+        self.replays.insert(replay.cursor.filter().into(), replay);
+    }
+
+    /// Restores a replay that has reached topic `last`.
+    pub(crate) fn restore(&mut self, filter: &str, last: &str, options: SubscribeOptions, id: u32) {
+        let cursor = Cursor::after(filter, last);
+        self.replays.insert(filter.into(), RetainedReplay { cursor, options, id });
+    }
+
+    /// Ends the replay of a subscription that is gone: nothing new is sent for it [MQTT-3.10.4-2].
+    pub(crate) fn remove(&mut self, filter: &str) {
+        self.replays.remove(filter);
+        self.forget_early_if_done();
+    }
+
+    fn forget_early_if_done(&mut self) {
+        if self.replays.is_empty() {
+            self.early = HashSet::default();
+        }
+    }
+
+    /// True if the session was not scheduled for the next turn yet.
+    pub(crate) fn schedule(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_scheduled, true)
+    }
+
+    pub(crate) fn unschedule(&mut self) {
+        self.is_scheduled = false;
+    }
+
+    /// Number of topics that are remembered.
+    pub(crate) fn early_topics(&self) -> usize {
+        self.early.len()
+    }
+
+    /// Whether no further topic can be remembered.
+    pub(crate) fn is_full(&self) -> bool {
+        self.early.len() >= EARLY_MAX
+    }
+
+    /// Whether a message published now on `topic` has to wait in the queue.
+    pub(crate) fn holds_back(&self, topic: &str, queue_is_empty: bool) -> bool {
+        !self.replays.is_empty() && (!queue_is_empty || self.is_ahead(topic))
+    }
+
+    /// Whether a replay may still send a retained message of `topic`.
+    pub(crate) fn will_send(&self, topic: &str) -> bool {
+        !self.replays.is_empty() && self.is_ahead(topic) && !self.early.contains(topic)
+    }
+
+    fn is_ahead(&self, topic: &str) -> bool {
+        self.replays.values().any(|replay| replay.cursor.is_ahead(topic))
+    }
+
+    /// The retained message of `topic` is sent early. Returns options and identifier of the subscription that gets it;
+    /// `None` if no replay would send it.
+    pub(crate) fn send_early(&mut self, topic: &str) -> Option<(SubscribeOptions, u32)> {
+        if self.replays.is_empty() {
+            return None;
+        }
+        self.early.insert(topic.into());
+        let replay = self.replays.values().find(|replay| replay.cursor.is_ahead(topic))?;
+        Some((replay.options, replay.id))
+    }
+
+    /// The last topic that the replay of a filter has sent. `None` without one, and for QoS 0, where messages may be
+    /// lost.
+    pub(crate) fn position(&self, filter: &str) -> Option<&str> {
+        let replay = self.replays.get(filter)?;
+        (replay.options.qos > QoS::AtMostOnce).then(|| replay.cursor.last())
+    }
+
+    /// Reads the next messages of some replay into `found`. `None` if there is no room for any.
+    pub(crate) fn read(
+        &mut self,
+        retained: &Retained,
+        room: ReplayRoom,
+        now_ms: u64,
+        found: &mut Vec<Arc<Message>>,
+    ) -> Option<ReplayBatch> {
+        let has_room = |replay: &RetainedReplay| room.has_window || replay.options.qos == QoS::AtMostOnce;
+        let (filter, replay) = self.replays.iter_mut().find(|(_, replay)| has_room(replay))?;
+        if !room.has_output {
+            return None;
+        }
+        let RetainedReplay { options, id, .. } = *replay;
+        let limit = match options.qos {
+            QoS::AtMostOnce => BATCH_MESSAGES,
+            _ => BATCH_MESSAGES.min(usize::from(room.window)),
+        };
+        let filter = filter.clone();
+        let is_last = retained.read(&mut replay.cursor, limit, now_ms, found);
+        if is_last {
+            self.replays.remove(&filter);
+        }
+        found.retain(|message| !self.early.contains(message.topic()));
+        self.forget_early_if_done();
+        Some(ReplayBatch { filter, options, id, is_last })
+    }
+}

@@ -1,0 +1,198 @@
+//! The subscribers of one shard by filter, and the fan-out of a message to them.
+//!
+//! A filter's list holds one entry per session; the session notes the entry's position, so that a subscription ends
+//! without a search. A client that matches a message by several subscriptions gets one copy at the highest QoS, with
+//! all Subscription Identifiers [MQTT-3.3.4-2, MQTT-3.3.4-3]: sessions are marked with the number of the fan-out to
+//! find such duplicates without a set.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use mainstem_mqtt::{QoS, SubscribeOptions};
+use mainstem_topic::FilterId;
+
+use crate::message::Message;
+use crate::routes::{Cache, Matched, Routes, new_cache};
+use crate::session::offer::Offer;
+use crate::session::{Session, Sessions, Subscription};
+
+/// A subscriber of a filter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subscriber {
+    /// Slot of the session.
+    pub(crate) session: u32,
+    pub(crate) options: SubscribeOptions,
+    /// Subscription Identifier; 0 is none.
+    pub(crate) id: u32,
+}
+
+/// A client and everything by which it matches a message.
+#[derive(Debug)]
+struct Hit {
+    session: u32,
+    qos: QoS,
+    retain: bool,
+    ids: Vec<u32>,
+}
+
+pub(crate) struct Router {
+    /// Number of the shard.
+    shard: u16,
+    one_copy_per_client: bool,
+    subscribers: HashMap<FilterId, Vec<Subscriber>, foldhash::fast::RandomState>,
+    cache: Cache,
+    /// Number of the last fan-out that marked sessions.
+    fan_out: u64,
+    hits: Vec<Hit>,
+}
+
+impl Router {
+    pub(crate) fn new(shard: u16, one_copy_per_client: bool) -> Self {
+        Self {
+            shard,
+            one_copy_per_client,
+            subscribers: HashMap::default(),
+            cache: new_cache(),
+            fan_out: 0,
+            hits: Vec::new(),
+        }
+    }
+
+    /// Everything that matches `topic`, on all shards.
+    pub(crate) fn matched(&mut self, routes: &Routes, topic: &str) -> Arc<Matched> {
+        routes.matched(&mut self.cache, topic)
+    }
+
+    /// The subscriber that a session's subscription refers to.
+    pub(crate) fn subscriber(&self, subscription: Subscription) -> Option<Subscriber> {
+        self.subscribers.get(&subscription.filter)?.get(subscription.position as usize).copied()
+    }
+
+    /// Replaces the subscription of a session to `filter`. False if there is none.
+    pub(crate) fn replace(
+        &mut self,
+        routes: &Routes,
+        filter: &str,
+        session: &Session,
+        subscriber: Subscriber,
+    ) -> bool {
+        let Some(filter) = routes.find(filter) else { return false };
+        let Some(list) = self.subscribers.get_mut(&filter) else { return false };
+        let Some(subscription) = session.subscription(filter) else { return false };
+        list[subscription.position as usize] = subscriber;
+        true
+    }
+
+    /// Adds a subscriber that has no subscription to `filter`.
+    pub(crate) fn add(
+        &mut self,
+        routes: &Routes,
+        filter: &str,
+        session: &mut Session,
+        subscriber: Subscriber,
+    ) {
+        let known = routes.find(filter).filter(|filter| self.subscribers.contains_key(filter));
+        let filter = known.unwrap_or_else(|| routes.add_shard(filter, self.shard));
+        let list = self.subscribers.entry(filter).or_default();
+        let subscription = Subscription { filter, position: list.len() as u32 };
+        list.push(subscriber);
+        session.add_subscription(subscription);
+    }
+
+    /// Removes a subscriber from its filter's list. The caller has removed it from its session.
+    pub(crate) fn remove(
+        &mut self,
+        routes: &Routes,
+        sessions: &mut Sessions,
+        Subscription { filter, position }: Subscription,
+    ) {
+        let Some(list) = self.subscribers.get_mut(&filter) else { return };
+        list.swap_remove(position as usize);
+        if let Some(moved) = list.get(position as usize) {
+            sessions.at(moved.session).set_position(filter, position);
+        }
+        if list.is_empty() {
+            self.subscribers.remove(&filter);
+            routes.remove_shard(filter, self.shard);
+        }
+    }
+
+    /// Calls `offer` for every subscriber of this shard that gets the message. Returns the number of receivers.
+    #[inline]
+    pub(crate) fn offer_to_all(
+        &mut self,
+        sessions: &mut Sessions,
+        message: &Arc<Message>,
+        matched: &Matched,
+        mut offer: impl FnMut(&mut Session, &Offer<'_>),
+    ) -> u32 {
+        let me = self.shard;
+        let mine = 1 << me;
+        let mut lists = matched
+            .filters
+            .iter()
+            .filter(|(_, shards)| shards & mine != 0)
+            .filter_map(|(filter, _)| self.subscribers.get(filter));
+        let (Some(first), second) = (lists.next(), lists.next()) else { return 0 };
+        let Some(second) = second.filter(|_| self.one_copy_per_client) else {
+            let mut receivers = 0;
+            for subscriber in first.iter().chain(second.into_iter().chain(lists).flatten()) {
+                receivers += 1;
+                if is_own(me, sessions, message, subscriber) {
+                    continue;
+                }
+                let each = Offer {
+                    message,
+                    qos: message.qos.min(subscriber.options.qos),
+                    retain: message.retain && subscriber.options.retain_as_published,
+                    ids: if subscriber.id == 0 { &[] } else { std::slice::from_ref(&subscriber.id) },
+                    group: None,
+                    is_replayed: false,
+                };
+                offer(sessions.at(subscriber.session), &each);
+            }
+            return receivers;
+        };
+        self.fan_out += 1;
+        self.hits.clear();
+        for subscriber in [first, second].into_iter().chain(lists).flatten() {
+            if !is_own(me, sessions, message, subscriber) {
+                add_hit(&mut self.hits, self.fan_out, sessions.at(subscriber.session), message, subscriber);
+            }
+        }
+        for Hit { session, qos, retain, ids } in &self.hits {
+            let each = Offer { message, qos: *qos, retain: *retain, ids, group: None, is_replayed: false };
+            offer(sessions.at(*session), &each);
+        }
+        self.hits.len() as u32
+    }
+}
+
+fn add_hit(
+    hits: &mut Vec<Hit>,
+    fan_out: u64,
+    session: &mut Session,
+    message: &Message,
+    subscriber: &Subscriber,
+) {
+    let index = session.mark(fan_out, hits.len() as u32) as usize;
+    if index == hits.len() {
+        let session = subscriber.session;
+        hits.push(Hit { session, qos: QoS::AtMostOnce, retain: false, ids: Vec::new() });
+    }
+    let hit = &mut hits[index];
+    hit.qos = hit.qos.max(message.qos.min(subscriber.options.qos));
+    hit.retain |= message.retain && subscriber.options.retain_as_published;
+    if subscriber.id != 0 {
+        hit.ids.push(subscriber.id);
+    }
+}
+
+/// Whether the subscriber published the message itself and does not want it back [MQTT-3.8.3-3].
+#[inline]
+fn is_own(me: u16, sessions: &mut Sessions, message: &Message, subscriber: &Subscriber) -> bool {
+    subscriber.options.no_local
+        && message.publisher.is_some_and(|publisher| {
+            publisher.shard == me && publisher.slot == subscriber.session && sessions.get(publisher).is_some()
+        })
+}

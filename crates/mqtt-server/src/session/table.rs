@@ -1,0 +1,62 @@
+//! The sessions of one shard, by slot and by key.
+
+use std::sync::Arc;
+
+use mainstem_runtime::ConnId;
+
+use super::Session;
+use crate::message::SessionKey;
+
+/// The sessions of one shard.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    /// Number of the shard.
+    shard: u16,
+    slab: slab::Slab<Session>,
+    generations: u32,
+}
+
+impl Sessions {
+    pub(crate) fn new(shard: u16) -> Self {
+        Self { shard, slab: slab::Slab::new(), generations: 0 }
+    }
+
+    /// A new, unconnected session.
+    pub(crate) fn insert(&mut self, client_id: Arc<str>, conn: ConnId) -> SessionKey {
+        self.generations = self.generations.wrapping_add(1);
+        let generation = self.generations;
+        let entry = self.slab.vacant_entry();
+        let key = SessionKey { shard: self.shard, slot: entry.key() as u32, generation };
+        entry.insert(Session::new(client_id, key, conn));
+        key
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32) -> Session {
+        self.slab.remove(slot as usize)
+    }
+
+    /// The session in a slot that is known to be taken.
+    #[inline]
+    pub(crate) fn at(&mut self, slot: u32) -> &mut Session {
+        &mut self.slab[slot as usize]
+    }
+
+    pub(crate) fn key(&self, slot: u32) -> SessionKey {
+        self.slab[slot as usize].key
+    }
+
+    /// The slots of all sessions, in order.
+    pub(crate) fn slots(&self) -> Vec<u32> {
+        self.slots_from(0).collect()
+    }
+
+    /// The slots of all sessions from `from` on, in order.
+    pub(crate) fn slots_from(&self, from: usize) -> impl Iterator<Item = u32> {
+        (from..self.slab.capacity()).filter(|slot| self.slab.contains(*slot)).map(|slot| slot as u32)
+    }
+
+    /// The session of a key, if it has not ended.
+    pub(crate) fn get(&mut self, key: SessionKey) -> Option<&mut Session> {
+        self.slab.get_mut(key.slot as usize).filter(|session| session.key.generation == key.generation)
+    }
+}

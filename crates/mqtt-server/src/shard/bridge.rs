@@ -1,0 +1,148 @@
+//! Messages that other protocols take, and messages that they publish.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use mainstem_mqtt::ReasonCode;
+use mainstem_runtime::Io;
+use mainstem_topic::check_name;
+
+use super::Shard;
+use super::publication::PublishContext;
+use crate::bridge::{BridgePublish, Sink, SinkMessage, SinkOutcome, SinkTicket};
+use crate::broker_state::Mail;
+use crate::message::{Content, Message, SessionKey};
+use crate::pending_acks::{AckCondition, AckKind, AckToken, PendingAck, RemoteCommitResult};
+use crate::queue_consumers::{is_of_queue, queue_of};
+use crate::routes::Matched;
+
+impl Shard {
+    /// Gives a message to the sinks it matches. Returns how many receipts the publisher has to wait for.
+    pub(super) fn send_to_sinks(
+        &mut self,
+        message: &Arc<Message>,
+        matched: &Matched,
+        token: Option<AckToken>,
+    ) -> u32 {
+        if matched.sinks.is_empty() {
+            return 0;
+        }
+        let client_id = self.publisher_of(message);
+        for sink in &matched.sinks {
+            self.bridge.push(Sink::Filter(*sink), Arc::clone(message), client_id.clone(), token);
+        }
+        if token.is_some() { matched.sinks.len() as u32 } else { 0 }
+    }
+
+    /// Gives a message to the queue that its topic names, and to nobody else. Returns how many receipts the publisher
+    /// has to wait for.
+    pub(super) fn send_to_queue(&mut self, message: Arc<Message>, token: Option<AckToken>) -> u32 {
+        self.connections.add_deliveries(1);
+        let client_id = self.publisher_of(&message);
+        self.bridge.push(Sink::Queue, message, client_id, token);
+        u32::from(token.is_some())
+    }
+
+    /// Client identifier of the publisher of a message, if it has a session on this shard.
+    fn publisher_of(&mut self, message: &Message) -> Option<Arc<str>> {
+        let publisher = message.publisher.filter(|publisher| publisher.shard == self.me)?;
+        Some(Arc::clone(self.sessions.get(publisher)?.client_id()))
+    }
+
+    /// Takes the messages for sinks that have come since the last call.
+    pub fn take_sink_messages(&mut self) -> Vec<SinkMessage> {
+        self.bridge.take_messages()
+    }
+
+    /// Reports what became of a message for a sink.
+    pub fn settle_sink_message(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        ticket: Option<SinkTicket>,
+        outcome: SinkOutcome,
+    ) {
+        let refused = match outcome {
+            SinkOutcome::Refused(reason) => Some(reason),
+            SinkOutcome::Durable | SinkOutcome::NotDurable => None,
+        };
+        let is_durable = outcome == SinkOutcome::Durable;
+        if refused.is_some() || (ticket.is_none() && !is_durable) {
+            self.deliveries.counters_mut().publish_dropped += 1;
+        }
+        if let Some(ticket) = ticket {
+            let failing_journals = BTreeSet::new();
+            let result = RemoteCommitResult { is_durable, refused, group: None, failing_journals };
+            self.on_receipt(io, ticket.token(), &result);
+        }
+    }
+
+    /// A sink has rejected a QoS 2 publish of a durable session: the exchange ends when its journal has the release.
+    pub(super) fn reject_exchange(&mut self, slot: u32, mut ack: PendingAck, rejected: ReasonCode) {
+        let AckKind::Ack { packet_id, reason, .. } = &mut ack.kind else { return };
+        *reason = rejected;
+        let packet_id = *packet_id;
+        self.sessions.at(slot).release(packet_id);
+        let before = self.persistence.position();
+        self.append_release(slot, packet_id);
+        let condition = self.persistence.condition_since(before);
+        let session = self.sessions.at(slot);
+        session.ext().acks.put_back(PendingAck { condition, failure: None, completes: false, ..ack });
+        self.persistence.commits_mut().wake_with(condition.commit, session.key());
+    }
+
+    /// Lets publishers wait while sinks cannot take as much as comes.
+    pub fn hold_for_sinks(&mut self, is_behind: bool) {
+        self.bridge.set_behind(is_behind);
+    }
+
+    /// Publishes a message of another protocol. False if the topic name is invalid or reserved for the broker, or the
+    /// message is too large.
+    pub fn publish_from_bridge(&mut self, io: &mut Io<'_, Mail>, publish: &BridgePublish<'_>) -> bool {
+        let size = publish.topic.len() + publish.payload.len();
+        if check_name(publish.topic).is_err()
+            || (is_of_queue(publish.topic) && queue_of(publish.topic).is_none())
+            || publish.topic.starts_with("$SYS/")
+            || size >= self.config().max_packet_size_bytes as usize
+        {
+            return false;
+        }
+        let content = Content {
+            qos: publish.qos,
+            retain: publish.retain && self.config().retain_available,
+            publisher: None,
+            topic: publish.topic,
+            payload: publish.payload,
+            properties: publish.properties,
+        };
+        self.publish(io, &content, &PublishContext::default());
+        true
+    }
+
+    /// Whether messages of other protocols should wait: this shard has done its share of the turn, or something is
+    /// behind.
+    pub fn is_bridge_blocked(&self, io: &mut Io<'_, Mail>) -> bool {
+        self.connections.is_busy()
+            || io.congested()
+            || self.persistence.is_behind()
+            || self.shared.is_failing()
+    }
+
+    /// Sets a fence: [`Shard::take_fenced`] returns its token when everything published up to now is durable.
+    pub fn fence_bridge(&mut self, io: &mut Io<'_, Mail>, token: u64) {
+        let number = self.persistence.next_ack();
+        let session = SessionKey { shard: self.me, slot: u32::MAX, generation: 0 };
+        let condition = if self.persistence.is_enabled() {
+            self.fence(io, AckToken { session, number })
+        } else {
+            AckCondition::default()
+        };
+        self.bridge.add_fence(number, token, condition);
+    }
+
+    /// Takes the tokens of fences that are over, and whether everything before each is durable.
+    pub fn take_fenced(&mut self) -> Vec<(u64, bool)> {
+        let is_failing = self.shared.is_failing();
+        let fences = self.bridge.take_fences(self.persistence.durable_commit());
+        fences.map(|(token, is_durable)| (token, is_durable && !is_failing)).collect()
+    }
+}

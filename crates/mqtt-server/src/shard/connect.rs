@@ -1,0 +1,476 @@
+//! CONNECT: which clients are accepted, with which session, and on which shard (3.1, 3.2).
+
+use std::sync::Arc;
+
+use mainstem_mqtt::{ConnAck, Connect, Packet, PacketType, QoS, ReasonCode, Version, connect_level, decode};
+use mainstem_runtime::{ConnId, Io};
+use mainstem_topic::{check_name, level_count};
+
+use super::{Handled, Next, ProtocolError, Shard};
+use crate::broker_state::Mail;
+use crate::config::{MqttConfig, Redirect};
+use crate::connections::{ConnState, Connected};
+use crate::message::{Content, Message, SessionKey};
+use crate::queue_consumers::{is_of_queue, queue_of};
+use crate::session::ClientParameters;
+use crate::wills::Will;
+
+/// Newest protocol level that the broker speaks.
+const NEWEST_LEVEL: u8 = Version::V5 as u8;
+
+/// The session of a CONNECT, and whether it existed before.
+struct SessionPlace {
+    slot: u32,
+    is_present: bool,
+}
+
+/// Where the session of a CONNECT is.
+enum Attached {
+    Here(SessionPlace),
+    /// The connection has been handed to the shard that has the session.
+    OnOtherShard,
+    /// A former session must end first, or its will be durable.
+    NotYet,
+}
+
+impl Shard {
+    /// Checks the type of a packet before it has come in full: a connection that has not sent CONNECT gets no buffer
+    /// for anything else.
+    pub(super) fn expects(&self, conn: ConnId, first: u8) -> Result<(), ProtocolError> {
+        let waiting = self.connections.state(conn) == ConnState::Waiting;
+        if waiting && first >> 4 != PacketType::Connect as u8 {
+            return Err(ProtocolError::new(
+                ReasonCode::ProtocolError,
+                "the first packet is not CONNECT [MQTT-3.1.0-1]",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The first packet of a connection, which is a CONNECT.
+    pub(super) fn first_packet(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, frame: &[u8]) -> Handled {
+        let mut has_waited = false;
+        if let Some((journal, number)) = self.connections.awaited_end(conn) {
+            // While the disk fails, the end will not be durable soon.
+            if self.endings.contains(journal, number) && !self.shared.is_failing() {
+                return Ok(Next::Hold);
+            }
+            self.connections.await_end(conn, None);
+            has_waited = true;
+        }
+        let connect = match decode(Version::V5, frame) {
+            Ok(Packet::Connect(connect)) => connect,
+            Ok(_) => {
+                return Err(ProtocolError::new(
+                    ReasonCode::ProtocolError,
+                    "the first packet is not CONNECT [MQTT-3.1.0-1]",
+                ));
+            }
+            Err(error) => {
+                self.answer_undecodable(io, conn, frame, error.reason);
+                return Err(error.into());
+            }
+        };
+        if let Err(reason) = self.check_connect(&connect, has_waited) {
+            self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, reason);
+            return Err(ProtocolError::new(reason, "CONNECT is refused"));
+        }
+        let client_id: Arc<str> = if connect.client_id.is_empty() {
+            self.shared.new_client_id().into()
+        } else {
+            connect.client_id.into()
+        };
+        let place = match self.attach_session(io, conn, &connect, &client_id) {
+            Ok(Attached::Here(place)) => place,
+            Ok(Attached::OnOtherShard) => return Ok(Next::Gone),
+            Ok(Attached::NotYet) => return Ok(Next::Hold),
+            Err(reason) => {
+                self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, reason);
+                return Err(ProtocolError::new(reason, "there is no room for another session"));
+            }
+        };
+        self.send_connack(io, conn, &connect, &place);
+        Ok(if self.connections.state(conn) == ConnState::Vacant { Next::Gone } else { Next::Packet })
+    }
+
+    /// Rejects a CONNECT that does not decode, if its protocol level is known [MQTT-3.1.2-2].
+    fn answer_undecodable(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, frame: &[u8], reason: ReasonCode) {
+        let Some(level) = connect_level(frame) else { return };
+        let version = if level >= NEWEST_LEVEL { Version::V5 } else { Version::V4 };
+        if version == Version::V5 || reason == ReasonCode::UnsupportedProtocolVersion {
+            self.reject_connect(io, conn, version, None, reason);
+        }
+    }
+
+    /// Sends a CONNACK with an error. The caller closes the connection.
+    fn reject_connect(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        conn: ConnId,
+        version: Version,
+        packet_max: Option<u32>,
+        reason: ReasonCode,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let moved = matches!(reason, ReasonCode::UseAnotherServer | ReasonCode::ServerMoved);
+        let reference = &shared.config.server_reference;
+        let bare = ConnAck { reason, ..ConnAck::default() };
+        let server_reference = (moved && !reference.is_empty()).then_some(reference.as_str());
+        let full = Packet::ConnAck(ConnAck { server_reference, ..bare.clone() });
+        // The explanation is left out if the client has no room for it.
+        let room = packet_max.unwrap_or(u32::MAX) as usize;
+        let packet = if full.encoded_len(version) <= room { full } else { Packet::ConnAck(bare) };
+        if packet.encoded_len(version) > room {
+            return;
+        }
+        let Some(output) = io.output(conn) else { return };
+        match packet.encode(version, output.buffer()) {
+            Ok(()) => self.deliveries.counters_mut().messages_sent += 1,
+            Err(error) => log::error!("a CONNACK cannot be encoded: {error}"),
+        }
+    }
+
+    /// Checks everything about a CONNECT that does not depend on sessions.
+    fn check_connect(&self, connect: &Connect<'_>, has_waited: bool) -> Result<(), ReasonCode> {
+        let config = self.config();
+        if self.is_draining {
+            return Err(ReasonCode::ServerUnavailable);
+        }
+        match config.redirect {
+            Redirect::None => {}
+            Redirect::UseAnotherServer => return Err(ReasonCode::UseAnotherServer),
+            Redirect::ServerMoved => return Err(ReasonCode::ServerMoved),
+        }
+        if self.shared.has_too_many_connections() {
+            return Err(ReasonCode::QuotaExceeded);
+        }
+        let is_persistent = match connect.version {
+            Version::V5 => connect.session_expiry.unwrap_or(0) > 0,
+            _ => !connect.clean_start,
+        };
+        if (is_persistent || has_waited) && self.persistence.is_enabled() && self.shared.is_failing() {
+            return Err(ReasonCode::ServerUnavailable);
+        }
+        if connect.authentication_method.is_some() {
+            return Err(ReasonCode::BadAuthenticationMethod);
+        }
+        if connect.client_id.is_empty() {
+            // 3.1 has no empty identifier; 3.1.1 allows it only to a clean session [MQTT-3.1.3-8].
+            let allowed = match connect.version {
+                Version::V3 => false,
+                Version::V4 => connect.clean_start,
+                Version::V5 => true,
+            };
+            if !allowed || !config.allow_empty_client_id {
+                return Err(ReasonCode::ClientIdentifierNotValid);
+            }
+        }
+        let Some(will) = &connect.will else { return Ok(()) };
+        if check_name(will.topic).is_err()
+            || level_count(will.topic) > usize::from(config.max_topic_levels)
+            || will.topic.starts_with("$SYS/")
+            || (is_of_queue(will.topic) && queue_of(will.topic).is_none())
+        {
+            return Err(ReasonCode::TopicNameInvalid);
+        }
+        if will.properties.response_topic.is_some_and(|topic| check_name(topic).is_err()) {
+            return Err(ReasonCode::ProtocolError);
+        }
+        if will.qos > config.qos_max() {
+            return Err(ReasonCode::QoSNotSupported);
+        }
+        if will.retain && !config.retain_available {
+            return Err(ReasonCode::RetainNotSupported);
+        }
+        Ok(())
+    }
+
+    /// Finds or creates the session, and ends its former connection.
+    fn attach_session(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        conn: ConnId,
+        connect: &Connect<'_>,
+        client_id: &Arc<str>,
+    ) -> Result<Attached, ReasonCode> {
+        let known = self.shared.registry.find(client_id);
+        if let Some(known) = known.filter(|known| !self.is_closing_session(*known))
+            && let Some(attached) = self.attach_known(io, conn, known, connect.clean_start)?
+        {
+            return Ok(attached);
+        }
+        if !self.shared.open_session() {
+            return Err(ReasonCode::QuotaExceeded);
+        }
+        let known = self.shared.registry.find(client_id);
+        if let Some(closed) = known.filter(|known| self.is_closing_session(*known)) {
+            // On this shard, what the former session has published leaves before anything that this one publishes.
+            self.shared.registry.release(client_id, closed);
+        }
+        let key = self.sessions.insert(Arc::clone(client_id), conn);
+        if let Err(other) = self.shared.registry.claim(client_id, key) {
+            // Another shard was faster.
+            self.sessions.remove(key.slot);
+            self.shared.close_session();
+            self.hand_over(io, conn, other);
+            return Ok(Attached::OnOtherShard);
+        }
+        self.deliveries.counters_mut().sessions += 1;
+        Ok(Attached::Here(SessionPlace { slot: key.slot, is_present: false }))
+    }
+
+    /// Attaches the session `known`, or ends it for a clean start. `None` if a new session is to be created.
+    fn attach_known(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        conn: ConnId,
+        known: SessionKey,
+        clean_start: bool,
+    ) -> Result<Option<Attached>, ReasonCode> {
+        if known.shard != self.me {
+            self.hand_over(io, conn, known);
+            return Ok(Some(Attached::OnOtherShard));
+        }
+        if self.sessions.get(known).is_some_and(|session| session.is_connected()) {
+            self.disconnect(io, known.slot, ReasonCode::SessionTakenOver, None);
+        }
+        // The loss of its connection may have ended it.
+        if let Some(ending) = self.endings.find(known) {
+            self.connections.await_end(conn, Some(ending));
+            return Ok(Some(Attached::NotYet));
+        }
+        if self.sessions.get(known).is_none() {
+            return Ok(None);
+        }
+        if !clean_start {
+            // A will may be due whose timer has not fired: coming back cancels only a will that is not due.
+            self.check_will(io, known);
+            return match (self.has_leaving_will(known), self.shared.is_failing()) {
+                (false, _) => Ok(Some(Attached::Here(SessionPlace { slot: known.slot, is_present: true }))),
+                (true, false) => Ok(Some(Attached::NotYet)),
+                (true, true) => Err(ReasonCode::ServerUnavailable),
+            };
+        }
+        let session = self.sessions.at(known.slot);
+        let (journal, number) = (session.journal(), session.number());
+        // After the CONNACK, a crash must not bring the old session back.
+        if session.is_durable() && self.shared.is_failing() {
+            return Err(ReasonCode::ServerUnavailable);
+        }
+        self.end_session(io, known.slot);
+        if self.endings.contains(journal, number) {
+            self.connections.await_end(conn, Some((journal, number)));
+            return Ok(Some(Attached::NotYet));
+        }
+        Ok(None)
+    }
+
+    /// Whether a session of this shard is closed, and only its client identifier is not free yet.
+    fn is_closing_session(&mut self, key: SessionKey) -> bool {
+        key.shard == self.me && self.sessions.get(key).is_none() && self.endings.find(key).is_none()
+    }
+
+    fn hand_over(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, to: SessionKey) {
+        self.vacate(conn);
+        self.deliveries.counters_mut().connections_accepted -= 1;
+        io.hand_over(conn, usize::from(to.shard));
+    }
+
+    /// Connects the session, and sends CONNACK.
+    fn send_connack(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        conn: ConnId,
+        connect: &Connect<'_>,
+        place: &SessionPlace,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let granted = Granted::new(&shared.config, connect);
+        self.connect_session(io, conn, connect, place, granted);
+        let client_id = Arc::clone(self.sessions.at(place.slot).client_id());
+        log::debug!("client {client_id:?} connects, session present: {}", place.is_present);
+        let packet = Packet::ConnAck(connack(&shared.config, connect, granted, place.is_present, &client_id));
+        let packet_max = self.sessions.at(place.slot).packet_max();
+        if packet.encoded_len(connect.version) > packet_max as usize {
+            log::info!("client {client_id:?} is refused: it has no room for a CONNACK");
+            self.reject_connect(io, conn, connect.version, Some(packet_max), ReasonCode::PacketTooLarge);
+            self.vacate(conn);
+            io.close(conn);
+            self.detach(io, place.slot);
+            return;
+        }
+        self.send(io, place.slot, &packet);
+        self.hold_connack(io, conn, place.slot);
+        self.start_consumers(place.slot);
+        self.pump(io, place.slot);
+    }
+
+    /// Gives a session its connection.
+    fn connect_session(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        conn: ConnId,
+        connect: &Connect<'_>,
+        place: &SessionPlace,
+        granted: Granted,
+    ) {
+        let slot = place.slot;
+        let session = self.sessions.at(slot);
+        session.connect(ClientParameters {
+            conn,
+            version: connect.version,
+            problem_information: connect.request_problem_information.unwrap_or(true),
+            inflight_max: self
+                .shared
+                .config
+                .max_inflight_messages
+                .min(connect.receive_maximum.unwrap_or(u16::MAX)),
+            packet_max: connect.maximum_packet_size.unwrap_or(u32::MAX),
+            expiry_s: granted.expiry_s,
+        });
+        self.deliveries.on_connect(session);
+        if granted.expiry_s > 0 && !place.is_present {
+            self.make_durable(slot);
+        }
+        let session = self.sessions.at(slot);
+        if session.is_durable() {
+            // What was in flight when the process ended is sent again.
+            let journal = self.persistence.journal(session.journal());
+            session.load_window(|offset| journal.message(offset));
+        }
+        let will = connect.will.as_ref().map(|will| own_will(will, session.key()));
+        let is_v5 = connect.version == Version::V5;
+        let aliases_max = connect.topic_alias_maximum.filter(|_| is_v5).unwrap_or(0);
+        session.set_will_and_aliases(will, aliases_max);
+        self.append_session(io.clock, slot);
+        self.deliveries.counters_mut().clients_connected += 1;
+        let connected = Connected {
+            session: slot,
+            version: connect.version,
+            keep_alive_timeout_ms: u32::from(granted.keep_alive) * 1500,
+        };
+        self.connections.connect(conn, connected, io.clock.now_ms);
+        self.arm_keep_alive(io, conn);
+    }
+
+    /// Holds the CONNACK of a durable session until session and will are on disk: a crash must not take back what the
+    /// client was told, nor let the session expire as if the client had not come. The same commit wakes the session for
+    /// what came while it had no connection and is not on disk yet.
+    fn hold_connack(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, slot: u32) {
+        let session = self.sessions.at(slot);
+        if session.is_durable() {
+            let commit = self.persistence.current_commit();
+            self.connections.hold_connack(conn, commit);
+            io.hold_output(conn);
+            self.persistence.wake_with_current(session.key());
+            self.persistence.request_commit();
+        }
+    }
+
+    /// Releases a CONNACK that has waited for `commit`, or rejects the CONNECT if the commit has failed.
+    pub(super) fn release_connack(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        key: SessionKey,
+        commit: u64,
+        has_failed: bool,
+    ) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let (conn, version, packet_max) = (session.conn(), session.version(), session.packet_max());
+        if !session.is_connected() || !self.connections.release_connack(conn, commit) {
+            return;
+        }
+        if !has_failed {
+            io.release_output(conn);
+            return;
+        }
+        let client_id = self.sessions.at(key.slot).client_id();
+        log::warn!("client {client_id:?} is refused: its session cannot be kept on disk");
+        io.discard_output(conn);
+        self.reject_connect(io, conn, version, Some(packet_max), ReasonCode::ServerUnavailable);
+        self.vacate(conn);
+        io.close(conn);
+        self.detach(io, key.slot);
+    }
+
+    /// Gives a new session a journal, if there are any.
+    fn make_durable(&mut self, slot: u32) {
+        if let Some(journal) = self.persistence.journals_mut().first_mut() {
+            self.sessions.at(slot).make_durable(0, journal.number_session());
+            self.shared.note_persistent(self.me);
+        }
+    }
+}
+
+/// What the broker grants of what a CONNECT asks for.
+#[derive(Clone, Copy, Debug)]
+struct Granted {
+    /// Seconds.
+    keep_alive: u16,
+    asked_expiry_s: u32,
+    expiry_s: u32,
+}
+
+impl Granted {
+    fn new(config: &MqttConfig, connect: &Connect<'_>) -> Self {
+        let is_v5 = connect.version == Version::V5;
+        let keep_alive = match (connect.keep_alive, config.keep_alive_s_max) {
+            (asked, u16::MAX) => asked,
+            // A client of 3.x cannot be told of another than its own.
+            (asked, _) if !is_v5 => asked,
+            (0, most) => most,
+            (asked, most) => asked.min(most),
+        };
+        let asked_expiry_s = match (is_v5, connect.clean_start) {
+            (true, _) => connect.session_expiry.unwrap_or(0),
+            (false, true) => 0,
+            (false, false) => u32::MAX,
+        };
+        let expiry_s = asked_expiry_s.min(config.session_expiry_s_max);
+        Self { keep_alive, asked_expiry_s, expiry_s }
+    }
+}
+
+fn connack<'a>(
+    config: &'a MqttConfig,
+    connect: &Connect<'_>,
+    granted: Granted,
+    session_present: bool,
+    client_id: &'a str,
+) -> ConnAck<'a> {
+    let Granted { keep_alive, asked_expiry_s, expiry_s } = granted;
+    let response = config.response_information.as_str();
+    let wants_response = connect.request_response_information == Some(true);
+    ConnAck {
+        session_present,
+        session_expiry: (expiry_s != asked_expiry_s).then_some(expiry_s),
+        receive_maximum: (config.receive_maximum != u16::MAX).then_some(config.receive_maximum),
+        maximum_qos: (config.qos_max() < QoS::ExactlyOnce).then_some(config.qos_max()),
+        retain_available: (!config.retain_available).then_some(false),
+        maximum_packet_size: Some(config.max_packet_size_bytes),
+        assigned_client_id: connect.client_id.is_empty().then_some(client_id),
+        topic_alias_maximum: (config.topic_alias_maximum > 0).then_some(config.topic_alias_maximum),
+        wildcard_subscription_available: (!config.wildcard_subscription_available).then_some(false),
+        subscription_ids_available: (!config.subscription_ids_available).then_some(false),
+        shared_subscription_available: (!config.shared_subscription_available).then_some(false),
+        server_keep_alive: (keep_alive != connect.keep_alive).then_some(keep_alive),
+        response_information: (wants_response && !response.is_empty()).then_some(response),
+        ..ConnAck::default()
+    }
+}
+
+fn own_will(will: &mainstem_mqtt::Will<'_>, publisher: SessionKey) -> Will {
+    let content = Content {
+        qos: will.qos,
+        retain: will.retain,
+        publisher: Some(publisher),
+        topic: will.topic,
+        payload: will.payload,
+        properties: will.properties,
+    };
+    Will {
+        message: Message::new(&content, 0),
+        expiry_s: will.properties.message_expiry,
+        delay_s: will.delay_interval.unwrap_or(0),
+    }
+}

@@ -1,0 +1,443 @@
+//! One shard of the MQTT server, as the [`Service`] that the runtime drives.
+//!
+//! [`Shard`] owns the machines that hold all state (connections, sessions, deliveries, the router, persistence) and
+//! connects them: it decodes packets, calls machines, and applies what they return to the connections, mailboxes and
+//! timers of [`Io`]. The files of this folder are the handlers, by what they handle. Machines never see the shard.
+
+mod acks;
+mod bridge;
+mod connect;
+mod durability;
+mod lifecycle;
+mod publication;
+mod publish;
+mod qos2;
+mod queues;
+mod reassigned;
+pub(crate) mod restore;
+mod snapshots;
+mod subscribe;
+mod timers;
+mod unfinished;
+
+use std::sync::Arc;
+
+use mainstem_mqtt::{
+    DecodeError, Disconnect, Header, Packet, PacketType, Publish, QoS, ReasonCode, Version, decode,
+};
+use mainstem_runtime::{ConnId, Io, ProtocolTag, Received, Service};
+
+use crate::bridge::Bridge;
+use crate::broker_state::{Mail, Shared};
+use crate::config::MqttConfig;
+use crate::connections::{ConnState, Connections};
+use crate::counters::Counters;
+use crate::ending::EndingSessions;
+use crate::message::{MessagePool, SessionKey};
+use crate::persistence::Persistence;
+use crate::queue_consumers::QueueConsumers;
+use crate::router::Router;
+use crate::session::delivery::Deliveries;
+use crate::session::{Session, Sessions};
+use crate::sys::Sys;
+use crate::timers::Timer;
+
+/// A shard is overloaded from this many queued messages on, and so many more for each of its connections.
+const BACKLOG_MESSAGES: u64 = 1024;
+const BACKLOG_MESSAGES_EACH: u64 = 8;
+/// The same in bytes of output that sockets have not taken.
+const BACKLOG_BYTES: u64 = 512 * 1024;
+const BACKLOG_BYTES_EACH: u64 = 1024;
+
+/// Why a connection ends.
+#[derive(Clone, Debug)]
+struct ProtocolError {
+    reason: ReasonCode,
+    what: &'static str,
+}
+
+impl ProtocolError {
+    fn new(reason: ReasonCode, what: &'static str) -> Self {
+        Self { reason, what }
+    }
+}
+
+impl From<DecodeError> for ProtocolError {
+    fn from(error: DecodeError) -> Self {
+        Self { reason: error.reason, what: error.what }
+    }
+}
+
+/// Result of handling a packet.
+type Handled = Result<Next, ProtocolError>;
+
+/// How a connection continues after a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// With the next packet.
+    Packet,
+    /// With this packet again, in a later turn.
+    Hold,
+    /// Not at all: the connection has ended or was handed to another shard.
+    Gone,
+}
+
+/// One shard of the MQTT server: a [`Service`] for the runtime's loop.
+pub struct Shard {
+    me: u16,
+    shared: Arc<Shared>,
+    connections: Connections,
+    sessions: Sessions,
+    deliveries: Deliveries,
+    router: Router,
+    persistence: Persistence,
+    endings: EndingSessions,
+    bridge: Bridge,
+    queues: QueueConsumers,
+    pool: MessagePool,
+    /// Sessions whose replay of retained messages continues in the next turn.
+    retained_replays: Vec<SessionKey>,
+    /// Sessions with reassigned deliveries or a will that could not be made durable yet.
+    unconfirmed_sessions: Vec<SessionKey>,
+    /// Topic at which the search for expired retained messages continues.
+    sweep_position: String,
+    /// Publishes that [`crate::settle_origins`] decides about.
+    undecided_publishes: Vec<restore::UndecidedPublish>,
+    sys: Option<Sys>,
+    is_draining: bool,
+    /// Counters as of the end of the last turn.
+    flushed: Counters,
+}
+
+impl Shard {
+    /// Shard number `me`, without persistence. All shards of a broker have the same `shared`.
+    pub fn new(me: usize, shared: Arc<Shared>) -> Self {
+        let me = me as u16;
+        Self {
+            me,
+            connections: Connections::default(),
+            sessions: Sessions::new(me),
+            deliveries: Deliveries::new(&shared.config),
+            router: Router::new(me, shared.config.one_copy_per_client),
+            persistence: Persistence::default(),
+            endings: EndingSessions::default(),
+            bridge: Bridge::default(),
+            queues: QueueConsumers::default(),
+            pool: MessagePool::default(),
+            retained_replays: Vec::new(),
+            unconfirmed_sessions: Vec::new(),
+            sweep_position: String::new(),
+            undecided_publishes: Vec::new(),
+            sys: None,
+            is_draining: false,
+            flushed: Counters::default(),
+            shared,
+        }
+    }
+
+    fn config(&self) -> &MqttConfig {
+        &self.shared.config
+    }
+
+    fn handle(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, frame: &[u8]) -> Handled {
+        let ConnState::Serving(slot) = self.connections.state(conn) else {
+            return self.first_packet(io, conn, frame);
+        };
+        if self.connections.is_connack_held(conn) {
+            return Ok(Next::Hold);
+        }
+        match decode(self.connections.version(conn), frame)? {
+            Packet::Publish(publish) => return self.publish_or_hold(io, conn, slot, &publish),
+            Packet::PubAck(ack) => self.on_puback(io, slot, &ack),
+            Packet::PubRec(ack) => self.on_pubrec(io, slot, &ack),
+            Packet::PubRel(ack) => self.on_pubrel(io, slot, &ack),
+            Packet::PubComp(ack) => self.on_pubcomp(io, slot, &ack),
+            Packet::Subscribe(subscribe) => return self.on_subscribe(io, slot, &subscribe),
+            Packet::Unsubscribe(unsubscribe) => self.on_unsubscribe(io, slot, &unsubscribe),
+            Packet::PingReq => self.send(io, slot, &Packet::PingResp),
+            Packet::Disconnect(disconnect) => return self.on_disconnect(io, conn, slot, &disconnect),
+            Packet::Connect(_) => {
+                return Err(ProtocolError::new(ReasonCode::ProtocolError, "second CONNECT [MQTT-3.1.0-2]"));
+            }
+            Packet::Auth(_) => {
+                let what = "AUTH without an authentication method [MQTT-4.12.0-6]";
+                return Err(ProtocolError::new(ReasonCode::ProtocolError, what));
+            }
+            Packet::ConnAck(_) | Packet::SubAck(_) | Packet::UnsubAck(_) | Packet::PingResp => {
+                return Err(ProtocolError::new(ReasonCode::ProtocolError, "a packet that only servers send"));
+            }
+        }
+        Ok(Next::Packet)
+    }
+
+    /// Handles a PUBLISH, unless it has to wait for a later turn.
+    fn publish_or_hold(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        conn: ConnId,
+        slot: u32,
+        publish: &Publish<'_>,
+    ) -> Handled {
+        let now_ms = io.clock.now_ms;
+        let session = self.sessions.at(slot);
+        let is_early = is_early(session, publish);
+        let is_receiver = session.has_in_flight();
+        if self.connections.must_wait(conn, &self.shared, now_ms, is_receiver, || io.others_wait())
+            || is_early
+        {
+            return Ok(Next::Hold);
+        }
+        let start = self.connections.begin_publish();
+        let handled = self.on_publish(io, conn, slot, publish);
+        self.connections.end_publish(conn, start, now_ms);
+        handled
+    }
+
+    /// Sends a packet to the client of a session, if it is connected and takes packets of that size.
+    fn send(&mut self, io: &mut Io<'_, Mail>, slot: u32, packet: &Packet<'_>) {
+        let session = self.sessions.at(slot);
+        let version = session.version();
+        if !session.is_connected() || packet.encoded_len(version) > session.packet_max() as usize {
+            return;
+        }
+        let Some(output) = io.output(session.conn()) else { return };
+        match packet.encode(version, output.buffer()) {
+            Ok(()) => self.deliveries.counters_mut().messages_sent += 1,
+            Err(error) => log::error!("a packet cannot be encoded: {error}"),
+        }
+    }
+
+    /// Ends a connection that broke a rule. Only MQTT 5 clients are sent the reason.
+    fn refuse(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, refusal: &ProtocolError) {
+        let ConnState::Serving(slot) = self.connections.state(conn) else {
+            log::debug!("a connection is refused: {}", refusal.what);
+            self.vacate(conn);
+            io.close(conn);
+            return;
+        };
+        let client_id = Arc::clone(self.sessions.at(slot).client_id());
+        log::info!("client {client_id:?} is disconnected: {} ({:?})", refusal.what, refusal.reason);
+        self.disconnect(io, slot, refusal.reason, Some(refusal.what));
+    }
+
+    /// Ends the connection of a session from the server's side. Its will is due, as if the connection had been lost.
+    fn disconnect(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        reason: ReasonCode,
+        what: Option<&'static str>,
+    ) {
+        let session = self.sessions.at(slot);
+        let (conn, version) = (session.conn(), session.version());
+        if version == Version::V5 {
+            let shared = Arc::clone(&self.shared);
+            let reference = &shared.config.server_reference;
+            let leaving = reason == ReasonCode::ServerShuttingDown && !reference.is_empty();
+            let bare = Disconnect { reason, ..Disconnect::default() };
+            let full = Disconnect {
+                reason_string: what.filter(|_| session.accepts_problem_information()),
+                server_reference: leaving.then_some(reference.as_str()),
+                ..bare
+            };
+            // The explanation is left out if the client has no room for it.
+            let fits = Packet::Disconnect(full).encoded_len(version) <= session.packet_max() as usize;
+            self.send(io, slot, &Packet::Disconnect(if fits { full } else { bare }));
+        }
+        self.vacate(conn);
+        io.close(conn);
+        self.detach(io, slot);
+    }
+
+    /// Frees the slot of a connection that has ended.
+    fn vacate(&mut self, conn: ConnId) {
+        self.connections.vacate(conn);
+        self.deliveries.counters_mut().connections -= 1;
+        self.shared.remove_connection();
+    }
+}
+
+/// Whether a packet with this first byte is answered.
+fn is_answered(first: u8) -> bool {
+    const PUBACK: u8 = PacketType::PubAck as u8;
+    const PUBCOMP: u8 = PacketType::PubComp as u8;
+    const DISCONNECT: u8 = PacketType::Disconnect as u8;
+    const PUBLISH: u8 = PacketType::Publish as u8;
+    match first >> 4 {
+        PUBACK | PUBCOMP | DISCONNECT => false,
+        PUBLISH => first & 0b0110 != 0,
+        _ => true,
+    }
+}
+
+/// Whether a PUBLISH comes before something that it must not overtake. It may repeat a QoS 2 publish of which other
+/// shards have yet to report who misses it. Or an earlier publish was rejected and its client does not know: if the
+/// connection is lost now, the client sends that one again, behind this one [MQTT-4.6.0-6].
+fn is_early(session: &Session, publish: &Publish<'_>) -> bool {
+    let Some(ext) = session.ext_ref() else { return false };
+    match publish.qos {
+        QoS::AtMostOnce => false,
+        QoS::AtLeastOnce => ext.acks.has_refusal(),
+        QoS::ExactlyOnce => ext.acks.has_refusal() || ext.qos2.is_unconfirmed(publish.packet_id),
+    }
+}
+
+impl Service for Shard {
+    type Mail = Mail;
+
+    fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, _protocol: ProtocolTag) {
+        self.connections.accept(conn, io.clock.now_ms);
+        self.deliveries.counters_mut().connections += 1;
+        self.deliveries.counters_mut().connections_accepted += 1;
+        self.shared.add_connection();
+        let deadline = io.clock.now_ms + u64::from(self.config().connect_timeout_ms);
+        io.set_timer(deadline, Timer::Connect(conn).token());
+    }
+
+    fn received(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, bytes: &[u8]) -> Received {
+        let packet_max = self.config().max_packet_size_bytes;
+        let mut received = Received::default();
+        let (mut packets, mut answers) = (0, 0);
+        let outcome = loop {
+            let rest = &bytes[received.consumed..];
+            let header = match Header::parse(rest) {
+                Ok(Some(header)) => header,
+                Ok(None) => break Ok(Next::Packet),
+                Err(error) => break Err(error.into()),
+            };
+            if header.packet_len() > packet_max as usize {
+                break Err(ProtocolError::new(
+                    ReasonCode::PacketTooLarge,
+                    "packet larger than the maximum [MQTT-3.2.2-15]",
+                ));
+            }
+            if let Err(refusal) = self.expects(conn, header.first) {
+                break Err(refusal);
+            }
+            if rest.len() < header.packet_len() {
+                received.next_len = header.packet_len();
+                break Ok(Next::Packet);
+            }
+            if io.is_congested(conn) && is_answered(header.first) {
+                // A client that asks and never reads is not read either: its answers take memory.
+                received.hold = true;
+                break Ok(Next::Hold);
+            }
+            match self.handle(io, conn, &rest[..header.packet_len()]) {
+                Ok(Next::Packet) => {
+                    received.consumed += header.packet_len();
+                    packets += 1;
+                    answers += u64::from(is_answered(header.first));
+                }
+                Ok(Next::Hold) => {
+                    received.hold = true;
+                    break Ok(Next::Hold);
+                }
+                outcome => break outcome,
+            }
+        };
+        self.deliveries.counters_mut().messages_received += packets;
+        if packets > 0 {
+            self.connections.on_packets(conn, io.clock.now_ms);
+            if answers == 0 && self.connections.is_publisher(conn) {
+                // Nothing is sent in answer to these acknowledgements, and a publish may wait behind them.
+                io.confirm_receipt(conn);
+            }
+        }
+        if let Err(refusal) = outcome {
+            received.consumed = bytes.len();
+            self.refuse(io, conn, &refusal);
+        }
+        if let ConnState::Serving(slot) = self.connections.state(conn)
+            && packets > 0
+        {
+            self.pump(io, slot);
+        }
+        received
+    }
+
+    fn drained(&mut self, io: &mut Io<'_, Mail>, conn: ConnId) {
+        if let Some(ConnState::Serving(slot)) = self.connections.find(conn) {
+            self.pump(io, slot);
+        }
+    }
+
+    fn closed(&mut self, io: &mut Io<'_, Mail>, conn: ConnId) {
+        let state = self.connections.state(conn);
+        self.vacate(conn);
+        if let ConnState::Serving(slot) = state {
+            self.detach(io, slot);
+        }
+    }
+
+    fn mail(&mut self, io: &mut Io<'_, Mail>, _from: usize, mail: Mail) {
+        self.on_mail(io, mail);
+    }
+
+    fn timer(&mut self, io: &mut Io<'_, Mail>, token: u64) {
+        self.on_timer(io, Timer::from_token(token));
+    }
+
+    fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
+        let is_first = self.connections.next_turn();
+        self.release_closed_sessions();
+        self.poll_completions(io);
+        let is_behind = self.persistence.is_behind() || self.bridge.is_behind();
+        self.connections.begin_turn(io.congested() || is_behind);
+        if is_first {
+            self.start_timers(io);
+        }
+        for key in std::mem::take(&mut self.retained_replays) {
+            if let Some(session) = self.sessions.get(key) {
+                session.ext().retained.unschedule();
+                self.pump(io, key.slot);
+            }
+        }
+    }
+
+    fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
+        !self.connections.is_busy()
+            && !io.congested()
+            && !self.persistence.is_behind()
+            && !self.bridge.is_behind()
+    }
+
+    fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
+        self.connections.end_turn();
+        self.commit_turn(io);
+        let connections = io.connections() as u64;
+        let overloaded = self.deliveries.backlog() > BACKLOG_MESSAGES + BACKLOG_MESSAGES_EACH * connections
+            || io.backlog_bytes() > BACKLOG_BYTES + BACKLOG_BYTES_EACH * connections;
+        self.shared.set_overloaded(self.me, overloaded);
+        self.deliveries.end_of_message();
+        let counters = self.deliveries.counters_mut();
+        counters.bytes_received = io.stats.bytes_read;
+        counters.bytes_sent = io.stats.bytes_written;
+        counters.socket_reads = io.stats.reads;
+        counters.socket_writes = io.stats.writes;
+        if *counters != self.flushed {
+            self.flushed = *counters;
+            self.shared.counters[usize::from(self.me)].store(counters);
+        }
+        if !self.retained_replays.is_empty() {
+            io.request_turn();
+        }
+    }
+
+    fn drain(&mut self, io: &mut Io<'_, Mail>) {
+        self.is_draining = true;
+        self.persistence.hurry_marks();
+        for (conn, state) in self.connections.all() {
+            match state {
+                ConnState::Vacant => {}
+                ConnState::Waiting => {
+                    self.vacate(conn);
+                    io.close(conn);
+                }
+                ConnState::Serving(session) => {
+                    self.disconnect(io, session, ReasonCode::ServerShuttingDown, None);
+                }
+            }
+        }
+    }
+}

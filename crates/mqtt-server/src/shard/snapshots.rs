@@ -1,0 +1,116 @@
+//! Writing snapshots: the sessions of a shard as their journal is to know them, a few per turn.
+
+use mainstem_runtime::{Clock, Io};
+
+use super::Shard;
+use crate::broker_state::Mail;
+use crate::journal::Journal;
+use crate::journal::stored::{StoredSession, StoredSubscription};
+
+/// Sessions written in one turn.
+const SESSIONS_PER_TURN: usize = 256;
+/// Deliveries written in one turn, after which it ends early.
+const DELIVERIES_PER_TURN: usize = 8 * 1024;
+
+impl Shard {
+    /// Continues the snapshots that are due.
+    pub(super) fn continue_snapshots(&mut self, io: &mut Io<'_, Mail>) {
+        if self.persistence.journals().iter().any(Journal::could_heal) {
+            let healing = self.persistence.journals_mut().iter_mut().filter(|journal| journal.could_heal());
+            healing.for_each(Journal::give_up_turn);
+            self.take_back_lost();
+        }
+        for index in 0..self.persistence.journals().len() {
+            let journal = &mut self.persistence.journals_mut()[index];
+            let begins = journal.begin_snapshot_if_due();
+            journal.finish_snapshot();
+            let (is_healing, from) = (journal.snapshots().is_healing(), journal.snapshots().slot());
+            if begins && is_healing {
+                self.rename_lost(index);
+            }
+            if let Some(from) = from {
+                self.write_sessions(io.clock, index, from);
+                io.request_turn();
+            }
+        }
+    }
+
+    /// Gives the references of sessions to entries that were lost since the journal failed their new names.
+    fn rename_lost(&mut self, index: usize) {
+        for slot in self.sessions.slots() {
+            let session = self.sessions.at(slot);
+            if session.is_durable() && usize::from(session.journal()) == index {
+                let journal = &self.persistence.journals()[index];
+                session.rename_lost(|offset| journal.place_after_loss(offset));
+            }
+        }
+        let journal = &mut self.persistence.journals_mut()[index];
+        for (_, stored) in self.endings.stored(index) {
+            stored.place_each(|offset| Some(journal.place_after_loss(offset).unwrap_or(offset)));
+        }
+        journal.forget_undone_moves();
+    }
+
+    fn write_sessions(&mut self, clock: Clock, journal: usize, from: usize) {
+        let slots: Vec<u32> = self.sessions.slots_from(from).take(SESSIONS_PER_TURN).collect();
+        let mut deliveries = 0;
+        for slot in &slots {
+            let session = self.sessions.at(*slot);
+            if session.is_durable() && usize::from(session.journal()) == journal {
+                self.move_messages(journal, *slot);
+                deliveries += self.write_session(clock, journal, *slot);
+            }
+            self.persistence.journals_mut()[journal].snapshots().set_slot(*slot as usize + 1);
+            if deliveries > DELIVERIES_PER_TURN {
+                return;
+            }
+        }
+        if slots.len() < SESSIONS_PER_TURN {
+            self.write_ending(journal);
+            self.persistence.journals_mut()[journal].end_snapshot();
+        }
+    }
+
+    /// Moves the old messages of a session to the end of the journal, so that its beginning can be deleted, and those
+    /// that never reached the disk.
+    fn move_messages(&mut self, journal: usize, slot: u32) {
+        let session = self.sessions.at(slot);
+        let journal = &mut self.persistence.journals_mut()[journal];
+        session.move_old(journal.horizon(), Journal::is_lost, |offset, message| {
+            journal.move_message(offset, message)
+        });
+        // What was on disk before, and could be sent, is on disk again with this turn.
+        if session.is_connected() && session.queue_len() > 0 {
+            self.persistence.wake_with_current(session.key());
+        }
+    }
+
+    /// Returns the number of runs of deliveries that it has written.
+    fn write_session(&mut self, clock: Clock, journal: usize, slot: u32) -> usize {
+        let stored = self.stored_session(clock, slot);
+        let number = self.sessions.at(slot).number();
+        let journal = &mut self.persistence.journals_mut()[journal];
+        if let Some(oldest) = stored.unsettled.iter().map(|run| run.offset).min() {
+            journal.snapshots().refer_to(oldest);
+        }
+        journal.push_snapshot(number, &stored);
+        stored.unsettled.len()
+    }
+
+    /// A session as a snapshot contains it.
+    pub(super) fn stored_session(&mut self, clock: Clock, slot: u32) -> StoredSession {
+        let session = self.sessions.at(slot);
+        let mut stored = session.store(clock, self.persistence.durable_commit());
+        let replays = session.ext_ref().map(|ext| &ext.retained);
+        for subscription in session.subscriptions() {
+            let Some(name) = self.shared.routes.name(subscription.filter) else { continue };
+            let Some(subscriber) = self.router.subscriber(*subscription) else { continue };
+            // What comes at QoS 0 may be lost, and is not replayed again.
+            let replay_position = replays.and_then(|replays| replays.position(&name)).map(Into::into);
+            let subscription =
+                StoredSubscription { options: subscriber.options, id: subscriber.id, replay_position };
+            stored.subscriptions.insert(name, subscription);
+        }
+        stored
+    }
+}

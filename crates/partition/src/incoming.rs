@@ -1,0 +1,331 @@
+//! Validation of incoming batches (Kafka's `LogValidator`).
+//!
+//! A batch from a client may be corrupt, violate the format, or break a rule of its topic. No such batch may reach the
+//! log, because consumers read batches as they are stored.
+//!
+//! [`IncomingBatch::parse`] parses the header once. Routing, producer state, validation and the store use that parsed
+//! header. The store verifies the checksum last, so that rejecting a batch for its header costs no pass over its
+//! records.
+
+use mainstem_compress as compress;
+use mainstem_coordinator::producer::BatchInfo;
+use mainstem_coordinator::transaction::Producer;
+use mainstem_log::{Batch, BatchHeader, Compression, HEADER_BYTES, Malformed, Records};
+
+use crate::config::{PartitionConfig, TimestampType};
+use crate::error::PartitionError;
+
+/// Most bytes of the records of one batch when they are decompressed for a check.
+pub const DECOMPRESSED_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Bit of a batch's attributes: the broker set the timestamp when it appended the batch (`LogAppendTime`).
+pub const LOG_APPEND_TIME: i16 = 8;
+/// Position of the format version, the same in all formats.
+const MAGIC_AT: usize = 16;
+
+/// A parsed record batch that is not validated against its topic yet.
+#[derive(Clone, Copy, Debug)]
+pub struct IncomingBatch<'a> {
+    batch: Batch<'a>,
+    is_from_client: bool,
+}
+
+impl<'a> IncomingBatch<'a> {
+    /// Parses the batch of a client. `bytes` must hold exactly one batch.
+    ///
+    /// # Errors
+    /// The bytes are not one record batch of format version 2, or the producer id is reserved.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, PartitionError> {
+        let incoming = Self::parse_internal(bytes)?;
+        if incoming.has_reserved_id() {
+            return Err(PartitionError::rule("producer ids below -1 are reserved"));
+        }
+        Ok(Self { is_from_client: true, ..incoming })
+    }
+
+    /// Parses the batch of a component of the broker, which may use producer ids below -1. Such a batch is exempt from
+    /// the size limit: its records passed the limit when clients sent them, and no client would get the error.
+    ///
+    /// # Errors
+    /// The bytes are not one record batch of format version 2.
+    pub fn parse_internal(bytes: &'a [u8]) -> Result<Self, PartitionError> {
+        match bytes.get(MAGIC_AT) {
+            None => return Err(PartitionError::rule("no record batch")),
+            Some(2) => {}
+            Some(_) => {
+                return Err(PartitionError::rule("only record batches of format version 2 are accepted"));
+            }
+        }
+        let batch = Batch::parse_unchecked(bytes).map_err(|_| PartitionError::CorruptBatch)?;
+        if batch.bytes().len() < bytes.len() {
+            return Err(PartitionError::rule("more than one record batch"));
+        }
+        Ok(Self { batch, is_from_client: false })
+    }
+
+    /// The header.
+    pub fn header(&self) -> &BatchHeader {
+        &self.batch.header
+    }
+
+    /// The bytes of the whole batch.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.batch.bytes()
+    }
+
+    /// The producer that the batch names.
+    pub fn producer(&self) -> Producer {
+        Producer { id: self.batch.header.producer_id, epoch: self.batch.header.producer_epoch }
+    }
+
+    pub(crate) fn batch(&self) -> Batch<'a> {
+        self.batch
+    }
+
+    pub(crate) fn is_from_client(&self) -> bool {
+        self.is_from_client
+    }
+
+    fn has_reserved_id(&self) -> bool {
+        self.batch.header.producer_id < -1
+    }
+
+    /// Checks the batch against the format and the topic, except its checksum and the state of its producer.
+    pub(crate) fn validate(&self, config: &PartitionConfig, unix_ms: u64) -> Result<(), PartitionError> {
+        let header = self.header();
+        let (bytes, bytes_max) = (header.total_bytes, config.message_bytes_max);
+        if bytes > bytes_max && !self.has_reserved_id() {
+            return Err(PartitionError::BatchTooLarge { bytes, bytes_max });
+        }
+        if header.records == 0 || header.records - 1 != header.last_offset_delta {
+            return Err(PartitionError::rule("the offsets of the batch do not fit its number of records"));
+        }
+        if header.is_control() {
+            return Err(PartitionError::rule("clients must not send control batches"));
+        }
+        if header.producer_id >= 0 && (header.producer_epoch < 0 || header.base_sequence < 0) {
+            return Err(PartitionError::rule("a producer id requires an epoch and a base sequence"));
+        }
+        if header.attributes & LOG_APPEND_TIME != 0 {
+            let message = "clients must not set the timestamp type LogAppendTime";
+            return Err(PartitionError::InvalidTimestamp(message.into()));
+        }
+        self.validate_records(config, unix_ms)
+    }
+
+    /// Checks layout, keys and timestamps of the records. Compressed records are read only if the topic requires it.
+    fn validate_records(&self, config: &PartitionConfig, unix_ms: u64) -> Result<(), PartitionError> {
+        let header = self.header();
+        let limits = TimestampLimits::of(config, unix_ms);
+        limits.check_latest(header.max_timestamp_ms)?;
+        let decompressed;
+        let records = match header.compression() {
+            Compression::None => self.batch.records(),
+            compression if config.is_compacted || limits.earliest_ms.is_some() => {
+                decompressed =
+                    compress::decompress(compression, &self.bytes()[HEADER_BYTES..], DECOMPRESSED_BYTES_MAX)
+                        .map_err(|error| PartitionError::rule(error.to_string()))?;
+                Records::of(*header, &decompressed)
+            }
+            Compression::Unknown(_) => return Err(PartitionError::UnsupportedCompression),
+            _ => return Ok(()),
+        };
+        let mut keyless = Vec::new();
+        for (next, record) in (header.base_offset..).zip(records) {
+            let record = record.map_err(|_| PartitionError::rule("a record is malformed"))?;
+            if record.offset != next {
+                return Err(PartitionError::rule("the offsets of the records have gaps"));
+            }
+            if config.is_compacted && record.key.is_none() {
+                keyless.push((next - header.base_offset) as i32);
+            }
+            limits.check(record.timestamp_ms)?;
+        }
+        if keyless.is_empty() {
+            return Ok(());
+        }
+        let rule = "a compacted topic requires a key in each record".into();
+        Err(PartitionError::InvalidRecord { rule, records: keyless })
+    }
+
+    /// The batch as the topic stores it, if that differs from what the producer sent.
+    pub(crate) fn rewrite(
+        &self,
+        config: &PartitionConfig,
+        unix_ms: u64,
+    ) -> Result<Option<Vec<u8>>, PartitionError> {
+        let recompress = config.recompress.filter(|(codec, _)| *codec != self.header().compression());
+        if recompress.is_none() && config.timestamp_type == TimestampType::Create {
+            return Ok(None);
+        }
+        // The new batch gets a new checksum, so the original checksum must be verified first.
+        let batch = self.batch.verify().map_err(|_| PartitionError::CorruptBatch)?.batch();
+        let mut bytes = match recompress {
+            Some((codec, level)) => compress::batch::recompress(&batch, codec, level, DECOMPRESSED_BYTES_MAX)
+                .map_err(|error| PartitionError::rule(error.to_string()))?,
+            None => batch.bytes().to_vec(),
+        };
+        if config.timestamp_type == TimestampType::LogAppend {
+            Batch::set_append_time(&mut bytes, unix_ms.cast_signed());
+        }
+        Ok(Some(bytes))
+    }
+}
+
+/// The range of valid timestamps; unlimited if the broker sets them.
+struct TimestampLimits {
+    latest_ms: i64,
+    earliest_ms: Option<i64>,
+}
+
+impl TimestampLimits {
+    fn of(config: &PartitionConfig, unix_ms: u64) -> Self {
+        if config.timestamp_type == TimestampType::LogAppend {
+            return Self { latest_ms: i64::MAX, earliest_ms: None };
+        }
+        let now_ms = unix_ms.cast_signed();
+        let is_bounded = config.timestamp_before_max_ms != i64::MAX;
+        Self {
+            latest_ms: now_ms.saturating_add(config.timestamp_after_max_ms),
+            earliest_ms: is_bounded.then(|| now_ms.saturating_sub(config.timestamp_before_max_ms)),
+        }
+    }
+
+    fn check_latest(&self, timestamp_ms: i64) -> Result<(), PartitionError> {
+        if timestamp_ms <= self.latest_ms { Ok(()) } else { Err(out_of_range(timestamp_ms)) }
+    }
+
+    fn check(&self, timestamp_ms: i64) -> Result<(), PartitionError> {
+        self.check_latest(timestamp_ms)?;
+        match self.earliest_ms {
+            // A negative timestamp means none.
+            Some(earliest_ms) if (0..earliest_ms).contains(&timestamp_ms) => Err(out_of_range(timestamp_ms)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn out_of_range(timestamp_ms: i64) -> PartitionError {
+    PartitionError::InvalidTimestamp(format!("timestamp {timestamp_ms} is out of range"))
+}
+
+/// The fields of a header that the producer state needs.
+pub(crate) fn batch_info(header: &BatchHeader) -> BatchInfo {
+    BatchInfo {
+        producer_id: header.producer_id,
+        producer_epoch: header.producer_epoch,
+        base_sequence: header.base_sequence,
+        last_offset_delta: header.last_offset_delta,
+        max_timestamp_ms: header.max_timestamp_ms,
+        is_transactional: header.is_transactional(),
+    }
+}
+
+/// The error for a batch with a wrong checksum.
+pub(crate) fn checksum_error(malformed: Malformed) -> PartitionError {
+    PartitionError::Store(mainstem_log::Error::Malformed(malformed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstem_log::{BatchBuilder, BatchKind, Origin};
+
+    const NOW_MS: u64 = 1_000_000;
+
+    fn batch(records: &[(i64, Option<&[u8]>)], origin: &Origin) -> Vec<u8> {
+        let mut builder = BatchBuilder::default();
+        for (timestamp_ms, key) in records {
+            builder.push(*timestamp_ms, *key, Some(b"value"));
+        }
+        builder.finish_as(origin).bytes().to_vec()
+    }
+
+    fn validate(bytes: &[u8], config: &PartitionConfig) -> Result<(), PartitionError> {
+        IncomingBatch::parse(bytes)?.validate(config, NOW_MS)
+    }
+
+    #[test]
+    fn bytes_other_than_one_batch_are_rejected() {
+        let whole = batch(&[(1, None)], &Origin::default());
+        let refused = |bytes: &[u8]| IncomingBatch::parse(bytes).unwrap_err();
+        assert!(IncomingBatch::parse(&whole).is_ok());
+        assert_eq!(refused(&[]), PartitionError::rule("no record batch"));
+        assert_eq!(refused(&whole[..whole.len() - 1]), PartitionError::CorruptBatch);
+        assert_eq!(
+            refused(&[&whole[..], &whole].concat()),
+            PartitionError::rule("more than one record batch")
+        );
+        let mut old = whole;
+        old[MAGIC_AT] = 1;
+        assert_eq!(
+            refused(&old),
+            PartitionError::rule("only record batches of format version 2 are accepted")
+        );
+    }
+
+    #[test]
+    fn reserved_producer_ids_and_oversized_batches_are_internal_only() {
+        let config = PartitionConfig { message_bytes_max: 50, ..PartitionConfig::default() };
+        let client = batch(&[(1, None)], &Origin::default());
+        let bytes = client.len();
+        assert_eq!(validate(&client, &config), Err(PartitionError::BatchTooLarge { bytes, bytes_max: 50 }));
+        let internal = batch(&[(1, None)], &Origin { producer_id: -7, ..Origin::default() });
+        assert_eq!(
+            validate(&internal, &config),
+            Err(PartitionError::rule("producer ids below -1 are reserved"))
+        );
+        assert_eq!(IncomingBatch::parse_internal(&internal).unwrap().validate(&config, NOW_MS), Ok(()));
+    }
+
+    #[test]
+    fn compacted_topic_reports_the_records_without_key() {
+        let config = PartitionConfig { is_compacted: true, ..PartitionConfig::default() };
+        let bytes = batch(&[(1, Some(b"a")), (1, None), (1, Some(b"b")), (1, None)], &Origin::default());
+        let Err(PartitionError::InvalidRecord { records, .. }) = validate(&bytes, &config) else {
+            panic!("records without key were accepted")
+        };
+        assert_eq!(records, [1, 3]);
+    }
+
+    #[test]
+    fn timestamps_outside_the_configured_range_are_rejected() {
+        let now_ms = NOW_MS.cast_signed();
+        let config = PartitionConfig {
+            timestamp_before_max_ms: 10,
+            timestamp_after_max_ms: 10,
+            ..PartitionConfig::default()
+        };
+        for (timestamp_ms, is_valid) in [
+            (now_ms, true),
+            (now_ms - 10, true),
+            (now_ms - 11, false),
+            (now_ms + 10, true),
+            (now_ms + 11, false),
+            (-1, true),
+        ] {
+            let bytes = batch(&[(timestamp_ms, None)], &Origin::default());
+            assert_eq!(validate(&bytes, &config).is_ok(), is_valid, "{timestamp_ms}");
+            let set_by_broker =
+                PartitionConfig { timestamp_type: TimestampType::LogAppend, ..config.clone() };
+            assert_eq!(validate(&bytes, &set_by_broker), Ok(()));
+        }
+    }
+
+    #[test]
+    fn rewrite_happens_only_if_the_topic_requires_it_and_verifies_the_checksum() {
+        let mut bytes = batch(&[(1, None)], &Origin { kind: BatchKind::Plain, ..Origin::default() });
+        let unchanged = PartitionConfig::default();
+        let gzip = PartitionConfig { recompress: Some((Compression::Gzip, None)), ..unchanged.clone() };
+        let append_time = PartitionConfig { timestamp_type: TimestampType::LogAppend, ..unchanged.clone() };
+        let incoming = IncomingBatch::parse(&bytes).unwrap();
+        assert_eq!(incoming.rewrite(&unchanged, NOW_MS), Ok(None));
+        let zipped = incoming.rewrite(&gzip, NOW_MS).unwrap().unwrap();
+        assert_eq!(Batch::parse(&zipped).unwrap().header.compression(), Compression::Gzip);
+        let stamped = incoming.rewrite(&append_time, NOW_MS).unwrap().unwrap();
+        assert_eq!(Batch::parse(&stamped).unwrap().header.max_timestamp_ms, NOW_MS.cast_signed());
+        *bytes.last_mut().unwrap() ^= 1;
+        let damaged = IncomingBatch::parse(&bytes).unwrap();
+        assert_eq!(damaged.rewrite(&gzip, NOW_MS), Err(PartitionError::CorruptBatch));
+        assert_eq!(damaged.rewrite(&append_time, NOW_MS), Err(PartitionError::CorruptBatch));
+    }
+}

@@ -1,0 +1,72 @@
+//! Topics and partitions on the log: catalogue, validation of batches, appends, producer state, watermarks.
+//!
+//! A partition is a log of a [`mainstem_log::Store`] that holds the batches as producers sent them. This crate decides
+//! whether a batch may be appended, when its producer is answered, and how far consumers may read. Servers put a
+//! protocol on top: they map [`PartitionError`]s to their error codes and carry requests between shards.
+//!
+//! # What this crate must never know
+//! Request formats and error codes of a protocol, connections, shards beyond the number in a [`JobId`], work queues,
+//! threads, clocks. Time is a parameter.
+//!
+//! # Entry points
+//! - [`Catalogue`] is the set of topics; [`name_error`] and [`NameCollisions`] validate new names.
+//! - [`Partitions`] holds the open partitions of a shard. [`Partitions::append`] takes an [`IncomingBatch`];
+//!   [`Partitions::on_completion`] returns the results when the store has confirmed them.
+//! - [`Partition::watermarks`] and [`Partition::aborted`] tell readers what is visible; [`AbortedFilter`] skips aborted
+//!   batches.
+//! - [`CompactedLog`] stores keyed records, for the catalogue and other state beside the partitions.
+//!
+//! # Invariants
+//! - A waiter gets exactly one result, after its batch is as durable as the topic requires, or has failed.
+//! - The high watermark covers durable records only; the last stable offset never exceeds it.
+//! - Offsets are never reused for other durable records.
+//! - A retry of a batch is recognized, also after a restart: a snapshot and the log after it give the same producer
+//!   state as the whole log.
+//! - The header of a batch is parsed once, and appending copies no records unless the topic rewrites them.
+//!
+//! # Files
+//! | file | contents |
+//! |---|---|
+//! | `ids.rs` | identifiers of topics, partitions and pending requests |
+//! | `catalogue.rs` | the topics |
+//! | `name_collisions.rs` | topic names that differ only in `.` and `_` |
+//! | `config.rs` | the part of a topic's configuration that partitions enforce |
+//! | `error.rs` | errors by cause |
+//! | `incoming.rs` | validation and rewriting of incoming batches |
+//! | `partition.rs` | one partition: appends in flight, watermarks |
+//! | `partitions.rs` | the partitions of a shard, and events of managed ones |
+//! | `producers.rs` | producer state across restarts |
+//! | `snapshots.rs` | producer snapshots in the store |
+//! | `marker.rs` | transaction markers as records |
+//! | `aborted.rs` | the filter of `read_committed` readers |
+//! | `compacted_log.rs` | keyed records in a compacted log |
+
+mod aborted;
+mod catalogue;
+mod compacted_log;
+mod config;
+mod error;
+mod ids;
+mod incoming;
+mod marker;
+mod name_collisions;
+mod partition;
+mod partitions;
+mod producers;
+mod snapshots;
+
+pub use aborted::AbortedFilter;
+pub use catalogue::{Catalogue, Topic, name_error};
+pub use compacted_log::{CompactedLog, KeyValue, Outcome};
+pub use config::{PartitionConfig, TimestampType};
+pub use error::PartitionError;
+pub use ids::{JobId, PartitionId, TopicId};
+pub use incoming::{DECOMPRESSED_BYTES_MAX, IncomingBatch, LOG_APPEND_TIME};
+pub use mainstem_coordinator::producer::Outcome as TransactionOutcome;
+pub use marker::MarkerRecord;
+pub use name_collisions::{NameCollisions, collides, may_collide};
+pub use partition::{
+    Accepted, AppendInfo, AppendResult, Isolation, Partition, PartitionSpec, Waiter, Watermarks,
+};
+pub use partitions::{PartitionEvent, Partitions, StoreAt};
+pub use producers::IsLast;

@@ -1,0 +1,463 @@
+//! One group of a queue: what state each message has for it, and how that changes.
+//!
+//! ```text
+//!                    ┌────────────── release, lease ends ─────────────┐
+//!                    ▼                                                │
+//!  registered ──► ready ────────────────── lease ─────────────────► leased ── ack ──► settled
+//!      │  ▲  ▲       │                                                │  │               ▲
+//!      │  │  └─time─ delayed ◄──────────── nack ──────────────────────┘  │ reject,       │
+//!      ▼  │          │                                                   │ too often     │ arrived
+//!   blocked          └──────────── expired, overflow, redriven ──► leaving ──────────────┘
+//! ```
+//! A message is blocked while another message is the head of its key; see [`KeyOrder`].
+
+mod consume;
+mod order;
+mod transfer;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::deferred_drop::{drop_some, drop_some_of_set};
+use crate::event::Delivered;
+use crate::key_order::KeyOrder;
+use crate::offset_ranges::OffsetRanges;
+use crate::request::{GroupName, Reason, Receipt};
+use crate::shared::{KeyRelease, Shared};
+
+/// How many consumers without a lease keep their counter: most of them lease again soon.
+const IDLE_HOLDERS_MAX: usize = 16;
+
+/// State of a pending message. A message without an entry is `Idle`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Ready, or blocked behind another message of its key.
+    Idle,
+    Leased {
+        consumer: u64,
+        until_ms: u64,
+    },
+    /// Not deliverable before this time.
+    Delayed {
+        until_ms: u64,
+    },
+    /// On its way to another queue, under this transfer number.
+    Leaving {
+        number: u64,
+    },
+}
+
+/// What the group knows of a pending message beyond that it is pending.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    /// Number of deliveries so far.
+    pub(crate) count: u32,
+    /// Incarnation of the queue at the last delivery.
+    pub(crate) incarnation: u32,
+    pub(crate) first_ms: u64,
+    /// Earliest redelivery after the last negative acknowledgement.
+    pub(crate) not_before_ms: u64,
+    pub(crate) state: State,
+}
+
+impl Entry {
+    pub(crate) const NEW: Self =
+        Self { count: 0, incarnation: 0, first_ms: 0, not_before_ms: 0, state: State::Idle };
+
+    /// Whether the receipt belongs to the last delivery.
+    pub(crate) fn is_of(&self, receipt: Receipt) -> bool {
+        (self.count, self.incarnation) == (receipt.count, receipt.incarnation) && self.count > 0
+    }
+
+    /// The part that is written as an event.
+    pub(crate) fn delivered(&self) -> Delivered {
+        Delivered { count: self.count, incarnation: self.incarnation, first_ms: self.first_ms }
+    }
+}
+
+/// A message on its way to another queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeavingMessage {
+    pub(crate) offset: u64,
+    pub(crate) reason: Reason,
+    pub(crate) since_ms: u64,
+}
+
+/// The single active consumer.
+#[derive(Clone, Copy, Debug)]
+struct Active {
+    consumer: u64,
+    asked_ms: u64,
+}
+
+/// Counts since the start of the process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) delivered: u64,
+    pub(crate) redelivered: u64,
+    pub(crate) acked: u64,
+    pub(crate) nacked: u64,
+    pub(crate) dead: u64,
+}
+
+/// One group of consumers, with its own state for every pending message.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) id: u32,
+    pub(crate) name: GroupName,
+    /// Flush that records the creation of the group. Nobody gets a message before it is durable. 0 for a group that
+    /// was restored.
+    pub(crate) created_by_flush: u64,
+    /// Set when the group is removed: groups with this number or a higher one were created afterwards.
+    pub(crate) removed_before: u32,
+    /// Unsettled messages that are loaded.
+    pub(crate) pending: OffsetRanges,
+    /// Unsettled messages that are registered, but not loaded, because the group is [lagging](crate::lagging). None
+    /// of them is on its way to another queue.
+    pub(crate) unknown: OffsetRanges,
+    /// The group loads no more messages before this flush is durable; 0 for no such limit.
+    pub(crate) loads_after_flush: u64,
+    /// Messages that can be leased, by priority.
+    pub(crate) ready: [OffsetRanges; 10],
+    pub(crate) entries: BTreeMap<u64, Entry>,
+    key_order: KeyOrder,
+    /// Offsets to which a change of the `fifo` setting has not been applied yet.
+    fifo_pending: OffsetRanges,
+    /// Ends of leases and delays: time and offset.
+    due: BTreeSet<(u64, u64)>,
+    /// Messages on their way to another queue, by transfer number.
+    pub(crate) leaving: BTreeMap<u64, LeavingMessage>,
+    pub(crate) last_number: u64,
+    /// Transfers up to this number have been handed to the caller.
+    taken_to: u64,
+    /// Transfers up to this number are durable.
+    durable_to: u64,
+    /// Flush and highest transfer number in it, for flushes that are not durable yet.
+    sealed: VecDeque<(u64, u64)>,
+    pub(crate) leased: u64,
+    pub(crate) delayed: u64,
+    active: Option<Active>,
+    /// Number of leases by consumer. Some consumers without a lease stay in it.
+    held: BTreeMap<u64, u64>,
+    pub(crate) counters: Counters,
+}
+
+impl Group {
+    pub(crate) fn new(id: u32, name: GroupName, last_number: u64) -> Self {
+        Self {
+            id,
+            name,
+            created_by_flush: 0,
+            removed_before: u32::MAX,
+            pending: OffsetRanges::default(),
+            unknown: OffsetRanges::default(),
+            loads_after_flush: 0,
+            ready: Default::default(),
+            entries: BTreeMap::new(),
+            key_order: KeyOrder::default(),
+            fifo_pending: OffsetRanges::default(),
+            due: BTreeSet::new(),
+            leaving: BTreeMap::new(),
+            last_number,
+            taken_to: 0,
+            durable_to: last_number,
+            sealed: VecDeque::new(),
+            leased: 0,
+            delayed: 0,
+            active: None,
+            held: BTreeMap::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Whether the creation of the group is durable, given that flushes up to `durable_to` are.
+    pub(crate) fn is_created(&self, durable_to: u64) -> bool {
+        self.created_by_flush <= durable_to
+    }
+
+    pub(crate) fn state(&self, offset: u64) -> State {
+        self.entries.get(&offset).map_or(State::Idle, |entry| entry.state)
+    }
+
+    /// Whether an idle message may be leased.
+    pub(crate) fn is_ready(&self, shared: &Shared, offset: u64) -> bool {
+        shared
+            .messages
+            .get(offset)
+            .is_some_and(|known| self.ready[usize::from(known.priority)].contains(offset))
+    }
+
+    /// When the next lease or delay ends, or the active consumer has been silent for too long.
+    pub(crate) fn next_due(&self, shared: &Shared) -> Option<u64> {
+        let due = self.due.first().map(|&(at, _)| at);
+        let silent = self.active.filter(|active| !self.holds(active.consumer));
+        let silent = silent.map(|active| active.asked_ms.saturating_add(shared.config.lease_ms));
+        due.into_iter().chain(silent).min()
+    }
+
+    /// The key that orders this message. `None` if it has no key or the group does not order by key.
+    pub(crate) fn key_of(&self, shared: &Shared, offset: u64) -> Option<u64> {
+        let has_order = shared.config.fifo != self.fifo_pending.contains(offset);
+        if has_order { shared.messages.get(offset)?.key() } else { None }
+    }
+
+    /// What the group still remembers, as pairs of a name and whether there is any.
+    pub(crate) fn unfinished(&self) -> [(&'static str, bool); 9] {
+        [
+            ("pending messages", !self.pending.is_empty()),
+            ("unknown messages", !self.unknown.is_empty()),
+            ("ready messages", self.ready.iter().any(|ready| !ready.is_empty())),
+            ("deliveries", !self.entries.is_empty()),
+            ("order by key", !self.key_order.is_empty()),
+            ("ends of leases and delays", !self.due.is_empty()),
+            ("leaving messages", !self.leaving.is_empty() || !self.sealed.is_empty()),
+            ("leases and delays", self.leased + self.delayed > 0),
+            ("holders", self.held.values().any(|held| *held > 0) || self.held.len() > IDLE_HOLDERS_MAX + 1),
+        ]
+    }
+
+    // --- messages enter the group
+
+    /// Adds a pending message that is in memory.
+    pub(crate) fn add(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        self.pending.insert(offset);
+        shared.messages.add_pending(offset);
+        self.admit(shared, offset, now_ms);
+    }
+
+    /// Takes the next message at or after `from` that a new group starts with, and returns its offset.
+    pub(crate) fn take_over_next(&mut self, shared: &mut Shared, from: u64, now_ms: u64) -> Option<u64> {
+        let offset = shared.messages.take_joining(self.id, from)?;
+        if self.skips_older_message(offset) {
+            // Messages before it are not loaded, and they come first.
+            self.unknown.insert(offset);
+            shared.messages.miss(offset);
+            shared.messages.forget_if_settled(offset);
+            return Some(offset);
+        }
+        self.add(shared, offset, now_ms);
+        if shared.messages.has_expired(offset, now_ms) {
+            self.expel(shared, offset, Reason::Expired, now_ms);
+        }
+        Some(offset)
+    }
+
+    /// The lowest unsettled offset at or after `from`. Offsets that the group has still to list do not count.
+    pub(crate) fn first_from(&self, shared: &Shared, from: u64) -> Option<u64> {
+        let joining = shared.messages.joining(self.id).and_then(|joining| joining.listed.first_from(from));
+        let unknown = self.unknown.first_from(from);
+        self.pending.first_from(from).into_iter().chain(unknown).chain(joining).min()
+    }
+
+    /// Loads a message that the group had to settle without knowing it. The message is in memory.
+    pub(crate) fn load(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        self.unknown.remove(offset);
+        self.pending.insert(offset);
+        shared.messages.add_pending(offset);
+        let entry = self.entries.get(&offset).copied().unwrap_or(Entry::NEW);
+        if let State::Leaving { .. } = entry.state {
+            return shared.messages.begin_transfer(offset);
+        }
+        self.admit(shared, offset, now_ms);
+        if shared.is_spent(entry.count) && entry.not_before_ms <= now_ms {
+            self.withdraw(shared, offset);
+            self.begin_transfer(shared, offset, Reason::MaxDeliveries, now_ms);
+        }
+    }
+
+    /// Makes an idle message ready, or blocks it behind its key.
+    fn admit(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        let Some(key) = self.key_of(shared, offset) else { return self.place(shared, offset, now_ms) };
+        if self.key_order.enter(key, offset) {
+            return self.place(shared, offset, now_ms);
+        }
+        let Some(later) = self.key_order.head(key).filter(|&head| head > offset) else { return };
+        if self.key_order.is_settled(key, later) || self.unready(shared, later) {
+            self.unblock_earlier(shared, key, now_ms);
+        }
+    }
+
+    /// Removes a message from the ready set. Returns whether it was in it.
+    fn unready(&mut self, shared: &Shared, offset: u64) -> bool {
+        let known = shared.messages.get(offset);
+        known.is_some_and(|known| self.ready[usize::from(known.priority)].remove(offset))
+    }
+
+    /// Replaces the idle head of a key by an earlier message of that key, if there is one.
+    fn unblock_earlier(&mut self, shared: &Shared, key: u64, now_ms: u64) -> bool {
+        let earlier = self.key_order.swap_head(key);
+        if let Some(earlier) = earlier {
+            self.unblock(shared, key, earlier, now_ms);
+        }
+        earlier.is_some()
+    }
+
+    /// Makes the new head of a key available, unless it is settled or a consumer has it.
+    fn unblock(&mut self, shared: &Shared, key: u64, offset: u64, now_ms: u64) {
+        if !self.key_order.is_settled(key, offset) && self.state(offset) == State::Idle {
+            self.place(shared, offset, now_ms);
+        }
+    }
+
+    /// Makes an idle message ready, or delays it until it is due.
+    fn place(&mut self, shared: &Shared, offset: u64, now_ms: u64) {
+        let Some(known) = shared.messages.get(offset) else { return };
+        let not_before_ms = self.entries.get(&offset).map_or(0, |entry| entry.not_before_ms);
+        let until_ms = known.due_ms.max(not_before_ms);
+        if until_ms > now_ms {
+            self.entries.entry(offset).or_insert(Entry::NEW).state = State::Delayed { until_ms };
+            self.due.insert((until_ms, offset));
+            self.delayed += 1;
+        } else {
+            self.ready[usize::from(known.priority)].insert(offset);
+        }
+    }
+
+    /// A message that had been available is idle again. It becomes available, unless an earlier message of its key
+    /// has arrived.
+    fn rejoin(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        let Some(key) = self.key_of(shared, offset) else { return self.place(shared, offset, now_ms) };
+        if self.key_order.enter(key, offset) && !self.unblock_earlier(shared, key, now_ms) {
+            self.place(shared, offset, now_ms);
+        }
+    }
+
+    // --- messages leave the group
+
+    /// Takes a pending message out of its state: afterwards it is idle, and neither ready nor blocked. The caller
+    /// decides at once what happens to it.
+    pub(crate) fn withdraw(&mut self, shared: &mut Shared, offset: u64) {
+        match self.state(offset) {
+            State::Idle => {
+                self.unready(shared, offset);
+                return;
+            }
+            State::Leased { consumer, until_ms } => {
+                self.end_lease(offset, consumer, until_ms);
+                shared.messages.release_hold(offset);
+            }
+            State::Delayed { until_ms } => {
+                self.due.remove(&(until_ms, offset));
+                self.delayed -= 1;
+            }
+            State::Leaving { .. } => return,
+        }
+        if let Some(entry) = self.entries.get_mut(&offset) {
+            entry.state = State::Idle;
+            if entry.count == 0 && entry.not_before_ms == 0 {
+                self.entries.remove(&offset);
+            }
+        }
+    }
+
+    fn end_lease(&mut self, offset: u64, consumer: u64, until_ms: u64) {
+        self.due.remove(&(until_ms, offset));
+        self.leased -= 1;
+        let idle = self.held.len() > IDLE_HOLDERS_MAX;
+        if let Some(held) = self.held.get_mut(&consumer) {
+            *held -= 1;
+            if *held == 0 && idle {
+                self.held.remove(&consumer);
+            }
+        }
+    }
+
+    fn holds(&self, consumer: u64) -> bool {
+        self.held.get(&consumer).is_some_and(|held| *held > 0)
+    }
+
+    /// Settles a withdrawn message.
+    pub(crate) fn finish(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        self.remove_pending(shared, offset, now_ms);
+        shared.messages.settle(offset);
+    }
+
+    /// Settles a message whose lease has ended and that was not withdrawn.
+    pub(crate) fn finish_leased(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        self.remove_pending(shared, offset, now_ms);
+        shared.messages.settle_held(offset);
+    }
+
+    fn remove_pending(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        shared.messages.keep_for_joining(offset);
+        self.entries.remove(&offset);
+        self.settle_key(shared, offset, now_ms);
+        self.pending.remove(offset);
+        shared.recorder.settled(self.id, offset);
+    }
+
+    /// A message is settled or begins to leave. It blocks its key until that is durable.
+    fn settle_key(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+        let Some(key) = self.key_of(shared, offset) else { return };
+        let flush = shared.recorder.next_flush();
+        self.key_order.settle(key, offset, flush);
+        shared.key_releases.push_back(KeyRelease { flush, group: self.id, key, offset });
+        if self.key_order.head(key) == Some(offset) {
+            self.unblock_earlier(shared, key, now_ms);
+        }
+    }
+
+    /// Whether the head of the key is being redriven and that is not durable yet. Later messages of the key may
+    /// follow it.
+    pub(crate) fn is_redriven(&self, key: u64) -> bool {
+        let Some(State::Leaving { number }) = self.key_order.head(key).map(|head| self.state(head)) else {
+            return false;
+        };
+        self.leaving.get(&number).is_some_and(|gone| gone.reason == Reason::Redriven)
+    }
+
+    /// The settlement of a key's head is durable: the next message of the key may become available.
+    pub(crate) fn advance(&mut self, shared: &mut Shared, release: KeyRelease, now_ms: u64) {
+        let KeyRelease { flush, key, offset, .. } = release;
+        if let Some(next) = self.key_order.release(key, offset, flush) {
+            self.unblock(shared, key, next, now_ms);
+        }
+    }
+
+    /// A message has expired or exceeds a limit. It leaves the queue unless a consumer has it.
+    pub(crate) fn expel(&mut self, shared: &mut Shared, offset: u64, reason: Reason, now_ms: u64) {
+        if self.pending.contains(offset) && matches!(self.state(offset), State::Idle | State::Delayed { .. })
+        {
+            self.withdraw(shared, offset);
+            self.begin_transfer(shared, offset, reason, now_ms);
+        }
+    }
+
+    /// Releases all messages of a removed group, while `budget` lasts.
+    pub(crate) fn release_all(&mut self, shared: &mut Shared, budget: &mut usize) {
+        while *budget > 0
+            && let Some(offset) = self.pending.first()
+        {
+            *budget -= 1;
+            self.pending.remove(offset);
+            match self.state(offset) {
+                State::Leaving { number } => {
+                    self.leaving.remove(&number);
+                    shared.messages.settle_transferred(offset);
+                }
+                State::Leased { .. } => {
+                    shared.messages.release_hold(offset);
+                    shared.messages.settle(offset);
+                }
+                State::Idle | State::Delayed { .. } => shared.messages.settle(offset),
+            }
+            self.entries.remove(&offset);
+        }
+        while *budget > 0 && shared.messages.refuse_joining(self.id) {
+            *budget -= 1;
+        }
+        if *budget > 0 {
+            self.drop_some(budget);
+        }
+    }
+
+    /// Drops entries of collections, while `budget` lasts.
+    pub(crate) fn drop_some(&mut self, budget: &mut usize) {
+        self.pending.drop_some(budget);
+        self.unknown.drop_some(budget);
+        self.ready.iter_mut().for_each(|ready| ready.drop_some(budget));
+        drop_some(&mut self.entries, budget);
+        drop_some(&mut self.leaving, budget);
+        drop_some_of_set(&mut self.due, budget);
+        self.key_order.drop_some(budget);
+    }
+}

@@ -1,0 +1,98 @@
+//! Durable work queues: competing consumers with leases, retries, delays, priorities, order by key and dead letters.
+//!
+//! [`Queue`] is the state machine. It registers messages by their offsets, leases them to consumers, and settles each
+//! delivery with a [`Disposition`]. Every durable change comes out of it as an event, and replaying the events rebuilds
+//! it. [`DurableQueue`] connects the state machine to two logs of a [`mainstem_log::Store`]: it reads messages from one
+//! log and writes events and snapshots to the other. It also reports which messages the store may delete.
+//!
+//! # What this crate must never know
+//! Sockets, protocols, files, clocks. Time, randomness and decompression are parameters.
+//!
+//! # Entry points
+//! [`Queue`], [`DurableQueue`] and [`Config`]. Protocols send a [`Request`] to the owner of a queue and get a
+//! [`Reply`].
+//!
+//! # Invariants
+//! - Within a group, one consumer at a time holds the lease of a message. A settled message is never leased
+//!   again, unless an operator replays it.
+//! - Within a group, at most one message of a key is available or leased at a time: the oldest.
+//! - A message that moves to another queue is in at least one of the two queues, whenever the process ends.
+//! - Settling a message costs O(log n) of the pending messages, and one small event.
+//!
+//! # Files
+//! | file | contents |
+//! |---|---|
+//! | `config.rs` | configuration of a queue |
+//! | `dedup.rs` | deduplication identifiers that were seen |
+//! | `deferred_drop.rs` | frees large collections in steps |
+//! | `durable_queue.rs` | the state machine and its two logs |
+//! | `engine.rs` | one queue as its host runs it: requests in, effects out |
+//! | `event.rs` | encoding of events |
+//! | `event_recorder.rs` | gathers events into batches |
+//! | `expiry.rs` | when messages expire |
+//! | `group.rs` | state of the messages in one group |
+//! | `incremental_snapshot.rs` | snapshots in parts |
+//! | `joining.rs`, `joining_group.rs` | messages that a new group starts with |
+//! | `key_order.rs` | order of messages with the same key |
+//! | `lagging.rs` | groups that are far behind |
+//! | `lost_messages.rs`, `newest_messages.rs` | recovery after the log of messages lost its end |
+//! | `machine.rs` | [`Queue`]: groups, leases, settlements, maintenance |
+//! | `messages.rs`, `message_entry.rs` | what all groups know of each message |
+//! | `meta.rs` | headers that a queue interprets |
+//! | `offset_ranges.rs` | sets of offsets |
+//! | `operations.rs` | operators' calls: purge, redrive, replay, peek |
+//! | `register.rs` | adds messages to the queue |
+//! | `request.rs` | requests and replies |
+//! | `restore.rs` | rebuilds a queue from events |
+//! | `shared.rs` | what the groups of a queue share |
+//! | `transferred.rs` | records of messages that move to another queue |
+//! | `tuning.rs` | thresholds of background work |
+//! | `unfinished.rs` | lists the work that a queue still remembers |
+//! | `unloaded.rs` | messages that are counted, but not in memory |
+
+mod config;
+mod dedup;
+mod deferred_drop;
+mod durable_queue;
+mod engine;
+mod event;
+mod event_recorder;
+mod expiry;
+mod group;
+mod incremental_snapshot;
+mod joining;
+mod joining_group;
+mod key_order;
+mod lagging;
+mod lost_messages;
+mod machine;
+mod message_entry;
+mod messages;
+mod meta;
+mod newest_messages;
+mod offset_ranges;
+mod operations;
+mod register;
+mod request;
+mod restore;
+mod shared;
+mod transferred;
+mod tuning;
+mod unfinished;
+mod unloaded;
+
+pub use config::{Config, ConfigError, LEASE_MS_MAX, Overflow, Start};
+pub use durable_queue::{Decompress, DurableQueue, LeaseRequest, MOVER, Transfer};
+pub use engine::{
+    Context, Effect, Engine, EngineOptions, EngineSettings, MessageLog, PendingBatch, WhenCrowded,
+};
+pub use event::Malformed;
+pub use incremental_snapshot::SnapshotCursor;
+pub use machine::{GroupId, Lease, PendingTransfer, Queue};
+pub use meta::{DEDUP_ID_BYTES_MAX, Meta, header};
+pub use request::{
+    DEFAULT_GROUP, Delivery, Disposition, GroupInfo, GroupName, Info, ItemResult, NewMessage, Payload,
+    PeekedMessage, QueueError, Reason, Receipt, ReplayFrom, Reply, Request, Settlement, UncompressedBatch,
+};
+pub use transferred::{Origin, TransferredMessage, transfer_batch};
+pub use tuning::Tuning;

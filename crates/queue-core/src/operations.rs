@@ -1,0 +1,312 @@
+//! Operators' calls: purge, redrive, replay, peek and information. Each one has a version that handles some messages
+//! per call, so that a queue of a million messages does not stall its shard.
+
+use std::ops::Range;
+
+use crate::event::Event;
+use crate::group::{Group, State};
+use crate::machine::{GroupId, MOVE_COST, Queue};
+use crate::meta::Meta;
+use crate::request::{GroupInfo, GroupName, Info, Reason};
+use crate::shared::Shared;
+
+/// Entries that can be freed in the time that one message takes otherwise.
+const FREED_PER_MESSAGE: usize = 8;
+
+impl Queue {
+    /// The group with the most unsettled messages, and their number.
+    pub fn most_behind(&self) -> Option<(&GroupName, u64)> {
+        let groups =
+            self.groups.values().map(|group| (&group.name, group.pending.len() + group.unknown.len()));
+        groups.max_by_key(|(_, pending)| *pending)
+    }
+
+    /// Settles all messages of one group or of all groups, except those that are leaving. Leased messages are settled
+    /// too. Returns their number.
+    pub fn purge(&mut self, group: Option<GroupId>) -> u64 {
+        let (mut next, mut purged) = (Some(0), 0);
+        while let Some(from) = next {
+            let (count, rest) = self.purge_some(group, from..u64::MAX);
+            (next, purged) = (rest, purged + count);
+        }
+        purged
+    }
+
+    /// As [`purge`](Self::purge), for some messages of a range. Returns how many were settled, and the offset to
+    /// continue from.
+    pub fn purge_some(&mut self, group: Option<GroupId>, offsets: Range<u64>) -> (u64, Option<u64>) {
+        let selected = |id: &u32| group.is_none_or(|group| group.0 == *id);
+        let ids: Vec<u32> = self.groups.keys().copied().filter(selected).collect();
+        let is_unknown = |id: &u32| self.groups[id].unknown.first_from(offsets.start).is_some();
+        let unlisted = if ids.iter().any(is_unknown) { self.is_listing() } else { false };
+        if unlisted || ids.iter().any(|&id| self.shared.messages.is_unlisted(id)) {
+            // Messages that these groups take over must be settled too, and messages that other groups take over must
+            // be kept.
+            self.list(&mut { self.at_once });
+            return (0, Some(offsets.start));
+        }
+        let staying = self.shared.messages.staying().0;
+        let (mut left, mut from, mut purged) = (self.at_once, offsets.start, 0);
+        let next = loop {
+            let firsts = ids.iter().filter_map(|id| self.groups[id].first_from(&self.shared, from));
+            let first = firsts.min().filter(|first| *first < offsets.end);
+            let Some(first) = first.filter(|_| left > 0) else { break first };
+            // One range in one group after the other, so that consecutive settlements merge into one event.
+            let things = ids.len() * if self.shared.config.fifo { MOVE_COST } else { 1 };
+            let most = (left / things).max(1) as u64;
+            let piece = first..offsets.end.min(first.saturating_add(most));
+            let mut seen = 0;
+            for group in &ids {
+                let Some(group) = self.groups.get_mut(group) else { continue };
+                let (settled, things) = group.purge(&mut self.shared, piece.clone());
+                (purged, seen) = (purged + settled, seen + things);
+            }
+            let unknown = self.purge_unknown(&ids, piece.clone());
+            purged += unknown;
+            left = left.saturating_sub(seen.max(1) + unknown as usize);
+            from = piece.end;
+        };
+        (if group.is_none() { staying - self.shared.messages.staying().0 } else { purged }, next)
+    }
+
+    /// Moves up to `max` messages back to the queues that they came from. Only messages of the oldest group
+    /// (`default` unless it was removed) that another queue moved here and no consumer has can go. Messages of one
+    /// key go in order, and stay behind one that is leased. Returns how many messages leave.
+    pub fn redrive(&mut self, max: u64, now_ms: u64) -> u64 {
+        let (mut next, mut moved) = (Some(0), 0);
+        while let Some(from) = next {
+            let (count, rest) = self.redrive_some(from, max - moved, now_ms);
+            (next, moved) = (rest, moved + count);
+        }
+        moved
+    }
+
+    /// As [`redrive`](Self::redrive), for some messages from an offset on. Returns how many leave, and the offset to
+    /// continue from.
+    pub fn redrive_some(&mut self, from: u64, max: u64, now_ms: u64) -> (u64, Option<u64>) {
+        let Some(group) = self.groups.values_mut().next() else { return (0, None) };
+        group.redrive(&mut self.shared, from, max, self.at_once, now_ms)
+    }
+
+    /// The group that [redrive](Self::redrive) serves has loaded the messages below this offset. A redrive ignores
+    /// the others.
+    pub fn redrives_to(&self) -> u64 {
+        let Some(group) = self.groups.values().next() else { return self.registered_to };
+        let joining = self.shared.messages.joining(group.id);
+        let unlisted = joining.filter(|joining| !joining.rest.is_empty()).map(|joining| joining.rest.start);
+        let joining = joining.and_then(|joining| joining.listed.first());
+        let unknown = [group.unknown.first(), unlisted, joining];
+        unknown.into_iter().flatten().fold(self.registered_to, u64::min)
+    }
+
+    /// Whether that group will load more messages below `to` without a settlement: because messages leave or memory
+    /// is free.
+    pub fn redrives_more(&self, to: u64) -> bool {
+        let Some(group) = self.groups.values().next().filter(|_| self.redrives_to() < to) else {
+            return false;
+        };
+        let comes_by_itself = self.registered_to < to && !self.is_crowded();
+        let is_joining = self.shared.messages.joining(group.id).is_some();
+        !group.leaving.is_empty() || comes_by_itself || is_joining || self.can_load(group)
+    }
+
+    /// Frees some of the memory of a queue that is not used any more. Returns whether there is more; the rest can be
+    /// dropped at once.
+    pub fn dissolve(&mut self) -> bool {
+        let mut budget = self.at_once.saturating_mul(FREED_PER_MESSAGE);
+        self.groups
+            .values_mut()
+            .chain(&mut self.removed_groups)
+            .for_each(|group| group.drop_some(&mut budget));
+        self.shared.messages.drop_some(&mut budget);
+        self.dedup.drop_some(&mut budget);
+        self.dropped.drop_some(&mut budget);
+        budget == 0
+    }
+
+    /// Makes messages pending again that a group has settled, as if they had never been delivered. Skips messages
+    /// that are pending, expired, duplicates, or not registered. Returns how many are pending again.
+    pub fn replay_from(&mut self, group: GroupId, pending: &[Meta], now_ms: u64) -> u64 {
+        // A new group must not list what becomes pending again.
+        while self.is_listing() {
+            self.list(&mut { self.at_once });
+        }
+        if !self.groups.contains_key(&group.0) {
+            return 0;
+        }
+        self.shared.resume_incarnation();
+        let ttl_ms = self.shared.config.ttl_ms;
+        let mut count = 0;
+        let mut run = 0..0;
+        for meta in pending {
+            let missing = self.missing(meta.offset);
+            let (Some(group), shared) = (self.groups.get_mut(&group.0), &mut self.shared) else { break };
+            let is_over = meta.expires_with(ttl_ms) <= now_ms || self.dropped.contains(meta.offset);
+            let is_there = group.first_from(shared, meta.offset) == Some(meta.offset);
+            if is_over || is_there || meta.offset >= self.registered_to {
+                continue;
+            }
+            if run.end != meta.offset {
+                record_pending(shared, group.id, &run);
+                run = meta.offset..meta.offset;
+            }
+            run.end += 1;
+            count += 1;
+            if group.skips_older_message(meta.offset) {
+                // Messages before it are not loaded, and they come first.
+                group.unknown.insert(meta.offset);
+                shared.messages.miss_unloaded(meta);
+                continue;
+            }
+            shared.messages.load(meta, missing);
+            shared.messages.put(meta);
+            let joining = shared.messages.joining(group.id).and_then(|joining| joining.listed.first());
+            if joining.is_some_and(|joining| joining < meta.offset) {
+                shared.messages.append_joining(group.id, meta.offset);
+            } else {
+                group.add(shared, meta.offset, now_ms);
+            }
+        }
+        record_pending(&mut self.shared, group.0, &run);
+        count
+    }
+
+    /// Appends up to `max` unsettled messages of a group from an offset on: offset, deliveries, state.
+    pub fn peek(&self, group: GroupId, from: u64, max: usize, out: &mut Vec<(u64, u32, &'static str)>) {
+        let Some(group) = self.groups.get(&group.0) else { return };
+        let (mut known, mut unknown) =
+            (group.pending.from(from).peekable(), group.unknown.from(from).peekable());
+        let next = || match (known.peek(), unknown.peek()) {
+            (Some(first), Some(other)) if first < other => known.next(),
+            (_, Some(_)) => unknown.next(),
+            _ => known.next(),
+        };
+        for offset in std::iter::from_fn(next).take(max) {
+            let count = group.entries.get(&offset).map_or(0, |entry| entry.count);
+            let state = match group.state(offset) {
+                State::Idle if group.is_ready(&self.shared, offset) => "ready",
+                // It is ready as far as the group knows.
+                State::Idle if group.unknown.contains(offset) => "ready",
+                State::Idle => "blocked",
+                State::Leased { .. } => "leased",
+                State::Delayed { .. } => "delayed",
+                State::Leaving { .. } => "leaving",
+            };
+            out.push((offset, count, state));
+        }
+    }
+
+    /// Fills in the information, except for name, settings and waiting consumers.
+    pub fn info(&self, into: &mut Info) {
+        let messages = &self.shared.messages;
+        into.messages = messages.len() + messages.unloaded().len();
+        into.bytes = messages.bytes() + messages.unloaded().bytes();
+        into.oldest_ms = messages.first().map(|(_, known)| known.timestamp_ms);
+        into.duplicates = self.duplicates;
+        into.groups = self
+            .names
+            .values()
+            .filter_map(|id| self.groups.get(&id.0))
+            .map(|group| group.info(&self.shared, self.unknown_of(group)))
+            .collect();
+    }
+
+    /// The lowest offset that some group has not settled, or the end of the registered messages. Messages below it
+    /// may be deleted once everything that has happened is durable.
+    pub fn needed_from(&self) -> u64 {
+        self.first_needed(0).unwrap_or(self.registered_to.max(self.restored_to))
+    }
+
+    /// The lowest `max` unsettled offsets at or after `from`.
+    pub fn needed(&self, from: u64, max: usize) -> Vec<u64> {
+        std::iter::successors(self.first_needed(from), |&last| self.first_needed(last + 1))
+            .take(max)
+            .collect()
+    }
+}
+
+fn record_pending(shared: &mut Shared, group: u32, run: &std::ops::Range<u64>) {
+    if !run.is_empty() {
+        shared.recorder.record(&Event::Pending { group, offsets: run.clone() });
+    }
+}
+
+impl Group {
+    /// Settles the pending messages of a range that do not leave. Returns how many were settled, and the cost in
+    /// messages examined; ordered messages cost more.
+    fn purge(&mut self, shared: &mut Shared, offsets: Range<u64>) -> (u64, usize) {
+        let (mut from, mut purged, mut seen) = (offsets.start, 0, 0);
+        while shared
+            .messages
+            .joining(self.id)
+            .and_then(|joining| joining.listed.first_from(from))
+            .is_some_and(|at| at < offsets.end)
+        {
+            self.take_over_next(shared, from, 0);
+        }
+        while let Some(offset) = self.pending.first_from(from).filter(|offset| *offset < offsets.end) {
+            from = offset + 1;
+            seen += if self.key_of(shared, offset).is_some() { MOVE_COST } else { 1 };
+            if !matches!(self.state(offset), State::Leaving { .. }) {
+                self.withdraw(shared, offset);
+                // No unsettled message becomes available before this is complete, so the time does not matter.
+                self.finish(shared, offset, 0);
+                purged += 1;
+            }
+        }
+        (purged, seen)
+    }
+
+    fn redrive(
+        &mut self,
+        shared: &mut Shared,
+        mut from: u64,
+        max: u64,
+        at_once: usize,
+        now_ms: u64,
+    ) -> (u64, Option<u64>) {
+        let (mut moved, mut seen) = (0, 0);
+        while moved < max
+            && let Some(offset) = self.pending.first_from(from)
+        {
+            if seen == at_once {
+                return (moved, Some(offset));
+            }
+            (from, seen) = (offset + 1, seen + 1);
+            let line = self.key_of(shared, offset);
+            let is_moved = shared.messages.get(offset).is_some_and(|known| known.is_moved);
+            let is_free = self.state(offset) == State::Idle
+                && (self.is_ready(shared, offset) || line.is_some_and(|key| self.is_redriven(key)));
+            if is_moved && is_free {
+                self.withdraw(shared, offset);
+                self.begin_transfer(shared, offset, Reason::Redriven, now_ms);
+                moved += 1;
+            }
+        }
+        (moved, None)
+    }
+
+    fn info(&self, shared: &Shared, unknown: u64) -> GroupInfo {
+        let ready = self.ready.iter().map(crate::offset_ranges::OffsetRanges::len).sum::<u64>();
+        let leaving = self.leaving.len() as u64;
+        let others = ready + leaving + self.leased + self.delayed;
+        let first = self.pending.first().into_iter().chain(self.unknown.first()).min();
+        let first = first.and_then(|offset| shared.messages.get(offset));
+        GroupInfo {
+            name: self.name.to_string(),
+            // Messages that the group has not loaded may turn out to be delayed or blocked.
+            ready: ready + unknown,
+            leased: self.leased,
+            delayed: self.delayed,
+            blocked: self.pending.len().saturating_sub(others),
+            leaving,
+            oldest_ms: first.map(|known| known.timestamp_ms),
+            waiting: 0,
+            delivered: self.counters.delivered,
+            redelivered: self.counters.redelivered,
+            acked: self.counters.acked,
+            nacked: self.counters.nacked,
+            dead: self.counters.dead,
+        }
+    }
+}

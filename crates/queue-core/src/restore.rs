@@ -1,0 +1,217 @@
+//! Replays events into a queue, and writes snapshots.
+//!
+//! During replay `pending` of each group holds the offsets that the events leave pending. No message is in memory at
+//! that point, so all of them become `unknown` when the replay ends; registration loads them again.
+
+use std::ops::Range;
+
+use crate::event::{Delivered, Event, Malformed, Reader};
+use crate::event_recorder::Recorder;
+use crate::group::{Entry, Group, LeavingMessage, State};
+use crate::joining_group::JoiningGroup;
+use crate::machine::{GROUPS_MAX, GroupId, Queue};
+
+impl Queue {
+    /// Replays one batch of [`Queue::flush`] or [`Queue::snapshot`]. Batches must come in order, before any message
+    /// is registered.
+    ///
+    /// # Errors
+    /// The bytes are malformed or of a newer version. The queue must not be used afterwards.
+    pub fn replay(&mut self, events: &[u8]) -> Result<(), Malformed> {
+        let mut reader = Reader::new(events)?;
+        self.groups.values_mut().for_each(Group::swap_pending_and_unknown);
+        while let Some(event) = reader.next()? {
+            self.replay_event(&event)?;
+        }
+        self.restored_to = self.shared.recorder.registered_to();
+        for group in self.groups.values_mut() {
+            group.all_durable();
+            group.swap_pending_and_unknown();
+        }
+        Ok(())
+    }
+
+    fn replay_event(&mut self, event: &Event<'_>) -> Result<(), Malformed> {
+        if event.end() > self.shared.recorder.registered_to() {
+            return Err(Malformed("an event refers to a message that is not registered"));
+        }
+        match *event {
+            Event::Registered { to } => {
+                let fresh = self.shared.recorder.registered_to()..to;
+                if !fresh.is_empty() {
+                    self.groups.values_mut().for_each(|group| group.pending.insert_range(fresh.clone()));
+                    self.shared.recorder.set_registered_to(to);
+                }
+            }
+            Event::Group { group, name, last_number } => return self.replay_group(group, name, last_number),
+            Event::GroupRemoved { group } => {
+                if let Some(gone) = self.groups.remove(&group) {
+                    self.names.remove(&gone.name);
+                    self.last_number = self.last_number.max(gone.last_number);
+                }
+            }
+            Event::Dropped { ref offsets } => {
+                self.groups.values_mut().for_each(|group| group.forget(offsets.clone()));
+                self.dropped.insert_range(offsets.clone());
+            }
+            Event::Known { id, timestamp_ms } => self.dedup.record(id, timestamp_ms),
+            Event::Moved { who, number } => self.dedup.record_transfer(who, number),
+            Event::PendingElsewhere { group } => self.replay_elsewhere(group),
+            Event::Numbers { last } => self.last_number = last,
+            Event::Settled { group, .. }
+            | Event::Delivered { group, .. }
+            | Event::Delayed { group, .. }
+            | Event::Leaving { group, .. }
+            | Event::Pending { group, .. } => {
+                if let Some(group) = self.groups.get_mut(&group) {
+                    group.replay(event);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn replay_group(&mut self, id: u32, name: &str, last_number: u64) -> Result<(), Malformed> {
+        if self.names.get(name).is_some_and(|&other| other.0 != id) {
+            return Err(Malformed("two groups have the same name"));
+        }
+        if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&id) {
+            return Err(Malformed("there are too many groups"));
+        }
+        self.next_group =
+            self.next_group.max(id.checked_add(1).ok_or(Malformed("a group number is out of bounds"))?);
+        if let Some(old) = self.groups.remove(&id) {
+            self.names.remove(&old.name);
+        }
+        self.names.insert(name.into(), GroupId(id));
+        self.groups.insert(id, Group::new(id, name.into(), last_number));
+        Ok(())
+    }
+
+    /// Makes everything that is pending in other groups pending in this one.
+    fn replay_elsewhere(&mut self, id: u32) {
+        let Some(mut group) = self.groups.remove(&id) else { return };
+        for other in self.groups.values() {
+            let mut staying = other.pending.clone();
+            for gone in other.leaving.values() {
+                staying.remove(gone.offset);
+            }
+            for offsets in staying.ranges() {
+                group.forget(offsets.clone());
+                group.pending.insert_range(offsets);
+            }
+        }
+        self.groups.insert(id, group);
+    }
+
+    /// Appends a batch to `into` that replaces all batches that were flushed before. All events that somebody waits
+    /// for must be flushed, or they would be replayed twice. No group may be [listing](Queue::is_listing).
+    pub fn snapshot(&self, into: &mut Vec<u8>) {
+        debug_assert!(!self.flush_is_due(), "events are flushed before a snapshot");
+        debug_assert!(!self.is_listing(), "new groups have listed their messages before a snapshot");
+        let to = self.registered_to.max(self.restored_to);
+        let mut recorder = Recorder::default();
+        recorder.record(&Event::Numbers { last: self.last_number });
+        for (who, number) in self.dedup.movers() {
+            recorder.record(&Event::Moved { who, number });
+        }
+        for (id, timestamp_ms) in self.dedup.ids() {
+            recorder.record(&Event::Known { id, timestamp_ms });
+        }
+        for offsets in self.dropped.ranges() {
+            recorder.record(&Event::Dropped { offsets });
+        }
+        self.record_default_group_removed(&mut recorder);
+        for group in self.groups.values() {
+            group.snapshot(self.shared.messages.joining(group.id), &mut recorder);
+        }
+        // Registration alone makes nothing pending here: each group lists its own pending offsets.
+        recorder.flush(to, into);
+    }
+
+    /// A new queue starts with the group `default`, so a snapshot must record its removal.
+    pub(crate) fn record_default_group_removed(&self, recorder: &mut Recorder) {
+        let group = GroupId::DEFAULT.0;
+        if !self.groups.contains_key(&group) {
+            recorder.record(&Event::GroupRemoved { group });
+        }
+    }
+}
+
+impl Group {
+    /// Offsets that are pending by the events are not in memory before they are registered.
+    fn swap_pending_and_unknown(&mut self) {
+        std::mem::swap(&mut self.pending, &mut self.unknown);
+    }
+
+    /// Removes offsets that are no longer messages. None of them is in memory.
+    pub(crate) fn forget(&mut self, offsets: Range<u64>) {
+        self.pending.remove_range(offsets.clone());
+        self.unknown.remove_range(offsets.clone());
+        while let Some((&offset, _)) = self.entries.range(offsets.clone()).next() {
+            self.cancel_leaving(offset);
+            self.entries.remove(&offset);
+        }
+    }
+
+    /// The offset does not leave the queue, whatever earlier events said.
+    fn cancel_leaving(&mut self, offset: u64) {
+        if let Some(entry) = self.entries.get_mut(&offset)
+            && let State::Leaving { number } = entry.state
+        {
+            entry.state = State::Idle;
+            self.leaving.remove(&number);
+        }
+    }
+
+    /// Replays an event of this group.
+    fn replay(&mut self, event: &Event<'_>) {
+        match *event {
+            Event::Settled { ref offsets, .. } => self.forget(offsets.clone()),
+            Event::Pending { ref offsets, .. } => {
+                self.forget(offsets.clone());
+                self.pending.insert_range(offsets.clone());
+            }
+            Event::Delivered { ref offsets, how, .. } => {
+                let Delivered { count, incarnation, first_ms } = how;
+                for offset in offsets.clone() {
+                    if self.pending.contains(offset) {
+                        self.cancel_leaving(offset);
+                        self.entries.insert(offset, Entry { count, incarnation, first_ms, ..Entry::NEW });
+                    }
+                }
+            }
+            Event::Delayed { offset, until_ms, .. } if self.pending.contains(offset) => {
+                self.entries.entry(offset).or_insert(Entry::NEW).not_before_ms = until_ms;
+            }
+            Event::Leaving { offset, number, reason, since_ms, .. } => {
+                self.last_number = self.last_number.max(number);
+                if self.pending.contains(offset) && !self.leaving.contains_key(&number) {
+                    self.cancel_leaving(offset);
+                    self.entries.entry(offset).or_insert(Entry::NEW).state = State::Leaving { number };
+                    self.leaving.insert(number, LeavingMessage { offset, reason, since_ms });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn snapshot(&self, joining: Option<&JoiningGroup>, recorder: &mut Recorder) {
+        let group = self.id;
+        recorder.record(&Event::Group { group, name: &self.name, last_number: self.last_number });
+        let joining = joining.into_iter().flat_map(|joining| joining.listed.ranges());
+        for offsets in self.pending.ranges().chain(self.unknown.ranges()).chain(joining) {
+            recorder.record(&Event::Pending { group, offsets });
+        }
+        for (&offset, entry) in self.entries.iter().filter(|(_, entry)| entry.count > 0) {
+            recorder.delivered(group, offset, entry.delivered());
+        }
+        for (&offset, entry) in self.entries.iter().filter(|(_, entry)| entry.not_before_ms > 0) {
+            recorder.record(&Event::Delayed { group, offset, until_ms: entry.not_before_ms });
+        }
+        for (&number, gone) in &self.leaving {
+            let LeavingMessage { offset, reason, since_ms } = *gone;
+            recorder.record(&Event::Leaving { group, offset, number, reason, since_ms });
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! New connections: accepted here, or passed on by other shards.
+
+use mio::{Interest, Token};
+
+use super::Driver;
+use crate::accept::Arrival;
+use crate::service::Service;
+
+impl<S: Service> Driver<S> {
+    /// Accepts connections from listeners that have more, and assigns each to a shard.
+    pub(super) fn accept_more(&mut self) {
+        for index in 0..self.listeners.len() {
+            if !self.listeners[index].has_more {
+                continue;
+            }
+            let mut arrivals = Vec::new();
+            self.listeners[index].accept(|arrival| arrivals.push(arrival));
+            for arrival in arrivals {
+                let shard = self.core.common.arrivals.choose_shard(self.first_shard_connections);
+                if shard == self.core.shard {
+                    self.add_connection(arrival);
+                } else {
+                    self.core.common.arrivals.push(shard, arrival);
+                    self.core.common.mailboxes.wake(shard);
+                }
+            }
+        }
+    }
+
+    /// Takes ownership of a connection, new or handed over by another shard.
+    pub(super) fn add_connection(&mut self, arrival: Arrival) {
+        let Arrival { mut socket, protocol, transport, input } = arrival;
+        let conn = self.core.links.open();
+        self.has_new_connections = true;
+        self.core.common.arrivals.connection_opened(self.core.shard);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if let Err(error) = self.poll.registry().register(&mut socket, Token(conn.slot()), interest) {
+            log::error!("cannot register a connection for events: {error}");
+            self.core.links.release(conn.slot);
+            self.core.common.arrivals.connection_closed(self.core.shard);
+            return;
+        }
+        if self.sockets.len() <= conn.slot() {
+            self.sockets.resize_with(conn.slot() + 1, || None);
+        }
+        self.core.links.accepting_peer = socket.peer_addr().ok().map(|address| address.ip());
+        self.sockets[conn.slot()] = Some(socket);
+        self.core.links.set_transport(conn.slot, protocol, transport);
+        self.service.accepted(&mut self.core.io(), conn, protocol);
+        self.core.links.accepting_peer = None;
+        if !input.is_empty() {
+            self.offer(conn, input);
+        }
+        self.note_stream_end(conn);
+    }
+}

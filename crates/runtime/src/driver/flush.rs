@@ -1,0 +1,141 @@
+//! The end of a turn: flushes output, and closes or hands over connections.
+//!
+//! A closed connection lingers: closing a socket with unread input resets the connection, which could destroy the last
+//! packet. The write side is shut down first, and input is read and discarded until the peer closes or a timeout.
+
+use std::net::Shutdown;
+
+use rustix::net::sockopt;
+
+use super::Driver;
+use crate::accept::Arrival;
+use crate::file::log_failure;
+use crate::links::{ConnId, Phase};
+use crate::service::Service;
+
+/// How long the peer of a closed connection may take to read its last bytes, ms.
+const LINGER_MS: u64 = 2_000;
+
+impl<S: Service> Driver<S> {
+    /// Writes the pending output of all dirty connections, as far as their sockets accept it.
+    pub(super) fn flush(&mut self) {
+        let mut dirty = std::mem::take(&mut self.core.links.dirty);
+        for slot in dirty.drain(..) {
+            let links = &mut self.core.links;
+            let link = &mut links.slots[slot as usize];
+            link.dirty = false;
+            let may_send = link.phase != Phase::Free && !link.holds_output;
+            let Some(socket) = self.sockets[slot as usize].as_mut().filter(|_| may_send) else {
+                continue;
+            };
+            match link.write_to(socket, &mut self.core.stats.writes) {
+                Ok(flushed) => {
+                    self.core.stats.bytes_written += flushed.bytes as u64;
+                    let has_pending = links.flushed(slot, flushed.bytes, self.core.clock.now_ms);
+                    let link = &mut links.slots[slot as usize];
+                    if flushed.yields {
+                        link.dirty = true;
+                        links.dirty.push(slot);
+                    } else if !has_pending {
+                        link.reclaim_buffers(&mut links.pool);
+                        if link.phase == Phase::Lingering && socket.shutdown(Shutdown::Write).is_err() {
+                            self.read_again.push(slot);
+                        }
+                        if link.congested {
+                            link.congested = false;
+                            self.drained.push(ConnId { slot, generation: link.generation });
+                        }
+                    }
+                }
+                Err(error) => {
+                    log_failure(&error);
+                    let conn = links.id(slot);
+                    self.peer_closed(conn);
+                    // `closed` was called after the service's `turn_ends`, so run another turn.
+                    self.core.links.turn_requested = true;
+                }
+            }
+        }
+        // Connections that failed during the flush may have published wills, which make others dirty.
+        if self.core.links.dirty.is_empty() {
+            self.core.links.dirty = dirty;
+        }
+    }
+
+    /// Sends the TCP ACKs that the service requested.
+    pub(super) fn confirm_receipts(&mut self) {
+        for slot in self.core.links.quickack.drain(..) {
+            if let Some(socket) = &self.sockets[slot as usize]
+                && let Err(error) = sockopt::set_tcp_quickack(socket, true)
+            {
+                log::debug!("cannot set TCP_QUICKACK on a connection: {error}");
+            }
+        }
+    }
+
+    /// Closes and hands over the connections that the service has released.
+    pub(super) fn close_pending(&mut self) {
+        for slot in std::mem::take(&mut self.core.links.pending_close) {
+            let link = &mut self.core.links.slots[slot as usize];
+            let Some(socket) = self.sockets[slot as usize].as_mut() else { continue };
+            match link.phase {
+                Phase::Free | Phase::Open | Phase::Lingering => {}
+                Phase::Closing => {
+                    let conn = ConnId { slot, generation: link.generation };
+                    link.partial = Vec::new();
+                    link.phase = Phase::Lingering;
+                    // Closing with unread input would reset the connection and could destroy the last packet: shut down
+                    // the write side, then read until the peer closes.
+                    if link.transport.end_output() {
+                        // The next flush sends the end of the layer's stream and then shuts down.
+                        self.core.links.mark_dirty(slot);
+                    } else if link.output.is_empty() && socket.shutdown(Shutdown::Write).is_err() {
+                        self.drop_socket(slot);
+                        continue;
+                    }
+                    self.lingering.push_back((conn, self.core.clock.now_ms + LINGER_MS));
+                    self.read_again.push(slot);
+                }
+                Phase::Moving(shard) => {
+                    let (input, protocol) = (std::mem::take(&mut link.partial), link.protocol);
+                    let transport = std::mem::take(&mut link.transport);
+                    let Some(mut socket) = self.sockets[slot as usize].take() else { continue };
+                    self.core.links.release(slot);
+                    self.core.common.arrivals.connection_closed(self.core.shard);
+                    if let Err(error) = self.poll.registry().deregister(&mut socket) {
+                        log::error!("cannot hand over a connection: {error}");
+                        continue;
+                    }
+                    let shard = usize::from(shard);
+                    let arrival = Arrival { socket, protocol, transport, input };
+                    self.core.common.arrivals.push(shard, arrival);
+                    self.core.common.mailboxes.wake(shard);
+                }
+            }
+        }
+        self.end_lingering();
+    }
+
+    fn end_lingering(&mut self) {
+        while let Some((conn, until_ms)) = self.lingering.front().copied() {
+            let link = self.core.links.get(conn);
+            if link.is_some() && self.core.clock.now_ms < until_ms {
+                break;
+            }
+            if link.is_some() {
+                self.drop_socket(conn.slot);
+            }
+            self.lingering.pop_front();
+        }
+    }
+
+    pub(super) fn drop_socket(&mut self, slot: u32) {
+        if let Some(mut socket) = self.sockets[slot as usize].take() {
+            if let Err(error) = self.poll.registry().deregister(&mut socket) {
+                log::debug!("cannot deregister a connection: {error}");
+            }
+            self.core.links.release(slot);
+            self.core.common.arrivals.connection_closed(self.core.shard);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Input: reads sockets, decodes what a layer encodes, and offers the result to the service.
+//!
+//! All connections share one read buffer. Input that the service does not consume is kept by its connection: most of
+//! the time there is none, and an idle connection then owns no memory. A held connection is not read, so its peer is
+//! slowed down by TCP; the service is offered its input again in the turns in which it takes held input.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+
+use super::Driver;
+use crate::links::{ConnId, Link, Phase};
+use crate::service::Service;
+
+/// Size of the read buffer that all connections of a shard share.
+pub(super) const READ_BUFFER_BYTES: usize = 128 * 1024;
+/// Maximum retry interval while no held connection makes progress, ms.
+const HELD_RETRY_MS_MAX: u64 = 8;
+
+/// Held connections, in the order in which they are offered their input.
+#[derive(Debug)]
+pub(super) struct Held {
+    queue: VecDeque<ConnId>,
+    /// No connection made progress when last offered its input; an immediate retry would waste CPU.
+    blocked: bool,
+    /// Delay of the next retry, ms; grows exponentially.
+    retry_ms: u64,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self { queue: VecDeque::new(), blocked: false, retry_ms: 1 }
+    }
+}
+
+impl Held {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// How long to wait before the next offer, ms.
+    pub(super) fn retry_ms(&self) -> u64 {
+        if self.blocked { self.retry_ms } else { 0 }
+    }
+
+    fn add(&mut self, conn: ConnId) {
+        self.queue.push_back(conn);
+    }
+
+    fn set_blocked(&mut self, blocked: bool) {
+        self.blocked = blocked;
+        self.retry_ms = if blocked { (self.retry_ms * 2).min(HELD_RETRY_MS_MAX) } else { 1 };
+    }
+}
+
+impl<S: Service> Driver<S> {
+    /// Reads once from a connection and offers the input together with the unconsumed rest.
+    pub(super) fn read(&mut self, slot: u32) {
+        let Some(socket) = self.sockets.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+        let link = &mut self.core.links.slots[slot as usize];
+        if link.held || matches!(link.phase, Phase::Moving(_)) {
+            return;
+        }
+        let conn = ConnId { slot, generation: link.generation };
+        let is_layered = link.transport.is_layered();
+        if is_layered && link.has_ended() {
+            return self.close_ended(conn);
+        }
+        let closing = link.phase != Phase::Open;
+        self.core.stats.reads += 1;
+        let rest_len = if is_layered { 0 } else { link.partial.len() };
+        // A packet larger than the shared buffer is read in place; otherwise every read would copy it.
+        let in_place = !closing && rest_len + (link.next_len as usize) > READ_BUFFER_BYTES && rest_len > 0;
+        let (outcome, room) = if in_place {
+            let missing = (link.next_len as usize).saturating_sub(rest_len).clamp(4096, READ_BUFFER_BYTES);
+            link.partial.resize(rest_len + missing, 0);
+            let outcome = socket.read(&mut link.partial[rest_len..]);
+            link.partial.truncate(rest_len + outcome.as_ref().copied().unwrap_or(0));
+            (outcome, missing)
+        } else {
+            (socket.read(&mut self.buffer[rest_len..]), READ_BUFFER_BYTES - rest_len)
+        };
+        match outcome {
+            Ok(0) => self.peer_closed(conn),
+            Ok(count) => {
+                self.core.stats.bytes_read += count as u64;
+                if count == room {
+                    self.read_again.push(slot);
+                }
+                if closing {
+                    return;
+                }
+                if is_layered {
+                    self.decode(conn, count);
+                } else if in_place {
+                    let input = std::mem::take(&mut self.core.links.slots[slot as usize].partial);
+                    self.offer(conn, input);
+                } else {
+                    self.offer_buffer(conn, rest_len, count);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.read_again.push(slot),
+            Err(error) => {
+                log::debug!("connection failed: {error}");
+                self.peer_closed(conn);
+            }
+        }
+    }
+
+    /// Decodes the first `count` bytes of the shared buffer and offers the input in them.
+    fn decode(&mut self, conn: ConnId, count: usize) {
+        if let Some(input) = self.core.links.decode(conn.slot, &self.buffer[..count]) {
+            self.offer(conn, input);
+        }
+        self.note_stream_end(conn);
+    }
+
+    /// Lets the next turn close a connection whose peer has ended the layer's stream, so that responses to the last
+    /// input are flushed before, as they are if the peer closes its socket.
+    pub(super) fn note_stream_end(&mut self, conn: ConnId) {
+        if self.core.links.get(conn).is_some_and(Link::has_ended) {
+            self.read_again.push(conn.slot);
+        }
+    }
+
+    fn close_ended(&mut self, conn: ConnId) {
+        self.service.closed(&mut self.core.io(), conn);
+        self.core.links.close_ended(conn.slot);
+    }
+
+    /// Offers the start of the shared buffer: `rest_len` bytes left from before, and `count` new ones after them.
+    fn offer_buffer(&mut self, conn: ConnId, rest_len: usize, count: usize) {
+        if rest_len > 0 {
+            let link = &mut self.core.links.slots[conn.slot()];
+            self.buffer[..rest_len].copy_from_slice(&link.partial);
+            link.partial.clear();
+        }
+        let input = &self.buffer[..rest_len + count];
+        let received = self.service.received(&mut self.core.io(), conn, input);
+        let rest = &self.buffer[received.consumed..rest_len + count];
+        if let Some(link) = self.core.links.get_mut(conn) {
+            link.next_len = received.next_len as u32;
+            if rest.is_empty() {
+                link.partial = Vec::new();
+            } else {
+                link.partial.reserve_exact(rest.len());
+                link.partial.extend_from_slice(rest);
+            }
+            if received.hold {
+                link.held = true;
+                self.held.add(conn);
+            }
+        }
+    }
+
+    /// Offers input from a buffer that the connection owns.
+    pub(super) fn offer(&mut self, conn: ConnId, mut input: Vec<u8>) {
+        let received = self.service.received(&mut self.core.io(), conn, &input);
+        if let Some(link) = self.core.links.get_mut(conn) {
+            if received.consumed == input.len() {
+                input = Vec::new();
+            } else if received.consumed > 0 {
+                input.drain(..received.consumed);
+                input.shrink_to_fit();
+            }
+            link.next_len = received.next_len as u32;
+            link.partial = input;
+            if received.hold {
+                link.held = true;
+                self.held.add(conn);
+            }
+        }
+    }
+
+    /// Offers held connections their input again, as long as the service takes it.
+    pub(super) fn offer_held(&mut self) {
+        let mut blocked = !self.held.is_empty();
+        for _ in 0..self.held.queue.len() {
+            if !self.service.takes_held(&mut self.core.io()) {
+                blocked = false;
+                break;
+            }
+            let Some(conn) = self.held.queue.pop_front() else { return };
+            let Some(link) = self.core.links.get_mut(conn).filter(|link| link.phase == Phase::Open) else {
+                continue;
+            };
+            link.held = false;
+            let input = std::mem::take(&mut link.partial);
+            let before = input.len();
+            self.offer(conn, input);
+            if self.core.links.get(conn).is_none_or(|link| link.partial.len() < before) {
+                blocked = false;
+            }
+            if self.core.links.get(conn).is_some_and(|link| !link.held) {
+                // Readiness events were ignored while the connection was held.
+                self.read_again.push(conn.slot);
+            }
+        }
+        self.held.set_blocked(blocked);
+    }
+
+    /// Handles the end of a connection by the peer.
+    pub(super) fn peer_closed(&mut self, conn: ConnId) {
+        if self.core.links.get(conn).is_some_and(|link| link.phase == Phase::Open) {
+            self.service.closed(&mut self.core.io(), conn);
+        }
+        self.drop_socket(conn.slot);
+    }
+}

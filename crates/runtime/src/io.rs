@@ -1,0 +1,256 @@
+//! [`Io`], through which a service acts.
+//!
+//! A service never touches a socket: it appends to outputs, sends messages and sets timers, and the driver carries that
+//! out at the end of the turn. The high-water marks here bound how much output a slow reader can accumulate.
+
+use std::net::IpAddr;
+
+use crate::links::{ConnId, Links, Phase};
+use crate::mailbox::MailboxStatus;
+use crate::output::Output;
+use crate::timer::Wheel;
+
+/// Pending output at which a connection is congested, bytes.
+const HIGH_WATER_BYTES: usize = 256 * 1024;
+/// The same limit for shared payloads, which use memory once for all connections.
+const HIGH_WATER_SHARED_BYTES: usize = 4 * 1024 * 1024;
+/// The same limit for file ranges, which use no process memory. A reader with this much pending needs no more.
+const HIGH_WATER_FILE_BYTES: usize = 4 * 1024 * 1024;
+
+/// A connection is stalled if its socket accepted no bytes for this long, ms.
+const STALLED_MS: u64 = 500;
+
+/// IO counters of one shard.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "each counts what its name says, since the start of the shard")]
+pub struct IoStats {
+    pub turns: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+}
+
+/// Current time, read once per turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    /// Monotonic time since the start of the process, ms.
+    pub now_ms: u64,
+    /// Unix time, ms.
+    pub unix_ms: u64,
+}
+
+/// The actions available to a service during a call.
+pub struct Io<'a, M> {
+    /// Time of this turn.
+    pub clock: Clock,
+    /// This shard's number.
+    pub shard: usize,
+    /// IO counters of this shard.
+    pub stats: IoStats,
+    pub(crate) others_wait: bool,
+    pub(crate) links: &'a mut Links,
+    pub(crate) timers: &'a mut Wheel,
+    pub(crate) mailboxes: &'a dyn MailboxStatus,
+    pub(crate) outbox: &'a mut [Vec<M>],
+    pub(crate) random: &'a mut u64,
+    /// Bits set in timer tokens to identify the subservice.
+    pub(crate) timer_mark: u64,
+}
+
+/// Reserved bit of timer tokens. It distinguishes two services that share a shard.
+pub const TIMER_MARK: u64 = 1 << 63;
+
+impl<M> Io<'_, M> {
+    /// Returns an `Io` for one of several services that share the shard. Its messages go to `outbox`, one queue per
+    /// shard, and the caller sends them. `timer_mark` is set in the tokens of its timers.
+    pub fn for_subservice<'b, N>(&'b mut self, outbox: &'b mut [Vec<N>], timer_mark: u64) -> Io<'b, N> {
+        debug_assert_eq!(outbox.len(), self.mailboxes.shards());
+        Io {
+            clock: self.clock,
+            shard: self.shard,
+            stats: self.stats,
+            others_wait: self.others_wait,
+            links: self.links,
+            timers: self.timers,
+            mailboxes: self.mailboxes,
+            outbox,
+            random: self.random,
+            timer_mark,
+        }
+    }
+
+    /// Number of shards.
+    pub fn shards(&self) -> usize {
+        self.mailboxes.shards()
+    }
+
+    /// Returns the connection's output, which is flushed at the end of the turn; `None` if the connection is closed.
+    pub fn output(&mut self, conn: ConnId) -> Option<&mut Output> {
+        let link = self.links.get_mut(conn)?;
+        if link.phase != Phase::Open {
+            return None;
+        }
+        self.links.mark_dirty(conn.slot);
+        let link = &mut self.links.slots[conn.slot()];
+        self.links.pool.assign_buffer(&mut link.output);
+        Some(&mut link.output)
+    }
+
+    /// Holds back the connection's pending and future output until [`Io::release_output`].
+    pub fn hold_output(&mut self, conn: ConnId) {
+        if let Some(link) = self.links.get_mut(conn) {
+            link.holds_output = true;
+        }
+    }
+
+    /// Releases held output. It is flushed at the end of the turn.
+    pub fn release_output(&mut self, conn: ConnId) {
+        if let Some(link) = self.links.get_mut(conn)
+            && std::mem::take(&mut link.holds_output)
+        {
+            self.links.mark_dirty(conn.slot);
+        }
+    }
+
+    /// Discards held output and stops holding.
+    pub fn discard_output(&mut self, conn: ConnId) {
+        if let Some(link) = self.links.get_mut(conn)
+            && std::mem::take(&mut link.holds_output)
+        {
+            link.output.clear();
+        }
+    }
+
+    /// Like [`Io::output`], but returns `None` if the output is congested.
+    /// [`Service::drained`](crate::Service::drained) is then called once it has drained.
+    pub fn output_if_room(&mut self, conn: ConnId) -> Option<&mut Output> {
+        let link = self.links.get_mut(conn)?;
+        if !has_room(&link.output, 1) {
+            link.congested = true;
+            return None;
+        }
+        self.output(conn)
+    }
+
+    /// Whether the output is below half of the congestion limits. If not,
+    /// [`Service::drained`](crate::Service::drained) is called once it has drained.
+    pub fn has_ample_room(&mut self, conn: ConnId) -> bool {
+        let Some(link) = self.links.get_mut(conn) else { return false };
+        let is_ample = has_room(&link.output, 2);
+        link.congested |= !is_ample;
+        is_ample
+    }
+
+    /// Whether the output is congested: [`Io::output_if_room`] would return `None`.
+    pub fn is_congested(&self, conn: ConnId) -> bool {
+        self.links.get(conn).is_some_and(|link| !has_room(&link.output, 1))
+    }
+
+    /// Whether output is pending and the peer has not read for a while. `true` for a closed connection.
+    pub fn is_stalled(&self, conn: ConnId) -> bool {
+        let is_late = |last_progress_ms: u64| self.clock.now_ms >= last_progress_ms + STALLED_MS;
+        self.links.get(conn).is_none_or(|link| link.unsent_bytes.is_some() && is_late(link.last_progress_ms))
+    }
+
+    /// Pending output in memory over all connections of this shard, bytes.
+    pub fn backlog_bytes(&self) -> u64 {
+        self.links.backlog_bytes
+    }
+
+    /// Number of connections of this shard.
+    pub fn connections(&self) -> usize {
+        self.links.open_count()
+    }
+
+    /// Address of the peer, available only during [`Service::accepted`](crate::Service::accepted). `None` if the peer
+    /// has disconnected already, or under a driver without sockets.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.links.accepting_peer
+    }
+
+    /// Whether the connection is open.
+    pub fn is_open(&self, conn: ConnId) -> bool {
+        self.links.get(conn).is_some_and(|link| link.phase == Phase::Open)
+    }
+
+    /// Sends a TCP ACK immediately, although no data is sent in response. A peer with Nagle's algorithm (RFC 896) holds
+    /// back its next small write until the ACK, which the kernel otherwise delays by some 40 ms.
+    pub fn confirm_receipt(&mut self, conn: ConnId) {
+        if self.links.get(conn).is_some() {
+            self.links.quickack.push(conn.slot);
+        }
+    }
+
+    /// Closes a connection after its output is flushed; held output is discarded. The service receives no more calls
+    /// for it.
+    pub fn close(&mut self, conn: ConnId) {
+        self.discard_output(conn);
+        if let Some(link) = self.links.get_mut(conn)
+            && link.phase == Phase::Open
+        {
+            link.phase = Phase::Closing;
+            self.links.pending_close.push(conn.slot);
+        }
+    }
+
+    /// Whether a connection has pending output.
+    pub fn has_output(&self, conn: ConnId) -> bool {
+        self.links.get(conn).is_some_and(|link| !link.output.is_empty())
+    }
+
+    /// Moves a connection to another shard, where it is accepted again and offered all unconsumed input. It must have
+    /// no pending output. The service on this shard receives no more calls for it.
+    pub fn hand_over(&mut self, conn: ConnId, shard: usize) {
+        if let Some(link) = self.links.get_mut(conn)
+            && link.phase == Phase::Open
+        {
+            debug_assert!(link.output.is_empty());
+            link.phase = Phase::Moving(shard as u16);
+            self.links.pending_close.push(conn.slot);
+        }
+    }
+
+    /// Sends a message to another shard at the end of the turn. Messages to one shard stay in order.
+    pub fn send(&mut self, shard: usize, mail: M) {
+        debug_assert_ne!(shard, self.shard, "a shard must not send to itself");
+        self.outbox[shard].push(mail);
+    }
+
+    /// Whether the mailbox of any other shard is full. The service should then hold input that causes messages.
+    pub fn congested(&self) -> bool {
+        (0..self.shards())
+            .any(|to| to != self.shard && self.mailboxes.is_full(self.shard, to, self.outbox[to].len()))
+    }
+
+    /// Whether held connections are ahead of this input. `false` while held connections are offered their input.
+    pub fn others_wait(&self) -> bool {
+        self.others_wait
+    }
+
+    /// Requests another turn immediately, without waiting for events.
+    pub fn request_turn(&mut self) {
+        self.links.turn_requested = true;
+    }
+
+    /// Schedules [`Service::timer`](crate::Service::timer) with `token` at [`Clock::now_ms`] = `at_ms`, or a few ms
+    /// later.
+    pub fn set_timer(&mut self, at_ms: u64, token: u64) {
+        self.timers.set(at_ms, token | self.timer_mark);
+    }
+
+    /// Returns a pseudorandom number (xorshift64*, Vigna 2016), for tie-breaks and names, not for secrets.
+    pub fn random(&mut self) -> u64 {
+        *self.random ^= *self.random >> 12;
+        *self.random ^= *self.random << 25;
+        *self.random ^= *self.random >> 27;
+        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+}
+
+/// Whether all pending output is below 1/`divisor` of its limits.
+fn has_room(output: &Output, divisor: usize) -> bool {
+    output.pending_own() < HIGH_WATER_BYTES / divisor
+        && output.pending_shared() < HIGH_WATER_SHARED_BYTES / divisor
+        && output.pending_files() < HIGH_WATER_FILE_BYTES / divisor
+}

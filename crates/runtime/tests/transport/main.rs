@@ -1,0 +1,6 @@
+//! The transport seam, driven with a layer that exists only here: through detached shards, and through sockets.
+
+mod detached;
+mod masked;
+mod service;
+mod sockets;

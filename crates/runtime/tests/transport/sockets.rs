@@ -1,0 +1,287 @@
+//! The seam with real sockets and threads.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstem_runtime::{Handle, ListenerConfig, ListenerTransport, Options, ProtocolTag, start};
+
+use crate::masked::{HELLO, Kind, Masked, WELCOME, record, take_record};
+use crate::service::{Commands, Event, Events, GREET, MOVE_EARLY, pattern};
+
+const PROTOCOL: ProtocolTag = ProtocolTag(3);
+
+fn listener(name: &str, protocol: ProtocolTag, transport: ListenerTransport) -> ListenerConfig {
+    let address = "127.0.0.1:0".parse().unwrap();
+    // Small, so that output blocks in the middle.
+    ListenerConfig { name: name.into(), address, protocol, transport, send_buffer_bytes: 16 * 1024 }
+}
+
+fn masked() -> ListenerTransport {
+    ListenerTransport::Layered(Arc::new(|| Box::new(Masked::default())))
+}
+
+fn options(listeners: Vec<ListenerConfig>) -> Options {
+    // Every connection begins on the first shard.
+    Options { shards: 2, pin: false, listeners, coalesce_us: 0, first_shard_connections: 1000, seed: 1 }
+}
+
+struct Server {
+    handle: Handle,
+    events: Arc<Events>,
+}
+
+impl Server {
+    fn start(listeners: Vec<ListenerConfig>) -> Self {
+        let events = Arc::new(Events::default());
+        let handle = start(&options(listeners), |_, _| Commands::new(&events)).unwrap();
+        Self { handle, events }
+    }
+
+    fn masked(protocol: ProtocolTag) -> Self {
+        Self::start(vec![listener("masked", protocol, masked())])
+    }
+
+    fn address(&self, name: &str) -> SocketAddr {
+        self.handle.listeners().iter().find(|listener| listener.name == name).unwrap().address
+    }
+
+    fn drain(&self) {
+        (self.handle.drainer())();
+    }
+
+    fn end(self) {
+        self.drain();
+        self.handle.join().unwrap();
+    }
+}
+
+/// A client, and what it has received and not looked at.
+struct Client {
+    socket: TcpStream,
+    unread: Vec<u8>,
+}
+
+impl Client {
+    fn connect(address: SocketAddr) -> Self {
+        let socket = TcpStream::connect(address).unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        Self { socket, unread: Vec::new() }
+    }
+
+    /// A connection to a masked listener that has completed its handshake.
+    fn open(server: &Server) -> Self {
+        let mut client = Self::connect(server.address("masked"));
+        client.send(HELLO);
+        assert_eq!(client.take(WELCOME.len()), WELCOME);
+        client
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).unwrap();
+    }
+
+    fn command(&mut self, text: &str) {
+        self.send(&record(Kind::Data, text.as_bytes()));
+    }
+
+    fn receive(&mut self) -> usize {
+        let mut bytes = [0; 5000];
+        let count = self.socket.read(&mut bytes).unwrap();
+        self.unread.extend_from_slice(&bytes[..count]);
+        count
+    }
+
+    fn take(&mut self, len: usize) -> Vec<u8> {
+        while self.unread.len() < len {
+            assert_ne!(self.receive(), 0, "the server has closed");
+        }
+        self.unread.drain(..len).collect()
+    }
+
+    fn record(&mut self) -> (u8, Vec<u8>) {
+        loop {
+            if let Some(record) = take_record(&mut self.unread) {
+                return record;
+            }
+            assert_ne!(self.receive(), 0, "the server has closed");
+        }
+    }
+
+    /// The payloads of data records, up to `len` bytes.
+    #[track_caller]
+    fn expect(&mut self, expected: &[u8]) {
+        let mut bytes = Vec::new();
+        while bytes.len() < expected.len() {
+            let (kind, payload) = self.record();
+            assert_eq!(kind, Kind::Data as u8, "after {} bytes", bytes.len());
+            bytes.extend(payload);
+        }
+        assert!(bytes == expected, "{} bytes, which differ", bytes.len());
+    }
+
+    #[track_caller]
+    fn expect_end(mut self) {
+        assert_eq!(self.record(), (Kind::End as u8, Vec::new()));
+        self.expect_eof();
+    }
+
+    #[track_caller]
+    fn expect_eof(mut self) {
+        assert_eq!(self.receive(), 0);
+        assert_eq!(self.unread, []);
+    }
+}
+
+#[test]
+fn input_may_come_in_pieces() {
+    let server = Server::masked(GREET);
+    let mut client = Client::connect(server.address("masked"));
+    for byte in [HELLO, &record(Kind::Data, b"echo one\n")].concat() {
+        client.send(&[byte]);
+    }
+    assert_eq!(client.take(WELCOME.len()), WELCOME);
+    client.expect(b"greetings\none\n");
+    client.send(&record(Kind::Ping, b"x"));
+    assert_eq!(client.record(), (Kind::Pong as u8, b"x".to_vec()));
+    server.drain();
+    client.expect_end();
+    server.end();
+}
+
+#[test]
+fn output_goes_on_after_the_socket_has_blocked() {
+    const LEN: usize = 1_500_000;
+    let server = Server::masked(PROTOCOL);
+    let mut client = Client::open(&server);
+    client.command(&format!("echo a\nshared {LEN}\necho b\nfile {LEN}\necho c\n"));
+    let bytes: Vec<u8> = (0..LEN).map(pattern).collect();
+    client.expect(b"a\n");
+    // The server is stuck in the first payload by now, or soon; what comes next is answered below it, in order.
+    client.send(&record(Kind::Ping, b"y"));
+    let mut got = Vec::new();
+    let mut pongs = 0;
+    while got.len() < 2 * LEN + 4 {
+        match client.record() {
+            (kind, payload) if kind == Kind::Data as u8 => got.extend(payload),
+            (kind, payload) => {
+                assert_eq!((kind, payload), (Kind::Pong as u8, b"y".to_vec()));
+                pongs += 1;
+            }
+        }
+    }
+    assert!(got == [&bytes[..], b"b\n", &bytes, b"c\n"].concat());
+    assert_eq!(pongs, 1);
+    drop(client);
+    server.end();
+}
+
+#[test]
+fn a_close_by_the_service_sends_all_output_and_the_end_of_the_stream() {
+    const LEN: usize = 1_000_000;
+    let server = Server::masked(PROTOCOL);
+    let mut client = Client::open(&server);
+    client.command(&format!("shared {LEN}\nquit\n"));
+    client.expect(&(0..LEN).map(pattern).collect::<Vec<u8>>());
+    client.expect(b"bye\n");
+    client.expect_end();
+    server.end();
+}
+
+#[test]
+fn a_stream_that_the_peer_ends_is_answered_before_it_closes() {
+    let server = Server::masked(PROTOCOL);
+    let mut client = Client::open(&server);
+    client.send(&[record(Kind::Data, b"echo last\n"), record(Kind::End, b"")].concat());
+    client.expect(b"last\n");
+    client.expect_end();
+    server.events.wait_for(Event::Closed { shard: 0 });
+    server.end();
+}
+
+#[test]
+fn a_socket_that_closes_in_the_handshake_ends_the_connection() {
+    let server = Server::masked(PROTOCOL);
+    let mut client = Client::connect(server.address("masked"));
+    client.send(&HELLO[..2]);
+    drop(client);
+    server.events.wait_for(Event::Closed { shard: 0 });
+    server.end();
+}
+
+#[test]
+fn a_broken_handshake_gets_an_alert() {
+    let server = Server::masked(PROTOCOL);
+    let mut client = Client::connect(server.address("masked"));
+    client.send(b"GET / HTTP/1.1");
+    assert_eq!(client.record().0, Kind::Alert as u8);
+    client.expect_eof();
+    server.events.wait_for(Event::Closed { shard: 0 });
+    server.end();
+}
+
+#[test]
+fn a_connection_moves_in_the_middle_of_its_handshake() {
+    let server = Server::masked(MOVE_EARLY);
+    let mut client = Client::connect(server.address("masked"));
+    client.send(&HELLO[..3]);
+    server.events.wait_for(Event::Accepted { shard: 1, protocol: MOVE_EARLY });
+    client.send(&HELLO[3..]);
+    assert_eq!(client.take(WELCOME.len()), WELCOME);
+    client.command("move 1\n");
+    client.expect(b"at 1\n");
+    server.drain();
+    client.expect_end();
+    server.end();
+}
+
+#[test]
+fn a_connection_moves_with_unread_input_and_half_a_record() {
+    let server = Server::masked(PROTOCOL);
+    let mut client = Client::open(&server);
+    let rest = record(Kind::Data, b"wait\necho three\nquit\n");
+    let first = record(Kind::Data, b"echo one\n");
+    let moves = record(Kind::Data, b"move 1\necho two\n");
+    client.send(&first);
+    client.expect(b"one\n");
+    client.send(&[&moves, &rest[..6]].concat());
+    server.events.wait_for(Event::Accepted { shard: 1, protocol: PROTOCOL });
+    client.send(&rest[6..]);
+    client.expect(b"at 1\ntwo\n");
+    client.expect(b"three\nbye\n");
+    client.expect_end();
+    server.end();
+}
+
+#[test]
+fn listeners_are_found_by_name_and_may_share_a_protocol() {
+    let server = Server::start(vec![
+        listener("masked", PROTOCOL, masked()),
+        listener("plain", PROTOCOL, ListenerTransport::Plain),
+        listener("greeting", GREET, ListenerTransport::Plain),
+    ]);
+    let mut masked = Client::open(&server);
+    masked.command("echo masked\n");
+    masked.expect(b"masked\n");
+    let mut plain = Client::connect(server.address("plain"));
+    plain.send(b"move 1\necho plain\nquit\n");
+    assert_eq!(plain.take(15), b"at 1\nplain\nbye\n");
+    plain.expect_eof();
+    let mut greeting = Client::connect(server.address("greeting"));
+    assert_eq!(greeting.take(10), b"greetings\n");
+    drop(masked);
+    server.drain();
+    greeting.expect_eof();
+    server.end();
+}
+
+#[test]
+fn two_listeners_of_one_name_are_refused() {
+    let plain = || listener("plain", PROTOCOL, ListenerTransport::Plain);
+    let events = Arc::new(Events::default());
+    let outcome: io::Result<Handle> = start(&options(vec![plain(), plain()]), |_, _| Commands::new(&events));
+    let Err(error) = outcome else { panic!("they were accepted") };
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}

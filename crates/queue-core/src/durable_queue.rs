@@ -81,6 +81,8 @@ pub struct DurableQueue {
     in_flight: VecDeque<InFlight>,
     /// Batches of events up to this number are durable.
     durable: u64,
+    /// Events in the state log record messages below this offset as registered.
+    stored_to: u64,
     cache: Cache,
     /// Bytes of events since the last snapshot, and the size of that snapshot.
     events_bytes: usize,
@@ -147,6 +149,8 @@ impl DurableQueue {
         }
         queue.registered(start);
         queue.removed(start);
+        // Notes are no part of the log.
+        let stored_to = if unwritten.is_empty() { queue.flushed_to() } else { 0 };
         let relocated_bytes = relocated.values().map(|payload| size(&payload.record())).sum();
         Ok(Self {
             queue,
@@ -163,6 +167,7 @@ impl DurableQueue {
             unwritten,
             in_flight: VecDeque::new(),
             durable: 0,
+            stored_to,
             cache: Cache::default(),
             events_bytes: bytes,
             snapshot_bytes: 0,

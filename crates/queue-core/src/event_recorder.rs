@@ -25,6 +25,8 @@ pub(crate) struct Recorder {
     moved: BTreeMap<Box<str>, u64>,
     /// Offset of the last [`Event::Registered`].
     registered_to: u64,
+    /// The same, of the last flush.
+    flushed_to: u64,
     is_due: bool,
     flushed: u64,
     /// Whether there are events other than `delivered` and what has been [noted](Self::noted).
@@ -166,7 +168,12 @@ impl Recorder {
 
     /// Sets the offset that earlier batches have recorded as registered.
     pub(crate) fn set_registered_to(&mut self, to: u64) {
-        self.registered_to = to;
+        (self.registered_to, self.flushed_to) = (to, to);
+    }
+
+    /// Flushed batches record messages below this offset as registered.
+    pub(crate) fn flushed_to(&self) -> u64 {
+        self.flushed_to
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -192,6 +199,7 @@ impl Recorder {
         into.push(VERSION);
         into.append(&mut self.closed);
         (self.is_due, self.has_other, self.is_noted) = (false, false, false);
+        self.flushed_to = self.registered_to;
         self.flushed += 1;
         Some(self.flushed)
     }

@@ -457,6 +457,16 @@ impl Queue {
         Some(flush)
     }
 
+    /// Records that all messages below [`Queue::registered_to`] are registered, even if nothing else has happened.
+    pub(crate) fn record_registration(&mut self) {
+        self.shared.recorder.close_section(self.registered_to);
+    }
+
+    /// Flushed events record messages below this offset as registered.
+    pub(crate) fn flushed_to(&self) -> u64 {
+        self.shared.recorder.flushed_to()
+    }
+
     pub(crate) fn is_flushed(&self) -> bool {
         self.shared.recorder.is_empty()
     }

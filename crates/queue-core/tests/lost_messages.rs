@@ -212,6 +212,31 @@ fn a_lost_message_with_a_copy_is_restored() {
 }
 
 #[test]
+fn a_copy_keeps_its_offset_when_no_event_was_due() {
+    let mut world = World::new();
+    world.queue.tune(Tuning { waste_bytes: 0, ..Tuning::default() });
+    // Most of the log is no message of the queue, so its only message is copied. It has no identifier, and nobody has
+    // taken it: no event was due.
+    let other = vec![b'x'; 10_000];
+    for value in [&*other, b"old"] {
+        let mut builder = BatchBuilder::default();
+        builder.push(1_000, None, Some(value));
+        world.store.append(world.messages, builder.finish()).unwrap();
+    }
+    world.store.commit();
+    let to = world.store.status(world.messages).committed;
+    while world.queue.register(&mut world.store, to, 1_000, |batch| batch.base_offset == 0).unwrap() {}
+    for _ in 0..4 {
+        world.queue.take_trim(&mut world.store, u64::MAX);
+        world.commit();
+    }
+    // Nothing has been deleted yet. All messages are lost, but not the copy.
+    world.lose_power(0);
+    world.put(&["new", "newer"]);
+    assert_eq!(world.take(9, Disposition::Ack), ["old", "new", "newer"]);
+}
+
+#[test]
 fn a_loss_does_not_forget_later_identifiers() {
     let mut world = World::new();
     world.put(&["a", "b", "c"]);

@@ -69,7 +69,18 @@ impl DurableQueue {
                 }
             }
         }
+        self.stored_to = self.queue.flushed_to();
         self.continue_snapshot(store, now_ms);
+    }
+
+    /// Whether stored events register a message. If none do, those that [`DurableQueue::store_events`] writes next
+    /// will.
+    pub(super) fn is_recorded(&mut self, offset: u64) -> bool {
+        if offset >= self.stored_to && offset >= self.queue.flushed_to() {
+            self.queue.record_registration();
+            self.flush_all();
+        }
+        offset < self.stored_to
     }
 
     /// Handles a completion. Returns false if it belongs to another log.
@@ -89,6 +100,7 @@ impl DurableQueue {
                 }
                 (Written::Events(number, events), Err(_)) => {
                     lost.push((number, events));
+                    self.stored_to = 0;
                     self.abandon_snapshot();
                 }
                 (Written::Snapshot(offset), Ok(())) => {

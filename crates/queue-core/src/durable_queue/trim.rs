@@ -63,6 +63,11 @@ impl DurableQueue {
             if self.relocated.len() >= RELOCATED_MAX || self.relocated_bytes >= RELOCATED_BYTES_MAX {
                 return offset;
             }
+            // A restart must not find a copy of a message that no event has registered: if the log of messages has
+            // lost the original, a new message would take its offset, and the copy would stand for the new one.
+            if !self.is_recorded(offset) {
+                return offset;
+            }
             let Ok(Some(payload)) = self.payload(store, offset) else { return offset };
             let copy = relocate::append(store, self.state, &payload, true, &mut self.in_flight);
             let Some(copy) = copy else { return offset };

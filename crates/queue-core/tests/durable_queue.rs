@@ -373,7 +373,6 @@ fn a_lagging_group_does_not_hold_up_others_and_catches_up_in_order() {
 #[test]
 fn unloaded_messages_can_be_relocated_and_trimmed() {
     let (mut world, fast) = World::with_fast_group();
-    world.queue.tune(Tuning { waste_bytes: 0, ..FEW });
     let slow = GroupId::DEFAULT;
     // One message that the slow group holds for long, and 200 that it settles.
     world.append(&["first"], true);
@@ -391,6 +390,7 @@ fn unloaded_messages_can_be_relocated_and_trimmed() {
     // Thirty more, some of which it has not loaded. All of them precede the settled ones.
     world.pass_through(fast, 0..30);
     assert!(world.queue.machine().unknown(slow) > 0);
+    world.queue.tune(Tuning { waste_bytes: 0, ..FEW });
     (0..9).for_each(|_| world.background_work());
     let (start, first_unknown) =
         (world.store.status(world.messages).start, world.queue.machine().first_unknown(slow, 0));

@@ -236,6 +236,51 @@ fn a_copy_keeps_its_offset_when_no_event_was_due() {
     assert_eq!(world.take(9, Disposition::Ack), ["old", "new", "newer"]);
 }
 
+/// A queue with copies of two messages, whose originals are deleted, and with a snapshot that is due.
+fn with_copies_before_a_snapshot() -> World {
+    let mut world = World::new();
+    world.queue.tune(Tuning { waste_bytes: 0, ..Tuning::default() });
+    world.put(&["old", "older"]);
+    assert_eq!(world.take(2, Disposition::Nack(Some(0))).len(), 2);
+    let texts: Vec<String> = (0..50).map(|number| number.to_string()).collect();
+    world.put(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(world.take(2, Disposition::Nack(Some(100_000))), ["old", "older"]);
+    assert_eq!(world.take(99, Disposition::Ack).len(), 50);
+    let trimmed = (0..9).find_map(|_| {
+        world.commit();
+        world.queue.take_trim(&mut world.store, u64::MAX)
+    });
+    world.store.truncate_prefix(world.messages, trimmed.expect("all others are settled")).unwrap();
+    world.queue.tune(Tuning { snapshot_bytes: 0, ..Tuning::default() });
+    world
+}
+
+#[test]
+fn a_loss_during_a_snapshot_keeps_the_copies() {
+    let mut has_replaced = false;
+    for turns in 0..8 {
+        for cut in 0.. {
+            let mut world = with_copies_before_a_snapshot();
+            let state = world.queue.state_log();
+            (0..turns).for_each(|_| world.commit());
+            let from = world.store.status(state).end;
+            world.queue.store_events(&mut world.store, world.now_ms);
+            // The power fails in this commit, which leaves some of its records.
+            if from + cut > world.store.status(state).end {
+                break;
+            }
+            has_replaced |= world.store.status(state).start > 0;
+            world.store.truncate_suffix(state, from + cut).unwrap();
+            world.queue = open(&mut world.store, world.messages);
+            world.register();
+            world.now_ms += 200_000;
+            world.queue.maintain(world.now_ms);
+            assert_eq!(world.take(9, Disposition::Ack), ["old", "older"], "turn {turns}, {cut} records");
+        }
+    }
+    assert!(has_replaced, "the snapshot was completed");
+}
+
 #[test]
 fn a_loss_does_not_forget_later_identifiers() {
     let mut world = World::new();

@@ -1,5 +1,6 @@
 //! Snapshots: the state of all messages, so that older events can be deleted. A small snapshot is one record. A large
-//! one is written in parts, one per commit, and is valid once its end record is in the log.
+//! one, or one of a queue with copies of old messages, is written in parts, one per commit, and is valid once its end
+//! record is in the log.
 
 use std::ops::Bound;
 
@@ -37,7 +38,10 @@ impl DurableQueue {
         if !self.snapshot_is_due() || !self.queue.is_flushed() {
             return;
         }
-        if self.queue.is_brief(self.tuning.at_once) {
+        // A snapshot in one record is valid at once, and copies before it do not count any more. So no copy may follow
+        // it, because a loss of power could take the copy alone.
+        self.drop_relocated();
+        if self.relocated.is_empty() && self.queue.is_brief(self.tuning.at_once) {
             self.store_snapshot(store, now_ms);
         } else {
             self.begin_snapshot(store, now_ms);
@@ -71,11 +75,6 @@ impl DurableQueue {
         // What the snapshot replaces is deleted once it is written: a loss of power must not take both.
         store.force_sync(self.state);
         (self.events_bytes, self.snapshot_bytes) = (0, snapshot.len());
-        // After a snapshot the log contains everything needed besides the messages.
-        self.drop_relocated();
-        for payload in self.relocated.values() {
-            relocate::append(store, self.state, payload, false, &mut self.in_flight);
-        }
     }
 
     fn begin_snapshot(&mut self, store: &mut dyn Store, now_ms: u64) {
@@ -84,7 +83,6 @@ impl DurableQueue {
         let Some(appended) = self.append_keyed(store, BEGIN, &head, now_ms) else { return };
         self.in_flight.push_back(InFlight { ticket: appended.ticket, kind: Written::Part });
         (self.events_bytes, self.snapshot_bytes) = (0, head.len());
-        self.drop_relocated();
         self.unfinished = Some(SnapshotInProgress { begin: appended.base_offset, relocated: None, cursor });
     }
 

@@ -21,6 +21,13 @@ const SMOKE: Range<u64> = 100..200;
 /// Seeds that are tried for a planted bug.
 const PLANTED: Range<u64> = 2_080..2_680;
 
+/// Seeds that have failed, with the defect that they found.
+const FORMER_FAILURES: [(Scenario, u64, &str); 3] = [
+    (Scenario::Kafka, 7_016_880, "the engine did not count power that was lost during recovery"),
+    (Scenario::Kafka, 5_014_501, "the same, with one shard"),
+    (Scenario::Kafka, 7_011_359, "an error for a whole group was taken for an offset that is gone"),
+];
+
 fn seeds() -> Range<u64> {
     let Ok(seeds) = std::env::var("SIM_SEEDS") else { return SMOKE };
     let (from, to) = seeds.split_once("..").expect("SIM_SEEDS is from..to");
@@ -58,6 +65,14 @@ fn kafka_clients_see_what_they_were_promised() {
 #[test]
 fn users_of_queues_see_what_they_were_promised() {
     run(Scenario::Queue);
+}
+
+#[test]
+fn seeds_that_have_failed_pass() {
+    for (scenario, seed, defect) in FORMER_FAILURES {
+        let outcome = scenario.try_seed(seed, &mut NoFault);
+        assert!(outcome.is_ok(), "{}, seed {seed} ({defect}): {outcome:?}", scenario.name());
+    }
 }
 
 #[test]

@@ -184,9 +184,10 @@ impl<C: Copy + std::fmt::Debug> Engine<'_, C> {
                     return Err(Violation(format!("the broker does not start again: {error}")));
                 }
                 _ => {
-                    let seed = self.rng.roll();
-                    fs = if self.faults.loses_power { fs.survivor(seed) } else { fs.killed(seed) };
-                    was_lost |= self.faults.loses_power;
+                    let how = if self.faults.loses_power { End::Power } else { End::Kill };
+                    let seed = self.begin_end(how);
+                    fs = if how == End::Power { fs.survivor(seed) } else { fs.killed(seed) };
+                    was_lost |= how == End::Power;
                 }
             }
         }

@@ -360,15 +360,16 @@ impl Transactor {
         response: &Response,
     ) -> Result<(), Violation> {
         let answer = response.read::<OffsetFetchRequest>()?;
-        let mut all = answer.topics.iter().flat_map(|topic| &topic.partitions);
-        let Some(found) = all.next() else { return Err(Violation("no committed offset".to_owned())) };
-        let code = if answer.error_code == 0 { found.error_code } else { answer.error_code };
+        // A response that reports an error for the whole group lists no partitions.
+        let found = answer.topics.iter().flat_map(|topic| &topic.partitions).next();
+        let code = found.map_or(answer.error_code, |found| found.error_code.max(answer.error_code));
         if code == ErrorCode::UnstableOffsetCommit.code() {
             return Ok(());
         }
         if code != 0 {
             return context.unexpected("OffsetFetch", code);
         }
+        let Some(found) = found else { return Err(Violation("no committed offset".to_owned())) };
         context.oracle.fetched_offset(&self.profile.name, floor, found.committed_offset)
     }
 }

@@ -104,6 +104,11 @@ impl Cleaning {
         self.compaction = None;
     }
 
+    /// The compaction in progress has failed. The same range may be compacted again.
+    pub(crate) fn fail(&mut self) {
+        (self.compaction, self.compacted_to) = (None, 0);
+    }
+
     /// Segments before `offset` are about to be rewritten, which leaves gaps.
     pub(crate) fn allow_gaps_before(&mut self, offset: u64) {
         self.sparse = self.sparse.max(offset);

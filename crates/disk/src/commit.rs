@@ -308,7 +308,7 @@ impl Syncer {
         match self.journal.write(ranges) {
             Ok(()) => true,
             Err(JournalError::DoesNotFit) => false,
-            Err(JournalError::Failed(error)) => {
+            Err(JournalError::Unwritten(error) | JournalError::Failed(error)) => {
                 log::error!(
                     "store {}: journal: {error}; it is off, segments are synced directly",
                     self.dir.display()

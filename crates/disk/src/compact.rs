@@ -14,7 +14,7 @@ use std::path::Path;
 use mainstem_log::{Batch, Records};
 
 use crate::cleaning::{Compaction, Output, Phase};
-use crate::disk::Disk;
+use crate::disk::{Disk, Failure};
 use crate::filter::{Filter, decompressed};
 use crate::fs::{Fs, Mode};
 use crate::index::Index;
@@ -267,18 +267,25 @@ impl Log {
     /// replacement. The committer must be idle.
     ///
     /// # Errors
-    /// IO errors. The contents of the directory are then unknown.
-    pub(crate) fn replace_group(&mut self, disk: &mut Disk, journal: &mut Journal) -> io::Result<()> {
+    /// [`Failure::Full`]: the log is as it was, without its compaction. [`Failure::Broken`]: the contents of the
+    /// directory are unknown.
+    pub(crate) fn replace_group(&mut self, disk: &mut Disk, journal: &mut Journal) -> Result<(), Failure> {
         let Some(Phase::Rewrite(_, output)) =
             self.cleaning.compaction_mut().map(|running| &mut running.phase)
         else {
             return Ok(());
         };
-        let Some(Output { bases, file, bytes, mut index, .. }) = output.take() else { return Ok(()) };
+        let Some(output) = output.take() else { return Ok(()) };
+        output.file.sync_data()?;
+        self.forget_journal(disk, journal)?;
+        self.swap_in(disk, output).map_err(Failure::Broken)
+    }
+
+    /// Puts a synced output segment in the place of its group.
+    fn swap_in(&mut self, disk: &mut Disk, output: Output) -> io::Result<()> {
+        let Output { bases, file, bytes, mut index, .. } = output;
         let base = bases[0];
         let (_, end) = self.closed_segment(bases[bases.len() - 1])?;
-        file.sync_data()?;
-        self.forget_journal(disk, journal)?;
         let cleaned = self.dir.join(name::cleaned(base));
         let swap = self.dir.join(name::swap(base, end));
         disk.fs.rename(&cleaned, &swap)?;

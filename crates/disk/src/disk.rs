@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::commit::Group;
 use crate::files::{Files, Recent};
 use crate::fs::Fs;
+use crate::journal::JournalError;
 use crate::settings::Settings;
 
 /// State of the store that its logs share.
@@ -36,5 +37,14 @@ impl From<io::Error> for Failure {
             return Self::Full;
         }
         Self::Broken(error)
+    }
+}
+
+impl From<JournalError> for Failure {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::Unwritten(error) => error.into(),
+            error => Self::Broken(error.into()),
+        }
     }
 }

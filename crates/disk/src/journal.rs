@@ -32,10 +32,23 @@ const FORGET: u8 = 2;
 pub(crate) enum JournalError {
     /// The journal is off, or the ranges do not fit.
     DoesNotFit,
+    /// Creating or writing the file failed. The journal has what it had before.
+    Unwritten(io::Error),
     /// The journal failed.
     Failed(io::Error),
     /// Making room failed: a segment could not be synced.
     Segment(SegmentKey, io::Error),
+}
+
+impl From<JournalError> for io::Error {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::Unwritten(error)
+            | JournalError::Failed(error)
+            | JournalError::Segment(_, error) => error,
+            JournalError::DoesNotFit => Self::other("the journal is too small"),
+        }
+    }
 }
 
 /// Whether the journal is usable.
@@ -118,14 +131,17 @@ impl Journal {
     }
 
     /// Excludes all writes so far of these logs from replay. Their segments must be synced or obsolete.
-    pub(crate) fn forget(&mut self, names: &[&str]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The writes are still replayed. After [`JournalError::Unwritten`], the caller may try again.
+    pub(crate) fn forget(&mut self, names: &[&str]) -> Result<(), JournalError> {
         let is_known = |name: &str| self.halves.iter().any(|half| half.names.contains(name));
         let names: Vec<&str> = names.iter().copied().filter(|name| is_known(name)).collect();
         if names.is_empty() {
             return Ok(());
         }
         if self.state != State::Ready {
-            return Err(io::Error::other("the journal has failed"));
+            return Err(JournalError::Failed(io::Error::other("the journal has failed")));
         }
         let mut record = std::mem::take(&mut self.record);
         begin(&mut record);
@@ -135,11 +151,7 @@ impl Journal {
         }
         let outcome = self.write_record(&mut record);
         self.record = record;
-        match outcome {
-            Ok(()) => {}
-            Err(JournalError::Failed(error) | JournalError::Segment(_, error)) => return Err(error),
-            Err(JournalError::DoesNotFit) => return Err(io::Error::other("the journal is too small")),
-        }
+        outcome?;
         for half in &mut self.halves {
             half.names.retain(|name| !names.contains(&&**name));
         }
@@ -248,15 +260,16 @@ impl Journal {
         let half = &self.halves[self.active];
         let file = match &half.file {
             Some(file) => file.clone(),
-            None => self.create_file().map_err(JournalError::Failed)?,
+            None => self.create_file().map_err(JournalError::Unwritten)?,
         };
         let bytes = self.bytes;
         let half = &mut self.halves[self.active];
         finish(record, half.generation, half.records);
         record.resize(padded, 0);
         let filled = half.fill(&*file, padded as u64, bytes);
-        let written = filled.and_then(|()| file.write_at(record, half.used)).and_then(|()| file.sync_data());
-        written.map_err(JournalError::Failed)?;
+        // What a failed write leaves is not a valid record, and the next record replaces it.
+        filled.and_then(|()| file.write_at(record, half.used)).map_err(JournalError::Unwritten)?;
+        file.sync_data().map_err(JournalError::Failed)?;
         half.used += padded as u64;
         half.records += 1;
         Ok(())

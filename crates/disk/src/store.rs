@@ -17,7 +17,7 @@ use mainstem_log::{
 
 use crate::checkpoint::{self, Checkpoint, Known};
 use crate::commit::{DirSync, Group, Syncer, remove_dir};
-use crate::disk::Disk;
+use crate::disk::{Disk, Failure};
 use crate::files::{Files, Recent};
 use crate::fs::{Fs, Mode};
 use crate::journal::{self, Journal};
@@ -317,6 +317,15 @@ fn store_error(error: &io::Error) -> Error {
     }
 }
 
+/// Handles the failure of work that a log did with the syncer locked: it is broken, unless the disk was full.
+fn fail_log(log: &mut Log, queue: &CommitQueue, syncer: &mut Syncer, failure: Failure) -> Error {
+    let Failure::Broken(error) = failure else { return Error::Full };
+    syncer.fail(log.id, &error);
+    queue.note_broken(syncer.newly_broken());
+    log.fail();
+    Error::Broken
+}
+
 fn has_files(fs: &dyn Fs, dir: &Path) -> bool {
     fs.list(dir).is_ok_and(|files| !files.is_empty())
 }
@@ -563,13 +572,8 @@ impl Store for SegmentStore {
         let Self { logs, disk, queue, .. } = self;
         let mut syncer = queue.wait_idle();
         let to = open_log(logs, log);
-        if let Err(error) = to.truncate_suffix(disk, &mut syncer.journal, place) {
-            syncer.fail(log, &error);
-            queue.note_broken(syncer.newly_broken());
-            to.fail();
-            return Err(Error::Broken);
-        }
-        Ok(())
+        let outcome = to.truncate_suffix(disk, &mut syncer.journal, place);
+        outcome.map_err(|failure| fail_log(to, queue, &mut syncer, failure))
     }
 
     fn maintain(&mut self, unix_ms: u64) -> Option<u64> {

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, Failure};
 use crate::index::Index;
 use crate::journal::Journal;
 use crate::name;
@@ -50,14 +50,20 @@ impl Log {
     /// Ends the log at `place` durably. The committer must be idle.
     ///
     /// # Errors
-    /// IO errors; the contents of the files are then unknown.
+    /// [`Failure::Full`]: the log is as it was. [`Failure::Broken`]: the contents of the files are unknown.
     pub(crate) fn truncate_suffix(
         &mut self,
         disk: &mut Disk,
         journal: &mut Journal,
         place: Place,
-    ) -> io::Result<()> {
+    ) -> Result<(), Failure> {
+        // Nothing is removed before this, and nothing after it takes space.
         self.forget_journal(disk, journal)?;
+        self.cut(disk, journal, place).map_err(Failure::Broken)
+    }
+
+    /// Removes everything behind `place`.
+    fn cut(&mut self, disk: &mut Disk, journal: &mut Journal, place: Place) -> io::Result<()> {
         // The notes belong to a log end that is removed, or could match a new one.
         self.forget_notes(disk)?;
         // Newest first, one at a time, so that a crash leaves no hole.
@@ -82,15 +88,18 @@ impl Log {
 
     /// Excludes this log from journal replay, which would restore removed data. First syncs the segments that depend on
     /// the journal.
-    pub(crate) fn forget_journal(&self, disk: &mut Disk, journal: &mut Journal) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The log is as it was after [`Failure::Full`], and broken otherwise.
+    pub(crate) fn forget_journal(&self, disk: &mut Disk, journal: &mut Journal) -> Result<(), Failure> {
         for segment in self.segments.iter() {
             let key = self.key(segment.base);
             if journal.needs(key) {
-                self.file(&mut disk.files, segment.base)?.sync_data()?;
+                self.file(&mut disk.files, segment.base)?.sync_data().map_err(Failure::Broken)?;
                 journal.synced(key);
             }
         }
-        journal.forget(&[&self.name])
+        Ok(journal.forget(&[&self.name])?)
     }
 
     /// Prepares a log for a start without recovery. Returns whether that succeeded.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use mainstem_disk::fault::{FaultFs, Plan};
 use mainstem_disk::{Committer, Decompress, Fs, SegmentStore, Settings};
 use mainstem_log::{
-    Batch, BatchBuilder, BatchHeader, Cleanup, Compression, Error, LogId, Options, Record, Status, Store,
-    batches, rebuild,
+    Batch, BatchBuilder, BatchHeader, Cleanup, Compression, Error, LogId, Options, Record, State, Status,
+    Store, batches, rebuild,
 };
 use proptest::prelude::*;
 
@@ -410,6 +410,38 @@ proptest! {
             prop_assert_eq!(store.status(log).end, all.len() as u64);
         }
     }
+}
+
+#[test]
+fn full_disk_delays_a_compaction() {
+    let fs = Arc::new(FaultFs::new(1));
+    let mut store = open(&fs, None);
+    let log = store.open("log", &compacted()).unwrap();
+    let other = store.open("other", &Options::default()).unwrap();
+    // Together they fill the first file of the journal.
+    let value = "v".repeat(7_950);
+    for log in [log, other] {
+        put(&mut store, log, 0, "key", Some(&value));
+    }
+    store.commit();
+    fill(&mut store, log, "key");
+    for _ in 0..30 {
+        put(&mut store, log, 0, "key", Some("a value that takes its place"));
+    }
+    store.commit();
+    let before = store.status(log).bytes;
+    let used: u64 = fs.files().iter().map(|(_, len)| len).sum();
+    fs.set(Plan { space_bytes: Some(used + 8_000), ..Plan::default() });
+    let due_ms = maintain(&mut store, 0).expect("it is tried again");
+    let status = store.status(log);
+    assert_eq!((status.bytes, status.state), (before, State::Ready), "no space for the journal's next file");
+
+    fs.set(Plan::default());
+    maintain(&mut store, due_ms);
+    assert!(store.status(log).bytes < before - 7_950);
+    let newest = keys(&read_all(&mut store, log));
+    assert_eq!(newest.last(), Some(&(60, "key".to_owned())));
+    put(&mut store, log, 0, "key", None);
 }
 
 /// Opens the store, checks that all acknowledged records exist, then appends, commits and runs maintenance until the

@@ -153,6 +153,39 @@ fn skips_zeros_at_the_end_of_a_segment() {
     }
 }
 
+/// A journal of one record, which this turn fills.
+#[test]
+fn full_disk_refuses_to_truncate_a_suffix() {
+    let fs = Arc::new(FaultFs::new(1));
+    let settings = Settings { journal_bytes: 16_384, ..Settings::default() };
+    let mut store = open(&fs, settings.clone());
+    let log = store.open("log", &Options::default()).unwrap();
+    let other = store.open("other", &Options::default()).unwrap();
+    append(&mut store, log, 1, 10).unwrap();
+    store.commit();
+    for log in [log, other] {
+        append(&mut store, log, 1, 7_950).unwrap();
+    }
+    commit(&mut store);
+    let used: u64 = fs.files().iter().map(|(_, len)| len).sum();
+    fs.set(Plan { space_bytes: Some(used + 2_000), ..Plan::default() });
+    assert_eq!(store.truncate_suffix(log, 1), Err(Error::Full), "no space for the journal's next file");
+    let status = store.status(log);
+    assert_eq!((status.committed, status.end, status.state), (2, 2, State::Ready));
+    let mut read = Vec::new();
+    store.read(log, 0..2, 100_000, &mut read).unwrap();
+    assert_eq!(offsets(&read), [0, 1]);
+
+    fs.set(Plan::default());
+    assert_eq!(store.truncate_suffix(log, 1), Ok(()));
+    assert_eq!(append(&mut store, log, 3, 10), Ok(1));
+    assert_eq!(commit(&mut store)[0].outcome, Ok(()));
+    std::mem::forget(store);
+    let mut store = open(&Arc::new(fs.killed(1)), settings);
+    let log = store.open("log", &Options::default()).unwrap();
+    assert_eq!(store.status(log).end, 4, "the truncated record does not return from the journal");
+}
+
 #[test]
 fn full_disk_rolls_back_the_turn_and_recovers() {
     let fs = Arc::new(FaultFs::new(1));

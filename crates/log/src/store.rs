@@ -305,7 +305,8 @@ pub trait Store: Send {
     /// removed records still complete.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if `offset` is below [`Status::start`] or inside a batch; [`Error::Broken`].
+    /// [`Error::OutOfRange`] if `offset` is below [`Status::start`] or inside a batch; [`Error::Full`] if there is no
+    /// space to record the removal, and nothing was removed; [`Error::Broken`].
     fn truncate_suffix(&mut self, log: LogId, offset: u64) -> Result<(), Error>;
 
     /// Runs a bounded amount of maintenance: rolling by age, retention, compaction. Returns the Unix time in ms of the

@@ -8,7 +8,7 @@ use std::io;
 
 use mainstem_log::{Cleanup, Error, LogId, State};
 
-use super::{SegmentStore, open_log, store_error};
+use super::{SegmentStore, fail_log, open_log, store_error};
 use crate::checkpoint;
 use crate::compact::Progress;
 use crate::disk::Disk;
@@ -117,7 +117,7 @@ impl SegmentStore {
                 to.name,
                 RETRY_DELAY_MS / 1000
             );
-            to.cleaning.stop();
+            to.cleaning.fail();
             to.maintain_after_ms = unix_ms.saturating_add(RETRY_DELAY_MS);
             Some(to.maintain_after_ms)
         })
@@ -152,12 +152,8 @@ impl SegmentStore {
                 let Self { logs, disk, queue, .. } = self;
                 let to = open_log(logs, log);
                 let mut syncer = queue.wait_idle();
-                if let Err(error) = to.replace_group(disk, &mut syncer.journal) {
-                    syncer.fail(log, &error);
-                    queue.note_broken(syncer.newly_broken());
-                    to.fail();
-                    return Err(Error::Broken);
-                }
+                let outcome = to.replace_group(disk, &mut syncer.journal);
+                outcome.map_err(|failure| fail_log(to, queue, &mut syncer, failure))?;
             }
         }
         Ok(true)

@@ -549,7 +549,9 @@ impl Incarnation<'_> {
         );
         self.check_crash()?;
         if let Err(error) = outcome {
-            assert_ne!(self.fault, Fault::None, "{name}: {error:?}");
+            // Without space, the store may have dropped appends of this turn that the model still has.
+            let is_shorter = self.fault == Fault::LowSpace && error == Error::OutOfRange;
+            assert!(is_shorter || self.is_expected(&error), "{name}: {error:?}");
         }
         Ok(())
     }

@@ -6,8 +6,9 @@
 use mainstem_partition::StoreAt;
 use mainstem_runtime::Io;
 
-use crate::shard::{Shard, Timer};
+use crate::shard::Shard;
 use crate::shard_message::Mail;
+use crate::timer::Timer;
 
 /// Most logs opened or removed in one turn, since recovery reads from the disk.
 const LOGS_MAX: usize = 8;

@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use mainstem_runtime::ConnId;
+
 /// Most requests of one connection in flight. Producers pipeline a handful.
 pub(crate) const PIPELINED_MAX: usize = 1024;
 /// Bytes of queued requests beyond which the connection is no longer read.
@@ -19,8 +21,8 @@ const QUEUED_BYTES_MAX: usize = 256 * 1024;
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "facts about a connection, independent of each other")]
 pub(crate) struct Conn {
-    pub(crate) generation: u32,
-    pub(crate) is_open: bool,
+    generation: u32,
+    is_open: bool,
     /// Address of the client, if known.
     pub(crate) peer: Option<IpAddr>,
     /// Number of the request whose response is sent next.
@@ -33,9 +35,9 @@ pub(crate) struct Conn {
     queued: VecDeque<Box<[u8]>>,
     queued_bytes: usize,
     /// Whether the shard has listed the connection because a queued frame may begin.
-    pub(crate) is_listed: bool,
-    /// Whether an error of this client has been logged.
-    pub(crate) is_noted: bool,
+    is_listed: bool,
+    /// Whether an unsupported request of this client has been logged.
+    pub(crate) has_logged_unsupported: bool,
     /// The client id of the last request.
     pub(crate) client_id: Option<Arc<str>>,
     /// Name and version of the client library (KIP-511).
@@ -48,8 +50,61 @@ pub(crate) struct Conn {
     pub(crate) fetch_job: u64,
 }
 
+/// The connections of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    slots: Vec<Conn>,
+    /// Connections whose queued frames may begin, because a response has left.
+    ready: Vec<ConnId>,
+}
+
+impl Connections {
+    pub(crate) fn open(&mut self, id: ConnId, peer: Option<IpAddr>) {
+        if self.slots.len() <= id.slot() {
+            self.slots.resize_with(id.slot() + 1, Conn::default);
+        }
+        self.slots[id.slot()] = Conn::open(id.generation(), peer);
+    }
+
+    /// A connection, if it is open.
+    pub(crate) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        self.slots.get_mut(id.slot()).filter(|conn| conn.is_open && conn.generation == id.generation())
+    }
+
+    /// Removes a connection.
+    pub(crate) fn remove(&mut self, id: ConnId) -> Option<Conn> {
+        self.get_mut(id).map(std::mem::take)
+    }
+
+    /// Lists a connection whose queued frames may begin in this turn.
+    pub(crate) fn mark_ready(&mut self, id: ConnId) {
+        if let Some(conn) = self.get_mut(id)
+            && conn.has_waiting()
+            && !std::mem::replace(&mut conn.is_listed, true)
+        {
+            self.ready.push(id);
+        }
+    }
+
+    /// Takes a connection from the list.
+    pub(crate) fn pop_ready(&mut self) -> Option<ConnId> {
+        let id = self.ready.pop()?;
+        if let Some(conn) = self.get_mut(id) {
+            conn.is_listed = false;
+        }
+        Some(id)
+    }
+
+    /// The open connections without appends in flight.
+    pub(crate) fn idle(&self) -> Vec<ConnId> {
+        let slots = self.slots.iter().enumerate();
+        let idle = slots.filter(|(_, conn)| conn.is_open && !conn.is_producing());
+        idle.map(|(slot, conn)| ConnId::from_parts(slot as u32, conn.generation)).collect()
+    }
+}
+
 impl Conn {
-    pub(crate) fn open(generation: u32, peer: Option<IpAddr>) -> Self {
+    fn open(generation: u32, peer: Option<IpAddr>) -> Self {
         Self { generation, is_open: true, peer, ..Self::default() }
     }
 

@@ -25,7 +25,7 @@ impl Shard {
         if !matches!(key, Some(PRODUCE | FETCH)) || !self.shared.config.follows_partitions {
             return false;
         }
-        let Some(conn) = self.conn_mut(id) else { return false };
+        let Some(conn) = self.conns.get_mut(id) else { return false };
         conn.is_settled = true;
         let is_idle = conn.may_begin(false) && !io.has_output(id);
         let Some(shard) = self.preferred_shard(frame).filter(|shard| is_idle && *shard != self.me) else {

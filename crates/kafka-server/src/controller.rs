@@ -7,19 +7,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_log::{Completion, Durability, Error, Store};
-use mainstem_partition::{CompactedLog, KeyValue, NameCollisions, Partition};
-use mainstem_runtime::{Clock, Io};
+use mainstem_partition::{CompactedLog, KeyValue, NameCollisions, Outcome};
+use mainstem_runtime::Clock;
 use serde::{Deserialize, Serialize};
 
-use crate::append_error::AppendError;
-use crate::catalogue::{Catalogue, PartitionId, Topic, TopicId, name_error};
+use crate::catalogue::{Catalogue, Topic, TopicId};
 use crate::groups::GroupCoordinator;
-use crate::shard::Shard;
-use crate::shard_message::{Mail, ShardMessage};
+use crate::pending::AfterTopicChange;
+use crate::queues::message::ReplyTo;
 use crate::shared::Shared;
-use crate::topic_config::{self, TopicConfig};
+use crate::topic_change::TopicChange;
+use crate::topic_config::TopicConfig;
 use crate::transactions::TransactionCoordinator;
 
 /// The log of the catalogue, in the first shard's store.
@@ -30,22 +29,49 @@ const TOPIC: &str = "topic/";
 /// Prefix of the keys of declarations; the name follows.
 const DECLARED: &str = "declared/";
 
-/// Continues when a record is durable or has failed.
-pub(crate) type Then = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>, Result<(), Error>) + Send>;
+/// What a record in the catalogue's log does when it is durable, and what continues then.
+#[derive(Debug)]
+pub(crate) enum CatalogueWrite {
+    ClusterId,
+    Create {
+        topic: Arc<Topic>,
+        then: AfterTopicChange,
+    },
+    /// `more` is the number of partitions that the change adds.
+    Change {
+        topic: Arc<Topic>,
+        more: i32,
+        then: AfterTopicChange,
+    },
+    Delete {
+        id: TopicId,
+        then: AfterTopicChange,
+    },
+    /// A declaration of another protocol; without text it is removed.
+    Declare {
+        name: Arc<str>,
+        text: Option<Arc<str>>,
+        to: ReplyTo,
+    },
+}
 
-/// Continues when the change of a topic has ended.
-type Waiting = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>) + Send>;
+/// An operation on a topic that waits until the topic's change in progress has ended.
+#[derive(Debug)]
+pub(crate) enum WaitingOperation {
+    Change { name: String, change: TopicChange, then: AfterTopicChange },
+    Delete { id: TopicId, then: AfterTopicChange },
+}
 
 /// A topic that is being changed or deleted.
 struct Changing {
     /// The new topic; `None` if it is being deleted.
     next: Option<Arc<Topic>>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingOperation>,
 }
 
 /// The state that only shard 0 has.
 pub(crate) struct Controller {
-    log: CompactedLog<Then>,
+    log: CompactedLog<CatalogueWrite>,
     /// The durable catalogue, which `publish_changes` shows to all shards.
     catalogue: Catalogue,
     /// Topics whose creation is not durable yet.
@@ -81,15 +107,6 @@ struct TopicRecord {
 struct ClusterRecord {
     v: u8,
     id: String,
-}
-
-/// A topic to create.
-#[derive(Clone, Debug)]
-pub(crate) struct NewTopic {
-    pub(crate) name: Arc<str>,
-    pub(crate) partitions: i32,
-    /// Its configuration, validated.
-    pub(crate) config: BTreeMap<String, String>,
 }
 
 fn topic_key(id: TopicId) -> Vec<u8> {
@@ -184,353 +201,175 @@ impl Controller {
     }
 
     /// The existing topic that a name collides with.
-    pub(crate) fn colliding(&self, name: &str) -> Option<&Arc<str>> {
+    pub(crate) fn name_collision(&self, name: &str) -> Option<&Arc<str>> {
         self.names.colliding(name)
+    }
+
+    /// A topic of the durable catalogue.
+    pub(crate) fn topic(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.catalogue.topic(name)
+    }
+
+    /// Whether a topic has this name already, or is being created with it.
+    pub(crate) fn is_name_taken(&self, name: &str) -> bool {
+        self.catalogue.topic(name).is_some() || self.creating.contains_key(name)
+    }
+
+    /// The number of partitions, with those being created.
+    pub(crate) fn partitions(&self) -> i32 {
+        self.catalogue.partitions + self.creating_partitions
+    }
+
+    /// Whether a topic is being changed or deleted.
+    pub(crate) fn is_changing(&self, id: TopicId) -> bool {
+        self.changing.contains_key(&id.0)
+    }
+
+    /// Lets an operation wait until the change of the topic in progress has ended.
+    pub(crate) fn wait_for_change(&mut self, id: TopicId, operation: WaitingOperation) {
+        if let Some(changing) = self.changing.get_mut(&id.0) {
+            changing.waiting.push(operation);
+        }
+    }
+
+    /// Ends the change of a topic and returns the operations that wait for it.
+    pub(crate) fn end_change(&mut self, id: TopicId) -> Vec<WaitingOperation> {
+        self.changing.remove(&id.0).map(|changed| changed.waiting).unwrap_or_default()
     }
 }
 
-impl Shard {
-    /// Whether this is shard 0.
-    pub(crate) fn is_controller(&self) -> bool {
-        self.controller.is_some()
+/// Writes to the catalogue's log, and their effects when they are durable.
+impl Controller {
+    /// Stores the cluster id.
+    pub(crate) fn store_cluster_id(&mut self, store: &mut dyn Store, unix_ms: u64, id: String) {
+        let value = serde_json::to_vec(&ClusterRecord { v: 1, id }).expect("plain data");
+        let record = (CLUSTER.to_vec(), Some(value));
+        self.log.append(store, unix_ms, &[record], CatalogueWrite::ClusterId);
     }
 
-    /// Starts the coordinators in the first turn. A cluster without an identifier gets one.
-    pub(crate) fn start_coordinators(&mut self, io: &mut Io<'_, Mail>) {
-        self.poll_groups(io);
-        if self.is_controller() {
-            self.shared.bound.refresh(&mut self.bindings);
-            (0..self.bindings.topics.len()).for_each(|bound| self.create_bound_topic(io, bound));
-        }
-        self.begin_transactions(io);
-        if self.is_controller() && self.shared.cluster_id().is_empty() {
-            let id = new_uuid(io).to_string();
-            self.shared.set_cluster_id(&id);
-            let value = serde_json::to_vec(&ClusterRecord { v: 1, id }).expect("plain data");
-            self.append_record(io, &[(CLUSTER.to_vec(), Some(value))], Box::new(|_, _, _| {}));
-        }
-    }
-
-    /// Appends records to the catalogue's log and continues when they are durable.
-    fn append_record(&mut self, io: &Io<'_, Mail>, records: &[KeyValue], then: Then) {
-        if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
-            controller.log.append(&mut *first.store, io.clock.unix_ms, records, then);
-        }
-    }
-
-    /// Appends the records of this turn to the logs of the coordinators.
-    pub(crate) fn store_compacted_logs(&mut self) {
-        if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
-            controller.log.store_pending(&mut *first.store);
-            controller.groups.store_pending(&mut *first.store);
-            controller.transactions.store_pending(&mut *first.store);
-        }
-    }
-
-    /// Handles a completion in the first store. Returns false if it is of another log.
-    pub(crate) fn on_controller_completion(
+    /// Starts the creation of a valid topic.
+    pub(crate) fn start_creation(
         &mut self,
-        io: &mut Io<'_, Mail>,
-        completion: &Completion,
-    ) -> bool {
-        if self.on_groups_completion(io, completion) || self.on_transactions_completion(io, completion) {
-            return true;
-        }
-        let Some(controller) = &mut self.controller else { return false };
-        let mut outcomes = Vec::new();
-        let is_mine = controller.log.on_completion(completion, &mut outcomes);
-        for (then, outcome) in outcomes {
-            then(self, io, outcome);
-        }
-        self.publish_changes(io);
-        is_mine
-    }
-
-    /// Continues what need not wait for the disk, and what the store refused.
-    pub(crate) fn poll_coordinators(&mut self, io: &mut Io<'_, Mail>) {
-        let mut outcomes = Vec::new();
-        if let Some(controller) = &mut self.controller {
-            controller.log.take_failed(&mut outcomes);
-        }
-        for (then, outcome) in outcomes {
-            then(self, io, outcome);
-        }
-        self.answer_refused_by_groups_log(io);
-        self.take_refused_by_transaction_log(io);
-    }
-
-    /// Applies expired deadlines of the coordinators.
-    pub(crate) fn coordinate_due(&mut self, io: &mut Io<'_, Mail>) {
-        self.groups_due(io);
-        self.transactions_due(io);
-        self.poll_coordinators(io);
-    }
-
-    /// Why a topic cannot be created, if so.
-    pub(crate) fn topic_error(&self, new: &NewTopic) -> Option<AppendError> {
-        let refused = |code, message: String| Some(AppendError::new(code, message));
-        if let Some(fault) = name_error(&new.name) {
-            return refused(ErrorCode::InvalidTopicException, fault);
-        }
-        let controller = self.controller.as_ref()?;
-        if controller.catalogue.topic(&new.name).is_some() || controller.creating.contains_key(&new.name) {
-            return refused(ErrorCode::TopicAlreadyExists, format!("Topic '{}' already exists.", new.name));
-        }
-        if let Some(other) = controller.names.colliding(&new.name) {
-            let message = format!("Topic '{}' collides with existing topic: {other}", new.name);
-            return refused(ErrorCode::InvalidTopicException, message);
-        }
-        if new.partitions != 1
-            && let Some(refused) = topic_config::queue_fault(&new.config)
-        {
-            return Some(refused);
-        }
-        if new.partitions < 1 {
-            let message = "Number of partitions was set to an invalid non-positive value.";
-            return refused(ErrorCode::InvalidPartitions, message.into());
-        }
-        self.partitions_error(new.partitions)
-    }
-
-    /// Why `more` partitions cannot be created, if so.
-    pub(crate) fn partitions_error(&self, more: i32) -> Option<AppendError> {
-        let controller = self.controller.as_ref()?;
-        let partitions = controller.catalogue.partitions + controller.creating_partitions;
-        let most = self.shared.config.partitions_max;
-        let message = format!("There may be {most} partitions in all.");
-        (partitions.saturating_add(more) > most)
-            .then(|| AppendError::new(ErrorCode::PolicyViolation, message))
-    }
-
-    /// Validates and creates a topic; `then` gets it when it is durable.
-    pub(crate) fn create_topic(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        new: NewTopic,
-        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<Arc<Topic>, AppendError>) + Send + 'static,
+        store: &mut dyn Store,
+        unix_ms: u64,
+        topic: Arc<Topic>,
+        then: AfterTopicChange,
     ) {
-        match self.topic_error(&new).or_else(|| self.dead_letter_topic_error(&new)) {
-            Some(refused) => then(self, io, Err(refused)),
-            None => self.create_valid_topic(io, new, then),
-        }
-    }
-
-    /// Creates a topic that has been validated.
-    pub(crate) fn create_valid_topic(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        new: NewTopic,
-        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<Arc<Topic>, AppendError>) + Send + 'static,
-    ) {
-        let id = TopicId(new_uuid(io).0);
-        let first = io.random() as usize;
-        let homes = self.shared.store_ids_from(first, new.partitions);
-        let name = Arc::clone(&new.name);
-        let config = TopicConfig::new(new.config, &self.shared.config);
-        let topic = Arc::new(Topic { name: Arc::clone(&name), id, homes, config });
+        self.creating.insert(Arc::clone(&topic.name), Arc::clone(&topic));
+        self.names.add(&topic.name);
+        self.creating_partitions += topic.partitions();
         let record = topic_record(&topic);
-        if let Some(controller) = &mut self.controller {
-            controller.creating.insert(Arc::clone(&name), Arc::clone(&topic));
-            controller.names.add(&name);
-            controller.creating_partitions += topic.partitions();
-        }
-        let made = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
-            if let Some(controller) = &mut shard.controller {
-                controller.creating.remove(&name);
-                controller.creating_partitions -= topic.partitions();
-                if outcome.is_err() {
-                    controller.names.remove(&name);
-                }
-            }
-            match outcome {
-                Ok(()) => {
-                    shard.change_catalogue(|catalogue| catalogue.put(Arc::clone(&topic)));
-                    then(shard, io, Ok(topic));
-                }
-                Err(error) => then(shard, io, Err(error.into())),
-            }
-        };
-        self.append_record(io, &[record], Box::new(made));
+        self.log.append(store, unix_ms, &[record], CatalogueWrite::Create { topic, then });
     }
 
-    /// Changes a topic's partitions or configuration: `change` derives the new topic from the current one.
-    pub(crate) fn change_topic(
+    /// Starts the change of the topic `known` to `topic`.
+    pub(crate) fn start_change(
         &mut self,
-        io: &mut Io<'_, Mail>,
-        name: &str,
-        change: impl FnOnce(&Self, &Topic) -> Result<Topic, AppendError> + Send + 'static,
-        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<(), AppendError>) + Send + 'static,
+        store: &mut dyn Store,
+        unix_ms: u64,
+        (known, topic): (&Topic, Arc<Topic>),
+        then: AfterTopicChange,
     ) {
-        let known = self.controller.as_ref().and_then(|controller| controller.catalogue.topic(name).cloned());
-        let Some(known) = known else {
-            return then(self, io, Err(ErrorCode::UnknownTopicOrPartition.into()));
-        };
-        if let Some(waiting) = self.changes_of(known.id) {
-            let name = name.to_owned();
-            return waiting.push(Box::new(move |shard, io| shard.change_topic(io, &name, change, then)));
-        }
-        let topic = match change(self, &known) {
-            Ok(topic) => Arc::new(topic),
-            Err(refused) => return then(self, io, Err(refused)),
-        };
+        let more = topic.partitions() - known.partitions();
+        let changing = Changing { next: Some(Arc::clone(&topic)), waiting: Vec::new() };
+        self.changing.insert(topic.id.0, changing);
+        self.creating_partitions += more;
         let record = topic_record(&topic);
-        let (id, more) = (topic.id, topic.partitions() - known.partitions());
-        if let Some(controller) = &mut self.controller {
-            let next = Some(Arc::clone(&topic));
-            controller.changing.insert(id.0, Changing { next, waiting: Vec::new() });
-            controller.creating_partitions += more;
-        }
-        let changed = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
-            if let Some(controller) = &mut shard.controller {
-                controller.creating_partitions -= more;
-            }
-            if outcome.is_ok() {
-                shard.change_catalogue(|catalogue| catalogue.put(topic));
-            }
-            then(shard, io, outcome.map_err(AppendError::from));
-            shard.has_changed(io, id);
-        };
-        self.append_record(io, &[record], Box::new(changed));
+        self.log.append(store, unix_ms, &[record], CatalogueWrite::Change { topic, more, then });
     }
 
-    /// The changes that wait for the change in progress; `None` if the topic is not being changed.
-    fn changes_of(&mut self, id: TopicId) -> Option<&mut Vec<Waiting>> {
-        Some(&mut self.controller.as_mut()?.changing.get_mut(&id.0)?.waiting)
-    }
-
-    /// Ends the change of a topic and begins those that wait for it.
-    fn has_changed(&mut self, io: &mut Io<'_, Mail>, id: TopicId) {
-        let changed = self.controller.as_mut().and_then(|controller| controller.changing.remove(&id.0));
-        for again in changed.into_iter().flat_map(|changed| changed.waiting) {
-            again(self, io);
-        }
-    }
-
-    /// Deletes a topic and its records.
-    pub(crate) fn delete_topic(
+    /// Starts the deletion of a topic. Returns `then` if the topic does not exist.
+    pub(crate) fn start_deletion(
         &mut self,
-        io: &mut Io<'_, Mail>,
+        store: &mut dyn Store,
+        unix_ms: u64,
         id: TopicId,
-        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<(), AppendError>) + Send + 'static,
-    ) {
-        if let Some(waiting) = self.changes_of(id) {
-            return waiting.push(Box::new(move |shard, io| shard.delete_topic(io, id, then)));
+        then: AfterTopicChange,
+    ) -> Option<AfterTopicChange> {
+        if self.catalogue.topic_by_id(id).is_none() {
+            return Some(then);
         }
-        match &mut self.controller {
-            Some(known) if known.catalogue.topic_by_id(id).is_some() => {
-                known.changing.insert(id.0, Changing { next: None, waiting: Vec::new() });
-            }
-            _ => return then(self, io, Err(ErrorCode::UnknownTopicOrPartition.into())),
-        }
-        let deleted = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
-            if outcome.is_ok() {
-                let mut gone = None;
-                shard.change_catalogue(|catalogue| gone = catalogue.remove(id));
-                if let Some(topic) = gone {
-                    shard.with_groups(io, |groups, _| groups.forget_topic(&topic.name));
-                    if let Some(controller) = &mut shard.controller {
-                        controller.names.remove(&topic.name);
-                        controller.deleted.push(topic);
-                    }
-                }
-            }
-            then(shard, io, outcome.map_err(AppendError::from));
-            shard.has_changed(io, id);
-        };
-        self.append_record(io, &[(topic_key(id), None)], Box::new(deleted));
+        self.changing.insert(id.0, Changing { next: None, waiting: Vec::new() });
+        self.log.append(store, unix_ms, &[(topic_key(id), None)], CatalogueWrite::Delete { id, then });
+        None
     }
 
     /// Stores a declaration of another protocol, or removes it if there is no text.
-    pub(crate) fn append_declaration(
+    pub(crate) fn store_declaration(
         &mut self,
-        io: &mut Io<'_, Mail>,
-        name: Arc<str>,
-        text: Option<Arc<str>>,
-        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<(), Error>) + Send + 'static,
+        store: &mut dyn Store,
+        unix_ms: u64,
+        (name, text): (Arc<str>, Option<Arc<str>>),
+        to: ReplyTo,
     ) {
         let record = (format!("{DECLARED}{name}").into_bytes(), text.as_deref().map(Into::into));
-        let stored = move |shard: &mut Self, io: &mut Io<'_, Mail>, outcome: Result<(), Error>| {
-            if outcome.is_ok() {
-                shard.change_catalogue(|catalogue| catalogue.declare(name, text));
-                shard.publish_changes(io);
-            }
-            then(shard, io, outcome);
-        };
-        self.append_record(io, &[record], Box::new(stored));
+        self.log.append(store, unix_ms, &[record], CatalogueWrite::Declare { name, text, to });
     }
 
-    fn change_catalogue(&mut self, change: impl FnOnce(&mut Catalogue)) {
-        if let Some(controller) = &mut self.controller {
-            change(&mut controller.catalogue);
-            controller.has_changed = true;
-        }
+    /// Appends the records of this turn to the logs of the catalogue and the coordinators.
+    pub(crate) fn store_pending(&mut self, store: &mut dyn Store) {
+        self.log.store_pending(store);
+        self.groups.store_pending(store);
+        self.transactions.store_pending(store);
     }
 
-    /// Publishes the changes of the catalogue before any client is answered. Publishing copies the catalogue, so many
-    /// changes are published together. After it no shard opens a partition of a deleted topic, so those are removed.
-    pub(crate) fn publish_changes(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(controller) = &mut self.controller else { return };
-        if !std::mem::take(&mut controller.has_changed) {
-            return;
-        }
-        self.shared.publish(Arc::new(controller.catalogue.clone()));
-        let deleted = std::mem::take(&mut controller.deleted);
-        for shard in (0..self.shared.shards).filter(|shard| *shard != self.me) {
-            io.send(shard, Mail(ShardMessage::CatalogueChanged));
-        }
-        self.apply_catalogue_changes();
-        self.place(io);
-        self.retry_pending_requests(io);
-        for topic in deleted {
-            self.broadcast_removal(io, &topic);
-        }
+    /// Takes a completion: the writes that have ended, and whether it is of the catalogue's log.
+    pub(crate) fn on_completion(&mut self, completion: &Completion) -> (bool, Vec<Outcome<CatalogueWrite>>) {
+        let mut ended = Vec::new();
+        let is_mine = self.log.on_completion(completion, &mut ended);
+        (is_mine, ended)
     }
 
-    fn broadcast_removal(&mut self, io: &mut Io<'_, Mail>, topic: &Topic) {
-        let mut by_shard: Vec<Vec<PartitionId>> = vec![Vec::new(); self.shared.shards];
-        for index in 0..topic.partitions() {
-            if let Some(home) = topic.store_id(index) {
-                by_shard[self.shared.owner(home)].push(topic.partition(index));
-            }
-        }
-        for (shard, partitions) in by_shard.into_iter().enumerate() {
-            if partitions.is_empty() {
-                continue;
-            }
-            if shard == self.me {
-                self.remove_partitions(io, partitions);
-            } else {
-                io.send(shard, Mail(ShardMessage::RemovePartitions { partitions }));
-            }
-        }
+    /// Takes the writes that the store has refused.
+    pub(crate) fn take_failed(&mut self) -> Vec<Outcome<CatalogueWrite>> {
+        let mut failed = Vec::new();
+        self.log.take_failed(&mut failed);
+        failed
     }
 
-    /// Applies the current catalogue to the open partitions.
-    pub(crate) fn apply_catalogue_changes(&mut self) {
-        self.shared.refresh(&mut self.catalogue);
-        let changed = |partition: &Partition| {
-            let topic = self.catalogue.topic_by_id(partition.id().topic)?;
-            let is_same = Arc::ptr_eq(&topic.config.partition, partition.config());
-            (!is_same).then(|| (partition.id(), partition.store_index(), Arc::clone(topic)))
-        };
-        let changed: Vec<_> = self.partitions.iter().filter_map(changed).collect();
-        for (id, store, topic) in changed {
-            let store = &mut *self.stores[store].store;
-            if let Err(error) = self.partitions.reconfigure(id, &topic.config.partition, store) {
-                log::error!("a partition of {} keeps its old configuration: {error}", topic.name);
+    /// Applies a write that is durable or has failed. Returns the topic that it has deleted.
+    pub(crate) fn apply(&mut self, write: &CatalogueWrite, is_durable: bool) -> Option<Arc<Topic>> {
+        match write {
+            CatalogueWrite::Create { topic, .. } => {
+                self.creating.remove(&topic.name);
+                self.creating_partitions -= topic.partitions();
+                if !is_durable {
+                    self.names.remove(&topic.name);
+                }
+            }
+            CatalogueWrite::Change { more, .. } => self.creating_partitions -= more,
+            CatalogueWrite::ClusterId | CatalogueWrite::Delete { .. } | CatalogueWrite::Declare { .. } => {}
+        }
+        if is_durable { self.apply_durable(write) } else { None }
+    }
+
+    fn apply_durable(&mut self, write: &CatalogueWrite) -> Option<Arc<Topic>> {
+        match write {
+            CatalogueWrite::ClusterId => return None,
+            CatalogueWrite::Create { topic, .. } | CatalogueWrite::Change { topic, .. } => {
+                self.catalogue.put(Arc::clone(topic));
+            }
+            CatalogueWrite::Delete { id, .. } => {
+                self.has_changed = true;
+                let topic = self.catalogue.remove(*id)?;
+                self.names.remove(&topic.name);
+                self.deleted.push(Arc::clone(&topic));
+                return Some(topic);
+            }
+            CatalogueWrite::Declare { name, text, .. } => {
+                self.catalogue.declare(Arc::clone(name), text.clone());
             }
         }
+        self.has_changed = true;
+        None
     }
-}
 
-/// A random UUID (version 4, RFC 9562).
-pub(crate) fn new_uuid<M>(io: &mut Io<'_, M>) -> Uuid {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&io.random().to_be_bytes());
-    bytes[8..].copy_from_slice(&io.random().to_be_bytes());
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    Uuid(bytes)
+    /// Takes the new catalogue, and the topics deleted since the last call; `None` if nothing has changed. This copies
+    /// the catalogue.
+    pub(crate) fn take_changes(&mut self) -> Option<(Arc<Catalogue>, Vec<Arc<Topic>>)> {
+        std::mem::take(&mut self.has_changed)
+            .then(|| (Arc::new(self.catalogue.clone()), std::mem::take(&mut self.deleted)))
+    }
 }
 
 #[cfg(test)]

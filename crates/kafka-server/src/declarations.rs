@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mainstem_queue_core::{QueueError, Reply};
 use mainstem_runtime::Io;
 
-use crate::queues::ReplyTo;
+use crate::queues::message::ReplyTo;
 use crate::shard::Shard;
 use crate::shard_message::Mail;
 use crate::shared::Shared;
@@ -36,9 +36,6 @@ impl Shard {
         if text.is_some() && self.catalogue.declared.len() >= DECLARED_MAX {
             return self.reply_to_requester(io, to, Reply::Refused(QueueError::TooMany));
         }
-        self.append_declaration(io, name, text, move |shard, io, outcome| {
-            let reply = outcome.map_or(Reply::Refused(QueueError::Storage), |()| Reply::Done);
-            shard.reply_to_requester(io, to, reply);
-        });
+        self.append_declaration(io, name, text, to);
     }
 }

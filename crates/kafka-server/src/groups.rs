@@ -5,17 +5,13 @@ use mainstem_coordinator::group::{Effect, Groups, Response, Settings, WriteId};
 use mainstem_coordinator::{Caller, Error as CoordinatorError, Record};
 use mainstem_log::{Completion, Error, Store};
 use mainstem_partition::{CompactedLog, KeyValue, Outcome};
-use mainstem_runtime::{Clock, Io};
+use mainstem_runtime::Clock;
 
-use crate::shard::{Shard, Timer};
-use crate::shard_message::Mail;
+use crate::pending::AfterGroupReply;
 use crate::shared::Shared;
 
 /// The log of groups and their offsets, in the first shard's store.
 const LOG: &str = "kafka-groups";
-
-/// Continues with an answer.
-type Then = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>, Response) + Send>;
 
 /// What waits for an append.
 enum Waiter {
@@ -29,7 +25,7 @@ pub(crate) struct GroupCoordinator {
     groups: Groups,
     log: CompactedLog<Waiter>,
     /// Callers without an answer: at most one per connection, plus recently closed ones.
-    waiting: HashMap<Caller, Then, foldhash::fast::RandomState>,
+    waiting: HashMap<Caller, AfterGroupReply, foldhash::fast::RandomState>,
     callers: u64,
     /// When the monotonic clock began, ms since 1970.
     zero_unix_ms: u64,
@@ -90,6 +86,94 @@ impl GroupCoordinator {
         now_ms
     }
 
+    /// Sends the groups a request; `then` continues with the answer, which [`Self::poll`] returns now or later.
+    pub(crate) fn call(
+        &mut self,
+        clock: Clock,
+        request: impl FnOnce(&mut Groups, u64, Caller),
+        then: AfterGroupReply,
+    ) {
+        self.callers += 1;
+        let caller = Caller(self.callers);
+        self.waiting.insert(caller, then);
+        let now_ms = self.catch_up(clock);
+        request(&mut self.groups, now_ms, caller);
+    }
+
+    /// Runs a synchronous operation on the groups.
+    pub(crate) fn with_groups<R>(
+        &mut self,
+        clock: Clock,
+        operation: impl FnOnce(&mut Groups, u64) -> R,
+    ) -> R {
+        let now_ms = self.catch_up(clock);
+        operation(&mut self.groups, now_ms)
+    }
+
+    /// Applies expired deadlines.
+    pub(crate) fn on_timer(&mut self, clock: Clock) {
+        self.timer_ms.take_if(|timer_ms| *timer_ms <= clock.now_ms);
+        self.catch_up(clock);
+    }
+
+    /// Hands the log what the groups persist, and returns the next answer that need not wait for it.
+    pub(crate) fn poll(
+        &mut self,
+        store: &mut dyn Store,
+        unix_ms: u64,
+    ) -> Option<(AfterGroupReply, Response)> {
+        loop {
+            match self.groups.poll()? {
+                Effect::Persist { keep, records } => self.keep(store, unix_ms, keep, records),
+                Effect::ReplyWhenDurable { caller, answer } if !self.log.is_idle() => {
+                    self.log.append(store, unix_ms, &[], Waiter::Answer(caller, answer));
+                }
+                Effect::Reply { caller, answer } | Effect::ReplyWhenDurable { caller, answer } => {
+                    if let Some(then) = self.waiting.remove(&caller) {
+                        return Some((then, answer));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The timer to set, by the monotonic clock, if an earlier one is needed than the one that is set.
+    pub(crate) fn next_timer_ms(&mut self) -> Option<u64> {
+        let at_ms = self.groups.next_deadline_ms()?.saturating_sub(self.zero_unix_ms);
+        let is_needed = self.timer_ms.is_none_or(|timer_ms| at_ms < timer_ms);
+        is_needed.then(|| *self.timer_ms.insert(at_ms))
+    }
+
+    /// Takes a completion: the answers that waited for it, and whether it is of this log.
+    pub(crate) fn on_completion(
+        &mut self,
+        completion: &Completion,
+    ) -> (bool, Vec<(AfterGroupReply, Response)>) {
+        let mut outcomes = Vec::new();
+        let is_mine = self.log.on_completion(completion, &mut outcomes);
+        (is_mine, self.take_answers(outcomes))
+    }
+
+    /// Takes the answers whose append the store refused.
+    pub(crate) fn take_failed(&mut self) -> Vec<(AfterGroupReply, Response)> {
+        let mut outcomes = Vec::new();
+        self.log.take_failed(&mut outcomes);
+        self.take_answers(outcomes)
+    }
+
+    fn take_answers(&mut self, outcomes: Vec<Outcome<Waiter>>) -> Vec<(AfterGroupReply, Response)> {
+        self.note_outcomes(&outcomes);
+        let answer = |(waiter, outcome): Outcome<Waiter>| {
+            let Waiter::Answer(caller, answer) = waiter else { return None };
+            let answer = match outcome {
+                Ok(()) => answer,
+                Err(_) => answer.with_error(CoordinatorError::NotCoordinator),
+            };
+            Some((self.waiting.remove(&caller)?, answer))
+        };
+        outcomes.into_iter().filter_map(answer).collect()
+    }
+
     fn keep(&mut self, store: &mut dyn Store, unix_ms: u64, keep: WriteId, records: Vec<Record>) {
         let records: Vec<KeyValue> = records.into_iter().map(|record| (record.key, record.value)).collect();
         self.log.append(store, unix_ms, &records, Waiter::Records(keep));
@@ -123,120 +207,6 @@ impl GroupCoordinator {
                 log::error!("log {LOG}: commits of consumer groups cannot be stored: {error}");
             }
             Err(_) => {}
-        }
-    }
-}
-
-impl Shard {
-    /// Sends the groups a request, on shard 0; `then` gets the answer, now or later.
-    pub(crate) fn call_groups(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        ask: impl FnOnce(&mut Groups, u64, Caller),
-        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Response) + Send + 'static,
-    ) {
-        let Some(coordinator) = self.group_coordinator() else { return };
-        coordinator.callers += 1;
-        let caller = Caller(coordinator.callers);
-        coordinator.waiting.insert(caller, Box::new(then));
-        let now_ms = coordinator.catch_up(io.clock);
-        ask(&mut coordinator.groups, now_ms, caller);
-        self.poll_groups(io);
-    }
-
-    /// Runs a synchronous operation on the groups, on shard 0.
-    pub(crate) fn with_groups<R>(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        look: impl FnOnce(&mut Groups, u64) -> R,
-    ) -> Option<R> {
-        let coordinator = self.group_coordinator()?;
-        let now_ms = coordinator.catch_up(io.clock);
-        let seen = look(&mut coordinator.groups, now_ms);
-        self.poll_groups(io);
-        Some(seen)
-    }
-
-    fn group_coordinator(&mut self) -> Option<&mut GroupCoordinator> {
-        self.controller.as_mut().map(|controller| &mut controller.groups)
-    }
-
-    /// Applies expired deadlines of groups.
-    pub(crate) fn groups_due(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(coordinator) = self.group_coordinator() else { return };
-        if coordinator.timer_ms.is_some_and(|timer_ms| timer_ms <= io.clock.now_ms) {
-            coordinator.timer_ms = None;
-        }
-        coordinator.catch_up(io.clock);
-        self.poll_groups(io);
-    }
-
-    /// Performs the effects of the groups.
-    pub(crate) fn poll_groups(&mut self, io: &mut Io<'_, Mail>) {
-        while let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
-            let coordinator = &mut controller.groups;
-            match coordinator.groups.poll() {
-                None => break,
-                Some(Effect::Persist { keep, records }) => {
-                    coordinator.keep(&mut *first.store, io.clock.unix_ms, keep, records);
-                }
-                Some(Effect::ReplyWhenDurable { caller, answer }) if !coordinator.log.is_idle() => {
-                    let waiter = Waiter::Answer(caller, answer);
-                    coordinator.log.append(&mut *first.store, io.clock.unix_ms, &[], waiter);
-                }
-                Some(Effect::Reply { caller, answer } | Effect::ReplyWhenDurable { caller, answer }) => {
-                    self.tell(io, caller, answer);
-                }
-            }
-        }
-        self.set_group_timer(io);
-    }
-
-    fn tell(&mut self, io: &mut Io<'_, Mail>, caller: Caller, answer: Response) {
-        let then = self.group_coordinator().and_then(|coordinator| coordinator.waiting.remove(&caller));
-        if let Some(then) = then {
-            then(self, io, answer);
-        }
-    }
-
-    fn set_group_timer(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(coordinator) = self.group_coordinator() else { return };
-        let Some(deadline_ms) = coordinator.groups.next_deadline_ms() else { return };
-        let at_ms = deadline_ms.saturating_sub(coordinator.zero_unix_ms);
-        if coordinator.timer_ms.is_none_or(|timer_ms| at_ms < timer_ms) {
-            coordinator.timer_ms = Some(at_ms);
-            io.set_timer(at_ms, Timer::Coordinate.token());
-        }
-    }
-
-    /// Handles a completion in the first store. Returns false if it is of another log.
-    pub(crate) fn on_groups_completion(&mut self, io: &mut Io<'_, Mail>, completion: &Completion) -> bool {
-        let Some(coordinator) = self.group_coordinator() else { return false };
-        let mut outcomes = Vec::new();
-        let is_mine = coordinator.log.on_completion(completion, &mut outcomes);
-        self.send_durable_group_replies(io, outcomes);
-        is_mine
-    }
-
-    /// Answers callers whose append the store refused.
-    pub(crate) fn answer_refused_by_groups_log(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(coordinator) = self.group_coordinator() else { return };
-        let mut outcomes = Vec::new();
-        coordinator.log.take_failed(&mut outcomes);
-        self.send_durable_group_replies(io, outcomes);
-    }
-
-    fn send_durable_group_replies(&mut self, io: &mut Io<'_, Mail>, outcomes: Vec<Outcome<Waiter>>) {
-        if let Some(coordinator) = self.group_coordinator() {
-            coordinator.note_outcomes(&outcomes);
-        }
-        for (waiter, outcome) in outcomes {
-            let Waiter::Answer(caller, answer) = waiter else { continue };
-            let answer = match outcome {
-                Ok(()) => answer,
-                Err(_) => answer.with_error(CoordinatorError::NotCoordinator),
-            };
-            self.tell(io, caller, answer);
         }
     }
 }

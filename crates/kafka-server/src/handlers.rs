@@ -41,7 +41,6 @@ pub(crate) mod describe_user_scram_credentials;
 pub(crate) mod elect_leaders;
 pub(crate) mod end_txn;
 pub(crate) mod fetch;
-pub(crate) mod fetch_session;
 pub(crate) mod find_coordinator;
 pub(crate) mod heartbeat;
 pub(crate) mod incremental_alter_configs;
@@ -209,8 +208,8 @@ impl Shard {
             return self.reply::<ApiVersionsRequest>(io, &call, &response);
         }
         if call.caller.shard == self.me
-            && let Some(conn) = self.conn_mut(call.caller.conn)
-            && !std::mem::replace(&mut conn.is_noted, true)
+            && let Some(conn) = self.conns.get_mut(call.caller.conn)
+            && !std::mem::replace(&mut conn.has_logged_unsupported, true)
             && self.log_throttle.should_log(io.clock.now_ms)
         {
             let RequestContext { api_key, version, client_id, .. } = call;

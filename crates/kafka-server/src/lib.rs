@@ -16,31 +16,54 @@
 //!   begins when all requests before it are answered.
 //! - Everything that a client can make grow has a bound: frames, queued requests, responses, fetch sessions.
 //!
+//! # Layers
+//! A subsystem (`controller.rs`, `groups.rs`, `jobs.rs`, `sources.rs`, …) is a type that does not know [`Shard`]: it
+//! returns effects and outcomes as data. [`Shard`] holds the subsystems, and the files that implement it carry out the
+//! effects. A request that waits is a value of `pending.rs`, and `resume.rs` continues it. No file imports one of a
+//! higher layer:
+//!
+//! ```text
+//! service, handlers, resume          events in, requests, continuations
+//! coordinators, topic_admin, queues… impl Shard: carry out effects
+//! shard                              the state
+//! controller, groups, jobs, …        subsystems
+//! pending, messages, catalogue       data
+//! ```
+//!
 //! # Files
 //! | file | contents |
 //! |---|---|
 //! | `config.rs` | settings of the server |
 //! | `shared.rs` | state that all shards share |
-//! | `shard.rs` | the shard as a service: connections, frames, the turn |
+//! | `service.rs` | the entry of all events: connections, frames, the turn |
+//! | `shard.rs` | the state of a shard, and responses to its connections |
 //! | `shard_message.rs` | messages between shards |
 //! | `conn.rs` | a connection and the order of its responses |
 //! | `connection_affinity.rs` | moves a connection to the shard that owns its partitions |
 //! | `handlers.rs`, `handlers/` | dispatch, and one file per API |
-//! | `jobs.rs` | requests that wait for partitions |
+//! | `jobs.rs`, `produce_job.rs`, `fetch_job.rs` | requests that wait for partitions |
+//! | `fetch_session.rs` | fetch sessions (KIP-227) |
+//! | `pending.rs`, `resume.rs` | what continues when an answer arrives: as data, and carried out |
+//! | `timer.rs` | what the timers of a shard stand for |
 //! | `catalogue.rs` | the topics, with the configuration of this server |
 //! | `topic_config.rs`, `topic_config/` | configuration keys of topics |
 //! | `broker_config.rs`, `config_entries.rs` | configurations as clients see them |
 //! | `partition_message.rs` | requests to the shard that owns a partition, and responses |
+//! | `partition_client.rs` | sending those requests, and their responses |
 //! | `partition_requests.rs`, `partition_reads.rs` | serving those requests |
 //! | `offset_lookup.rs`, `leader_epoch.rs` | offsets by timestamp, and the only leader epoch |
 //! | `append_error.rs` | errors of partitions as Kafka error codes |
 //! | `uncreated.rs` | partitions that have no log yet |
 //! | `txn_verification.rs`, `unverified_batches.rs` | batches held until the coordinator verifies their transaction |
 //! | `markers.rs` | transaction markers |
-//! | `controller.rs` | the catalogue's owner on shard 0 |
+//! | `topic_change.rs` | changes of topics, as data |
+//! | `controller.rs` | the catalogue's owner on shard 0: its log and the changes in progress |
+//! | `topic_admin.rs` | validates changes of topics and carries out their effects |
 //! | `groups.rs`, `transactions.rs` | the coordinators on shard 0, their logs and callers |
+//! | `coordinators.rs` | requests to the coordinators, and their effects |
 //! | `background_work.rs`, `maintenance.rs` | background work: opening logs, retention, removal |
-//! | `sink.rs`, `sinks.rs`, `source_reader.rs` | records from and for other protocols |
+//! | `sink.rs`, `sinks.rs` | records from other protocols: the shard's part, and the batches |
+//! | `source.rs`, `sources.rs` | records for other protocols: the shard's part, and the readers |
 //! | `binding_registry.rs`, `declarations.rs` | which topics other protocols use, and what those declared |
 //! | `queues.rs`, `queues/` | hosts of work queues |
 //! | `log_throttle.rs` | limits log lines about client errors |
@@ -55,7 +78,10 @@ mod config_entries;
 mod conn;
 mod connection_affinity;
 mod controller;
+mod coordinators;
 mod declarations;
+mod fetch_job;
+mod fetch_session;
 mod groups;
 mod handlers;
 mod jobs;
@@ -64,16 +90,25 @@ mod log_throttle;
 mod maintenance;
 mod markers;
 mod offset_lookup;
+mod partition_client;
 mod partition_message;
 mod partition_reads;
 mod partition_requests;
+mod pending;
+mod produce_job;
 mod queues;
+mod resume;
+mod service;
 mod shard;
 mod shard_message;
 mod shared;
 mod sink;
 mod sinks;
-mod source_reader;
+mod source;
+mod sources;
+mod timer;
+mod topic_admin;
+mod topic_change;
 mod topic_config;
 mod transactions;
 mod txn_verification;
@@ -92,4 +127,4 @@ pub use shard_message::Mail;
 pub use shared::{Sendable, Shared};
 pub use sink::check_topic;
 pub use sinks::{SinkRecord, SinkResult};
-pub use source_reader::SourceRecord;
+pub use sources::SourceRecord;

@@ -8,27 +8,11 @@ use mainstem_coordinator::transaction::{Markers, Participant};
 use mainstem_kafka::ErrorCode;
 use mainstem_runtime::Io;
 
-use crate::append_error::Produced;
 use crate::catalogue::PartitionId;
-use crate::jobs::Job;
 use crate::partition_message::{MarkPart, PartitionRequest};
+use crate::pending::{AfterGroupReply, AfterMarkers};
 use crate::shard::Shard;
 use crate::shard_message::Mail;
-
-/// Markers in flight.
-pub(crate) struct MarkJob {
-    waiting: usize,
-    outcomes: Vec<Result<(), ErrorCode>>,
-    then: Then,
-}
-
-type Then = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>, Vec<Result<(), ErrorCode>>) + Send>;
-
-impl std::fmt::Debug for MarkJob {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "MarkJob {{ waiting: {} }}", self.waiting)
-    }
-}
 
 impl Shard {
     /// Writes markers into partitions of any shard, and continues with their outcomes, in order.
@@ -36,7 +20,7 @@ impl Shard {
         &mut self,
         io: &mut Io<'_, Mail>,
         markers: Vec<(PartitionId, Marker)>,
-        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Vec<Result<(), ErrorCode>>) + Send + 'static,
+        then: AfterMarkers,
     ) {
         let mut outcomes = Vec::with_capacity(markers.len());
         let mut by_shard: Vec<Vec<MarkPart>> = (0..self.shared.shards).map(|_| Vec::new()).collect();
@@ -52,23 +36,11 @@ impl Shard {
             }
         }
         if waiting == 0 {
-            return then(self, io, outcomes);
+            return self.resume_markers(io, then, outcomes);
         }
-        let job = self.jobs.add(Job::Mark(MarkJob { waiting, outcomes, then: Box::new(then) }));
+        let job = self.jobs.add_markers(outcomes, waiting, then);
         for (shard, parts) in by_shard.into_iter().enumerate().filter(|(_, parts)| !parts.is_empty()) {
             self.send_partition_request(io, shard, job, PartitionRequest::WriteMarkers(parts));
-        }
-    }
-
-    /// Records the outcome of one marker.
-    pub(crate) fn marked(&mut self, io: &mut Io<'_, Mail>, number: u64, produced: Produced) {
-        let Some(Job::Mark(job)) = self.jobs.get(number) else { return };
-        job.outcomes[produced.part as usize] = produced.outcome.map(|_| ()).map_err(|refused| refused.code);
-        job.waiting -= 1;
-        if job.waiting == 0
-            && let Some(Job::Mark(job)) = self.jobs.take(number)
-        {
-            (job.then)(self, io, job.outcomes);
         }
     }
 
@@ -94,11 +66,8 @@ impl Shard {
         }
         self.write_group_markers(io, markers, groups);
         for (participant, id) in partitions {
-            let of = Arc::clone(markers);
-            self.write_markers(io, vec![(id, marker)], move |shard, io, outcomes| {
-                let outcome = outcomes.into_iter().next().unwrap_or(Ok(()));
-                shard.report_marker(io, &of, &participant, outcome);
-            });
+            let then = AfterMarkers::EndTransaction { markers: Arc::clone(markers), participant };
+            self.write_markers(io, vec![(id, marker)], then);
         }
         for participant in gone {
             self.report_marker(io, markers, &participant, Ok(()));
@@ -118,23 +87,33 @@ impl Shard {
             Outcome::Commit => TransactionEnd::Commit,
             Outcome::Abort => TransactionEnd::Abort,
         };
-        let (producer_id, of) = (markers.producer.id, Arc::clone(markers));
+        let producer_id = markers.producer.id;
         self.call_groups(
             io,
             |known, _, caller| known.handle_transaction_end(producer_id, end, caller),
-            move |shard, io, answer| {
-                let outcome = match answer {
-                    Response::TransactionEnd(Ok(())) => Ok(()),
-                    _ => Err(ErrorCode::KafkaStorageError),
-                };
-                for participant in &groups {
-                    shard.report_marker(io, &of, participant, outcome);
-                }
-            },
+            AfterGroupReply::EndTransaction { markers: Arc::clone(markers), groups },
         );
     }
 
-    fn report_marker(
+    /// The end of a transaction is written to these groups.
+    pub(crate) fn on_group_markers(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        markers: &Markers,
+        groups: &[Participant],
+        answer: &Response,
+    ) {
+        let outcome = match answer {
+            Response::TransactionEnd(Ok(())) => Ok(()),
+            _ => Err(ErrorCode::KafkaStorageError),
+        };
+        for participant in groups {
+            self.report_marker(io, markers, participant, outcome);
+        }
+    }
+
+    /// Reports the outcome of a marker to the transactions.
+    pub(crate) fn report_marker(
         &mut self,
         io: &mut Io<'_, Mail>,
         markers: &Markers,
@@ -150,7 +129,7 @@ impl Shard {
                     | ErrorCode::InvalidProducerEpoch
                     | ErrorCode::TransactionCoordinatorFenced)
         );
-        self.apply_transaction_effects(io, |machine, now_ms| {
+        self.update_transactions(io, |machine, now_ms| {
             if is_written {
                 machine.marker_written(transactional_id, *producer, participant, now_ms);
             } else {

@@ -7,6 +7,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `state.rs` | the state of the queues of one shard |
 //! | `request.rs` | routing of requests to the shard of a queue, and of replies back |
 //! | `message.rs` | requests and replies as shards exchange them |
 //! | `client.rs`, `command_queue.rs` | requests of threads that are no shards |
@@ -14,87 +15,35 @@
 //! | `dead_letters.rs` | valid dead-letter queues, and the settings they are created with |
 //! | `effects.rs` | effects of engines: replies, appends, transfers, truncation |
 
-mod admin;
+pub(crate) mod admin;
 pub(crate) mod client;
 pub(crate) mod command_queue;
 mod dead_letters;
 mod effects;
 pub(crate) mod message;
 mod request;
+pub(crate) mod state;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
 use mainstem_compress::batch::decompress_records;
-use mainstem_log::{Batch, Completion, LogId};
+use mainstem_log::{Batch, Completion};
 use mainstem_partition::{DECOMPRESSED_BYTES_MAX, PartitionEvent};
 use mainstem_queue_core::{Context, Engine, EngineOptions, EngineSettings, QueueError, Reply, WhenCrowded};
 use mainstem_runtime::Io;
-use slab::Slab;
 
-use crate::catalogue::{PartitionId, Topic, TopicId};
+use crate::catalogue::{PartitionId, Topic};
 use crate::partition_message::RECORD_OVERHEAD_BYTES;
-use crate::shard::{Shard, Timer};
+use crate::shard::Shard;
 use crate::shard_message::Mail;
+use crate::timer::Timer;
 use effects::MessagePartition;
-pub(crate) use effects::SendJob;
-pub(crate) use message::{QueueOperation, QueueRequest, ReplyTo, Requester};
+use message::ReplyTo;
+use state::{OpenQueue, state_name};
 
 /// Limit of recently read messages in memory, of all queues together, bytes, about.
 const CACHE_BYTES: usize = 128 * 1024 * 1024;
-/// Prefix of the names of state logs.
-const STATE: &str = "q-";
-
-/// The queues of one shard.
-#[derive(Default)]
-pub(crate) struct Queues {
-    open: BTreeMap<PartitionId, OpenQueue>,
-    by_state: HashMap<(usize, LogId), PartitionId, foldhash::fast::RandomState>,
-    /// The catalogue's version that `open` and `unopened` reflect.
-    version: Option<u64>,
-    /// Queues of this shard that are not open yet.
-    unopened: VecDeque<PartitionId>,
-    /// Queues to poll.
-    ready: BTreeSet<PartitionId>,
-    /// Queues with events that the stores have not been handed.
-    changed: BTreeSet<PartitionId>,
-    /// Queues that may have messages to truncate.
-    untrimmed: BTreeSet<PartitionId>,
-    /// Deadlines, ms since 1970.
-    due: BTreeSet<(u64, PartitionId)>,
-    /// Deadline of the timer.
-    timer_ms: Option<u64>,
-    /// Replies to the other protocols of this shard.
-    replies: Vec<(u64, Reply)>,
-    /// Requesters on other threads.
-    client_replies: Slab<command_queue::ReplyFn>,
-    /// Replies to them.
-    ready_replies: Vec<(command_queue::ReplyFn, Reply)>,
-    /// Deleted queues, which are freed in steps.
-    closed: Vec<Engine<ReplyTo>>,
-    /// Requests for queues that are being created; on shard 0.
-    pending_creation: Vec<QueueRequest>,
-}
-
-/// An open queue.
-struct OpenQueue {
-    topic: Arc<Topic>,
-    /// Index of the shard's store that has it.
-    store: usize,
-    engine: Engine<ReplyTo>,
-    due_ms: Option<u64>,
-}
-
-/// The name of the log of a queue's state.
-fn state_name(id: PartitionId) -> String {
-    format!("{STATE}{}", id.topic.to_hex())
-}
-
-/// The topic whose state a log of this name has; nothing if it is another log.
-pub(crate) fn topic_of_state(name: &str) -> Option<TopicId> {
-    TopicId::from_hex(name.strip_prefix(STATE)?)
-}
 
 /// Decompresses a batch for a queue.
 fn decompress(batch: &Batch<'_>) -> Option<Vec<u8>> {

@@ -14,15 +14,17 @@ use mainstem_partition::Waiter;
 use mainstem_queue_core::{Reply, Request};
 use mainstem_runtime::Io;
 
+use crate::append_error::AppendError;
 use crate::binding_registry::BoundTopic;
 use crate::catalogue::{PartitionId, Topic};
-use crate::controller::NewTopic;
 use crate::jobs::Job;
 use crate::partition_message::{PartitionRequest, ProducePart};
-use crate::queues::{QueueOperation, QueueRequest, ReplyTo, Requester};
+use crate::pending::AfterTopicChange;
+use crate::queues::message::{QueueOperation, QueueRequest, ReplyTo, Requester};
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, ShardMessage};
 use crate::sinks::{SinkBatch, SinkRecord, SinkResult, SinkSend};
+use crate::topic_change::NewTopic;
 
 /// Validates a topic that another protocol writes to.
 ///
@@ -49,7 +51,7 @@ impl Shard {
             Some(topic) if self.sinks.next_awaiting_topic().is_none() => self.add_record(io, &topic, record),
             _ => {
                 self.sinks.push_awaiting_topic(record);
-                self.place(io);
+                self.batch_waiting_records(io);
             }
         }
     }
@@ -69,7 +71,7 @@ impl Shard {
     }
 
     /// Adds waiting records to batches while their topics exist, then requests the creation of the next missing topic.
-    pub(crate) fn place(&mut self, io: &mut Io<'_, Mail>) {
+    pub(crate) fn batch_waiting_records(&mut self, io: &mut Io<'_, Mail>) {
         self.shared.refresh(&mut self.catalogue);
         while let Some(bound) = self.sinks.next_awaiting_topic() {
             let Some(topic) = self.bound_topic(bound) else {
@@ -87,7 +89,7 @@ impl Shard {
     /// Requests missing topics again.
     pub(crate) fn retry_topic_creation(&mut self, io: &mut Io<'_, Mail>) {
         self.sinks.clear_requests();
-        self.place(io);
+        self.batch_waiting_records(io);
     }
 
     fn request_topic_creation(&mut self, io: &mut Io<'_, Mail>, bound: usize) {
@@ -108,10 +110,20 @@ impl Shard {
             return;
         }
         let new = NewTopic { name: Arc::clone(&name), partitions, config };
-        self.create_topic(io, new, move |shard, io, outcome| match outcome {
-            Ok(_) => shard.place(io),
+        self.create_topic(io, new, AfterTopicChange::BoundTopic(name));
+    }
+
+    /// A bound topic has been created, or not.
+    pub(crate) fn on_bound_topic_created(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        name: &str,
+        outcome: Result<(), AppendError>,
+    ) {
+        match outcome {
+            Ok(()) => self.batch_waiting_records(io),
             Err(refused) => log::warn!("topic {name}: cannot create the topic of a binding: {refused:?}"),
-        });
+        }
     }
 
     fn add_record(&mut self, io: &mut Io<'_, Mail>, topic: &Topic, record: &SinkRecord<'_>) {

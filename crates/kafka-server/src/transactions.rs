@@ -1,30 +1,32 @@
 //! Transactions on shard 0: the state machine, its log, and the callers that wait for answers.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use mainstem_coordinator::transaction::{Effect, Producer, Settings, Transactions, WriteId};
+use mainstem_coordinator::transaction::{Effect, Markers, Producer, Settings, Transactions, WriteId};
 use mainstem_coordinator::{Caller, Error as CoordinatorError};
 use mainstem_log::{Completion, Error, Store};
-use mainstem_partition::{CompactedLog, KeyValue};
-use mainstem_runtime::{Clock, Io};
+use mainstem_partition::{CompactedLog, KeyValue, Outcome};
+use mainstem_runtime::Clock;
 
-use crate::shard::{Shard, Timer};
-use crate::shard_message::Mail;
+use crate::pending::AfterTxnReply;
 use crate::shared::Shared;
 
 /// The log of transactions and producer ids, in the first shard's store.
 const LOG: &str = "kafka-transactions";
 
-/// Continues with an answer.
-type Then = Box<dyn FnOnce(&mut Shard, &mut Io<'_, Mail>, Result<Producer, CoordinatorError>) + Send>;
+/// What the shard carries out for the transactions.
+#[derive(Debug)]
+pub(crate) enum TransactionEffect {
+    WriteMarkers(Markers),
+    Reply(AfterTxnReply, Result<Producer, CoordinatorError>),
+}
 
 /// All transactions, their log and their callers.
 pub(crate) struct TransactionCoordinator {
     machine: Transactions,
     log: CompactedLog<WriteId>,
     /// Callers without an answer: at most one per connection and partition.
-    waiting: HashMap<Caller, Then>,
+    waiting: HashMap<Caller, AfterTxnReply>,
     callers: u64,
     /// When the monotonic clock began, ms since 1970.
     zero_unix_ms: u64,
@@ -71,6 +73,92 @@ impl TransactionCoordinator {
         self.log.store_pending(store);
     }
 
+    /// Resumes the transactions in progress, in the first turn.
+    pub(crate) fn start(&mut self, clock: Clock) {
+        let now_ms = self.now_ms(clock);
+        self.machine.start(now_ms);
+    }
+
+    /// Sends the transactions a request; `then` continues with the answer, which [`Self::poll`] returns now or later.
+    pub(crate) fn call(
+        &mut self,
+        clock: Clock,
+        request: impl FnOnce(&mut Transactions, u64, Caller),
+        then: AfterTxnReply,
+    ) {
+        self.callers += 1;
+        let caller = Caller(self.callers);
+        self.waiting.insert(caller, then);
+        let now_ms = self.now_ms(clock);
+        request(&mut self.machine, now_ms, caller);
+    }
+
+    /// Reads the state of the transactions.
+    pub(crate) fn read<R>(&self, clock: Clock, look: impl FnOnce(&Transactions, u64) -> R) -> R {
+        look(&self.machine, self.now_ms(clock))
+    }
+
+    /// Changes the transactions.
+    pub(crate) fn update(&mut self, clock: Clock, change: impl FnOnce(&mut Transactions, u64)) {
+        let now_ms = self.now_ms(clock);
+        change(&mut self.machine, now_ms);
+    }
+
+    /// Applies expired deadlines.
+    pub(crate) fn on_timer(&mut self, clock: Clock) {
+        self.timer_ms.take_if(|timer_ms| *timer_ms <= clock.now_ms);
+        let now_ms = self.now_ms(clock);
+        self.machine.tick(now_ms);
+    }
+
+    /// Hands the log what the transactions persist, and returns the next effect for the shard.
+    pub(crate) fn poll(&mut self, store: &mut dyn Store, unix_ms: u64) -> Option<TransactionEffect> {
+        loop {
+            match self.machine.poll()? {
+                Effect::Persist { keep, records } => {
+                    let records: Vec<KeyValue> =
+                        records.into_iter().map(|record| (record.key, record.value)).collect();
+                    self.log.append(store, unix_ms, &records, keep);
+                }
+                Effect::WriteMarkers(markers) => return Some(TransactionEffect::WriteMarkers(markers)),
+                Effect::Reply { caller, answer } => {
+                    if let Some(then) = self.waiting.remove(&caller) {
+                        return Some(TransactionEffect::Reply(then, answer));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The timer to set, by the monotonic clock, if an earlier one is needed than the one that is set.
+    pub(crate) fn next_timer_ms(&mut self) -> Option<u64> {
+        let at_ms = self.machine.next_deadline_ms()?.saturating_sub(self.zero_unix_ms);
+        let is_needed = self.timer_ms.is_none_or(|timer_ms| at_ms < timer_ms);
+        is_needed.then(|| *self.timer_ms.insert(at_ms))
+    }
+
+    /// Takes a completion. Returns whether it is of this log, and whether the transactions have to be polled.
+    pub(crate) fn on_completion(&mut self, completion: &Completion, clock: Clock) -> (bool, bool) {
+        let mut outcomes = Vec::new();
+        let is_mine = self.log.on_completion(completion, &mut outcomes);
+        (is_mine, self.take_outcomes(&outcomes, clock))
+    }
+
+    /// Takes the appends that the store refused. Returns whether the transactions have to be polled.
+    pub(crate) fn take_failed(&mut self, clock: Clock) -> bool {
+        let mut outcomes = Vec::new();
+        self.log.take_failed(&mut outcomes);
+        self.take_outcomes(&outcomes, clock)
+    }
+
+    fn take_outcomes(&mut self, outcomes: &[Outcome<WriteId>], clock: Clock) -> bool {
+        let now_ms = self.now_ms(clock);
+        for (keep, outcome) in outcomes {
+            self.take_outcome(*keep, outcome, now_ms);
+        }
+        !outcomes.is_empty()
+    }
+
     fn take_outcome(&mut self, keep: WriteId, outcome: &Result<(), Error>, now_ms: u64) {
         match outcome {
             Ok(()) => {
@@ -92,139 +180,5 @@ pub(crate) fn error_code(error: CoordinatorError, knows_of_fences: bool) -> i16 
     match error {
         CoordinatorError::ProducerFenced if !knows_of_fences => CoordinatorError::InvalidProducerEpoch.code(),
         other => other.code(),
-    }
-}
-
-impl Shard {
-    /// Sends the transactions a request, on shard 0; `then` gets the answer, now or later.
-    pub(crate) fn call_transactions(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        ask: impl FnOnce(&mut Transactions, u64, Caller),
-        then: impl FnOnce(&mut Self, &mut Io<'_, Mail>, Result<Producer, CoordinatorError>) + Send + 'static,
-    ) {
-        let Some(coordinator) = self.transaction_coordinator() else { return };
-        coordinator.callers += 1;
-        let caller = Caller(coordinator.callers);
-        coordinator.waiting.insert(caller, Box::new(then));
-        let now_ms = coordinator.now_ms(io.clock);
-        ask(&mut coordinator.machine, now_ms, caller);
-        self.poll_transactions(io);
-    }
-
-    /// Reads the state of transactions, on shard 0.
-    pub(crate) fn with_transactions<R>(
-        &mut self,
-        io: &Io<'_, Mail>,
-        look: impl FnOnce(&Transactions, u64) -> R,
-    ) -> Option<R> {
-        let coordinator = self.transaction_coordinator()?;
-        let now_ms = coordinator.now_ms(io.clock);
-        Some(look(&coordinator.machine, now_ms))
-    }
-
-    fn transaction_coordinator(&mut self) -> Option<&mut TransactionCoordinator> {
-        self.controller.as_mut().map(|controller| &mut controller.transactions)
-    }
-
-    /// Resumes the transactions in progress, in the first turn.
-    pub(crate) fn begin_transactions(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(coordinator) = self.transaction_coordinator() else { return };
-        let now_ms = coordinator.now_ms(io.clock);
-        coordinator.machine.start(now_ms);
-        self.poll_transactions(io);
-    }
-
-    /// Applies expired deadlines of transactions.
-    pub(crate) fn transactions_due(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(coordinator) = self.transaction_coordinator() else { return };
-        if coordinator.timer_ms.is_some_and(|timer_ms| timer_ms <= io.clock.now_ms) {
-            coordinator.timer_ms = None;
-        }
-        let now_ms = coordinator.now_ms(io.clock);
-        coordinator.machine.tick(now_ms);
-        self.poll_transactions(io);
-    }
-
-    /// Performs the effects of the transactions.
-    fn poll_transactions(&mut self, io: &mut Io<'_, Mail>) {
-        while let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
-            let coordinator = &mut controller.transactions;
-            match coordinator.machine.poll() {
-                None => break,
-                Some(Effect::Persist { keep, records }) => {
-                    let records: Vec<KeyValue> =
-                        records.into_iter().map(|record| (record.key, record.value)).collect();
-                    coordinator.log.append(&mut *first.store, io.clock.unix_ms, &records, keep);
-                }
-                Some(Effect::WriteMarkers(markers)) => self.issue_markers(io, &Arc::new(markers)),
-                Some(Effect::Reply { caller, answer }) => {
-                    if let Some(then) = coordinator.waiting.remove(&caller) {
-                        then(self, io, answer);
-                    }
-                }
-            }
-        }
-        self.set_transaction_timer(io);
-    }
-
-    /// Changes the transactions and performs their effects.
-    pub(crate) fn apply_transaction_effects(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        tell: impl FnOnce(&mut Transactions, u64),
-    ) {
-        let Some(coordinator) = self.transaction_coordinator() else { return };
-        let now_ms = coordinator.now_ms(io.clock);
-        tell(&mut coordinator.machine, now_ms);
-        self.poll_transactions(io);
-    }
-
-    fn set_transaction_timer(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(coordinator) = self.transaction_coordinator() else { return };
-        let Some(deadline_ms) = coordinator.machine.next_deadline_ms() else { return };
-        let at_ms = deadline_ms.saturating_sub(coordinator.zero_unix_ms);
-        if coordinator.timer_ms.is_none_or(|timer_ms| at_ms < timer_ms) {
-            coordinator.timer_ms = Some(at_ms);
-            io.set_timer(at_ms, Timer::Coordinate.token());
-        }
-    }
-
-    /// Handles a completion in the first store. Returns false if it is of another log.
-    pub(crate) fn on_transactions_completion(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        completion: &Completion,
-    ) -> bool {
-        let Some(coordinator) = self.transaction_coordinator() else { return false };
-        let mut outcomes = Vec::new();
-        let is_mine = coordinator.log.on_completion(completion, &mut outcomes);
-        self.take_transaction_outcomes(io, outcomes);
-        is_mine
-    }
-
-    /// Handles appends that the store refused.
-    pub(crate) fn take_refused_by_transaction_log(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(coordinator) = self.transaction_coordinator() else { return };
-        let mut outcomes = Vec::new();
-        coordinator.log.take_failed(&mut outcomes);
-        self.take_transaction_outcomes(io, outcomes);
-    }
-
-    fn take_transaction_outcomes(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        outcomes: Vec<mainstem_partition::Outcome<WriteId>>,
-    ) {
-        if outcomes.is_empty() {
-            return;
-        }
-        if let Some(coordinator) = self.transaction_coordinator() {
-            let now_ms = coordinator.now_ms(io.clock);
-            for (keep, outcome) in outcomes {
-                coordinator.take_outcome(keep, &outcome, now_ms);
-            }
-        }
-        self.poll_transactions(io);
     }
 }

@@ -15,6 +15,7 @@ use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
 use crate::catalogue::PartitionId;
+use crate::pending::AfterTxnReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, ShardMessage, TxnVerified, VerifyTxn};
 use crate::unverified_batches::{ADDS, Batch, Transactional, too_much};
@@ -81,13 +82,11 @@ impl Shard {
         self.call_transactions(
             io,
             |machine, now_ms, caller| machine.handle(now_ms, &transactional.id, add, caller),
-            move |shard, io, answer| {
-                shard.send_verification(io, to, TxnVerified { id, producer, outcome: answer.map(|_| ()) });
-            },
+            AfterTxnReply::VerifyTxn { shard: to, id, producer },
         );
     }
 
-    fn send_verification(&mut self, io: &mut Io<'_, Mail>, to: usize, verified: TxnVerified) {
+    pub(crate) fn send_verification(&mut self, io: &mut Io<'_, Mail>, to: usize, verified: TxnVerified) {
         if to == self.me {
             self.on_txn_verified(io, &verified);
         } else {

@@ -277,10 +277,10 @@ impl ShardService {
             io.request_turn();
         }
         for (token, is_safe) in self.mqtt.service.take_fenced() {
-            self.kafka.call(io, |service, io| service.fenced(io, token, is_safe));
+            self.kafka.call(io, |service, io| service.end_source_fence(io, token, is_safe));
         }
         if io.clock.now_ms >= self.next_fence_ms {
-            let wanted = self.kafka.service.wanted_fences();
+            let wanted = self.kafka.service.begin_source_fences();
             if !wanted.is_empty() {
                 self.next_fence_ms = io.clock.now_ms + FENCE_INTERVAL_MS;
             }

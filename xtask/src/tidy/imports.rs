@@ -8,21 +8,13 @@ use super::functions::{is_production, production_code};
 use crate::repo::{File, Repo};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Crates that still have cycles, and the number of files in them. The number may only fall.
-const KNOWN: [(&str, usize); 1] = [("kafka-server", 10)];
-
 pub(super) fn check(repo: &Repo) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for (name, files) in by_crate(production(repo)) {
-        let cycles = cycles(&imports(&files));
-        let total: usize = cycles.iter().map(Vec::len).sum();
-        let known = KNOWN.iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| *count);
-        if total > known {
-            for cycle in cycles {
-                let paths: Vec<&str> = cycle.iter().map(|file| &*files[*file].path).collect();
-                let what = format!("an import cycle of {} files: {}", cycle.len(), paths.join(", "));
-                violations.push(Violation::error(paths[0], 0, what));
-            }
+    for (_, files) in by_crate(production(repo)) {
+        for cycle in cycles(&imports(&files)) {
+            let paths: Vec<&str> = cycle.iter().map(|file| &*files[*file].path).collect();
+            let what = format!("an import cycle of {} files: {}", cycle.len(), paths.join(", "));
+            violations.push(Violation::error(paths[0], 0, what));
         }
     }
     violations

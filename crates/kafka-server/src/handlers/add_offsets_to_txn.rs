@@ -1,11 +1,13 @@
 //! `AddOffsetsToTxn`, versions 0 to 4: adds a consumer group to a transaction, so that its offsets can be committed
 //! with it.
 
+use mainstem_coordinator::Error;
 use mainstem_coordinator::transaction::{Participant, Producer, Request};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
 use mainstem_runtime::Io;
 
+use crate::pending::AfterTxnReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 use crate::transactions::error_code;
@@ -20,10 +22,6 @@ pub(crate) fn handle(
     request: AddOffsetsToTxnRequest,
 ) {
     let AddOffsetsToTxnRequest { transactional_id: id, producer_id, producer_epoch, group_id } = request;
-    let reply = |shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, error_code| {
-        let response = AddOffsetsToTxnResponse { error_code, ..AddOffsetsToTxnResponse::default() };
-        shard.reply::<AddOffsetsToTxnRequest>(io, call, &response);
-    };
     if group_id.is_empty() {
         return reply(shard, io, &call, ErrorCode::InvalidGroupId as i16);
     }
@@ -34,9 +32,22 @@ pub(crate) fn handle(
     shard.call_transactions(
         io,
         |machine, now_ms, caller| machine.handle(now_ms, &id, add, caller),
-        move |shard, io, answer| {
-            let code = answer.err().map_or(0, |error| error_code(error, call.version >= PRODUCER_FENCED));
-            reply(shard, io, &call, code);
-        },
+        AfterTxnReply::AddOffsetsToTxn(call),
     );
+}
+
+/// Answers with what the transactions have answered.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    answer: Result<Producer, Error>,
+) {
+    let code = answer.err().map_or(0, |error| error_code(error, call.version >= PRODUCER_FENCED));
+    reply(shard, io, call, code);
+}
+
+fn reply(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, error_code: i16) {
+    let response = AddOffsetsToTxnResponse { error_code, ..AddOffsetsToTxnResponse::default() };
+    shard.reply::<AddOffsetsToTxnRequest>(io, call, &response);
 }

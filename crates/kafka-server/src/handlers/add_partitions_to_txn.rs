@@ -11,6 +11,8 @@ use mainstem_kafka::api::add_partitions_to_txn::{
 };
 use mainstem_runtime::Io;
 
+use crate::append_error::AppendError;
+use crate::pending::{AfterChanges, AfterTxnReply};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 use crate::transactions::error_code;
@@ -47,26 +49,44 @@ pub(crate) fn handle(
         })
         .collect();
     let (version, outcomes) = (call.version, vec![Ok(()); transactions.len()]);
-    let job = shard.begin_changes(io, outcomes, to_add.len(), move |shard, io, outcomes| {
-        let all_results =
-            transactions.iter().zip(immediate).zip(outcomes).map(|((transaction, immediate), outcome)| {
-                let code = outcome.err().map_or(0, |refused| refused.code as i16);
-                immediate.unwrap_or_else(|| result(transaction, |_| code))
-            });
-        answer(shard, io, &call, all_results.collect());
-    });
+    let then = AfterChanges::AddPartitionsToTxn { call, transactions, immediate };
+    let job = shard.begin_changes(io, outcomes, to_add.len(), then);
     for (part, id, request) in to_add {
         shard.call_transactions(
             io,
             |machine, now_ms, caller| machine.handle(now_ms, &id, request, caller),
-            move |shard, io, answer| {
-                let code = ErrorCode::from_code(code(version, answer.map(drop)));
-                let code = code.unwrap_or(ErrorCode::UnknownServerError);
-                let outcome = if code == ErrorCode::None { Ok(()) } else { Err(code.into()) };
-                shard.change_done(io, job, part, outcome);
-            },
+            AfterTxnReply::AddPartitionsToTxn { job, part, version },
         );
     }
+}
+
+/// The partitions of one transaction are added, or not.
+pub(crate) fn on_added(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    (job, part, version): (u64, usize, i16),
+    answer: Result<Producer, Error>,
+) {
+    let code = ErrorCode::from_code(code(version, answer.map(drop)));
+    let code = code.unwrap_or(ErrorCode::UnknownServerError);
+    let outcome = if code == ErrorCode::None { Ok(()) } else { Err(code.into()) };
+    shard.change_done(io, job, part, outcome);
+}
+
+/// Answers when all transactions have their result.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    (transactions, immediate): (&[AddPartitionsToTxnTransaction], Vec<Option<AddPartitionsToTxnResult>>),
+    outcomes: Vec<Result<(), AppendError>>,
+) {
+    let results =
+        transactions.iter().zip(immediate).zip(outcomes).map(|((transaction, immediate), outcome)| {
+            let code = outcome.err().map_or(0, |refused| refused.code as i16);
+            immediate.unwrap_or_else(|| result(transaction, |_| code))
+        });
+    answer(shard, io, call, results.collect());
 }
 
 /// The result that needs no change: an error, or the answer of a verification. `None` if partitions must be added.

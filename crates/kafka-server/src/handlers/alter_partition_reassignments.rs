@@ -8,10 +8,10 @@ use mainstem_kafka::api::alter_partition_reassignments::{
 };
 use mainstem_runtime::Io;
 
-use super::create_topics::check_assignment;
 use crate::append_error::AppendError;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
+use crate::topic_admin::check_assignment;
 
 pub(crate) fn handle(
     shard: &mut Shard,

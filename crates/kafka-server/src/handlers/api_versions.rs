@@ -32,7 +32,7 @@ pub(crate) fn handle(
     let mut response = response(ErrorCode::None);
     if call.version >= 3 {
         if is_software(&name) && is_software(&version) {
-            if let Some(conn) = shard.conn_mut(call.caller.conn) {
+            if let Some(conn) = shard.conns.get_mut(call.caller.conn) {
                 conn.software = Some((name, version));
             }
         } else {

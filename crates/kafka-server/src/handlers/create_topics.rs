@@ -15,9 +15,11 @@ use mainstem_runtime::Io;
 use crate::append_error::AppendError;
 use crate::catalogue::name_error;
 use crate::config_entries::{Entry, of_topic};
-use crate::controller::{NewTopic, new_uuid};
+use crate::pending::{AfterChanges, AfterTopicChange};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
+use crate::topic_admin::{check_assignment, new_uuid};
+use crate::topic_change::NewTopic;
 use crate::topic_config::{self, TopicConfig, queue_fault};
 
 pub(crate) fn handle(
@@ -37,30 +39,37 @@ pub(crate) fn handle(
     names.extend(duplicates.iter().map(|name| Arc::from(*name)));
     plans.extend(duplicates.iter().map(|_| Err(invalid_request("Duplicate topic name."))));
     let outcomes = plans.iter().map(|plan| plan.as_ref().map(drop).map_err(Clone::clone)).collect();
-    let planned = plans.clone();
     let waiting = if request.validate_only { 0 } else { plans.iter().filter(|plan| plan.is_ok()).count() };
-    let job = shard.begin_changes(io, outcomes, waiting, move |shard, io, outcomes| {
-        let mut topics = Vec::with_capacity(names.len());
-        for ((name, plan), outcome) in names.iter().zip(&planned).zip(outcomes) {
-            topics.push(match (plan, outcome) {
-                (Ok(new), Ok(())) => success(shard, io, new),
-                (_, Err(refused)) => failure(name, refused),
-                (Err(refused), Ok(())) => failure(name, refused.clone()),
-            });
-        }
-        let response = CreateTopicsResponse { topics, ..CreateTopicsResponse::default() };
-        shard.reply::<CreateTopicsRequest>(io, &call, &response);
-    });
+    let then = AfterChanges::CreateTopics { call, names, plans: plans.clone() };
+    let job = shard.begin_changes(io, outcomes, waiting, then);
     if waiting == 0 {
         return;
     }
     for (part, plan) in plans.into_iter().enumerate() {
         if let Ok(new) = plan {
-            shard.create_topic(io, new, move |shard, io, outcome| {
-                shard.change_done(io, job, part, outcome.map(drop));
-            });
+            shard.create_topic(io, new, AfterTopicChange::Job { job, part });
         }
     }
+}
+
+/// Answers when all topics are created or refused.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    (names, plans): (&[Arc<str>], &[Result<NewTopic, AppendError>]),
+    outcomes: Vec<Result<(), AppendError>>,
+) {
+    let mut topics = Vec::with_capacity(names.len());
+    for ((name, plan), outcome) in names.iter().zip(plans).zip(outcomes) {
+        topics.push(match (plan, outcome) {
+            (Ok(new), Ok(())) => success(shard, io, new),
+            (_, Err(refused)) => failure(name, refused),
+            (Err(refused), Ok(())) => failure(name, refused.clone()),
+        });
+    }
+    let response = CreateTopicsResponse { topics, ..CreateTopicsResponse::default() };
+    shard.reply::<CreateTopicsRequest>(io, call, &response);
 }
 
 /// The names that occur more than once.
@@ -164,28 +173,6 @@ fn assigned_partitions(node: i32, topic: &CreatableTopic) -> Result<i32, AppendE
         count += 1;
     }
     Ok(count)
-}
-
-/// Checks the replicas of a partition: the only valid one is this node.
-///
-/// # Errors
-/// The assignment is invalid.
-pub(crate) fn check_assignment(node: i32, brokers: &[i32]) -> Result<(), AppendError> {
-    if brokers.is_empty() {
-        let message = "The manual partition assignment includes an empty replica list.";
-        return refused(ErrorCode::InvalidReplicaAssignment, message);
-    }
-    if let Some(other) = brokers.iter().find(|broker| **broker != node) {
-        let message = format!(
-            "The manual partition assignment includes broker {other}, but no such broker is registered."
-        );
-        return refused(ErrorCode::InvalidReplicaAssignment, message);
-    }
-    if brokers.len() > 1 {
-        let message = format!("The manual partition assignment includes the broker {node} more than once.");
-        return refused(ErrorCode::InvalidReplicaAssignment, message);
-    }
-    Ok(())
 }
 
 fn success(shard: &Shard, io: &mut Io<'_, Mail>, new: &NewTopic) -> CreatableTopicResult {

@@ -5,6 +5,7 @@ use mainstem_coordinator::group::{DeletedGroup, Response};
 use mainstem_kafka::api::delete_groups::{DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse};
 use mainstem_runtime::Io;
 
+use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -18,14 +19,17 @@ pub(crate) fn handle(
     shard.call_groups(
         io,
         |groups, now_ms, caller| groups.handle_delete(now_ms, &group_ids, caller),
-        move |shard, io, answer| {
-            if let Response::Delete(deleted) = answer {
-                let results = deleted.into_iter().map(result).collect();
-                let response = DeleteGroupsResponse { results, ..DeleteGroupsResponse::default() };
-                shard.reply::<DeleteGroupsRequest>(io, &call, &response);
-            }
-        },
+        AfterGroupReply::DeleteGroups(call),
     );
+}
+
+/// Answers with what the groups have answered.
+pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
+    if let Response::Delete(deleted) = answer {
+        let results = deleted.into_iter().map(result).collect();
+        let response = DeleteGroupsResponse { results, ..DeleteGroupsResponse::default() };
+        shard.reply::<DeleteGroupsRequest>(io, call, &response);
+    }
 }
 
 fn result(deleted: DeletedGroup) -> DeletableGroupResult {

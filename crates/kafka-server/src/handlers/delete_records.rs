@@ -10,6 +10,7 @@ use mainstem_runtime::Io;
 
 use crate::catalogue::PartitionId;
 use crate::partition_message::{PartitionQuery, PartitionQueryResult};
+use crate::pending::AfterQueries;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -35,26 +36,36 @@ pub(crate) fn handle(
             (id, PartitionQuery::DeleteBefore(part.offset))
         }));
     }
-    shard.query_partitions(io, queries, move |shard, io, answers| {
-        let mut answers = answers.into_iter();
-        let mut topics = Vec::with_capacity(request.topics.len());
-        for (topic, is_compact_only) in request.topics.into_iter().zip(is_protected) {
-            let mut result = |part: &DeleteRecordsPartition| {
-                let answer =
-                    answers.next().unwrap_or(PartitionQueryResult::Failed(ErrorCode::UnknownServerError));
-                let answer = if is_compact_only {
-                    PartitionQueryResult::Failed(ErrorCode::PolicyViolation)
-                } else {
-                    answer
-                };
-                part_result(part.partition_index, &answer)
+    shard.query_partitions(io, queries, AfterQueries::DeleteRecords { call, request, is_protected });
+}
+
+/// Answers with the results of the partitions.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    request: DeleteRecordsRequest,
+    is_protected: Vec<bool>,
+    answers: Vec<PartitionQueryResult>,
+) {
+    let mut answers = answers.into_iter();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for (topic, is_compact_only) in request.topics.into_iter().zip(is_protected) {
+        let mut result = |part: &DeleteRecordsPartition| {
+            let answer =
+                answers.next().unwrap_or(PartitionQueryResult::Failed(ErrorCode::UnknownServerError));
+            let answer = if is_compact_only {
+                PartitionQueryResult::Failed(ErrorCode::PolicyViolation)
+            } else {
+                answer
             };
-            let partitions = topic.partitions.iter().map(&mut result).collect();
-            topics.push(DeleteRecordsTopicResult { name: topic.name, partitions });
-        }
-        let response = DeleteRecordsResponse { topics, ..DeleteRecordsResponse::default() };
-        shard.reply::<DeleteRecordsRequest>(io, &call, &response);
-    });
+            part_result(part.partition_index, &answer)
+        };
+        let partitions = topic.partitions.iter().map(&mut result).collect();
+        topics.push(DeleteRecordsTopicResult { name: topic.name, partitions });
+    }
+    let response = DeleteRecordsResponse { topics, ..DeleteRecordsResponse::default() };
+    shard.reply::<DeleteRecordsRequest>(io, call, &response);
 }
 
 fn part_result(partition_index: i32, answer: &PartitionQueryResult) -> DeleteRecordsPartitionResult {

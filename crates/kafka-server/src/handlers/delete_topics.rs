@@ -13,6 +13,7 @@ use mainstem_runtime::Io;
 use super::create_topics::invalid_request;
 use crate::append_error::AppendError;
 use crate::catalogue::Topic;
+use crate::pending::{AfterChanges, AfterTopicChange};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -37,25 +38,29 @@ pub(crate) fn handle(
         requested.outcome.is_ok().then_some((part, requested.id))
     };
     let to_delete: Vec<(usize, Uuid)> = requested.iter().enumerate().filter_map(to_delete).collect();
-    let job = shard.begin_changes(io, outcomes, to_delete.len(), move |shard, io, outcomes| {
-        let result = |(requested, outcome): (RequestedTopic, Result<(), AppendError>)| {
-            let AppendError { code, message, .. } = outcome.err().unwrap_or(ErrorCode::None.into());
-            DeletableTopicResult {
-                name: requested.name,
-                topic_id: requested.id,
-                error_code: code as i16,
-                error_message: message,
-            }
-        };
-        let responses = requested.into_iter().zip(outcomes).map(result).collect();
-        let response = DeleteTopicsResponse { responses, ..DeleteTopicsResponse::default() };
-        shard.reply::<DeleteTopicsRequest>(io, &call, &response);
-    });
+    let topics = requested.into_iter().map(|requested| (requested.name, requested.id)).collect();
+    let then = AfterChanges::DeleteTopics { call, topics };
+    let job = shard.begin_changes(io, outcomes, to_delete.len(), then);
     for (part, id) in to_delete {
-        shard.delete_topic(io, TopicId(id.0), move |shard, io, outcome| {
-            shard.change_done(io, job, part, outcome);
-        });
+        shard.delete_topic(io, TopicId(id.0), AfterTopicChange::Job { job, part });
     }
+}
+
+/// Answers when all topics are deleted or refused.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    topics: Vec<(Option<String>, Uuid)>,
+    outcomes: Vec<Result<(), AppendError>>,
+) {
+    let result = |((name, topic_id), outcome): ((Option<String>, Uuid), Result<(), AppendError>)| {
+        let AppendError { code, message, .. } = outcome.err().unwrap_or(ErrorCode::None.into());
+        DeletableTopicResult { name, topic_id, error_code: code as i16, error_message: message }
+    };
+    let responses = topics.into_iter().zip(outcomes).map(result).collect();
+    let response = DeleteTopicsResponse { responses, ..DeleteTopicsResponse::default() };
+    shard.reply::<DeleteTopicsRequest>(io, call, &response);
 }
 
 /// Finds the topics. A topic that is listed twice is not deleted and gets one result.

@@ -11,6 +11,7 @@ use mainstem_runtime::Io;
 
 use crate::catalogue::{PartitionId, Topic};
 use crate::partition_message::{PartitionQuery, PartitionQueryResult};
+use crate::pending::AfterQueries;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -41,30 +42,38 @@ pub(crate) fn handle(
         indexes.iter().map(|index| (PartitionId { topic: topic.id, index: *index }, PartitionQuery::Size))
     });
     let queries = queries.collect();
-    shard.query_partitions(io, queries, move |shard, io, answers| {
-        let mut answers = answers.into_iter();
-        let mut topics = Vec::with_capacity(requested.len());
-        for (topic, indexes) in requested {
-            // A partition that cannot be read, or was deleted, is left out.
-            let size = |(index, answer): (i32, PartitionQueryResult)| match answer {
-                PartitionQueryResult::Size { bytes } => Some(DescribeLogDirsPartition {
-                    partition_index: index,
-                    partition_size: bytes.cast_signed(),
-                    ..DescribeLogDirsPartition::default()
-                }),
-                _ => None,
-            };
-            let partitions = indexes.into_iter().zip(answers.by_ref()).filter_map(size).collect();
-            topics.push(DescribeLogDirsTopic { name: topic.name.to_string(), partitions });
-        }
-        let result = DescribeLogDirsResult {
-            error_code: ErrorCode::None as i16,
-            log_dir: shard.shared.config.log_dir.clone(),
-            topics,
-            ..DescribeLogDirsResult::default()
+    shard.query_partitions(io, queries, AfterQueries::DescribeLogDirs { call, topics: requested });
+}
+
+/// Answers with the results of the partitions.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    requested: Vec<(Arc<Topic>, Vec<i32>)>,
+    answers: Vec<PartitionQueryResult>,
+) {
+    let mut answers = answers.into_iter();
+    let mut topics = Vec::with_capacity(requested.len());
+    for (topic, indexes) in requested {
+        // A partition that cannot be read, or was deleted, is left out.
+        let size = |(index, answer): (i32, PartitionQueryResult)| match answer {
+            PartitionQueryResult::Size { bytes } => Some(DescribeLogDirsPartition {
+                partition_index: index,
+                partition_size: bytes.cast_signed(),
+                ..DescribeLogDirsPartition::default()
+            }),
+            _ => None,
         };
-        let response =
-            DescribeLogDirsResponse { results: vec![result], ..DescribeLogDirsResponse::default() };
-        shard.reply::<DescribeLogDirsRequest>(io, &call, &response);
-    });
+        let partitions = indexes.into_iter().zip(answers.by_ref()).filter_map(size).collect();
+        topics.push(DescribeLogDirsTopic { name: topic.name.to_string(), partitions });
+    }
+    let result = DescribeLogDirsResult {
+        error_code: ErrorCode::None as i16,
+        log_dir: shard.shared.config.log_dir.clone(),
+        topics,
+        ..DescribeLogDirsResult::default()
+    };
+    let response = DescribeLogDirsResponse { results: vec![result], ..DescribeLogDirsResponse::default() };
+    shard.reply::<DescribeLogDirsRequest>(io, call, &response);
 }

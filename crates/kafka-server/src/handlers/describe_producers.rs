@@ -10,6 +10,7 @@ use mainstem_runtime::Io;
 
 use crate::catalogue::PartitionId;
 use crate::partition_message::{PartitionQuery, PartitionQueryResult};
+use crate::pending::AfterQueries;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -25,12 +26,21 @@ pub(crate) fn handle(
         let ids = topic.partition_indexes.iter().map(|index| PartitionId { topic: id, index: *index });
         queries.extend(ids.map(|id| (id, PartitionQuery::Producers)));
     }
-    shard.query_partitions(io, queries, move |shard, io, answers| {
-        let mut answers = answers.into_iter();
-        let topics = request.topics.iter().map(|topic| topic_response(topic, &mut answers)).collect();
-        let response = DescribeProducersResponse { topics, ..DescribeProducersResponse::default() };
-        shard.reply::<DescribeProducersRequest>(io, &call, &response);
-    });
+    shard.query_partitions(io, queries, AfterQueries::DescribeProducers { call, request });
+}
+
+/// Answers with the results of the partitions.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    request: &DescribeProducersRequest,
+    answers: Vec<PartitionQueryResult>,
+) {
+    let mut answers = answers.into_iter();
+    let topics = request.topics.iter().map(|topic| topic_response(topic, &mut answers)).collect();
+    let response = DescribeProducersResponse { topics, ..DescribeProducersResponse::default() };
+    shard.reply::<DescribeProducersRequest>(io, call, &response);
 }
 
 fn topic_response(

@@ -1,10 +1,12 @@
 //! `EndTxn`, versions 0 to 5: commits or aborts a transaction. Answered when the decision is durable.
 
+use mainstem_coordinator::Error;
 use mainstem_coordinator::producer::Outcome;
 use mainstem_coordinator::transaction::{Producer, Request, TransactionVersion};
 use mainstem_kafka::api::end_txn::{EndTxnRequest, EndTxnResponse};
 use mainstem_runtime::Io;
 
+use crate::pending::AfterTxnReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 use crate::transactions::error_code;
@@ -24,17 +26,25 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestCont
     shard.call_transactions(
         io,
         |machine, now_ms, caller| machine.handle(now_ms, &id, end, caller),
-        move |shard, io, answer| {
-            let response = match answer {
-                Ok(Producer { id, epoch }) => {
-                    EndTxnResponse { producer_id: id, producer_epoch: epoch, ..EndTxnResponse::default() }
-                }
-                Err(error) => EndTxnResponse {
-                    error_code: error_code(error, call.version >= PRODUCER_FENCED),
-                    ..EndTxnResponse::default()
-                },
-            };
-            shard.reply::<EndTxnRequest>(io, &call, &response);
-        },
+        AfterTxnReply::EndTxn(call),
     );
+}
+
+/// Answers with what the transactions have answered.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    answer: Result<Producer, Error>,
+) {
+    let response = match answer {
+        Ok(Producer { id, epoch }) => {
+            EndTxnResponse { producer_id: id, producer_epoch: epoch, ..EndTxnResponse::default() }
+        }
+        Err(error) => EndTxnResponse {
+            error_code: error_code(error, call.version >= PRODUCER_FENCED),
+            ..EndTxnResponse::default()
+        },
+    };
+    shard.reply::<EndTxnRequest>(io, call, &response);
 }

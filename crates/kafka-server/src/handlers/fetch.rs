@@ -20,102 +20,26 @@ use mainstem_partition::{Isolation, TopicId};
 use mainstem_runtime::{Io, Output};
 
 use crate::catalogue::PartitionId;
-use crate::handlers::fetch_session::{CachedPartition, PartKey, Plan};
+use crate::fetch_job::{Fetch, FetchJob, Location, Part, ReadBudget};
+use crate::fetch_session::{CachedPartition, PartKey, Plan};
 use crate::jobs::Job;
 use crate::leader_epoch::{LEADER_EPOCH, check_epoch};
 use crate::partition_message::{
-    FetchPartitions, Fetched, FileRange, PartitionRequest, ReadLimit, Records, is_short, isolation,
+    FetchPartitions, Fetched, FileRange, PartitionRequest, Records, is_short, isolation,
 };
-use crate::shard::{Shard, Timer};
+use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, RequestContext, ShardMessage};
+use crate::timer::Timer;
 
 /// Most bytes of records in a response, whatever the consumer allows (`fetch.max.bytes`).
 const RESPONSE_BYTES_MAX: usize = 55 * 1024 * 1024;
-/// Bytes of records in memory beyond which a response reads no more partitions.
-const COPIED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Longest wait, ms.
 const WAIT_MS_MAX: i32 = 5 * 60 * 1000;
-
-/// A fetch that has not been answered.
-#[derive(Debug)]
-pub(crate) enum FetchJob {
-    /// Other shards are reading.
-    Collecting {
-        fetch: Box<Fetch>,
-        /// Number of shards that have not answered.
-        waiting: u32,
-        /// Whether a partition has received records in the meantime.
-        is_woken: bool,
-    },
-    /// The attempt found too little. New records or the deadline start the next one.
-    Parked(Box<Fetch>),
-    /// All partitions are read. The same turn writes the response.
-    Ready(Box<Fetch>),
-}
-
-/// The request of a fetch, and what has been read for it.
-#[derive(Debug)]
-pub(crate) struct Fetch {
-    call: RequestContext,
-    deadline_ms: u64,
-    bytes_min: usize,
-    bytes_max: usize,
-    isolation: Isolation,
-    session_id: i32,
-    is_incremental: bool,
-    parts: Vec<Part>,
-    /// Whether the deadline has passed, or the fetch does not wait.
-    is_due: bool,
-    /// Whether the fetch was parked: its timer is set, and it may be a watcher of partitions of this shard.
-    has_parked: bool,
-}
-
-#[derive(Debug)]
-struct Part {
-    key: PartKey,
-    cached: CachedPartition,
-    location: Result<Location, ErrorCode>,
-    /// The result of the read; `None` until then.
-    fetched: Option<Fetched>,
-    /// Whether another shard may have registered the fetch as a watcher.
-    is_watched: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Location {
-    id: PartitionId,
-    shard: usize,
-}
-
-impl Part {
-    fn fetched_bytes(&self) -> usize {
-        self.fetched.as_ref().map_or(0, |fetched| fetched.records.len())
-    }
-
-    /// Whether the partition has records for the consumer, as of the last read.
-    fn has_records(&self, isolation: Isolation) -> bool {
-        let watermarks = self.fetched.as_ref().and_then(|fetched| fetched.outcome.ok());
-        let offset = u64::try_from(self.cached.offset);
-        watermarks.zip(offset.ok()).is_some_and(|(watermarks, offset)| offset < watermarks.end(isolation))
-    }
-
-    /// Whether the partition does not exist. Such an error waits with the rest of the response, as in Kafka; any other
-    /// error is returned at once.
-    fn is_unknown(&self) -> bool {
-        matches!(self.location, Err(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId))
-    }
-
-    /// Whether an incremental response lists the partition (KIP-227).
-    fn has_changed(&self, isolation: Isolation) -> bool {
-        let outcome = self.fetched.as_ref().and_then(|fetched| fetched.outcome.ok());
-        outcome.is_none() || self.cached.last_sent != outcome || self.has_records(isolation)
-    }
-}
 
 pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, request: FetchRequest) {
     // After the response to a deletion, no fetch may read the topic.
     shard.shared.refresh(&mut shard.catalogue);
-    let Some(conn) = shard.conns.get_mut(call.caller.conn.slot()) else { return };
+    let Some(conn) = shard.conns.get_mut(call.caller.conn) else { return };
     let own_session = &mut conn.fetch_session;
     let plan = shard.fetch_sessions.resolve(call.caller.conn, own_session, call.version, &request);
     let Plan { parts, session_id, is_incremental } = match plan {
@@ -144,7 +68,7 @@ pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestCont
     };
     let conn = fetch.call.caller.conn;
     let number = shard.jobs.reserve();
-    if let Some(conn) = shard.conn_mut(conn) {
+    if let Some(conn) = shard.conns.get_mut(conn) {
         conn.fetch_job = number;
     }
     shard.start_attempt(io, number, Box::new(fetch));
@@ -191,27 +115,6 @@ fn answer_error(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext,
     shard.reply::<FetchRequest>(io, call, &response);
 }
 
-impl Fetch {
-    fn watcher(&self, number: u64) -> JobId {
-        JobId { shard: self.call.caller.shard, job: number }
-    }
-
-    /// Whether the response need not wait: there are enough bytes, no more would fit, or there is an error.
-    fn has_enough(&self, budget: &ReadBudget) -> bool {
-        let mut existing = self.parts.iter().filter(|part| !part.is_unknown()).peekable();
-        if existing.peek().is_none() || existing.any(|part| part.location.is_err()) {
-            return true;
-        }
-        let fetched = || {
-            self.parts.iter().filter(|part| part.location.is_ok()).filter_map(|part| part.fetched.as_ref())
-        };
-        let available: usize = fetched().map(|fetched| fetched.available).sum();
-        available >= self.bytes_min.max(1)
-            || budget.copied_bytes >= COPIED_BYTES_MAX
-            || fetched().any(|fetched| fetched.outcome.is_err())
-    }
-}
-
 impl Shard {
     fn take_fetch(&mut self, number: u64) -> Option<FetchJob> {
         match self.jobs.take(number)? {
@@ -225,7 +128,7 @@ impl Shard {
 
     /// Starts an attempt: requests the partitions of other shards.
     fn start_attempt(&mut self, io: &mut Io<'_, Mail>, number: u64, fetch: Box<Fetch>) {
-        if self.conn_mut(fetch.call.caller.conn).is_none() {
+        if self.conns.get_mut(fetch.call.caller.conn).is_none() {
             return self.unregister_fetch(io, number, &fetch);
         }
         let requests = self.requests_to_other_shards(number, &fetch);
@@ -323,7 +226,7 @@ impl Shard {
 
     /// Reads the partitions of this shard, then answers or parks the fetch.
     fn finish_attempt(&mut self, io: &mut Io<'_, Mail>, number: u64, fetch: Box<Fetch>, is_woken: bool) {
-        if self.conn_mut(fetch.call.caller.conn).is_none() {
+        if self.conns.get_mut(fetch.call.caller.conn).is_none() {
             return self.unregister_fetch(io, number, &fetch);
         }
         match self.read_own_partitions(fetch) {
@@ -414,7 +317,7 @@ impl Shard {
             fetch.parts.retain(|part| part.has_changed(isolation));
         }
         let RequestContext { caller, api_key, version, correlation_id, .. } = fetch.call;
-        let Some(conn) = self.conn_mut(caller.conn) else { return };
+        let Some(conn) = self.conns.get_mut(caller.conn) else { return };
         debug_assert!(conn.is_next(caller.request), "a fetch is the only request of its connection");
         conn.answered();
         let Some(output) = io.output(caller.conn) else { return };
@@ -441,7 +344,7 @@ impl Shard {
         }
         writer.finish(output.buffer());
         frame::end_frame(output.buffer(), begun, file_bytes);
-        self.note_ready(caller.conn);
+        self.conns.mark_ready(caller.conn);
     }
 }
 
@@ -453,41 +356,6 @@ fn write_part(output: &mut Output, writer: &mut FetchResponseWriter, data: &Part
         output.push_file(file, position, len);
     }
     writer.end_records(output.buffer());
-}
-
-/// Remaining room for records in a response.
-struct ReadBudget {
-    left: usize,
-    /// Bytes that other shards have read for later partitions.
-    remote_left: usize,
-    copied_bytes: usize,
-    /// Whether no records have been read yet. The first batch is returned whatever its size.
-    is_first: bool,
-}
-
-impl ReadBudget {
-    /// The limit for a partition of this shard, for which the consumer allows `bytes_max`.
-    fn limit(&self, bytes_max: usize, bytes_min: usize) -> ReadLimit {
-        let room = self.left.saturating_sub(self.remote_left);
-        let room = if self.copied_bytes < COPIED_BYTES_MAX { room } else { 0 };
-        ReadLimit { bytes_max: bytes_max.min(room), bytes_min, is_first: self.is_first }
-    }
-
-    /// Drops records of another shard that do not fit. Every shard returns its first batch whole, and only one of them
-    /// may exceed the limit (KIP-74).
-    fn trim_remote(&mut self, mut fetched: Fetched) -> Fetched {
-        self.remote_left -= fetched.records.len();
-        if !self.is_first && fetched.records.len() > self.left {
-            (fetched.records, fetched.aborted) = Default::default();
-        }
-        fetched
-    }
-
-    fn spend(&mut self, records: &Records) {
-        self.left = self.left.saturating_sub(records.len());
-        self.is_first &= records.is_empty();
-        self.copied_bytes += records.bytes.len();
-    }
 }
 
 fn data_of(index: i32, fetched: &Fetched, isolation: Isolation) -> PartitionData {

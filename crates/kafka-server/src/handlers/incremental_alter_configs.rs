@@ -1,15 +1,18 @@
 //! `IncrementalAlterConfigs`, versions 0 to 1: changes single keys of the configuration of topics (KIP-339).
 
+use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::incremental_alter_configs::{
     AlterConfigsResource, AlterConfigsResourceResponse, AlterableConfig, IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 };
 use mainstem_runtime::Io;
 
-use super::alter_configs::{Change, Operation, Step, alter};
+use super::alter_configs::alter;
 use crate::append_error::AppendError;
+use crate::pending::AfterChanges;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
+use crate::topic_change::{ConfigChange, ConfigOperation, ConfigStep};
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -17,34 +20,46 @@ pub(crate) fn handle(
     call: RequestContext,
     request: IncrementalAlterConfigsRequest,
 ) {
-    let change = |resource: AlterConfigsResource| Change {
+    let change = |resource: AlterConfigsResource| ConfigChange {
         resource_type: resource.resource_type,
         resource_name: resource.resource_name,
         replaces_all: false,
         steps: resource.configs.into_iter().map(step).collect(),
     };
-    let changes = request.resources.into_iter().map(change).collect();
-    alter(shard, io, changes, request.validate_only, move |shard, io, results| {
-        let response = |(change, refused): (Change, AppendError)| AlterConfigsResourceResponse {
-            error_code: refused.code as i16,
-            error_message: refused.message,
-            resource_type: change.resource_type,
-            resource_name: change.resource_name,
-        };
-        let responses = results.into_iter().map(response).collect();
-        let response =
-            IncrementalAlterConfigsResponse { responses, ..IncrementalAlterConfigsResponse::default() };
-        shard.reply::<IncrementalAlterConfigsRequest>(io, &call, &response);
-    });
+    let changes: Vec<ConfigChange> = request.resources.into_iter().map(change).collect();
+    let then = AfterChanges::IncrementalAlterConfigs { call, changes: changes.clone() };
+    alter(shard, io, changes, request.validate_only, then);
 }
 
-fn step(config: AlterableConfig) -> Step {
+/// Answers when all changes are durable or refused.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    changes: Vec<ConfigChange>,
+    outcomes: Vec<Result<(), AppendError>>,
+) {
+    let response = |(change, outcome): (ConfigChange, Result<(), AppendError>)| {
+        let AppendError { code, message, .. } = outcome.err().unwrap_or(ErrorCode::None.into());
+        AlterConfigsResourceResponse {
+            error_code: code as i16,
+            error_message: message,
+            resource_type: change.resource_type,
+            resource_name: change.resource_name,
+        }
+    };
+    let responses = changes.into_iter().zip(outcomes).map(response).collect();
+    let response = IncrementalAlterConfigsResponse { responses, ..Default::default() };
+    shard.reply::<IncrementalAlterConfigsRequest>(io, call, &response);
+}
+
+fn step(config: AlterableConfig) -> ConfigStep {
     let operation = match config.config_operation {
-        0 => Some(Operation::Set),
-        1 => Some(Operation::Delete),
-        2 => Some(Operation::Append),
-        3 => Some(Operation::Subtract),
+        0 => Some(ConfigOperation::Set),
+        1 => Some(ConfigOperation::Delete),
+        2 => Some(ConfigOperation::Append),
+        3 => Some(ConfigOperation::Subtract),
         _ => None,
     };
-    Step { name: config.name, operation, value: config.value }
+    ConfigStep { name: config.name, operation, value: config.value }
 }

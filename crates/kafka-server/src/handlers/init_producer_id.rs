@@ -2,11 +2,12 @@
 //! transaction of the previous epoch, if there is one, has been aborted.
 
 use mainstem_coordinator::Error;
-use mainstem_coordinator::transaction::{Producer, Request};
+use mainstem_coordinator::transaction::{Producer, Request, Transactions};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use mainstem_runtime::Io;
 
+use crate::pending::AfterTxnReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 use crate::transactions::error_code;
@@ -27,32 +28,35 @@ pub(crate) fn handle(
         (-1, _) | (_, -1) => return refuse(shard, io, &call, ErrorCode::InvalidRequest as i16),
         (id, epoch) => Some(Producer { id, epoch }),
     };
-    let reply_to = call.clone();
-    let then = move |shard: &mut Shard, io: &mut Io<'_, Mail>, answer: Result<Producer, Error>| match answer {
+    let then = AfterTxnReply::InitProducerId(call);
+    match transactional_id {
+        None => shard.call_transactions(io, |machine, _, caller| machine.handle_idempotent(caller), then),
+        Some(id) => {
+            let request = Request::InitProducerId { timeout_ms: transaction_timeout_ms, expected };
+            let init =
+                |machine: &mut Transactions, now_ms, caller| machine.handle(now_ms, &id, request, caller);
+            shard.call_transactions(io, init, then);
+        }
+    }
+}
+
+/// Answers with what the transactions have answered.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    answer: Result<Producer, Error>,
+) {
+    match answer {
         Ok(Producer { id, epoch }) => {
             let response = InitProducerIdResponse {
                 producer_id: id,
                 producer_epoch: epoch,
                 ..InitProducerIdResponse::default()
             };
-            shard.reply::<InitProducerIdRequest>(io, &reply_to, &response);
+            shard.reply::<InitProducerIdRequest>(io, call, &response);
         }
-        Err(error) => {
-            let code = error_code(error, reply_to.version >= PRODUCER_FENCED);
-            refuse(shard, io, &reply_to, code);
-        }
-    };
-    match transactional_id {
-        None => shard.call_transactions(io, |machine, _, caller| machine.handle_idempotent(caller), then),
-        Some(id) => {
-            let request = Request::InitProducerId { timeout_ms: transaction_timeout_ms, expected };
-            let init = |machine: &mut _, now_ms, caller| {
-                mainstem_coordinator::transaction::Transactions::handle(
-                    machine, now_ms, &id, request, caller,
-                );
-            };
-            shard.call_transactions(io, init, then);
-        }
+        Err(error) => refuse(shard, io, call, error_code(error, call.version >= PRODUCER_FENCED)),
     }
 }
 

@@ -4,6 +4,7 @@ use mainstem_coordinator::group::{JoinGroup, JoinResponse, JoinResult, Response}
 use mainstem_kafka::api::join_group::{JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember};
 use mainstem_runtime::Io;
 
+use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -46,17 +47,18 @@ pub(crate) fn handle(
         can_skip_assignment: call.version >= SKIP_ASSIGNMENT,
         random,
     };
-    let version = call.version;
-    let reply_to = call.clone();
     shard.call_groups(
         io,
         |groups, now_ms, caller| groups.handle_join(now_ms, &join, caller),
-        move |shard, io, answer| {
-            if let Response::Join(answer) = answer {
-                shard.reply::<JoinGroupRequest>(io, &reply_to, &response(answer, version));
-            }
-        },
+        AfterGroupReply::JoinGroup(call),
     );
+}
+
+/// Answers with what the groups have answered.
+pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
+    if let Response::Join(answer) = answer {
+        shard.reply::<JoinGroupRequest>(io, call, &response(answer, call.version));
+    }
 }
 
 fn response(answer: JoinResponse, version: i16) -> JoinGroupResponse {

@@ -5,6 +5,7 @@ use mainstem_coordinator::group::{LeaveGroup, LeaveResult, LeavingMember, Respon
 use mainstem_kafka::api::leave_group::{LeaveGroupRequest, LeaveGroupResponse, MemberResponse};
 use mainstem_runtime::Io;
 
+use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -29,17 +30,18 @@ pub(crate) fn handle(
             .collect()
     };
     let leave = LeaveGroup { group_id: &request.group_id, members };
-    let version = call.version;
-    let reply_to = call.clone();
     shard.call_groups(
         io,
         |groups, now_ms, caller| groups.handle_leave(now_ms, &leave, caller),
-        move |shard, io, answer| {
-            if let Response::Leave(outcome) = answer {
-                shard.reply::<LeaveGroupRequest>(io, &reply_to, &response(outcome, version));
-            }
-        },
+        AfterGroupReply::LeaveGroup(call),
     );
+}
+
+/// Answers with what the groups have answered.
+pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
+    if let Response::Leave(outcome) = answer {
+        shard.reply::<LeaveGroupRequest>(io, call, &response(outcome, call.version));
+    }
 }
 
 fn response(outcome: Result<Vec<LeaveResult>, Error>, version: i16) -> LeaveGroupResponse {

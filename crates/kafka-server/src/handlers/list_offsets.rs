@@ -11,6 +11,7 @@ use mainstem_runtime::Io;
 use crate::catalogue::PartitionId;
 use crate::leader_epoch::{LEADER_EPOCH, NO_EPOCH, check_epoch};
 use crate::partition_message::{PartitionQuery, PartitionQueryResult, isolation};
+use crate::pending::AfterQueries;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -29,17 +30,26 @@ pub(crate) fn handle(
             queries.push((id, PartitionQuery::Offset { timestamp_ms: part.timestamp, isolation }));
         }
     }
-    shard.query_partitions(io, queries, move |shard, io, answers| {
-        let mut answers = answers.into_iter();
-        let topics = request.topics.iter().map(|topic| {
-            let parts = topic.partitions.iter().zip(answers.by_ref());
-            let partition =
-                |(part, answer): (&ListOffsetsPartition, PartitionQueryResult)| part_response(part, &answer);
-            ListOffsetsTopicResponse { name: topic.name.clone(), partitions: parts.map(partition).collect() }
-        });
-        let topics = topics.collect();
-        shard.reply::<ListOffsetsRequest>(io, &call, &ListOffsetsResponse { topics, ..Default::default() });
+    shard.query_partitions(io, queries, AfterQueries::ListOffsets { call, request });
+}
+
+/// Answers with the results of the partitions.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    request: &ListOffsetsRequest,
+    answers: Vec<PartitionQueryResult>,
+) {
+    let mut answers = answers.into_iter();
+    let topics = request.topics.iter().map(|topic| {
+        let parts = topic.partitions.iter().zip(answers.by_ref());
+        let partition =
+            |(part, answer): (&ListOffsetsPartition, PartitionQueryResult)| part_response(part, &answer);
+        ListOffsetsTopicResponse { name: topic.name.clone(), partitions: parts.map(partition).collect() }
     });
+    let topics = topics.collect();
+    shard.reply::<ListOffsetsRequest>(io, call, &ListOffsetsResponse { topics, ..Default::default() });
 }
 
 fn part_response(part: &ListOffsetsPartition, answer: &PartitionQueryResult) -> ListOffsetsPartitionResponse {

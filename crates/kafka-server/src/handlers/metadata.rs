@@ -12,10 +12,12 @@ use mainstem_kafka::{ErrorCode, Message, Uuid};
 use mainstem_partition::TopicId;
 use mainstem_runtime::Io;
 
+use crate::append_error::AppendError;
 use crate::catalogue::{Topic, name_error};
-use crate::controller::NewTopic;
+use crate::pending::{AfterChanges, AfterTopicChange};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext, ShardMessage};
+use crate::topic_change::NewTopic;
 
 /// Authorized operations on a topic, a bit set of Kafka's `AclOperation`. Without an authorizer, all are allowed.
 pub(crate) const TOPIC_OPERATIONS: i32 =
@@ -72,20 +74,37 @@ fn create_missing_topics(
     missing: Vec<Arc<str>>,
 ) {
     let outcomes = vec![Ok(()); missing.len()];
-    let job = shard.begin_changes(io, outcomes, missing.len(), move |shard, io, _| {
-        shard.shared.refresh(&mut shard.catalogue);
-        let response = response(shard, &call, &request);
-        shard.reply::<MetadataRequest>(io, &call, &response);
-    });
+    let waiting = missing.len();
+    let job = shard.begin_changes(io, outcomes, waiting, AfterChanges::Metadata { call, request });
     for (part, name) in missing.into_iter().enumerate() {
         let new = NewTopic { name, partitions: shard.shared.config.partitions, config: BTreeMap::new() };
-        shard.create_topic(io, new, move |shard, io, outcome| {
-            if let Err(refused) = &outcome {
-                log::debug!("automatic creation of a topic failed: {refused:?}");
-            }
-            shard.change_done(io, job, part, outcome.map(drop));
-        });
+        shard.create_topic(io, new, AfterTopicChange::AutoCreatedTopic { job, part });
     }
+}
+
+/// A missing topic has been created, or not.
+pub(crate) fn on_created(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    (job, part): (u64, usize),
+    outcome: Result<(), AppendError>,
+) {
+    if let Err(refused) = &outcome {
+        log::debug!("automatic creation of a topic failed: {refused:?}");
+    }
+    shard.change_done(io, job, part, outcome);
+}
+
+/// Answers when the missing topics have been created.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    request: &MetadataRequest,
+) {
+    shard.shared.refresh(&mut shard.catalogue);
+    let response = response(shard, call, request);
+    shard.reply::<MetadataRequest>(io, call, &response);
 }
 
 fn response(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> MetadataResponse {

@@ -12,6 +12,7 @@ use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_partition::TopicId;
 use mainstem_runtime::Io;
 
+use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -55,18 +56,20 @@ pub(crate) fn handle(
         },
         topics: topics.collect(),
     };
-    let reply_to = call.clone();
     shard.call_groups(
         io,
         |groups, now_ms, caller| groups.handle_offset_commit(now_ms, &commit, caller),
-        move |shard, io, answer| {
-            if let Response::Commit(topics) = answer {
-                let topics = topics.into_iter().map(topic_response).collect();
-                let response = OffsetCommitResponse { topics, ..OffsetCommitResponse::default() };
-                shard.reply::<OffsetCommitRequest>(io, &reply_to, &response);
-            }
-        },
+        AfterGroupReply::OffsetCommit(call),
     );
+}
+
+/// Answers with what the groups have answered.
+pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
+    if let Response::Commit(topics) = answer {
+        let topics = topics.into_iter().map(topic_response).collect();
+        let response = OffsetCommitResponse { topics, ..OffsetCommitResponse::default() };
+        shard.reply::<OffsetCommitRequest>(io, call, &response);
+    }
 }
 
 fn to_commit(wanted: &OffsetCommitRequestPartition, count: i32) -> OffsetToCommit<'_> {

@@ -9,6 +9,7 @@ use mainstem_kafka::api::offset_delete::{
 };
 use mainstem_runtime::Io;
 
+use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -33,12 +34,15 @@ pub(crate) fn handle(
     shard.call_groups(
         io,
         |groups, _, caller| groups.handle_offset_delete(&delete, caller),
-        move |shard, io, answer| {
-            if let Response::OffsetDelete(outcome) = answer {
-                shard.reply::<OffsetDeleteRequest>(io, &call, &response(outcome));
-            }
-        },
+        AfterGroupReply::OffsetDelete(call),
     );
+}
+
+/// Answers with what the groups have answered.
+pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
+    if let Response::OffsetDelete(outcome) = answer {
+        shard.reply::<OffsetDeleteRequest>(io, call, &response(outcome));
+    }
 }
 
 fn response(outcome: Result<Vec<TopicResult<PartitionResult>>, Error>) -> OffsetDeleteResponse {

@@ -15,6 +15,7 @@ use mainstem_partition::TopicId;
 use mainstem_runtime::Io;
 
 use crate::catalogue::Catalogue;
+use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -35,17 +36,19 @@ pub(crate) fn handle(
         name_topics(&mut requested, &shard.catalogue);
     }
     let fetch = OffsetFetch { groups: requested.iter().map(offsets_of).collect(), require_stable };
-    let reply_to = call.clone();
     shard.call_groups(
         io,
         |groups, _, caller| groups.handle_offset_fetch(&fetch, caller),
-        move |shard, io, answer| {
-            if let Response::Fetch(groups) = answer {
-                let response = response(groups, reply_to.version, &shard.catalogue);
-                shard.reply::<OffsetFetchRequest>(io, &reply_to, &response);
-            }
-        },
+        AfterGroupReply::OffsetFetch(call),
     );
+}
+
+/// Answers with what the groups have answered.
+pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
+    if let Response::Fetch(groups) = answer {
+        let response = response(groups, call.version, &shard.catalogue);
+        shard.reply::<OffsetFetchRequest>(io, call, &response);
+    }
 }
 
 /// Converts a request of an older version to the current form.

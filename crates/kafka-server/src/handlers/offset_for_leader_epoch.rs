@@ -12,6 +12,7 @@ use mainstem_runtime::Io;
 use crate::catalogue::PartitionId;
 use crate::leader_epoch::{LEADER_EPOCH, check_epoch};
 use crate::partition_message::{PartitionQuery, PartitionQueryResult};
+use crate::pending::AfterQueries;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -29,16 +30,25 @@ pub(crate) fn handle(
         };
         queries.extend(topic.partitions.iter().map(query));
     }
-    shard.query_partitions(io, queries, move |shard, io, answers| {
-        let mut answers = answers.into_iter();
-        let topics = request.topics.iter().map(|topic| OffsetForLeaderTopicResult {
-            topic: topic.topic.clone(),
-            partitions: topic.partitions.iter().zip(answers.by_ref()).map(part_response).collect(),
-        });
-        let topics = topics.collect();
-        let response = OffsetForLeaderEpochResponse { topics, ..Default::default() };
-        shard.reply::<OffsetForLeaderEpochRequest>(io, &call, &response);
+    shard.query_partitions(io, queries, AfterQueries::OffsetForLeaderEpoch { call, request });
+}
+
+/// Answers with the results of the partitions.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    request: &OffsetForLeaderEpochRequest,
+    answers: Vec<PartitionQueryResult>,
+) {
+    let mut answers = answers.into_iter();
+    let topics = request.topics.iter().map(|topic| OffsetForLeaderTopicResult {
+        topic: topic.topic.clone(),
+        partitions: topic.partitions.iter().zip(answers.by_ref()).map(part_response).collect(),
     });
+    let topics = topics.collect();
+    let response = OffsetForLeaderEpochResponse { topics, ..Default::default() };
+    shard.reply::<OffsetForLeaderEpochRequest>(io, call, &response);
 }
 
 fn part_response((part, answer): (&OffsetForLeaderPartition, PartitionQueryResult)) -> EpochEndOffset {

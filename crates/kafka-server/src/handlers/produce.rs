@@ -18,31 +18,10 @@ use crate::append_error::{AppendError, Produced};
 use crate::catalogue::{PartitionId, Topic};
 use crate::jobs::Job;
 use crate::partition_message::{PartitionRequest, ProducePart};
+use crate::produce_job::{ProduceJob, ProduceTopic};
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, RequestContext, ShardMessage};
 use crate::unverified_batches::Transactional;
-
-/// A request whose appends are in flight.
-#[derive(Debug)]
-pub(crate) struct ProduceJob {
-    call: RequestContext,
-    wants_response: bool,
-    topics: Vec<ProduceTopic>,
-    /// Index and result of each partition, in request order.
-    parts: Vec<(i32, Result<AppendInfo, AppendError>)>,
-    /// Parts without a result.
-    waiting: u32,
-    /// Bytes of records sent to other shards.
-    mailed_bytes: usize,
-}
-
-#[derive(Debug)]
-struct ProduceTopic {
-    name: Arc<str>,
-    id: Uuid,
-    /// Number of parts of this topic.
-    parts: usize,
-}
 
 pub(crate) fn handle(
     shard: &mut Shard,

@@ -5,6 +5,7 @@ use mainstem_coordinator::group::{Response, SyncGroup, SyncResult};
 use mainstem_kafka::api::sync_group::{SyncGroupRequest, SyncGroupResponse};
 use mainstem_runtime::Io;
 
+use crate::pending::AfterGroupReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -27,12 +28,15 @@ pub(crate) fn handle(
     shard.call_groups(
         io,
         |groups, now_ms, caller| groups.handle_sync(now_ms, &sync, caller),
-        move |shard, io, answer| {
-            if let Response::Sync(outcome) = answer {
-                shard.reply::<SyncGroupRequest>(io, &call, &response(outcome));
-            }
-        },
+        AfterGroupReply::SyncGroup(call),
     );
+}
+
+/// Answers with what the groups have answered.
+pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
+    if let Response::Sync(outcome) = answer {
+        shard.reply::<SyncGroupRequest>(io, call, &response(outcome));
+    }
 }
 
 fn response(outcome: Result<SyncResult, mainstem_coordinator::Error>) -> SyncGroupResponse {

@@ -12,6 +12,7 @@ use mainstem_kafka::api::txn_offset_commit::{
 };
 use mainstem_runtime::Io;
 
+use crate::pending::{AfterGroupReply, AfterTxnReply};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -42,11 +43,22 @@ pub(crate) fn handle(
     shard.call_transactions(
         io,
         |machine, now_ms, caller| machine.handle(now_ms, &id, add, caller),
-        move |shard, io, answer| match answer {
-            Ok(_) => commit(shard, io, call, &request),
-            Err(error) => refuse(shard, io, &call, &request, error),
-        },
+        AfterTxnReply::TxnOffsetCommit { call, request: Box::new(request) },
     );
+}
+
+/// Commits the offsets if the group has been added to the transaction.
+pub(crate) fn on_group_added(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: RequestContext,
+    request: &TxnOffsetCommitRequest,
+    answer: Result<Producer, Error>,
+) {
+    match answer {
+        Ok(_) => commit(shard, io, call, request),
+        Err(error) => refuse(shard, io, &call, request, error),
+    }
 }
 
 fn commit(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, request: &TxnOffsetCommitRequest) {
@@ -69,14 +81,17 @@ fn commit(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, reques
     shard.call_groups(
         io,
         |groups, now_ms, caller| groups.handle_txn_offset_commit(now_ms, &commit, caller),
-        move |shard, io, answer| {
-            if let Response::Commit(topics) = answer {
-                let topics = topics.into_iter().map(topic_response).collect();
-                let response = TxnOffsetCommitResponse { topics, ..TxnOffsetCommitResponse::default() };
-                shard.reply::<TxnOffsetCommitRequest>(io, &call, &response);
-            }
-        },
+        AfterGroupReply::TxnOffsetCommit(call),
     );
+}
+
+/// Answers with what the groups have answered.
+pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
+    if let Response::Commit(topics) = answer {
+        let topics = topics.into_iter().map(topic_response).collect();
+        let response = TxnOffsetCommitResponse { topics, ..TxnOffsetCommitResponse::default() };
+        shard.reply::<TxnOffsetCommitRequest>(io, call, &response);
+    }
 }
 
 fn to_commit(wanted: &TxnOffsetCommitRequestPartition, count: i32) -> OffsetToCommit<'_> {

@@ -10,6 +10,7 @@ use mainstem_kafka::api::write_txn_markers::{
 use mainstem_runtime::Io;
 
 use crate::catalogue::PartitionId;
+use crate::pending::AfterMarkers;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 
@@ -34,15 +35,24 @@ pub(crate) fn handle(
             markers.extend(ids.map(|id| (id, marker)));
         }
     }
-    shard.write_markers(io, markers, move |shard, io, outcomes| {
-        let mut outcomes = outcomes.into_iter();
-        let mut result = |marker: &WritableTxnMarker| WritableTxnMarkerResult {
-            producer_id: marker.producer_id,
-            topics: marker.topics.iter().map(|topic| topic_result(topic, &mut outcomes)).collect(),
-        };
-        let response = WriteTxnMarkersResponse { markers: request.markers.iter().map(&mut result).collect() };
-        shard.reply::<WriteTxnMarkersRequest>(io, &call, &response);
-    });
+    shard.write_markers(io, markers, AfterMarkers::WriteTxnMarkers { call, request });
+}
+
+/// Answers when the markers are durable or have failed.
+pub(crate) fn finish(
+    shard: &mut Shard,
+    io: &mut Io<'_, Mail>,
+    call: &RequestContext,
+    request: &WriteTxnMarkersRequest,
+    outcomes: Vec<Result<(), ErrorCode>>,
+) {
+    let mut outcomes = outcomes.into_iter();
+    let mut result = |marker: &WritableTxnMarker| WritableTxnMarkerResult {
+        producer_id: marker.producer_id,
+        topics: marker.topics.iter().map(|topic| topic_result(topic, &mut outcomes)).collect(),
+    };
+    let response = WriteTxnMarkersResponse { markers: request.markers.iter().map(&mut result).collect() };
+    shard.reply::<WriteTxnMarkersRequest>(io, call, &response);
 }
 
 fn topic_result(

@@ -11,9 +11,10 @@ use super::dead_letters;
 use super::message::{QueueOperation, QueueRequest, ReplyTo, Requester};
 use crate::append_error::AppendError;
 use crate::catalogue::Topic;
-use crate::controller::NewTopic;
+use crate::pending::AfterTopicChange;
 use crate::shard::Shard;
 use crate::shard_message::Mail;
+use crate::topic_change::{NewTopic, TopicChange};
 use crate::topic_config::{self, DURABILITY, QUEUE, QUEUE_ENABLED, TopicConfig};
 
 /// The setting of a queue that is not one of [`mainstem_queue_core::Config`].
@@ -59,6 +60,20 @@ fn refusal(refused: &AppendError) -> QueueError {
     }
 }
 
+/// The settings of a queue's topic after the change, validated.
+///
+/// # Errors
+/// The settings are invalid.
+pub(crate) fn changed_settings(
+    known: &Topic,
+    settings: BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>, String> {
+    let mut set = known.config.set.clone();
+    set.extend(settings);
+    check(&set).map_err(|refusal| refusal.to_string())?;
+    Ok(set)
+}
+
 impl Shard {
     /// Creates, configures or deletes a queue, or creates one that a request needs.
     pub(super) fn administer_queue(&mut self, io: &mut Io<'_, Mail>, request: QueueRequest) {
@@ -68,7 +83,7 @@ impl Shard {
                 self.create_queue(io, queue, &settings, to);
             }
             QueueOperation::Request(Request::Configure { settings }) => {
-                self.configure_queue(io, &queue, settings, to);
+                self.configure_queue(io, &queue, &settings, to);
             }
             QueueOperation::Request(Request::Delete) => self.delete_queue(io, &queue, to),
             operation => self.auto_create_queue(io, QueueRequest { queue, operation, to }),
@@ -97,18 +112,26 @@ impl Shard {
             return self.reply_to_requester(io, to, reply);
         }
         let new = NewTopic { name: queue, partitions: 1, config };
-        self.create_topic(io, new, move |shard, io, made| {
-            shard.publish_changes(io);
-            let reply = made.map_or_else(|refused| Reply::Refused(refusal(&refused)), |_| Reply::Done);
-            shard.reply_to_requester(io, to, reply);
-        });
+        self.create_topic(io, new, AfterTopicChange::QueueReply(to));
+    }
+
+    /// A queue has been created, configured or deleted, or not.
+    pub(crate) fn on_queue_administered(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        to: ReplyTo,
+        outcome: Result<(), AppendError>,
+    ) {
+        self.publish_changes(io);
+        let reply = outcome.map_or_else(|refused| Reply::Refused(refusal(&refused)), |()| Reply::Done);
+        self.reply_to_requester(io, to, reply);
     }
 
     fn configure_queue(
         &mut self,
         io: &mut Io<'_, Mail>,
         queue: &Arc<str>,
-        settings: Vec<(String, String)>,
+        settings: &[(String, String)],
         to: ReplyTo,
     ) {
         let known = self.catalogue.topic(queue);
@@ -116,23 +139,8 @@ impl Shard {
             None => Reply::Refused(QueueError::UnknownQueue),
             Some(false) => Reply::Refused(QueueError::NotAQueue),
             Some(true) => {
-                let name = Arc::clone(queue);
-                let change = move |shard: &Self, known: &Topic| {
-                    let mut set = known.config.set.clone();
-                    set.extend(topic_settings(&settings));
-                    let refused = |error: String| AppendError::new(ErrorCode::InvalidConfig, error);
-                    check(&set).map_err(|refusal| refused(refusal.to_string()))?;
-                    shard
-                        .dead_letter_config_error(&name, &set)
-                        .map_or(Ok(()), |error| Err(refused(error)))?;
-                    Ok(Topic { config: TopicConfig::new(set, &shard.shared.config), ..known.clone() })
-                };
-                return self.change_topic(io, queue, change, move |shard, io, changed| {
-                    shard.publish_changes(io);
-                    let reply =
-                        changed.map_or_else(|refused| Reply::Refused(refusal(&refused)), |()| Reply::Done);
-                    shard.reply_to_requester(io, to, reply);
-                });
+                let change = TopicChange::ConfigureQueue(topic_settings(settings));
+                return self.change_topic(io, queue, change, AfterTopicChange::QueueReply(to));
             }
         };
         self.reply_to_requester(io, to, reply);
@@ -144,12 +152,7 @@ impl Shard {
             None => Reply::Refused(QueueError::UnknownQueue),
             Some((_, false)) => Reply::Refused(QueueError::NotAQueue),
             Some((id, true)) => {
-                return self.delete_topic(io, id, move |shard, io, deleted| {
-                    shard.publish_changes(io);
-                    let reply =
-                        deleted.map_or_else(|refused| Reply::Refused(refusal(&refused)), |()| Reply::Done);
-                    shard.reply_to_requester(io, to, reply);
-                });
+                return self.delete_topic(io, id, AfterTopicChange::QueueReply(to));
             }
         };
         self.reply_to_requester(io, to, reply);
@@ -186,25 +189,28 @@ impl Shard {
                 self.topic_error(&new).or_else(|| self.dead_letter_topic_error(&new))
             }
         };
-        let made = move |shard: &mut Self, io: &mut Io<'_, Mail>, made: Result<_, AppendError>| {
-            shard.publish_changes(io);
-            match made {
-                Ok(_) => shard.route_queue_request(io, request),
-                // Another request is creating it.
-                Err(refused) if refused.code == ErrorCode::TopicAlreadyExists => {
-                    shard.wait_for_queue(request);
-                }
-                Err(refused) => shard.reply_to_requester(io, request.to, Reply::Refused(refusal(&refused))),
-            }
-        };
         match error {
-            Some(refused) => made(self, io, Err(refused)),
-            None => self.create_valid_topic(io, new, made),
+            Some(refused) => self.on_queue_auto_created(io, request, Err(refused)),
+            None => self.create_valid_topic(io, new, AfterTopicChange::AutoCreatedQueue(Box::new(request))),
         }
     }
 
-    fn wait_for_queue(&mut self, request: QueueRequest) {
-        self.queues.pending_creation.push(request);
+    /// The queue that a request needs has been created, or not.
+    pub(crate) fn on_queue_auto_created(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        request: QueueRequest,
+        outcome: Result<(), AppendError>,
+    ) {
+        self.publish_changes(io);
+        match outcome {
+            Ok(()) => self.route_queue_request(io, request),
+            // Another request is creating it.
+            Err(refused) if refused.code == ErrorCode::TopicAlreadyExists => {
+                self.queues.pending_creation.push(request);
+            }
+            Err(refused) => self.reply_to_requester(io, request.to, Reply::Refused(refusal(&refused))),
+        }
     }
 
     /// Topics have changed: routes the requests that wait for a queue.

@@ -13,8 +13,9 @@ use mainstem_queue_core::Config;
 
 use crate::append_error::AppendError;
 use crate::catalogue::{Catalogue, Topic, TopicId, name_error};
-use crate::controller::{Controller, NewTopic};
+use crate::controller::Controller;
 use crate::shard::Shard;
+use crate::topic_change::NewTopic;
 use crate::topic_config::{DURABILITY, queue_of};
 
 /// Suffix of the default name of a dead-letter queue.
@@ -86,7 +87,7 @@ fn collision(controller: &Controller, queue: &str, to: &str) -> Option<String> {
     if collides(to, queue) {
         return Some("the queue itself".to_owned());
     }
-    let topic = controller.colliding(to).map(|other| format!("existing topic: {other}"));
+    let topic = controller.name_collision(to).map(|other| format!("existing topic: {other}"));
     topic.or_else(|| dead_letter_collision(controller, to))
 }
 

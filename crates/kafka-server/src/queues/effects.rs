@@ -15,22 +15,13 @@ use mainstem_queue_core::{
 use mainstem_runtime::Io;
 
 use super::admin;
-use super::message::{QueueOperation, QueueRequest, ReplyTo, Requester};
+use super::message::{QueueAppend, QueueOperation, QueueRequest, ReplyTo, Requester};
 use crate::append_error::{AppendError, Produced};
 use crate::catalogue::PartitionId;
 use crate::jobs::Job;
 use crate::partition_message::PartitionResponse;
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail};
-
-/// An append for a queue that is not durable yet.
-#[derive(Debug)]
-pub(crate) enum SendJob {
-    /// A batch of the queue's engine, by its number.
-    Batch { id: PartitionId, number: u64 },
-    /// So many messages of another queue.
-    Transfer { to: ReplyTo, count: u64 },
-}
 
 /// The partition of a queue as its engine sees it: consumers get committed messages only.
 pub(super) struct MessagePartition<'a>(pub(super) &'a Partition);
@@ -76,15 +67,15 @@ impl Shard {
     }
 
     fn append_batch(&mut self, io: &mut Io<'_, Mail>, id: PartitionId, mut batch: PendingBatch) {
-        let job = SendJob::Batch { id, number: batch.number() };
+        let job = QueueAppend::Batch { id, number: batch.number() };
         self.append_for_queue(io, id, job, batch.bytes());
         if let Some(open) = self.queues.open.get_mut(&id) {
             open.engine.on_append_tried(batch);
         }
     }
 
-    fn append_for_queue(&mut self, io: &mut Io<'_, Mail>, id: PartitionId, job: SendJob, batch: &[u8]) {
-        let job = JobId { shard: self.me, job: self.jobs.add(Job::Send(job)) };
+    fn append_for_queue(&mut self, io: &mut Io<'_, Mail>, id: PartitionId, job: QueueAppend, batch: &[u8]) {
+        let job = JobId { shard: self.me, job: self.jobs.add(Job::QueueAppend(job)) };
         if let Err(error) = self.append_here(io, (job, 0, id), batch, TxnVerification::Unknown) {
             let produced = Produced { part: 0, outcome: Err(error) };
             self.send_partition_response(io, job, PartitionResponse::Produced(produced));
@@ -107,7 +98,7 @@ impl Shard {
         }
         let mut builder = BatchBuilder::default();
         let batch = transfer_batch(messages, io.clock.unix_ms, &mut builder);
-        let job = SendJob::Transfer { to, count: messages.len() as u64 };
+        let job = QueueAppend::Transfer { to, count: messages.len() as u64 };
         self.append_for_queue(io, id, job, batch.bytes());
         if durability == Durability::Fsync
             && let Ok((partition, store)) = self.partition(id)
@@ -118,7 +109,7 @@ impl Shard {
 
     /// An append is durable, or has failed.
     pub(crate) fn on_queue_append(&mut self, io: &mut Io<'_, Mail>, number: u64, produced: &Produced) {
-        let Some(Job::Send(job)) = self.jobs.take(number) else { return };
+        let Some(Job::QueueAppend(job)) = self.jobs.take(number) else { return };
         let base: ItemResult<u64> = match &produced.outcome {
             Ok(info) => Ok(info.base_offset),
             Err(error) => Err(match error.code {
@@ -129,10 +120,10 @@ impl Shard {
             }),
         };
         match job {
-            SendJob::Batch { id, number } => {
+            QueueAppend::Batch { id, number } => {
                 self.with_engine(io, id, |engine, _| engine.on_appended(number, &base));
             }
-            SendJob::Transfer { to, count } => {
+            QueueAppend::Transfer { to, count } => {
                 let place = |place| base.clone().map(|base| base + place);
                 self.reply_to_requester(io, to, Reply::Sent((0..count).map(place).collect()));
             }

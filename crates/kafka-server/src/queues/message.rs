@@ -43,3 +43,12 @@ pub(crate) enum Requester {
     /// A binding, by the number of its job.
     Sink(u64),
 }
+
+/// An append for a queue that is not durable yet.
+#[derive(Debug)]
+pub(crate) enum QueueAppend {
+    /// A batch of the queue's engine, by its number.
+    Batch { id: PartitionId, number: u64 },
+    /// Messages of another queue.
+    Transfer { to: ReplyTo, count: u64 },
+}

@@ -1,0 +1,158 @@
+//! Pending operations, as data: what continues when an answer arrives, with the state that it needs.
+//!
+//! A machine that lets a request wait stores one of these values and returns it with the answer. `resume.rs` is the
+//! only place that matches them.
+
+use std::sync::Arc;
+
+use mainstem_coordinator::transaction::{Markers, Participant, Producer};
+use mainstem_kafka::Uuid;
+use mainstem_kafka::api::add_partitions_to_txn::{AddPartitionsToTxnResult, AddPartitionsToTxnTransaction};
+use mainstem_kafka::api::delete_records::DeleteRecordsRequest;
+use mainstem_kafka::api::describe_producers::DescribeProducersRequest;
+use mainstem_kafka::api::list_offsets::ListOffsetsRequest;
+use mainstem_kafka::api::metadata::MetadataRequest;
+use mainstem_kafka::api::offset_for_leader_epoch::OffsetForLeaderEpochRequest;
+use mainstem_kafka::api::txn_offset_commit::TxnOffsetCommitRequest;
+use mainstem_kafka::api::write_txn_markers::WriteTxnMarkersRequest;
+
+use crate::append_error::AppendError;
+use crate::catalogue::{PartitionId, Topic};
+use crate::queues::message::{QueueRequest, ReplyTo};
+use crate::shard_message::RequestContext;
+use crate::topic_change::{ConfigChange, NewTopic};
+
+/// What continues with an answer of the consumer groups.
+#[derive(Debug)]
+pub(crate) enum AfterGroupReply {
+    DeleteGroups(RequestContext),
+    JoinGroup(RequestContext),
+    LeaveGroup(RequestContext),
+    OffsetCommit(RequestContext),
+    OffsetDelete(RequestContext),
+    OffsetFetch(RequestContext),
+    SyncGroup(RequestContext),
+    TxnOffsetCommit(RequestContext),
+    /// The end of a transaction is written to these groups: report it to the transactions.
+    EndTransaction {
+        markers: Arc<Markers>,
+        groups: Vec<Participant>,
+    },
+}
+
+/// What continues with an answer of the transactions.
+#[derive(Debug)]
+pub(crate) enum AfterTxnReply {
+    AddOffsetsToTxn(RequestContext),
+    /// One transaction of a request of several: report it to the job.
+    AddPartitionsToTxn {
+        job: u64,
+        part: usize,
+        version: i16,
+    },
+    EndTxn(RequestContext),
+    InitProducerId(RequestContext),
+    /// The group has been added to the transaction: commit the offsets.
+    TxnOffsetCommit {
+        call: RequestContext,
+        request: Box<TxnOffsetCommitRequest>,
+    },
+    /// Answer a shard that holds a batch.
+    VerifyTxn {
+        shard: usize,
+        id: PartitionId,
+        producer: Producer,
+    },
+}
+
+/// What continues when markers are written.
+#[derive(Debug)]
+pub(crate) enum AfterMarkers {
+    WriteTxnMarkers {
+        call: RequestContext,
+        request: WriteTxnMarkersRequest,
+    },
+    /// Report the outcome to the transactions.
+    EndTransaction {
+        markers: Arc<Markers>,
+        participant: Participant,
+    },
+}
+
+/// What continues with the results of partition queries.
+#[derive(Debug)]
+pub(crate) enum AfterQueries {
+    DeleteRecords {
+        call: RequestContext,
+        request: DeleteRecordsRequest,
+        /// For each topic, whether its records must not be deleted.
+        is_protected: Vec<bool>,
+    },
+    DescribeLogDirs {
+        call: RequestContext,
+        topics: Vec<(Arc<Topic>, Vec<i32>)>,
+    },
+    DescribeProducers {
+        call: RequestContext,
+        request: DescribeProducersRequest,
+    },
+    ListOffsets {
+        call: RequestContext,
+        request: ListOffsetsRequest,
+    },
+    OffsetForLeaderEpoch {
+        call: RequestContext,
+        request: OffsetForLeaderEpochRequest,
+    },
+}
+
+/// What continues when all changes of a request are durable or have failed.
+#[derive(Debug)]
+pub(crate) enum AfterChanges {
+    AddPartitionsToTxn {
+        call: RequestContext,
+        transactions: Vec<AddPartitionsToTxnTransaction>,
+        /// Results that needed no change.
+        immediate: Vec<Option<AddPartitionsToTxnResult>>,
+    },
+    AlterConfigs {
+        call: RequestContext,
+        changes: Vec<ConfigChange>,
+    },
+    CreatePartitions {
+        call: RequestContext,
+        names: Vec<String>,
+    },
+    CreateTopics {
+        call: RequestContext,
+        names: Vec<Arc<str>>,
+        plans: Vec<Result<NewTopic, AppendError>>,
+    },
+    DeleteTopics {
+        call: RequestContext,
+        topics: Vec<(Option<String>, Uuid)>,
+    },
+    IncrementalAlterConfigs {
+        call: RequestContext,
+        changes: Vec<ConfigChange>,
+    },
+    Metadata {
+        call: RequestContext,
+        request: MetadataRequest,
+    },
+}
+
+/// What continues when the change of one topic is durable or has failed.
+#[derive(Debug)]
+pub(crate) enum AfterTopicChange {
+    /// Part of a request of several changes.
+    Job { job: u64, part: usize },
+    /// The same, for a topic that a metadata request creates.
+    AutoCreatedTopic { job: u64, part: usize },
+    /// Reply to the administrator of a queue.
+    QueueReply(ReplyTo),
+    /// Route the request that needed the queue.
+    AutoCreatedQueue(Box<QueueRequest>),
+    /// Write the records that wait for the topic.
+    BoundTopic(Arc<str>),
+}

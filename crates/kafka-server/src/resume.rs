@@ -1,0 +1,162 @@
+//! Continues pending operations: the only place that matches the values of [`crate::pending`].
+
+use mainstem_coordinator::Error;
+use mainstem_coordinator::group::Response;
+use mainstem_coordinator::transaction::Producer;
+use mainstem_kafka::ErrorCode;
+use mainstem_runtime::Io;
+
+use crate::append_error::AppendError;
+use crate::handlers::{
+    add_offsets_to_txn, add_partitions_to_txn, alter_configs, create_partitions, create_topics,
+    delete_groups, delete_records, delete_topics, describe_log_dirs, describe_producers, end_txn,
+    incremental_alter_configs, init_producer_id, join_group, leave_group, list_offsets, metadata,
+    offset_commit, offset_delete, offset_fetch, offset_for_leader_epoch, sync_group, txn_offset_commit,
+    write_txn_markers,
+};
+use crate::partition_message::PartitionQueryResult;
+use crate::pending::{
+    AfterChanges, AfterGroupReply, AfterMarkers, AfterQueries, AfterTopicChange, AfterTxnReply,
+};
+use crate::shard::Shard;
+use crate::shard_message::{Mail, TxnVerified};
+
+impl Shard {
+    /// Continues with an answer of the consumer groups.
+    pub(crate) fn resume_group_reply(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        then: AfterGroupReply,
+        answer: Response,
+    ) {
+        match then {
+            AfterGroupReply::DeleteGroups(call) => delete_groups::finish(self, io, &call, answer),
+            AfterGroupReply::JoinGroup(call) => join_group::finish(self, io, &call, answer),
+            AfterGroupReply::LeaveGroup(call) => leave_group::finish(self, io, &call, answer),
+            AfterGroupReply::OffsetCommit(call) => offset_commit::finish(self, io, &call, answer),
+            AfterGroupReply::OffsetDelete(call) => offset_delete::finish(self, io, &call, answer),
+            AfterGroupReply::OffsetFetch(call) => offset_fetch::finish(self, io, &call, answer),
+            AfterGroupReply::SyncGroup(call) => sync_group::finish(self, io, &call, answer),
+            AfterGroupReply::TxnOffsetCommit(call) => txn_offset_commit::finish(self, io, &call, answer),
+            AfterGroupReply::EndTransaction { markers, groups } => {
+                self.on_group_markers(io, &markers, &groups, &answer);
+            }
+        }
+    }
+
+    /// Continues with an answer of the transactions.
+    pub(crate) fn resume_txn_reply(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        then: AfterTxnReply,
+        answer: Result<Producer, Error>,
+    ) {
+        match then {
+            AfterTxnReply::AddOffsetsToTxn(call) => add_offsets_to_txn::finish(self, io, &call, answer),
+            AfterTxnReply::AddPartitionsToTxn { job, part, version } => {
+                add_partitions_to_txn::on_added(self, io, (job, part, version), answer);
+            }
+            AfterTxnReply::EndTxn(call) => end_txn::finish(self, io, &call, answer),
+            AfterTxnReply::InitProducerId(call) => init_producer_id::finish(self, io, &call, answer),
+            AfterTxnReply::TxnOffsetCommit { call, request } => {
+                txn_offset_commit::on_group_added(self, io, call, &request, answer);
+            }
+            AfterTxnReply::VerifyTxn { shard, id, producer } => {
+                let outcome = answer.map(drop);
+                self.send_verification(io, shard, TxnVerified { id, producer, outcome });
+            }
+        }
+    }
+
+    /// Continues when markers are written or have failed.
+    pub(crate) fn resume_markers(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        then: AfterMarkers,
+        outcomes: Vec<Result<(), ErrorCode>>,
+    ) {
+        match then {
+            AfterMarkers::WriteTxnMarkers { call, request } => {
+                write_txn_markers::finish(self, io, &call, &request, outcomes);
+            }
+            AfterMarkers::EndTransaction { markers, participant } => {
+                let outcome = outcomes.into_iter().next().unwrap_or(Ok(()));
+                self.report_marker(io, &markers, &participant, outcome);
+            }
+        }
+    }
+
+    /// Continues with the results of partition queries.
+    pub(crate) fn resume_queries(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        then: AfterQueries,
+        results: Vec<PartitionQueryResult>,
+    ) {
+        match then {
+            AfterQueries::DeleteRecords { call, request, is_protected } => {
+                delete_records::finish(self, io, &call, request, is_protected, results);
+            }
+            AfterQueries::DescribeLogDirs { call, topics } => {
+                describe_log_dirs::finish(self, io, &call, topics, results);
+            }
+            AfterQueries::DescribeProducers { call, request } => {
+                describe_producers::finish(self, io, &call, &request, results);
+            }
+            AfterQueries::ListOffsets { call, request } => {
+                list_offsets::finish(self, io, &call, &request, results);
+            }
+            AfterQueries::OffsetForLeaderEpoch { call, request } => {
+                offset_for_leader_epoch::finish(self, io, &call, &request, results);
+            }
+        }
+    }
+
+    /// Continues when all changes of a request are durable or have failed.
+    pub(crate) fn resume_changes(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        then: AfterChanges,
+        outcomes: Vec<Result<(), AppendError>>,
+    ) {
+        match then {
+            AfterChanges::AddPartitionsToTxn { call, transactions, immediate } => {
+                add_partitions_to_txn::finish(self, io, &call, (&transactions, immediate), outcomes);
+            }
+            AfterChanges::AlterConfigs { call, changes } => {
+                alter_configs::finish(self, io, &call, changes, outcomes);
+            }
+            AfterChanges::CreatePartitions { call, names } => {
+                create_partitions::finish(self, io, &call, names, outcomes);
+            }
+            AfterChanges::CreateTopics { call, names, plans } => {
+                create_topics::finish(self, io, &call, (&names, &plans), outcomes);
+            }
+            AfterChanges::DeleteTopics { call, topics } => {
+                delete_topics::finish(self, io, &call, topics, outcomes);
+            }
+            AfterChanges::IncrementalAlterConfigs { call, changes } => {
+                incremental_alter_configs::finish(self, io, &call, changes, outcomes);
+            }
+            AfterChanges::Metadata { call, request } => metadata::finish(self, io, &call, &request),
+        }
+    }
+
+    /// Continues when the change of one topic is durable or has failed.
+    pub(crate) fn resume_topic_change(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        then: AfterTopicChange,
+        outcome: Result<(), AppendError>,
+    ) {
+        match then {
+            AfterTopicChange::Job { job, part } => self.change_done(io, job, part, outcome),
+            AfterTopicChange::AutoCreatedTopic { job, part } => {
+                metadata::on_created(self, io, (job, part), outcome);
+            }
+            AfterTopicChange::QueueReply(to) => self.on_queue_administered(io, to, outcome),
+            AfterTopicChange::AutoCreatedQueue(request) => self.on_queue_auto_created(io, *request, outcome),
+            AfterTopicChange::BoundTopic(name) => self.on_bound_topic_created(io, &name, outcome),
+        }
+    }
+}

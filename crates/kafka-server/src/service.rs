@@ -1,0 +1,213 @@
+//! The Kafka server as a service of the runtime: connections, frames, and the turn.
+//!
+//! A frame begins its request at once if the connection's earlier requests allow it; otherwise the connection queues
+//! it. `turn_begins` delivers what has become durable, `turn_ends` hands the stores what this turn has gathered, and
+//! the caller then commits all logs of the shard together.
+
+use std::sync::atomic::Ordering;
+
+use mainstem_kafka::{RequestHeader, frame};
+use mainstem_partition::IsLast;
+use mainstem_runtime::{ConnId, Io, ProtocolTag, Received, Service};
+
+use crate::shard::Shard;
+use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
+use crate::timer::Timer;
+
+/// Interval of background work, ms.
+const MAINTENANCE_INTERVAL_MS: u64 = 1_000;
+/// Bytes of records in flight to other shards beyond which producers are no longer read.
+const MAILED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// API key of Produce, the only pipelined request.
+const PRODUCE: i16 = 0;
+
+impl Service for Shard {
+    type Mail = Mail;
+
+    fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, _protocol: ProtocolTag) {
+        self.conns.open(conn, io.peer());
+        self.shared.connections.fetch_add(1, Ordering::Relaxed);
+        if self.is_draining() {
+            self.remove_connection(io, conn);
+            io.close(conn);
+        }
+    }
+
+    fn received(&mut self, io: &mut Io<'_, Mail>, id: ConnId, bytes: &[u8]) -> Received {
+        let mut received = Received::default();
+        if self.is_draining() {
+            received.consumed = bytes.len();
+            return received;
+        }
+        let bytes_max = self.shared.config.request_bytes_max as usize;
+        loop {
+            let rest = &bytes[received.consumed..];
+            let end = match frame::frame_len(rest, bytes_max) {
+                Ok(Some(end)) => end,
+                Ok(None) => break,
+                Err(error) => {
+                    self.refuse(io, id, &error.to_string());
+                    received.consumed = bytes.len();
+                    break;
+                }
+            };
+            let Some(frame) = rest.get(frame::LENGTH_BYTES..end) else {
+                received.next_len = end;
+                break;
+            };
+            if io.congested() || (pipelines(frame) && self.mailed_bytes > MAILED_BYTES_MAX) {
+                received.hold = true;
+                break;
+            }
+            let has_room = io.has_ample_room(id);
+            let Some(conn) = self.conns.get_mut(id) else {
+                received.consumed = bytes.len();
+                break;
+            };
+            if conn.may_begin(pipelines(frame)) && has_room {
+                if !conn.is_settled && self.hand_over_if_remote(io, id, frame) {
+                    return received;
+                }
+                self.begin(io, id, frame);
+            } else if !conn.wait(frame) {
+                received.hold = true;
+                break;
+            }
+            received.consumed += end;
+        }
+        self.conns.mark_ready(id);
+        self.begin_queued_requests(io);
+        received
+    }
+
+    fn drained(&mut self, io: &mut Io<'_, Mail>, id: ConnId) {
+        self.conns.mark_ready(id);
+        self.begin_queued_requests(io);
+    }
+
+    fn closed(&mut self, io: &mut Io<'_, Mail>, id: ConnId) {
+        self.remove_connection(io, id);
+    }
+
+    fn mail(&mut self, io: &mut Io<'_, Mail>, from: usize, Mail(message): Mail) {
+        match message {
+            ShardMessage::PartitionRequest { job, work } => self.handle_partition_request(io, job, work),
+            ShardMessage::PartitionResponse { job, done } => self.on_partition_response(io, job, done),
+            ShardMessage::ForwardToController { call, body } => self.coordinate(io, call, &body),
+            ShardMessage::Response { caller, response } => self.reply_with(io, caller, response),
+            ShardMessage::CloseConnection { conn, what } => self.refuse(io, conn, &what),
+            ShardMessage::VerifyTxn(request) => self.verify_txn(io, request),
+            ShardMessage::TxnVerified(verified) => self.on_txn_verified(io, &verified),
+            ShardMessage::FetchWakeup { watcher } => self.on_fetch_wakeup(io, watcher.job),
+            ShardMessage::RemovePartitions { partitions } => self.remove_partitions(io, partitions),
+            ShardMessage::CatalogueChanged => {
+                self.apply_catalogue_changes();
+                self.batch_waiting_records(io);
+            }
+            ShardMessage::CreateBoundTopic { bound } => self.create_bound_topic(io, bound),
+            ShardMessage::QueueRequest(request) => self.route_queue_request(io, *request),
+            ShardMessage::QueueReply { to, reply } => self.reply_to_requester(io, to, reply),
+        }
+        debug_assert_ne!(from, self.me);
+        self.begin_queued_requests(io);
+    }
+
+    fn timer(&mut self, io: &mut Io<'_, Mail>, token: u64) {
+        match Timer::from_token(token) {
+            Timer::Fetch(job) => self.on_fetch_timeout(io, job),
+            Timer::MaintainMore => self.continue_maintenance(io),
+            Timer::Maintain => {
+                self.log_throttle.log_suppressed(io.clock.now_ms);
+                self.run_maintenance(io);
+                self.retry_topic_creation(io);
+                self.retry_pending_requests(io);
+                self.trim_queues(io);
+                self.partitions.maintain(&mut self.stores, io.clock.unix_ms, IsLast::No);
+                io.set_timer(io.clock.now_ms + MAINTENANCE_INTERVAL_MS, Timer::Maintain.token());
+            }
+            Timer::Coordinate => self.coordinate_due(io),
+            Timer::Queues => self.queues_due(io),
+        }
+        self.begin_queued_requests(io);
+    }
+
+    fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
+        self.unix_ms = io.clock.unix_ms;
+        if !std::mem::replace(&mut self.has_begun, true) {
+            io.set_timer(io.clock.now_ms + MAINTENANCE_INTERVAL_MS, Timer::Maintain.token());
+            self.start_coordinators(io);
+        }
+        self.poll_completions(io);
+        self.open_pending_logs(io);
+        self.poll_queues(io);
+    }
+
+    fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
+        !io.congested()
+    }
+
+    fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
+        self.begin_queued_requests(io);
+        self.append_all_gathered(io);
+        self.poll_queues(io);
+        self.append_queue_events(io);
+        self.store_compacted_logs();
+        self.store_positions();
+        self.partitions.store_snapshots(&mut self.stores);
+    }
+
+    /// Answers the appends in flight, begins nothing else, and closes the other connections.
+    fn drain(&mut self, io: &mut Io<'_, Mail>) {
+        // Records that other protocols brought before the shutdown still count.
+        self.append_all_gathered(io);
+        self.start_draining();
+        self.drain_queues(io);
+        self.partitions.maintain(&mut self.stores, io.clock.unix_ms, IsLast::Yes);
+        for id in self.conns.idle() {
+            self.remove_connection(io, id);
+            io.close(id);
+        }
+    }
+}
+
+impl Shard {
+    /// Begins queued frames of the connections that are ready.
+    pub(crate) fn begin_queued_requests(&mut self, io: &mut Io<'_, Mail>) {
+        while let Some(id) = self.conns.pop_ready() {
+            if self.is_draining() {
+                continue;
+            }
+            // Without room, `drained` continues.
+            while io.has_ample_room(id)
+                && let Some(conn) = self.conns.get_mut(id)
+                && let Some(frame) = conn.next_waiting(pipelines)
+            {
+                self.begin(io, id, &frame);
+            }
+        }
+    }
+
+    /// Begins a request.
+    fn begin(&mut self, io: &mut Io<'_, Mail>, id: ConnId, frame: &[u8]) {
+        let Ok((header, body)) = RequestHeader::parse(frame) else {
+            return self.refuse(io, id, "a request without a header");
+        };
+        let me = self.me;
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let client_id = header.client_id.as_deref().unwrap_or("");
+        if conn.client_id.as_deref() != Some(client_id) {
+            conn.client_id = Some(client_id.into());
+        }
+        let client_id = conn.client_id.clone().unwrap_or_default();
+        let peer = conn.peer;
+        let caller = Caller { shard: me, conn: id, request: conn.begin(pipelines(frame)) };
+        let RequestHeader { api_key, api_version: version, correlation_id, .. } = header;
+        let call = RequestContext { caller, api_key, version, correlation_id, client_id, peer };
+        self.dispatch(io, call, body);
+    }
+}
+
+/// Whether the frame holds a pipelined request.
+fn pipelines(frame: &[u8]) -> bool {
+    frame.first_chunk().is_some_and(|key| i16::from_be_bytes(*key) == PRODUCE)
+}

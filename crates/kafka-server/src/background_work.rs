@@ -41,14 +41,14 @@ impl Shard {
         for StoreAt { store, .. } in &mut self.stores {
             is_busy |= store.maintain(unix_ms).is_some_and(|due_ms| due_ms <= unix_ms);
         }
-        if is_busy && !std::mem::replace(&mut self.is_maintaining, true) {
+        if is_busy && self.maintenance.request_timer() {
             io.set_timer(io.clock.now_ms + BUSY_MS, Timer::MaintainMore.token());
         }
     }
 
     /// Continues background work.
     pub(crate) fn continue_maintenance(&mut self, io: &mut Io<'_, Mail>) {
-        self.is_maintaining = false;
+        self.maintenance.on_timer();
         self.run_maintenance(io);
     }
 }

@@ -97,7 +97,8 @@ struct TopicRecord {
     v: u8,
     name: String,
     /// For each partition, its store.
-    homes: Vec<u16>,
+    #[serde(rename = "homes")]
+    store_ids: Vec<u16>,
     /// The configuration keys that are set.
     config: BTreeMap<String, String>,
 }
@@ -126,7 +127,7 @@ fn topic_record(topic: &Topic) -> KeyValue {
     let record = TopicRecord {
         v: 1,
         name: topic.name.to_string(),
-        homes: topic.homes.clone(),
+        store_ids: topic.store_ids.clone(),
         config: topic.config.set.clone(),
     };
     let value = serde_json::to_vec(&record).expect("plain data");
@@ -149,10 +150,10 @@ impl Controller {
             } else if let Some(id) = topic_id(key) {
                 match value.map(serde_json::from_slice::<TopicRecord>) {
                     None => drop(catalogue.remove(id)),
-                    Some(Ok(TopicRecord { name, homes, config, .. })) => catalogue.put(Arc::new(Topic {
+                    Some(Ok(TopicRecord { name, store_ids, config, .. })) => catalogue.put(Arc::new(Topic {
                         name: name.into(),
                         id,
-                        homes,
+                        store_ids,
                         config: TopicConfig::new(config, &shared.config),
                     })),
                     Some(Err(error)) => drop(unreadable.get_or_insert(error)),
@@ -202,7 +203,7 @@ impl Controller {
 
     /// The existing topic that a name collides with.
     pub(crate) fn name_collision(&self, name: &str) -> Option<&Arc<str>> {
-        self.names.colliding(name)
+        self.names.collision(name)
     }
 
     /// A topic of the durable catalogue.
@@ -406,7 +407,7 @@ mod tests {
         let names: Vec<&str> = controller.catalogue.by_name.keys().map(|name| &**name).collect();
         assert_eq!(names, ["orders"]);
         let topic = controller.catalogue.topic("orders").unwrap();
-        assert_eq!(topic.homes, [1, 0, 1]);
+        assert_eq!(topic.store_ids, [1, 0, 1]);
         assert!(topic.config.partition.is_compacted);
         let (key, value) = topic_record(topic);
         assert_eq!(key, records[1].0.as_bytes());

@@ -18,7 +18,9 @@ use crate::sinks::SinkJob;
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     next: u64,
-    jobs: HashMap<u64, Job, foldhash::fast::RandomState>,
+    by_number: HashMap<u64, Job, foldhash::fast::RandomState>,
+    /// Bytes of records that other shards have not answered yet.
+    mailed_bytes: usize,
 }
 
 /// A pending request.
@@ -58,10 +60,16 @@ pub(crate) struct MarkJob {
     then: AfterMarkers,
 }
 
+impl Job {
+    fn mailed_bytes(&self) -> usize {
+        if let Self::Produce(job) = self { job.mailed_bytes } else { 0 }
+    }
+}
+
 impl Jobs {
     pub(crate) fn add(&mut self, job: Job) -> u64 {
         let number = self.reserve();
-        self.jobs.insert(number, job);
+        self.put(number, job);
         number
     }
 
@@ -72,15 +80,23 @@ impl Jobs {
     }
 
     pub(crate) fn get(&mut self, job: u64) -> Option<&mut Job> {
-        self.jobs.get_mut(&job)
+        self.by_number.get_mut(&job)
     }
 
     pub(crate) fn take(&mut self, job: u64) -> Option<Job> {
-        self.jobs.remove(&job)
+        let job = self.by_number.remove(&job)?;
+        self.mailed_bytes -= job.mailed_bytes();
+        Some(job)
     }
 
     pub(crate) fn put(&mut self, number: u64, job: Job) {
-        self.jobs.insert(number, job);
+        self.mailed_bytes += job.mailed_bytes();
+        self.by_number.insert(number, job);
+    }
+
+    /// Bytes of records that other shards have not answered yet.
+    pub(crate) fn mailed_bytes(&self) -> usize {
+        self.mailed_bytes
     }
 
     /// Adds a job of `waiting` changes. `outcomes` already holds the results of the others.
@@ -100,7 +116,7 @@ impl Jobs {
         part: usize,
         outcome: Result<(), AppendError>,
     ) -> Option<(AfterChanges, Vec<Result<(), AppendError>>)> {
-        let Some(Job::Changes(changes)) = self.jobs.get_mut(&job) else { return None };
+        let Some(Job::Changes(changes)) = self.by_number.get_mut(&job) else { return None };
         changes.outcomes[part] = outcome;
         changes.waiting -= 1;
         if changes.waiting > 0 {
@@ -126,7 +142,7 @@ impl Jobs {
         job: u64,
         of_shard: Vec<(u32, PartitionQueryResult)>,
     ) -> Option<(AfterQueries, Vec<PartitionQueryResult>)> {
-        let Some(Job::Query(query)) = self.jobs.get_mut(&job) else { return None };
+        let Some(Job::Query(query)) = self.by_number.get_mut(&job) else { return None };
         for (part, result) in of_shard {
             query.results[part as usize] = result;
         }
@@ -154,7 +170,7 @@ impl Jobs {
         job: u64,
         produced: Produced,
     ) -> Option<(AfterMarkers, Vec<Result<(), ErrorCode>>)> {
-        let Some(Job::Mark(markers)) = self.jobs.get_mut(&job) else { return None };
+        let Some(Job::Mark(markers)) = self.by_number.get_mut(&job) else { return None };
         markers.outcomes[produced.part as usize] = produced.outcome.map(drop).map_err(|refused| refused.code);
         markers.waiting -= 1;
         if markers.waiting > 0 {

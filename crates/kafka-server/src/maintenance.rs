@@ -19,6 +19,8 @@ pub(crate) struct Maintenance {
     tried: Option<PartitionId>,
     /// Logs to remove, with their stores.
     doomed: VecDeque<(usize, LogToRemove)>,
+    /// The timer of further background work of the stores is set.
+    has_timer: bool,
 }
 
 /// A log of a topic that has been deleted.
@@ -91,6 +93,16 @@ impl Maintenance {
         let (id, _) = self.unopened.range((from, Bound::Unbounded)).next()?;
         self.tried = Some(*id);
         self.tried
+    }
+
+    /// Notes that the timer of further background work is needed. Returns false if it is set already.
+    pub(crate) fn request_timer(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_timer, true)
+    }
+
+    /// The timer of further background work has fired.
+    pub(crate) fn on_timer(&mut self) {
+        self.has_timer = false;
     }
 
     /// Removes the next log; `None` if there is none to remove.

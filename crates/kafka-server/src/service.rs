@@ -55,7 +55,7 @@ impl Service for Shard {
                 received.next_len = end;
                 break;
             };
-            if io.congested() || (pipelines(frame) && self.mailed_bytes > MAILED_BYTES_MAX) {
+            if io.congested() || (pipelines(frame) && self.jobs.mailed_bytes() > MAILED_BYTES_MAX) {
                 received.hold = true;
                 break;
             }
@@ -133,7 +133,7 @@ impl Service for Shard {
 
     fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
         self.unix_ms = io.clock.unix_ms;
-        if !std::mem::replace(&mut self.has_begun, true) {
+        if self.begin_first_turn() {
             io.set_timer(io.clock.now_ms + MAINTENANCE_INTERVAL_MS, Timer::Maintain.token());
             self.start_coordinators(io);
         }

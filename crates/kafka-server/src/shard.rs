@@ -36,8 +36,6 @@ pub struct Shard {
     pub(crate) unix_ms: u64,
     pub(crate) partitions: Partitions,
     pub(crate) maintenance: Maintenance,
-    /// The timer of further background work is set.
-    pub(crate) is_maintaining: bool,
     pub(crate) unverified: UnverifiedBatches,
     /// The coordinators, on shard 0.
     pub(crate) controller: Option<Box<Controller>>,
@@ -50,11 +48,9 @@ pub struct Shard {
     pub(crate) source_readers: SourceReaders,
     pub(crate) queues: Queues,
     completions: Vec<Completion>,
-    /// Bytes of records that other shards have not answered yet.
-    pub(crate) mailed_bytes: usize,
     pub(crate) log_throttle: LogThrottle,
     is_draining: bool,
-    pub(crate) has_begun: bool,
+    has_begun: bool,
 }
 
 impl Shard {
@@ -83,7 +79,6 @@ impl Shard {
             unix_ms: clock.unix_ms,
             partitions,
             maintenance: Maintenance::default(),
-            is_maintaining: false,
             unverified: UnverifiedBatches::default(),
             controller,
             conns: Connections::default(),
@@ -94,7 +89,6 @@ impl Shard {
             source_readers: SourceReaders::default(),
             queues: Queues::default(),
             completions: Vec::new(),
-            mailed_bytes: 0,
             log_throttle: LogThrottle::default(),
             is_draining: false,
             has_begun: false,
@@ -175,6 +169,11 @@ impl Shard {
     /// Whether the broker is shutting down.
     pub(crate) fn is_draining(&self) -> bool {
         self.is_draining
+    }
+
+    /// Whether this is the first turn.
+    pub(crate) fn begin_first_turn(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_begun, true)
     }
 
     /// Begins to shut down: connections without appends in flight close.

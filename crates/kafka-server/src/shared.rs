@@ -68,8 +68,8 @@ impl Shared {
 
     /// The shard that owns a queue, or the shard that would create it.
     pub(crate) fn shard_of_queue(&self, name: &str) -> usize {
-        let home = self.snapshot().topic(name).and_then(|topic| topic.store_id(0));
-        home.map_or(0, |home| self.owner(home))
+        let store_id = self.snapshot().topic(name).and_then(|topic| topic.store_id(0));
+        store_id.map_or(0, |store_id| self.owner(store_id))
     }
 
     /// The names of all queues, in order.
@@ -89,9 +89,9 @@ impl Shared {
         self.advertised.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The shard that owns the store `home`.
-    pub(crate) fn owner(&self, home: u16) -> usize {
-        usize::from(home) % self.shards
+    /// The shard that owns the store `store_id`.
+    pub(crate) fn owner(&self, store_id: u16) -> usize {
+        usize::from(store_id) % self.shards
     }
 
     /// Stores for `count` partitions, assigned round-robin from `first`.

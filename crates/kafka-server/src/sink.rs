@@ -133,7 +133,7 @@ impl Shard {
             }
             return;
         }
-        let id = topic.partition(partition_for_key(record.spread, topic.partitions()));
+        let id = topic.partition(partition_for_key(record.partition_key, topic.partitions()));
         if let Some(full) = self.sinks.add(id, record, topic.config.partition.message_bytes_max) {
             self.append_sink_batch(io, id, full);
         }

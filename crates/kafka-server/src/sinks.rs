@@ -31,7 +31,7 @@ pub struct SinkRecord<'a> {
     /// Record key.
     pub key: Option<&'a [u8]>,
     /// Partitioning key: records with the same one go to the same partition, in order.
-    pub spread: &'a [u8],
+    pub partition_key: &'a [u8],
     /// Record value.
     pub value: &'a [u8],
     /// Encoded headers, with their count first.
@@ -122,7 +122,7 @@ pub(crate) struct SinkSend {
 pub(crate) struct AwaitingTopic {
     bound: usize,
     key: Option<Vec<u8>>,
-    spread: Vec<u8>,
+    partition_key: Vec<u8>,
     value: Vec<u8>,
     headers: Vec<u8>,
     timestamp_ms: i64,
@@ -134,7 +134,7 @@ impl AwaitingTopic {
         SinkRecord {
             bound: self.bound,
             key: self.key.as_deref(),
-            spread: &self.spread,
+            partition_key: &self.partition_key,
             value: &self.value,
             headers: &self.headers,
             timestamp_ms: self.timestamp_ms,
@@ -162,11 +162,11 @@ impl Sinks {
 
     /// Lets a record wait for its topic.
     pub(crate) fn push_awaiting_topic(&mut self, record: &SinkRecord<'_>) {
-        let SinkRecord { bound, key, spread, value, headers, timestamp_ms, token } = *record;
+        let SinkRecord { bound, key, partition_key, value, headers, timestamp_ms, token } = *record;
         let waiting = AwaitingTopic {
             bound,
             key: key.map(<[u8]>::to_vec),
-            spread: spread.to_vec(),
+            partition_key: partition_key.to_vec(),
             value: value.to_vec(),
             headers: headers.to_vec(),
             timestamp_ms,
@@ -286,7 +286,7 @@ mod tests {
     const ID: PartitionId = PartitionId { topic: TopicId([1; 16]), index: 0 };
 
     fn record(value: &[u8], token: u64) -> SinkRecord<'_> {
-        SinkRecord { bound: 4, key: None, spread: b"", value, headers: &[0], timestamp_ms: 1, token }
+        SinkRecord { bound: 4, key: None, partition_key: b"", value, headers: &[0], timestamp_ms: 1, token }
     }
 
     #[test]

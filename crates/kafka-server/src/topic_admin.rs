@@ -101,7 +101,7 @@ impl Shard {
             return refused(ErrorCode::InvalidTopicException, message);
         }
         if new.partitions != 1
-            && let Some(refused) = topic_config::queue_fault(&new.config)
+            && let Some(refused) = topic_config::queue_error(&new.config)
         {
             return Some(refused);
         }
@@ -138,9 +138,9 @@ impl Shard {
     ) {
         let id = TopicId(new_uuid(io).0);
         let first = io.random() as usize;
-        let homes = self.shared.store_ids_from(first, new.partitions);
+        let store_ids = self.shared.store_ids_from(first, new.partitions);
         let config = TopicConfig::new(new.config, &self.shared.config);
-        let topic = Arc::new(Topic { name: new.name, id, homes, config });
+        let topic = Arc::new(Topic { name: new.name, id, store_ids, config });
         if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
             controller.start_creation(&mut *first.store, io.clock.unix_ms, topic, then);
         }
@@ -355,7 +355,8 @@ impl Shard {
                 None => {}
             }
         }
-        let error = topic_config::fault(&set).or_else(|| self.dead_letter_config_error(&existing.name, &set));
+        let error =
+            topic_config::config_error(&set).or_else(|| self.dead_letter_config_error(&existing.name, &set));
         error.map_or(Ok(set), |error| Err(refused(error)))
     }
 
@@ -397,9 +398,9 @@ impl Shard {
         if let Some(refused) = self.partitions_error(more) {
             return Err(refused);
         }
-        let next = existing.homes.last().map_or(0, |home| usize::from(*home) + 1);
+        let next = existing.store_ids.last().map_or(0, |store_id| usize::from(*store_id) + 1);
         let mut changed = existing.clone();
-        changed.homes.extend(self.shared.store_ids_from(next, more));
+        changed.store_ids.extend(self.shared.store_ids_from(next, more));
         Ok(changed)
     }
 }

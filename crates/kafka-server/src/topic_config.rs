@@ -74,7 +74,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Key> {
 }
 
 /// The error of an invalid configuration, with Kafka's message.
-pub(crate) fn fault(set: &BTreeMap<String, String>) -> Option<String> {
+pub(crate) fn config_error(set: &BTreeMap<String, String>) -> Option<String> {
     for (name, value) in set {
         match find(name) {
             None => return Some(format!("Unknown topic config name: {name}")),
@@ -228,7 +228,7 @@ pub(crate) fn queue_of(set: &BTreeMap<String, String>) -> Option<mainstem_queue_
 }
 
 /// The error of this configuration for a topic with several partitions; `None` if it is valid.
-pub(crate) fn queue_fault(set: &BTreeMap<String, String>) -> Option<AppendError> {
+pub(crate) fn queue_error(set: &BTreeMap<String, String>) -> Option<AppendError> {
     let message = "A topic that is a work queue has one partition.";
     queue_of(set).map(|_| AppendError::new(ErrorCode::InvalidPartitions, message))
 }
@@ -351,7 +351,7 @@ mod tests {
             ("foo", "bar", "Unknown topic config name: foo"),
         ] {
             let set = BTreeMap::from([(name.to_owned(), value.to_owned())]);
-            assert_eq!(super::fault(&set).as_deref(), Some(error));
+            assert_eq!(super::config_error(&set).as_deref(), Some(error));
         }
         for (name, value) in [
             ("cleanup.policy", ""),
@@ -362,7 +362,7 @@ mod tests {
             ("leader.replication.throttled.replicas", "0:1,1:1"),
         ] {
             let set = BTreeMap::from([(name.to_owned(), value.to_owned())]);
-            assert_eq!(super::fault(&set), None, "{name}={value}");
+            assert_eq!(super::config_error(&set), None, "{name}={value}");
         }
     }
 

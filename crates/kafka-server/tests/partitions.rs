@@ -303,8 +303,8 @@ fn leftovers_of_a_deleted_topic_are_removed_at_the_next_start() {
     }
     let known = broker.partition_logs();
     assert_eq!(known.len(), 4);
-    for home in 0..2 {
-        broker.leave_log(home, "p-0123456789abcdef0123456789abcdef-0");
+    for store_id in 0..2 {
+        broker.leave_log(store_id, "p-0123456789abcdef0123456789abcdef-0");
     }
     broker.restart(2);
     assert_eq!(broker.partition_logs(), known);

@@ -251,7 +251,7 @@ impl ShardService {
         let record = kafka::SinkRecord {
             bound,
             key,
-            spread: key.unwrap_or(message.topic().as_bytes()),
+            partition_key: key.unwrap_or(message.topic().as_bytes()),
             value: message.payload(),
             headers: &self.headers,
             timestamp_ms: io.clock.unix_ms.cast_signed(),

@@ -23,7 +23,7 @@ pub struct Topic<C> {
     /// Identifier.
     pub id: TopicId,
     /// For each partition, the store of its log: the number of the shard that it was created on.
-    pub homes: Vec<u16>,
+    pub store_ids: Vec<u16>,
     /// Configuration.
     pub config: C,
 }
@@ -31,7 +31,7 @@ pub struct Topic<C> {
 impl<C> Topic<C> {
     /// The store of a partition; `None` if the partition does not exist.
     pub fn store_id(&self, index: i32) -> Option<u16> {
-        self.homes.get(usize::try_from(index).ok()?).copied()
+        self.store_ids.get(usize::try_from(index).ok()?).copied()
     }
 
     /// The identifier of one of its partitions.
@@ -41,7 +41,7 @@ impl<C> Topic<C> {
 
     /// Number of partitions.
     pub fn partitions(&self) -> i32 {
-        i32::try_from(self.homes.len()).expect("partitions are bounded")
+        i32::try_from(self.store_ids.len()).expect("partitions are bounded")
     }
 }
 
@@ -132,7 +132,12 @@ mod tests {
     use super::*;
 
     fn topic(name: &str, id: u8, partitions: usize) -> Arc<Topic<()>> {
-        Arc::new(Topic { name: name.into(), id: TopicId([id; 16]), homes: vec![0; partitions], config: () })
+        Arc::new(Topic {
+            name: name.into(),
+            id: TopicId([id; 16]),
+            store_ids: vec![0; partitions],
+            config: (),
+        })
     }
 
     #[test]

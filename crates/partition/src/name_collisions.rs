@@ -30,7 +30,7 @@ fn normalized(name: &str) -> Option<String> {
 
 impl NameCollisions {
     /// The existing name that this one collides with.
-    pub fn colliding(&self, name: &str) -> Option<&Arc<str>> {
+    pub fn collision(&self, name: &str) -> Option<&Arc<str>> {
         self.0.get(&normalized(name)?).filter(|known| ***known != *name)
     }
 
@@ -61,16 +61,16 @@ mod tests {
         names.add(&"a.b_c".into());
         names.add(&"plain".into());
         for name in ["a_b_c", "a_b.c", "a.b.c"] {
-            assert_eq!(names.colliding(name).map(|name| &**name), Some("a.b_c"), "{name}");
+            assert_eq!(names.collision(name).map(|name| &**name), Some("a.b_c"), "{name}");
             assert!(collides(name, "a.b_c") && collides("a.b_c", name));
         }
         for name in ["a.b_c", "plain", "a-b-c", "a.b", "ab.c", "a.b_c_"] {
-            assert_eq!(names.colliding(name), None, "{name}");
+            assert_eq!(names.collision(name), None, "{name}");
             assert!(!collides(name, "a.b_c"));
         }
         names.remove("a_b_c");
-        assert!(names.colliding("a_b_c").is_some(), "removing another name has no effect");
+        assert!(names.collision("a_b_c").is_some(), "removing another name has no effect");
         names.remove("a.b_c");
-        assert_eq!(names.colliding("a_b_c"), None);
+        assert_eq!(names.collision("a_b_c"), None);
     }
 }

@@ -20,7 +20,7 @@ use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
 use crate::topic_admin::{check_assignment, new_uuid};
 use crate::topic_change::NewTopic;
-use crate::topic_config::{self, TopicConfig, queue_fault};
+use crate::topic_config::{self, TopicConfig, queue_error};
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -98,7 +98,7 @@ fn plan(shard: &Shard, topic: &CreatableTopic) -> Result<NewTopic, AppendError> 
     }
     let config = config(topic)?;
     let mut partitions = partitions(shard, topic)?;
-    if topic.num_partitions == -1 && topic.assignments.is_empty() && queue_fault(&config).is_some() {
+    if topic.num_partitions == -1 && topic.assignments.is_empty() && queue_error(&config).is_some() {
         partitions = 1;
     }
     let new = NewTopic { name, partitions, config };
@@ -115,7 +115,7 @@ fn config(topic: &CreatableTopic) -> Result<BTreeMap<String, String>, AppendErro
     let pairs =
         topic.configs.iter().map(|config| (config.name.clone(), config.value.clone().unwrap_or_default()));
     let set: BTreeMap<String, String> = pairs.collect();
-    topic_config::fault(&set).map_or(Ok(set), |error| refused(ErrorCode::InvalidConfig, error))
+    topic_config::config_error(&set).map_or(Ok(set), |error| refused(ErrorCode::InvalidConfig, error))
 }
 
 fn partitions(shard: &Shard, topic: &CreatableTopic) -> Result<i32, AppendError> {

@@ -98,13 +98,13 @@ fn locate(
             (None, Some(_)) => return Err(ErrorCode::UnknownTopicOrPartition),
         }
     };
-    let home = topic.store_id(key.index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    let store_id = topic.store_id(key.index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
     check_epoch(cached.current_leader_epoch)?;
     // The consumer cannot have read records of a later epoch.
     if cached.last_fetched_epoch > LEADER_EPOCH {
         return Err(ErrorCode::OffsetOutOfRange);
     }
-    Ok(Location { id: topic.partition(key.index), shard: shard.shared.owner(home) })
+    Ok(Location { id: topic.partition(key.index), shard: shard.shared.owner(store_id) })
 }
 
 fn answer_error(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, code: ErrorCode) {

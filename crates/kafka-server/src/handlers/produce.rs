@@ -48,7 +48,7 @@ pub(crate) fn handle(
                 (Err(code), None) => Err(*code),
                 (Ok(found), None) => found
                     .store_id(partition.index)
-                    .map(|home| (shard.shared.owner(home), found.partition(partition.index)))
+                    .map(|store_id| (shard.shared.owner(store_id), found.partition(partition.index)))
                     .ok_or(ErrorCode::UnknownTopicOrPartition),
             };
             let outcome = match append {
@@ -69,7 +69,6 @@ pub(crate) fn handle(
     if appends.is_empty() {
         return answer(shard, io, &job);
     }
-    shard.mailed_bytes += job.mailed_bytes;
     let number = shard.jobs.add(Job::Produce(job));
     let id = request.transactional_id.map(Into::into);
     let transactional = id.map(|id| Transactional { id, version });
@@ -119,7 +118,6 @@ impl Shard {
         if job.waiting == 0
             && let Some(Job::Produce(job)) = self.jobs.take(number)
         {
-            self.mailed_bytes -= job.mailed_bytes;
             answer(self, io, &job);
         }
     }

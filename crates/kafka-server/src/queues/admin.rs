@@ -46,7 +46,7 @@ fn check(set: &BTreeMap<String, String>) -> Result<(), QueueError> {
     if set.get(QUEUE_ENABLED).map(String::as_str) != Some("true") {
         return Err(QueueError::Invalid("enabled: a queue cannot be set to be none".into()));
     }
-    topic_config::fault(set).map_or(Ok(()), |error| Err(QueueError::Invalid(error)))
+    topic_config::config_error(set).map_or(Ok(()), |error| Err(QueueError::Invalid(error)))
 }
 
 fn refusal(refused: &AppendError) -> QueueError {

@@ -271,8 +271,15 @@ impl Broker {
         for (token, value) in (0..).zip(values) {
             let value = value.as_bytes();
             let timestamp_ms = UNIX_MS.cast_signed();
-            let record =
-                SinkRecord { bound: 0, key: None, spread: value, value, headers: &[0], timestamp_ms, token };
+            let record = SinkRecord {
+                bound: 0,
+                key: None,
+                partition_key: value,
+                value,
+                headers: &[0],
+                timestamp_ms,
+                token,
+            };
             self.services[shard].shard.sink(&mut self.detached[shard].io(), &record);
         }
         self.run();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use mainstem_disk::{Committer, RealFs, SegmentStore, Settings};
-use mainstem_log::{BatchBuilder, Durability, LogId, Options, Store};
+use mainstem_log::{BatchBuilder, Durability, LogAdmin, LogId, LogReader, LogWriter, Options, Store};
 use rustix::time::{ClockId, clock_gettime};
 
 const ROUNDS: usize = 5;

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainstem_log::{
-    Appended, Completion, Error, FileSlice, LogId, Options, State, Status, Store, Ticket, TimestampOffset,
-    ValidBatch,
+    Appended, Completion, Error, FileSlice, LogAdmin, LogId, LogReader, LogWriter, Options, State, Status,
+    Store, Ticket, TimestampOffset, ValidBatch,
 };
 
 use crate::checkpoint::{self, Checkpoint, Known};
@@ -389,100 +389,7 @@ impl TailCache {
     }
 }
 
-impl Store for SegmentStore {
-    fn names(&self) -> Vec<String> {
-        self.names.keys().cloned().collect()
-    }
-
-    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
-        name::check(name)?;
-        if let Some(LogEntry::Open(log)) = self.names.get(name) {
-            let log = *log;
-            open_log(&mut self.logs, log).options = options.clone();
-            return Ok(log);
-        }
-        self.create_log(name, options).map_err(|error| store_error(&error))
-    }
-
-    fn remove(&mut self, log: LogId) -> Result<(), Error> {
-        let Some(mut gone) = self.logs[log.0 as usize].take() else { return Ok(()) };
-        self.dirty.retain(|dirty| *dirty != log);
-        self.completed.retain(|completion| completion.log != log);
-        self.cached.forget(&mut gone);
-        self.names.remove(&*gone.name);
-        self.known.remove(&*gone.name);
-        self.gone.insert(gone.name.to_string());
-        self.disk.files.close_log(log);
-        self.disk.group.remove(log, gone.name);
-        Ok(())
-    }
-
-    #[inline]
-    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
-        let Self { logs, disk, .. } = self;
-        let to = open_log(logs, log);
-        let base_offset = to.append(disk, &batch)?;
-        let ticket = to.ticket_or(|| {
-            self.tickets += 1;
-            self.dirty.push(log);
-            Ticket(self.tickets)
-        });
-        Ok(Appended { base_offset, ticket })
-    }
-
-    fn force_sync(&mut self, log: LogId) {
-        open_log(&mut self.logs, log).force_sync();
-    }
-
-    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
-        let Self { logs, disk, .. } = self;
-        open_log(logs, log).add_note(disk, note)
-    }
-
-    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
-        let Self { logs, disk, .. } = self;
-        open_log(logs, log).notes(disk).map_err(|error| store_error(&error))
-    }
-
-    fn commit(&mut self) {
-        if self.dirty.is_empty() && self.disk.group.is_empty() {
-            return;
-        }
-        self.cached.count_commit();
-        let mut dirty = std::mem::take(&mut self.dirty);
-        for log in dirty.drain(..) {
-            let to = open_log(&mut self.logs, log);
-            let before = to.positions.submitted();
-            if let Some(ticket) = to.commit(&mut self.disk) {
-                self.completed.push(Completion { log, ticket, outcome: Ok(()) });
-            }
-            self.since_checkpoint += if before.base == to.positions.submitted().base {
-                to.positions.submitted().position.saturating_sub(before.position)
-            } else {
-                to.positions.submitted().position
-            };
-            self.cached.note(to);
-        }
-        self.dirty = dirty;
-        self.trim_cache();
-        if self.since_checkpoint >= self.checkpoint_bytes {
-            let bytes = self.checkpoint();
-            self.checkpoint_bytes = self.disk.settings.checkpoint_bytes.max(8 * bytes.len() as u64);
-            self.since_checkpoint = 0;
-            self.disk.group.deferred.checkpoint = Some(bytes);
-        }
-        if !self.disk.group.is_empty() {
-            let group = std::mem::take(&mut self.disk.group);
-            self.queue.submit(group);
-        }
-        self.process_reports();
-    }
-
-    fn completions(&mut self, into: &mut Vec<Completion>) {
-        self.process_reports();
-        into.append(&mut self.completed);
-    }
-
+impl LogReader for SegmentStore {
     fn read(
         &mut self,
         log: LogId,
@@ -534,6 +441,64 @@ impl Store for SegmentStore {
         self.trim_indexes();
         found
     }
+}
+
+impl LogWriter for SegmentStore {
+    #[inline]
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
+        let Self { logs, disk, .. } = self;
+        let to = open_log(logs, log);
+        let base_offset = to.append(disk, &batch)?;
+        let ticket = to.ticket_or(|| {
+            self.tickets += 1;
+            self.dirty.push(log);
+            Ticket(self.tickets)
+        });
+        Ok(Appended { base_offset, ticket })
+    }
+
+    fn force_sync(&mut self, log: LogId) {
+        open_log(&mut self.logs, log).force_sync();
+    }
+
+    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
+        let Self { logs, disk, .. } = self;
+        open_log(logs, log).add_note(disk, note)
+    }
+}
+
+impl LogAdmin for SegmentStore {
+    fn names(&self) -> Vec<String> {
+        self.names.keys().cloned().collect()
+    }
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        name::check(name)?;
+        if let Some(LogEntry::Open(log)) = self.names.get(name) {
+            let log = *log;
+            open_log(&mut self.logs, log).options = options.clone();
+            return Ok(log);
+        }
+        self.create_log(name, options).map_err(|error| store_error(&error))
+    }
+
+    fn remove(&mut self, log: LogId) -> Result<(), Error> {
+        let Some(mut gone) = self.logs[log.0 as usize].take() else { return Ok(()) };
+        self.dirty.retain(|dirty| *dirty != log);
+        self.completed.retain(|completion| completion.log != log);
+        self.cached.forget(&mut gone);
+        self.names.remove(&*gone.name);
+        self.known.remove(&*gone.name);
+        self.gone.insert(gone.name.to_string());
+        self.disk.files.close_log(log);
+        self.disk.group.remove(log, gone.name);
+        Ok(())
+    }
+
+    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
+        let Self { logs, disk, .. } = self;
+        open_log(logs, log).notes(disk).map_err(|error| store_error(&error))
+    }
 
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
         if offset > self.log(log).positions.committed().offset {
@@ -578,6 +543,47 @@ impl Store for SegmentStore {
 
     fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
         self.run_maintenance(unix_ms)
+    }
+}
+
+impl Store for SegmentStore {
+    fn commit(&mut self) {
+        if self.dirty.is_empty() && self.disk.group.is_empty() {
+            return;
+        }
+        self.cached.count_commit();
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for log in dirty.drain(..) {
+            let to = open_log(&mut self.logs, log);
+            let before = to.positions.submitted();
+            if let Some(ticket) = to.commit(&mut self.disk) {
+                self.completed.push(Completion { log, ticket, outcome: Ok(()) });
+            }
+            self.since_checkpoint += if before.base == to.positions.submitted().base {
+                to.positions.submitted().position.saturating_sub(before.position)
+            } else {
+                to.positions.submitted().position
+            };
+            self.cached.note(to);
+        }
+        self.dirty = dirty;
+        self.trim_cache();
+        if self.since_checkpoint >= self.checkpoint_bytes {
+            let bytes = self.checkpoint();
+            self.checkpoint_bytes = self.disk.settings.checkpoint_bytes.max(8 * bytes.len() as u64);
+            self.since_checkpoint = 0;
+            self.disk.group.deferred.checkpoint = Some(bytes);
+        }
+        if !self.disk.group.is_empty() {
+            let group = std::mem::take(&mut self.disk.group);
+            self.queue.submit(group);
+        }
+        self.process_reports();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        self.process_reports();
+        into.append(&mut self.completed);
     }
 }
 

@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use mainstem_disk::fault::FaultFs;
 use mainstem_disk::{Committer, Fs, Mode, SegmentStore, Settings};
-use mainstem_log::{BatchBuilder, Cleanup, Completion, LogId, Options, Store, TimestampOffset, batches};
+use mainstem_log::{
+    BatchBuilder, Cleanup, Completion, LogAdmin, LogId, LogReader, LogWriter, Options, Store,
+    TimestampOffset, batches,
+};
 
 /// Unix time in ms.
 const BEGIN_MS: u64 = 1_700_000_000_000;

@@ -10,7 +10,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use mainstem_disk::{Committer, RealFs, SegmentStore, Settings};
-use mainstem_log::{BatchBuilder, Durability, LogId, Options, Record, Store, batches};
+use mainstem_log::{
+    BatchBuilder, Durability, LogAdmin, LogId, LogReader, LogWriter, Options, Record, Store, batches,
+};
 
 /// Environment variable of the process to kill: the directory of its store.
 const DIRECTORY: &str = "MAINSTEM_KILLED_IN";

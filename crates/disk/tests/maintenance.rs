@@ -7,8 +7,8 @@ use std::sync::Arc;
 use mainstem_disk::fault::{FaultFs, Plan};
 use mainstem_disk::{Committer, Decompress, Fs, SegmentStore, Settings};
 use mainstem_log::{
-    Batch, BatchBuilder, BatchHeader, Cleanup, Compression, Error, LogId, Options, Record, State, Status,
-    Store, batches, rebuild,
+    Batch, BatchBuilder, BatchHeader, Cleanup, Compression, Error, LogAdmin, LogId, LogReader, LogWriter,
+    Options, Record, State, Status, Store, batches, rebuild,
 };
 use proptest::prelude::*;
 

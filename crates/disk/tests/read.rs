@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use mainstem_disk::fault::{FaultFs, Plan};
 use mainstem_disk::{Committer, Fs, Mode, SegmentStore, Settings};
-use mainstem_log::{BatchBuilder, Completion, Error, LogId, Options, State, Store, batches};
+use mainstem_log::{
+    BatchBuilder, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, Options, State, Store, batches,
+};
 use proptest::prelude::*;
 
 fn open(fs: &Arc<FaultFs>, settings: Settings) -> SegmentStore {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mainstem_disk::fault::{FaultFs, Plan};
 use mainstem_disk::{Committer, Fs, SegmentStore, Settings};
 use mainstem_log::contract::batch;
-use mainstem_log::{Options, Store};
+use mainstem_log::{LogAdmin, LogReader, LogWriter, Options, Store};
 
 fn open(fs: &FaultFs) -> SegmentStore {
     let fs: Arc<dyn Fs> = Arc::new(fs.clone());

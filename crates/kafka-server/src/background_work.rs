@@ -3,7 +3,7 @@
 //! Retention and compaction need an open log, so partitions that no client has opened since the start are opened here,
 //! a few per turn.
 
-use mainstem_partition::StoreAt;
+use mainstem_log::StoreAt;
 use mainstem_runtime::Io;
 
 use crate::shard::Shard;
@@ -38,7 +38,7 @@ impl Shard {
     pub(crate) fn run_maintenance(&mut self, io: &mut Io<'_, Mail>) {
         let unix_ms = io.clock.unix_ms;
         let mut is_busy = false;
-        for StoreAt { store, .. } in &mut self.stores {
+        for StoreAt { store, .. } in &mut *self.stores {
             is_busy |= store.maintain(unix_ms).is_some_and(|due_ms| due_ms <= unix_ms);
         }
         if is_busy && self.maintenance.request_timer() {

@@ -376,7 +376,7 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstem_log::{BatchBuilder, MemoryStore};
+    use mainstem_log::{BatchBuilder, LogAdmin, LogWriter, MemoryStore};
 
     /// The bytes of `docs/formats/kafka-catalogue.md`.
     #[test]

@@ -119,7 +119,6 @@ pub use binding_registry::{BoundTopic, Source};
 pub use config::Config;
 pub use handlers::{SERVED, ServedApi};
 pub use mainstem_log::{Header, put_headers};
-pub use mainstem_partition::StoreAt;
 pub use queues::client::QueueClient;
 pub use queues::command_queue::ReplyFn;
 pub use shard::Shard;

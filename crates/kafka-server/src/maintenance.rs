@@ -5,8 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use mainstem_log::{Error, LogId, Options};
-use mainstem_partition::StoreAt;
+use mainstem_log::{Error, LogId, Options, StoreAt};
 
 use crate::catalogue::{Catalogue, PartitionId, TopicId};
 
@@ -40,7 +39,7 @@ impl Maintenance {
         topic_of_state: fn(&str) -> Option<TopicId>,
     ) -> Self {
         let mut found = Self::default();
-        for (at, StoreAt { store_id, store }) in stores.iter().enumerate() {
+        for (at, StoreAt { store_id, store, .. }) in stores.iter().enumerate() {
             for name in store.names() {
                 if topic_of_state(&name).is_some_and(|topic| catalogue.topic_by_id(topic).is_none()) {
                     found.doomed.push_back((at, LogToRemove::Closed(name)));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mainstem_kafka::{Message, Request, frame, put_response_header};
-use mainstem_log::{Completion, Error};
-use mainstem_partition::{Partitions, StoreAt};
+use mainstem_log::{Completion, Error, LogOwner, Stores};
+use mainstem_partition::Partitions;
 use mainstem_runtime::{Clock, ConnId, Io};
 
 use crate::binding_registry::BindingRegistry;
@@ -31,7 +31,8 @@ pub struct Shard {
     pub(crate) shared: Arc<Shared>,
     /// Snapshot of the topics.
     pub(crate) catalogue: Arc<Catalogue>,
-    pub(crate) stores: Vec<StoreAt>,
+    /// The stores of the shard, while it runs.
+    pub(crate) stores: Stores,
     /// The time of the turn, ms since 1970.
     pub(crate) unix_ms: u64,
     pub(crate) partitions: Partitions,
@@ -59,12 +60,7 @@ impl Shard {
     ///
     /// # Errors
     /// A store fails.
-    pub fn restore(
-        me: usize,
-        shared: Arc<Shared>,
-        mut stores: Vec<StoreAt>,
-        clock: Clock,
-    ) -> Result<Self, Error> {
+    pub fn restore(me: usize, shared: Arc<Shared>, mut stores: Stores, clock: Clock) -> Result<Self, Error> {
         let mut controller = None;
         if me == 0
             && let Some(first) = stores.first_mut()
@@ -99,11 +95,16 @@ impl Shard {
         Ok(made)
     }
 
+    /// The stores, to lend them and to take them back.
+    pub fn stores_mut(&mut self) -> &mut Stores {
+        &mut self.stores
+    }
+
     /// Delivers completions of the stores. Call it at the beginning of a turn and after its commit.
     pub fn poll_completions(&mut self, io: &mut Io<'_, Mail>) {
         let mut completions = std::mem::take(&mut self.completions);
         for at in 0..self.stores.len() {
-            self.stores[at].store.completions(&mut completions);
+            self.stores[at].take_completions(LogOwner::Default, &mut completions);
             for completion in completions.drain(..) {
                 if (at == 0 && self.on_controller_completion(io, &completion))
                     || self.partitions.on_snapshot_completion(at, &completion)

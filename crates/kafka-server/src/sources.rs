@@ -12,9 +12,11 @@ use std::sync::Arc;
 
 use mainstem_compress::batch::decompress_records;
 use mainstem_kafka::ErrorCode;
-use mainstem_log::{Batch, BatchHeader, Completion, Durability, Error, Record, Records, Store, batches};
+use mainstem_log::{
+    Batch, BatchHeader, Completion, Durability, Error, Record, Records, Store, StoreAt, batches,
+};
 use mainstem_log::{Header, Headers};
-use mainstem_partition::{AbortedFilter, CompactedLog, KeyValue, LOG_APPEND_TIME, Partition, StoreAt};
+use mainstem_partition::{AbortedFilter, CompactedLog, KeyValue, LOG_APPEND_TIME, Partition};
 
 use crate::binding_registry::{BindingRegistry, Source};
 use crate::catalogue::{Catalogue, PartitionId};

@@ -10,7 +10,7 @@
 //!
 //! # Entry points
 //! [`Store`], [`BatchBuilder`], [`Batch`], and [`MemoryStore`], the store for tests and for brokers without
-//! persistence. [`SharedStore`] shares one store between the services of a shard.
+//! persistence. [`Stores`] are the stores of a shard, which its servers use in turn.
 //! [`contract`] is the test suite that every store passes.
 //!
 //! # Invariants
@@ -21,11 +21,11 @@
 //! # Files
 //! | file | contents |
 //! |---|---|
-//! | `store.rs` | the trait and its types |
+//! | `store.rs` | the traits and their types |
+//! | `stores.rs` | the stores of a shard, used by several servers |
 //! | `batch.rs`, `headers.rs`, `varint.rs` | the format of batches and record headers |
 //! | `build.rs` | building batches |
 //! | `memory.rs` | the store in memory |
-//! | `shared_store.rs` | one store shared by the services of a shard |
 //! | `contract.rs` | the test suite for stores |
 
 mod batch;
@@ -33,8 +33,8 @@ mod build;
 pub mod contract;
 mod headers;
 mod memory;
-mod shared_store;
 mod store;
+mod stores;
 pub mod varint;
 
 pub use batch::{
@@ -43,8 +43,8 @@ pub use batch::{
 pub use build::{BatchBuilder, BatchKind, Origin, rebuild, repack};
 pub use headers::{Header, Headers, put_headers};
 pub use memory::MemoryStore;
-pub use shared_store::{SharedStore, StoreHandle};
 pub use store::{
-    Appended, Cleanup, Completion, Durability, Error, FileSlice, LogId, Options, State, Status, Store,
-    Ticket, TimestampOffset,
+    Appended, Cleanup, Completion, Durability, Error, FileSlice, LogAdmin, LogId, LogReader, LogWriter,
+    Options, State, Status, Store, Ticket, TimestampOffset,
 };
+pub use stores::{LogOwner, StoreAt, Stores};

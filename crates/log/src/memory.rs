@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use crate::batch::{Batch, BatchHeader, ValidBatch};
 use crate::store::{
-    Appended, Completion, Error, LogId, Options, State, Status, Store, Ticket, TimestampOffset,
+    Appended, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, Options, State, Status, Store,
+    Ticket, TimestampOffset,
 };
 
 /// A store in memory. Every commit completes immediately. It implements neither retention nor compaction.
@@ -72,83 +73,7 @@ impl MemoryStore {
     }
 }
 
-impl Store for MemoryStore {
-    fn names(&self) -> Vec<String> {
-        self.by_name.keys().cloned().collect()
-    }
-
-    fn open(&mut self, name: &str, _options: &Options) -> Result<LogId, Error> {
-        if let Some(entry) = self.by_name.get(name) {
-            return Ok(*entry);
-        }
-        let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-        let is_name = (1..=249).contains(&name.len()) && !matches!(name, "." | "..");
-        if !is_name || !name.bytes().all(is_safe) {
-            return Err(Error::System(format!("{name:?} cannot name a log")));
-        }
-        let log = LogId(self.logs.len() as u32);
-        self.logs.push(Log::default());
-        self.by_name.insert(name.to_owned(), log);
-        Ok(log)
-    }
-
-    fn remove(&mut self, log: LogId) -> Result<(), Error> {
-        self.by_name.retain(|_, entry| *entry != log);
-        self.logs[log.0 as usize] = Log::default();
-        Ok(())
-    }
-
-    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
-        if self.refusals > 0 {
-            self.refusals -= 1;
-            return Err(Error::Full);
-        }
-        let (header, mut bytes) = (batch.header(), batch.bytes().to_vec());
-        let entry = &mut self.logs[log.0 as usize];
-        let base_offset = entry.end;
-        Batch::place(&mut bytes, base_offset, 0);
-        entry.end = base_offset + u64::from(header.last_offset_delta) + 1;
-        entry.bytes += bytes.len() as u64;
-        entry.batches.insert(base_offset, bytes);
-        entry.notes.clear();
-        let ticket = *entry.ticket.get_or_insert_with(|| {
-            self.tickets += 1;
-            self.dirty.push(log);
-            Ticket(self.tickets)
-        });
-        Ok(Appended { base_offset, ticket })
-    }
-
-    /// No effect: nothing in memory survives a power failure.
-    fn force_sync(&mut self, _log: LogId) {}
-
-    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
-        let entry = &mut self.logs[log.0 as usize];
-        let is_committed = entry.ticket.is_none();
-        if is_committed {
-            entry.notes.extend_from_slice(note);
-        }
-        is_committed
-    }
-
-    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
-        Ok(self.log(log).notes.clone())
-    }
-
-    fn commit(&mut self) {
-        for log in self.dirty.drain(..) {
-            let entry = &mut self.logs[log.0 as usize];
-            entry.committed = entry.end;
-            if let Some(ticket) = entry.ticket.take() {
-                self.completed.push(Completion { log, ticket, outcome: Ok(()) });
-            }
-        }
-    }
-
-    fn completions(&mut self, into: &mut Vec<Completion>) {
-        into.append(&mut self.completed);
-    }
-
+impl LogReader for MemoryStore {
     fn read(
         &mut self,
         log: LogId,
@@ -195,6 +120,72 @@ impl Store for MemoryStore {
         }
         Ok(None)
     }
+}
+
+impl LogWriter for MemoryStore {
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
+        if self.refusals > 0 {
+            self.refusals -= 1;
+            return Err(Error::Full);
+        }
+        let (header, mut bytes) = (batch.header(), batch.bytes().to_vec());
+        let entry = &mut self.logs[log.0 as usize];
+        let base_offset = entry.end;
+        Batch::place(&mut bytes, base_offset, 0);
+        entry.end = base_offset + u64::from(header.last_offset_delta) + 1;
+        entry.bytes += bytes.len() as u64;
+        entry.batches.insert(base_offset, bytes);
+        entry.notes.clear();
+        let ticket = *entry.ticket.get_or_insert_with(|| {
+            self.tickets += 1;
+            self.dirty.push(log);
+            Ticket(self.tickets)
+        });
+        Ok(Appended { base_offset, ticket })
+    }
+
+    /// No effect: nothing in memory survives a power failure.
+    fn force_sync(&mut self, _log: LogId) {}
+
+    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
+        let entry = &mut self.logs[log.0 as usize];
+        let is_committed = entry.ticket.is_none();
+        if is_committed {
+            entry.notes.extend_from_slice(note);
+        }
+        is_committed
+    }
+}
+
+impl LogAdmin for MemoryStore {
+    fn names(&self) -> Vec<String> {
+        self.by_name.keys().cloned().collect()
+    }
+
+    fn open(&mut self, name: &str, _options: &Options) -> Result<LogId, Error> {
+        if let Some(entry) = self.by_name.get(name) {
+            return Ok(*entry);
+        }
+        let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+        let is_name = (1..=249).contains(&name.len()) && !matches!(name, "." | "..");
+        if !is_name || !name.bytes().all(is_safe) {
+            return Err(Error::System(format!("{name:?} cannot name a log")));
+        }
+        let log = LogId(self.logs.len() as u32);
+        self.logs.push(Log::default());
+        self.by_name.insert(name.to_owned(), log);
+        Ok(log)
+    }
+
+    fn remove(&mut self, log: LogId) -> Result<(), Error> {
+        self.by_name.retain(|_, entry| *entry != log);
+        self.logs[log.0 as usize] = Log::default();
+        Ok(())
+    }
+
+    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
+        Ok(self.log(log).notes.clone())
+    }
 
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
         let log = &mut self.logs[log.0 as usize];
@@ -229,5 +220,21 @@ impl Store for MemoryStore {
 
     fn maintain(&mut self, _unix_ms: u64) -> Option<u64> {
         None
+    }
+}
+
+impl Store for MemoryStore {
+    fn commit(&mut self) {
+        for log in self.dirty.drain(..) {
+            let entry = &mut self.logs[log.0 as usize];
+            entry.committed = entry.end;
+            if let Some(ticket) = entry.ticket.take() {
+                self.completed.push(Completion { log, ticket, outcome: Ok(()) });
+            }
+        }
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        into.append(&mut self.completed);
     }
 }

@@ -188,72 +188,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// All logs of one shard behind one committer. Owned by the shard's thread.
-pub trait Store: Send {
-    /// Names of all logs, open or not, sorted.
-    fn names(&self) -> Vec<String>;
-
-    /// Opens and recovers the log `name`, creating it if it does not exist. Reopening an open log updates its options.
-    /// A name consists of 1 to 249 ASCII letters, digits, `.`, `_` and `-`, and is neither `.` nor `..`.
-    ///
-    /// # Errors
-    /// [`Error::System`] for an invalid name or an operating system error; [`Error::Full`].
-    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error>;
-
-    /// Removes a log and its data. Its outstanding tickets may never complete. Its files are deleted with the next
-    /// commits; after a crash before that, the log exists again.
-    ///
-    /// # Errors
-    /// [`Error::System`]. Some files may remain; the log is removed regardless.
-    fn remove(&mut self, log: LogId) -> Result<(), Error>;
-
-    /// Appends exactly one record batch. The store sets its base offset and sets its leader epoch to 0; all other
-    /// fields stay unchanged. The batch is readable immediately and durable when its ticket completes, which requires
-    /// a [`Store::commit`].
-    ///
-    /// # Errors
-    /// [`Error::Malformed`], [`Error::Broken`], [`Error::Full`]. Nothing was appended.
-    #[inline]
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        self.append_valid(log, ValidBatch::parse(batch).map_err(Error::Malformed)?)
-    }
-
-    /// Like [`Store::append`], for a batch that is already validated: freshly built, or checked before.
-    ///
-    /// # Errors
-    /// [`Error::Broken`], [`Error::Full`]. Nothing was appended.
-    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error>;
-
-    /// Forces an `fsync` for the next commit that carries an append to this log, whatever the log's [`Durability`].
-    /// Everything appended before is synced as well, and the tickets of that commit complete after the sync. Call this
-    /// when the append replaces data that is about to be deleted from disk.
-    fn force_sync(&mut self, log: LogId);
-
-    /// Stores a few bytes beside a log until its next append, at much lower cost than an append. The bytes follow the
-    /// notes stored since the last append. They survive a crash of the process immediately, but not always a power
-    /// failure. Returns whether they were stored: space is small, and not every store supports notes. All appends to
-    /// the log must be committed.
-    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
-        let _ = (log, note);
-        false
-    }
-
-    /// Returns the concatenated notes that the log had when it was opened. Call this before the first append or note.
-    /// To retain the notes, append their content: new notes overwrite them.
-    ///
-    /// # Errors
-    /// [`Error::System`].
-    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
-        let _ = log;
-        Ok(Vec::new())
-    }
-
-    /// Submits everything appended since the last commit. Call it once per turn.
-    fn commit(&mut self);
-
-    /// Moves the completions that arrived since the last call to `into`. Never blocks.
-    fn completions(&mut self, into: &mut Vec<Completion>);
-
+/// The readable part of a store.
+pub trait LogReader {
     /// Appends whole batches to `into`, starting with the one that contains or follows `offsets.start`. Stops at
     /// `offsets.end` or before exceeding `max_bytes`, but returns the first batch whatever its size. Appends nothing
     /// at the end of the log.
@@ -269,11 +205,11 @@ pub trait Store: Send {
         into: &mut Vec<u8>,
     ) -> Result<(), Error>;
 
-    /// Like [`Store::read`], but returns file ranges for zero-copy sending. Returns `None` if the caller should use
-    /// [`Store::read`] instead. Does not verify checksums.
+    /// Like [`LogReader::read`], but returns file ranges for zero-copy sending. Returns `None` if the caller should use
+    /// [`LogReader::read`] instead. Does not verify checksums.
     ///
     /// # Errors
-    /// As for [`Store::read`].
+    /// As for [`LogReader::read`].
     fn file_slices(
         &mut self,
         log: LogId,
@@ -292,6 +228,70 @@ pub trait Store: Send {
     /// # Errors
     /// [`Error::Corrupt`].
     fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<TimestampOffset>, Error>;
+}
+
+/// The appendable part of a store.
+pub trait LogWriter {
+    /// Appends exactly one record batch. The store sets its base offset and sets its leader epoch to 0; all other
+    /// fields stay unchanged. The batch is readable immediately and durable when its ticket completes, which requires
+    /// a [`Store::commit`].
+    ///
+    /// # Errors
+    /// [`Error::Malformed`], [`Error::Broken`], [`Error::Full`]. Nothing was appended.
+    #[inline]
+    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
+        self.append_valid(log, ValidBatch::parse(batch).map_err(Error::Malformed)?)
+    }
+
+    /// Like [`LogWriter::append`], for a batch that is already validated: freshly built, or checked before.
+    ///
+    /// # Errors
+    /// [`Error::Broken`], [`Error::Full`]. Nothing was appended.
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error>;
+
+    /// Forces an `fsync` for the next commit that carries an append to this log, whatever the log's [`Durability`].
+    /// Everything appended before is synced as well, and the tickets of that commit complete after the sync. Call this
+    /// when the append replaces data that is about to be deleted from disk.
+    fn force_sync(&mut self, log: LogId);
+
+    /// Stores a few bytes beside a log until its next append, at much lower cost than an append. The bytes follow the
+    /// notes stored since the last append. They survive a crash of the process immediately, but not always a power
+    /// failure. Returns whether they were stored: space is small, and not every store supports notes. All appends to
+    /// the log must be committed.
+    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
+        let _ = (log, note);
+        false
+    }
+}
+
+/// The part of a store that makes, opens, truncates and removes logs.
+pub trait LogAdmin {
+    /// Names of all logs, open or not, sorted.
+    fn names(&self) -> Vec<String>;
+
+    /// Opens and recovers the log `name`, creating it if it does not exist. Reopening an open log updates its options.
+    /// A name consists of 1 to 249 ASCII letters, digits, `.`, `_` and `-`, and is neither `.` nor `..`.
+    ///
+    /// # Errors
+    /// [`Error::System`] for an invalid name or an operating system error; [`Error::Full`].
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error>;
+
+    /// Removes a log and its data. Its outstanding tickets may never complete. Its files are deleted with the next
+    /// commits; after a crash before that, the log exists again.
+    ///
+    /// # Errors
+    /// [`Error::System`]. Some files may remain; the log is removed regardless.
+    fn remove(&mut self, log: LogId) -> Result<(), Error>;
+
+    /// Returns the concatenated notes that the log had when it was opened. Call this before the first append or note.
+    /// To retain the notes, append their content: new notes overwrite them.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
+        let _ = log;
+        Ok(Vec::new())
+    }
 
     /// Advances the log start to `offset`, capped at the log end. Earlier records are no longer readable and count as
     /// committed; the store deletes whole segments of them. Outstanding tickets still complete. After a crash the log
@@ -312,4 +312,16 @@ pub trait Store: Send {
     /// Runs a bounded amount of maintenance: rolling by age, retention, compaction. Returns the Unix time in ms of the
     /// next call, or `None` if nothing is due before the next append.
     fn maintain(&mut self, unix_ms: u64) -> Option<u64>;
+}
+
+/// All logs of one shard behind one committer.
+///
+/// Whoever uses the logs needs only [`LogReader`], [`LogWriter`] or [`LogAdmin`]. The owner of the store, usually
+/// [`Stores`](crate::Stores), commits once per turn for all of them and passes on what has completed.
+pub trait Store: LogReader + LogWriter + LogAdmin + Send {
+    /// Submits everything appended since the last commit. Call it once per turn.
+    fn commit(&mut self);
+
+    /// Moves the completions that arrived since the last call to `into`. Never blocks.
+    fn completions(&mut self, into: &mut Vec<Completion>);
 }

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mainstem_log::contract::{self, StoreFactory};
 use mainstem_log::{
-    Appended, Batch, Completion, Error, LogId, MemoryStore, Options, Status, Store, Ticket, TimestampOffset,
-    ValidBatch, batches,
+    Appended, Batch, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, MemoryStore, Options, Status,
+    Store, Ticket, TimestampOffset, ValidBatch, batches,
 };
 
 /// The defect of a store.
@@ -70,62 +70,7 @@ impl DefectiveStore {
     }
 }
 
-impl Store for DefectiveStore {
-    fn names(&self) -> Vec<String> {
-        let mut names = self.store.names();
-        if self.is(ListsOnlyTheFirst) {
-            names.truncate(1);
-        }
-        names
-    }
-
-    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
-        let name = if self.is(AcceptsAnyName) { name.replace(' ', "_") } else { name.to_owned() };
-        self.store.open(&name, options)
-    }
-
-    fn remove(&mut self, log: LogId) -> Result<(), Error> {
-        if self.is(RemovesNothing) { Ok(()) } else { self.store.remove(log) }
-    }
-
-    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
-        if self.is(AcceptsMalformed) && Batch::parse_unchecked(batch).is_ok() && Batch::parse(batch).is_err()
-        {
-            return Ok(Appended { base_offset: self.store.status(log).end, ticket: Ticket(1) });
-        }
-        self.append_valid(log, ValidBatch::parse(batch).map_err(Error::Malformed)?)
-    }
-
-    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
-        let mut appended = self.store.append_valid(log, batch)?;
-        if self.is(SkipsAnOffset) && appended.base_offset > 0 {
-            appended.base_offset += 1;
-        }
-        if self.is(CompletesBeforeCommit) {
-            self.premature.push(Completion { log, ticket: appended.ticket, outcome: Ok(()) });
-        }
-        Ok(appended)
-    }
-
-    fn force_sync(&mut self, log: LogId) {
-        self.store.force_sync(log);
-    }
-
-    fn commit(&mut self) {
-        self.store.commit();
-    }
-
-    fn completions(&mut self, into: &mut Vec<Completion>) {
-        let before = into.len();
-        into.append(&mut self.premature);
-        self.store.completions(into);
-        match self.defect {
-            NeverCompletes => into.truncate(before),
-            CompletesOutOfOrder => into[before..].reverse(),
-            _ => {}
-        }
-    }
-
+impl LogReader for DefectiveStore {
     fn read(
         &mut self,
         log: LogId,
@@ -171,6 +116,50 @@ impl Store for DefectiveStore {
         };
         Ok(if self.is(FindsBatchInsteadOfRecord) { found.map(of_batch) } else { found })
     }
+}
+
+impl LogWriter for DefectiveStore {
+    fn append(&mut self, log: LogId, batch: &[u8]) -> Result<Appended, Error> {
+        if self.is(AcceptsMalformed) && Batch::parse_unchecked(batch).is_ok() && Batch::parse(batch).is_err()
+        {
+            return Ok(Appended { base_offset: self.store.status(log).end, ticket: Ticket(1) });
+        }
+        self.append_valid(log, ValidBatch::parse(batch).map_err(Error::Malformed)?)
+    }
+
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
+        let mut appended = self.store.append_valid(log, batch)?;
+        if self.is(SkipsAnOffset) && appended.base_offset > 0 {
+            appended.base_offset += 1;
+        }
+        if self.is(CompletesBeforeCommit) {
+            self.premature.push(Completion { log, ticket: appended.ticket, outcome: Ok(()) });
+        }
+        Ok(appended)
+    }
+
+    fn force_sync(&mut self, log: LogId) {
+        self.store.force_sync(log);
+    }
+}
+
+impl LogAdmin for DefectiveStore {
+    fn names(&self) -> Vec<String> {
+        let mut names = self.store.names();
+        if self.is(ListsOnlyTheFirst) {
+            names.truncate(1);
+        }
+        names
+    }
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        let name = if self.is(AcceptsAnyName) { name.replace(' ', "_") } else { name.to_owned() };
+        self.store.open(&name, options)
+    }
+
+    fn remove(&mut self, log: LogId) -> Result<(), Error> {
+        if self.is(RemovesNothing) { Ok(()) } else { self.store.remove(log) }
+    }
 
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
         self.store.truncate_prefix(log, offset)
@@ -189,6 +178,23 @@ impl Store for DefectiveStore {
 
     fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
         self.store.maintain(unix_ms)
+    }
+}
+
+impl Store for DefectiveStore {
+    fn commit(&mut self) {
+        self.store.commit();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        let before = into.len();
+        into.append(&mut self.premature);
+        self.store.completions(into);
+        match self.defect {
+            NeverCompletes => into.truncate(before),
+            CompletesOutOfOrder => into[before..].reverse(),
+            _ => {}
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mainstem_log::{
-    Appended, Completion, Error, FileSlice, LogId, Options, Status, Store, TimestampOffset, ValidBatch,
+    Appended, Completion, Error, FileSlice, LogAdmin, LogId, LogReader, LogWriter, Options, Status, Store,
+    TimestampOffset, ValidBatch,
 };
 
 /// Maximum number of failing logs to report.
@@ -70,14 +71,14 @@ impl LogHealth {
 }
 
 /// A store that records the health of its logs.
-pub(crate) struct HealthTrackingStore {
-    store: Box<dyn Store>,
+pub(crate) struct HealthTrackingStore<S> {
+    store: S,
     health: LogHealth,
 }
 
-impl HealthTrackingStore {
+impl<S: Store> HealthTrackingStore<S> {
     /// Wraps the store with the id `store_id`.
-    pub(crate) fn new(store: Box<dyn Store>, store_id: u16, failing_logs: &FailingLogs) -> Self {
+    pub(crate) fn new(store: S, store_id: u16, failing_logs: &FailingLogs) -> Self {
         let failing_logs = failing_logs.clone();
         Self {
             store,
@@ -86,55 +87,7 @@ impl HealthTrackingStore {
     }
 }
 
-impl Store for HealthTrackingStore {
-    fn names(&self) -> Vec<String> {
-        self.store.names()
-    }
-
-    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
-        let log = self.store.open(name, options)?;
-        self.health.names.insert(log, name.to_owned());
-        Ok(log)
-    }
-
-    fn remove(&mut self, log: LogId) -> Result<(), Error> {
-        self.health.names.remove(&log);
-        self.health.forget(log);
-        self.store.remove(log)
-    }
-
-    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
-        let appended = self.store.append_valid(log, batch);
-        if let Err(error) = &appended {
-            self.health.record(log, Some(error));
-        }
-        appended
-    }
-
-    fn force_sync(&mut self, log: LogId) {
-        self.store.force_sync(log);
-    }
-
-    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
-        self.store.note(log, note)
-    }
-
-    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
-        self.store.notes(log)
-    }
-
-    fn commit(&mut self) {
-        self.store.commit();
-    }
-
-    fn completions(&mut self, into: &mut Vec<Completion>) {
-        let start = into.len();
-        self.store.completions(into);
-        for completion in &into[start..] {
-            self.health.record(completion.log, completion.outcome.as_ref().err());
-        }
-    }
-
+impl<S: Store> LogReader for HealthTrackingStore<S> {
     fn read(
         &mut self,
         log: LogId,
@@ -161,6 +114,46 @@ impl Store for HealthTrackingStore {
     fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<TimestampOffset>, Error> {
         self.store.find_time(log, timestamp_ms)
     }
+}
+
+impl<S: Store> LogWriter for HealthTrackingStore<S> {
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
+        let appended = self.store.append_valid(log, batch);
+        if let Err(error) = &appended {
+            self.health.record(log, Some(error));
+        }
+        appended
+    }
+
+    fn force_sync(&mut self, log: LogId) {
+        self.store.force_sync(log);
+    }
+
+    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
+        self.store.note(log, note)
+    }
+}
+
+impl<S: Store> LogAdmin for HealthTrackingStore<S> {
+    fn names(&self) -> Vec<String> {
+        self.store.names()
+    }
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        let log = self.store.open(name, options)?;
+        self.health.names.insert(log, name.to_owned());
+        Ok(log)
+    }
+
+    fn remove(&mut self, log: LogId) -> Result<(), Error> {
+        self.health.names.remove(&log);
+        self.health.forget(log);
+        self.store.remove(log)
+    }
+
+    fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
+        self.store.notes(log)
+    }
 
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
         self.store.truncate_prefix(log, offset)
@@ -175,6 +168,20 @@ impl Store for HealthTrackingStore {
     }
 }
 
+impl<S: Store> Store for HealthTrackingStore<S> {
+    fn commit(&mut self) {
+        self.store.commit();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        let start = into.len();
+        self.store.completions(into);
+        for completion in &into[start..] {
+            self.health.record(completion.log, completion.outcome.as_ref().err());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use mainstem_log::MemoryStore;
@@ -184,7 +191,7 @@ mod tests {
     #[test]
     fn a_log_fails_until_an_append_succeeds_or_it_is_removed() {
         let failing_logs = FailingLogs::default();
-        let mut store = HealthTrackingStore::new(Box::new(MemoryStore::default()), 3, &failing_logs);
+        let mut store = HealthTrackingStore::new(MemoryStore::default(), 3, &failing_logs);
         let one = store.open("one", &Options::default()).unwrap();
         let other = store.open("other", &Options::default()).unwrap();
         store.health.record(one, Some(&Error::Full));
@@ -201,7 +208,7 @@ mod tests {
     #[test]
     fn a_completed_append_clears_the_error() {
         let failing_logs = FailingLogs::default();
-        let mut store = HealthTrackingStore::new(Box::new(MemoryStore::default()), 0, &failing_logs);
+        let mut store = HealthTrackingStore::new(MemoryStore::default(), 0, &failing_logs);
         let log = store.open("log", &Options::default()).unwrap();
         store.health.record(log, Some(&Error::Full));
         let mut builder = mainstem_log::BatchBuilder::default();

@@ -12,8 +12,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use mainstem_compress::decompress;
 use mainstem_disk::{Committer, File, RealFs, SegmentStore, Settings};
 use mainstem_kafka_server as kafka;
-use mainstem_log::{SharedStore, Store};
-use mainstem_mqtt_server::{Durability, Shard, Shared, StoreAt, settle_origins};
+use mainstem_log::{StoreAt, Stores};
+use mainstem_mqtt_server::{Shard, Shared, settle_origins};
 use mainstem_node::{BindingTable, ShardService};
 use mainstem_runtime::{Clock, FileBytes, Wake};
 
@@ -85,28 +85,24 @@ pub(crate) fn restore(
     for number in 0..count {
         let waker = Waker::default();
         let adopted = others.iter().copied().filter(|id| usize::from(*id) % count == number);
-        let (mut shared_stores, mut mqtt_stores, mut kafka_stores) = (Vec::new(), Vec::new(), Vec::new());
+        let mut stores = Stores::default();
         for store_id in std::iter::once(number as u16).chain(adopted) {
             let store = open(root.join(store_id.to_string()), &waker, shared_state.retention_check_ms);
             let store = store.map_err(|error| explain(&error))?;
             let store = HealthTrackingStore::new(store, store_id, &shared_state.failing_logs);
-            let shared = SharedStore::new(Box::new(store));
-            if shared_state.mqtt.durability() != Durability::None {
-                mqtt_stores.push(StoreAt { store_id, store: Box::new(shared.handle()) });
-            }
-            kafka_stores.push(kafka::StoreAt { store_id, store: Box::new(shared.handle()) });
-            shared_stores.push(shared);
+            stores.push(StoreAt::new(store_id, Box::new(store)));
         }
         let failed = |error: mainstem_log::Error| explain(&format!("shard {number}: {error}"));
+        let mut kafka =
+            kafka::Shard::restore(number, Arc::clone(&shared_state.kafka), stores, clock).map_err(failed)?;
+        let stores = std::mem::take(kafka.stores_mut());
         let (mqtt, restored) =
-            Shard::restore(number, Arc::clone(&shared_state.mqtt), mqtt_stores, clock).map_err(failed)?;
-        let kafka = kafka::Shard::restore(number, Arc::clone(&shared_state.kafka), kafka_stores, clock)
-            .map_err(failed)?;
+            Shard::restore(number, Arc::clone(&shared_state.mqtt), stores, clock).map_err(failed)?;
         sessions += restored.sessions;
         messages += restored.messages;
         retained += restored.retained;
         mqtt_shards.push(mqtt);
-        kafka_shards.push((kafka, shared_stores));
+        kafka_shards.push(kafka);
         wakers.push(waker);
     }
     settle_origins(&mut mqtt_shards);
@@ -116,8 +112,8 @@ pub(crate) fn restore(
         shared_state.kafka.topics()
     );
     let parts = mqtt_shards.into_iter().zip(kafka_shards).zip(wakers);
-    let restored = parts.map(|((mqtt, (kafka, shared_stores)), waker)| RestoredShard {
-        service: ShardService::new(mqtt, kafka, shared_stores, Arc::clone(&shared_state.bindings), count),
+    let restored = parts.map(|((mqtt, kafka), waker)| RestoredShard {
+        service: ShardService::new(mqtt, kafka, Arc::clone(&shared_state.bindings), count),
         waker,
     });
     Ok(restored.collect())
@@ -127,14 +123,13 @@ fn open(
     directory: PathBuf,
     waker: &Waker,
     retention_check_ms: u64,
-) -> Result<Box<dyn Store>, mainstem_log::Error> {
+) -> Result<SegmentStore, mainstem_log::Error> {
     let settings = Settings {
         decompress: Some(Arc::new(|codec, bytes| decompress(codec, bytes, DECOMPRESSED_BYTES_MAX).ok())),
         retention_check_ms,
         ..Settings::default()
     };
-    let store = SegmentStore::open(Arc::new(RealFs), directory, settings, waker.committer())?;
-    Ok(Box::new(store))
+    SegmentStore::open(Arc::new(RealFs), directory, settings, waker.committer())
 }
 
 /// A file of a store that a connection's output can send with `sendfile`.

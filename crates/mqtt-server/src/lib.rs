@@ -77,4 +77,4 @@ pub use config::{Durability, MqttConfig, QueueOverflow, Redirect};
 pub use counters::Counters;
 pub use queue_consumers::{QueueDelivery, QueueGroup, QueueRequest, queue_of};
 pub use shard::Shard;
-pub use shard::restore::{Restored, StoreAt, settle_origins};
+pub use shard::restore::{Restored, settle_origins};

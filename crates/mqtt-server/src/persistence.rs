@@ -6,11 +6,12 @@
 
 use std::collections::BTreeSet;
 
+use mainstem_log::Stores;
 use mainstem_runtime::Clock;
 
 use crate::commits::{Commits, CompletedCommit};
 use crate::counters::Counters;
-use crate::journal::{Arrived, Journal};
+use crate::journal::{Arrived, Journal, OpenJournal};
 use crate::message::SessionKey;
 use crate::pending_acks::AckCondition;
 use crate::retained::Retained;
@@ -23,6 +24,8 @@ pub(crate) struct AppendPosition(u64);
 /// The journals and commits of one shard. A shard without journals persists nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Persistence {
+    /// The stores of the shard, while it runs; each journal is in the store with its index.
+    stores: Stores,
     /// The first is for new sessions.
     journals: Vec<Journal>,
     /// The first shard has it.
@@ -45,8 +48,15 @@ impl Persistence {
         !self.journals.is_empty()
     }
 
+    /// Adds the journal of the next store.
     pub(crate) fn add_journal(&mut self, journal: Journal) {
+        debug_assert_eq!(self.stores[self.journals.len()].store_id, journal.id());
         self.journals.push(journal);
+    }
+
+    /// The stores, to lend them and to take them back.
+    pub(crate) fn stores_mut(&mut self) -> &mut Stores {
+        &mut self.stores
     }
 
     pub(crate) fn set_retained_log(&mut self, log: RetainedLog) {
@@ -61,9 +71,16 @@ impl Persistence {
         &mut self.journals
     }
 
+    /// The journals, for calls that append or read.
+    pub(crate) fn open_journals(&mut self) -> impl Iterator<Item = OpenJournal<'_>> {
+        self.journals.iter_mut().zip(&mut *self.stores).map(|(journal, at)| journal.at(at))
+    }
+
+    /// A journal, for calls that append or read.
     #[inline]
-    pub(crate) fn journal(&mut self, index: u16) -> &mut Journal {
-        &mut self.journals[usize::from(index)]
+    pub(crate) fn journal(&mut self, index: u16) -> OpenJournal<'_> {
+        let index = usize::from(index);
+        self.journals[index].at(&mut self.stores[index])
     }
 
     // Commits.
@@ -142,9 +159,9 @@ impl Persistence {
     /// Appends what `topic` retains now: a newer value than the one that led here is just as good.
     pub(crate) fn push_retained(&mut self, clock: Clock, topic: &str, retained: &Retained) {
         let commit = self.commits.current();
-        if let (Some(log), Some(journal)) = (&mut self.retained_log, self.journals.first_mut()) {
+        if let (Some(log), Some(at)) = (&mut self.retained_log, self.stores.first_mut()) {
             let message = retained.get(topic);
-            log.push(journal.store(), clock, topic, message.as_deref(), commit);
+            log.push(&mut *at.store, clock, topic, message.as_deref(), commit);
         }
     }
 
@@ -152,15 +169,17 @@ impl Persistence {
     pub(crate) fn commit_turn(&mut self, now_ms: u64, counters: &mut Counters) -> bool {
         let commit = self.commits.current();
         let mut parts = 0;
-        if let (Some(log), Some(journal)) = (&mut self.retained_log, self.journals.first_mut()) {
-            log.store_batch(journal.store(), commit);
+        if let (Some(log), Some(at)) = (&mut self.retained_log, self.stores.first_mut()) {
+            log.store_batch(&mut *at.store, commit);
             parts += log.parts(commit);
         }
         let mut has_failed = self.retained_log.as_mut().is_some_and(RetainedLog::take_has_lost);
-        for journal in &mut self.journals {
-            parts += u32::from(journal.commit(commit));
+        for (journal, at) in self.journals.iter_mut().zip(&mut *self.stores) {
+            parts += u32::from(journal.at(at).commit(commit));
             has_failed |= journal.has_lost();
         }
+        // The Kafka server's logs are part of the same commit.
+        self.stores.commit();
         let position = self.position().0;
         let has_appended = std::mem::replace(&mut self.position_before, position) != position;
         let begins = parts > 0 || has_appended || self.commit_is_due;
@@ -188,7 +207,8 @@ impl Persistence {
     /// Asks the stores which appends are over. The results count when [`Persistence::settle_completions`] is called.
     pub(crate) fn poll(&mut self, clock: Clock) {
         let mut others = Vec::new();
-        for journal in &mut self.journals {
+        for (journal, at) in self.journals.iter_mut().zip(&mut *self.stores) {
+            let mut journal = journal.at(at);
             journal.begin_turn(clock);
             others.clear();
             journal.poll(&mut self.arrived, &mut others);
@@ -232,16 +252,16 @@ impl Persistence {
 
     /// Lets stores do what is due by itself.
     pub(crate) fn maintain(&mut self, unix_ms: u64) {
-        for journal in &mut self.journals {
-            journal.store().maintain(unix_ms);
+        for at in &mut *self.stores {
+            at.store.maintain(unix_ms);
         }
     }
 
     /// Tries again to write retained messages that could not be written.
     pub(crate) fn retry_retained(&mut self, clock: Clock, retained: &Retained) {
         let commit = self.commits.current();
-        if let (Some(log), Some(journal)) = (&mut self.retained_log, self.journals.first_mut()) {
-            log.retry(journal.store(), clock, retained, commit);
+        if let (Some(log), Some(at)) = (&mut self.retained_log, self.stores.first_mut()) {
+            log.retry(&mut *at.store, clock, retained, commit);
         }
     }
 

@@ -6,8 +6,8 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use mainstem_log::{
-    Appended, BatchBuilder, Cleanup, Completion, Durability, Error, LogId, Options, State, Store, Ticket,
-    batches,
+    Appended, BatchBuilder, Cleanup, Completion, Durability, Error, LogId, Options, State, Store, StoreAt,
+    Ticket, batches,
 };
 use mainstem_runtime::Clock;
 
@@ -52,15 +52,11 @@ struct InFlight {
 }
 
 impl RetainedLog {
-    /// Opens the log in `store`, or creates it.
+    /// Opens the log in a store, or creates it.
     ///
     /// # Errors
     /// Errors of the store.
-    pub(crate) fn open(
-        store: &mut dyn Store,
-        durability: Durability,
-        segment_bytes: u64,
-    ) -> Result<Self, Error> {
+    pub(crate) fn open(at: &mut StoreAt, durability: Durability, segment_bytes: u64) -> Result<Self, Error> {
         let options = Options {
             durability,
             segment_bytes,
@@ -68,7 +64,8 @@ impl RetainedLog {
             delete_retention_ms: DELETE_RETENTION_MS,
             ..Options::default()
         };
-        let log = store.open(LOG, &options)?;
+        let log = at.store.open(LOG, &options)?;
+        at.assign(log);
         Ok(Self {
             log,
             builder: BatchBuilder::default(),

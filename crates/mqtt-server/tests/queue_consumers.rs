@@ -1,13 +1,13 @@
 //! Queue consumers of MQTT sessions. The tests play the queues.
 
-use mainstem_log::MemoryStore;
+use mainstem_log::{MemoryStore, StoreAt};
 use mainstem_mqtt::{
     Ack, Connect, Disconnect, Header, MessageProperties, Packet, Publish, QoS, ReasonCode, Subscribe,
     SubscribeFilter, SubscribeFilters, SubscribeOptions, Unsubscribe, UnsubscribeFilters, UserProperties,
     Version, decode,
 };
 use mainstem_mqtt_server::{
-    Mail, MqttConfig, QueueDelivery, QueueRequest, Shard, Shared, Sink, SinkOutcome, StoreAt, queue_of,
+    Mail, MqttConfig, QueueDelivery, QueueRequest, Shard, Shared, Sink, SinkOutcome, queue_of,
 };
 use mainstem_queue_core::{Disposition, QueueError, Receipt, Request, Settlement};
 use mainstem_runtime::{Clock, ConnId, Detached, Io};
@@ -41,7 +41,7 @@ impl Broker {
 
     /// Sessions that ask for it outlive the process.
     fn durable(config: MqttConfig) -> Self {
-        let stores = vec![StoreAt { store_id: 0, store: Box::new(MemoryStore::new()) }];
+        let stores = [StoreAt::new(0, Box::new(MemoryStore::new()))].into_iter().collect();
         let clock = Clock { now_ms: 1, unix_ms: 1 };
         let (shard, _) = Shard::restore(0, Shared::new(config, 1, 7), stores, clock).unwrap();
         Self::of(shard)

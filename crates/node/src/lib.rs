@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mainstem_kafka_server as kafka;
-use mainstem_log::SharedStore;
+use mainstem_log::Stores;
 use mainstem_mqtt::ReasonCode;
 use mainstem_mqtt_server as mqtt;
 use mainstem_runtime::{ConnId, Io, ProtocolTag, Received, Service, TIMER_MARK};
@@ -101,7 +101,8 @@ pub enum ShardMessage {
 pub struct ShardService {
     mqtt: ProtocolService<mqtt::Shard>,
     kafka: ProtocolService<kafka::Shard>,
-    stores: Vec<SharedStore>,
+    /// The stores, which a server holds while it runs.
+    stores: Stores,
     /// Protocol of each connection, by slot.
     protocols: Vec<Protocol>,
     table: Arc<BindingTable>,
@@ -128,6 +129,8 @@ struct ProtocolService<S: Service> {
     outbox: Vec<Vec<S::Mail>>,
     timer_mark: u64,
     wrap: fn(S::Mail) -> ShardMessage,
+    /// Where the server holds the stores while it runs.
+    stores_of: fn(&mut S) -> &mut Stores,
 }
 
 /// Protocol of a listener.
@@ -152,17 +155,26 @@ impl Protocol {
 }
 
 impl<S: Service> ProtocolService<S> {
-    fn new(service: S, shards: usize, timer_mark: u64, wrap: fn(S::Mail) -> ShardMessage) -> Self {
-        Self { service, outbox: (0..shards).map(|_| Vec::new()).collect(), timer_mark, wrap }
+    fn new(
+        service: S,
+        shards: usize,
+        timer_mark: u64,
+        wrap: fn(S::Mail) -> ShardMessage,
+        stores_of: fn(&mut S) -> &mut Stores,
+    ) -> Self {
+        Self { service, outbox: (0..shards).map(|_| Vec::new()).collect(), timer_mark, wrap, stores_of }
     }
 
-    /// Calls the server with its own view of `io`, then sends its mail.
+    /// Lends the server the stores and calls it with its own view of `io`, then sends its mail.
     fn call<R>(
         &mut self,
+        stores: &mut Stores,
         io: &mut Io<'_, ShardMessage>,
         what: impl FnOnce(&mut S, &mut Io<'_, S::Mail>) -> R,
     ) -> R {
+        std::mem::swap((self.stores_of)(&mut self.service), stores);
         let outcome = what(&mut self.service, &mut io.for_subservice(&mut self.outbox, self.timer_mark));
+        std::mem::swap((self.stores_of)(&mut self.service), stores);
         for (to, mails) in self.outbox.iter_mut().enumerate() {
             for mail in mails.drain(..) {
                 io.send(to, (self.wrap)(mail));
@@ -178,14 +190,17 @@ impl ShardService {
         &mut self.mqtt.service
     }
 
-    /// Combines the servers of one of `shards` shards; both use `stores`.
+    /// Combines the servers of one of `shards` shards. The stores that either holds become those of the shard.
     pub fn new(
-        mqtt: mqtt::Shard,
-        kafka: kafka::Shard,
-        stores: Vec<SharedStore>,
+        mut mqtt: mqtt::Shard,
+        mut kafka: kafka::Shard,
         table: Arc<BindingTable>,
         shards: usize,
     ) -> Self {
+        let mut stores = std::mem::take(mqtt.stores_mut());
+        if stores.is_empty() {
+            stores = std::mem::take(kafka.stores_mut());
+        }
         Self {
             skipped_records: Vec::new(),
             bindings: table.bindings(),
@@ -196,8 +211,14 @@ impl ShardService {
             headers: Vec::new(),
             scratch: Scratch::default(),
             next_fence_ms: 0,
-            mqtt: ProtocolService::new(mqtt, shards, 0, ShardMessage::Mqtt),
-            kafka: ProtocolService::new(kafka, shards, TIMER_MARK, ShardMessage::Kafka),
+            mqtt: ProtocolService::new(mqtt, shards, 0, ShardMessage::Mqtt, mqtt::Shard::stores_mut),
+            kafka: ProtocolService::new(
+                kafka,
+                shards,
+                TIMER_MARK,
+                ShardMessage::Kafka,
+                kafka::Shard::stores_mut,
+            ),
             stores,
             protocols: Vec::new(),
         }
@@ -235,7 +256,8 @@ impl ShardService {
                     mqtt::SinkOutcome::Refused(ReasonCode::ImplementationSpecificError)
                 }
             };
-            self.mqtt.call(io, |service, io| service.settle_sink_message(io, ticket, outcome));
+            self.mqtt
+                .call(&mut self.stores, io, |service, io| service.settle_sink_message(io, ticket, outcome));
         }
         self.take_queue_replies(io);
         let is_behind = self.kafka.service.is_sink_behind() || self.queues.is_behind();
@@ -257,7 +279,7 @@ impl ShardService {
             timestamp_ms: io.clock.unix_ms.cast_signed(),
             token: self.pending_sinks.insert(message.ticket) as u64,
         };
-        self.kafka.call(io, |service, io| service.sink(io, &record));
+        self.kafka.call(&mut self.stores, io, |service, io| service.sink(io, &record));
     }
 
     /// Publishes records of source topics until the MQTT server is blocked, then handles fences.
@@ -267,17 +289,18 @@ impl ShardService {
             return;
         }
         for _ in 0..OUTGOING_PER_TURN {
-            if self.mqtt.call(io, |service, io| service.is_bridge_blocked(io)) {
+            if self.mqtt.call(&mut self.stores, io, |service, io| service.is_bridge_blocked(io)) {
                 break;
             }
-            let Some(records) = self.kafka.service.take_outgoing() else { break };
+            let outgoing = self.kafka.call(&mut self.stores, io, |service, _| service.take_outgoing());
+            let Some(records) = outgoing else { break };
             for record in &records {
                 self.publish_source_record(io, record);
             }
             io.request_turn();
         }
         for (token, is_safe) in self.mqtt.service.take_fenced() {
-            self.kafka.call(io, |service, io| service.end_source_fence(io, token, is_safe));
+            self.kafka.call(&mut self.stores, io, |service, io| service.end_source_fence(io, token, is_safe));
         }
         if io.clock.now_ms >= self.next_fence_ms {
             let wanted = self.kafka.service.begin_source_fences();
@@ -285,7 +308,7 @@ impl ShardService {
                 self.next_fence_ms = io.clock.now_ms + FENCE_INTERVAL_MS;
             }
             for token in wanted {
-                self.mqtt.call(io, |service, io| service.fence_bridge(io, token));
+                self.mqtt.call(&mut self.stores, io, |service, io| service.fence_bridge(io, token));
             }
         }
     }
@@ -295,7 +318,9 @@ impl ShardService {
         let Some(binding) = bindings.outbound.get(record.source) else { return };
         let message = binding::message(binding, record, io.clock.unix_ms, &mut self.scratch);
         let is_published = match message {
-            Ok(message) => self.mqtt.call(io, |service, io| service.publish_from_bridge(io, &message)),
+            Ok(message) => {
+                self.mqtt.call(&mut self.stores, io, |service, io| service.publish_from_bridge(io, &message))
+            }
             Err(Skipped::Expired) => return,
             Err(Skipped::MissingField) => false,
         };
@@ -318,8 +343,8 @@ impl ShardService {
 macro_rules! for_protocol {
     ($service:ident, $io:ident, $conn:ident, $call:expr) => {
         match $service.owner($conn) {
-            Protocol::Mqtt => $service.mqtt.call($io, $call),
-            Protocol::Kafka => $service.kafka.call($io, $call),
+            Protocol::Mqtt => $service.mqtt.call(&mut $service.stores, $io, $call),
+            Protocol::Kafka => $service.kafka.call(&mut $service.stores, $io, $call),
         }
     };
 }
@@ -352,40 +377,45 @@ impl Service for ShardService {
 
     fn mail(&mut self, io: &mut Io<'_, ShardMessage>, from: usize, mail: ShardMessage) {
         match mail {
-            ShardMessage::Mqtt(mail) => self.mqtt.call(io, |service, io| service.mail(io, from, mail)),
-            ShardMessage::Kafka(mail) => self.kafka.call(io, |service, io| service.mail(io, from, mail)),
+            ShardMessage::Mqtt(mail) => {
+                self.mqtt.call(&mut self.stores, io, |service, io| service.mail(io, from, mail));
+            }
+            ShardMessage::Kafka(mail) => {
+                self.kafka.call(&mut self.stores, io, |service, io| service.mail(io, from, mail));
+            }
         }
         self.transfer_messages(io);
     }
 
     fn timer(&mut self, io: &mut Io<'_, ShardMessage>, token: u64) {
         if token & TIMER_MARK == 0 {
-            self.mqtt.call(io, |service, io| service.timer(io, token));
+            self.mqtt.call(&mut self.stores, io, |service, io| service.timer(io, token));
         } else {
-            self.kafka.call(io, |service, io| service.timer(io, token & !TIMER_MARK));
+            self.kafka.call(&mut self.stores, io, |service, io| service.timer(io, token & !TIMER_MARK));
         }
         self.transfer_messages(io);
     }
 
     fn turn_begins(&mut self, io: &mut Io<'_, ShardMessage>) {
-        self.mqtt.call(io, mqtt::Shard::turn_begins);
-        self.kafka.call(io, kafka::Shard::turn_begins);
+        self.mqtt.call(&mut self.stores, io, mqtt::Shard::turn_begins);
+        self.kafka.call(&mut self.stores, io, kafka::Shard::turn_begins);
         self.transfer_messages(io);
         self.publish_source_records(io);
     }
 
     fn takes_held(&mut self, io: &mut Io<'_, ShardMessage>) -> bool {
-        self.mqtt.call(io, Service::takes_held) || self.kafka.call(io, Service::takes_held)
+        self.mqtt.call(&mut self.stores, io, Service::takes_held)
+            || self.kafka.call(&mut self.stores, io, Service::takes_held)
     }
 
     fn turn_ends(&mut self, io: &mut Io<'_, ShardMessage>) {
         self.transfer_messages(io);
         self.send_queue_requests(io);
-        self.kafka.call(io, kafka::Shard::turn_ends);
-        // The MQTT server commits the stores and handles its completions.
-        self.mqtt.call(io, mqtt::Shard::turn_ends);
-        self.stores.iter().for_each(SharedStore::commit);
-        self.kafka.call(io, kafka::Shard::poll_completions);
+        self.kafka.call(&mut self.stores, io, kafka::Shard::turn_ends);
+        // The MQTT server commits the stores and handles its completions; without journals it does not.
+        self.mqtt.call(&mut self.stores, io, mqtt::Shard::turn_ends);
+        self.stores.commit();
+        self.kafka.call(&mut self.stores, io, kafka::Shard::poll_completions);
         self.transfer_messages(io);
         self.publish_source_records(io);
         if self.mqtt.service.has_queue_requests() {
@@ -395,10 +425,10 @@ impl Service for ShardService {
     }
 
     fn drain(&mut self, io: &mut Io<'_, ShardMessage>) {
-        self.mqtt.call(io, mqtt::Shard::drain);
+        self.mqtt.call(&mut self.stores, io, mqtt::Shard::drain);
         // Wills and unsettled deliveries must reach their queues before the queues stop.
         self.transfer_messages(io);
         self.send_queue_requests(io);
-        self.kafka.call(io, kafka::Shard::drain);
+        self.kafka.call(&mut self.stores, io, kafka::Shard::drain);
     }
 }

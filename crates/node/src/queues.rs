@@ -118,15 +118,16 @@ impl ShardService {
         pending: PendingRequest,
     ) {
         let token = self.queues.pending.insert(pending) as u64;
-        self.kafka.call(io, |service, io| service.send_queue_request(io, queue, request, token));
+        self.kafka
+            .call(&mut self.stores, io, |service, io| service.send_queue_request(io, queue, request, token));
     }
 
     /// Sends the queue requests of this turn.
     pub(crate) fn send_queue_requests(&mut self, io: &mut Io<'_, ShardMessage>) {
         // Settlements go first: they may make room for messages.
         let has_requests = self.mqtt.service.has_queue_requests();
-        let requests =
-            has_requests.then(|| self.mqtt.call(io, mainstem_mqtt_server::Shard::take_queue_requests));
+        let requests = has_requests
+            .then(|| self.mqtt.call(&mut self.stores, io, mainstem_mqtt_server::Shard::take_queue_requests));
         for QueueRequest { group, request } in requests.into_iter().flatten() {
             let pending = match &request {
                 Request::Receive { consumer, .. } => {
@@ -175,7 +176,8 @@ impl ShardService {
                 _ => Some(&QueueError::Busy),
             };
             let outcome = refused.map_or(SinkOutcome::Durable, SinkOutcome::from);
-            self.mqtt.call(io, |service, io| service.settle_sink_message(io, *ticket, outcome));
+            self.mqtt
+                .call(&mut self.stores, io, |service, io| service.settle_sink_message(io, *ticket, outcome));
             if let (None, Some(error)) = (ticket, refused) {
                 self.note_loss(queue, error);
             }
@@ -201,12 +203,14 @@ impl ShardService {
         let deliveries = match reply {
             Reply::Received(deliveries) => deliveries,
             Reply::Refused(error) => {
-                self.mqtt.call(io, |service, io| service.refuse_consumer(io, consumer, &error));
+                self.mqtt
+                    .call(&mut self.stores, io, |service, io| service.refuse_consumer(io, consumer, &error));
                 return;
             }
             _ => return,
         };
-        let mut is_there = self.mqtt.call(io, |service, io| service.confirm_consumer(io, consumer));
+        let mut is_there =
+            self.mqtt.call(&mut self.stores, io, |service, io| service.confirm_consumer(io, consumer));
         let mut left = Vec::new();
         for delivery in &deliveries {
             is_there = is_there && self.deliver(io, group, consumer, delivery);
@@ -231,7 +235,9 @@ impl ShardService {
     ) -> bool {
         let mut scratch = std::mem::take(&mut self.queues.scratch);
         let delivery = queue_delivery(group, delivery, io.clock.unix_ms, &mut scratch);
-        let is_there = self.mqtt.call(io, |service, io| service.deliver_from_queue(io, consumer, &delivery));
+        let is_there = self
+            .mqtt
+            .call(&mut self.stores, io, |service, io| service.deliver_from_queue(io, consumer, &delivery));
         self.queues.scratch = scratch;
         is_there
     }

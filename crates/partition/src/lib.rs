@@ -68,5 +68,5 @@ pub use name_collisions::{NameCollisions, collides, may_collide};
 pub use partition::{
     Accepted, AppendInfo, AppendResult, Isolation, Partition, PartitionSpec, Waiter, Watermarks,
 };
-pub use partitions::{PartitionEvent, Partitions, StoreAt};
+pub use partitions::{PartitionEvent, Partitions};
 pub use producers::IsLast;

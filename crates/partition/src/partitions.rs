@@ -14,7 +14,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use mainstem_coordinator::producer::TxnVerification;
-use mainstem_log::{Completion, Error, LogId, Store};
+use mainstem_log::{Completion, Error, LogId, Store, StoreAt};
 
 use crate::config::PartitionConfig;
 use crate::error::PartitionError;
@@ -25,14 +25,6 @@ use crate::producers::IsLast;
 use crate::snapshots::ProducerSnapshots;
 
 type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
-
-/// A store and the number of the shard that created it.
-pub struct StoreAt {
-    /// The shard's number.
-    pub store_id: u16,
-    /// Its logs.
-    pub store: Box<dyn Store>,
-}
 
 /// What has happened in a managed partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,7 +295,7 @@ mod tests {
     }
 
     fn stores() -> Vec<StoreAt> {
-        vec![StoreAt { store_id: 0, store: Box::new(MemoryStore::new()) }]
+        vec![StoreAt::new(0, Box::new(MemoryStore::new()))]
     }
 
     fn open(stores: &mut [StoreAt], is_managed: bool) -> Partitions {

@@ -174,7 +174,9 @@ mod tests {
     use std::sync::Arc;
 
     use mainstem_coordinator::producer::TxnVerification;
-    use mainstem_log::{BatchBuilder, BatchKind, Completion, MemoryStore, Origin, Ticket};
+    use mainstem_log::{
+        BatchBuilder, BatchKind, Completion, LogAdmin, LogReader, MemoryStore, Origin, Ticket,
+    };
 
     use super::*;
     use crate::config::PartitionConfig;

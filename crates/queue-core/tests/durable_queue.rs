@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mainstem_log::{Batch, BatchBuilder, BatchHeader, Durability, LogId, MemoryStore, Options, Store};
+use mainstem_log::{
+    Batch, BatchBuilder, BatchHeader, Durability, LogAdmin, LogId, LogReader, LogWriter, MemoryStore,
+    Options, Store,
+};
 use mainstem_queue_core::{Config, Disposition, DurableQueue, GroupId, LeaseRequest, Settlement, Tuning};
 
 /// Size of a batch that the cache cannot hold.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use mainstem_log::{Batch, BatchHeader, Durability, LogId, MemoryStore, Options, Store};
+use mainstem_log::{Batch, BatchHeader, Durability, LogAdmin, LogId, LogWriter, MemoryStore, Options, Store};
 use mainstem_queue_core::{
     Config, Context, DEFAULT_GROUP, Disposition, Effect, Engine, EngineOptions, EngineSettings, MessageLog,
     NewMessage, QueueError, ReplayFrom, Reply, Request, Settlement, Tuning, WhenCrowded,

@@ -2,7 +2,8 @@
 //! the lost ones.
 
 use mainstem_log::{
-    Batch, BatchBuilder, BatchHeader, Durability, Header, LogId, MemoryStore, Options, Store, put_headers,
+    Batch, BatchBuilder, BatchHeader, Durability, Header, LogAdmin, LogId, LogReader, LogWriter, MemoryStore,
+    Options, Store, put_headers,
 };
 use mainstem_queue_core::{
     Config, Disposition, DurableQueue, GroupId, LeaseRequest, Settlement, Tuning, header,

@@ -12,8 +12,8 @@ use std::ops::Range;
 use mainstem_compress::batch::decompress_records;
 use mainstem_disk::SegmentStore;
 use mainstem_log::{
-    Appended, Batch, BatchBuilder, BatchHeader, Completion, Durability, LogId, Options, Origin, Store,
-    Ticket, ValidBatch,
+    Appended, Batch, BatchBuilder, BatchHeader, Completion, Durability, LogAdmin, LogId, LogReader,
+    LogWriter, Options, Origin, Store, Ticket, ValidBatch,
 };
 use mainstem_queue_core::{
     Config, Context, Effect, Engine, EngineOptions, EngineSettings, MessageLog, QueueError, Reply, Request,

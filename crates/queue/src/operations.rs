@@ -1,6 +1,6 @@
 //! Operations on a whole queue. An operation on many messages runs in steps and releases the lock between them.
+use mainstem_log::LogReader;
 
-use mainstem_log::Store as _;
 use mainstem_queue_core::{Info, PeekedMessage, QueueError, ReplayFrom, Reply, Request};
 
 use crate::error::Error;

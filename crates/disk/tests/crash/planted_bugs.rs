@@ -10,8 +10,8 @@ use std::sync::Arc;
 use mainstem_disk::fault::FaultFs;
 use mainstem_disk::{Committer, File, Fs, Mode, SegmentStore, Settings};
 use mainstem_log::{
-    Appended, Batch, BatchHeader, Completion, Error, LogId, Options, Status, Store, TimestampOffset,
-    ValidBatch, batches,
+    Appended, Batch, BatchHeader, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, Options, Status,
+    Store, TimestampOffset, ValidBatch, batches,
 };
 
 use crate::incarnation::OpenStore;
@@ -175,17 +175,9 @@ struct IgnoresForcedSync {
     store: Box<dyn Store>,
 }
 
-/// Store methods that all wrappers forward.
-macro_rules! forward {
+/// Forwards the methods of [`LogReader`].
+macro_rules! forward_reads {
     () => {
-        fn names(&self) -> Vec<String> {
-            self.store.names()
-        }
-
-        fn remove(&mut self, log: LogId) -> Result<(), Error> {
-            self.store.remove(log)
-        }
-
         fn read(
             &mut self,
             log: LogId,
@@ -203,6 +195,19 @@ macro_rules! forward {
         fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<TimestampOffset>, Error> {
             self.store.find_time(log, timestamp_ms)
         }
+    };
+}
+
+/// Forwards the methods of [`LogAdmin`], except `open`.
+macro_rules! forward_admin {
+    () => {
+        fn names(&self) -> Vec<String> {
+            self.store.names()
+        }
+
+        fn remove(&mut self, log: LogId) -> Result<(), Error> {
+            self.store.remove(log)
+        }
 
         fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
             self.store.truncate_prefix(log, offset)
@@ -218,13 +223,18 @@ macro_rules! forward {
     };
 }
 
-/// Append methods that some wrappers forward.
-macro_rules! forward_appends {
+/// Forwards appends.
+macro_rules! forward_append {
     () => {
         fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
             self.store.append_valid(log, batch)
         }
+    };
+}
 
+/// Forwards commits and their completions.
+macro_rules! forward_commits {
+    () => {
         fn commit(&mut self) {
             self.store.commit();
         }
@@ -235,15 +245,13 @@ macro_rules! forward_appends {
     };
 }
 
-impl Store for AckBeforeSync {
-    forward!();
+impl LogReader for AckBeforeSync {
+    forward_reads!();
+}
 
+impl LogWriter for AckBeforeSync {
     fn force_sync(&mut self, log: LogId) {
         self.store.force_sync(log);
-    }
-
-    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
-        self.store.open(name, options)
     }
 
     fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
@@ -252,7 +260,17 @@ impl Store for AckBeforeSync {
         self.premature.push(Completion { log, ticket: appended.ticket, outcome: Ok(()) });
         Ok(appended)
     }
+}
 
+impl LogAdmin for AckBeforeSync {
+    forward_admin!();
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        self.store.open(name, options)
+    }
+}
+
+impl Store for AckBeforeSync {
     fn commit(&mut self) {
         self.store.commit();
     }
@@ -264,13 +282,20 @@ impl Store for AckBeforeSync {
     }
 }
 
-impl Store for LosesLastBatch {
-    forward!();
-    forward_appends!();
+impl LogReader for LosesLastBatch {
+    forward_reads!();
+}
+
+impl LogWriter for LosesLastBatch {
+    forward_append!();
 
     fn force_sync(&mut self, log: LogId) {
         self.store.force_sync(log);
     }
+}
+
+impl LogAdmin for LosesLastBatch {
+    forward_admin!();
 
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
         let log = self.store.open(name, options)?;
@@ -288,13 +313,28 @@ impl Store for LosesLastBatch {
     }
 }
 
-impl Store for IgnoresForcedSync {
-    forward!();
-    forward_appends!();
+impl Store for LosesLastBatch {
+    forward_commits!();
+}
+
+impl LogReader for IgnoresForcedSync {
+    forward_reads!();
+}
+
+impl LogWriter for IgnoresForcedSync {
+    forward_append!();
 
     fn force_sync(&mut self, _log: LogId) {}
+}
+
+impl LogAdmin for IgnoresForcedSync {
+    forward_admin!();
 
     fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
         self.store.open(name, options)
     }
+}
+
+impl Store for IgnoresForcedSync {
+    forward_commits!();
 }

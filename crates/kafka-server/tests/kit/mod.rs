@@ -6,7 +6,7 @@
 
 pub(crate) mod queues;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use mainstem_disk::fault::{FaultFs, Plan};
@@ -19,8 +19,8 @@ use mainstem_kafka::api::produce::{
 };
 use mainstem_kafka::header::parse_response_header;
 use mainstem_kafka::{Message, Reader, Request, RequestHeader};
-use mainstem_kafka_server::{Config, Mail, Shard, Shared, SinkRecord, SinkResult, SourceRecord, StoreAt};
-use mainstem_log::{BatchBuilder, MemoryStore, Options, SharedStore, Store, batches};
+use mainstem_kafka_server::{Config, Mail, Shard, Shared, SinkRecord, SinkResult, SourceRecord};
+use mainstem_log::{BatchBuilder, MemoryStore, Options, Store, StoreAt, Stores, batches};
 use mainstem_queue_core::{Reply, Request as QueueRequest};
 use mainstem_runtime::{Clock, ConnId, Departure, Detached, Io, ProtocolTag, Received, Service};
 
@@ -45,7 +45,6 @@ struct Place {
 /// The Kafka server of one shard, with the commit that ends each turn.
 struct KafkaService {
     shard: Shard,
-    stores: Vec<Arc<SharedStore>>,
     /// The disk completes no commit.
     is_stuck: bool,
 }
@@ -56,8 +55,8 @@ pub(crate) struct Broker {
     now_ms: u64,
     services: Vec<KafkaService>,
     detached: Vec<Detached<Mail>>,
-    /// All stores created so far, by store id.
-    stores: Vec<Arc<SharedStore>>,
+    /// All stores created so far, by store id, while no broker has them.
+    stores: BTreeMap<u16, StoreAt>,
     /// File systems below the stores; `None` if the stores are in memory.
     disks: Option<Vec<FaultFs>>,
     places: Vec<Place>,
@@ -89,7 +88,7 @@ impl Broker {
             now_ms: 1_000,
             services: Vec::new(),
             detached: Vec::new(),
-            stores: Vec::new(),
+            stores: BTreeMap::new(),
             disks,
             places: Vec::new(),
             sent: HashMap::new(),
@@ -102,15 +101,23 @@ impl Broker {
 
     /// Kills the broker and restarts it over its stores with this number of shards.
     pub(crate) fn restart(&mut self, shards: usize) {
+        self.stop();
         if let Some(disks) = &mut self.disks {
             *disks = disks.iter().map(|disk| disk.killed(self.now_ms)).collect();
             self.stores.clear();
         }
         // The seed of the random numbers depends on the time, so the restarted broker draws different ones.
         self.now_ms += 1;
-        self.services.clear();
         self.sent.clear();
         self.start(shards);
+    }
+
+    /// Ends the broker and takes its stores back.
+    fn stop(&mut self) {
+        for mut service in std::mem::take(&mut self.services) {
+            let stores = std::mem::take(service.shard.stores_mut());
+            self.stores.extend(stores.into_iter().map(|at| (at.store_id, at)));
+        }
     }
 
     /// Restarts after a power loss on stores in files: any part of the unsynced data may be lost.
@@ -122,9 +129,8 @@ impl Broker {
 
     /// Restarts after a power loss on stores in memory: all uncommitted data is lost.
     pub(crate) fn crash(&mut self, shards: usize) {
-        self.services.clear();
-        for shared_store in &self.stores {
-            let mut store = shared_store.handle();
+        self.stop();
+        for StoreAt { store, .. } in self.stores.values_mut() {
             for name in store.names() {
                 let log = store.open(&name, &Options::default()).expect("a log");
                 let committed = store.status(log).committed;
@@ -139,27 +145,22 @@ impl Broker {
     fn start(&mut self, shards: usize) {
         let store_ids = self.disks.as_ref().map_or(self.stores.len(), Vec::len).max(shards);
         while self.stores.len() < store_ids {
-            let store = self.open_store(self.stores.len());
-            self.stores.push(Arc::new(SharedStore::new(store)));
+            let store_id = self.stores.len();
+            let store = self.open_store(store_id);
+            self.stores.insert(store_id as u16, StoreAt::new(store_id as u16, store));
+        }
+        let mut stores: Vec<Stores> = (0..shards).map(|_| Stores::default()).collect();
+        for (store_id, at) in std::mem::take(&mut self.stores) {
+            stores[usize::from(store_id) % shards].push(at);
         }
         let shared = Shared::new(self.config.clone(), shards, None);
         let clock = self.clock();
         self.detached = Io::<Mail>::detached(shards, self.now_ms);
-        let service = |me: usize| {
-            let store_ids = (0..self.stores.len()).filter(|store_id| store_id % shards == me);
-            let store_at = |store_id: usize| StoreAt {
-                store_id: store_id as u16,
-                store: Box::new(self.stores[store_id].handle()),
-            };
-            let stores = store_ids.clone().map(store_at).collect();
+        let service = |(me, stores)| {
             let restored = Shard::restore(me, Arc::clone(&shared), stores, clock);
-            KafkaService {
-                shard: restored.expect("stores that can be read"),
-                stores: store_ids.map(|store_id| self.stores[store_id].clone()).collect(),
-                is_stuck: false,
-            }
+            KafkaService { shard: restored.expect("stores that can be read"), is_stuck: false }
         };
-        self.services = (0..shards).map(service).collect();
+        self.services = stores.into_iter().enumerate().map(service).collect();
         for (service, detached) in self.services.iter_mut().zip(&mut self.detached) {
             detached.begin_turn(service, clock);
         }
@@ -210,12 +211,15 @@ impl Broker {
 
     /// Creates a log in a store, as an interrupted operation may leave one behind.
     pub(crate) fn leave_log(&mut self, store_id: usize, name: &str) {
-        self.stores[store_id].handle().open(name, &Options::default()).expect("a log");
+        let mut stores = self.services.iter_mut().flat_map(|service| service.shard.stores_mut().iter_mut());
+        let at = stores.find(|at| usize::from(at.store_id) == store_id).expect("a store of the broker");
+        at.store.open(name, &Options::default()).expect("a log");
     }
 
     /// Names of the logs of partitions, in all stores.
-    pub(crate) fn partition_logs(&self) -> Vec<String> {
-        let names = self.stores.iter().flat_map(|store| store.handle().names());
+    pub(crate) fn partition_logs(&mut self) -> Vec<String> {
+        let stores = self.services.iter_mut().flat_map(|service| service.shard.stores_mut().iter());
+        let names = stores.flat_map(|at| at.store.names());
         names.filter(|name| name.starts_with("p-")).collect()
     }
 
@@ -583,7 +587,7 @@ impl Service for KafkaService {
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
         self.shard.turn_ends(io);
         if !self.is_stuck {
-            self.stores.iter().for_each(|store| store.commit());
+            self.shard.stores_mut().commit();
             self.shard.poll_completions(io);
         }
     }

@@ -9,6 +9,7 @@
 pub(crate) mod entry;
 mod held;
 mod load;
+mod open;
 pub(crate) mod replay;
 mod schedule;
 mod sets;
@@ -17,15 +18,13 @@ pub(crate) mod stored;
 pub(crate) mod wire;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
 
-use mainstem_log::{BatchBuilder, Completion, Durability, Error, LogId, Options, State, Store, Ticket};
+use mainstem_log::{BatchBuilder, Completion, Durability, Error, LogId, Options, StoreAt, Ticket};
 use mainstem_mqtt::QoS;
 use mainstem_runtime::Clock;
 
 use crate::groups::Group;
-use crate::message::Message;
-use entry::{Entry, Mark, MessageEntry, Origin, ReachedTargets, Receivers};
+use entry::Mark;
 use held::{HeldMessages, LOST};
 use load::Recent;
 use replay::ORIGINS_MAX;
@@ -34,6 +33,7 @@ use sets::Sets;
 use stored::Arrival;
 
 pub(crate) use load::{decode_message, encode_message};
+pub(crate) use open::OpenJournal;
 
 /// Name of the journal's log in its store.
 const LOG: &str = "mqtt";
@@ -59,7 +59,6 @@ pub(crate) struct Arrived {
 pub(crate) struct Journal {
     /// Number of the journal, which its directory is named by.
     id: u16,
-    store: Box<dyn Store>,
     log: LogId,
     builder: BatchBuilder,
     scratch: Vec<u8>,
@@ -147,19 +146,18 @@ impl Journal {
     /// # Errors
     /// Errors of the store.
     pub(crate) fn open(
-        id: u16,
-        mut store: Box<dyn Store>,
+        at: &mut StoreAt,
         durability: Durability,
         segment_bytes: u64,
         snapshot_bytes: u64,
         clock: Clock,
     ) -> Result<Self, Error> {
         let options = Options { durability, segment_bytes, ..Options::default() };
-        let log = store.open(LOG, &options)?;
-        let end = store.status(log).end;
+        let log = at.store.open(LOG, &options)?;
+        at.assign(log);
+        let end = at.store.status(log).end;
         Ok(Self {
-            id,
-            store,
+            id: at.store_id,
             log,
             builder: BatchBuilder::default(),
             scratch: Vec::new(),
@@ -221,9 +219,10 @@ impl Journal {
         self.bytes
     }
 
-    /// The store, for other logs that live in it.
-    pub(crate) fn store(&mut self) -> &mut dyn Store {
-        &mut *self.store
+    /// The journal for calls that append or read; `at` is where it was opened.
+    pub(crate) fn at<'a>(&'a mut self, at: &'a mut StoreAt) -> OpenJournal<'a> {
+        debug_assert_eq!(self.id, at.store_id);
+        OpenJournal::new(self, at)
     }
 
     /// Sets the time of this turn's entries.
@@ -256,30 +255,6 @@ impl Journal {
         let number = self.next_session;
         self.next_session += 1;
         number
-    }
-
-    /// Adds an entry; it is durable with the turn's commit.
-    pub(crate) fn push(&mut self, entry: &Entry<'_>) {
-        debug_assert!(self.receivers.is_empty(), "the offset of a message has been assigned");
-        self.scratch.clear();
-        entry.put(&mut self.scratch);
-        self.push_scratch();
-    }
-
-    /// Adds an entry that `put` writes.
-    pub(crate) fn push_with(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
-        debug_assert!(self.receivers.is_empty(), "the offset of a message has been assigned");
-        self.scratch.clear();
-        put(&mut self.scratch);
-        self.push_scratch();
-    }
-
-    fn push_scratch(&mut self) {
-        self.builder.push(self.clock.unix_ms.cast_signed(), None, Some(&self.scratch));
-        self.next += 1;
-        if self.builder.len() >= BATCH_BYTES {
-            self.store_batch();
-        }
     }
 
     /// Adds a mark. If a crash loses it, something is repeated that may be, so it waits a little for other entries.
@@ -333,40 +308,6 @@ impl Journal {
         !self.receivers.is_empty()
     }
 
-    /// Appends a message for the receivers added since the last one.
-    pub(crate) fn push_message(
-        &mut self,
-        message: &Arc<Message>,
-        origin: Option<Origin>,
-        replayed_for: Option<&str>,
-    ) {
-        match (origin, self.has_receivers()) {
-            (Some(_), _) => self.held.note_once(self.next),
-            (None, true) => self.held.hold(self.next, message),
-            (None, false) => {}
-        }
-        self.publish.clear();
-        encode_message(message, self.clock, &mut self.publish);
-        let (groups, is_for_sessions) =
-            (std::mem::take(&mut self.groups), std::mem::take(&mut self.is_for_sessions));
-        match origin {
-            Some(origin) if origin.journal_id != self.id => {
-                let journals = is_for_sessions.then_some(self.id).into_iter().collect();
-                let reached = ReachedTargets { journals, groups: groups.into_iter().collect() };
-                self.remember_origin(Arrival { origin, reached });
-            }
-            Some(_) => self.dealt = groups,
-            None => {}
-        }
-        let receivers =
-            if self.receivers.is_empty() { Receivers::Nobody } else { self.sets.name(&self.receivers) };
-        let entry = Entry::Message(MessageEntry { origin, receivers, replayed_for, publish: &self.publish });
-        self.scratch.clear();
-        entry.put(&mut self.scratch);
-        self.receivers.clear();
-        self.push_scratch();
-    }
-
     fn remember_origin(&mut self, arrival: Arrival) {
         if self.origins.len() == ORIGINS_MAX {
             self.origins.pop_front();
@@ -377,42 +318,6 @@ impl Journal {
     /// Takes the shared subscriptions that dealt out the last QoS 2 publish of a session of this journal.
     pub(crate) fn take_dealt(&mut self) -> Vec<Box<str>> {
         std::mem::take(&mut self.dealt)
-    }
-
-    /// Appends the collected entries to the store.
-    fn store_batch(&mut self) {
-        if self.builder.is_empty() {
-            return;
-        }
-        let (bytes, records) = (self.builder.len() as u64, self.builder.records());
-        if self.is_failing && !self.snapshots.is_healing() {
-            // Entries mean nothing without those that were lost; a snapshot will make up for all.
-            self.builder.finish();
-            if self.held.has_once_from(self.turn_start) {
-                self.note_lost(Lost { from: self.turn_start, commit: None });
-            }
-            return;
-        }
-        match self.store.append_valid(self.log, self.builder.finish_valid()) {
-            Ok(appended) => {
-                debug_assert_eq!(appended.base_offset + u64::from(records), self.next);
-                self.snapshots.add_written(bytes);
-                self.entries += u64::from(records);
-                self.bytes += bytes;
-                self.stored = self.next;
-                self.uncommitted_bytes += bytes;
-                let known = self.in_flight.back_mut().filter(|last| last.ticket == appended.ticket);
-                if let Some(last) = known {
-                    (last.end, last.bytes) = (self.next, last.bytes + bytes);
-                } else {
-                    let ticket = appended.ticket;
-                    let (from, end) = (self.turn_start, self.next);
-                    self.in_flight.push_back(InFlight { ticket, from, end, bytes, commit: 0 });
-                }
-            }
-            // The turn fails as a whole, whatever of it has been stored before.
-            Err(error) => self.fail(&error, Lost { from: self.turn_start, commit: None }),
-        }
     }
 
     fn fail(&mut self, error: &Error, lost: Lost) {
@@ -438,56 +343,9 @@ impl Journal {
         };
     }
 
-    /// Ends the turn: commits its entries as part of the shard's commit `commit`. False if there are none, or the
-    /// journal fails.
-    pub(crate) fn commit(&mut self, commit: u64) -> bool {
-        if self.marks_leave() {
-            let marks = std::mem::take(&mut self.marks);
-            self.push_with(|into| into.extend_from_slice(&marks));
-            self.marks = marks;
-            self.marks.clear();
-            self.marks_are_urgent = false;
-        }
-        self.store_batch();
-        let mut has_entries = false;
-        for flight in self.in_flight.iter_mut().rev().take_while(|flight| flight.commit == 0) {
-            flight.commit = commit;
-            has_entries = true;
-        }
-        self.turn_start = self.next;
-        // The store has other logs, too.
-        self.store.commit();
-        has_entries
-    }
-
     /// Whether entries of this turn were lost.
     pub(crate) fn has_lost(&self) -> bool {
         self.is_failing
-    }
-
-    /// Collects parts of commits that are over, in order, and completions of other logs of the store.
-    pub(crate) fn poll(&mut self, arrived: &mut Vec<Arrived>, others: &mut Vec<Completion>) {
-        let mut completions = std::mem::take(&mut self.completions);
-        self.store.completions(&mut completions);
-        for completion in completions.drain(..) {
-            if completion.log != self.log {
-                others.push(completion);
-                continue;
-            }
-            while let Some(flight) = self.in_flight.pop_front_if(|flight| flight.ticket <= completion.ticket)
-            {
-                self.uncommitted_bytes -= flight.bytes;
-                if completion.outcome.is_ok() {
-                    self.committed = self.committed.max(flight.end);
-                }
-                arrived.push(Arrived { commit: flight.commit, is_durable: completion.outcome.is_ok() });
-                if let Err(error) = &completion.outcome {
-                    self.fail(error, Lost { from: flight.from, commit: Some(flight.commit) });
-                }
-            }
-        }
-        self.completions = completions;
-        self.held.committed(self.committed);
     }
 
     /// The new offset of a message that was at `offset` when the journal failed: where an abandoned snapshot had moved
@@ -534,61 +392,11 @@ impl Journal {
         self.held.take_once_from(offset)
     }
 
-    /// Discards what this turn has collected: the journal is about to restart.
-    pub(crate) fn give_up_turn(&mut self) {
-        self.store_batch();
-    }
-
-    /// Whether a journal that failed may be tried again.
-    pub(crate) fn could_heal(&self) -> bool {
-        let is_time = self.clock.now_ms >= self.retry_at_ms;
-        self.is_failing
-            && is_time
-            && self.in_flight.is_empty()
-            && self.store.status(self.log).state != State::Broken
-    }
-
-    /// Restarts at the end of the log, with a snapshot that is about to be written. Entries before it do not count any
-    /// more.
-    pub(crate) fn resume(&mut self) {
-        let end = self.store.status(self.log).end;
-        // What was in flight when it failed may be on disk.
-        self.lost_from = end;
-        self.lost_shift = self.lost_next.saturating_sub(end);
-        self.lost_next = self.next.max(end) + self.lost_shift;
-        self.turn_start = end;
-        self.next = end;
-        self.stored = end;
-        self.committed = end;
-        self.held.restart(end, self.lost_shift);
-        // What this turn has collected is lost as well.
-        self.builder = BatchBuilder::default();
-        self.sets.forget();
-        self.recent = Recent::default();
-    }
-
     /// The snapshot that makes up for what was lost is complete.
     pub(crate) fn healed(&mut self) {
         if std::mem::take(&mut self.is_failing) {
             self.held.healed();
             log::warn!("journal {}: mended, sessions last again", self.id);
         }
-    }
-
-    /// The message at `offset`, from memory or from disk. `None` if it cannot be read.
-    pub(crate) fn message(&mut self, offset: u64) -> Option<Arc<Message>> {
-        let undone = self.snapshots.undone(offset).filter(|_| self.is_failing);
-        let offset = undone.unwrap_or(offset);
-        if let Some(held) = self.held.message(offset) {
-            return Some(held);
-        }
-        if offset >= self.stored {
-            self.store_batch();
-        }
-        let found = self.recent.message(&mut *self.store, self.log, offset, self.clock);
-        if let Err(error) = &found {
-            log::error!("journal {}: the message at {offset} cannot be read: {error}", self.id);
-        }
-        found.ok()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mainstem_log::{Appended, BatchBuilder, Completion, Error, Options, batches};
 
-use super::Journal;
+use super::OpenJournal;
 use super::entry::Entry;
 use super::replay::Replayed;
 use super::schedule::Stage;
@@ -21,7 +21,7 @@ const HINT_LOG: &str = "mqtt-snapshot";
 /// Bytes read from the store at a time when a journal is opened.
 const READ_BYTES: usize = 1024 * 1024;
 
-impl Journal {
+impl OpenJournal<'_> {
     /// Begins a snapshot if one is due. True if it did.
     pub(crate) fn begin_snapshot_if_due(&mut self) -> bool {
         if self.snapshots.stage() != Stage::Idle {
@@ -34,7 +34,8 @@ impl Journal {
         if heals {
             self.resume();
         }
-        self.snapshots.begin(self.next_offset(), heals);
+        let begins = self.next_offset();
+        self.snapshots.begin(begins, heals);
         // What follows must not refer to what came before.
         self.sets.forget();
         self.push(&Entry::SnapshotBegins);
@@ -69,80 +70,82 @@ impl Journal {
 
     /// All sessions have been written.
     pub(crate) fn end_snapshot(&mut self) {
-        let Stage::Writing { begins, .. } = self.snapshots.stage() else { return };
+        let Stage::Writing { begins, .. } = self.journal.snapshots.stage() else { return };
         let origins: Vec<Arrival> = self.origins().cloned().collect();
         self.push_with(|into| put_origins(into, &origins));
-        let last = self.next_session - 1;
+        let last = self.journal.next_session - 1;
         self.push_with(|into| put_last_session(into, last));
         self.push(&Entry::SnapshotEnds { begins });
-        self.snapshots.set_stage(Stage::Written { begins, end: self.next_offset() });
+        self.journal.snapshots.set_stage(Stage::Written { begins, end: self.next_offset() });
         self.force_sync();
     }
 
     /// Entries that a snapshot replaces are deleted when it is on disk: a loss of power must not take both.
     fn force_sync(&mut self) {
-        self.store.force_sync(self.log);
+        self.at.store.force_sync(self.journal.log);
     }
 
     /// Continues a snapshot whose sessions are all written when it is on disk.
     pub(crate) fn finish_snapshot(&mut self) {
-        let Stage::Written { begins, end } = self.snapshots.stage() else { return };
+        let Stage::Written { begins, end } = self.journal.snapshots.stage() else { return };
         if !self.is_durable(end - 1) {
             // The disk may have refused the sync.
             return self.force_sync();
         }
         match self.note_snapshot(begins) {
-            Ok(Appended { ticket, .. }) => self.snapshots.set_stage(Stage::Noted { begins, ticket }),
+            Ok(Appended { ticket, .. }) => self.journal.snapshots.set_stage(Stage::Noted { begins, ticket }),
             Err(error) => {
-                log::error!("journal {}: a snapshot cannot be noted: {error}", self.id);
-                self.snapshots.abandon();
+                log::error!("journal {}: a snapshot cannot be noted: {error}", self.journal.id);
+                self.journal.snapshots.abandon();
             }
         }
     }
 
     fn note_snapshot(&mut self, begins: u64) -> Result<Appended, Error> {
-        let hints = self.store.open(HINT_LOG, &Options::default())?;
+        let hints = self.at.store.open(HINT_LOG, &Options::default())?;
         let mut builder = BatchBuilder::default();
-        builder.push(self.clock.unix_ms.cast_signed(), None, Some(&begins.to_be_bytes()));
-        let appended = self.store.append(hints, builder.finish())?;
+        builder.push(self.journal.clock.unix_ms.cast_signed(), None, Some(&begins.to_be_bytes()));
+        self.at.assign(hints);
+        let appended = self.at.store.append(hints, builder.finish())?;
         // Only the last one matters.
-        self.store.truncate_prefix(hints, appended.base_offset.saturating_sub(1))?;
+        self.at.store.truncate_prefix(hints, appended.base_offset.saturating_sub(1))?;
         Ok(appended)
     }
 
     /// An append to another log of the store is over; it may be the hint of a snapshot.
     pub(crate) fn on_snapshot_noted(&mut self, completion: &Completion) {
-        let Stage::Noted { begins, ticket } = self.snapshots.stage() else { return };
-        if completion.ticket < ticket || self.store.open(HINT_LOG, &Options::default()) != Ok(completion.log)
+        let Stage::Noted { begins, ticket } = self.journal.snapshots.stage() else { return };
+        if completion.ticket < ticket
+            || self.at.store.open(HINT_LOG, &Options::default()) != Ok(completion.log)
         {
             return;
         }
-        self.snapshots.set_stage(Stage::Idle);
+        self.journal.snapshots.set_stage(Stage::Idle);
         if completion.outcome.is_err() {
             return;
         }
-        let (oldest, heals) = self.snapshots.complete(begins);
+        let (oldest, heals) = self.journal.snapshots.complete(begins);
         if heals {
             self.healed();
         }
-        if let Err(error) = self.store.truncate_prefix(self.log, oldest) {
-            log::error!("journal {}: old entries cannot be removed: {error}", self.id);
+        if let Err(error) = self.at.store.truncate_prefix(self.journal.log, oldest) {
+            log::error!("journal {}: old entries cannot be removed: {error}", self.journal.id);
         }
-        log::debug!("journal {}: a snapshot from {begins} on is complete", self.id);
+        log::debug!("journal {}: a snapshot from {begins} on is complete", self.journal.id);
     }
 
     /// Where the last complete snapshot begins, according to the hint.
     pub(super) fn snapshot_hint(&mut self) -> Result<Option<u64>, Error> {
-        if !self.store.names().iter().any(|name| name == HINT_LOG) {
+        if !self.at.store.names().iter().any(|name| name == HINT_LOG) {
             return Ok(None);
         }
-        let hints = self.store.open(HINT_LOG, &Options::default())?;
-        let status = self.store.status(hints);
+        let hints = self.at.store.open(HINT_LOG, &Options::default())?;
+        let status = self.at.store.status(hints);
         if status.start == status.end {
             return Ok(None);
         }
         let mut bytes = Vec::new();
-        self.store.read(hints, status.end - 1..status.end, 0, &mut bytes)?;
+        self.at.store.read(hints, status.end - 1..status.end, 0, &mut bytes)?;
         let last = batches(&bytes).last();
         let value = last.and_then(|batch| batch.records().last()?.ok()?.value);
         let begins = value.and_then(|value| value.try_into().ok()).map(u64::from_be_bytes);
@@ -155,19 +158,19 @@ impl Journal {
     /// Errors of the store, and [`Error::Corrupt`] for an invalid entry.
     pub(crate) fn replay(&mut self) -> Result<Replayed, Error> {
         let mut replayed = Replayed::default();
-        let status = self.store.status(self.log);
+        let status = self.at.store.status(self.journal.log);
         let mut at = self.snapshot_hint()?.unwrap_or(status.start).max(status.start);
         let mut bytes = Vec::new();
         while at < status.end {
             bytes.clear();
-            self.store.read(self.log, at..status.end, READ_BYTES, &mut bytes)?;
+            self.at.store.read(self.journal.log, at..status.end, READ_BYTES, &mut bytes)?;
             let mut next = at;
             for batch in batches(&bytes) {
                 next = batch.header.end_offset();
                 for record in batch.records() {
                     let record = record.map_err(Error::Malformed)?;
                     let value = record.value.filter(|_| record.offset >= at).unwrap_or_default();
-                    if !value.is_empty() && replayed.apply(record.offset, value, self.id).is_err() {
+                    if !value.is_empty() && replayed.apply(record.offset, value, self.journal.id).is_err() {
                         return Err(Error::Corrupt { offset: record.offset });
                     }
                 }
@@ -177,9 +180,9 @@ impl Journal {
             }
             at = next;
         }
-        self.next_session = replayed.last_session + 1;
-        self.origins = replayed.origins.iter().map(|arrival| (0, arrival.clone())).collect();
-        self.snapshots.restore(replayed.snapshot, status.bytes);
+        self.journal.next_session = replayed.last_session + 1;
+        self.journal.origins = replayed.origins.iter().map(|arrival| (0, arrival.clone())).collect();
+        self.journal.snapshots.restore(replayed.snapshot, status.bytes);
         Ok(replayed)
     }
 }

@@ -418,7 +418,7 @@ impl Deliveries {
 
     /// Brings messages in from disk that a session's client is to get next.
     fn refill(&mut self, persistence: &mut Persistence, session: &mut Session) {
-        let journal = persistence.journal(session.journal);
+        let mut journal = persistence.journal(session.journal);
         let lost = session.queue.refill(REFILL_MESSAGES, |offset| journal.message(offset));
         if let Some(delivery) = lost {
             session.settle(&delivery);

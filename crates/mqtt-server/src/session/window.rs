@@ -42,7 +42,7 @@ pub(super) fn append_delivery(
     persistence: &mut Persistence,
     offer: &Offer<'_>,
 ) -> Place {
-    let journal = persistence.journal(session.journal);
+    let mut journal = persistence.journal(session.journal);
     let group = offer.group.map(|group| &**group);
     journal.add_receiver(session.number, offer.qos, offer.retain, offer.ids, group);
     session.sequence += 1;

@@ -335,7 +335,7 @@ impl Shard {
         let session = self.sessions.at(slot);
         if session.is_durable() {
             // What was in flight when the process ended is sent again.
-            let journal = self.persistence.journal(session.journal());
+            let mut journal = self.persistence.journal(session.journal());
             session.load_window(|offset| journal.message(offset));
         }
         let will = connect.will.as_ref().map(|will| own_will(will, session.key()));

@@ -10,8 +10,8 @@ use super::Shard;
 use crate::broker_state::{Mail, ReceiptMail, RetainMail};
 use crate::commits::{CompletedCommit, DurabilityWaiter};
 use crate::groups::Group;
-use crate::journal::Journal;
 use crate::journal::entry::{Entry, Origin};
+use crate::journal::{Journal, OpenJournal};
 use crate::message::{Message, SessionKey};
 use crate::pending_acks::{AckCondition, AckKind, AckToken, Failure, PendingAck, RemoteCommitResult};
 use crate::session::offer::{Deferred, Offer};
@@ -25,7 +25,7 @@ const PUBREC: u8 = 5;
 
 impl Shard {
     /// The journal of a durable session, and the session's number there.
-    pub(super) fn journal(&mut self, slot: u32) -> Option<(&mut Journal, u32)> {
+    pub(super) fn journal(&mut self, slot: u32) -> Option<(OpenJournal<'_>, u32)> {
         let session = self.sessions.at(slot);
         session.is_durable().then(|| (self.persistence.journal(session.journal()), session.number()))
     }
@@ -79,7 +79,7 @@ impl Shard {
     }
 
     fn append_for_receivers(&mut self, message: &Arc<Message>, origin: Option<Origin>) {
-        for journal in self.persistence.journals_mut() {
+        for mut journal in self.persistence.open_journals() {
             if journal.has_receivers() {
                 journal.push_message(message, origin, None);
             }

@@ -22,6 +22,7 @@ mod unfinished;
 
 use std::sync::Arc;
 
+use mainstem_log::Stores;
 use mainstem_mqtt::{
     DecodeError, Disconnect, Header, Packet, PacketType, Publish, QoS, ReasonCode, Version, decode,
 };
@@ -110,6 +111,11 @@ pub struct Shard {
 }
 
 impl Shard {
+    /// The stores, to lend them and to take them back.
+    pub fn stores_mut(&mut self) -> &mut Stores {
+        self.persistence.stores_mut()
+    }
+
     /// Shard number `me`, without persistence. All shards of a broker have the same `shared`.
     pub fn new(me: usize, shared: Arc<Shared>) -> Self {
         let me = me as u16;

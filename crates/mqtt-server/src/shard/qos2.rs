@@ -32,7 +32,7 @@ impl Shard {
         has_entry: bool,
         (awaited, has_sinks): (u32, bool),
     ) {
-        let Some((journal, _)) = self.journal(slot) else { return };
+        let Some((mut journal, _)) = self.journal(slot) else { return };
         let reached = ack_context.partial.as_ref().map(|before| before.reached.clone()).unwrap_or_default();
         if !has_entry {
             let Origin { session, packet_id, sequence, .. } = origin;
@@ -66,7 +66,7 @@ impl Shard {
     pub(super) fn complete_publish(&mut self, slot: u32, packet_id: u16) {
         let Some(ext) = self.sessions.at(slot).ext_mut() else { return };
         if ext.qos2.take_in_flight(packet_id).is_some()
-            && let Some((journal, session)) = self.journal(slot)
+            && let Some((mut journal, session)) = self.journal(slot)
         {
             journal.mark(Mark::Complete { session, packet_id });
         }
@@ -77,7 +77,7 @@ impl Shard {
         if let Some(ext) = self.sessions.at(slot).ext_mut() {
             ext.qos2.release(packet_id);
         }
-        if let Some((journal, session)) = self.journal(slot) {
+        if let Some((mut journal, session)) = self.journal(slot) {
             journal.push(&Entry::Received { session, packet_id, taken: None });
         }
     }
@@ -145,7 +145,7 @@ impl Shard {
         let durable_commit = self.persistence.durable_commit();
         let taken = self.sessions.at(slot).ext().qos2.settled_partial(packet_id, durable_commit);
         if taken.is_some()
-            && let Some((journal, session)) = self.journal(slot)
+            && let Some((mut journal, session)) = self.journal(slot)
         {
             journal.push(&Entry::Received { session, packet_id, taken });
         }

@@ -195,7 +195,7 @@ impl Shard {
         }
         let before = self.persistence.position();
         let removed = self.remove_queue_subscription(key.slot, &filter);
-        if let Some((journal, session)) = self.journal(key.slot) {
+        if let Some((mut journal, session)) = self.journal(key.slot) {
             journal.push(&Entry::Unsubscribe { session, filter: &filter });
         }
         let wait = self.persistence.condition_since(before);

@@ -13,7 +13,7 @@ impl Shard {
     /// A delivery that this session has passed on is durable with its new receiver.
     pub(super) fn confirm_reassigned(&mut self, slot: u32, sequence: u64) {
         self.sessions.at(slot).ext().reassigned.confirm(sequence);
-        if let Some((journal, session)) = self.journal(slot) {
+        if let Some((mut journal, session)) = self.journal(slot) {
             journal.mark(Mark::Settled { session, sequence });
         }
     }
@@ -60,7 +60,7 @@ impl Shard {
 
     /// Writes sessions that have ended, and whose end is not recorded yet, as part of a snapshot.
     pub(super) fn write_ending(&mut self, journal: usize) {
-        let known = &mut self.persistence.journals_mut()[journal];
+        let mut known = self.persistence.journal(journal as u16);
         let horizon = known.horizon();
         for (session, stored) in self.endings.unrecorded(journal) {
             stored.place_each(|offset| {

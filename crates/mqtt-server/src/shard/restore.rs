@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstem_log::{Durability as LogDurability, Error, Store};
+use mainstem_log::{Durability as LogDurability, Error, Stores};
 use mainstem_runtime::{Clock, ConnId, Io};
 use mainstem_topic::parse_subscription;
 
@@ -19,14 +19,6 @@ use crate::queue_consumers::is_of_queue;
 use crate::retained_log::RetainedLog;
 use crate::timers::Timer;
 use crate::wills::Will;
-
-/// A store and the number of its shard, which may be a former one.
-pub struct StoreAt {
-    /// Number of the store and of its journal.
-    pub store_id: u16,
-    /// The store.
-    pub store: Box<dyn Store>,
-}
 
 /// What a shard has read from its stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,26 +49,26 @@ impl Shard {
     pub fn restore(
         me: usize,
         shared: Arc<Shared>,
-        stores: Vec<StoreAt>,
+        stores: Stores,
         clock: Clock,
     ) -> Result<(Self, Restored), Error> {
         let mut new = Self::new(me, shared);
         let mut restored = Restored::default();
+        *new.persistence.stores_mut() = stores;
         let durability = match new.config().durability {
             Durability::Fsync => LogDurability::Fsync,
             Durability::Os => LogDurability::Os,
             Durability::None => return Ok((new, restored)),
         };
         let MqttConfig { segment_bytes, snapshot_bytes, .. } = *new.config();
-        for StoreAt { store_id, store } in stores {
-            let index = new.persistence.journals().len() as u16;
-            new.shared.note_journal(store_id);
-            let mut journal =
-                Journal::open(store_id, store, durability, segment_bytes, snapshot_bytes, clock)?;
-            let replayed = journal.replay()?;
+        for index in 0..new.persistence.stores_mut().len() as u16 {
+            let at = &mut new.persistence.stores_mut()[usize::from(index)];
+            new.shared.note_journal(at.store_id);
+            let mut journal = Journal::open(at, durability, segment_bytes, snapshot_bytes, clock)?;
+            let replayed = journal.at(at).replay()?;
             if me == 0 && index == 0 {
-                let log = RetainedLog::open(journal.store(), durability, segment_bytes)?;
-                log.load(journal.store(), clock, &new.shared.retained)?;
+                let log = RetainedLog::open(at, durability, segment_bytes)?;
+                log.load(&mut *at.store, clock, &new.shared.retained)?;
                 new.persistence.set_retained_log(log);
                 new.shared.set_retained_durable();
                 restored.retained = new.shared.retained.size().messages;
@@ -176,7 +168,7 @@ impl Shard {
         let UndecidedPublish { slot, received } = undecided;
         let session = self.sessions.at(slot);
         let number = session.number();
-        let journal = self.persistence.journal(session.journal());
+        let mut journal = self.persistence.journal(session.journal());
         let journal_id = journal.id();
         let origin = |packet_id, sequence| Origin { journal_id, session: number, packet_id, sequence };
         let last = session.ext_ref().map_or(0, |ext| ext.qos2.sequence());

@@ -4,8 +4,8 @@ use mainstem_runtime::{Clock, Io};
 
 use super::Shard;
 use crate::broker_state::Mail;
-use crate::journal::Journal;
 use crate::journal::stored::{StoredSession, StoredSubscription};
+use crate::journal::{Journal, OpenJournal};
 
 /// Sessions written in one turn.
 const SESSIONS_PER_TURN: usize = 256;
@@ -15,13 +15,12 @@ const DELIVERIES_PER_TURN: usize = 8 * 1024;
 impl Shard {
     /// Continues the snapshots that are due.
     pub(super) fn continue_snapshots(&mut self, io: &mut Io<'_, Mail>) {
-        if self.persistence.journals().iter().any(Journal::could_heal) {
-            let healing = self.persistence.journals_mut().iter_mut().filter(|journal| journal.could_heal());
-            healing.for_each(Journal::give_up_turn);
+        let healing = self.persistence.open_journals().filter(OpenJournal::could_heal);
+        if healing.map(|mut journal| journal.give_up_turn()).count() > 0 {
             self.take_back_lost();
         }
         for index in 0..self.persistence.journals().len() {
-            let journal = &mut self.persistence.journals_mut()[index];
+            let mut journal = self.persistence.journal(index as u16);
             let begins = journal.begin_snapshot_if_due();
             journal.finish_snapshot();
             let (is_healing, from) = (journal.snapshots().is_healing(), journal.snapshots().slot());
@@ -67,7 +66,7 @@ impl Shard {
         }
         if slots.len() < SESSIONS_PER_TURN {
             self.write_ending(journal);
-            self.persistence.journals_mut()[journal].end_snapshot();
+            self.persistence.journal(journal as u16).end_snapshot();
         }
     }
 
@@ -75,7 +74,7 @@ impl Shard {
     /// that never reached the disk.
     fn move_messages(&mut self, journal: usize, slot: u32) {
         let session = self.sessions.at(slot);
-        let journal = &mut self.persistence.journals_mut()[journal];
+        let mut journal = self.persistence.journal(journal as u16);
         session.move_old(journal.horizon(), Journal::is_lost, |offset, message| {
             journal.move_message(offset, message)
         });
@@ -89,7 +88,7 @@ impl Shard {
     fn write_session(&mut self, clock: Clock, journal: usize, slot: u32) -> usize {
         let stored = self.stored_session(clock, slot);
         let number = self.sessions.at(slot).number();
-        let journal = &mut self.persistence.journals_mut()[journal];
+        let mut journal = self.persistence.journal(journal as u16);
         if let Some(oldest) = stored.unsettled.iter().map(|run| run.offset).min() {
             journal.snapshots().refer_to(oldest);
         }

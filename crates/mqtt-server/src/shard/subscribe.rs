@@ -131,7 +131,7 @@ impl Shard {
 
     /// Appends a subscription to the session's journal.
     fn append_subscription(&mut self, slot: u32, filter: &str, granted: &Granted, id: u32) {
-        if let Some((journal, session)) = self.journal(slot) {
+        if let Some((mut journal, session)) = self.journal(slot) {
             let options = granted.options;
             let replays = granted.replay.is_some() && options.qos > QoS::AtMostOnce;
             journal.push(&Entry::Subscribe { session, filter, options, id, replays });
@@ -203,7 +203,7 @@ impl Shard {
                 },
             };
             if reason == ReasonCode::Success
-                && let Some((journal, session)) = self.journal(slot)
+                && let Some((mut journal, session)) = self.journal(slot)
             {
                 journal.push(&Entry::Unsubscribe { session, filter });
             }
@@ -270,7 +270,7 @@ impl Shard {
 
     /// Appends a replayed message for its receiver, with the filter whose replay has come this far.
     fn append_replayed(&mut self, message: &Arc<Message>, filter: &str) {
-        for journal in self.persistence.journals_mut() {
+        for mut journal in self.persistence.open_journals() {
             if journal.has_receivers() {
                 journal.push_message(message, None, Some(filter));
             }
@@ -315,7 +315,7 @@ impl Shard {
             }
             if batch.is_last
                 && batch.options.qos > QoS::AtMostOnce
-                && let Some((journal, session)) = self.journal(slot)
+                && let Some((mut journal, session)) = self.journal(slot)
             {
                 journal.push(&Entry::ReplayEnds { session, filter: &batch.filter });
             }

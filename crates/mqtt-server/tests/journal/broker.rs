@@ -5,15 +5,15 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mainstem_log::{
-    Appended, Completion, Error, LogId, MemoryStore, Options, Status, Store, TimestampOffset, ValidBatch,
-    batches,
+    Appended, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, MemoryStore, Options, Status, Store,
+    StoreAt, TimestampOffset, ValidBatch, batches,
 };
 use mainstem_mqtt::{
     Ack, Connect, Disconnect, Header, Packet, Publish, QoS, ReasonCode, Subscribe, SubscribeFilter,
     SubscribeFilters, SubscribeOptions, Unsubscribe, UnsubscribeFilters, UserProperties, Version, Will,
     decode,
 };
-use mainstem_mqtt_server::{Mail, MqttConfig, Restored, Shard, Shared, StoreAt, settle_origins};
+use mainstem_mqtt_server::{Mail, MqttConfig, Restored, Shard, Shared, settle_origins};
 use mainstem_runtime::{Clock, ConnId, Detached, Io};
 
 /// Start of the story, ms since 1970.
@@ -116,40 +116,7 @@ impl TestStore {
     }
 }
 
-impl Store for TestStore {
-    fn names(&self) -> Vec<String> {
-        Self::names(self)
-    }
-
-    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
-        self.memory().open(name, options)
-    }
-
-    fn remove(&mut self, log: LogId) -> Result<(), Error> {
-        self.memory().remove(log)
-    }
-
-    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
-        if self.faults.lock().unwrap().full.contains(&log) {
-            return Err(Error::Full);
-        }
-        self.memory().append_valid(log, batch)
-    }
-
-    fn force_sync(&mut self, log: LogId) {
-        self.memory().force_sync(log);
-    }
-
-    fn commit(&mut self) {
-        self.memory().commit();
-    }
-
-    fn completions(&mut self, into: &mut Vec<Completion>) {
-        if !self.faults.lock().unwrap().is_slow {
-            self.memory().completions(into);
-        }
-    }
-
+impl LogReader for TestStore {
     fn read(
         &mut self,
         log: LogId,
@@ -167,6 +134,33 @@ impl Store for TestStore {
     fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<TimestampOffset>, Error> {
         self.memory().find_time(log, timestamp_ms)
     }
+}
+
+impl LogWriter for TestStore {
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
+        if self.faults.lock().unwrap().full.contains(&log) {
+            return Err(Error::Full);
+        }
+        self.memory().append_valid(log, batch)
+    }
+
+    fn force_sync(&mut self, log: LogId) {
+        self.memory().force_sync(log);
+    }
+}
+
+impl LogAdmin for TestStore {
+    fn names(&self) -> Vec<String> {
+        Self::names(self)
+    }
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        self.memory().open(name, options)
+    }
+
+    fn remove(&mut self, log: LogId) -> Result<(), Error> {
+        self.memory().remove(log)
+    }
 
     fn truncate_prefix(&mut self, _log: LogId, _offset: u64) -> Result<(), Error> {
         Ok(())
@@ -178,6 +172,18 @@ impl Store for TestStore {
 
     fn maintain(&mut self, _unix_ms: u64) -> Option<u64> {
         None
+    }
+}
+
+impl Store for TestStore {
+    fn commit(&mut self) {
+        self.memory().commit();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        if !self.faults.lock().unwrap().is_slow {
+            self.memory().completions(into);
+        }
     }
 }
 
@@ -239,8 +245,7 @@ impl Broker {
         let mut made = Vec::new();
         for me in 0..shards {
             let mine = stores.iter().enumerate().filter(|(id, _)| id % shards == me);
-            let mine =
-                mine.map(|(id, store)| StoreAt { store_id: id as u16, store: Box::new(store.clone()) });
+            let mine = mine.map(|(id, store)| StoreAt::new(id as u16, Box::new(store.clone())));
             let (one, here) = Shard::restore(me, Arc::clone(&shared), mine.collect(), clock).unwrap();
             restored.sessions += here.sessions;
             restored.retained += here.retained;

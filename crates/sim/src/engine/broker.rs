@@ -11,8 +11,8 @@ use std::sync::Arc;
 use mainstem_disk::fault::FaultFs;
 use mainstem_disk::{Committer, Fs, SegmentStore, Settings};
 use mainstem_kafka_server as kafka;
-use mainstem_log::{Error, SharedStore, Store};
-use mainstem_mqtt_server::{Counters, Durability, MqttConfig, Shard, Shared, StoreAt, settle_origins};
+use mainstem_log::{Error, Store, StoreAt, Stores};
+use mainstem_mqtt_server::{Counters, MqttConfig, Shard, Shared, settle_origins};
 use mainstem_node::{BindingTable, Bindings, Protocol, ShardMessage, ShardService};
 use mainstem_runtime::{Clock, ConnId, Detached, Io, Service};
 
@@ -110,16 +110,16 @@ impl Broker {
         for number in 0..count {
             let adopted = orphaned.iter().copied().filter(|id| usize::from(*id) % count == number);
             let ids = std::iter::once(number as u16).chain(adopted);
-            let Opened { stores, gates: opened_gates, for_mqtt, for_topics } = open(fs, setup, ids)?;
-            mqtt.push(Shard::restore(number, Arc::clone(&shared), for_mqtt, clock)?.0);
-            let kafka = kafka::Shard::restore(number, Arc::clone(&topics), for_topics, clock)?;
-            others.push((kafka, stores));
+            let Opened { stores, gates: opened_gates } = open(fs, setup, ids)?;
+            let mut kafka = kafka::Shard::restore(number, Arc::clone(&topics), stores, clock)?;
+            let stores = std::mem::take(kafka.stores_mut());
+            others.push(kafka);
+            mqtt.push(Shard::restore(number, Arc::clone(&shared), stores, clock)?.0);
             gates.push(opened_gates);
         }
         settle_origins(&mut mqtt);
         let table = BindingTable::new(Bindings::clone(&plan.bindings));
-        let service =
-            |(mqtt, (kafka, stores))| ShardService::new(mqtt, kafka, stores, Arc::clone(&table), count);
+        let service = |(mqtt, kafka)| ShardService::new(mqtt, kafka, Arc::clone(&table), count);
         let shards = mqtt.into_iter().zip(others).map(service).collect();
         let mut broker = Self {
             shared,
@@ -320,10 +320,8 @@ impl Broker {
 /// The stores of a shard.
 #[derive(Default)]
 struct Opened {
-    stores: Vec<SharedStore>,
+    stores: Stores,
     gates: Vec<Gate>,
-    for_mqtt: Vec<StoreAt>,
-    for_topics: Vec<kafka::StoreAt>,
 }
 
 fn open(fs: &FaultFs, setup: &Setup, ids: impl Iterator<Item = u16>) -> Result<Opened, Error> {
@@ -334,12 +332,7 @@ fn open(fs: &FaultFs, setup: &Setup, ids: impl Iterator<Item = u16>) -> Result<O
         let files = Arc::new(fs.clone());
         let store = SegmentStore::open(files, dir, plan.settings.clone(), Committer::Inline)?;
         let (store, gate) = SlowStore::new(wrap(Box::new(store)), plan.is_slow);
-        let shared = SharedStore::new(Box::new(store));
-        if plan.mqtt.durability != Durability::None {
-            opened.for_mqtt.push(StoreAt { store_id, store: Box::new(shared.handle()) });
-        }
-        opened.for_topics.push(kafka::StoreAt { store_id, store: Box::new(shared.handle()) });
-        opened.stores.push(shared);
+        opened.stores.push(StoreAt::new(store_id, Box::new(store)));
         opened.gates.push(gate);
     }
     Ok(opened)

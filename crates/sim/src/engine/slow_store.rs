@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mainstem_log::{
-    Appended, Completion, Error, LogId, Options, Status, Store, Ticket, TimestampOffset, ValidBatch,
+    Appended, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, Options, Status, Store, Ticket,
+    TimestampOffset, ValidBatch,
 };
 
 struct Gated {
@@ -122,7 +123,35 @@ impl Gate {
     }
 }
 
-impl Store for SlowStore {
+impl LogReader for SlowStore {
+    fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
+        self.0.open().store.read(log, offsets, max, into)
+    }
+
+    fn status(&self, log: LogId) -> Status {
+        self.0.open().store.status(log)
+    }
+
+    fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<TimestampOffset>, Error> {
+        self.0.open().store.find_time(log, timestamp_ms)
+    }
+}
+
+impl LogWriter for SlowStore {
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
+        self.0.open().append_valid(log, batch)
+    }
+
+    fn force_sync(&mut self, log: LogId) {
+        self.0.open().store.force_sync(log);
+    }
+
+    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
+        self.0.open().store.note(log, note)
+    }
+}
+
+impl LogAdmin for SlowStore {
     fn names(&self) -> Vec<String> {
         self.0.open().store.names()
     }
@@ -135,45 +164,8 @@ impl Store for SlowStore {
         self.0.open().store.remove(log)
     }
 
-    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
-        self.0.open().append_valid(log, batch)
-    }
-
-    fn force_sync(&mut self, log: LogId) {
-        self.0.open().store.force_sync(log);
-    }
-
-    fn note(&mut self, log: LogId, note: &[u8]) -> bool {
-        self.0.open().store.note(log, note)
-    }
-
     fn notes(&mut self, log: LogId) -> Result<Vec<u8>, Error> {
         self.0.open().store.notes(log)
-    }
-
-    fn commit(&mut self) {
-        let mut gated = self.0.open();
-        gated.is_due = true;
-        gated.turn += 1;
-        if !gated.is_slow {
-            gated.sync();
-        }
-    }
-
-    fn completions(&mut self, into: &mut Vec<Completion>) {
-        into.append(&mut self.0.open().ready);
-    }
-
-    fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
-        self.0.open().store.read(log, offsets, max, into)
-    }
-
-    fn status(&self, log: LogId) -> Status {
-        self.0.open().store.status(log)
-    }
-
-    fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<TimestampOffset>, Error> {
-        self.0.open().store.find_time(log, timestamp_ms)
     }
 
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
@@ -186,5 +178,20 @@ impl Store for SlowStore {
 
     fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
         self.0.open().store.maintain(unix_ms)
+    }
+}
+
+impl Store for SlowStore {
+    fn commit(&mut self) {
+        let mut gated = self.0.open();
+        gated.is_due = true;
+        gated.turn += 1;
+        if !gated.is_slow {
+            gated.sync();
+        }
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        into.append(&mut self.0.open().ready);
     }
 }

@@ -3,25 +3,13 @@
 use std::ops::Range;
 
 use mainstem_log::{
-    Appended, BatchBuilder, Completion, Durability, Error, LogId, Options, Status, Store, Ticket, ValidBatch,
-    batches,
+    Appended, BatchBuilder, Completion, Durability, Error, LogAdmin, LogId, LogReader, LogWriter, Options,
+    Status, Store, Ticket, ValidBatch, batches,
 };
 
-/// Forwards the rest of a store to the one it wraps.
-macro_rules! as_wrapped {
+/// Forwards `status` and `find_time` to the store that is wrapped.
+macro_rules! forward_lookups {
     () => {
-        fn names(&self) -> Vec<String> {
-            self.store.names()
-        }
-
-        fn remove(&mut self, log: LogId) -> Result<(), Error> {
-            self.store.remove(log)
-        }
-
-        fn force_sync(&mut self, log: LogId) {
-            self.store.force_sync(log);
-        }
-
         fn status(&self, log: LogId) -> Status {
             self.store.status(log)
         }
@@ -32,6 +20,28 @@ macro_rules! as_wrapped {
             at_ms: i64,
         ) -> Result<Option<mainstem_log::TimestampOffset>, Error> {
             self.store.find_time(log, at_ms)
+        }
+    };
+}
+
+/// Forwards `force_sync` to the store that is wrapped.
+macro_rules! forward_force_sync {
+    () => {
+        fn force_sync(&mut self, log: LogId) {
+            self.store.force_sync(log);
+        }
+    };
+}
+
+/// Forwards [`LogAdmin`] without `open` to the store that is wrapped.
+macro_rules! forward_admin {
+    () => {
+        fn names(&self) -> Vec<String> {
+            self.store.names()
+        }
+
+        fn remove(&mut self, log: LogId) -> Result<(), Error> {
+            self.store.remove(log)
         }
 
         fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
@@ -62,19 +72,33 @@ impl EarlyAcks {
     }
 }
 
-impl Store for EarlyAcks {
-    as_wrapped!();
+impl LogReader for EarlyAcks {
+    forward_lookups!();
 
-    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
-        self.store.open(name, options)
+    fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
+        self.store.read(log, offsets, max, into)
     }
+}
+
+impl LogWriter for EarlyAcks {
+    forward_force_sync!();
 
     fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
         let appended = self.store.append_valid(log, batch)?;
         self.appended.push((log, appended.ticket));
         Ok(appended)
     }
+}
 
+impl LogAdmin for EarlyAcks {
+    forward_admin!();
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        self.store.open(name, options)
+    }
+}
+
+impl Store for EarlyAcks {
     fn commit(&mut self) {
         self.is_odd = !self.is_odd;
         if self.is_odd {
@@ -89,16 +113,34 @@ impl Store for EarlyAcks {
         into.append(&mut self.completed);
         self.store.completions(into);
     }
-
-    fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
-        self.store.read(log, offsets, max, into)
-    }
 }
 
 /// Syncs nothing.
 pub(crate) struct Lax(pub(crate) Box<dyn Store>);
 
-impl Store for Lax {
+impl LogReader for Lax {
+    fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
+        self.0.read(log, offsets, max, into)
+    }
+
+    fn status(&self, log: LogId) -> Status {
+        self.0.status(log)
+    }
+
+    fn find_time(&mut self, log: LogId, at_ms: i64) -> Result<Option<mainstem_log::TimestampOffset>, Error> {
+        self.0.find_time(log, at_ms)
+    }
+}
+
+impl LogWriter for Lax {
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
+        self.0.append_valid(log, batch)
+    }
+
+    fn force_sync(&mut self, _log: LogId) {}
+}
+
+impl LogAdmin for Lax {
     fn names(&self) -> Vec<String> {
         self.0.names()
     }
@@ -111,32 +153,6 @@ impl Store for Lax {
         self.0.remove(log)
     }
 
-    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
-        self.0.append_valid(log, batch)
-    }
-
-    fn force_sync(&mut self, _log: LogId) {}
-
-    fn commit(&mut self) {
-        self.0.commit();
-    }
-
-    fn completions(&mut self, into: &mut Vec<Completion>) {
-        self.0.completions(into);
-    }
-
-    fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
-        self.0.read(log, offsets, max, into)
-    }
-
-    fn status(&self, log: LogId) -> Status {
-        self.0.status(log)
-    }
-
-    fn find_time(&mut self, log: LogId, at_ms: i64) -> Result<Option<mainstem_log::TimestampOffset>, Error> {
-        self.0.find_time(log, at_ms)
-    }
-
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
         self.0.truncate_prefix(log, offset)
     }
@@ -147,6 +163,16 @@ impl Store for Lax {
 
     fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
         self.0.maintain(unix_ms)
+    }
+}
+
+impl Store for Lax {
+    fn commit(&mut self) {
+        self.0.commit();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        self.0.completions(into);
     }
 }
 
@@ -171,30 +197,8 @@ impl LostBatch {
     }
 }
 
-impl Store for LostBatch {
-    as_wrapped!();
-
-    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
-        let log = self.store.open(name, options)?;
-        let is_such = self.durability.is_none_or(|durability| durability == options.durability);
-        if name.starts_with(self.prefix) && is_such && self.lost.is_none() {
-            let Status { start, end, .. } = self.store.status(log);
-            self.lost = Some((log, start + (end - start) * 2 / 3));
-        }
-        Ok(log)
-    }
-
-    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
-        self.store.append_valid(log, batch)
-    }
-
-    fn commit(&mut self) {
-        self.store.commit();
-    }
-
-    fn completions(&mut self, into: &mut Vec<Completion>) {
-        self.store.completions(into);
-    }
+impl LogReader for LostBatch {
+    forward_lookups!();
 
     fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
         let before = into.len();
@@ -216,6 +220,38 @@ impl Store for LostBatch {
     }
 }
 
+impl LogWriter for LostBatch {
+    forward_force_sync!();
+
+    fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
+        self.store.append_valid(log, batch)
+    }
+}
+
+impl LogAdmin for LostBatch {
+    forward_admin!();
+
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        let log = self.store.open(name, options)?;
+        let is_such = self.durability.is_none_or(|durability| durability == options.durability);
+        if name.starts_with(self.prefix) && is_such && self.lost.is_none() {
+            let Status { start, end, .. } = self.store.status(log);
+            self.lost = Some((log, start + (end - start) * 2 / 3));
+        }
+        Ok(log)
+    }
+}
+
+impl Store for LostBatch {
+    fn commit(&mut self) {
+        self.store.commit();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        self.store.completions(into);
+    }
+}
+
 /// Changes the key and value of a record of queue state before it is appended.
 pub(crate) type Change = fn(&[u8], &mut Vec<u8>, &mut Option<&'static [u8]>);
 
@@ -234,25 +270,21 @@ impl Changed {
     }
 }
 
-impl Store for Changed {
-    fn names(&self) -> Vec<String> {
-        self.store.names()
+impl LogReader for Changed {
+    fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
+        self.store.read(log, offsets, max, into)
     }
 
-    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
-        let log = self.store.open(name, options)?;
-        if name.starts_with("q-") {
-            self.states.push(log);
-        } else if name.starts_with("p-") {
-            self.messages.push(log);
-        }
-        Ok(log)
+    fn status(&self, log: LogId) -> Status {
+        self.store.status(log)
     }
 
-    fn remove(&mut self, log: LogId) -> Result<(), Error> {
-        self.store.remove(log)
+    fn find_time(&mut self, log: LogId, at_ms: i64) -> Result<Option<mainstem_log::TimestampOffset>, Error> {
+        self.store.find_time(log, at_ms)
     }
+}
 
+impl LogWriter for Changed {
     fn append_valid(&mut self, log: LogId, batch: ValidBatch<'_>) -> Result<Appended, Error> {
         let Some(change) = self.change.filter(|_| self.states.contains(&log)) else {
             return self.store.append_valid(log, batch);
@@ -273,25 +305,25 @@ impl Store for Changed {
     fn force_sync(&mut self, log: LogId) {
         self.store.force_sync(log);
     }
+}
 
-    fn commit(&mut self) {
-        self.store.commit();
+impl LogAdmin for Changed {
+    fn names(&self) -> Vec<String> {
+        self.store.names()
     }
 
-    fn completions(&mut self, into: &mut Vec<Completion>) {
-        self.store.completions(into);
+    fn open(&mut self, name: &str, options: &Options) -> Result<LogId, Error> {
+        let log = self.store.open(name, options)?;
+        if name.starts_with("q-") {
+            self.states.push(log);
+        } else if name.starts_with("p-") {
+            self.messages.push(log);
+        }
+        Ok(log)
     }
 
-    fn read(&mut self, log: LogId, offsets: Range<u64>, max: usize, into: &mut Vec<u8>) -> Result<(), Error> {
-        self.store.read(log, offsets, max, into)
-    }
-
-    fn status(&self, log: LogId) -> Status {
-        self.store.status(log)
-    }
-
-    fn find_time(&mut self, log: LogId, at_ms: i64) -> Result<Option<mainstem_log::TimestampOffset>, Error> {
-        self.store.find_time(log, at_ms)
+    fn remove(&mut self, log: LogId) -> Result<(), Error> {
+        self.store.remove(log)
     }
 
     fn truncate_prefix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
@@ -306,5 +338,15 @@ impl Store for Changed {
 
     fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
         self.store.maintain(unix_ms)
+    }
+}
+
+impl Store for Changed {
+    fn commit(&mut self) {
+        self.store.commit();
+    }
+
+    fn completions(&mut self, into: &mut Vec<Completion>) {
+        self.store.completions(into);
     }
 }

@@ -78,7 +78,7 @@ impl Shard {
             io.request_turn();
         }
         if let Some(closed) = self.queues.closed.last_mut() {
-            if !closed.dissolve() {
+            if !closed.drop_step() {
                 self.queues.closed.pop();
             }
             io.request_turn();

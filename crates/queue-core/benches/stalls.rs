@@ -191,7 +191,7 @@ fn operations(kind: Kind) {
         (config.length_max, config.overflow) = (900_000, mainstem_queue_core::Overflow::DropOldest);
     });
     set(&mut queue, "no length", |config| *config = Config::default());
-    measure("delete", || queue.dissolve());
+    measure("delete", || queue.drop_step());
     once("  the rest", || drop(queue));
 }
 
@@ -296,9 +296,9 @@ fn lagging() {
     }
     flush(&mut queue);
     measure("load 2,000", || {
-        let Some(from) = queue.learns_from() else { return false };
+        let Some(from) = queue.next_to_load() else { return false };
         let messages: Vec<Meta> = (from..from + 2_000).map(|offset| message(Kind::Keyed, offset)).collect();
-        queue.learn(from..from + 2_000, &messages, 1_000);
+        queue.load_missed(from..from + 2_000, &messages, 1_000);
         true
     });
     add_group(&mut queue);

@@ -328,7 +328,7 @@ impl<R: Copy> Engine<R> {
         let queue = self.queue.machine();
         has_more
             || queue.is_busy()
-            || !self.is_unreadable && queue.learns_from().is_some()
+            || !self.is_unreadable && queue.next_to_load().is_some()
             || self.next_background_op().is_some()
     }
 
@@ -394,8 +394,8 @@ impl<R: Copy> Engine<R> {
     }
 
     /// Frees some of a closed queue. Returns whether there is more; otherwise it may be dropped.
-    pub fn dissolve(&mut self) -> bool {
-        self.queue.machine_mut().dissolve()
+    pub fn drop_step(&mut self) -> bool {
+        self.queue.machine_mut().drop_step()
     }
 
     /// The state of the queue, except its name and settings.
@@ -436,11 +436,11 @@ impl<R: Copy> Engine<R> {
     /// Warns once when there are more messages than the queue keeps in memory.
     fn warn_if_lagging(&mut self) {
         let queue = self.queue.machine();
-        let (is_crowded, is_behind) = (queue.is_crowded(), queue.is_behind());
-        if !is_crowded && !is_behind && self.lag_warning.is_none() {
+        let (is_crowded, is_lagging) = (queue.is_crowded(), queue.is_lagging());
+        if !is_crowded && !is_lagging && self.lag_warning.is_none() {
             return;
         }
-        let Some((group, pending)) = queue.most_behind() else { return };
+        let Some((group, pending)) = queue.most_lagging() else { return };
         match self.lag_warning {
             // A tenth has been settled: the next warning is about another backlog.
             Some(warned) if pending < warned / 10 * 9 => self.lag_warning = None,

@@ -23,7 +23,7 @@ use crate::shared::Shared;
 
 impl Group {
     /// Whether the group has registered messages that it has not loaded.
-    pub(crate) fn is_behind(&self, registered_to: u64) -> bool {
+    pub(crate) fn is_lagging(&self, registered_to: u64) -> bool {
         self.unknown.first().is_some_and(|first| first < registered_to)
     }
 
@@ -63,8 +63,8 @@ impl Queue {
     }
 
     /// Whether some group has registered messages that it has not loaded.
-    pub fn is_behind(&self) -> bool {
-        self.groups.values().any(|group| group.is_behind(self.registered_to))
+    pub fn is_lagging(&self) -> bool {
+        self.groups.values().any(|group| group.is_lagging(self.registered_to))
     }
 
     /// Whether a group may load more messages: there is room in memory, or the group has less than its share.
@@ -119,7 +119,7 @@ impl Queue {
 
     /// Groups that do not lag.
     fn caught_up_groups(&self) -> impl Iterator<Item = &Group> {
-        self.groups.values().filter(|group| !group.is_behind(self.registered_to))
+        self.groups.values().filter(|group| !group.is_lagging(self.registered_to))
     }
 
     // --- catching up
@@ -127,7 +127,7 @@ impl Queue {
     /// Whether the group loads more messages now.
     pub(crate) fn can_load(&self, group: &Group) -> bool {
         // This is the common case, and this method runs at every turn.
-        if !group.is_behind(self.registered_to) || group.loads_after_flush > 0 {
+        if !group.is_lagging(self.registered_to) || group.loads_after_flush > 0 {
             return false;
         }
         let is_idle = group.ready.iter().all(OffsetRanges::is_empty);
@@ -137,8 +137,8 @@ impl Queue {
             && (group.pending.len() <= most || self.shared.messages.len() < self.known_max / 2)
     }
 
-    /// The offset from which messages must be read again for [`Queue::learn`]. `None` if no group loads any now.
-    pub fn learns_from(&self) -> Option<u64> {
+    /// The offset from which messages must be read again for [`Queue::load_missed`]. `None` if no group loads any now.
+    pub fn next_to_load(&self) -> Option<u64> {
         self.groups
             .values()
             .filter(|group| self.can_load(group))
@@ -152,22 +152,22 @@ impl Queue {
     }
 
     /// Loads messages into the groups that can take more. `messages` are all messages that still exist in `range`, in
-    /// order. The range begins at the result of [`Queue::learns_from`].
-    pub fn learn(&mut self, range: Range<u64>, messages: &[Meta], now_ms: u64) {
+    /// order. The range begins at the result of [`Queue::next_to_load`].
+    pub fn load_missed(&mut self, range: Range<u64>, messages: &[Meta], now_ms: u64) {
         let range = range.start..range.end.min(self.registered_to);
         let of_range = |group: &&Group| group.unknown.first().is_some_and(|first| range.contains(&first));
-        let learners = self.groups.values().filter(of_range).filter(|group| self.can_load(group));
-        let learners: Vec<u32> = learners.map(|group| group.id).collect();
+        let loading = self.groups.values().filter(of_range).filter(|group| self.can_load(group));
+        let loading: Vec<u32> = loading.map(|group| group.id).collect();
         let mut from = range.start;
         for meta in messages.iter().filter(|meta| range.contains(&meta.offset)) {
-            self.drop_lost(&learners, from..meta.offset);
+            self.drop_lost(&loading, from..meta.offset);
             from = meta.offset + 1;
-            self.load_one(&learners, meta, now_ms);
+            self.load_one(&loading, meta, now_ms);
         }
-        self.drop_lost(&learners, from..range.end);
+        self.drop_lost(&loading, from..range.end);
     }
 
-    fn load_one(&mut self, learners: &[u32], meta: &Meta, now_ms: u64) {
+    fn load_one(&mut self, loading: &[u32], meta: &Meta, now_ms: u64) {
         let offset = meta.offset;
         if !self.misses(offset) {
             return;
@@ -177,7 +177,7 @@ impl Queue {
         shared.messages.load(meta, missing);
         // The message stays in memory until all groups have loaded it.
         shared.messages.add_pending(offset);
-        for id in learners {
+        for id in loading {
             let group = groups.get_mut(id).filter(|group| group.unknown.contains(offset));
             let Some(group) = group else { continue };
             shared.messages.stop_missing(offset);
@@ -196,11 +196,11 @@ impl Queue {
     }
 
     /// The offsets of this range no longer exist, so these groups do not have to settle them.
-    fn drop_lost(&mut self, learners: &[u32], range: Range<u64>) {
+    fn drop_lost(&mut self, loading: &[u32], range: Range<u64>) {
         if range.is_empty() {
             return;
         }
-        for id in learners {
+        for id in loading {
             let Some(group) = self.groups.get_mut(id) else { continue };
             let lost: Vec<Range<u64>> = group.unknown.ranges_within(range.clone()).collect();
             for run in &lost {

@@ -212,9 +212,9 @@ impl Queue {
         self.groups.keys().map(|&id| GroupId(id))
     }
 
-    /// Returns the group with this name, and creates it if necessary. A new group [begins](Self::begins) to deliver
-    /// when its creation is durable: otherwise a crash could forget the group after it has delivered messages, and
-    /// create it again without them.
+    /// Returns the group with this name, and creates it if necessary. A new group delivers nothing while its
+    /// [creation is pending](Self::is_pending_creation), that is, not durable: otherwise a crash could forget the group
+    /// after it has delivered messages, and create it again without them.
     ///
     /// # Errors
     /// The name is empty, longer than 255 bytes, or contains control characters, `/`, `+` or `#`; or there are 256
@@ -279,7 +279,7 @@ impl Queue {
     }
 
     /// Whether the creation of the group is not durable yet, so that it delivers nothing.
-    pub fn begins(&self, group: GroupId) -> bool {
+    pub fn is_pending_creation(&self, group: GroupId) -> bool {
         // Nearly always the creation of every group is durable.
         self.created_by_flush > self.durable_to
             && self.groups.get(&group.0).is_some_and(|group| !group.is_created(self.durable_to))
@@ -287,8 +287,8 @@ impl Queue {
 
     // --- consuming
 
-    /// Leases up to `max` messages to a consumer, in order, and appends the leases to `out`. A group that
-    /// [begins](Self::begins) has none to give.
+    /// Leases up to `max` messages to a consumer, in order, and appends the leases to `out`. A group whose
+    /// [creation is pending](Self::is_pending_creation) leases none.
     ///
     /// With a single active consumer, other consumers get nothing until that one has [left](Self::leave), or has had
     /// no lease and made no request for the lease time of the queue. So a waiting consumer must repeat its request
@@ -311,9 +311,9 @@ impl Queue {
 
     /// Cancels a lease that was just made, because the message could not be handed over. The message is ready as
     /// before, and the delivery does not count. Does nothing if the lease is not the last one of the message.
-    pub fn take_back(&mut self, group: GroupId, lease: &Lease, now_ms: u64) {
+    pub fn cancel_lease(&mut self, group: GroupId, lease: &Lease, now_ms: u64) {
         if let Some(group) = self.groups.get_mut(&group.0) {
-            group.take_back(&mut self.shared, lease, now_ms);
+            group.cancel_lease(&mut self.shared, lease, now_ms);
         }
     }
 
@@ -437,7 +437,7 @@ impl Queue {
     }
 
     /// The copy of a message is durable: the message is settled here.
-    pub fn left(&mut self, group: GroupId, number: u64) {
+    pub fn complete_transfer(&mut self, group: GroupId, number: u64) {
         if let Some(group) = self.groups.get_mut(&group.0) {
             group.transferred(&mut self.shared, number);
         }

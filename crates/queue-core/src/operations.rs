@@ -15,7 +15,7 @@ const FREED_PER_MESSAGE: usize = 8;
 
 impl Queue {
     /// The group with the most unsettled messages, and their number.
-    pub fn most_behind(&self) -> Option<(&GroupName, u64)> {
+    pub fn most_lagging(&self) -> Option<(&GroupName, u64)> {
         let groups =
             self.groups.values().map(|group| (&group.name, group.pending.len() + group.unknown.len()));
         groups.max_by_key(|(_, pending)| *pending)
@@ -112,7 +112,7 @@ impl Queue {
 
     /// Frees some of the memory of a queue that is not used any more. Returns whether there is more; the rest can be
     /// dropped at once.
-    pub fn dissolve(&mut self) -> bool {
+    pub fn drop_step(&mut self) -> bool {
         let mut budget = self.at_once.saturating_mul(FREED_PER_MESSAGE);
         self.groups
             .values_mut()

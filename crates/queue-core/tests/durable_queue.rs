@@ -370,7 +370,7 @@ fn a_lagging_group_does_not_hold_up_others_and_catches_up_in_order() {
     world.background_work();
     world.commit();
     assert_eq!(world.queue.machine().unfinished(), [] as [&str; 0]);
-    assert!(!world.queue.machine().is_crowded() && !world.queue.machine().is_behind());
+    assert!(!world.queue.machine().is_crowded() && !world.queue.machine().is_lagging());
 }
 
 #[test]

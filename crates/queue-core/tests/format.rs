@@ -302,7 +302,7 @@ proptest! {
                 flush(&mut queue);
             }
             for leaving in queue.take_pending_transfers(100) {
-                queue.left(leaving.group, leaving.number);
+                queue.complete_transfer(leaving.group, leaving.number);
             }
             queue.purge(None);
             if queue.flush_is_due() {

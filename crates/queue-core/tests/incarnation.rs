@@ -111,7 +111,7 @@ fn a_receipt_stays_valid_after_a_cancelled_lease() {
     let receipt = lease(&mut first, 1, 1, 1_000)[0].receipt;
     let mut second = again(&[&flush(&mut first, 1_001).unwrap()], 20);
     let unread = lease(&mut second, 2, 1, 3_000)[0];
-    second.take_back(GROUP, &unread, 3_001);
+    second.cancel_lease(GROUP, &unread, 3_001);
     assert_eq!(settle(&mut second, unread.receipt, Disposition::Ack, 3_002), Err(QueueError::Stale));
     assert_eq!(settle(&mut second, receipt, Disposition::Ack, 3_002), Ok(()));
 }
@@ -141,7 +141,7 @@ fn a_rejected_message_leaves_once_its_event_is_durable() {
     queue.return_pending_transfer(GROUP, 1);
     assert_eq!(queue.take_pending_transfers(9), leaving);
     assert_eq!(queue.needed_from(), 0);
-    queue.left(GROUP, 1);
+    queue.complete_transfer(GROUP, 1);
     assert_eq!(queue.needed_from(), 1);
 }
 
@@ -535,7 +535,7 @@ fn a_new_group_delivers_nothing_before_it_is_durable() {
     let group = queue.open_group(&"new".into(), 1_000).unwrap();
     let mut leases = Vec::new();
     queue.lease(group, 7, 1, None, 1_000, &mut leases);
-    assert!(leases.is_empty() && queue.begins(group) && !queue.can_lease(group, 7));
+    assert!(leases.is_empty() && queue.is_pending_creation(group) && !queue.can_lease(group, 7));
     // The first consumer that asked is the active one all the same.
     assert_eq!(offsets(&lease(&mut queue, 1, 1, 1_000)), [0]);
     let mut events = Vec::new();
@@ -543,21 +543,21 @@ fn a_new_group_delivers_nothing_before_it_is_durable() {
     queue.open_group(&"newer".into(), 1_000).unwrap();
     let newer = queue.flush(&mut Vec::new()).unwrap();
     queue.durable(opened, 1_000);
-    assert!(!queue.begins(group) && queue.can_lease(group, 7) && !queue.can_lease(group, 8));
+    assert!(!queue.is_pending_creation(group) && queue.can_lease(group, 7) && !queue.can_lease(group, 8));
     queue.lease(group, 7, 1, None, 1_000, &mut leases);
     assert_eq!(offsets(&leases), [0]);
-    assert!(queue.group("newer").is_some_and(|newer| queue.begins(newer)));
+    assert!(queue.group("newer").is_some_and(|newer| queue.is_pending_creation(newer)));
     queue.durable(newer, 1_000);
-    assert!(queue.group("newer").is_some_and(|newer| !queue.begins(newer)));
+    assert!(queue.group("newer").is_some_and(|newer| !queue.is_pending_creation(newer)));
     // A group that was restored can deliver.
     let again = again(&[&events], 20);
-    assert!(!again.begins(group) && again.ready(group) == 1);
+    assert!(!again.is_pending_creation(group) && again.ready(group) == 1);
     // A new group with the same name can deliver only when it is durable.
     queue.remove_group(group).unwrap();
     let anew = queue.open_group(&"new".into(), 1_000).unwrap();
-    assert!(queue.begins(anew));
+    assert!(queue.is_pending_creation(anew));
     flush(&mut queue, 1_000).unwrap();
-    assert!(!queue.begins(anew));
+    assert!(!queue.is_pending_creation(anew));
 }
 
 #[test]
@@ -688,7 +688,7 @@ fn a_removed_group_releases_its_messages_in_steps() {
     let mut pieces = 1;
     (50..1_000).for_each(|offset| queue.register(message(offset), 1_000));
     lease(&mut queue, 1, 900, 1_000);
-    while queue.dissolve() {
+    while queue.drop_step() {
         pieces += 1;
     }
     assert!(pieces > 10, "{pieces}");

@@ -104,7 +104,7 @@ impl World {
         assert!(failed.is_none());
         let leaving = transfers.into_iter().map(|transfer| transfer.leaving);
         let numbers = leaving.map(|leaving| {
-            self.queue.machine_mut().left(leaving.group, leaving.number);
+            self.queue.machine_mut().complete_transfer(leaving.group, leaving.number);
             leaving.number
         });
         numbers.collect()

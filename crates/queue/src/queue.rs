@@ -250,7 +250,7 @@ impl Queue {
                 return Err(QueueError::Storage.into());
             }
             let group = queue.open_group(&handle.group, now_ms)?;
-            if !queue.machine().begins(group) {
+            if !queue.machine().is_pending_creation(group) {
                 return Ok((inner, group));
             }
             handle.wait_until_durable(inner, now_ms)?;

@@ -11,23 +11,23 @@ use crate::meta::Meta;
 const LEARN_BYTES: usize = READ_BYTES / 4;
 
 impl DurableQueue {
-    /// Loads messages into [lagging](crate::Queue::is_behind) groups that have settled enough, some per call. Returns
+    /// Loads messages into [lagging](crate::Queue::is_lagging) groups that have settled enough, some per call. Returns
     /// whether there is more to load at once.
     ///
     /// # Errors
     /// Errors of the store.
     pub fn catch_up(&mut self, store: &mut dyn Store, now_ms: u64) -> Result<bool, Error> {
-        let Some(from) = self.queue.learns_from() else { return Ok(false) };
+        let Some(from) = self.queue.next_to_load() else { return Ok(false) };
         let start = store.status(self.messages).start;
         if from < start {
             // Below the start of the log there can only be copies.
             let copies = self.relocated.range(from..start);
             let metas: Vec<Meta> = copies.map(|(_, payload)| meta_of(payload)).collect();
-            self.queue.learn(from..start, &metas, now_ms);
+            self.queue.load_missed(from..start, &metas, now_ms);
         } else {
             self.catch_up_from(store, from, now_ms)?;
         }
-        Ok(self.queue.learns_from().is_some())
+        Ok(self.queue.next_to_load().is_some())
     }
 
     fn catch_up_from(&mut self, store: &mut dyn Store, from: u64, now_ms: u64) -> Result<(), Error> {
@@ -47,7 +47,7 @@ impl DurableQueue {
                 }
             }
             // Without a batch nothing is left in the range: compaction has removed it.
-            this.queue.learn(from..next.unwrap_or(to), &metas, now_ms);
+            this.queue.load_missed(from..next.unwrap_or(to), &metas, now_ms);
         })
     }
 }

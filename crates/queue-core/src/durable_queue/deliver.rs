@@ -64,7 +64,7 @@ impl DurableQueue {
                     }
                     unread => {
                         outcome = outcome.and(unread.map(drop));
-                        self.queue.take_back(group, lease, now_ms);
+                        self.queue.cancel_lease(group, lease, now_ms);
                     }
                 }
             }

@@ -102,7 +102,7 @@ impl<R: Copy> Engine<R> {
             return Some(Reply::Refused(QueueError::Storage));
         }
         // A consumer without time to wait must not miss messages that are there.
-        if self.machine().begins(group) {
+        if self.machine().is_pending_creation(group) {
             return None;
         }
         let Wait { consumer, bytes_max, lease_ms, .. } = *wait;

@@ -58,7 +58,7 @@ impl<R: Copy> Engine<R> {
         for Transfer { leaving, payload } in rest.by_ref() {
             let Some(payload) = payload else {
                 log::error!("queue {}: message {} cannot be read and is lost", self.name, leaving.offset);
-                self.queue.machine_mut().left(leaving.group, leaving.number);
+                self.queue.machine_mut().complete_transfer(leaving.group, leaving.number);
                 continue;
             };
             let (record, queue) = (payload.record(), self.queue.machine());
@@ -89,7 +89,9 @@ impl<R: Copy> Engine<R> {
         let queue = self.queue.machine_mut();
         if matches!(reply, Reply::Sent(outcomes) if outcomes.iter().all(Result::is_ok)) {
             self.transfers.has_warned = false;
-            return in_flight.iter().for_each(|leaving| queue.left(leaving.group, leaving.number));
+            return in_flight
+                .iter()
+                .for_each(|leaving| queue.complete_transfer(leaving.group, leaving.number));
         }
         if !std::mem::replace(&mut self.transfers.has_warned, true) {
             log::warn!("queue {}: transfers to another queue wait: {reply:?}", self.name);

@@ -141,8 +141,8 @@ impl Group {
         Ok(())
     }
 
-    /// See [`crate::Queue::take_back`].
-    pub(crate) fn take_back(&mut self, shared: &mut Shared, lease: &Lease, now_ms: u64) {
+    /// See [`crate::Queue::cancel_lease`].
+    pub(crate) fn cancel_lease(&mut self, shared: &mut Shared, lease: &Lease, now_ms: u64) {
         let offset = lease.receipt.offset;
         let entry = self.entries.get(&offset).filter(|entry| matches!(entry.state, State::Leased { .. }));
         if entry.is_some_and(|entry| entry.is_of(lease.receipt)) {

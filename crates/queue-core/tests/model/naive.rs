@@ -314,7 +314,7 @@ impl Naive {
     }
 
     /// A group loads a message.
-    pub(crate) fn learn(&mut self, at: usize, offset: u64, now_ms: u64) {
+    pub(crate) fn load_missed(&mut self, at: usize, offset: u64, now_ms: u64) {
         let Some(message) = self.groups[at].unknown.remove(&offset) else { return };
         let count = message.count;
         let is_spent = self.is_spent(count) && message.not_before_ms <= now_ms;
@@ -441,7 +441,7 @@ impl Naive {
     }
 
     /// Cancels a lease that was just made.
-    pub(crate) fn take_back(&mut self, at: usize, lease: &Lease, now_ms: u64) {
+    pub(crate) fn cancel_lease(&mut self, at: usize, lease: &Lease, now_ms: u64) {
         self.undo_delivery(at, lease.receipt.offset, lease.previous_incarnation, now_ms);
         self.settle_down(now_ms);
     }
@@ -623,7 +623,7 @@ impl Naive {
         *taken_to = (*taken_to).min(from_number - 1);
     }
 
-    pub(crate) fn left(&mut self, at: usize, number: u64) {
+    pub(crate) fn complete_transfer(&mut self, at: usize, number: u64) {
         let is_it =
             |message: &Message| matches!(message.state, State::Leaving { number: of, .. } if of == number);
         self.groups[at].messages.retain(|_, message| !is_it(message));
@@ -815,8 +815,8 @@ impl Naive {
                 self.metas.insert(meta.offset, meta.clone());
                 again += 1;
                 let is_last = group.messages.range(meta.offset..).next().is_none();
-                let is_behind = group.unknown.range(..meta.offset).next().is_some();
-                if is_behind || group.loads_after_flush > 0 && is_last {
+                let is_lagging = group.unknown.range(..meta.offset).next().is_some();
+                if is_lagging || group.loads_after_flush > 0 && is_last {
                     self.groups[at].unknown.insert(meta.offset, NEW);
                     continue;
                 }

@@ -27,7 +27,7 @@ pub(crate) enum Op {
     Gap,
     Register(usize),
     /// Lagging groups load up to this many messages.
-    Learn(usize),
+    LoadMissed(usize),
     /// The last `unread` leases are cancelled at once.
     Lease {
         group: usize,
@@ -206,7 +206,7 @@ fn op_of_slow_groups() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (1..5_usize).prop_map(Op::Burst),
         8 => (0..3_usize, 1..8_usize).prop_map(|(group, max)| Op::Consume { group, max }),
-        8 => (1..5_usize).prop_map(Op::Learn),
+        8 => (1..5_usize).prop_map(Op::LoadMissed),
         2 => (0..3_usize, 1..6_usize).prop_map(|(group, at_once)| Op::OpenGroup { group, at_once }),
         1 => weighted(0.5, 0..3_usize).prop_map(Op::Purge),
         1 => (0..3_usize, 0..60_u64, 1..10_u64).prop_map(|(group, from, len)| Op::Replay { group, from, len }),

@@ -138,7 +138,7 @@ impl World {
             Op::Consume { group, max } => self.consume(group, max)?,
             Op::Gap => self.end += 1,
             Op::Register(count) => self.register(count),
-            Op::Learn(count) => self.learn(count)?,
+            Op::LoadMissed(count) => self.load_missed(count)?,
             Op::Lease { group, consumer, max, lease_ms, unread } => {
                 self.lease(group, consumer, max, lease_ms, unread)?;
             }
@@ -163,7 +163,7 @@ impl World {
                     }
                 }
             }
-            Op::Transferred(which) => self.left(which),
+            Op::Transferred(which) => self.complete_transfer(which),
             Op::OpenGroup { group, at_once } => self.open_group(GROUPS[group], at_once)?,
             Op::Join(at_once) => self.join(at_once)?,
             Op::RemoveGroup(group) => {
@@ -351,15 +351,15 @@ impl World {
     }
 
     /// Lagging groups load the first `count` messages.
-    fn learn(&mut self, count: usize) -> Broken {
-        let Some(from) = self.queue.learns_from() else { return Ok(()) };
+    fn load_missed(&mut self, count: usize) -> Broken {
+        let Some(from) = self.queue.next_to_load() else { return Ok(()) };
         let rest = self.log.range(from..self.queue.registered_to());
         let mut metas: Vec<Meta> = rest.take(count).map(|(_, meta)| meta.clone()).collect();
         let to = metas.last().map_or(self.queue.registered_to(), |meta| meta.offset + 1);
         if self.fault == Fault::WithheldMessage {
             metas.pop();
         }
-        self.queue.learn(from..to, &metas, self.now_ms);
+        self.queue.load_missed(from..to, &metas, self.now_ms);
         let learnt = |group: &crate::naive::Group| {
             let unknown = group.unknown.keys().copied().filter(|offset| (from..to).contains(offset));
             let is_known = |offset: &u64| !is_unknown(&self.queue, &group.name, *offset);
@@ -371,10 +371,10 @@ impl World {
                 if !metas.iter().any(|meta| meta.offset == offset) {
                     return Err(format!("a message is withheld: {offset}"));
                 }
-                self.naive.learn(at, offset, self.now_ms);
+                self.naive.load_missed(at, offset, self.now_ms);
             }
         }
-        if self.queue.learns_from() == Some(from) {
+        if self.queue.next_to_load() == Some(from) {
             return Err(format!("no group loads {from}"));
         }
         Ok(())
@@ -404,8 +404,8 @@ impl World {
         self.queue.lease(id, consumer, max, lease_ms, self.now_ms, &mut leases);
         same("leases", &leases, &self.naive.lease(at, consumer, max, lease_ms, self.now_ms))?;
         for lease in leases.split_off(leases.len().saturating_sub(unread)) {
-            self.queue.take_back(id, &lease, self.now_ms);
-            self.naive.take_back(at, &lease, self.now_ms);
+            self.queue.cancel_lease(id, &lease, self.now_ms);
+            self.naive.cancel_lease(at, &lease, self.now_ms);
         }
         for mut lease in leases {
             if self.fault == Fault::EarlyLeaseEnd {
@@ -492,13 +492,13 @@ impl World {
         Ok(())
     }
 
-    fn left(&mut self, which: usize) {
+    fn complete_transfer(&mut self, which: usize) {
         let Some((name, number)) = pick(&self.taken, which) else { return };
         let (Some(id), Some(at)) = (self.queue.group(&name), self.naive.index(&name)) else { return };
         self.rules.arrived(&name, number, self.flush_to_come());
         if self.fault != Fault::LostArrival {
-            self.queue.left(id, number);
-            self.naive.left(at, number);
+            self.queue.complete_transfer(id, number);
+            self.naive.complete_transfer(at, number);
         }
     }
 

@@ -20,10 +20,10 @@ impl World {
         for _ in 0..ROUNDS {
             self.now_ms += LONG_MS;
             self.queue.maintain(self.now_ms);
-            while let Some(from) = self.queue.learns_from() {
+            while let Some(from) = self.queue.next_to_load() {
                 let messages: Vec<_> = self.log.range(from..).take(3).map(|(_, meta)| meta.clone()).collect();
                 let to = messages.last().map_or(self.queue.registered_to(), |meta| meta.offset + 1);
-                self.queue.learn(from..to, &messages, self.now_ms);
+                self.queue.load_missed(from..to, &messages, self.now_ms);
             }
             for group in self.queue.groups().collect::<Vec<_>>() {
                 let mut leases = Vec::new();
@@ -37,7 +37,7 @@ impl World {
                 self.queue.return_pending_transfer(group, 0);
             }
             for leaving in self.queue.take_pending_transfers(usize::MAX) {
-                self.queue.left(leaving.group, leaving.number);
+                self.queue.complete_transfer(leaving.group, leaving.number);
             }
             let mut events = Vec::new();
             if let Some(flush) = self.queue.flush(&mut events) {

@@ -15,12 +15,13 @@ mod consume;
 mod order;
 mod transfer;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::deferred_drop::{drop_some, drop_some_of_set};
 use crate::event::Delivered;
 use crate::key_order::KeyOrder;
 use crate::offset_ranges::OffsetRanges;
+use crate::outgoing_transfers::OutgoingTransfers;
 use crate::request::{GroupName, Reason, Receipt};
 use crate::shared::{KeyRelease, Shared};
 
@@ -74,14 +75,6 @@ impl Entry {
     }
 }
 
-/// A message on its way to another queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LeavingMessage {
-    pub(crate) offset: u64,
-    pub(crate) reason: Reason,
-    pub(crate) since_ms: u64,
-}
-
 /// The single active consumer.
 #[derive(Clone, Copy, Debug)]
 struct Active {
@@ -124,15 +117,7 @@ pub(crate) struct Group {
     fifo_pending: OffsetRanges,
     /// Ends of leases and delays: time and offset.
     due: BTreeSet<(u64, u64)>,
-    /// Messages on their way to another queue, by transfer number.
-    pub(crate) leaving: BTreeMap<u64, LeavingMessage>,
-    pub(crate) last_number: u64,
-    /// Transfers up to this number have been handed to the caller.
-    taken_to: u64,
-    /// Transfers up to this number are durable.
-    durable_to: u64,
-    /// Flush and highest transfer number in it, for flushes that are not durable yet.
-    sealed: VecDeque<(u64, u64)>,
+    pub(crate) transfers: OutgoingTransfers,
     pub(crate) leased: u64,
     pub(crate) delayed: u64,
     active: Option<Active>,
@@ -156,11 +141,7 @@ impl Group {
             key_order: KeyOrder::default(),
             fifo_pending: OffsetRanges::default(),
             due: BTreeSet::new(),
-            leaving: BTreeMap::new(),
-            last_number,
-            taken_to: 0,
-            durable_to: last_number,
-            sealed: VecDeque::new(),
+            transfers: OutgoingTransfers::new(last_number),
             leased: 0,
             delayed: 0,
             active: None,
@@ -209,7 +190,7 @@ impl Group {
             ("deliveries", !self.entries.is_empty()),
             ("order by key", !self.key_order.is_empty()),
             ("ends of leases and delays", !self.due.is_empty()),
-            ("leaving messages", !self.leaving.is_empty() || !self.sealed.is_empty()),
+            ("leaving messages", !self.transfers.is_empty() || self.transfers.is_sealing()),
             ("leases and delays", self.leased + self.delayed > 0),
             ("holders", self.held.values().any(|held| *held > 0) || self.held.len() > IDLE_HOLDERS_MAX + 1),
         ]
@@ -402,7 +383,7 @@ impl Group {
         let Some(State::Leaving { number }) = self.key_order.head(key).map(|head| self.state(head)) else {
             return false;
         };
-        self.leaving.get(&number).is_some_and(|gone| gone.reason == Reason::Redriven)
+        self.transfers.get(number).is_some_and(|gone| gone.reason == Reason::Redriven)
     }
 
     /// The settlement of a key's head is durable: the next message of the key may become available.
@@ -431,7 +412,7 @@ impl Group {
             self.pending.remove(offset);
             match self.state(offset) {
                 State::Leaving { number } => {
-                    self.leaving.remove(&number);
+                    self.transfers.remove(number);
                     shared.messages.settle_transferred(offset);
                 }
                 State::Leased { .. } => {
@@ -456,7 +437,7 @@ impl Group {
         self.unknown.drop_some(budget);
         self.ready.iter_mut().for_each(|ready| ready.drop_some(budget));
         drop_some(&mut self.entries, budget);
-        drop_some(&mut self.leaving, budget);
+        self.transfers.drop_some(budget);
         drop_some_of_set(&mut self.due, budget);
         self.key_order.drop_some(budget);
     }

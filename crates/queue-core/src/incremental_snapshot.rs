@@ -8,9 +8,10 @@ use std::ops::Range;
 
 use crate::event::Event;
 use crate::event_recorder::Recorder;
-use crate::group::{Group, LeavingMessage, State};
+use crate::group::{Group, State};
 use crate::machine::Queue;
 use crate::offset_ranges::OffsetRanges;
+use crate::outgoing_transfers::LeavingMessage;
 
 /// Position of an incremental snapshot: see [`Queue::begin_snapshot`].
 #[derive(Debug)]
@@ -47,7 +48,8 @@ impl Queue {
         }
         self.record_default_group_removed(&mut recorder);
         for group in self.groups.values() {
-            let Group { id, ref name, last_number, .. } = *group;
+            let Group { id, ref name, ref transfers, .. } = *group;
+            let last_number = transfers.last_number();
             recorder.record(&Event::Group { group: id, name, last_number });
         }
         recorder.flush(to, into);
@@ -131,7 +133,7 @@ impl Group {
                 recorder.record(&Event::Delayed { group, offset, until_ms: entry.not_before_ms });
             }
             if let State::Leaving { number } = entry.state
-                && let Some(&LeavingMessage { reason, since_ms, .. }) = self.leaving.get(&number)
+                && let Some(&LeavingMessage { reason, since_ms, .. }) = self.transfers.get(number)
             {
                 recorder.record(&Event::Leaving { group, offset, number, reason, since_ms });
             }

@@ -41,6 +41,7 @@
 //! | `meta.rs` | headers that a queue interprets |
 //! | `offset_ranges.rs` | sets of offsets |
 //! | `operations.rs` | operators' calls: purge, redrive, replay, peek |
+//! | `outgoing_transfers.rs` | transfers of a group to other queues: numbers and progress |
 //! | `register.rs` | adds messages to the queue |
 //! | `request.rs` | requests and replies |
 //! | `restore.rs` | rebuilds a queue from events |
@@ -72,6 +73,7 @@ mod meta;
 mod newest_messages;
 mod offset_ranges;
 mod operations;
+mod outgoing_transfers;
 mod register;
 mod request;
 mod restore;

@@ -42,7 +42,7 @@ impl Queue {
     pub(crate) fn skip_numbers_to(&mut self, number: u64) {
         self.last_number = self.last_number.max(number);
         for group in self.groups.values_mut() {
-            group.last_number = group.last_number.max(number);
+            group.transfers.skip_to(number);
         }
     }
 }

@@ -234,7 +234,11 @@ impl Queue {
         let mut group = Group::new(id, name.clone(), self.last_number);
         group.created_by_flush = self.shared.recorder.next_flush();
         self.created_by_flush = group.created_by_flush;
-        self.shared.recorder.record(&Event::Group { group: id, name, last_number: group.last_number });
+        self.shared.recorder.record(&Event::Group {
+            group: id,
+            name,
+            last_number: group.transfers.last_number(),
+        });
         self.groups.insert(id, group);
         self.names.insert(name.clone(), GroupId(id));
         self.begin_joining(id);
@@ -257,7 +261,7 @@ impl Queue {
         let mut gone = self.groups.remove(&group.0).ok_or(QueueError::UnknownGroup)?;
         gone.removed_before = self.next_group;
         self.names.remove(&gone.name);
-        self.last_number = self.last_number.max(gone.last_number);
+        self.last_number = self.last_number.max(gone.transfers.last_number());
         self.shared.recorder.record(&Event::GroupRemoved { group: group.0 });
         self.removed_groups.push(gone);
         self.clear_removed_groups(&mut { self.at_once });

@@ -107,7 +107,7 @@ impl Queue {
         };
         let comes_by_itself = self.registered_to < to && !self.is_crowded();
         let is_joining = self.shared.messages.joining(group.id).is_some();
-        !group.leaving.is_empty() || comes_by_itself || is_joining || self.can_load(group)
+        !group.transfers.is_empty() || comes_by_itself || is_joining || self.can_load(group)
     }
 
     /// Frees some of the memory of a queue that is not used any more. Returns whether there is more; the rest can be
@@ -288,7 +288,7 @@ impl Group {
 
     fn info(&self, shared: &Shared, unknown: u64) -> GroupInfo {
         let ready = self.ready.iter().map(crate::offset_ranges::OffsetRanges::len).sum::<u64>();
-        let leaving = self.leaving.len() as u64;
+        let leaving = self.transfers.len() as u64;
         let others = ready + leaving + self.leased + self.delayed;
         let first = self.pending.first().into_iter().chain(self.unknown.first()).min();
         let first = first.and_then(|offset| shared.messages.get(offset));

@@ -7,9 +7,10 @@ use std::ops::Range;
 
 use crate::event::{Delivered, Event, Malformed, Reader};
 use crate::event_recorder::Recorder;
-use crate::group::{Entry, Group, LeavingMessage, State};
+use crate::group::{Entry, Group, State};
 use crate::joining_group::JoiningGroup;
 use crate::machine::{GROUPS_MAX, GroupId, Queue};
+use crate::outgoing_transfers::LeavingMessage;
 
 impl Queue {
     /// Replays one batch of [`Queue::flush`] or [`Queue::snapshot`]. Batches must come in order, before any message
@@ -47,7 +48,7 @@ impl Queue {
             Event::GroupRemoved { group } => {
                 if let Some(gone) = self.groups.remove(&group) {
                     self.names.remove(&gone.name);
-                    self.last_number = self.last_number.max(gone.last_number);
+                    self.last_number = self.last_number.max(gone.transfers.last_number());
                 }
             }
             Event::Dropped { ref offsets } => {
@@ -93,8 +94,8 @@ impl Queue {
         let Some(mut group) = self.groups.remove(&id) else { return };
         for other in self.groups.values() {
             let mut staying = other.pending.clone();
-            for gone in other.leaving.values() {
-                staying.remove(gone.offset);
+            for (_, leaving) in other.transfers.iter() {
+                staying.remove(leaving.offset);
             }
             for offsets in staying.ranges() {
                 group.forget(offsets.clone());
@@ -160,7 +161,7 @@ impl Group {
             && let State::Leaving { number } = entry.state
         {
             entry.state = State::Idle;
-            self.leaving.remove(&number);
+            self.transfers.remove(number);
         }
     }
 
@@ -185,11 +186,11 @@ impl Group {
                 self.entries.entry(offset).or_insert(Entry::NEW).not_before_ms = until_ms;
             }
             Event::Leaving { offset, number, reason, since_ms, .. } => {
-                self.last_number = self.last_number.max(number);
-                if self.pending.contains(offset) && !self.leaving.contains_key(&number) {
+                self.transfers.skip_to(number);
+                if self.pending.contains(offset) && self.transfers.get(number).is_none() {
                     self.cancel_leaving(offset);
                     self.entries.entry(offset).or_insert(Entry::NEW).state = State::Leaving { number };
-                    self.leaving.insert(number, LeavingMessage { offset, reason, since_ms });
+                    self.transfers.restore(number, LeavingMessage { offset, reason, since_ms });
                 }
             }
             _ => {}
@@ -198,7 +199,8 @@ impl Group {
 
     fn snapshot(&self, joining: Option<&JoiningGroup>, recorder: &mut Recorder) {
         let group = self.id;
-        recorder.record(&Event::Group { group, name: &self.name, last_number: self.last_number });
+        let last_number = self.transfers.last_number();
+        recorder.record(&Event::Group { group, name: &self.name, last_number });
         let joining = joining.into_iter().flat_map(|joining| joining.listed.ranges());
         for offsets in self.pending.ranges().chain(self.unknown.ranges()).chain(joining) {
             recorder.record(&Event::Pending { group, offsets });
@@ -209,7 +211,7 @@ impl Group {
         for (&offset, entry) in self.entries.iter().filter(|(_, entry)| entry.not_before_ms > 0) {
             recorder.record(&Event::Delayed { group, offset, until_ms: entry.not_before_ms });
         }
-        for (&number, gone) in &self.leaving {
+        for (number, gone) in self.transfers.iter() {
             let LeavingMessage { offset, reason, since_ms } = *gone;
             recorder.record(&Event::Leaving { group, offset, number, reason, since_ms });
         }

@@ -4,9 +4,10 @@
 //! is durable, and reports when the copy is durable; then the message is settled here. The target queue discards a
 //! number that it has seen, so a crash in between copies a message twice without delivering it twice.
 
-use super::{Entry, Group, LeavingMessage, State};
+use super::{Entry, Group, State};
 use crate::event::Event;
 use crate::machine::{GroupId, PendingTransfer};
+use crate::outgoing_transfers::LeavingMessage;
 use crate::request::Reason;
 use crate::shared::Shared;
 
@@ -22,10 +23,8 @@ impl Group {
         }
         shared.messages.keep_for_joining(offset);
         self.settle_key(shared, offset, now_ms);
-        self.last_number += 1;
-        let number = self.last_number;
+        let number = self.transfers.begin(LeavingMessage { offset, reason, since_ms: now_ms });
         self.entries.entry(offset).or_insert(Entry::NEW).state = State::Leaving { number };
-        self.leaving.insert(number, LeavingMessage { offset, reason, since_ms: now_ms });
         shared.messages.begin_transfer(offset);
         shared.recorder.record(&Event::Leaving { group: self.id, offset, number, reason, since_ms: now_ms });
         if shared.transferring.last() != Some(&self.id) {
@@ -35,9 +34,7 @@ impl Group {
 
     /// Appends up to `max` leaving messages to `out` in order of their numbers, each one once.
     pub(crate) fn take_transfers(&mut self, max: usize, out: &mut Vec<PendingTransfer>) {
-        let fresh = self.leaving.range(self.taken_to + 1..);
-        for (&number, gone) in fresh.take_while(|&(&number, _)| number <= self.durable_to).take(max) {
-            self.taken_to = number;
+        for (number, gone) in std::iter::from_fn(|| self.transfers.take()).take(max) {
             out.push(PendingTransfer {
                 group: GroupId(self.id),
                 number,
@@ -51,12 +48,12 @@ impl Group {
 
     /// This transfer and those after it are handed out again.
     pub(crate) fn return_transfers(&mut self, from_number: u64) {
-        self.taken_to = self.taken_to.min(from_number.saturating_sub(1));
+        self.transfers.return_from(from_number);
     }
 
     /// The message is durable in the other queue.
     pub(crate) fn transferred(&mut self, shared: &mut Shared, number: u64) {
-        let Some(gone) = self.leaving.remove(&number) else { return };
+        let Some(gone) = self.transfers.remove(number) else { return };
         self.pending.remove(gone.offset);
         self.entries.remove(&gone.offset);
         shared.messages.settle_transferred(gone.offset);
@@ -65,14 +62,12 @@ impl Group {
 
     /// The numbers given so far are recorded in this flush.
     pub(crate) fn seal(&mut self, flush: u64) {
-        self.sealed.push_back((flush, self.last_number));
+        self.transfers.seal(flush);
     }
 
     /// Flushes up to this one are durable.
     pub(crate) fn durable(&mut self, flush: u64) {
-        while let Some((_, number)) = self.sealed.pop_front_if(|sealed| sealed.0 <= flush) {
-            self.durable_to = number;
-        }
+        self.transfers.flush_durable(flush);
         if self.loads_after_flush <= flush {
             self.loads_after_flush = 0;
         }
@@ -80,6 +75,6 @@ impl Group {
 
     /// All numbers given so far are durable.
     pub(crate) fn all_durable(&mut self) {
-        self.durable_to = self.last_number;
+        self.transfers.all_durable();
     }
 }

@@ -32,7 +32,7 @@ pub struct SnapshotCursor {
 impl Queue {
     /// Whether a snapshot has no more entries than this.
     pub fn is_brief(&self, most: usize) -> bool {
-        self.snapshot_entries().saturating_add(self.dropped.count() + self.dedup.ids_len()) <= most
+        self.snapshot_entries().saturating_add(self.duplicates.entries()) <= most
     }
 
     /// Appends the first batch of a snapshot to `into`. Together with all [parts](Self::snapshot_part) that follow,
@@ -43,7 +43,7 @@ impl Queue {
         let to = self.shared.recorder.registered_to();
         let mut recorder = Recorder::default();
         recorder.record(&Event::Numbers { last: self.last_number });
-        for (who, number) in self.dedup.movers() {
+        for (who, number) in self.duplicates.index().movers() {
             recorder.record(&Event::Moved { who, number });
         }
         self.record_default_group_removed(&mut recorder);
@@ -53,7 +53,7 @@ impl Queue {
             recorder.record(&Event::Group { group: id, name, last_number });
         }
         recorder.flush(to, into);
-        SnapshotCursor { to, ids: self.dedup.positions(), dropped: 0, group: 0, from: 0 }
+        SnapshotCursor { to, ids: self.duplicates.index().positions(), dropped: 0, group: 0, from: 0 }
     }
 
     /// Appends the next part of about `most` entries to `into`. Other batches may come between parts. Appends nothing
@@ -67,12 +67,12 @@ impl Queue {
             if !cursor.ids.is_empty() {
                 let ids = cursor.ids.start..cursor.ids.end.min(cursor.ids.start + most as u64);
                 cursor.ids.start = ids.end;
-                for (id, timestamp_ms) in self.dedup.ids_at(ids) {
+                for (id, timestamp_ms) in self.duplicates.index().ids_at(ids) {
                     recorder.record(&Event::Known { id, timestamp_ms });
                 }
             } else if cursor.dropped < cursor.to {
-                let end = self.dropped.end_of(cursor.dropped..cursor.to, most);
-                for offsets in self.dropped.ranges_within(cursor.dropped..end) {
+                let end = self.duplicates.dropped().end_of(cursor.dropped..cursor.to, most);
+                for offsets in self.duplicates.dropped().ranges_within(cursor.dropped..end) {
                     recorder.record(&Event::Dropped { offsets });
                 }
                 cursor.dropped = end;

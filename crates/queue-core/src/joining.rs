@@ -27,7 +27,7 @@ impl Queue {
             return;
         }
         let is_much = self.snapshot_entries() > self.at_once;
-        self.shared.messages.begin_joining(group, 0..self.registered_to.max(self.restored_to));
+        self.shared.messages.begin_joining(group, 0..self.registration.known_to());
         if is_much {
             return self.shared.recorder.record(&Event::PendingElsewhere { group });
         }
@@ -111,7 +111,7 @@ impl Queue {
     fn take_unknown(&self, listed: &mut OffsetRanges, part: Range<u64>) -> OffsetRanges {
         let mut unknown = OffsetRanges::default();
         let unloaded = self.shared.messages.unloaded().ranges_within(part.clone());
-        let unregistered = Some(part.start.max(self.registered_to)..part.end);
+        let unregistered = Some(part.start.max(self.registration.to())..part.end);
         for run in unloaded.chain(unregistered.filter(|run| !run.is_empty())) {
             listed.ranges_within(run.clone()).for_each(|run| unknown.insert_range(run));
             listed.remove_range(run);

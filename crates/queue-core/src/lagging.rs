@@ -64,7 +64,7 @@ impl Queue {
 
     /// Whether some group has registered messages that it has not loaded.
     pub fn is_lagging(&self) -> bool {
-        self.groups.values().any(|group| group.is_lagging(self.registered_to))
+        self.groups.values().any(|group| group.is_lagging(self.registration.to()))
     }
 
     /// Whether a group may load more messages: there is room in memory, or the group has less than its share.
@@ -80,10 +80,10 @@ impl Queue {
 
     /// How many registered messages a group has still to load.
     pub(crate) fn unknown_of(&self, group: &Group) -> u64 {
-        if self.registered_to >= self.restored_to {
+        if !self.registration.is_restoring() {
             return group.unknown.len();
         }
-        let runs = group.unknown.ranges_within(0..self.registered_to);
+        let runs = group.unknown.ranges_within(0..self.registration.to());
         runs.map(|run| run.end - run.start).sum()
     }
 
@@ -100,7 +100,7 @@ impl Queue {
     fn is_full(&self) -> bool {
         let messages = &self.shared.messages;
         // Messages that leave cannot go before all messages are registered again.
-        let is_restoring = self.registered_to < self.restored_to;
+        let is_restoring = self.registration.is_restoring();
         let known = if is_restoring { messages.staying_here() } else { messages.len() };
         known >= self.known_max
     }
@@ -119,7 +119,7 @@ impl Queue {
 
     /// Groups that do not lag.
     fn caught_up_groups(&self) -> impl Iterator<Item = &Group> {
-        self.groups.values().filter(|group| !group.is_lagging(self.registered_to))
+        self.groups.values().filter(|group| !group.is_lagging(self.registration.to()))
     }
 
     // --- catching up
@@ -127,7 +127,7 @@ impl Queue {
     /// Whether the group loads more messages now.
     pub(crate) fn can_load(&self, group: &Group) -> bool {
         // This is the common case, and this method runs at every turn.
-        if !group.is_lagging(self.registered_to) || group.loads_after_flush > 0 {
+        if !group.is_lagging(self.registration.to()) || group.loads_after_flush > 0 {
             return false;
         }
         let is_idle = group.ready.iter().all(OffsetRanges::is_empty);
@@ -154,7 +154,7 @@ impl Queue {
     /// Loads messages into the groups that can take more. `messages` are all messages that still exist in `range`, in
     /// order. The range begins at the result of [`Queue::next_to_load`].
     pub fn load_missed(&mut self, range: Range<u64>, messages: &[Meta], now_ms: u64) {
-        let range = range.start..range.end.min(self.registered_to);
+        let range = range.start..range.end.min(self.registration.to());
         let of_range = |group: &&Group| group.unknown.first().is_some_and(|first| range.contains(&first));
         let loading = self.groups.values().filter(of_range).filter(|group| self.can_load(group));
         let loading: Vec<u32> = loading.map(|group| group.id).collect();

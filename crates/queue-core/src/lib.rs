@@ -25,6 +25,7 @@
 //! | `config.rs` | configuration of a queue |
 //! | `dedup.rs` | deduplication identifiers that were seen |
 //! | `deferred_drop.rs` | frees large collections in steps |
+//! | `duplicates.rs` | which messages are dropped because they were seen before |
 //! | `durable_queue.rs` | the state machine and its two logs |
 //! | `engine.rs` | one queue as its host runs it: requests in, effects out |
 //! | `event.rs` | encoding of events |
@@ -35,7 +36,7 @@
 //! | `joining.rs`, `joining_group.rs` | messages that a new group starts with |
 //! | `key_order.rs` | order of messages with the same key |
 //! | `lagging.rs` | groups that are far behind |
-//! | `lost_messages.rs`, `newest_messages.rs` | recovery after the log of messages lost its end |
+//! | `lost_messages.rs` | recovery after the log of messages lost its end |
 //! | `machine.rs` | [`Queue`]: groups, leases, settlements, maintenance |
 //! | `messages.rs`, `message_entry.rs` | what all groups know of each message |
 //! | `meta.rs` | headers that a queue interprets |
@@ -43,6 +44,7 @@
 //! | `operations.rs` | operators' calls: purge, redrive, replay, peek |
 //! | `outgoing_transfers.rs` | transfers of a group to other queues: numbers and progress |
 //! | `register.rs` | adds messages to the queue |
+//! | `registration.rs` | how far messages are registered |
 //! | `request.rs` | requests and replies |
 //! | `restore.rs` | rebuilds a queue from events |
 //! | `shared.rs` | what the groups of a queue share |
@@ -54,6 +56,7 @@
 mod config;
 mod dedup;
 mod deferred_drop;
+mod duplicates;
 mod durable_queue;
 mod engine;
 mod event;
@@ -70,11 +73,11 @@ mod machine;
 mod message_entry;
 mod messages;
 mod meta;
-mod newest_messages;
 mod offset_ranges;
 mod operations;
 mod outgoing_transfers;
 mod register;
+mod registration;
 mod request;
 mod restore;
 mod shared;

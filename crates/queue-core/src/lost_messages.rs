@@ -5,36 +5,26 @@
 
 use crate::machine::Queue;
 use crate::meta::Meta;
-use crate::newest_messages::NewestMessages;
 
 impl Queue {
-    /// Forgets identifiers of lost messages. Those are newer than `from_ms`, the time of the last message that is
-    /// left, and older than `to_ms`, the time of the restart.
-    pub(crate) fn forget_lost_ids(&mut self, [from_ms, to_ms]: [u64; 2]) {
-        let NewestMessages { timestamp_ms, ids } = &self.newest;
-        if *timestamp_ms == from_ms {
-            self.dedup.forget_between(from_ms..to_ms);
-            for id in ids {
-                self.dedup.record_if_new(id, from_ms);
-            }
-        } else {
-            // The last message is settled and deleted, and identifiers of its millisecond were forgotten before.
-            self.dedup.forget_between(from_ms.saturating_add(1)..to_ms);
-        }
+    /// Forgets identifiers of messages that are lost, given the time of the last message that is left and that of the
+    /// restart.
+    pub(crate) fn forget_lost_ids(&mut self, times_ms: [u64; 2]) {
+        self.duplicates.forget_lost(times_ms);
     }
 
     /// Registers a message that is lost in the log but has a copy: it exists, and its identifier was seen.
     pub(crate) fn register_copy(&mut self, meta: Meta, now_ms: u64) {
         if let Some(id) = meta.dedup_id.as_deref().filter(|_| self.shared.config.dedup_window_ms > 0) {
-            self.dedup.record_if_new(id, meta.timestamp_ms);
+            self.duplicates.index_mut().record_if_new(id, meta.timestamp_ms);
         }
         self.register(meta, now_ms);
     }
 
     /// Once everything is registered again, the newest messages are not needed.
     pub(crate) fn forget_newest_if_restored(&mut self) {
-        if self.registered_to >= self.restored_to {
-            self.newest = NewestMessages::default();
+        if !self.registration.is_restoring() {
+            self.duplicates.all_registered_again();
         }
     }
 

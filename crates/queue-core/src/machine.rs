@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::config::Config;
-use crate::dedup::DedupIndex;
+use crate::duplicates::Duplicates;
 use crate::event::Event;
 use crate::group::Group;
-use crate::newest_messages::NewestMessages;
 use crate::offset_ranges::OffsetRanges;
+use crate::registration::Registration;
 use crate::request::{DEFAULT_GROUP, GroupName, QueueError, Reason, Receipt, Settlement};
 use crate::shared::Shared;
 use crate::tuning::Tuning;
@@ -83,15 +83,8 @@ pub struct Queue {
     pub(crate) next_group: u32,
     /// Highest transfer number of a removed group.
     pub(crate) last_number: u64,
-    pub(crate) dedup: DedupIndex,
-    pub(crate) duplicates: u64,
-    /// Duplicates that were dropped and may still be on disk.
-    pub(crate) dropped: OffsetRanges,
-    pub(crate) registered_to: u64,
-    /// Messages below this offset were registered before the last restart.
-    pub(crate) restored_to: u64,
-    /// The newest messages that were registered again.
-    pub(crate) newest: NewestMessages,
+    pub(crate) duplicates: Duplicates,
+    pub(crate) registration: Registration,
     /// Removed groups with messages that are not released yet.
     pub(crate) removed_groups: Vec<Group>,
     /// Flushes up to this one are durable.
@@ -113,12 +106,8 @@ impl Queue {
             names: BTreeMap::from([(name, GroupId::DEFAULT)]),
             next_group: 1,
             last_number: 0,
-            dedup: DedupIndex::default(),
-            duplicates: 0,
-            dropped: OffsetRanges::default(),
-            registered_to: 0,
-            restored_to: 0,
-            newest: NewestMessages::default(),
+            duplicates: Duplicates::default(),
+            registration: Registration::default(),
             removed_groups: Vec::new(),
             durable_to: 0,
             created_by_flush: 0,
@@ -167,7 +156,7 @@ impl Queue {
         let Config { fifo, single_active_consumer, .. } = self.shared.config;
         for group in self.groups.values_mut() {
             if old.fifo != fifo {
-                group.fifo_changed(self.registered_to);
+                group.fifo_changed(self.registration.to());
             }
             if old.single_active_consumer != single_active_consumer {
                 group.clear_active();
@@ -243,7 +232,7 @@ impl Queue {
         self.names.insert(name.clone(), GroupId(id));
         self.begin_joining(id);
         // The new group has to settle messages that are registered later, but not those registered before.
-        self.shared.recorder.close_section(self.registered_to);
+        self.shared.recorder.close_section(self.registration.to());
         self.continue_joining(&mut { self.at_once }, now_ms);
         Ok(GroupId(id))
     }
@@ -376,7 +365,7 @@ impl Queue {
             }
         }
         self.enforce_limits(self.transferred_at_once(), now_ms);
-        self.dedup.maintain(now_ms, self.shared.config.dedup_window_ms, self.at_once);
+        self.duplicates.index_mut().maintain(now_ms, self.shared.config.dedup_window_ms, self.at_once);
     }
 
     /// When to call [`Queue::maintain`] next, in ms since 1970. A time in the past means at once.
@@ -396,7 +385,7 @@ impl Queue {
             .is_some_and(|key_releases| key_releases.flush <= self.durable_to);
         let messages = &self.shared.messages;
         let is_applying_ttl = messages.is_applying_ttl() || self.groups.values().any(Group::is_applying_fifo);
-        let is_forgetting = self.shared.config.dedup_window_ms == 0 && self.dedup.ids_len() > 0;
+        let is_forgetting = self.shared.config.dedup_window_ms == 0 && self.duplicates.index().ids_len() > 0;
         let is_moving = messages.joining_groups().next().is_some() || !self.removed_groups.is_empty();
         is_releasing || is_applying_ttl || is_forgetting || is_moving
     }
@@ -424,7 +413,7 @@ impl Queue {
     /// caller must copy them in that order. Returns none before all messages are registered again.
     pub fn take_pending_transfers(&mut self, max: usize) -> Vec<PendingTransfer> {
         let mut taken = Vec::new();
-        if self.registered_to < self.restored_to {
+        if self.registration.is_restoring() {
             return taken;
         }
         for group in self.groups.values_mut() {
@@ -452,7 +441,7 @@ impl Queue {
     /// Appends a batch of all events since the last flush to `into`, and returns its number: 1, 2, 3 … `None` if
     /// there are no events.
     pub fn flush(&mut self, into: &mut Vec<u8>) -> Option<u64> {
-        let flush = self.shared.recorder.flush(self.registered_to, into)?;
+        let flush = self.shared.recorder.flush(self.registration.to(), into)?;
         for id in self.shared.transferring.drain(..) {
             if let Some(group) = self.groups.get_mut(&id) {
                 group.seal(flush);
@@ -463,7 +452,7 @@ impl Queue {
 
     /// Records that all messages below [`Queue::registered_to`] are registered, even if nothing else has happened.
     pub(crate) fn record_registration(&mut self) {
-        self.shared.recorder.close_section(self.registered_to);
+        self.shared.recorder.close_section(self.registration.to());
     }
 
     /// Flushed events record messages below this offset as registered.

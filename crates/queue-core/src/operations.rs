@@ -91,12 +91,12 @@ impl Queue {
     /// The group that [redrive](Self::redrive) serves has loaded the messages below this offset. A redrive ignores
     /// the others.
     pub fn redrives_to(&self) -> u64 {
-        let Some(group) = self.groups.values().next() else { return self.registered_to };
+        let Some(group) = self.groups.values().next() else { return self.registration.to() };
         let joining = self.shared.messages.joining(group.id);
         let unlisted = joining.filter(|joining| !joining.rest.is_empty()).map(|joining| joining.rest.start);
         let joining = joining.and_then(|joining| joining.listed.first());
         let unknown = [group.unknown.first(), unlisted, joining];
-        unknown.into_iter().flatten().fold(self.registered_to, u64::min)
+        unknown.into_iter().flatten().fold(self.registration.to(), u64::min)
     }
 
     /// Whether that group will load more messages below `to` without a settlement: because messages leave or memory
@@ -105,7 +105,7 @@ impl Queue {
         let Some(group) = self.groups.values().next().filter(|_| self.redrives_to() < to) else {
             return false;
         };
-        let comes_by_itself = self.registered_to < to && !self.is_crowded();
+        let comes_by_itself = self.registration.to() < to && !self.is_crowded();
         let is_joining = self.shared.messages.joining(group.id).is_some();
         !group.transfers.is_empty() || comes_by_itself || is_joining || self.can_load(group)
     }
@@ -119,8 +119,7 @@ impl Queue {
             .chain(&mut self.removed_groups)
             .for_each(|group| group.drop_some(&mut budget));
         self.shared.messages.drop_some(&mut budget);
-        self.dedup.drop_some(&mut budget);
-        self.dropped.drop_some(&mut budget);
+        self.duplicates.drop_some(&mut budget);
         budget == 0
     }
 
@@ -141,9 +140,10 @@ impl Queue {
         for meta in pending {
             let missing = self.missing(meta.offset);
             let (Some(group), shared) = (self.groups.get_mut(&group.0), &mut self.shared) else { break };
-            let is_over = meta.expires_with(ttl_ms) <= now_ms || self.dropped.contains(meta.offset);
+            let is_over =
+                meta.expires_with(ttl_ms) <= now_ms || self.duplicates.dropped().contains(meta.offset);
             let is_there = group.first_from(shared, meta.offset) == Some(meta.offset);
-            if is_over || is_there || meta.offset >= self.registered_to {
+            if is_over || is_there || meta.offset >= self.registration.to() {
                 continue;
             }
             if run.end != meta.offset {
@@ -202,7 +202,7 @@ impl Queue {
         into.messages = messages.len() + messages.unloaded().len();
         into.bytes = messages.bytes() + messages.unloaded().bytes();
         into.oldest_ms = messages.first().map(|(_, known)| known.timestamp_ms);
-        into.duplicates = self.duplicates;
+        into.duplicates = self.duplicates.count();
         into.groups = self
             .names
             .values()
@@ -214,7 +214,7 @@ impl Queue {
     /// The lowest offset that some group has not settled, or the end of the registered messages. Messages below it
     /// may be deleted once everything that has happened is durable.
     pub fn needed_from(&self) -> u64 {
-        self.first_needed(0).unwrap_or(self.registered_to.max(self.restored_to))
+        self.first_needed(0).unwrap_or(self.registration.known_to())
     }
 
     /// The lowest `max` unsettled offsets at or after `from`.

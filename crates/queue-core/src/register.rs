@@ -1,11 +1,11 @@
 //! Registration: messages enter the queue and its groups, in the order of their offsets.
 //!
 //! A restarted queue knows from its events which offsets are pending in which group, but not the messages. It
-//! registers them again from the log. Only messages at or above `restored_to` are new to it.
+//! registers them again from the log. Only later messages are new to it.
 
-use crate::event::Event;
 use crate::machine::Queue;
 use crate::meta::Meta;
+use crate::shared::Shared;
 
 /// Messages that a new one evicts at most.
 const EVICTED_AT_ONCE: usize = 16;
@@ -13,28 +13,28 @@ const EVICTED_AT_ONCE: usize = 16;
 impl Queue {
     /// Messages below this offset are registered. It is 0 after a restart.
     pub fn registered_to(&self) -> u64 {
-        self.registered_to
+        self.registration.to()
     }
 
     /// Registers a message. Messages come in ascending order of their offsets; a lower offset is ignored.
     #[expect(clippy::needless_pass_by_value, reason = "callers do not need the metadata afterwards")]
     pub fn register(&mut self, meta: Meta, now_ms: u64) {
         let offset = meta.offset;
-        if offset < self.registered_to {
+        if offset < self.registration.to() {
             return;
         }
         self.registered(offset);
-        let is_new = offset >= self.restored_to;
-        if is_new && self.is_duplicate(&meta) {
-            self.registered_to = offset + 1;
-            self.duplicates += 1;
-            self.dropped.insert(offset);
-            self.shared.recorder.record_lazily(&Event::Dropped { offsets: offset..offset + 1 });
-            return;
+        let is_new = self.registration.is_new(offset);
+        if is_new {
+            let Self { duplicates, shared: Shared { recorder, config, .. }, .. } = self;
+            if duplicates.drop_if_seen(&meta, config.dedup_window_ms, recorder) {
+                self.registration.advance(offset + 1);
+                return;
+            }
         }
         // Groups with more than their share begin to lag.
         let most = if self.must_lag() { self.share() } else { u64::MAX };
-        self.registered_to = offset + 1;
+        self.registration.advance(offset + 1);
         if is_new {
             self.register_new(&meta, most, now_ms);
         } else {
@@ -67,7 +67,7 @@ impl Queue {
     /// A message that was registered before the restart, and may still be pending in some groups.
     fn register_again(&mut self, meta: &Meta, most: u64, now_ms: u64) {
         let offset = meta.offset;
-        self.newest.note(meta);
+        self.duplicates.registered_again(meta);
         let Self { shared, groups, removed_groups, .. } = self;
         let mut all = groups.values().chain(removed_groups.iter());
         if !all.any(|group| group.unknown.contains(offset)) {
@@ -93,41 +93,23 @@ impl Queue {
 
     /// All offsets below `to` are registered or are no messages. Offsets that were pending before a restart are lost.
     pub fn registered(&mut self, to: u64) {
-        let lost = self.registered_to..to.min(self.restored_to);
+        let lost = self.registration.to()..to.min(self.registration.restored_to());
         if !lost.is_empty() {
             let all = self.groups.values_mut().chain(&mut self.removed_groups);
             all.for_each(|group| group.forget(lost.clone()));
-            self.registered_to = lost.end;
+            self.registration.advance(lost.end);
             self.forget_newest_if_restored();
         }
-        self.registered_to = self.registered_to.max(to);
+        self.registration.advance(to);
     }
 
     /// Messages below `to` are deleted from disk, and a crash does not bring them back.
     pub fn removed(&mut self, to: u64) {
-        self.dropped.remove_range(0..to);
+        self.duplicates.deleted_to(to);
     }
 
     /// Whether the message is in memory.
     pub(crate) fn is_in_memory(&self, offset: u64) -> bool {
         self.shared.messages.get(offset).is_some()
-    }
-
-    /// Whether the message was registered before. A message that another queue moved here may carry an identifier
-    /// that is known: its own, from when it was here before. So only its transfer number counts.
-    fn is_duplicate(&mut self, meta: &Meta) -> bool {
-        if let Some((who, number)) = &meta.moved_by {
-            let again = self.dedup.is_repeated_transfer(who, *number);
-            self.shared.recorder.record_transfer(who, *number);
-            return again;
-        }
-        let window_ms = self.shared.config.dedup_window_ms;
-        let Some(id) = meta.dedup_id.as_deref().filter(|_| window_ms > 0) else { return false };
-        let timestamp_ms = meta.timestamp_ms;
-        let again = self.dedup.is_duplicate(id, timestamp_ms, window_ms);
-        if !again {
-            self.shared.recorder.record_lazily(&Event::Known { id, timestamp_ms });
-        }
-        again
     }
 }

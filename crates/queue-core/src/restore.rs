@@ -24,7 +24,7 @@ impl Queue {
         while let Some(event) = reader.next()? {
             self.replay_event(&event)?;
         }
-        self.restored_to = self.shared.recorder.registered_to();
+        self.registration.restore(self.shared.recorder.registered_to());
         for group in self.groups.values_mut() {
             group.all_durable();
             group.swap_pending_and_unknown();
@@ -53,10 +53,10 @@ impl Queue {
             }
             Event::Dropped { ref offsets } => {
                 self.groups.values_mut().for_each(|group| group.forget(offsets.clone()));
-                self.dropped.insert_range(offsets.clone());
+                self.duplicates.restore_dropped(offsets.clone());
             }
-            Event::Known { id, timestamp_ms } => self.dedup.record(id, timestamp_ms),
-            Event::Moved { who, number } => self.dedup.record_transfer(who, number),
+            Event::Known { id, timestamp_ms } => self.duplicates.index_mut().record(id, timestamp_ms),
+            Event::Moved { who, number } => self.duplicates.index_mut().record_transfer(who, number),
             Event::PendingElsewhere { group } => self.replay_elsewhere(group),
             Event::Numbers { last } => self.last_number = last,
             Event::Settled { group, .. }
@@ -110,16 +110,16 @@ impl Queue {
     pub fn snapshot(&self, into: &mut Vec<u8>) {
         debug_assert!(!self.flush_is_due(), "events are flushed before a snapshot");
         debug_assert!(!self.is_listing(), "new groups have listed their messages before a snapshot");
-        let to = self.registered_to.max(self.restored_to);
+        let to = self.registration.known_to();
         let mut recorder = Recorder::default();
         recorder.record(&Event::Numbers { last: self.last_number });
-        for (who, number) in self.dedup.movers() {
+        for (who, number) in self.duplicates.index().movers() {
             recorder.record(&Event::Moved { who, number });
         }
-        for (id, timestamp_ms) in self.dedup.ids() {
+        for (id, timestamp_ms) in self.duplicates.index().ids() {
             recorder.record(&Event::Known { id, timestamp_ms });
         }
-        for offsets in self.dropped.ranges() {
+        for offsets in self.duplicates.dropped().ranges() {
             recorder.record(&Event::Dropped { offsets });
         }
         self.record_default_group_removed(&mut recorder);

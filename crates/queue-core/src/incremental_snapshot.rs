@@ -42,7 +42,7 @@ impl Queue {
         debug_assert!(self.shared.recorder.is_empty(), "events are flushed before a snapshot");
         let to = self.shared.recorder.registered_to();
         let mut recorder = Recorder::default();
-        recorder.record(&Event::Numbers { last: self.last_number });
+        recorder.record(&Event::Numbers { last: self.groups.last_number() });
         for (who, number) in self.duplicates.index().movers() {
             recorder.record(&Event::Moved { who, number });
         }
@@ -77,8 +77,8 @@ impl Queue {
                 }
                 cursor.dropped = end;
             } else {
-                let (&id, group) = self.groups.range(cursor.group..).next()?;
-                if self.shared.messages.is_unlisted(id) {
+                let group = self.groups.first_from(cursor.group)?;
+                if self.shared.messages.is_unlisted(group.id) {
                     break;
                 }
                 self.snapshot_group(group, cursor, most, &mut recorder);

@@ -18,7 +18,7 @@ use crate::offset_ranges::OffsetRanges;
 impl Queue {
     /// Whether a new group has not listed all that it takes over. Until then there is no [snapshot](Queue::snapshot).
     pub fn is_listing(&self) -> bool {
-        self.shared.messages.unlisted().any(|(id, _)| self.groups.contains_key(&id))
+        self.shared.messages.unlisted().any(|(id, _)| self.groups.contains(id))
     }
 
     /// Starts taking over what is pending elsewhere. The creation of the group has just been recorded.
@@ -32,7 +32,7 @@ impl Queue {
             return self.shared.recorder.record(&Event::PendingElsewhere { group });
         }
         self.list(&mut { usize::MAX });
-        let mut runs: Vec<Range<u64>> = self.groups[&group].unknown.ranges().collect();
+        let mut runs: Vec<Range<u64>> = self.groups[group].unknown.ranges().collect();
         let joining = self.shared.messages.joining(group);
         runs.extend(joining.into_iter().flat_map(|joining| joining.listed.ranges()));
         for offsets in runs {
@@ -56,8 +56,8 @@ impl Queue {
     /// Moves messages into new groups, while `budget` lasts.
     pub(crate) fn continue_joining(&mut self, budget: &mut usize, now_ms: u64) {
         while *budget > 0 {
-            let joining = self.shared.messages.joining_groups().find(|id| self.groups.contains_key(id));
-            let Some(group) = joining.and_then(|id| self.groups.get_mut(&id)) else { return };
+            let joining = self.shared.messages.joining_groups().find(|id| self.groups.contains(*id));
+            let Some(group) = joining.and_then(|id| self.groups.get_mut(id)) else { return };
             if group.take_over_next(&mut self.shared, 0, now_ms).is_some() {
                 *budget -= 1;
             } else {
@@ -71,7 +71,7 @@ impl Queue {
     pub(crate) fn first_needed(&self, from: u64) -> Option<u64> {
         let there = self.groups.values().filter_map(|group| group.first_from(&self.shared, from));
         let gone = self.shared.messages.unlisted().flat_map(|(id, joining)| {
-            let sources = self.removed_groups.iter().filter(move |gone| gone.existed_before(id));
+            let sources = self.groups.removed().iter().filter(move |gone| gone.existed_before(id));
             sources.filter_map(move |gone| gone.first_from(&self.shared, from.max(joining.rest.start)))
         });
         there.chain(gone).min()
@@ -80,8 +80,7 @@ impl Queue {
     /// Lists the next range, about `budget` entries, for the first group that has not listed everything.
     pub(crate) fn list(&mut self, budget: &mut usize) {
         let Some((id, joining)) = self.shared.messages.unlisted().next() else { return };
-        let sources =
-            || self.groups.values().chain(&self.removed_groups).filter(|group| group.existed_before(id));
+        let sources = || self.groups.with_removed().filter(|group| group.existed_before(id));
         // Groups before this one have listed everything.
         let joining_of =
             |group: &Group| self.shared.messages.joining(group.id).map(|joining| &joining.listed);
@@ -101,7 +100,7 @@ impl Queue {
         }
         *budget = budget.saturating_sub(seen.max(1));
         let unknown = self.take_unknown(&mut listed, part.clone());
-        if let Some(group) = self.groups.get_mut(&id) {
+        if let Some(group) = self.groups.get_mut(id) {
             group.unknown.add(unknown);
         }
         self.shared.messages.list(id, listed, part.end);

@@ -70,12 +70,12 @@ impl Queue {
     /// Whether a group may load more messages: there is room in memory, or the group has less than its share.
     pub fn has_room_for(&self, group: GroupId) -> bool {
         let knows_few = |group: &Group| group.pending.len() <= self.share();
-        !self.is_full() || self.groups.get(&group.0).is_some_and(knows_few)
+        !self.is_full() || self.groups.get(group.0).is_some_and(knows_few)
     }
 
     /// How many messages a group has still to load.
     pub fn unknown(&self, group: GroupId) -> u64 {
-        self.groups.get(&group.0).map_or(0, |group| self.unknown_of(group))
+        self.groups.get(group.0).map_or(0, |group| self.unknown_of(group))
     }
 
     /// How many registered messages a group has still to load.
@@ -89,7 +89,7 @@ impl Queue {
 
     /// The lowest offset at or after `from` that the group has to settle and has not loaded.
     pub fn first_unknown(&self, group: GroupId, from: u64) -> Option<u64> {
-        self.groups.get(&group.0)?.unknown.first_from(from)
+        self.groups.get(group.0)?.unknown.first_from(from)
     }
 
     /// Number of messages that each group may have in memory in any case.
@@ -178,7 +178,7 @@ impl Queue {
         // The message stays in memory until all groups have loaded it.
         shared.messages.add_pending(offset);
         for id in loading {
-            let group = groups.get_mut(id).filter(|group| group.unknown.contains(offset));
+            let group = groups.get_mut(*id).filter(|group| group.unknown.contains(offset));
             let Some(group) = group else { continue };
             shared.messages.stop_missing(offset);
             group.load(shared, offset, now_ms);
@@ -191,7 +191,7 @@ impl Queue {
 
     /// How many groups have to settle the message without having it loaded.
     pub(crate) fn missing(&self, offset: u64) -> usize {
-        let all = self.groups.values().chain(&self.removed_groups);
+        let all = self.groups.with_removed();
         all.filter(|group| group.unknown.contains(offset)).count()
     }
 
@@ -201,7 +201,7 @@ impl Queue {
             return;
         }
         for id in loading {
-            let Some(group) = self.groups.get_mut(id) else { continue };
+            let Some(group) = self.groups.get_mut(*id) else { continue };
             let lost: Vec<Range<u64>> = group.unknown.ranges_within(range.clone()).collect();
             for run in &lost {
                 group.forget(run.clone());
@@ -218,7 +218,7 @@ impl Queue {
     fn forget_missed(&mut self, run: Range<u64>) -> usize {
         let mut gone = OffsetRanges::default();
         gone.insert_range(run.clone());
-        for group in self.groups.values().chain(&self.removed_groups) {
+        for group in self.groups.with_removed() {
             group.unknown.ranges_within(run.clone()).for_each(|missed| gone.remove_range(missed));
         }
         self.shared.messages.forget_unloaded(&gone);
@@ -230,7 +230,7 @@ impl Queue {
     pub(crate) fn purge_unknown(&mut self, groups: &[u32], range: Range<u64>) -> u64 {
         let mut count = 0;
         for id in groups {
-            let Some(group) = self.groups.get_mut(id) else { continue };
+            let Some(group) = self.groups.get_mut(*id) else { continue };
             for run in group.purge_unknown(&mut self.shared, range.clone()) {
                 count += run.end - run.start;
                 self.forget_missed(run);
@@ -262,7 +262,7 @@ impl Queue {
         while self.is_listing() {
             self.list(&mut { self.at_once });
         }
-        let known = self.groups.get_mut(&group.0).ok_or(QueueError::Stale)?;
+        let known = self.groups.get_mut(group.0).ok_or(QueueError::Stale)?;
         let is_it = known.entries.get(&offset).is_some_and(|entry| entry.is_of(settlement.receipt));
         if !is_it || known.is_leaving(offset) || settlement.disposition != Disposition::Ack {
             return Err(QueueError::Stale);

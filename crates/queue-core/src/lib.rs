@@ -32,6 +32,7 @@
 //! | `event_recorder.rs` | gathers events into batches |
 //! | `expiry.rs` | when messages expire |
 //! | `group.rs` | state of the messages in one group |
+//! | `group_table.rs` | names and numbers of the groups; removed groups |
 //! | `incremental_snapshot.rs` | snapshots in parts |
 //! | `joining.rs`, `joining_group.rs` | messages that a new group starts with |
 //! | `key_order.rs` | order of messages with the same key |
@@ -63,6 +64,7 @@ mod event;
 mod event_recorder;
 mod expiry;
 mod group;
+mod group_table;
 mod incremental_snapshot;
 mod joining;
 mod joining_group;

@@ -30,9 +30,6 @@ impl Queue {
 
     /// Makes future transfer numbers higher than this one.
     pub(crate) fn skip_numbers_to(&mut self, number: u64) {
-        self.last_number = self.last_number.max(number);
-        for group in self.groups.values_mut() {
-            group.transfers.skip_to(number);
-        }
+        self.groups.skip_numbers_to(number);
     }
 }

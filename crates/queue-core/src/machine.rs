@@ -1,19 +1,16 @@
 //! The state machine of one queue: [`Queue`].
 
-use std::collections::BTreeMap;
-
 use crate::config::Config;
 use crate::duplicates::Duplicates;
 use crate::event::Event;
 use crate::group::Group;
+use crate::group_table::{DEFAULT_ID, GROUPS_MAX, GroupTable};
 use crate::offset_ranges::OffsetRanges;
 use crate::registration::Registration;
-use crate::request::{DEFAULT_GROUP, GroupName, QueueError, Reason, Receipt, Settlement};
+use crate::request::{GroupName, QueueError, Reason, Receipt, Settlement};
 use crate::shared::Shared;
 use crate::tuning::Tuning;
 
-/// Limit of groups.
-pub(crate) const GROUPS_MAX: usize = 256;
 /// Cost of a message that changes its place in the order of its key or leaves the queue, in messages examined.
 pub(crate) const MOVE_COST: usize = 4;
 /// Longest name of a group in bytes.
@@ -27,7 +24,7 @@ pub struct GroupId(pub(crate) u32);
 
 impl GroupId {
     /// The group of consumers that name none.
-    pub const DEFAULT: Self = Self(0);
+    pub const DEFAULT: Self = Self(DEFAULT_ID);
 }
 
 /// A new lease of a message.
@@ -78,19 +75,11 @@ pub struct PendingTransfer {
 #[derive(Debug)]
 pub struct Queue {
     pub(crate) shared: Shared,
-    pub(crate) groups: BTreeMap<u32, Group>,
-    pub(crate) names: BTreeMap<GroupName, GroupId>,
-    pub(crate) next_group: u32,
-    /// Highest transfer number of a removed group.
-    pub(crate) last_number: u64,
+    pub(crate) groups: GroupTable,
     pub(crate) duplicates: Duplicates,
     pub(crate) registration: Registration,
-    /// Removed groups with messages that are not released yet.
-    pub(crate) removed_groups: Vec<Group>,
     /// Flushes up to this one are durable.
     pub(crate) durable_to: u64,
-    /// Flush that records the creation of the newest group.
-    created_by_flush: u64,
     pub(crate) at_once: usize,
     /// Unsettled messages to keep in memory.
     pub(crate) known_max: u64,
@@ -99,18 +88,12 @@ pub struct Queue {
 impl Queue {
     /// An empty queue with the group `default`.
     pub fn new(config: Config) -> Self {
-        let name: GroupName = DEFAULT_GROUP.into();
         Self {
             shared: Shared::new(config),
-            groups: BTreeMap::from([(0, Group::new(0, name.clone(), 0))]),
-            names: BTreeMap::from([(name, GroupId::DEFAULT)]),
-            next_group: 1,
-            last_number: 0,
+            groups: GroupTable::default(),
             duplicates: Duplicates::default(),
             registration: Registration::default(),
-            removed_groups: Vec::new(),
             durable_to: 0,
-            created_by_flush: 0,
             at_once: Tuning::default().at_once,
             known_max: Tuning::default().known_max,
         }
@@ -185,7 +168,7 @@ impl Queue {
 
     /// The group with this name.
     pub fn group(&self, name: &str) -> Option<GroupId> {
-        self.names.get(name).copied()
+        self.groups.id_of(name).map(GroupId)
     }
 
     /// The name of a group.
@@ -193,12 +176,12 @@ impl Queue {
     /// # Panics
     /// If the group was removed.
     pub fn group_name(&self, group: GroupId) -> &GroupName {
-        &self.groups[&group.0].name
+        &self.groups[group.0].name
     }
 
     /// All groups, in the order of their creation.
     pub fn groups(&self) -> impl Iterator<Item = GroupId> {
-        self.groups.keys().map(|&id| GroupId(id))
+        self.groups.ids().map(GroupId)
     }
 
     /// Returns the group with this name, and creates it if necessary. A new group delivers nothing while its
@@ -216,20 +199,11 @@ impl Queue {
         if self.groups.len() >= GROUPS_MAX {
             return Err(QueueError::TooMany);
         }
-        let id = self.next_group;
-        self.next_group += 1;
         // A group with this name may have existed before.
         self.shared.resume_incarnation();
-        let mut group = Group::new(id, name.clone(), self.last_number);
-        group.created_by_flush = self.shared.recorder.next_flush();
-        self.created_by_flush = group.created_by_flush;
-        self.shared.recorder.record(&Event::Group {
-            group: id,
-            name,
-            last_number: group.transfers.last_number(),
-        });
-        self.groups.insert(id, group);
-        self.names.insert(name.clone(), GroupId(id));
+        let group = self.groups.create(name, self.shared.recorder.next_flush());
+        let (id, last_number) = (group.id, group.transfers.last_number());
+        self.shared.recorder.record(&Event::Group { group: id, name, last_number });
         self.begin_joining(id);
         // The new group has to settle messages that are registered later, but not those registered before.
         self.shared.recorder.close_section(self.registration.to());
@@ -242,17 +216,15 @@ impl Queue {
     /// # Errors
     /// It does not exist, or it is the only group of the queue.
     pub fn remove_group(&mut self, group: GroupId) -> Result<(), QueueError> {
-        if self.groups.len() == 1 && self.groups.contains_key(&group.0) {
+        if self.groups.len() == 1 && self.groups.contains(group.0) {
             return Err(QueueError::Invalid(
                 "the only group of a queue cannot be removed: purge it, or create another group first".into(),
             ));
         }
-        let mut gone = self.groups.remove(&group.0).ok_or(QueueError::UnknownGroup)?;
-        gone.removed_before = self.next_group;
-        self.names.remove(&gone.name);
-        self.last_number = self.last_number.max(gone.transfers.last_number());
+        if !self.groups.retire(group.0) {
+            return Err(QueueError::UnknownGroup);
+        }
         self.shared.recorder.record(&Event::GroupRemoved { group: group.0 });
-        self.removed_groups.push(gone);
         self.clear_removed_groups(&mut { self.at_once });
         Ok(())
     }
@@ -262,20 +234,18 @@ impl Queue {
         if self.is_listing() {
             return;
         }
-        while let Some(mut gone) = self.removed_groups.pop() {
+        while let Some(mut gone) = self.groups.pop_removed() {
             self.release_missed(&mut gone, budget);
             gone.release_all(&mut self.shared, budget);
             if *budget == 0 {
-                return self.removed_groups.push(gone);
+                return self.groups.return_removed(gone);
             }
         }
     }
 
     /// Whether the creation of the group is not durable yet, so that it delivers nothing.
     pub fn is_pending_creation(&self, group: GroupId) -> bool {
-        // Nearly always the creation of every group is durable.
-        self.created_by_flush > self.durable_to
-            && self.groups.get(&group.0).is_some_and(|group| !group.is_created(self.durable_to))
+        self.groups.is_pending_creation(group.0, self.durable_to)
     }
 
     // --- consuming
@@ -295,7 +265,7 @@ impl Queue {
         now_ms: u64,
         out: &mut Vec<Lease>,
     ) {
-        let Some(group) = self.groups.get_mut(&group.0) else { return };
+        let Some(group) = self.groups.get_mut(group.0) else { return };
         let lease_ms = lease_ms.unwrap_or(self.shared.config.lease_ms).clamp(1, LEASE_MS_MAX);
         // The request keeps its consumer active all the same.
         let max = if group.is_created(self.durable_to) { max } else { 0 };
@@ -305,20 +275,20 @@ impl Queue {
     /// Cancels a lease that was just made, because the message could not be handed over. The message is ready as
     /// before, and the delivery does not count. Does nothing if the lease is not the last one of the message.
     pub fn cancel_lease(&mut self, group: GroupId, lease: &Lease, now_ms: u64) {
-        if let Some(group) = self.groups.get_mut(&group.0) {
+        if let Some(group) = self.groups.get_mut(group.0) {
             group.cancel_lease(&mut self.shared, lease, now_ms);
         }
     }
 
     /// Whether a message is ready for this consumer.
     pub fn can_lease(&self, group: GroupId, consumer: u64) -> bool {
-        let group = self.groups.get(&group.0).filter(|group| group.is_created(self.durable_to));
+        let group = self.groups.get(group.0).filter(|group| group.is_created(self.durable_to));
         group.is_some_and(|group| group.can_lease(&self.shared, consumer))
     }
 
     /// Number of messages that are ready in a group.
     pub fn ready(&self, group: GroupId) -> u64 {
-        self.groups.get(&group.0).map_or(0, |group| group.ready.iter().map(OffsetRanges::len).sum())
+        self.groups.get(group.0).map_or(0, |group| group.ready.iter().map(OffsetRanges::len).sum())
     }
 
     /// Settles a delivery. `random` is the random part of the backoff.
@@ -333,7 +303,7 @@ impl Queue {
         now_ms: u64,
         random: u32,
     ) -> Result<(), QueueError> {
-        let known = self.groups.get_mut(&group.0).ok_or(QueueError::Stale)?;
+        let known = self.groups.get_mut(group.0).ok_or(QueueError::Stale)?;
         if !known.unknown.is_empty() && known.unknown.contains(settlement.receipt.offset) {
             return self.settle_unknown(group, settlement);
         }
@@ -342,7 +312,7 @@ impl Queue {
 
     /// The consumer stops receiving, so another one may become the active consumer. It keeps its leases.
     pub fn leave(&mut self, group: GroupId, consumer: u64, _now_ms: u64) {
-        if let Some(group) = self.groups.get_mut(&group.0) {
+        if let Some(group) = self.groups.get_mut(group.0) {
             group.leave(consumer);
         }
     }
@@ -386,7 +356,7 @@ impl Queue {
         let messages = &self.shared.messages;
         let is_applying_ttl = messages.is_applying_ttl() || self.groups.values().any(Group::is_applying_fifo);
         let is_forgetting = self.shared.config.dedup_window_ms == 0 && self.duplicates.index().ids_len() > 0;
-        let is_moving = messages.joining_groups().next().is_some() || !self.removed_groups.is_empty();
+        let is_moving = messages.joining_groups().next().is_some() || !self.groups.removed().is_empty();
         is_releasing || is_applying_ttl || is_forgetting || is_moving
     }
 
@@ -424,14 +394,14 @@ impl Queue {
 
     /// The copy of this message failed. It and the messages of its group after it are returned again.
     pub fn return_pending_transfer(&mut self, group: GroupId, from_number: u64) {
-        if let Some(group) = self.groups.get_mut(&group.0) {
+        if let Some(group) = self.groups.get_mut(group.0) {
             group.return_transfers(from_number);
         }
     }
 
     /// The copy of a message is durable: the message is settled here.
     pub fn complete_transfer(&mut self, group: GroupId, number: u64) {
-        if let Some(group) = self.groups.get_mut(&group.0) {
+        if let Some(group) = self.groups.get_mut(group.0) {
             group.transferred(&mut self.shared, number);
         }
     }
@@ -443,7 +413,7 @@ impl Queue {
     pub fn flush(&mut self, into: &mut Vec<u8>) -> Option<u64> {
         let flush = self.shared.recorder.flush(self.registration.to(), into)?;
         for id in self.shared.transferring.drain(..) {
-            if let Some(group) = self.groups.get_mut(&id) {
+            if let Some(group) = self.groups.get_mut(id) {
                 group.seal(flush);
             }
         }
@@ -484,7 +454,7 @@ impl Queue {
                 shared.key_releases.pop_front_if(|key_releases| key_releases.flush <= *durable_to)
         {
             *budget -= 1;
-            if let Some(group) = groups.get_mut(&next.group) {
+            if let Some(group) = groups.get_mut(next.group) {
                 group.advance(shared, next, now_ms);
             }
         }

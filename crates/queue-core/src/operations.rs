@@ -36,8 +36,8 @@ impl Queue {
     /// continue from.
     pub fn purge_some(&mut self, group: Option<GroupId>, offsets: Range<u64>) -> (u64, Option<u64>) {
         let selected = |id: &u32| group.is_none_or(|group| group.0 == *id);
-        let ids: Vec<u32> = self.groups.keys().copied().filter(selected).collect();
-        let is_unknown = |id: &u32| self.groups[id].unknown.first_from(offsets.start).is_some();
+        let ids: Vec<u32> = self.groups.ids().filter(selected).collect();
+        let is_unknown = |id: &u32| self.groups[*id].unknown.first_from(offsets.start).is_some();
         let unlisted = if ids.iter().any(is_unknown) { self.is_listing() } else { false };
         if unlisted || ids.iter().any(|&id| self.shared.messages.is_unlisted(id)) {
             // Messages that these groups take over must be settled too, and messages that other groups take over must
@@ -48,7 +48,7 @@ impl Queue {
         let staying = self.shared.messages.staying().0;
         let (mut left, mut from, mut purged) = (self.at_once, offsets.start, 0);
         let next = loop {
-            let firsts = ids.iter().filter_map(|id| self.groups[id].first_from(&self.shared, from));
+            let firsts = ids.iter().filter_map(|id| self.groups[*id].first_from(&self.shared, from));
             let first = firsts.min().filter(|first| *first < offsets.end);
             let Some(first) = first.filter(|_| left > 0) else { break first };
             // One range in one group after the other, so that consecutive settlements merge into one event.
@@ -57,7 +57,7 @@ impl Queue {
             let piece = first..offsets.end.min(first.saturating_add(most));
             let mut seen = 0;
             for group in &ids {
-                let Some(group) = self.groups.get_mut(group) else { continue };
+                let Some(group) = self.groups.get_mut(*group) else { continue };
                 let (settled, things) = group.purge(&mut self.shared, piece.clone());
                 (purged, seen) = (purged + settled, seen + things);
             }
@@ -114,10 +114,7 @@ impl Queue {
     /// dropped at once.
     pub fn drop_step(&mut self) -> bool {
         let mut budget = self.at_once.saturating_mul(FREED_PER_MESSAGE);
-        self.groups
-            .values_mut()
-            .chain(&mut self.removed_groups)
-            .for_each(|group| group.drop_some(&mut budget));
+        self.groups.with_removed_mut().for_each(|group| group.drop_some(&mut budget));
         self.shared.messages.drop_some(&mut budget);
         self.duplicates.drop_some(&mut budget);
         budget == 0
@@ -130,7 +127,7 @@ impl Queue {
         while self.is_listing() {
             self.list(&mut { self.at_once });
         }
-        if !self.groups.contains_key(&group.0) {
+        if !self.groups.contains(group.0) {
             return 0;
         }
         self.shared.resume_incarnation();
@@ -139,7 +136,7 @@ impl Queue {
         let mut run = 0..0;
         for meta in pending {
             let missing = self.missing(meta.offset);
-            let (Some(group), shared) = (self.groups.get_mut(&group.0), &mut self.shared) else { break };
+            let (Some(group), shared) = (self.groups.get_mut(group.0), &mut self.shared) else { break };
             let is_over =
                 meta.expires_with(ttl_ms) <= now_ms || self.duplicates.dropped().contains(meta.offset);
             let is_there = group.first_from(shared, meta.offset) == Some(meta.offset);
@@ -173,7 +170,7 @@ impl Queue {
 
     /// Appends up to `max` unsettled messages of a group from an offset on: offset, deliveries, state.
     pub fn peek(&self, group: GroupId, from: u64, max: usize, out: &mut Vec<(u64, u32, &'static str)>) {
-        let Some(group) = self.groups.get(&group.0) else { return };
+        let Some(group) = self.groups.get(group.0) else { return };
         let (mut known, mut unknown) =
             (group.pending.from(from).peekable(), group.unknown.from(from).peekable());
         let next = || match (known.peek(), unknown.peek()) {
@@ -203,12 +200,8 @@ impl Queue {
         into.bytes = messages.bytes() + messages.unloaded().bytes();
         into.oldest_ms = messages.first().map(|(_, known)| known.timestamp_ms);
         into.duplicates = self.duplicates.count();
-        into.groups = self
-            .names
-            .values()
-            .filter_map(|id| self.groups.get(&id.0))
-            .map(|group| group.info(&self.shared, self.unknown_of(group)))
-            .collect();
+        let groups = self.groups.by_name();
+        into.groups = groups.map(|group| group.info(&self.shared, self.unknown_of(group))).collect();
     }
 
     /// The lowest offset that some group has not settled, or the end of the registered messages. Messages below it

@@ -68,9 +68,8 @@ impl Queue {
     fn register_again(&mut self, meta: &Meta, most: u64, now_ms: u64) {
         let offset = meta.offset;
         self.duplicates.registered_again(meta);
-        let Self { shared, groups, removed_groups, .. } = self;
-        let mut all = groups.values().chain(removed_groups.iter());
-        if !all.any(|group| group.unknown.contains(offset)) {
+        let Self { shared, groups, .. } = self;
+        if !groups.with_removed().any(|group| group.unknown.contains(offset)) {
             return;
         }
         shared.messages.put(meta);
@@ -85,7 +84,7 @@ impl Queue {
                 shared.messages.miss(offset);
             }
         }
-        for _ in removed_groups.iter().filter(|gone| gone.unknown.contains(offset)) {
+        for _ in groups.removed().iter().filter(|gone| gone.unknown.contains(offset)) {
             shared.messages.miss(offset);
         }
         shared.messages.settle(offset);
@@ -95,8 +94,7 @@ impl Queue {
     pub fn registered(&mut self, to: u64) {
         let lost = self.registration.to()..to.min(self.registration.restored_to());
         if !lost.is_empty() {
-            let all = self.groups.values_mut().chain(&mut self.removed_groups);
-            all.for_each(|group| group.forget(lost.clone()));
+            self.groups.with_removed_mut().for_each(|group| group.forget(lost.clone()));
             self.registration.advance(lost.end);
             self.forget_newest_if_restored();
         }

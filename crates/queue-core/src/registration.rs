@@ -1,7 +1,7 @@
 //! How far the messages of a queue are registered.
 
-/// Messages below `to` are registered. Those below `restored_to` were registered before the last restart: the queue knows
-/// their state from its events, and the messages themselves once they are registered again.
+/// Messages below `to` are registered. Those below `restored_to` were registered before the last restart: the queue
+/// knows their state from its events, and the messages themselves once they are registered again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Registration {
     to: u64,

@@ -9,7 +9,8 @@ use crate::event::{Delivered, Event, Malformed, Reader};
 use crate::event_recorder::Recorder;
 use crate::group::{Entry, Group, State};
 use crate::joining_group::JoiningGroup;
-use crate::machine::{GROUPS_MAX, GroupId, Queue};
+use crate::machine::{GroupId, Queue};
+use crate::offset_ranges::OffsetRanges;
 use crate::outgoing_transfers::LeavingMessage;
 
 impl Queue {
@@ -44,12 +45,11 @@ impl Queue {
                     self.shared.recorder.set_registered_to(to);
                 }
             }
-            Event::Group { group, name, last_number } => return self.replay_group(group, name, last_number),
+            Event::Group { group, name, last_number } => {
+                return self.groups.restore(group, name, last_number);
+            }
             Event::GroupRemoved { group } => {
-                if let Some(gone) = self.groups.remove(&group) {
-                    self.names.remove(&gone.name);
-                    self.last_number = self.last_number.max(gone.transfers.last_number());
-                }
+                self.groups.remove(group);
             }
             Event::Dropped { ref offsets } => {
                 self.groups.values_mut().for_each(|group| group.forget(offsets.clone()));
@@ -58,13 +58,13 @@ impl Queue {
             Event::Known { id, timestamp_ms } => self.duplicates.index_mut().record(id, timestamp_ms),
             Event::Moved { who, number } => self.duplicates.index_mut().record_transfer(who, number),
             Event::PendingElsewhere { group } => self.replay_elsewhere(group),
-            Event::Numbers { last } => self.last_number = last,
+            Event::Numbers { last } => self.groups.set_last_number(last),
             Event::Settled { group, .. }
             | Event::Delivered { group, .. }
             | Event::Delayed { group, .. }
             | Event::Leaving { group, .. }
             | Event::Pending { group, .. } => {
-                if let Some(group) = self.groups.get_mut(&group) {
+                if let Some(group) = self.groups.get_mut(group) {
                     group.replay(event);
                 }
             }
@@ -72,37 +72,15 @@ impl Queue {
         Ok(())
     }
 
-    fn replay_group(&mut self, id: u32, name: &str, last_number: u64) -> Result<(), Malformed> {
-        if self.names.get(name).is_some_and(|&other| other.0 != id) {
-            return Err(Malformed("two groups have the same name"));
-        }
-        if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&id) {
-            return Err(Malformed("there are too many groups"));
-        }
-        self.next_group =
-            self.next_group.max(id.checked_add(1).ok_or(Malformed("a group number is out of bounds"))?);
-        if let Some(old) = self.groups.remove(&id) {
-            self.names.remove(&old.name);
-        }
-        self.names.insert(name.into(), GroupId(id));
-        self.groups.insert(id, Group::new(id, name.into(), last_number));
-        Ok(())
-    }
-
     /// Makes everything that is pending in other groups pending in this one.
     fn replay_elsewhere(&mut self, id: u32) {
-        let Some(mut group) = self.groups.remove(&id) else { return };
-        for other in self.groups.values() {
-            let mut staying = other.pending.clone();
-            for (_, leaving) in other.transfers.iter() {
-                staying.remove(leaving.offset);
-            }
-            for offsets in staying.ranges() {
-                group.forget(offsets.clone());
-                group.pending.insert_range(offsets);
-            }
+        let others = self.groups.values().filter(|other| other.id != id);
+        let staying: Vec<OffsetRanges> = others.map(Group::replayed_staying).collect();
+        let Some(group) = self.groups.get_mut(id) else { return };
+        for offsets in staying.iter().flat_map(OffsetRanges::ranges) {
+            group.forget(offsets.clone());
+            group.pending.insert_range(offsets);
         }
-        self.groups.insert(id, group);
     }
 
     /// Appends a batch to `into` that replaces all batches that were flushed before. All events that somebody waits
@@ -112,7 +90,7 @@ impl Queue {
         debug_assert!(!self.is_listing(), "new groups have listed their messages before a snapshot");
         let to = self.registration.known_to();
         let mut recorder = Recorder::default();
-        recorder.record(&Event::Numbers { last: self.last_number });
+        recorder.record(&Event::Numbers { last: self.groups.last_number() });
         for (who, number) in self.duplicates.index().movers() {
             recorder.record(&Event::Moved { who, number });
         }
@@ -133,7 +111,7 @@ impl Queue {
     /// A new queue starts with the group `default`, so a snapshot must record its removal.
     pub(crate) fn record_default_group_removed(&self, recorder: &mut Recorder) {
         let group = GroupId::DEFAULT.0;
-        if !self.groups.contains_key(&group) {
+        if !self.groups.contains(group) {
             recorder.record(&Event::GroupRemoved { group });
         }
     }
@@ -143,6 +121,15 @@ impl Group {
     /// Offsets that are pending by the events are not in memory before they are registered.
     fn swap_pending_and_unknown(&mut self) {
         std::mem::swap(&mut self.pending, &mut self.unknown);
+    }
+
+    /// During a replay: offsets that are pending and do not leave.
+    fn replayed_staying(&self) -> OffsetRanges {
+        let mut staying = self.pending.clone();
+        for (_, leaving) in self.transfers.iter() {
+            staying.remove(leaving.offset);
+        }
+        staying
     }
 
     /// Removes offsets that are no longer messages. None of them is in memory.

@@ -12,7 +12,7 @@ impl Queue {
         let own = [
             ("settlements that block keys", !self.shared.key_releases.is_empty()),
             ("groups with new transfers", !self.shared.transferring.is_empty()),
-            ("removed groups", !self.removed_groups.is_empty()),
+            ("removed groups", !self.groups.removed().is_empty()),
         ];
         own.into_iter()
             .chain(of_messages)

@@ -83,7 +83,7 @@ enum Compare {
 const APPEND_TIME: i16 = 8;
 
 impl Log {
-    /// Implements [`mainstem_log::Store::read`].
+    /// Implements [`mainstem_log::LogReader::read`].
     pub(crate) fn read(
         &mut self,
         disk: &mut Disk,
@@ -397,7 +397,7 @@ impl Log {
         Ok(place)
     }
 
-    /// Implements [`mainstem_log::Store::find_time`].
+    /// Implements [`mainstem_log::LogReader::find_time`].
     pub(crate) fn find_time(
         &mut self,
         disk: &mut Disk,

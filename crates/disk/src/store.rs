@@ -40,7 +40,7 @@ const COMMITS_PER_AGE: u32 = 64;
 ///
 /// Dropping it syncs everything and marks the store as cleanly closed, so that the next open skips recovery.
 ///
-/// Each checkpoint records the log starts ([`Store::truncate_prefix`]). After a crash a log may start where the last
+/// Each checkpoint records the log starts ([`LogAdmin::truncate_prefix`]). After a crash a log may start where the last
 /// checkpoint says, if the earlier segments still exist.
 pub struct SegmentStore {
     dir: PathBuf,
@@ -144,11 +144,11 @@ impl SegmentStore {
         })
     }
 
-    /// Like [`Store::read`], but returns file ranges for zero-copy sending. Flushes the log first and does not verify
-    /// checksums.
+    /// Like [`LogReader::read`], but returns file ranges for zero-copy sending. Flushes the log first and does not
+    /// verify checksums.
     ///
     /// # Errors
-    /// As for [`Store::read`]; [`Error::Full`] and [`Error::Broken`] if the flush failed.
+    /// As for [`LogReader::read`]; [`Error::Full`] and [`Error::Broken`] if the flush failed.
     pub fn ranges(
         &mut self,
         log: LogId,

@@ -25,7 +25,7 @@ use crate::sinks::Sinks;
 use crate::sources::SourceReaders;
 use crate::unverified_batches::UnverifiedBatches;
 
-/// The Kafka server on one shard: a [`Service`] for the runtime's loop.
+/// The Kafka server on one shard: a [`Service`](mainstem_runtime::Service) for the runtime's loop.
 pub struct Shard {
     pub(crate) me: usize,
     pub(crate) shared: Arc<Shared>,

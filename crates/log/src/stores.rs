@@ -16,7 +16,7 @@ pub enum LogOwner {
     /// Whoever has most of the logs, so that its logs need not be assigned.
     #[default]
     Default,
-    /// The other user of the store; its logs are those of [`Stores::assign`].
+    /// The other user of the store; its logs are those of [`StoreAt::assign`].
     Assigned,
 }
 

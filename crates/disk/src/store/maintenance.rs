@@ -43,7 +43,7 @@ fn time(timestamp_ms: i64, later_ms: u64) -> u64 {
 }
 
 impl SegmentStore {
-    /// Implements [`mainstem_log::Store::maintain`].
+    /// Implements [`mainstem_log::LogAdmin::maintain`].
     pub(super) fn run_maintenance(&mut self, unix_ms: u64) -> Option<u64> {
         let check_ms = self.disk.settings.retention_check_ms;
         if self.maintenance.next == 0 {

@@ -48,7 +48,7 @@ impl ReferenceLog {
         base
     }
 
-    /// Expected result of [`crate::Store::read`]; `None` if out of range.
+    /// Expected result of [`crate::LogReader::read`]; `None` if out of range.
     pub fn read(&self, offsets: Range<u64>, max_bytes: usize) -> Option<Vec<u8>> {
         if offsets.start < self.start || offsets.start > self.end {
             return None;

@@ -1,7 +1,8 @@
 //! The journal of one shard: the state of its durable sessions, as entries of one log.
 //!
-//! The entries of a turn are committed together: [`Journal::commit`] hands them to the store, and [`Journal::poll`]
-//! returns which commits are on disk. A message is one entry for any number of sessions, which refer to it by offset.
+//! The entries of a turn are committed together: [`OpenJournal::commit`] hands them to the store, and
+//! [`OpenJournal::poll`] returns which commits are on disk. A message is one entry for any number of sessions, which
+//! refer to it by offset.
 //! Small changes (acknowledgements, progress) are collected as marks, in one entry per turn. If the store fails, the
 //! journal discards everything until a snapshot has made up for what was lost; references to lost entries get new
 //! offsets with a tag bit.

@@ -321,6 +321,12 @@ impl Controller {
         (is_mine, ended)
     }
 
+    /// Whether a log of the controller or of a coordinator has appends that failed, or need not wait.
+    #[inline]
+    pub(crate) fn has_outcomes(&self) -> bool {
+        self.log.has_outcomes() || self.groups.has_outcomes() || self.transactions.has_outcomes()
+    }
+
     /// Takes the writes that the store has refused.
     pub(crate) fn take_failed(&mut self) -> Vec<Outcome<CatalogueWrite>> {
         let mut failed = Vec::new();

@@ -154,6 +154,11 @@ impl GroupCoordinator {
         (is_mine, self.take_answers(outcomes))
     }
 
+    /// Whether [`Self::take_failed`] has anything to take.
+    pub(crate) fn has_outcomes(&self) -> bool {
+        self.log.has_outcomes()
+    }
+
     /// Takes the answers whose append the store refused.
     pub(crate) fn take_failed(&mut self) -> Vec<(AfterGroupReply, Response)> {
         let mut outcomes = Vec::new();

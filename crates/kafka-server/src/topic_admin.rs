@@ -71,8 +71,12 @@ impl Shard {
 
     /// Continues what need not wait for the disk, and what the store refused.
     pub(crate) fn poll_coordinators(&mut self, io: &mut Io<'_, Mail>) {
-        let failed = self.controller.as_deref_mut().map(Controller::take_failed);
-        for (write, outcome) in failed.into_iter().flatten() {
+        // Called several times per turn, mostly for nothing.
+        let Some(controller) = self.controller.as_deref_mut().filter(|controller| controller.has_outcomes())
+        else {
+            return;
+        };
+        for (write, outcome) in controller.take_failed() {
             self.on_catalogue_write(io, write, outcome);
         }
         self.answer_refused_by_groups_log(io);

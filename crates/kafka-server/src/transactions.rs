@@ -144,6 +144,11 @@ impl TransactionCoordinator {
         (is_mine, self.take_outcomes(&outcomes, clock))
     }
 
+    /// Whether [`Self::take_failed`] has anything to take.
+    pub(crate) fn has_outcomes(&self) -> bool {
+        self.log.has_outcomes()
+    }
+
     /// Takes the appends that the store refused. Returns whether the transactions have to be polled.
     pub(crate) fn take_failed(&mut self, clock: Clock) -> bool {
         let mut outcomes = Vec::new();

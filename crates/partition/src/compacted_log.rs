@@ -169,6 +169,12 @@ impl<T> CompactedLog<T> {
         (waiter.id, outcome.and(failure.map_or(Ok(()), Err)))
     }
 
+    /// Whether [`Self::take_failed`] would return any.
+    #[inline]
+    pub fn has_outcomes(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
     /// Takes the waiters whose append failed at once, and those that had nothing to wait for.
     pub fn take_failed(&mut self, into: &mut Vec<Outcome<T>>) {
         for (waiter, outcome) in std::mem::take(&mut self.finished) {

@@ -10,7 +10,8 @@ use std::ops::{Deref, DerefMut};
 
 use crate::store::{Completion, LogId, Store};
 
-/// Who uses a log: the receiver of its completions.
+/// Who uses a log: the receiver of its completions. A store has two users at most: one with a few logs, which it
+/// assigns, and one with all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogOwner {
     /// Whoever has most of the logs, so that its logs need not be assigned.

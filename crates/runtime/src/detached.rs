@@ -14,6 +14,7 @@ use crate::mailbox::{Mailboxes, Mails};
 use crate::service::Service;
 use crate::timer::Wheel;
 use crate::transport::{Transport, TransportLayer};
+use crate::work::{Work, pay_debt};
 
 /// A shard without threads or sockets. The caller acts as the driver and as all peers, and controls turns and time.
 pub struct Detached<M> {
@@ -25,6 +26,7 @@ pub struct Detached<M> {
     outbox: Vec<Vec<M>>,
     random: u64,
     others_wait: bool,
+    work: Work,
     /// Held connections in the order in which their input is offered again.
     held: VecDeque<ConnId>,
     /// Connections whose congested output has drained.
@@ -35,7 +37,8 @@ pub struct Detached<M> {
     stalled: Vec<ConnId>,
     departures: Vec<Departure>,
     mails: Mails<M>,
-    due: Vec<u64>,
+    /// Tokens of due timers.
+    due: VecDeque<u64>,
     written: Vec<u8>,
 }
 
@@ -67,13 +70,14 @@ impl<M> Io<'_, M> {
                 outbox: (0..shards).map(|_| Vec::new()).collect(),
                 random: seed.wrapping_add(shard as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
                 others_wait: false,
+                work: Work::default(),
                 held: VecDeque::new(),
                 drained: Vec::new(),
                 ended: Vec::new(),
                 stalled: Vec::new(),
                 departures: Vec::new(),
                 mails: Mails::default(),
-                due: Vec::new(),
+                due: VecDeque::new(),
                 written: Vec::new(),
             })
             .collect()
@@ -88,6 +92,7 @@ impl<M: Send + 'static> Detached<M> {
             shard: self.shard,
             stats: IoStats::default(),
             others_wait: self.others_wait,
+            work: &mut self.work,
             links: &mut self.links,
             timers: &mut self.timers,
             mailboxes: &*self.mailboxes,
@@ -121,7 +126,7 @@ impl<M: Send + 'static> Detached<M> {
     pub fn adopt(&mut self, service: &mut impl Service<Mail = M>, departure: Departure) -> ConnId {
         let conn = self.open(service, departure.protocol, departure.transport);
         if !departure.input.is_empty() {
-            self.offer(service, conn, &departure.input);
+            self.offer(service, conn, &departure.input, self.work.share(1));
         }
         self.note_stream_end(conn);
         conn
@@ -143,6 +148,10 @@ impl<M: Send + 'static> Detached<M> {
     /// [`Detached::offer_held`]. Input for a closed connection is discarded, as a socket would.
     pub fn feed(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId, bytes: &[u8]) {
         let Some(link) = self.links.get_mut(conn) else { return };
+        if link.phase == Phase::Open && !link.held && self.work.must_queue(link.debt, self.held.len()) {
+            link.held = true;
+            self.held.push_back(conn);
+        }
         match link.phase {
             Phase::Open | Phase::Moving(_) if link.transport.is_layered() => {
                 return self.decode(service, conn, bytes);
@@ -152,12 +161,13 @@ impl<M: Send + 'static> Detached<M> {
             Phase::Free | Phase::Closing | Phase::Lingering => return,
         }
         self.others_wait = !self.held.is_empty();
+        let share = self.work.share(self.held.len() + 1);
         if link.partial.is_empty() {
-            self.offer(service, conn, bytes);
+            self.offer(service, conn, bytes, share);
         } else {
             let mut input = std::mem::take(&mut link.partial);
             input.extend_from_slice(bytes);
-            self.offer(service, conn, &input);
+            self.offer(service, conn, &input, share);
         }
         self.others_wait = false;
     }
@@ -166,7 +176,8 @@ impl<M: Send + 'static> Detached<M> {
     fn decode(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId, bytes: &[u8]) {
         if let Some(input) = self.links.decode(conn.slot, bytes) {
             self.others_wait = !self.held.is_empty();
-            self.offer(service, conn, &input);
+            let share = self.work.share(self.held.len() + 1);
+            self.offer(service, conn, &input, share);
             self.others_wait = false;
         }
         self.note_stream_end(conn);
@@ -179,21 +190,31 @@ impl<M: Send + 'static> Detached<M> {
         }
     }
 
-    /// Offers the connection held longest its input again, if the service accepts any, and returns it. It may be held
-    /// again. Call this before the turn ends and at most [`Detached::held_count`] times per turn: a connection held
-    /// again waits for the next turn.
+    /// Offers the connection held longest its input again, if the service and the turn's budget accept any, and returns
+    /// it. It may be held again. Call this before the turn ends and at most [`Detached::held_count`] times per turn: a
+    /// connection held again waits for the next turn.
     pub fn offer_held(&mut self, service: &mut impl Service<Mail = M>) -> Option<ConnId> {
         if !service.takes_held(&mut self.io()) {
             return None;
         }
-        while let Some(conn) = self.held.pop_front() {
-            if let Some(link) = self.links.get_mut(conn).filter(|link| link.phase == Phase::Open) {
-                link.held = false;
-                let input = std::mem::take(&mut link.partial);
-                self.offer(service, conn, &input);
-                self.note_stream_end(conn);
-                return Some(conn);
+        let share = self.work.share(self.held.len());
+        for _ in 0..self.held.len() {
+            if self.work.is_phase_over() {
+                break;
             }
+            let Some(conn) = self.held.pop_front() else { break };
+            let Some(link) = self.links.get_mut(conn).filter(|link| link.phase == Phase::Open) else {
+                continue;
+            };
+            let Some(allowance) = pay_debt(&mut link.debt, share) else {
+                self.held.push_back(conn);
+                continue;
+            };
+            link.held = false;
+            let input = std::mem::take(&mut link.partial);
+            self.offer(service, conn, &input, allowance);
+            self.note_stream_end(conn);
+            return Some(conn);
         }
         None
     }
@@ -208,10 +229,13 @@ impl<M: Send + 'static> Detached<M> {
         self.held.len()
     }
 
-    fn offer(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId, input: &[u8]) {
+    fn offer(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId, input: &[u8], allowance: u64) {
+        let offer = self.work.begin_offer(allowance);
         let received = service.received(&mut self.io(), conn, input);
+        let debt = self.work.end_offer(&offer);
         let rest = &input[received.consumed..];
         if let Some(link) = self.links.get_mut(conn) {
+            link.debt = debt;
             link.partial.extend_from_slice(rest);
             if received.hold {
                 link.held = true;
@@ -279,7 +303,11 @@ impl<M: Send + 'static> Detached<M> {
 
     /// Whether another turn is required immediately.
     pub fn wants_turn(&self) -> bool {
-        self.links.turn_requested || !self.drained.is_empty() || !self.ended.is_empty()
+        self.links.turn_requested
+            || self.work.has_mail
+            || !self.due.is_empty()
+            || !self.drained.is_empty()
+            || !self.ended.is_empty()
     }
 
     /// Runs [`Detached::end_turn`] and [`Detached::begin_turn`]. Returns the output per connection.
@@ -292,6 +320,7 @@ impl<M: Send + 'static> Detached<M> {
 
     /// Ends the turn: sends messages, passes all output to `take`, frees closed connections.
     pub fn end_turn(&mut self, service: &mut impl Service<Mail = M>, mut take: impl FnMut(ConnId, &[u8])) {
+        self.work.begin_background();
         service.turn_ends(&mut self.io());
         for to in 0..self.outbox.len() {
             if !self.outbox[to].is_empty() {
@@ -387,13 +416,10 @@ impl<M: Send + 'static> Detached<M> {
         debug_assert!(clock.now_ms >= self.clock.now_ms, "time must not go back");
         self.clock = clock;
         self.links.turn_requested = false;
+        self.work.begin_turn();
         service.turn_begins(&mut self.io());
-        self.mailboxes.collect(self.shard, &mut self.mails);
-        let mut mails = std::mem::take(&mut self.mails);
-        for (from, mail) in mails.take() {
-            service.mail(&mut self.io(), from, mail);
-        }
-        self.mails = mails;
+        self.take_mail(service);
+        self.work.begin_input();
         for conn in std::mem::take(&mut self.drained) {
             service.drained(&mut self.io(), conn);
         }
@@ -403,12 +429,32 @@ impl<M: Send + 'static> Detached<M> {
                 self.links.close_ended(conn.slot);
             }
         }
-        let mut due = std::mem::take(&mut self.due);
-        self.timers.advance(clock.now_ms, &mut due);
-        for token in due.drain(..) {
+        self.timers.advance(clock.now_ms, &mut self.due);
+        self.work.begin_background();
+        while !self.work.is_phase_over()
+            && let Some(token) = self.due.pop_front()
+        {
             service.timer(&mut self.io(), token);
         }
-        self.due = due;
+        self.work.begin_input();
+    }
+
+    /// Delivers messages of other shards, as far as the turn's budget allows.
+    fn take_mail(&mut self, service: &mut impl Service<Mail = M>) {
+        self.work.begin_mail();
+        let mut mails = std::mem::take(&mut self.mails);
+        let mut is_new = false;
+        while !self.work.is_phase_over() {
+            if let Some((from, mail)) = mails.pop() {
+                service.mail(&mut self.io(), from, mail);
+            } else if std::mem::replace(&mut is_new, true) {
+                break;
+            } else {
+                self.mailboxes.collect(self.shard, &mut mails);
+            }
+        }
+        self.work.has_mail = !is_new || !mails.is_empty();
+        self.mails = mails;
     }
 }
 

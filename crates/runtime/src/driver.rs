@@ -3,7 +3,8 @@
 //! A turn runs in fixed order: messages, reads, accepts, held input, timers, then the service's `turn_ends`, outgoing
 //! messages, flush. Messages are posted before any output is flushed, so that whatever a client does after it sees an
 //! acknowledgment, on any shard, is handled after those messages. Since readiness is edge-triggered, a connection that
-//! may have more input is listed in `read_again`.
+//! may have more input is listed in `read_again`. Work beyond the turn's budget ([`Work`]) waits for the next turn,
+//! which then begins at once.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,6 +25,8 @@ use crate::listener::LISTENERS_MAX;
 use crate::mailbox::{Mailboxes, Mails};
 use crate::service::Service;
 use crate::timer::Wheel;
+use crate::turn_times::{Stopwatch, TurnPhase, TurnTimes};
+use crate::work::Work;
 
 mod connect;
 mod drain;
@@ -48,6 +51,7 @@ pub(crate) struct Common<M> {
     /// Number of draining shards without connections.
     pub(crate) empty: AtomicUsize,
     pub(crate) started: Instant,
+    pub(crate) turn_times: Arc<TurnTimes>,
 }
 
 /// State of a shard that a service accesses through [`Io`].
@@ -56,6 +60,7 @@ struct Core<M> {
     clock: Clock,
     stats: IoStats,
     others_wait: bool,
+    work: Work,
     links: Links,
     timers: Wheel,
     common: Arc<Common<M>>,
@@ -70,6 +75,7 @@ impl<M> Core<M> {
             shard: self.shard,
             stats: self.stats,
             others_wait: self.others_wait,
+            work: &mut self.work,
             links: &mut self.links,
             timers: &mut self.timers,
             mailboxes: &self.common.mailboxes,
@@ -94,7 +100,11 @@ pub(crate) struct Driver<S: Service> {
     read_again: Vec<u32>,
     held: Held,
     /// Connections whose congested output has drained.
-    drained: Vec<ConnId>,
+    drained: VecDeque<ConnId>,
+    /// Tokens of due timers.
+    due: VecDeque<u64>,
+    /// Number of connections at the front of the dirty ones that the last turn had no time to flush.
+    unflushed: usize,
     lingering: VecDeque<(ConnId, u64)>,
     /// Connections arrived since the last turn started.
     has_new_connections: bool,
@@ -124,6 +134,7 @@ impl<S: Service> Driver<S> {
             clock: Clock::default(),
             stats: IoStats::default(),
             others_wait: false,
+            work: Work::default(),
             links,
             timers: Wheel::new(0),
             common,
@@ -141,7 +152,9 @@ impl<S: Service> Driver<S> {
             mails: Mails::default(),
             read_again: Vec::new(),
             held: Held::default(),
-            drained: Vec::new(),
+            drained: VecDeque::new(),
+            due: VecDeque::new(),
+            unflushed: 0,
             lingering: VecDeque::new(),
             has_new_connections: false,
             coalesce: Duration::ZERO,
@@ -164,7 +177,6 @@ impl<S: Service> Driver<S> {
     /// Runs until a drain was requested and all connections are closed.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_PER_TURN);
-        let mut due = Vec::new();
         let mut began = Instant::now();
         let mut is_busy = false;
         loop {
@@ -180,53 +192,95 @@ impl<S: Service> Driver<S> {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }
-            began = Instant::now();
+            let stopwatch = Stopwatch::begin(self.core.shard);
+            began = stopwatch.began();
             // New connections wait for a response before they continue, so coalescing would only delay them.
             is_busy =
                 events.iter().nth(BUSY_EVENTS).is_some() && !std::mem::take(&mut self.has_new_connections);
-            self.core.stats.turns += 1;
-            self.core.clock = self.read_clock();
-            // Accept wakes again before checking the mailboxes below.
-            self.core.common.mailboxes.clear_wake(self.core.shard);
-            self.service.turn_begins(&mut self.core.io());
-            let has_mail = self.take_mail();
-            if self.drain(has_mail) {
+            if self.turn(&events, stopwatch) {
                 return Ok(());
             }
-            for conn in std::mem::take(&mut self.drained) {
-                self.service.drained(&mut self.core.io(), conn);
-            }
-            self.core.others_wait = !self.held.is_empty();
-            for slot in std::mem::take(&mut self.read_again) {
-                self.read(slot);
-            }
-            for event in &events {
-                self.event(event);
-            }
-            self.accept_more();
-            self.core.others_wait = false;
-            self.offer_held();
-            self.core.timers.advance(self.core.clock.now_ms, &mut due);
-            for token in due.drain(..) {
-                self.service.timer(&mut self.core.io(), token);
-            }
-            self.service.turn_ends(&mut self.core.io());
-            // Before any acknowledgment is flushed: the client's next action, on any shard, must come after.
-            self.send_mail();
-            self.flush();
-            self.confirm_receipts();
-            self.close_pending();
-            // Connections that failed during the flush may have published wills.
-            self.send_mail();
         }
     }
 
-    fn read_clock(&self) -> Clock {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Clock {
-            now_ms: self.core.common.started.elapsed().as_millis() as u64,
-            unix_ms: unix.as_millis() as u64,
+    /// Runs one turn. Returns `true` when the shard must end.
+    fn turn(&mut self, events: &Events, mut stopwatch: Stopwatch) -> bool {
+        let times = Arc::clone(&self.core.common.turn_times);
+        self.core.stats.turns += 1;
+        self.core.clock = self.clock_at(stopwatch.began());
+        // Accept wakes again before checking the mailboxes below.
+        self.core.common.mailboxes.clear_wake(self.core.shard);
+        self.core.work.begin_turn();
+        self.service.turn_begins(&mut self.core.io());
+        stopwatch.end_phase(&times, TurnPhase::Completion);
+        let has_mail = self.take_mail();
+        if self.drain(has_mail) {
+            return true;
         }
+        if has_mail {
+            stopwatch.end_phase(&times, TurnPhase::Mailbox);
+        }
+        self.take_input(events);
+        stopwatch.end_phase(&times, TurnPhase::Input);
+        if self.fire_timers() {
+            stopwatch.end_phase(&times, TurnPhase::Timers);
+        }
+        self.core.work.begin_background();
+        self.service.turn_ends(&mut self.core.io());
+        stopwatch.end_phase(&times, TurnPhase::Commit);
+        // Before any acknowledgment is flushed: the client's next action, on any shard, must come after.
+        self.send_mail();
+        self.flush();
+        self.confirm_receipts();
+        self.close_pending();
+        // Connections that failed during the flush may have published wills.
+        self.send_mail();
+        stopwatch.end(&times);
+        false
+    }
+
+    /// Handles drained outputs and input: sockets that are ready, new connections, then held input.
+    fn take_input(&mut self, events: &Events) {
+        self.core.work.begin_reads(!self.held.is_empty());
+        while !self.core.work.is_phase_over()
+            && let Some(conn) = self.drained.pop_front()
+        {
+            self.service.drained(&mut self.core.io(), conn);
+        }
+        self.core.others_wait = !self.held.is_empty();
+        for slot in std::mem::take(&mut self.read_again) {
+            self.core.links.slots[slot as usize].reads_later = false;
+            self.read(slot);
+        }
+        for event in events {
+            self.event(event);
+        }
+        self.accept_more();
+        self.core.others_wait = false;
+        self.core.work.begin_input();
+        self.offer_held();
+    }
+
+    /// Fires due timers. Returns whether there were any.
+    fn fire_timers(&mut self) -> bool {
+        self.core.timers.advance(self.core.clock.now_ms, &mut self.due);
+        let is_due = !self.due.is_empty();
+        self.core.work.begin_background();
+        while !self.core.work.is_phase_over()
+            && let Some(token) = self.due.pop_front()
+        {
+            self.service.timer(&mut self.core.io(), token);
+        }
+        is_due
+    }
+
+    fn clock_at(&self, now: Instant) -> Clock {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Clock { now_ms: self.now_ms(now), unix_ms: unix.as_millis() as u64 }
+    }
+
+    fn now_ms(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.core.common.started).as_millis() as u64
     }
 
     /// How long the poll may block.
@@ -235,11 +289,13 @@ impl<S: Service> Driver<S> {
         if turn_requested
             || !self.read_again.is_empty()
             || !self.drained.is_empty()
+            || !self.due.is_empty()
+            || self.core.work.has_mail
             || !self.core.links.dirty.is_empty()
         {
             return Some(Duration::ZERO);
         }
-        let now_ms = self.read_clock().now_ms;
+        let now_ms = self.now_ms(Instant::now());
         let mut wait = self.core.timers.next_in_ms(now_ms);
         let mut at_most = |ms: u64| wait = Some(wait.map_or(ms, |known| known.min(ms)));
         if !self.held.is_empty() {
@@ -290,17 +346,26 @@ impl<S: Service> Driver<S> {
     fn take_mail(&mut self) -> bool {
         let common = Arc::clone(&self.core.common);
         let me = self.core.shard;
-        common.mailboxes.collect(me, &mut self.mails);
         let mut mails = std::mem::take(&mut self.mails);
-        let has_mail = !mails.is_empty();
-        for (from, mail) in mails.take() {
-            self.service.mail(&mut self.core.io(), from, mail);
+        let (mut has_mail, mut is_newest) = (false, false);
+        self.core.work.begin_mail();
+        while !self.core.work.is_phase_over() {
+            if let Some((from, mail)) = mails.pop() {
+                has_mail = true;
+                self.service.mail(&mut self.core.io(), from, mail);
+            } else if std::mem::replace(&mut is_newest, true) {
+                break;
+            } else {
+                common.mailboxes.collect(me, &mut mails);
+            }
         }
+        // What is left, or was not collected because of it, is for the next turn.
+        self.core.work.has_mail = !is_newest || !mails.is_empty();
         self.mails = mails;
         for arrival in common.arrivals.take(me) {
             self.add_connection(arrival);
         }
-        has_mail
+        has_mail || self.core.work.has_mail
     }
 
     fn send_mail(&mut self) {

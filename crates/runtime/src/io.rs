@@ -9,6 +9,7 @@ use crate::links::{ConnId, Links, Phase};
 use crate::mailbox::MailboxStatus;
 use crate::output::Output;
 use crate::timer::Wheel;
+use crate::work::Work;
 
 /// Pending output at which a connection is congested, bytes.
 const HIGH_WATER_BYTES: usize = 256 * 1024;
@@ -49,6 +50,7 @@ pub struct Io<'a, M> {
     /// IO counters of this shard.
     pub stats: IoStats,
     pub(crate) others_wait: bool,
+    pub(crate) work: &'a mut Work,
     pub(crate) links: &'a mut Links,
     pub(crate) timers: &'a mut Wheel,
     pub(crate) mailboxes: &'a dyn MailboxStatus,
@@ -71,6 +73,7 @@ impl<M> Io<'_, M> {
             shard: self.shard,
             stats: self.stats,
             others_wait: self.others_wait,
+            work: self.work,
             links: self.links,
             timers: self.timers,
             mailboxes: self.mailboxes,
@@ -226,6 +229,41 @@ impl<M> Io<'_, M> {
     /// Whether held connections are ahead of this input. `false` while held connections are offered their input.
     pub fn others_wait(&self) -> bool {
         self.others_wait
+    }
+
+    /// Charges work that the current call does, in units of about 100 ns of a core. A turn has
+    /// [`TURN_UNITS`](crate::TURN_UNITS) of them.
+    ///
+    /// Charge what a client can cause, where the amount is known: per item of each loop whose length a client chooses
+    /// (packets, filters, subscribers, entries removed), and per KiB copied. As a guide, a unit pays for one or two
+    /// hash lookups, for copying 1 KiB, or for parsing a small packet. Estimates within a factor of two will do.
+    ///
+    /// After [`Io::is_exhausted`] returns `true`, finish the current item and stop: return
+    /// [`Received::hold`](crate::Received::hold) from `received`, and continue long work from `turn_begins` or
+    /// `turn_ends` of later turns, see [`Io::request_turn`]. No item should cost more than a few thousand units.
+    #[inline]
+    pub fn charge(&mut self, units: u32) {
+        self.work.charge(units);
+    }
+
+    /// Whether the current call has used up its share of the turn. Each call may handle one item even then.
+    ///
+    /// In `received`, this is the share of the connection, which depends on how many others have input. In the other
+    /// calls it is the share of the phase of the turn.
+    #[inline]
+    pub fn is_exhausted(&self) -> bool {
+        self.work.is_exhausted()
+    }
+
+    /// Units charged in this turn so far.
+    pub fn charged(&self) -> u64 {
+        self.work.spent()
+    }
+
+    /// Whether messages from other shards wait for the next turn, because this one had no share left for them. Input
+    /// that must be handled after every message sent before it must then be held.
+    pub fn has_pending_mail(&self) -> bool {
+        self.work.has_mail
     }
 
     /// Requests another turn immediately, without waiting for events.

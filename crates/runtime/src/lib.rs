@@ -15,6 +15,7 @@
 //! - A turn of the loop flushes each connection at most once, after all of the turn's input was handled.
 //! - Each ready connection is read once per turn; further input waits for the next turn.
 //! - No socket is written while input is handled; [`Output`] only grows.
+//! - A turn is short: work is charged in units, and what exceeds a turn's budget waits for the next, in fair order.
 //! - Mailboxes are bounded: [`Io::congested`] reports a full one to the sender, which then holds the input that would
 //!   cause more messages. Messages are never dropped.
 //! - After [`Io::close`] a service receives no more calls for that connection. After `closed` it must not use it.
@@ -28,6 +29,7 @@
 //! | `links.rs` | connection slots |
 //! | `output.rs`, `file.rs` | pending bytes of a connection; file ranges among them |
 //! | `mailbox.rs`, `timer.rs` | messages between shards; the timing wheel |
+//! | `work.rs`, `turn_times.rs` | the work budget of a turn; histograms of how long turns take |
 //! | `driver.rs` | the `mio` loop; its folder has new connections, input, flush and close, drain |
 //! | `detached.rs` | a shard without sockets |
 //! | `start.rs` | threads, limits, pinning |
@@ -45,6 +47,8 @@ mod service;
 mod start;
 mod timer;
 mod transport;
+mod turn_times;
+mod work;
 
 pub use detached::{Departure, Detached};
 pub use file::FileBytes;
@@ -55,3 +59,5 @@ pub use output::{Output, SHARED_MIN_BYTES};
 pub use service::{Received, Service};
 pub use start::{Handle, Options, SHARDS_MAX, Wake, raise_open_files_limit, shard_count, start};
 pub use transport::{ListenerTransport, StreamState, TransportLayer};
+pub use turn_times::{TURN_BOUNDS_US, TurnHistogram, TurnPhase, TurnTimes};
+pub use work::TURN_UNITS;

@@ -64,6 +64,10 @@ pub(crate) struct Link {
     pub(crate) congested: bool,
     /// In the driver's queue of held connections; its socket is not read.
     pub(crate) held: bool,
+    /// In the driver's list of sockets to read in the next turn.
+    pub(crate) reads_later: bool,
+    /// Work done beyond the connection's share, units.
+    pub(crate) debt: u32,
     /// Output in memory after the last flush, as counted in [`Links::backlog_bytes`]; `None` if no output was left, not
     /// even in files.
     pub(crate) unsent_bytes: Option<u32>,
@@ -148,6 +152,8 @@ impl Links {
             holds_output: false,
             congested: false,
             held: false,
+            reads_later: false,
+            debt: 0,
             unsent_bytes: None,
             last_progress_ms: 0,
             next_len: 0,
@@ -167,6 +173,7 @@ impl Links {
         link.holds_output = false;
         link.congested = false;
         link.held = false;
+        link.debt = 0;
         link.next_len = 0;
         self.backlog_bytes -= link.unsent_bytes.take().map_or(0, u64::from);
         link.transport = Transport::Plain;

@@ -4,7 +4,7 @@
 //! receives them in that order. Capacity is accounted per sender. A full mailbox only reports backpressure; messages
 //! are never dropped.
 
-use std::iter::repeat_n;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,14 +16,14 @@ pub(crate) const CAPACITY: usize = 16 * 1024;
 /// Messages in order of arrival, with their senders.
 #[derive(Debug)]
 pub(crate) struct Mails<M> {
-    mails: Vec<M>,
+    mails: VecDeque<M>,
     /// Runs of messages: sender and count.
-    senders: Vec<(usize, usize)>,
+    senders: VecDeque<(usize, usize)>,
 }
 
 impl<M> Default for Mails<M> {
     fn default() -> Self {
-        Self { mails: Vec::new(), senders: Vec::new() }
+        Self { mails: VecDeque::new(), senders: VecDeque::new() }
     }
 }
 
@@ -32,10 +32,16 @@ impl<M> Mails<M> {
         self.mails.is_empty()
     }
 
-    /// Drains all messages, each with its sender.
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = (usize, M)> {
-        let senders = self.senders.drain(..).flat_map(|(from, count)| repeat_n(from, count));
-        senders.zip(self.mails.drain(..))
+    /// Removes the oldest message, with its sender.
+    pub(crate) fn pop(&mut self) -> Option<(usize, M)> {
+        let mail = self.mails.pop_front()?;
+        let (from, count) = self.senders.front_mut().expect("each message has a sender");
+        let from = *from;
+        *count -= 1;
+        if *count == 0 {
+            self.senders.pop_front();
+        }
+        Some((from, mail))
     }
 }
 
@@ -111,9 +117,9 @@ impl<M> Mailboxes<M> {
         let mailbox = &self.by_receiver[to];
         {
             let mut queue = mailbox.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            queue.senders.push((from, mails.len()));
+            queue.senders.push_back((from, mails.len()));
             mailbox.senders[from].len.fetch_add(mails.len(), Ordering::Release);
-            queue.mails.append(mails);
+            queue.mails.extend(mails.drain(..));
         }
         self.wake(to);
     }
@@ -173,7 +179,8 @@ mod tests {
         assert!(!mailboxes.is_full(1, 0, 0), "only that direction is full");
         let mut received = Mails::default();
         mailboxes.collect(1, &mut received);
-        assert!(received.take().eq((0..CAPACITY).map(|mail| (0, mail))));
+        let all = std::iter::from_fn(|| received.pop());
+        assert!(all.eq((0..CAPACITY).map(|mail| (0, mail))));
         assert!(received.is_empty());
         assert!(!mailboxes.is_full(0, 1, 0));
         assert!(mailboxes.wake_pending[0].load(Ordering::Acquire), "emptying the mailbox wakes the sender");
@@ -187,6 +194,7 @@ mod tests {
         }
         let mut received = Mails::default();
         mailboxes.collect(2, &mut received);
-        assert_eq!(received.take().collect::<Vec<_>>(), [(1, 'a'), (1, 'b'), (0, 'c'), (1, 'd')]);
+        let all: Vec<_> = std::iter::from_fn(|| received.pop()).collect();
+        assert_eq!(all, [(1, 'a'), (1, 'b'), (0, 'c'), (1, 'd')]);
     }
 }

@@ -15,6 +15,7 @@ use crate::driver::{Common, Driver, WAKE};
 use crate::listener::{BoundListener, ListenerConfig};
 use crate::mailbox::Mailboxes;
 use crate::service::Service;
+use crate::turn_times::TurnTimes;
 
 /// Maximum number of shards per process. Services keep sets of shards as bits of a `u64`.
 pub const SHARDS_MAX: usize = 64;
@@ -41,6 +42,7 @@ pub struct Handle {
     listeners: Vec<BoundListener>,
     drain: Arc<dyn Fn() + Send + Sync>,
     threads: Vec<JoinHandle<io::Result<()>>>,
+    turn_times: Arc<TurnTimes>,
 }
 
 impl Handle {
@@ -52,6 +54,11 @@ impl Handle {
     /// Returns a function that starts the drain of all shards. Calling it again has no effect.
     pub fn drainer(&self) -> Arc<dyn Fn() + Send + Sync> {
         Arc::clone(&self.drain)
+    }
+
+    /// How long the turns of the shards take.
+    pub fn turn_times(&self) -> Arc<TurnTimes> {
+        Arc::clone(&self.turn_times)
     }
 
     /// Waits until every shard has ended.
@@ -104,7 +111,9 @@ where
         draining: AtomicBool::new(false),
         empty: AtomicUsize::new(0),
         started: Instant::now(),
+        turn_times: Arc::new(TurnTimes::new(shards)),
     });
+    let turn_times = Arc::clone(&common.turn_times);
     let span = Duration::from_micros(u64::from(options.coalesce_us));
     let mut threads = Vec::new();
     for (shard, poll) in polls.into_iter().enumerate() {
@@ -129,7 +138,7 @@ where
             common.mailboxes.wake(shard);
         }
     });
-    Ok(Handle { listeners: bound, drain, threads })
+    Ok(Handle { listeners: bound, drain, threads, turn_times })
 }
 
 /// CPUs available to the process; at least one.

@@ -68,7 +68,7 @@ impl Wheel {
     }
 
     /// Advances the wheel to `now_ms` and appends the due tokens in tick order.
-    pub(crate) fn advance(&mut self, now_ms: u64, due: &mut Vec<u64>) {
+    pub(crate) fn advance(&mut self, now_ms: u64, due: &mut impl Extend<u64>) {
         let target = now_ms / TICK_MS;
         while self.now < target {
             if self.occupied == [0; LEVELS] {

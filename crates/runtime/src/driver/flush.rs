@@ -13,52 +13,78 @@ use crate::file::log_failure;
 use crate::links::{ConnId, Phase};
 use crate::service::Service;
 
+/// Cost of a write, units.
+const WRITE_UNITS: u32 = 20;
+/// Bytes written for one unit.
+const BYTES_PER_UNIT: usize = 512;
 /// How long the peer of a closed connection may take to read its last bytes, ms.
 const LINGER_MS: u64 = 2_000;
 
 impl<S: Service> Driver<S> {
-    /// Writes the pending output of all dirty connections, as far as their sockets accept it.
+    /// Writes the pending output of dirty connections, as far as their sockets accept it and the turn lasts.
+    ///
+    /// If many connections are left for the next turn, that one begins with others: whoever gets a short response does
+    /// not wait until a message has been written to thousands of subscribers.
     pub(super) fn flush(&mut self) {
         let mut dirty = std::mem::take(&mut self.core.links.dirty);
-        for slot in dirty.drain(..) {
-            let links = &mut self.core.links;
-            let link = &mut links.slots[slot as usize];
-            link.dirty = false;
-            let may_send = link.phase != Phase::Free && !link.holds_output;
-            let Some(socket) = self.sockets[slot as usize].as_mut().filter(|_| may_send) else {
-                continue;
-            };
-            match link.write_to(socket, &mut self.core.stats.writes) {
-                Ok(flushed) => {
-                    self.core.stats.bytes_written += flushed.bytes as u64;
-                    let has_pending = links.flushed(slot, flushed.bytes, self.core.clock.now_ms);
-                    let link = &mut links.slots[slot as usize];
-                    if flushed.yields {
-                        link.dirty = true;
-                        links.dirty.push(slot);
-                    } else if !has_pending {
-                        link.reclaim_buffers(&mut links.pool);
-                        if link.phase == Phase::Lingering && socket.shutdown(Shutdown::Write).is_err() {
-                            self.read_again.push(slot);
-                        }
-                        if link.congested {
-                            link.congested = false;
-                            self.drained.push(ConnId { slot, generation: link.generation });
-                        }
+        let waiting = std::mem::take(&mut self.unflushed).min(dirty.len());
+        self.core.work.begin_flush();
+        let new = waiting + self.flush_some(&dirty[waiting..]);
+        self.core.work.begin_flush();
+        let old = self.flush_some(&dirty[..waiting]);
+        let end = if old == waiting { new + self.flush_some(&dirty[new..]) } else { new };
+        dirty.drain(waiting..end);
+        dirty.drain(..old);
+        self.unflushed = dirty.len();
+        // Those that have more to write, and receivers of wills of connections that failed.
+        dirty.append(&mut self.core.links.dirty);
+        self.core.links.dirty = dirty;
+    }
+
+    /// Writes the output of connections until the share of this phase is used up. Returns the number of connections.
+    fn flush_some(&mut self, slots: &[u32]) -> usize {
+        for (index, slot) in slots.iter().enumerate() {
+            if self.core.work.is_phase_over() {
+                return index;
+            }
+            self.flush_one(*slot);
+        }
+        slots.len()
+    }
+
+    fn flush_one(&mut self, slot: u32) {
+        let links = &mut self.core.links;
+        let link = &mut links.slots[slot as usize];
+        link.dirty = false;
+        let may_send = link.phase != Phase::Free && !link.holds_output;
+        let Some(socket) = self.sockets[slot as usize].as_mut().filter(|_| may_send) else { return };
+        match link.write_to(socket, &mut self.core.stats.writes) {
+            Ok(flushed) => {
+                self.core.work.charge(WRITE_UNITS + (flushed.bytes / BYTES_PER_UNIT) as u32);
+                self.core.stats.bytes_written += flushed.bytes as u64;
+                let has_pending = links.flushed(slot, flushed.bytes, self.core.clock.now_ms);
+                let link = &mut links.slots[slot as usize];
+                if flushed.yields {
+                    link.dirty = true;
+                    links.dirty.push(slot);
+                } else if !has_pending {
+                    link.reclaim_buffers(&mut links.pool);
+                    if link.phase == Phase::Lingering && socket.shutdown(Shutdown::Write).is_err() {
+                        self.read_again.push(slot);
+                    }
+                    if link.congested {
+                        link.congested = false;
+                        self.drained.push_back(ConnId { slot, generation: link.generation });
                     }
                 }
-                Err(error) => {
-                    log_failure(&error);
-                    let conn = links.id(slot);
-                    self.peer_closed(conn);
-                    // `closed` was called after the service's `turn_ends`, so run another turn.
-                    self.core.links.turn_requested = true;
-                }
             }
-        }
-        // Connections that failed during the flush may have published wills, which make others dirty.
-        if self.core.links.dirty.is_empty() {
-            self.core.links.dirty = dirty;
+            Err(error) => {
+                log_failure(&error);
+                let conn = links.id(slot);
+                self.peer_closed(conn);
+                // `closed` was called after the service's `turn_ends`, so run another turn.
+                self.core.links.turn_requested = true;
+            }
         }
     }
 

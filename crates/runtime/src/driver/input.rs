@@ -10,7 +10,10 @@ use std::io::{self, Read};
 use super::Driver;
 use crate::links::{ConnId, Link, Phase};
 use crate::service::Service;
+use crate::work::pay_debt;
 
+/// Cost of a read, without the handling of what was read, units.
+const READ_UNITS: u32 = 8;
 /// Size of the read buffer that all connections of a shard share.
 pub(super) const READ_BUFFER_BYTES: usize = 128 * 1024;
 /// Maximum retry interval while no held connection makes progress, ms.
@@ -37,6 +40,10 @@ impl Held {
         self.queue.is_empty()
     }
 
+    fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// How long to wait before the next offer, ms.
     pub(super) fn retry_ms(&self) -> u64 {
         if self.blocked { self.retry_ms } else { 0 }
@@ -61,12 +68,20 @@ impl<S: Service> Driver<S> {
             return;
         }
         let conn = ConnId { slot, generation: link.generation };
+        if self.core.work.is_phase_over() {
+            return self.read_later(slot);
+        }
+        if link.phase == Phase::Open && self.core.work.must_queue(link.debt, self.held.len()) {
+            link.held = true;
+            return self.held.add(conn);
+        }
         let is_layered = link.transport.is_layered();
         if is_layered && link.has_ended() {
             return self.close_ended(conn);
         }
         let closing = link.phase != Phase::Open;
         self.core.stats.reads += 1;
+        self.core.work.charge(READ_UNITS);
         let rest_len = if is_layered { 0 } else { link.partial.len() };
         // A packet larger than the shared buffer is read in place; otherwise every read would copy it.
         let in_place = !closing && rest_len + (link.next_len as usize) > READ_BUFFER_BYTES && rest_len > 0;
@@ -107,6 +122,13 @@ impl<S: Service> Driver<S> {
         }
     }
 
+    /// Reads a connection in the next turn, since this one has no share left for it.
+    fn read_later(&mut self, slot: u32) {
+        if !std::mem::replace(&mut self.core.links.slots[slot as usize].reads_later, true) {
+            self.read_again.push(slot);
+        }
+    }
+
     /// Decodes the first `count` bytes of the shared buffer and offers the input in them.
     fn decode(&mut self, conn: ConnId, count: usize) {
         if let Some(input) = self.core.links.decode(conn.slot, &self.buffer[..count]) {
@@ -136,9 +158,12 @@ impl<S: Service> Driver<S> {
             link.partial.clear();
         }
         let input = &self.buffer[..rest_len + count];
+        let offer = self.core.work.begin_offer(self.core.work.share(self.held.len() + 1));
         let received = self.service.received(&mut self.core.io(), conn, input);
+        let debt = self.core.work.end_offer(&offer);
         let rest = &self.buffer[received.consumed..rest_len + count];
         if let Some(link) = self.core.links.get_mut(conn) {
+            link.debt = debt;
             link.next_len = received.next_len as u32;
             if rest.is_empty() {
                 link.partial = Vec::new();
@@ -154,9 +179,18 @@ impl<S: Service> Driver<S> {
     }
 
     /// Offers input from a buffer that the connection owns.
-    pub(super) fn offer(&mut self, conn: ConnId, mut input: Vec<u8>) {
+    pub(super) fn offer(&mut self, conn: ConnId, input: Vec<u8>) {
+        let allowance = self.core.work.share(self.held.len() + 1);
+        self.offer_within(conn, input, allowance);
+    }
+
+    /// Offers input from a buffer that the connection owns, for work within an allowance.
+    fn offer_within(&mut self, conn: ConnId, mut input: Vec<u8>, allowance: u64) {
+        let offer = self.core.work.begin_offer(allowance);
         let received = self.service.received(&mut self.core.io(), conn, &input);
+        let debt = self.core.work.end_offer(&offer);
         if let Some(link) = self.core.links.get_mut(conn) {
+            link.debt = debt;
             if received.consumed == input.len() {
                 input = Vec::new();
             } else if received.consumed > 0 {
@@ -172,11 +206,12 @@ impl<S: Service> Driver<S> {
         }
     }
 
-    /// Offers held connections their input again, as long as the service takes it.
+    /// Offers held connections their input again, as long as the service takes it and the turn lasts.
     pub(super) fn offer_held(&mut self) {
         let mut blocked = !self.held.is_empty();
-        for _ in 0..self.held.queue.len() {
-            if !self.service.takes_held(&mut self.core.io()) {
+        let share = self.core.work.share(self.held.len());
+        for _ in 0..self.held.len() {
+            if self.core.work.is_phase_over() || !self.service.takes_held(&mut self.core.io()) {
                 blocked = false;
                 break;
             }
@@ -184,10 +219,15 @@ impl<S: Service> Driver<S> {
             let Some(link) = self.core.links.get_mut(conn).filter(|link| link.phase == Phase::Open) else {
                 continue;
             };
+            let Some(allowance) = pay_debt(&mut link.debt, share) else {
+                self.held.add(conn);
+                blocked = false;
+                continue;
+            };
             link.held = false;
             let input = std::mem::take(&mut link.partial);
             let before = input.len();
-            self.offer(conn, input);
+            self.offer_within(conn, input, allowance);
             if self.core.links.get(conn).is_none_or(|link| link.partial.len() < before) {
                 blocked = false;
             }

@@ -1,0 +1,190 @@
+//! The work budget of a turn, and its fair division among connections.
+//!
+//! Every client must be able to trust that a turn is short, whatever other clients send. Bytes and messages do not
+//! measure that: one tiny PUBLISH may visit thousands of subscriptions. So a service charges what it does in *units* of
+//! about 100 ns of a core ([`Io::charge`](crate::Io::charge)), and stops when its share is used up
+//! ([`Io::is_exhausted`](crate::Io::is_exhausted)). Units are counted rather than measured, so that a simulated run is
+//! the same each time.
+//!
+//! Each phase of a turn has a limit. Mail, timers and ready sockets beyond it wait for the next turn. A connection that
+//! has used up its share has its input held, and goes to the back of the queue of held connections. What it has done
+//! beyond its share is its debt: while others wait, it is passed over until later shares have paid the debt (deficit
+//! round robin, Shreedhar and Varghese 1995). Without others, it may use the whole turn.
+
+/// Work of one turn after which further input waits, units. About 1 ms of a core.
+pub const TURN_UNITS: u32 = 10_000;
+/// Units of a turn reserved for mail from other shards, so that it does not take the place of input.
+const MAIL_UNITS: u64 = TURN_UNITS as u64 / 2;
+/// Units of a turn available to input, however much mail there was.
+const INPUT_UNITS: u64 = TURN_UNITS as u64 / 2;
+/// Units of a turn available to timers, and to the work that a service continues at the end of a turn, each.
+const BACKGROUND_UNITS: u64 = TURN_UNITS as u64 / 8;
+/// Units of a turn available to writes of output. Output that is not written grows, and needs fewer writes later.
+const FLUSH_UNITS: u64 = TURN_UNITS as u64;
+/// Smallest share of a connection while others wait, units.
+const SHARE_UNITS_MIN: u64 = 200;
+
+/// Work done in the current turn, and how much more may be done.
+#[derive(Debug)]
+pub(crate) struct Work {
+    /// Units charged in this turn.
+    spent: u64,
+    /// Value of `spent` at which the current phase of the turn is over.
+    phase_end: u64,
+    /// Value of `spent` at which the current call is exhausted.
+    call_end: u64,
+    /// Mail from other shards waits for the next turn.
+    pub(crate) has_mail: bool,
+}
+
+/// Input is being offered to the service, within an allowance.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    spent_before: u64,
+    allowance: u64,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        let mut work = Self { spent: 0, phase_end: 0, call_end: 0, has_mail: false };
+        work.begin_input();
+        work
+    }
+}
+
+impl Work {
+    /// Begins a turn with the work that a service continues from the last one.
+    pub(crate) fn begin_turn(&mut self) {
+        self.spent = 0;
+        self.begin_background();
+    }
+
+    pub(crate) fn begin_mail(&mut self) {
+        self.begin_phase(MAIL_UNITS, 0);
+    }
+
+    /// Begins to read sockets. If connections have held input, half of the share of input is left for them.
+    pub(crate) fn begin_reads(&mut self, has_held: bool) {
+        let divisor = if has_held { 2 } else { 1 };
+        self.begin_phase(INPUT_UNITS / divisor, u64::from(TURN_UNITS) / divisor);
+    }
+
+    pub(crate) fn begin_input(&mut self) {
+        self.begin_phase(INPUT_UNITS / 2, u64::from(TURN_UNITS));
+    }
+
+    /// Begins a phase that continues work which no connection waits for.
+    pub(crate) fn begin_background(&mut self) {
+        self.begin_phase(BACKGROUND_UNITS, 0);
+    }
+
+    /// Begins one of two rounds of writes.
+    pub(crate) fn begin_flush(&mut self) {
+        self.begin_phase(FLUSH_UNITS / 2, 0);
+    }
+
+    /// Begins a phase that may spend `units`, or more if the turn is not at `turn_units` then.
+    fn begin_phase(&mut self, units: u64, turn_units: u64) {
+        self.phase_end = turn_units.max(self.spent + units);
+        self.call_end = self.phase_end;
+    }
+
+    pub(crate) fn charge(&mut self, units: u32) {
+        self.spent += u64::from(units);
+    }
+
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    /// Whether the current call has used up its share.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.spent >= self.call_end
+    }
+
+    /// Whether the current phase of the turn has used up its share.
+    pub(crate) fn is_phase_over(&self) -> bool {
+        self.spent >= self.phase_end
+    }
+
+    /// Whether a connection with this debt must wait behind the `held` ones.
+    pub(crate) fn must_queue(&self, debt: u32, held: usize) -> bool {
+        self.is_phase_over() || (debt > 0 && held > 0)
+    }
+
+    /// Share of one of `connections` connections with input.
+    pub(crate) fn share(&self, connections: usize) -> u64 {
+        let rest = self.phase_end.saturating_sub(self.spent);
+        (rest / connections.max(1) as u64).max(SHARE_UNITS_MIN)
+    }
+
+    /// Begins to offer a connection its input.
+    pub(crate) fn begin_offer(&mut self, allowance: u64) -> Offer {
+        self.call_end = self.spent + allowance;
+        Offer { spent_before: self.spent, allowance }
+    }
+
+    /// Ends an offer. Returns the connection's debt: what it has done beyond its allowance.
+    pub(crate) fn end_offer(&mut self, offer: &Offer) -> u32 {
+        self.call_end = self.phase_end;
+        let debt = (self.spent - offer.spent_before).saturating_sub(offer.allowance);
+        u32::try_from(debt).unwrap_or(u32::MAX)
+    }
+}
+
+/// Pays a connection's debt from its share. Returns the allowance that is left; `None` if the debt took it all.
+pub(crate) fn pay_debt(debt: &mut u32, share: u64) -> Option<u64> {
+    let allowance = share.checked_sub(u64::from(*debt)).filter(|allowance| *allowance > 0);
+    *debt = if allowance.is_some() { 0 } else { *debt - share as u32 };
+    allowance
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_debt_is_paid_by_later_shares() {
+        let mut work = Work::default();
+        work.begin_turn();
+        work.begin_input();
+        let share = work.share(4);
+        assert_eq!(share, u64::from(TURN_UNITS) / 4);
+        let offer = work.begin_offer(share);
+        work.charge(share as u32 - 1);
+        assert!(!work.is_exhausted());
+        work.charge(1 + 2 * share as u32 + 10);
+        assert!(work.is_exhausted() && !work.is_phase_over());
+        let mut debt = work.end_offer(&offer);
+        assert_eq!(u64::from(debt), 2 * share + 10);
+        assert!(work.must_queue(debt, 1) && !work.must_queue(debt, 0) && !work.must_queue(0, 1));
+        assert_eq!(pay_debt(&mut debt, share), None);
+        assert_eq!(pay_debt(&mut debt, share), None);
+        assert_eq!(pay_debt(&mut debt, share), Some(share - 10));
+        assert_eq!(pay_debt(&mut debt, share), Some(share));
+    }
+
+    #[test]
+    fn each_phase_has_a_share_whatever_came_before() {
+        let mut work = Work::default();
+        work.begin_turn();
+        work.charge(TURN_UNITS);
+        assert!(work.is_exhausted());
+        work.begin_mail();
+        assert!(!work.is_phase_over());
+        work.charge(10 * TURN_UNITS);
+        assert!(work.is_phase_over());
+        work.begin_reads(true);
+        assert_eq!(work.share(1), INPUT_UNITS / 2);
+        assert_eq!(work.share(1_000_000), SHARE_UNITS_MIN);
+        work.charge(INPUT_UNITS as u32);
+        assert!(work.is_phase_over());
+        assert!(work.must_queue(0, 0));
+        work.begin_input();
+        assert!(!work.is_phase_over());
+        work.begin_reads(false);
+        assert_eq!(work.share(1), INPUT_UNITS);
+        work.begin_background();
+        assert!(!work.is_exhausted());
+    }
+}

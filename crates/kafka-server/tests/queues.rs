@@ -453,14 +453,15 @@ fn an_unreadable_dead_letter_moves_later() {
     assert_eq!(broker.info(JOBS).groups[0].leaving, 0);
 }
 
-/// The header of moved messages is reserved for queues.
+/// Otherwise a producer could make a queue discard transfers of another.
 #[test]
 fn producers_cannot_send_batches_marked_as_moved() {
     let mut broker = Broker::new(1);
     broker.create(JOBS, &[]);
     let mut builder = mainstem_log::BatchBuilder::default();
     builder.push(broker.unix_ms(), None, Some(b"x"));
-    let origin = mainstem_log::Origin { producer_id: mainstem_queue_core::MOVER, ..Default::default() };
+    let kind = mainstem_log::BatchKind::Internal(mainstem_queue_core::TRANSFERRED);
+    let origin = mainstem_log::Origin { kind, ..Default::default() };
     let records = builder.finish_as(&origin).bytes().to_vec();
     let client = broker.connect(0);
     let produced = broker.ask::<ProduceRequest>(client, 9, &produce_request(JOBS, 0, records));

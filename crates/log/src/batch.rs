@@ -6,7 +6,7 @@
 //! 12 leader epoch     i32   ┘
 //! 16 magic            i8    2
 //! 17 checksum         u32   CRC-32C of everything after it
-//! 21 attributes       i16   bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control
+//! 21 attributes       i16   bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control, 8-14 internal
 //! 23 last offset delta i32
 //! 27 base timestamp   i64   ms since 1970
 //! 35 max timestamp    i64
@@ -30,6 +30,10 @@ const LENGTH_END: usize = 12;
 /// First byte covered by the checksum.
 const CHECKED_FROM: usize = 21;
 const MAGIC: u8 = 2;
+
+/// Attribute bits 8 to 14. Kafka leaves them undefined, and its clients ignore them. Components of the broker mark
+/// their own batches with them; a server must refuse them in batches of clients.
+pub const INTERNAL_ATTRIBUTES: i16 = 0x7f00;
 
 /// Why a byte sequence is not a valid record batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +172,11 @@ impl BatchHeader {
     /// Whether the records are transaction markers, not data.
     pub fn is_control(&self) -> bool {
         self.attributes & 0x20 != 0
+    }
+
+    /// The [`INTERNAL_ATTRIBUTES`] that are set.
+    pub fn internal_attributes(&self) -> i16 {
+        self.attributes & INTERNAL_ATTRIBUTES
     }
 
     /// Whether the batch is part of a transaction.

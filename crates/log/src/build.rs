@@ -4,7 +4,7 @@
 //! depend on them. The builder reuses its buffer and assembles each record's varints on the stack, so that a record
 //! costs two or three `extend_from_slice` calls.
 
-use crate::batch::{Batch, BatchHeader, Compression, HEADER_BYTES, Record, ValidBatch};
+use crate::batch::{Batch, BatchHeader, Compression, HEADER_BYTES, INTERNAL_ATTRIBUTES, Record, ValidBatch};
 use crate::varint;
 
 /// Attribute bits of the compression codec.
@@ -36,6 +36,8 @@ pub enum BatchKind {
     Transactional,
     /// A transaction marker (commit or abort).
     Control,
+    /// Data of a component of the broker, marked with these [`INTERNAL_ATTRIBUTES`].
+    Internal(i16),
 }
 
 impl BatchKind {
@@ -44,6 +46,7 @@ impl BatchKind {
             Self::Plain => 0,
             Self::Transactional => 0x10,
             Self::Control => 0x30,
+            Self::Internal(mark) => mark & INTERNAL_ATTRIBUTES,
         }
     }
 }

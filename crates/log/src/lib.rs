@@ -38,7 +38,8 @@ mod stores;
 pub mod varint;
 
 pub use batch::{
-    Batch, BatchHeader, Compression, HEADER_BYTES, Malformed, Record, Records, ValidBatch, batches,
+    Batch, BatchHeader, Compression, HEADER_BYTES, INTERNAL_ATTRIBUTES, Malformed, Record, Records,
+    ValidBatch, batches,
 };
 pub use build::{BatchBuilder, BatchKind, Origin, rebuild, repack};
 pub use headers::{Header, Headers, put_headers};

@@ -33,17 +33,21 @@ impl<'a> IncomingBatch<'a> {
     /// Parses the batch of a client. `bytes` must hold exactly one batch.
     ///
     /// # Errors
-    /// The bytes are not one record batch of format version 2, or the producer id is reserved.
+    /// The bytes are not one record batch of format version 2, or it has a producer id or attributes that are reserved.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, PartitionError> {
         let incoming = Self::parse_internal(bytes)?;
-        if incoming.has_reserved_id() {
+        if incoming.header().producer_id < -1 {
             return Err(PartitionError::rule("producer ids below -1 are reserved"));
+        }
+        if incoming.is_marked() {
+            return Err(PartitionError::rule("attribute bits 8 to 14 are reserved"));
         }
         Ok(Self { is_from_client: true, ..incoming })
     }
 
-    /// Parses the batch of a component of the broker, which may use producer ids below -1. Such a batch is exempt from
-    /// the size limit: its records passed the limit when clients sent them, and no client would get the error.
+    /// Parses the batch of a component of the broker, which may mark it with internal attributes. A marked batch is
+    /// exempt from the size limit: its records passed the limit when clients sent them, and no client would get the
+    /// error.
     ///
     /// # Errors
     /// The bytes are not one record batch of format version 2.
@@ -85,15 +89,16 @@ impl<'a> IncomingBatch<'a> {
         self.is_from_client
     }
 
-    fn has_reserved_id(&self) -> bool {
-        self.batch.header.producer_id < -1
+    /// Whether a component of the broker has marked the batch.
+    fn is_marked(&self) -> bool {
+        self.header().internal_attributes() != 0
     }
 
     /// Checks the batch against the format and the topic, except its checksum and the state of its producer.
     pub(crate) fn validate(&self, config: &PartitionConfig, unix_ms: u64) -> Result<(), PartitionError> {
         let header = self.header();
         let (bytes, bytes_max) = (header.total_bytes, config.message_bytes_max);
-        if bytes > bytes_max && !self.has_reserved_id() {
+        if bytes > bytes_max && !self.is_marked() {
             return Err(PartitionError::BatchTooLarge { bytes, bytes_max });
         }
         if header.records == 0 || header.records - 1 != header.last_offset_delta {
@@ -264,17 +269,23 @@ mod tests {
     }
 
     #[test]
-    fn reserved_producer_ids_and_oversized_batches_are_internal_only() {
+    fn marks_and_oversized_batches_are_internal_only() {
         let config = PartitionConfig { message_bytes_max: 50, ..PartitionConfig::default() };
         let client = batch(&[(1, None)], &Origin::default());
         let bytes = client.len();
         assert_eq!(validate(&client, &config), Err(PartitionError::BatchTooLarge { bytes, bytes_max: 50 }));
-        let internal = batch(&[(1, None)], &Origin { producer_id: -7, ..Origin::default() });
-        assert_eq!(
-            validate(&internal, &config),
-            Err(PartitionError::rule("producer ids below -1 are reserved"))
-        );
-        assert_eq!(IncomingBatch::parse_internal(&internal).unwrap().validate(&config, NOW_MS), Ok(()));
+        let reserved = batch(&[(1, None)], &Origin { producer_id: -7, ..Origin::default() });
+        let refused = Err(PartitionError::rule("producer ids below -1 are reserved"));
+        assert_eq!(validate(&reserved, &config), refused);
+        for bit in 8..15 {
+            let kind = BatchKind::Internal(1 << bit);
+            let marked = batch(&[(1, None)], &Origin { kind, ..Origin::default() });
+            let refused = Err(PartitionError::rule("attribute bits 8 to 14 are reserved"));
+            assert_eq!(validate(&marked, &config), refused, "bit {bit}");
+            assert_eq!(IncomingBatch::parse_internal(&marked).unwrap().validate(&config, NOW_MS), Ok(()));
+        }
+        let unmarked = IncomingBatch::parse_internal(&client).unwrap().validate(&config, NOW_MS);
+        assert_eq!(unmarked, Err(PartitionError::BatchTooLarge { bytes, bytes_max: 50 }));
     }
 
     #[test]

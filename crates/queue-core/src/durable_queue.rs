@@ -18,7 +18,10 @@ mod trim;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use mainstem_log::{Batch, BatchBuilder, Durability, Error, LogId, Options, Record, Store, Ticket};
+use mainstem_log::{
+    Batch, BatchBuilder, BatchHeader, Durability, Error, INTERNAL_ATTRIBUTES, LogId, Options, Record, Store,
+    Ticket,
+};
 
 use crate::config::Config;
 use crate::machine::{GroupId, Lease, PendingTransfer, Queue};
@@ -53,8 +56,12 @@ const PART: &[u8] = b"part";
 const END: &[u8] = b"end";
 const RELOCATED: &[u8] = b"aside";
 
-/// Producer id of batches with messages that a queue has moved. No client can have it.
-pub const MOVER: i64 = -2;
+/// Mark of batches with messages that a queue has moved, one of the [internal attributes](INTERNAL_ATTRIBUTES): clients
+/// cannot set it.
+pub const TRANSFERRED: i16 = 0x100;
+/// Mark of a batch without records that fills lost offsets, see `lost.rs`.
+const GAP: i16 = 0x200;
+const _: () = assert!((TRANSFERRED | GAP) & !INTERNAL_ATTRIBUTES == 0, "both are internal attributes");
 
 /// Decompresses the records of a batch. `None` if they are invalid.
 pub type Decompress = fn(&Batch<'_>) -> Option<Vec<u8>>;
@@ -293,7 +300,17 @@ fn options(durability: Durability) -> Options {
 }
 
 fn meta_of(payload: &Payload) -> Meta {
-    Meta::of(&payload.record(), payload.batch_header().producer_id == MOVER)
+    Meta::of(&payload.record(), is_transferred(&payload.batch_header()))
+}
+
+/// Whether a queue has moved the messages of this batch.
+fn is_transferred(header: &BatchHeader) -> bool {
+    header.attributes & TRANSFERRED != 0
+}
+
+/// Whether this batch fills lost offsets.
+fn is_gap(header: &BatchHeader) -> bool {
+    header.attributes & GAP != 0
 }
 
 /// Size of key, value and headers.

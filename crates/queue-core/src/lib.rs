@@ -89,7 +89,7 @@ mod unfinished;
 mod unloaded;
 
 pub use config::{Config, ConfigError, LEASE_MS_MAX, Overflow, Start};
-pub use durable_queue::{Decompress, DurableQueue, LeaseRequest, MOVER, Transfer};
+pub use durable_queue::{Decompress, DurableQueue, LeaseRequest, TRANSFERRED, Transfer};
 pub use engine::{
     Context, Effect, Engine, EngineOptions, EngineSettings, MessageLog, PendingBatch, WhenCrowded,
 };

@@ -1,9 +1,9 @@
 //! Records of messages that move to another queue, with headers that name their origin and the reason.
 
-use mainstem_log::{BatchBuilder, Header, Headers, Record, ValidBatch, put_headers};
+use mainstem_log::{BatchBuilder, BatchKind, Header, Headers, Record, ValidBatch, put_headers};
 
 use crate::config::Config;
-use crate::durable_queue::MOVER;
+use crate::durable_queue::TRANSFERRED;
 use crate::machine::PendingTransfer;
 use crate::meta::header;
 use crate::request::Reason;
@@ -60,8 +60,8 @@ impl TransferredMessage {
     }
 }
 
-/// Appends transferred messages to `builder`, and finishes the batch with the producer id by which the destination
-/// tells them from others.
+/// Appends transferred messages to `builder`, and finishes the batch with the mark by which the destination tells
+/// them from others.
 pub fn transfer_batch<'a>(
     messages: &[TransferredMessage],
     now_ms: u64,
@@ -70,7 +70,8 @@ pub fn transfer_batch<'a>(
     for TransferredMessage { key, value, headers } in messages {
         builder.push_with_headers(now_ms.cast_signed(), key.as_deref(), value.as_deref(), headers);
     }
-    builder.finish_as(&mainstem_log::Origin { producer_id: MOVER, ..mainstem_log::Origin::default() })
+    let kind = BatchKind::Internal(TRANSFERRED);
+    builder.finish_as(&mainstem_log::Origin { kind, ..mainstem_log::Origin::default() })
 }
 
 /// The queue that a message of `queue` moves to.

@@ -1,8 +1,10 @@
 //! The encoding of a queue's state matches `docs/formats/queue-state.md`: the expected bytes are written, can be
 //! read, and malformed bytes are rejected.
 
+use mainstem_log::BatchBuilder;
 use mainstem_queue_core::{
-    Config, Disposition, GroupId, GroupName, Info, Lease, Malformed, Meta, Queue, Reason, Receipt, Settlement,
+    Config, Disposition, GroupId, GroupName, Info, Lease, Malformed, Meta, Queue, Reason, Receipt,
+    Settlement, TransferredMessage, transfer_batch,
 };
 use proptest::prelude::*;
 
@@ -225,6 +227,16 @@ fn the_encoding_of_a_large_new_group_is_stable() {
     let mut pending = Vec::new();
     again.peek(again.group("g").unwrap(), 0, 9, &mut pending);
     assert_eq!(pending, [1, 3, 6, 7].map(|offset| (offset, 0, "ready")));
+}
+
+/// Header fields of a batch with messages that another queue has moved.
+#[test]
+fn the_mark_of_transferred_messages_is_stable() {
+    let message = TransferredMessage { key: None, value: Some(b"x".to_vec()), headers: vec![0] };
+    let mut builder = BatchBuilder::default();
+    let batch = transfer_batch(&[message], 1_000, &mut builder);
+    let (attributes, producer) = (&batch.bytes()[21..23], &batch.bytes()[43..57]);
+    assert_eq!([hex(attributes), hex(producer)], ["0100", "ffffffffffffffffffffffffffff"]);
 }
 
 #[test]

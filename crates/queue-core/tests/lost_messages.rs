@@ -43,6 +43,8 @@ impl World {
         self.queue.begin_incarnation(self.now_ms as u32);
         self.queue.skip_numbers(self.now_ms);
         if let Some(batch) = self.queue.gap(&mut self.store, self.now_ms).unwrap() {
+            let header = BatchHeader::parse(&batch).unwrap();
+            assert_eq!((header.attributes, header.producer_id, header.records), (0x200, -1, 0));
             self.store.append(self.messages, &batch).unwrap();
         }
         assert_eq!(self.queue.gap(&mut self.store, self.now_ms), Ok(None), "once is enough");

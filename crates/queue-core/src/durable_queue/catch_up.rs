@@ -2,9 +2,8 @@
 
 use mainstem_log::{Error, Store, batches};
 
-use super::lost::GAP;
 use super::register::log_unreadable;
-use super::{DurableQueue, READ_BYTES, meta_of};
+use super::{DurableQueue, READ_BYTES, is_gap, meta_of};
 use crate::meta::Meta;
 
 /// Bytes per read: loading takes longer than registering, and nobody waits for all of it.
@@ -36,7 +35,7 @@ impl DurableQueue {
             let (mut metas, mut next) = (Vec::new(), None);
             for batch in batches(bytes) {
                 next = Some(batch.header.end_offset());
-                if batch.header.producer_id == GAP {
+                if is_gap(&batch.header) {
                     let offsets = batch.header.base_offset.max(from)..batch.header.end_offset();
                     metas.extend(this.relocated.range(offsets).map(|(_, payload)| meta_of(payload)));
                     continue;

@@ -6,10 +6,8 @@
 
 use mainstem_log::{BatchHeader, Error, Status, Store, batches, rebuild};
 
-use super::{DurableQueue, meta_of};
+use super::{DurableQueue, GAP, meta_of};
 
-/// Producer id of a gap. No client can have it.
-pub(super) const GAP: i64 = -3;
 /// Transfer numbers per millisecond.
 const NUMBERS_PER_MS: u64 = 256;
 
@@ -37,11 +35,11 @@ impl DurableQueue {
             total_bytes: 0,
             leader_epoch: 0,
             checksum: 0,
-            attributes: 0,
+            attributes: GAP,
             last_offset_delta: u32::try_from(lost).map_or(most, |lost| lost.min(most)) - 1,
             base_timestamp_ms: last_ms,
             max_timestamp_ms: now_ms.cast_signed(),
-            producer_id: GAP,
+            producer_id: -1,
             producer_epoch: -1,
             base_sequence: -1,
             records: 0,

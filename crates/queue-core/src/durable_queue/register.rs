@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use mainstem_log::{Batch, BatchHeader, Error, Store, ValidBatch, batches};
 
-use super::lost::GAP;
-use super::{DurableQueue, MOVER, READ_BYTES};
+use super::{DurableQueue, READ_BYTES, is_gap, is_transferred};
 use crate::machine::GroupId;
 use crate::meta::Meta;
 use crate::request::UncompressedBatch;
@@ -126,7 +125,7 @@ impl DurableQueue {
         passes_over: &mut impl FnMut(&BatchHeader) -> bool,
     ) {
         for batch in batches(bytes) {
-            if batch.header.producer_id == GAP {
+            if is_gap(&batch.header) {
                 self.register_gap(&batch.header, offsets.start, now_ms);
             } else if !passes_over(&batch.header) && !batch.header.is_control() {
                 match self.plain(&batch) {
@@ -144,7 +143,7 @@ impl DurableQueue {
     /// Registers the messages of a batch from an offset on. Returns whether all records are valid.
     fn register_batch(&mut self, plain: &UncompressedBatch, from: u64, now_ms: u64) -> bool {
         let header = plain.header();
-        let is_moved = header.producer_id == MOVER;
+        let is_moved = is_transferred(&header);
         for record in plain.records() {
             let Ok(record) = record else {
                 log_unreadable(&header);
@@ -165,7 +164,7 @@ impl DurableQueue {
         into: &mut Vec<Meta>,
     ) -> bool {
         let Some(plain) = self.plain(batch) else { return false };
-        let is_moved = batch.header.producer_id == MOVER;
+        let is_moved = is_transferred(&batch.header);
         let records = plain.records().map_while(Result::ok).filter(|record| is_wanted(record.offset));
         into.extend(records.map(|record| Meta::of(&record, is_moved)));
         true

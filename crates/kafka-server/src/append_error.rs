@@ -35,10 +35,12 @@ impl From<PartitionError> for AppendError {
             PartitionError::InvalidTimestamp(_)
             | PartitionError::BatchTooLarge { .. }
             | PartitionError::Store(_) => Self::new(code, error.to_string()),
+            PartitionError::Full => Self::new(code, "the queue is full"),
             PartitionError::UnknownPartition
             | PartitionError::CorruptBatch
             | PartitionError::UnsupportedCompression
             | PartitionError::Producer(_)
+            | PartitionError::NotReady
             | PartitionError::OffsetOutOfRange => code.into(),
         }
     }
@@ -61,6 +63,8 @@ pub(crate) fn error_code(error: &PartitionError) -> ErrorCode {
         PartitionError::UnsupportedCompression => ErrorCode::UnsupportedCompressionType,
         PartitionError::Producer(error) => producer_error_code(*error),
         PartitionError::OffsetOutOfRange => ErrorCode::OffsetOutOfRange,
+        PartitionError::Full => ErrorCode::PolicyViolation,
+        PartitionError::NotReady => ErrorCode::KafkaStorageError,
         PartitionError::Store(error) => store_error_code(error),
     }
 }

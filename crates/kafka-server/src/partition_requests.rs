@@ -1,8 +1,8 @@
 //! Requests to the shard that owns a partition, from any shard: appends, markers, reads, queries.
 //!
-//! A plain partition is appended to without any call into the queues. A managed one belongs to a work queue: the queue
-//! admits the batch and restores lost offsets before the append. What happens afterwards reaches the queue as
-//! [`mainstem_partition::PartitionEvent`]s.
+//! A managed partition belongs to a component of the broker, see [`mainstem_partition::Partitions`]. The partition
+//! itself checks what its manager admits. All that appends do for it is to let the manager act first if the partition
+//! awaits it.
 
 use std::sync::Arc;
 
@@ -101,10 +101,6 @@ impl Shard {
         transactional: Option<&Transactional>,
     ) -> Result<(), AppendError> {
         let incoming = IncomingBatch::parse(records)?;
-        let (partition, _) = self.partition(id)?;
-        if partition.config().is_managed {
-            self.admit_to_queue(io, id, incoming.header())?;
-        }
         let producer = incoming.producer();
         if let Some(transactional) = transactional
             && self.unverified.has(id, producer.id)
@@ -147,10 +143,10 @@ impl Shard {
         incoming: &IncomingBatch<'_>,
         verification: TxnVerification,
     ) -> Result<Option<Producer>, AppendError> {
-        let (partition, _) = self.partition(id)?;
-        let (store_index, is_managed) = (partition.store_index(), partition.config().is_managed);
-        if is_managed {
-            self.repair_queue(io, id)?;
+        let (partition, store) = self.partition(id)?;
+        let store_index = partition.store_index();
+        if partition.awaits_manager(store) {
+            self.prepare_partition(io, id);
         }
         let store = &mut *self.stores[store_index].store;
         match self.partitions.append(id, store, incoming, io.clock.unix_ms, verification, waiter)? {
@@ -191,8 +187,9 @@ impl Shard {
         id: PartitionId,
         marker: &Marker,
     ) -> Result<(), AppendError> {
-        if self.partition(id)?.0.config().is_managed {
-            self.repair_queue(io, id)?;
+        let (partition, store) = self.partition(id)?;
+        if partition.awaits_manager(store) {
+            self.prepare_partition(io, id);
         }
         let (partition, store) = self.partition(id)?;
         Ok(partition.mark(store, marker, io.clock.unix_ms, waiter)?)
@@ -267,7 +264,8 @@ impl Shard {
         completion: &Completion,
     ) {
         let mut results = Vec::new();
-        let watchers = self.partitions.on_completion(store_index, completion, &mut results);
+        let store = &*self.stores[store_index].store;
+        let watchers = self.partitions.on_completion(store_index, store, completion, &mut results);
         self.send_append_results(io, results);
         self.wake_fetches(io, watchers);
     }

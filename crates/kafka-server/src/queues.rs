@@ -128,6 +128,7 @@ impl Shard {
         let log = MessagePartition(self.partitions.get(&id)?);
         let result = call(&mut open.engine, &mut Context { store, log: &log, now_ms: io.clock.unix_ms });
         self.carry_out_effects(io, id);
+        self.admit_producers(io, id);
         Some(result)
     }
 
@@ -180,6 +181,12 @@ impl Shard {
                     }
                 }
                 PartitionEvent::Advanced { id } => self.mark_queue_ready(io, id),
+                PartitionEvent::Failed { id, end } => {
+                    if let Some(open) = self.queues.open.get_mut(&id) {
+                        open.engine.on_foreign_append_failed(end);
+                    }
+                    self.mark_queue_ready(io, id);
+                }
             }
         }
     }
@@ -273,6 +280,7 @@ impl Shard {
         self.queues.unopened.retain(|unopened| *unopened != id);
         self.queues.ready.insert(id);
         self.fill_gap(io, id);
+        self.admit_producers(io, id);
         Ok(())
     }
 

@@ -104,6 +104,28 @@ fn messages_in_progress_count_towards_the_limits() {
 }
 
 #[test]
+fn failed_appends_of_producers_take_no_room() {
+    for settings in [("length-max", "3"), ("bytes-max", "300")] {
+        let mut broker = Broker::on_disk(1, Config::default());
+        broker.create(JOBS, &[settings]);
+        let client = broker.connect(0);
+        let records = batch(broker.unix_ms(), &[&"k".repeat(60)]);
+        let produce = |broker: &mut Broker| {
+            let produced =
+                broker.ask::<ProduceRequest>(client, 9, &produce_request(JOBS, 0, records.clone()));
+            produced.responses[0].partition_responses[0].error_code
+        };
+        broker.set_space(0, Some(0));
+        for _ in 0..5 {
+            assert_eq!(produce(&mut broker), ErrorCode::KafkaStorageError as i16, "{settings:?}");
+        }
+        broker.set_space(0, None);
+        broker.pass(5_000);
+        assert_eq!(produce(&mut broker), 0, "{settings:?}");
+    }
+}
+
+#[test]
 fn a_full_queue_is_full_after_a_restart() {
     let mut broker = Broker::on_disk(1, Config::default());
     broker.create(JOBS, &[("length-max", "2")]);

@@ -34,6 +34,10 @@ pub enum PartitionError {
     Producer(ProducerError),
     /// The offset is not in the partition.
     OffsetOutOfRange,
+    /// The manager of the partition admits no more for now.
+    Full,
+    /// The manager of the partition has not taken it over, or could not fill offsets that the log has lost.
+    NotReady,
     /// The store failed.
     Store(StoreError),
 }
@@ -62,6 +66,8 @@ impl fmt::Display for PartitionError {
             Self::UnsupportedCompression => f.write_str("unsupported compression codec"),
             Self::Producer(error) => write!(f, "{error}"),
             Self::OffsetOutOfRange => f.write_str("offset out of range"),
+            Self::Full => f.write_str("the partition is full"),
+            Self::NotReady => f.write_str("the partition is not ready for appends"),
             Self::Store(error) => write!(f, "{error}"),
         }
     }

@@ -27,6 +27,7 @@
 //! # Files
 //! | file | contents |
 //! |---|---|
+//! | `admission.rs` | what the manager of a partition admits to it |
 //! | `ids.rs` | identifiers of topics, partitions and pending requests |
 //! | `catalogue.rs` | the topics |
 //! | `name_collisions.rs` | topic names that differ only in `.` and `_` |
@@ -42,6 +43,7 @@
 //! | `compacted_log.rs` | keyed records in a compacted log |
 
 mod aborted;
+mod admission;
 mod catalogue;
 mod compacted_log;
 mod config;
@@ -56,6 +58,7 @@ mod producers;
 mod snapshots;
 
 pub use aborted::AbortedFilter;
+pub use admission::Admission;
 pub use catalogue::{Catalogue, Topic, name_error};
 pub use compacted_log::{CompactedLog, KeyValue, Outcome};
 pub use config::{PartitionConfig, TimestampType};

@@ -23,6 +23,7 @@ use mainstem_coordinator::producer::{
 use mainstem_coordinator::transaction::Producer;
 use mainstem_log::{BatchBuilder, BatchHeader, Completion, Error, LogId, Status, Store, Ticket, ValidBatch};
 
+use crate::admission::Admission;
 use crate::config::{PartitionConfig, TimestampType};
 use crate::error::PartitionError;
 use crate::ids::{JobId, PartitionId};
@@ -121,6 +122,8 @@ pub struct Partition {
     id: PartitionId,
     topic: Arc<str>,
     config: Arc<PartitionConfig>,
+    /// The terms of its manager; `None` if it has none, or has not been taken over yet.
+    admission: Option<Admission>,
     store: usize,
     log: LogId,
     high_watermark: u64,
@@ -157,6 +160,7 @@ impl Partition {
             id,
             topic,
             config,
+            admission: None,
             store: store_index,
             log,
             high_watermark: store.status(log).committed,
@@ -216,6 +220,30 @@ impl Partition {
         self.producers.state.describe()
     }
 
+    /// Whether its manager must act before anything is appended: it has not taken the partition over, or must fill
+    /// offsets that the log has lost. Appends get [`PartitionError::NotReady`] until then.
+    pub fn awaits_manager(&self, store: &dyn Store) -> bool {
+        self.config.is_managed && self.is_closed(store.status(self.log).end)
+    }
+
+    fn is_closed(&self, log_end: u64) -> bool {
+        self.admission.is_none_or(|admission| !admission.is_open(log_end))
+    }
+
+    /// Replaces the terms of its manager.
+    pub(crate) fn admit(&mut self, admission: Admission) {
+        self.admission = Some(admission);
+    }
+
+    /// Handles the log end before an append.
+    fn begin_append(&mut self, log_end: u64) -> Result<(), PartitionError> {
+        self.on_log_end(log_end);
+        if self.config.is_managed && self.is_closed(log_end) {
+            return Err(PartitionError::NotReady);
+        }
+        Ok(())
+    }
+
     /// Appends a batch unless its producer sent it before. `waiter` gets the result when it is durable.
     pub(crate) fn append(
         &mut self,
@@ -226,7 +254,7 @@ impl Partition {
         waiter: Waiter,
     ) -> Result<Accepted, PartitionError> {
         let status = store.status(self.log);
-        self.on_log_end(status.end);
+        self.begin_append(status.end)?;
         incoming.validate(&self.config, unix_ms)?;
         let header = incoming.header();
         if header.producer_id >= 0 {
@@ -255,11 +283,14 @@ impl Partition {
         unix_ms: u64,
     ) -> Result<u64, PartitionError> {
         let header = incoming.header();
-        let valid = match rewritten {
+        let (records, bytes) = (u64::from(header.records), header.total_bytes as u64);
+        let limit = self.admission.as_mut().filter(|_| incoming.is_from_client());
+        let admitted = limit.as_ref().map_or(Ok(()), |limit| limit.check(records, bytes));
+        let valid = || match rewritten {
             Some(bytes) => ValidBatch::parse(bytes),
             None => incoming.batch().verify(),
         };
-        let appended = valid.map_err(checksum_error).and_then(|valid| {
+        let appended = admitted.and_then(|()| valid().map_err(checksum_error)).and_then(|valid| {
             let appended = store.append_valid(self.log, valid)?;
             Ok((appended, valid.header()))
         });
@@ -268,6 +299,9 @@ impl Partition {
                 self.producers.state.on_append_failed(&batch_info(header));
             }
         })?;
+        if let Some(limit) = limit {
+            limit.take(records, bytes);
+        }
         if stored.producer_id >= 0 {
             self.producers.state.on_batch_appended(&batch_info(&stored), appended.base_offset, unix_ms);
         }
@@ -284,7 +318,7 @@ impl Partition {
     /// Appends the marker of a transaction that has ended.
     ///
     /// # Errors
-    /// The marker contradicts the producer state, or the store fails. Nothing was appended.
+    /// The marker contradicts the producer state, the partition is not ready, or the store fails. Nothing was appended.
     pub fn mark(
         &mut self,
         store: &mut dyn Store,
@@ -293,7 +327,7 @@ impl Partition {
         waiter: Waiter,
     ) -> Result<(), PartitionError> {
         let status = store.status(self.log);
-        self.on_log_end(status.end);
+        self.begin_append(status.end)?;
         self.producers.state.check_marker(marker).map_err(PartitionError::Producer)?;
         let Marker { producer_id, producer_epoch, timestamp_ms, outcome, coordinator_epoch } = *marker;
         let mut builder = BatchBuilder::default();
@@ -389,6 +423,9 @@ impl Partition {
         store: &mut dyn Store,
     ) -> Result<bool, Error> {
         let before = std::mem::replace(&mut self.config, Arc::clone(config));
+        if !config.is_managed {
+            self.admission = None;
+        }
         store.open(&self.id.log_name(), &config.options)?;
         Ok(config.is_managed && !before.is_managed)
     }

@@ -6,8 +6,9 @@
 //!
 //! # Managed partitions
 //! A component of the broker may manage a partition ([`crate::PartitionConfig::is_managed`]), for example a work queue.
-//! Its appends and its progress are collected as [`PartitionEvent`]s, which the component takes when it runs. Plain
-//! partitions collect nothing, so the component costs them nothing.
+//! Its appends and its progress are collected as [`PartitionEvent`]s, which the component takes when it runs. In return
+//! it states what clients may append, as an [`Admission`]; nothing is appended before it has done so. Plain partitions
+//! collect and check nothing, so the component costs them nothing.
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use hashbrown::hash_map::Entry;
 use mainstem_coordinator::producer::TxnVerification;
 use mainstem_log::{Completion, Error, LogId, Store, StoreAt};
 
+use crate::admission::Admission;
 use crate::config::PartitionConfig;
 use crate::error::PartitionError;
 use crate::ids::{JobId, PartitionId};
@@ -42,6 +44,13 @@ pub enum PartitionEvent {
     Advanced {
         /// The partition.
         id: PartitionId,
+    },
+    /// Appends have failed. Those in flight that end after this offset are not part of the log.
+    Failed {
+        /// The partition.
+        id: PartitionId,
+        /// End of the log.
+        end: u64,
     },
 }
 
@@ -133,17 +142,29 @@ impl Partitions {
         Ok(accepted)
     }
 
+    /// Replaces the terms of the manager of a partition, if it is open.
+    pub fn admit(&mut self, id: PartitionId, admission: Admission) {
+        if let Some(partition) = self.open.get_mut(&id) {
+            partition.admit(admission);
+        }
+    }
+
     /// Handles a completion: collects the results of waiters, and returns the parked fetches to wake. A completion of
     /// another log has no effect.
     pub fn on_completion(
         &mut self,
         store_index: usize,
+        store: &dyn Store,
         completion: &Completion,
         results: &mut Vec<AppendResult>,
     ) -> Vec<JobId> {
         let Some(id) = self.by_log.get(&(store_index, completion.log)).copied() else { return Vec::new() };
         let Some(partition) = self.open.get_mut(&id) else { return Vec::new() };
-        if !partition.on_completion(completion, results) {
+        let has_advanced = partition.on_completion(completion, results);
+        if partition.config().is_managed && completion.outcome.is_err() {
+            self.events.push(PartitionEvent::Failed { id, end: store.status(completion.log).end });
+        }
+        if !has_advanced {
             return Vec::new();
         }
         if partition.config().is_managed {
@@ -277,6 +298,7 @@ fn take_snapshot(
 
 #[cfg(test)]
 mod tests {
+    use mainstem_coordinator::producer::Marker;
     use mainstem_log::{BatchBuilder, MemoryStore};
 
     use super::*;
@@ -324,7 +346,7 @@ mod tests {
         stores[0].store.commit();
         stores[0].store.completions(&mut completions);
         for completion in completions {
-            woken.extend(partitions.on_completion(0, &completion, &mut results));
+            woken.extend(partitions.on_completion(0, &*stores[0].store, &completion, &mut results));
         }
         (results, woken)
     }
@@ -366,6 +388,7 @@ mod tests {
 
         partitions.reconfigure(ID, &config(true), &mut *stores[0].store).unwrap();
         assert_eq!(partitions.take_events(), [PartitionEvent::Advanced { id: ID }], "it has become managed");
+        partitions.admit(ID, Admission { assigned_to: 0, records: 9, bytes: 999 });
         append(&mut partitions, &mut stores, &internal, 0);
         assert_eq!(partitions.take_events(), [], "its manager knows what it appends");
         append(&mut partitions, &mut stores, &client, 1);
@@ -373,6 +396,98 @@ mod tests {
         let appended = PartitionEvent::Appended { id: ID, end: 3, bytes: bytes.len() as u64 };
         assert_eq!(partitions.take_events(), [appended, PartitionEvent::Advanced { id: ID }]);
         assert_eq!(partitions.take_events(), []);
+    }
+
+    fn append_here(
+        partitions: &mut Partitions,
+        stores: &mut [StoreAt],
+        incoming: &IncomingBatch<'_>,
+    ) -> Result<Accepted, PartitionError> {
+        partitions.append(ID, &mut *stores[0].store, incoming, 1, TxnVerification::Unknown, waiter(0))
+    }
+
+    #[test]
+    fn nothing_is_appended_to_a_managed_partition_before_its_manager_is_ready() {
+        let bytes = batch();
+        let client = IncomingBatch::parse(&bytes).unwrap();
+        let internal = IncomingBatch::parse_internal(&bytes).unwrap();
+        let marker = Marker {
+            producer_id: 7,
+            producer_epoch: 0,
+            timestamp_ms: 1,
+            outcome: mainstem_coordinator::producer::Outcome::Commit,
+            coordinator_epoch: 0,
+        };
+        let mut stores = stores();
+        let mut partitions = open(&mut stores, true);
+        for assigned_to in [None, Some(2)] {
+            // The log ends at 0.
+            if let Some(assigned_to) = assigned_to {
+                partitions.admit(ID, Admission { assigned_to, records: 9, bytes: 999 });
+            }
+            let store = &mut *stores[0].store;
+            assert!(partitions.get(&ID).unwrap().awaits_manager(store));
+            let outcome = partitions.get_mut(&ID).unwrap().mark(store, &marker, 1, waiter(0));
+            assert_eq!(outcome, Err(PartitionError::NotReady));
+            for incoming in [&client, &internal] {
+                let refused = append_here(&mut partitions, &mut stores, incoming);
+                assert_eq!(refused, Err(PartitionError::NotReady), "{assigned_to:?}");
+            }
+        }
+        let mut gap = BatchBuilder::default();
+        gap.push(1, None, None);
+        gap.push(1, None, None);
+        partitions.get_mut(&ID).unwrap().append_gap(&mut *stores[0].store, gap.finish()).unwrap();
+        assert!(!partitions.get(&ID).unwrap().awaits_manager(&*stores[0].store));
+        assert_eq!(append_here(&mut partitions, &mut stores, &client), Ok(Accepted::Pending { end: 3 }));
+    }
+
+    #[test]
+    fn batches_of_clients_share_the_room_that_the_manager_admits() {
+        let bytes = batch();
+        let client = IncomingBatch::parse(&bytes).unwrap();
+        let internal = IncomingBatch::parse_internal(&bytes).unwrap();
+        let len = bytes.len() as u64;
+        for (records, bytes) in [(2, 9 * len), (9, 2 * len)] {
+            let mut stores = stores();
+            let mut partitions = open(&mut stores, true);
+            let admission = Admission { assigned_to: 0, records, bytes };
+            partitions.admit(ID, admission);
+            for end in 1..3 {
+                let accepted = append_here(&mut partitions, &mut stores, &client);
+                assert_eq!(accepted, Ok(Accepted::Pending { end }));
+            }
+            assert_eq!(append_here(&mut partitions, &mut stores, &client), Err(PartitionError::Full));
+            let accepted = append_here(&mut partitions, &mut stores, &internal);
+            assert_eq!(
+                accepted,
+                Ok(Accepted::Pending { end: 3 }),
+                "the manager has admitted its own batches"
+            );
+            partitions.admit(ID, admission);
+            assert!(append_here(&mut partitions, &mut stores, &client).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_retry_is_recognized_in_a_full_partition_and_a_refused_batch_leaves_no_gap_in_its_sequence() {
+        let send = |partitions: &mut Partitions, stores: &mut [StoreAt], base_sequence| {
+            let kind = mainstem_log::BatchKind::Plain;
+            let origin = mainstem_log::Origin { producer_id: 7, producer_epoch: 0, base_sequence, kind };
+            let mut builder = BatchBuilder::default();
+            builder.push(1, None, Some(b"value"));
+            let bytes = builder.finish_as(&origin).bytes().to_vec();
+            append_here(partitions, stores, &IncomingBatch::parse(&bytes).unwrap())
+        };
+        let mut stores = stores();
+        let mut partitions = open(&mut stores, true);
+        let admission = Admission { assigned_to: 0, records: 1, bytes: 999 };
+        partitions.admit(ID, admission);
+        assert_eq!(send(&mut partitions, &mut stores, 0), Ok(Accepted::Pending { end: 1 }));
+        assert_eq!(send(&mut partitions, &mut stores, 0), Ok(Accepted::Pending { end: 1 }), "the same batch");
+        assert_eq!(send(&mut partitions, &mut stores, 1), Err(PartitionError::Full));
+        partitions.admit(ID, admission);
+        assert_eq!(send(&mut partitions, &mut stores, 1), Ok(Accepted::Pending { end: 2 }));
     }
 
     #[test]

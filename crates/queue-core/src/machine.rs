@@ -374,7 +374,15 @@ impl Queue {
     /// Whether this many more messages and bytes fit. The caller includes messages that it has admitted before and
     /// that are not registered yet.
     pub fn admits(&self, messages: u64, bytes: u64) -> bool {
-        self.shared.config.overflow == crate::Overflow::DropOldest || !self.shared.exceeds(messages, bytes)
+        self.room().is_some_and(|[more, more_bytes]| messages <= more && bytes <= more_bytes)
+    }
+
+    /// How many more messages and bytes fit, less what [`Queue::admits`] includes; `None` if nothing does.
+    pub(crate) fn room(&self) -> Option<[u64; 2]> {
+        if self.shared.config.overflow == crate::Overflow::DropOldest {
+            return Some([u64::MAX; 2]);
+        }
+        self.shared.room()
     }
 
     // --- messages that leave for another queue

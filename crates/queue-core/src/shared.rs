@@ -52,16 +52,16 @@ impl Shared {
         (1..=count).contains(&self.config.max_deliveries)
     }
 
-    /// Whether this many more messages or bytes would exceed a limit.
-    pub(crate) fn exceeds(&self, messages: u64, bytes: u64) -> bool {
+    /// How many more messages and bytes fit; `None` if a limit is exceeded already.
+    pub(crate) fn room(&self) -> Option<[u64; 2]> {
         let (length, size) = self.messages.staying();
-        let over = |most: u64, there: u64, more: u64| most > 0 && there.saturating_add(more) > most;
-        over(self.config.length_max, length, messages) || over(self.config.bytes_max, size, bytes)
+        let room = |most: u64, there: u64| if most == 0 { Some(u64::MAX) } else { most.checked_sub(there) };
+        Some([room(self.config.length_max, length)?, room(self.config.bytes_max, size)?])
     }
 
     /// If a limit is exceeded and the queue drops the oldest messages: the oldest one that no group holds.
     pub(crate) fn oldest_over_limit(&self) -> Option<u64> {
-        let drops = self.config.overflow == Overflow::DropOldest && self.exceeds(0, 0);
+        let drops = self.config.overflow == Overflow::DropOldest && self.room().is_none();
         if drops { self.messages.oldest_free() } else { None }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use mainstem_log::{Batch, BatchHeader, Durability, LogAdmin, LogId, LogWriter, MemoryStore, Options, Store};
+use mainstem_log::{
+    Batch, BatchHeader, Durability, LogAdmin, LogId, LogReader, LogWriter, MemoryStore, Options, Store,
+};
 use mainstem_queue_core::{
     Config, Context, DEFAULT_GROUP, Disposition, Effect, Engine, EngineOptions, EngineSettings, MessageLog,
     NewMessage, QueueError, ReplayFrom, Reply, Request, Settlement, Tuning, WhenCrowded,
@@ -200,6 +202,21 @@ fn a_failed_batch_makes_room_again() {
     let replies = host.replies();
     assert!(matches!(&replies[..], [(1, Reply::Sent(all))] if all == &[Err(QueueError::Storage)]));
     host.send(&["y"]);
+}
+
+#[test]
+fn a_failed_batch_of_another_producer_makes_room_again() {
+    let mut host = Host::new(Config { bytes_max: 100, ..Config::default() });
+    host.poll();
+    let empty = host.store.status(host.messages);
+    host.engine.on_foreign_append(3, 60);
+    host.engine.on_foreign_append(5, 30);
+    assert_eq!(host.engine.room(&empty), [u64::MAX, 10]);
+    assert!(host.engine.admits(&empty, 1, 10) && !host.engine.admits(&empty, 1, 11));
+    host.engine.on_foreign_append_failed(3);
+    assert_eq!(host.engine.room(&empty)[1], 40, "the log has the first one");
+    host.engine.on_foreign_append_failed(0);
+    assert_eq!(host.engine.room(&empty)[1], 100);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use mainstem_coordinator::producer::TxnVerification;
 use mainstem_kafka::ErrorCode;
 use mainstem_log::{BatchBuilder, BatchHeader, Durability, Store};
-use mainstem_partition::{AbortedFilter, Partition};
+use mainstem_partition::{AbortedFilter, Admission, Partition};
 use mainstem_queue_core::{
     Effect, ItemResult, MessageLog, PendingBatch, QueueError, Reply, TransferredMessage, transfer_batch,
 };
@@ -16,7 +16,7 @@ use mainstem_runtime::Io;
 
 use super::admin;
 use super::message::{QueueAppend, QueueOperation, QueueRequest, ReplyTo, Requester};
-use crate::append_error::{AppendError, Produced};
+use crate::append_error::Produced;
 use crate::catalogue::PartitionId;
 use crate::jobs::Job;
 use crate::partition_message::PartitionResponse;
@@ -138,26 +138,6 @@ impl Shard {
         }
     }
 
-    /// Admits a batch of a producer to the partition of a queue.
-    ///
-    /// # Errors
-    /// The queue is full.
-    pub(crate) fn admit_to_queue(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        id: PartitionId,
-        header: &BatchHeader,
-    ) -> Result<(), AppendError> {
-        // Batches that were appended earlier in this turn count.
-        self.take_partition_events(io);
-        let Some(open) = self.queues.open.get(&id) else { return Ok(()) };
-        let log = self.stores[open.store].store.status(open.engine.queue().messages_log());
-        if open.engine.admits(&log, u64::from(header.records), header.total_bytes as u64) {
-            return Ok(());
-        }
-        Err(AppendError::new(ErrorCode::PolicyViolation, "the queue is full"))
-    }
-
     /// Fills lost offsets of a queue. Returns whether the log reaches as far as the queue's state.
     pub(super) fn fill_gap(&mut self, io: &Io<'_, Mail>, id: PartitionId) -> bool {
         let Some(open) = self.queues.open.get_mut(&id) else { return true };
@@ -172,21 +152,24 @@ impl Shard {
             || open.engine.queue().restored_to() <= partition.watermarks(store).high_watermark
     }
 
-    /// Fills lost offsets before an append to a partition that may be a queue's.
-    ///
-    /// # Errors
-    /// The append would get the offset of a lost message.
-    pub(crate) fn repair_queue(&mut self, io: &mut Io<'_, Mail>, id: PartitionId) -> Result<(), AppendError> {
-        if self.queues.unopened.contains(&id) {
-            self.open_queue(io, id).map_err(|_| ErrorCode::KafkaStorageError)?;
+    /// Lets the manager of a partition act before an append: opens its queue, and fills lost offsets.
+    pub(crate) fn prepare_partition(&mut self, io: &mut Io<'_, Mail>, id: PartitionId) {
+        if !self.queues.open.contains_key(&id)
+            && let Err(error) = self.open_queue(io, id)
+        {
+            // The append that follows is refused for it.
+            log::debug!("the queue of topic {} is not opened: {error}", id.topic.to_hex());
         }
         self.fill_gap(io, id);
-        let Some(open) = self.queues.open.get(&id) else { return Ok(()) };
-        let end = self.stores[open.store].store.status(open.engine.queue().messages_log()).end;
-        if end < open.engine.queue().restored_to() {
-            Err(ErrorCode::KafkaStorageError.into())
-        } else {
-            Ok(())
-        }
+    }
+
+    /// States what producers may append to the partition of a queue. To be called whenever that may have changed.
+    pub(super) fn admit_producers(&mut self, io: &mut Io<'_, Mail>, id: PartitionId) {
+        // What producers have appended since the last call counts.
+        self.take_partition_events(io);
+        let Some(open) = self.queues.open.get(&id) else { return };
+        let queue = open.engine.queue();
+        let [records, bytes] = open.engine.room(&self.stores[open.store].store.status(queue.messages_log()));
+        self.partitions.admit(id, Admission { assigned_to: queue.restored_to(), records, bytes });
     }
 }

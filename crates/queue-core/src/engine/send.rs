@@ -50,7 +50,7 @@ pub(super) struct Sends<R> {
     /// Batches that the host appends, by number.
     in_flight: BTreeMap<u64, InFlight>,
     next_batch: u64,
-    /// Bytes of durable batches, by their end offset.
+    /// Bytes of durable batches, and of those that the host has appended without the engine, by their end offset.
     durable: VecDeque<(u64, u64)>,
     /// Bytes of messages in `builder`, `in_flight` and `durable`.
     bytes: u64,
@@ -195,17 +195,39 @@ impl<R: Copy> Engine<R> {
 
     /// Whether the limits of the queue admit so many more messages and bytes, with its log of messages in this state.
     pub fn admits(&self, log: &Status, messages: u64, bytes: u64) -> bool {
+        let [before, before_bytes] = self.unregistered(log);
+        self.machine().admits(before + messages, before_bytes + bytes)
+    }
+
+    /// How many more messages and bytes the limits of the queue admit, with its log of messages in this state.
+    pub fn room(&self, log: &Status) -> [u64; 2] {
+        let [before, before_bytes] = self.unregistered(log);
+        let [messages, bytes] = self.machine().room().unwrap_or_default();
+        [messages.saturating_sub(before), bytes.saturating_sub(before_bytes)]
+    }
+
+    /// Messages and bytes that are admitted and that the state machine does not count yet.
+    fn unregistered(&self, log: &Status) -> [u64; 2] {
         let unregistered = log.end - self.machine().registered_to().clamp(log.start, log.end);
         // How many of the messages that were there at the start are settled is not known before they are registered.
         let unregistered = if self.is_ready { unregistered } else { 0 };
-        let messages = unregistered + self.sends.unappended + self.sends.batched.messages + messages;
-        self.machine().admits(messages, self.sends.bytes + bytes)
+        [unregistered + self.sends.unappended + self.sends.batched.messages, self.sends.bytes]
     }
 
     /// The host has appended a batch of this size without the engine, and the log ends here.
     pub fn on_foreign_append(&mut self, end_offset: u64, bytes: u64) {
         self.sends.bytes += bytes;
         self.sends.durable.push_back((end_offset, bytes));
+    }
+
+    /// Appends have failed, and the log ends here: batches that the host appended beyond it count no longer.
+    pub fn on_foreign_append_failed(&mut self, log_end: u64) {
+        let Sends { durable, bytes, .. } = &mut self.sends;
+        durable.retain(|(end, of_batch)| {
+            let is_there = *end <= log_end;
+            *bytes -= if is_there { 0 } else { *of_batch };
+            is_there
+        });
     }
 
     /// Hands the batched messages to the host. To be called before the commit of each turn.

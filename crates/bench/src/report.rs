@@ -110,6 +110,8 @@ pub struct TrafficReport {
 /// A latency distribution, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
+    /// Number of values.
+    pub samples: u64,
     /// Median.
     pub p50_us: f64,
     /// 99th percentile.
@@ -179,6 +181,7 @@ impl Latency {
     pub(crate) fn of(ns: &Histogram<u64>) -> Self {
         let us = |value: u64| rounded(value as f64 / 1e3);
         Self {
+            samples: ns.len(),
             p50_us: us(ns.value_at_quantile(0.5)),
             p99_us: us(ns.value_at_quantile(0.99)),
             p999_us: us(ns.value_at_quantile(0.999)),

@@ -9,11 +9,11 @@ FUZZ_SECONDS ?= 300
 SOAK_SECONDS ?= 3600
 # Duration of `make sim`, seconds.
 SIM_SECONDS ?= 300
-# Arguments of the broker for `make run`, such as ARGS="--listen 0.0.0.0:1883", or of the benchmark for `make bench`, such
-# as ARGS="fan-out-qos2 --rounds 5".
+# Arguments of the broker for `make run`, such as ARGS="--listen 0.0.0.0:1883", of the benchmark for `make bench`, such
+# as ARGS="fan-out-qos2 --rounds 5", or of `make bystander`, such as ARGS="ping-flood --samples 5000".
 ARGS ?=
 
-.PHONY: help run test fuzz sim bench bench-kafka bench-queue bench-peers bench-bus soak
+.PHONY: help run test fuzz sim bench bench-kafka bench-queue bench-peers bench-bus bystander soak
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -55,6 +55,10 @@ bench-peers: ## Install the brokers to compare with into target/peers, where a p
 bench-bus: ## Measure the bus against other message buses (docs/benchmarks.md)
 	@xtask/setup cc
 	cargo xtask bench-bus $(ARGS)
+
+bystander: ## Measure innocent clients beside attackers (docs/benchmarks.md)
+	@xtask/setup cc
+	cargo xtask bystander $(ARGS)
 
 soak: ## Run mixed loads for SOAK_SECONDS (3600) seconds; check for lost messages and growing memory
 	@xtask/setup cc

@@ -13,7 +13,7 @@
 //! | `table` | medians, ratios and targets as text |
 //! | `machine` | description of the machine |
 
-mod brokers;
+pub(crate) mod brokers;
 mod kafka_rows;
 pub(crate) mod machine;
 mod metric;

@@ -6,7 +6,7 @@
 mod tally;
 
 use crate::repo::Repo;
-use crate::{Outcome, architecture, config_reference, conformance, fuzz, sim, soak, tidy};
+use crate::{Outcome, architecture, bystander, config_reference, conformance, fuzz, sim, soak, tidy};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -49,7 +49,7 @@ const fn step(name: &'static str, run: Run) -> Step {
     Step { name, run }
 }
 
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 18] = [
     step("format", format),
     step("tidy", |context| passed(tidy::run(context.root))),
     step("crate table", |context| passed(architecture::check(context.root))),
@@ -66,6 +66,7 @@ const STEPS: [Step; 17] = [
     step("simulation smoke", |context| passed(sim::smoke(context.root))),
     step("real clients", clients),
     step("soak smoke", soak_smoke),
+    step("bystander smoke", |context| passed(bystander::smoke(context.root))),
     step("fuzz smoke", fuzz_smoke),
 ];
 

@@ -9,6 +9,7 @@
 //! - `fuzz`: each fuzz target for a number of seconds.
 //! - `bench`, `bench-kafka`, `bench-queue`: comparison of the broker with its peers; `bench-peers` installs them.
 //! - `bench-bus`: comparison of the bus with other buses and channels.
+//! - `bystander`: innocent clients beside an attacker.
 //! - `soak`: many loads at once for a long time, checked for loss, growth and panics; and a broker that is killed.
 //! - `sim`: seeded tests, with as many seeds as the time allows.
 //!
@@ -18,6 +19,7 @@
 mod architecture;
 mod bench;
 mod bench_bus;
+mod bystander;
 mod ci;
 mod config_reference;
 mod conformance;
@@ -57,6 +59,8 @@ usage: cargo xtask <command>
   bench queues [ROW...]   measure embedded work queues, without a broker
   bench-peers             install missing peers into target/peers
   bench-bus [--rounds N]  compare the bus with its peers (3 rounds)
+  bystander [ATTACK...] [--samples N] [--seconds N] [--peers] [--smoke]
+                          measure innocent clients beside an attacker (30,000 samples; docs/benchmarks.md)
   soak [--seconds N]      run both of the following, each for half of N seconds (3600)
   soak many [--seconds N] run many loads at once
   soak kill [--seconds N] [--seed N] [--rate N] [--shards N] [--end kill|term|never] [--broker mosquitto] [--forget]
@@ -91,6 +95,7 @@ fn main() -> ExitCode {
         ["bench-kafka", ref rest @ ..] => bench::run(root, &bench::KAFKA, rest),
         ["bench-queue", ref rest @ ..] => bench::run(root, &bench::QUEUE, rest),
         ["bench-peers"] => bench::install(root),
+        ["bystander", ref rest @ ..] => bystander::run(root, rest),
         ["bench-bus", ref rest @ ..] => bench_bus::run(root, rest),
         ["soak", ref rest @ ..] => soak::run(root, rest),
         ["sim", ref rest @ ..] => sim::run(root, rest),

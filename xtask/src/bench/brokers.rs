@@ -32,7 +32,7 @@ const KAFKA_CLUSTER: &str = "bWFpbnN0ZW0tYmVuY2gtMA";
 
 /// Category of a row; determines the peers and their configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Category {
+pub(crate) enum Category {
     /// Routing; the peers persist nothing.
     Memory,
     /// Persistence; the peers persist as much as they can.
@@ -57,8 +57,8 @@ impl Category {
 
 /// An available broker.
 #[derive(Debug)]
-pub(super) struct Broker {
-    pub(super) name: &'static str,
+pub(crate) struct Broker {
+    pub(crate) name: &'static str,
     /// Version that the binary reports.
     pub(super) version: String,
     binary: PathBuf,
@@ -70,7 +70,7 @@ pub(super) struct Broker {
 ///
 /// # Errors
 /// If a named peer is not available.
-pub(super) fn find(
+pub(crate) fn find(
     root: &Path,
     mainstem: &Path,
     scratch: &Path,
@@ -202,7 +202,7 @@ impl Broker {
     ///
     /// # Errors
     /// If it does not start.
-    pub(super) fn start(
+    pub(crate) fn start(
         &self,
         root: &Path,
         scratch: &Path,

@@ -170,7 +170,13 @@ const LAYERS: &[Layer] = &[
     Layer { name: "bus-python", tier: "test", contents: "", imports: &["bus"], pure: None },
     Layer { name: "example-in-process-bus", tier: "test", contents: "", imports: &["bus"], pure: None },
     Layer { name: "mainstem-fuzz", tier: "test", contents: "", imports: ANY, pure: None },
-    Layer { name: "xtask", tier: "test", contents: "", imports: &["conformance"], pure: None },
+    Layer {
+        name: "xtask",
+        tier: "test",
+        contents: "",
+        imports: &["conformance", "compress", "log"],
+        pure: None,
+    },
 ];
 
 /// The crates that may contain `unsafe`, and therefore set their own lints.

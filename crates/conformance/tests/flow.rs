@@ -220,6 +220,32 @@ fn the_maximum_packet_size_holds_to_the_byte() {
     }
 }
 
+// [MQTT5-3.1.2-24]
+#[test]
+fn a_request_whose_answer_would_be_too_large_ends_the_connection() {
+    // Fixed header of 2 bytes, packet identifier, no properties.
+    const HEAD: usize = 2 + 2 + 1;
+    let filters = || (0..100 - HEAD).map(|n| format!("too/large/{n}"));
+    let subscribe = || filters().fold(Subscribe::new(1), |subscribe, filter| subscribe.filter(filter, 0));
+    let unsubscribe =
+        || filters().fold(Unsubscribe::new(2), |unsubscribe, filter| unsubscribe.filter(filter));
+    let limited = || {
+        let mut client = limited(V5, property::MAXIMUM_PACKET_SIZE, 100);
+        client.limit_packets(100);
+        client
+    };
+    let mut client = limited();
+    client.send(&subscribe());
+    assert_eq!(client.expect_answer(SUBACK).reasons.len(), 100 - HEAD);
+    client.send(&unsubscribe());
+    assert_eq!(client.expect_answer(UNSUBACK).reasons.len(), 100 - HEAD);
+    client.send(&subscribe().filter("too/large/more", 0));
+    client.expect_refused(reason::PACKET_TOO_LARGE);
+    let mut client = limited();
+    client.send(&unsubscribe().filter("too/large/more"));
+    client.expect_refused(reason::PACKET_TOO_LARGE);
+}
+
 // [MQTT5-3.1.2-25]
 #[test]
 fn a_dropped_message_does_not_use_up_the_quota() {

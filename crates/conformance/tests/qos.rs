@@ -123,6 +123,27 @@ fn acknowledgements_of_nothing_do_no_harm() {
     }
 }
 
+// [MQTT5-4.3.3-4]
+#[test]
+fn a_pubrec_with_an_error_never_gets_a_pubrel() {
+    let topic = unique("t");
+    let error = |id| wire::ack_with(PUBREC, id, reason::QUOTA_EXCEEDED, &Props::new());
+    let mut client = Client::connect(Broker::shared(), V5);
+    // For nothing.
+    client.send(&error(77));
+    client.expect_silence();
+    // After a PUBREC without an error, and again when the exchange is over.
+    client.subscribe(&topic, 2);
+    Client::connect(Broker::shared(), V5).publish(&topic, "x", 2);
+    let id = client.expect_publish().id;
+    client.send(&wire::ack(PUBREC, id));
+    assert_eq!(client.expect_ack(PUBREL).id, id);
+    for _ in 0..2 {
+        client.send(&error(id));
+        client.expect_silence();
+    }
+}
+
 // [MQTT5-3.4.2-1] [MQTT5-3.5.2-1] [MQTT5-3.6.2-1] [MQTT5-3.7.2-1]
 #[test]
 fn every_form_of_an_acknowledgement_is_understood() {

@@ -92,9 +92,16 @@ pub struct Shared {
     retained_failing: AtomicBool,
     connections: AtomicU32,
     sessions: AtomicU32,
-    names: AtomicU64,
-    /// Makes assigned client identifiers differ from those of an earlier run.
-    run: u64,
+    assigned_ids: AssignedIds,
+}
+
+/// Where assigned client identifiers come from.
+#[derive(Debug)]
+enum AssignedIds {
+    /// The operating system's random numbers.
+    Random,
+    /// A run that must be reproducible: a seed, and the number of identifiers so far.
+    Reproducible(u64, AtomicU64),
 }
 
 impl Shared {
@@ -113,10 +120,18 @@ impl Shared {
             retained_failing: AtomicBool::new(false),
             connections: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
-            names: AtomicU64::new(0),
-            run: seed,
+            assigned_ids: AssignedIds::Random,
             config,
         })
+    }
+
+    /// As [`Shared::new`], for a simulation: the client identifiers that the broker assigns are reproducible, and can
+    /// therefore be guessed.
+    pub fn reproducible(config: MqttConfig, shards: usize, seed: u64) -> Arc<Self> {
+        let mut shared = Self::new(config, shards, seed);
+        let own = Arc::get_mut(&mut shared).expect("nobody else has it yet");
+        own.assigned_ids = AssignedIds::Reproducible(seed, AtomicU64::new(0));
+        shared
     }
 
     /// Adds a sink for a filter, which must be valid, and returns its number: 0, 1, 2 and so on. Whoever takes sink
@@ -233,10 +248,20 @@ impl Shared {
         self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A client identifier that is unique in this run.
-    pub(crate) fn new_client_id(&self) -> String {
-        let number = self.names.fetch_add(1, Ordering::Relaxed);
-        format!("auto-{:08x}-{number:x}", self.run as u32)
+    /// A client identifier that nobody can guess: who knows it can take over the session. `None` if the operating
+    /// system has no random numbers.
+    pub(crate) fn new_client_id(&self) -> Option<String> {
+        let mut bytes = [0; 16];
+        match &self.assigned_ids {
+            AssignedIds::Random => getrandom::fill(&mut bytes)
+                .inspect_err(|error| log::error!("no random numbers for a client identifier: {error}"))
+                .ok()?,
+            AssignedIds::Reproducible(seed, count) => {
+                bytes[..8].copy_from_slice(&seed.to_be_bytes());
+                bytes[8..].copy_from_slice(&count.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+            }
+        }
+        Some(format!("auto-{:032x}", u128::from_be_bytes(bytes)))
     }
 }
 

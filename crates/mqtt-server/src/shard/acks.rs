@@ -56,6 +56,8 @@ impl Shard {
                 self.ack(io, slot, condition, None, pubrel(packet_id));
             }
             acked @ Acked::Done(_) => self.settle_acked(slot, acked),
+            // An error ends the exchange on both sides: no PUBREL may follow [MQTT-4.3.3-4].
+            Acked::Unknown if ack.reason.is_error() => {}
             // It may belong to a session that this client does not know has ended: let it finish.
             Acked::Unknown => {
                 self.ack_now(io, slot, PUBREL, packet_id, ReasonCode::PacketIdentifierNotFound);

@@ -75,11 +75,13 @@ impl Shard {
             self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, reason);
             return Err(ProtocolError::new(reason, "CONNECT is refused"));
         }
-        let client_id: Arc<str> = if connect.client_id.is_empty() {
-            self.shared.new_client_id().into()
-        } else {
-            connect.client_id.into()
-        };
+        let assigned = if connect.client_id.is_empty() { self.shared.new_client_id() } else { None };
+        let client_id: Arc<str> = assigned.as_deref().unwrap_or(connect.client_id).into();
+        if client_id.is_empty() {
+            let reason = ReasonCode::ServerUnavailable;
+            self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, reason);
+            return Err(ProtocolError::new(reason, "there is no client identifier to assign"));
+        }
         let place = match self.attach_session(io, conn, &connect, &client_id) {
             Ok(Attached::Here(place)) => place,
             Ok(Attached::OnOtherShard) => return Ok(Next::Gone),

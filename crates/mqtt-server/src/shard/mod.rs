@@ -158,8 +158,14 @@ impl Shard {
             Packet::PubRec(ack) => self.on_pubrec(io, slot, &ack),
             Packet::PubRel(ack) => self.on_pubrel(io, slot, &ack),
             Packet::PubComp(ack) => self.on_pubcomp(io, slot, &ack),
-            Packet::Subscribe(subscribe) => return self.on_subscribe(io, slot, &subscribe),
-            Packet::Unsubscribe(unsubscribe) => self.on_unsubscribe(io, slot, &unsubscribe),
+            Packet::Subscribe(subscribe) => {
+                self.check_room_for_codes(slot, frame, || subscribe.filters.iter().count())?;
+                return self.on_subscribe(io, slot, &subscribe);
+            }
+            Packet::Unsubscribe(unsubscribe) => {
+                self.check_room_for_codes(slot, frame, || unsubscribe.filters.iter().count())?;
+                self.on_unsubscribe(io, slot, &unsubscribe);
+            }
             Packet::PingReq => self.send(io, slot, &Packet::PingResp),
             Packet::Disconnect(disconnect) => return self.on_disconnect(io, conn, slot, &disconnect),
             Packet::Connect(_) => {
@@ -197,6 +203,29 @@ impl Shard {
         let handled = self.on_publish(io, conn, slot, publish);
         self.connections.end_publish(conn, start, now_ms);
         handled
+    }
+
+    /// Refuses a SUBSCRIBE or UNSUBSCRIBE whose response would exceed the client's Maximum Packet Size
+    /// [MQTT-3.1.2-24]. Left out, the client would wait for it forever. `filters` counts the filters.
+    fn check_room_for_codes(
+        &mut self,
+        slot: u32,
+        request: &[u8],
+        filters: impl FnOnce() -> usize,
+    ) -> Result<(), ProtocolError> {
+        let room = self.sessions.at(slot).packet_max() as usize;
+        // A code is shorter than its filter.
+        if request.len() <= room {
+            return Ok(());
+        }
+        // Packet identifier, no properties, and a code per filter.
+        let remaining = 2 + 1 + filters();
+        let remaining_length_bytes = 1 + remaining.checked_ilog2().unwrap_or(0) as usize / 7;
+        if 1 + remaining_length_bytes + remaining <= room {
+            return Ok(());
+        }
+        let what = "the SUBACK or UNSUBACK would exceed the client's Maximum Packet Size [MQTT-3.1.2-24]";
+        Err(ProtocolError::new(ReasonCode::PacketTooLarge, what))
     }
 
     /// Sends a packet to the client of a session, if it is connected and takes packets of that size.

@@ -3,7 +3,7 @@
 //! ```text
 //!                 PUBACK (QoS 1), PUBREC with an error
 //!   AwaitPubAck ───────────────────────────────────────► done
-//!   AwaitPubRec ──PUBREC──► AwaitPubComp ──PUBCOMP─────► done
+//!   AwaitPubRec ──PUBREC──► AwaitPubComp ──PUBCOMP─────► done   (or PUBREC with an error)
 //! ```
 //! Packet identifiers are assigned in sequence, so an identifier is also an index: slot *i* holds identifier `first +
 //! i`, and an acknowledgement finds its slot without a search. Finished slots are removed from the front. After a
@@ -181,10 +181,12 @@ impl<M> Window<M> {
         self.finish(packet_id, Pending::PubAck)
     }
 
-    /// Handles PUBREC. With `error` (MQTT 5, reason code 0x80 or above) the exchange is finished [MQTT-4.3.3-4].
+    /// Handles PUBREC. With `error` (MQTT 5, reason code 0x80 or above) the exchange is finished [MQTT-4.3.3-4], even
+    /// if an earlier PUBREC had none.
     pub fn pubrec(&mut self, packet_id: u16, error: bool) -> Acked<M> {
         if error {
-            return self.finish(packet_id, Pending::PubRec);
+            let was_received = self.slot(packet_id).is_some_and(|slot| slot.pending == Pending::PubComp);
+            return self.finish(packet_id, if was_received { Pending::PubComp } else { Pending::PubRec });
         }
         match self.slot(packet_id) {
             Some(slot) if slot.pending == Pending::PubRec => {
@@ -307,6 +309,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_pubrec_with_an_error_finishes_the_exchange_at_any_stage() {
+        let mut window = Window::<()>::default();
+        let one = window.send(Pending::PubRec, None);
+        let two = window.send(Pending::PubRec, None);
+        assert_eq!(window.pubrec(one, true), Acked::Done(None));
+        assert_eq!(window.pubrec(one, true), Acked::Unknown);
+        assert_eq!(window.pubrec(two, false), Acked::Release(None));
+        assert_eq!(window.pubrec(two, true), Acked::Done(None));
+        assert_eq!(window.pubcomp(two), Acked::Unknown);
+    }
+
+    #[test]
     fn identifiers_wrap_around_to_one() {
         let mut window = Window::<()>::default();
         for round in 0..70_000_u32 {
@@ -422,6 +436,7 @@ mod tests {
                             (true, Pending::PubRec, true) => Acked::Done(Some(entry.2)),
                             (true, Pending::PubRec, false) => Acked::Release(Some(entry.2)),
                             (true, Pending::PubComp, false) => Acked::Release(None),
+                            (true, Pending::PubComp, true) => Acked::Done(None),
                             _ => Acked::Unknown,
                         };
                         match &expected {

@@ -99,7 +99,7 @@ impl Broker {
         now_ms: u64,
     ) -> Result<Self, Error> {
         let plan = &setup.plan;
-        let shared = Shared::new(plan.mqtt.clone(), count, seed);
+        let shared = Shared::reproducible(plan.mqtt.clone(), count, seed);
         for binding in &plan.bindings.inbound {
             shared.add_sink(&binding.filter);
         }

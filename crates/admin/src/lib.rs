@@ -52,5 +52,5 @@ mod settle;
 mod socket;
 
 pub use broker::{Broker, ReplyCallback};
-pub use serve::{Bound, HttpServer};
+pub use serve::{Bound, HttpServer, REJECTIONS_MAX};
 pub use settings::Settings;

@@ -35,7 +35,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Size of a connection's read buffer, which bounds the head of a request, in bytes.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// Connections above the limit that get a 503 response at the same time. Further ones are closed without a response.
-const REJECTIONS_MAX: usize = 64;
+pub const REJECTIONS_MAX: usize = 64;
 /// Longest time for such a response.
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after `accept` failed, for example because the process has no file descriptors left.

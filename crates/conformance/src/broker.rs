@@ -18,6 +18,14 @@ pub struct Broker {
     own: Option<Process>,
 }
 
+/// Where a broker listens.
+#[derive(Clone, Copy, Debug)]
+struct Addresses {
+    mqtt: SocketAddr,
+    kafka: SocketAddr,
+    http: SocketAddr,
+}
+
 #[derive(Debug)]
 struct Process {
     broker: Child,
@@ -25,6 +33,8 @@ struct Process {
     guardian: Child,
     dir: PathBuf,
     settings: Vec<String>,
+    open_files_max: Option<u32>,
+    addresses: Addresses,
 }
 
 /// How a broker ends that is to come back.
@@ -64,7 +74,14 @@ impl Broker {
     pub fn with(settings: &[&str]) -> Self {
         let dir = env::temp_dir().join(unique("mainstem-conformance"));
         fs::create_dir_all(&dir).expect("a temporary directory");
-        Self::start_in(dir, settings)
+        Self::start_in(dir, settings, None)
+    }
+
+    /// As [`Broker::with`], with this limit of open files.
+    pub fn with_open_files(max: u32, settings: &[&str]) -> Self {
+        let dir = env::temp_dir().join(unique("mainstem-conformance"));
+        fs::create_dir_all(&dir).expect("a temporary directory");
+        Self::start_in(dir, settings, Some(max))
     }
 
     /// A broker of its own with this configuration file; it dies with the value.
@@ -72,13 +89,13 @@ impl Broker {
         let dir = env::temp_dir().join(unique("mainstem-conformance"));
         fs::create_dir_all(&dir).expect("a temporary directory");
         fs::write(dir.join(CONFIG), config).expect("a file");
-        Self::start_in(dir, &[])
+        Self::start_in(dir, &[], None)
     }
 
-    fn start_in(dir: PathBuf, settings: &[&str]) -> Self {
+    fn start_in(dir: PathBuf, settings: &[&str], open_files_max: Option<u32>) -> Self {
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
-        let (process, addr) = Process::start(dir, settings, SHARDS);
-        Self { addr, own: Some(process) }
+        let process = Process::start(dir, settings, SHARDS, open_files_max);
+        Self { addr: process.addresses.mqtt, own: Some(process) }
     }
 
     /// Ends it, and starts it again with the data that it left. It listens elsewhere then.
@@ -107,14 +124,25 @@ impl Broker {
 
     /// Starts it with the data that it left.
     pub fn start(&mut self, shards: u32) {
-        let Process { dir, settings, .. } = self.own.take().expect("a broker that this process started");
-        let (process, addr) = Process::start(dir, settings, shards);
-        (self.own, self.addr) = (Some(process), addr);
+        let own = self.own.take().expect("a broker that this process started");
+        let Process { dir, settings, open_files_max, .. } = own;
+        let process = Process::start(dir, settings, shards, open_files_max);
+        (self.addr, self.own) = (process.addresses.mqtt, Some(process));
     }
 
     /// Where it listens for MQTT.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Where it listens for Kafka. Panics for a broker that this process did not start.
+    pub fn kafka_addr(&self) -> SocketAddr {
+        self.own.as_ref().expect("a broker that this process started").addresses.kafka
+    }
+
+    /// Where it listens for HTTP. Panics for a broker that this process did not start.
+    pub fn http_addr(&self) -> SocketAddr {
+        self.own.as_ref().expect("a broker that this process started").addresses.http
     }
 
     /// Resident memory in KiB; `None` for a broker that this process did not start.
@@ -154,9 +182,12 @@ impl Broker {
 }
 
 impl Process {
-    fn start(dir: PathBuf, settings: Vec<String>, shards: u32) -> (Self, SocketAddr) {
+    fn start(dir: PathBuf, settings: Vec<String>, shards: u32, open_files_max: Option<u32>) -> Self {
         let log = fs::File::options().create(true).append(true).open(dir.join("log")).expect("a log file");
-        let mut command = Command::new(binary());
+        let mut command = match open_files_max {
+            None => Command::new(binary()),
+            Some(max) => limited(max),
+        };
         command.args([
             "--listen",
             "127.0.0.1:0",
@@ -184,11 +215,11 @@ impl Process {
             .unwrap_or_else(|e| panic!("{}: {e}", binary().display()));
         let guardian = guard(broker.id(), &dir);
         let mut stdout = BufReader::new(broker.stdout.take().expect("stdout is piped"));
-        let addr = listening(&mut stdout).unwrap_or_else(|| {
+        let addresses = listening(&mut stdout).unwrap_or_else(|| {
             let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
             panic!("the broker did not say that it listens; its log:\n{log}")
         });
-        (Self { broker, guardian, dir, settings }, addr)
+        Self { broker, guardian, dir, settings, open_files_max, addresses }
     }
 }
 
@@ -224,15 +255,20 @@ fn guard(broker: u32, dir: &Path) -> Child {
         .expect("a shell")
 }
 
-fn listening(stdout: &mut impl BufRead) -> Option<SocketAddr> {
-    let mut line = String::new();
-    while stdout.read_line(&mut line).ok()? > 0 {
-        if let Some(addr) = line.trim().strip_prefix("mqtt listening on ") {
-            return addr.parse().ok();
-        }
-        line.clear();
-    }
-    None
+fn listening(stdout: &mut impl BufRead) -> Option<Addresses> {
+    let mut address = |protocol: &str| {
+        let mut line = String::new();
+        stdout.read_line(&mut line).ok()?;
+        line.trim().strip_prefix(protocol)?.strip_prefix(" listening on ")?.parse().ok()
+    };
+    Some(Addresses { mqtt: address("mqtt")?, kafka: address("kafka")?, http: address("http")? })
+}
+
+/// The broker with this limit of open files.
+fn limited(open_files_max: u32) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n \"$0\" && exec \"$@\""]).arg(open_files_max.to_string()).arg(binary());
+    command
 }
 
 fn binary() -> PathBuf {

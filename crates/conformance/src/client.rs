@@ -92,6 +92,12 @@ impl Client {
         Some(code)
     }
 
+    /// Whether the broker accepts a CONNECT on this connection, which nothing was sent on yet. It may close it instead.
+    pub fn answers_connect(mut self) -> bool {
+        let is_sent = self.try_send(&Connect::new(unique("c"))).is_ok();
+        is_sent && matches!(self.event(), Event::Packet(Packet::ConnAck(connack)) if connack.reason == 0)
+    }
+
     /// The client identifier, where [`Client::connect`] made it.
     pub fn client_id(&self) -> &str {
         &self.id

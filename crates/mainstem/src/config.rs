@@ -22,6 +22,10 @@ settings! {
         data: String = "./data";
         /// Log level: off, error, warn, info, debug, or trace.
         log_level: String = "info";
+        /// Maximum number of connections of one client address, over all listeners; 0 for no limit. Further ones are
+        /// closed at once. IPv6 addresses count by their /64 prefix. Off by default, because many clients may share an
+        /// address behind a proxy or NAT.
+        max_connections_per_address: u32 = 0_u32, in 0 ..= 10_000_000;
     }
 }
 
@@ -60,6 +64,8 @@ settings! {
         partitions: u32 = 1_u32, in 1 ..= 100_000;
         /// Maximum number of partitions of all topics together.
         max_partitions: u32 = 20_000_u32, in 1 ..= 10_000_000;
+        /// Maximum number of connections (max.connections). Further ones are closed at once.
+        max_connections: u32 = 100_000_u32, in 1 ..= 10_000_000;
         /// Largest request, in bytes.
         max_request_size_bytes: u32 = 104_857_600_u32, in 1_024 ..= 1_073_741_824;
         /// Send buffer of a Kafka connection in the kernel, in bytes; 0 leaves the size to the kernel. Much larger

@@ -8,9 +8,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use mainstem_kafka_server::Shared;
 use mainstem_node::Protocol;
-use mainstem_runtime::{BoundListener, ListenerConfig, ListenerTransport};
+use mainstem_runtime::{BoundListener, ListenerConfig, ListenerQuota, ListenerTransport};
 
 use crate::config::Config;
+use crate::descriptors::DescriptorPlan;
 
 const MQTT: &str = "mqtt";
 const KAFKA: &str = "kafka";
@@ -19,13 +20,14 @@ const KAFKA: &str = "kafka";
 ///
 /// # Errors
 /// An address that does not resolve.
-pub(crate) fn table(config: &Config) -> Result<Vec<ListenerConfig>, String> {
+pub(crate) fn table(config: &Config, plan: &DescriptorPlan) -> Result<Vec<ListenerConfig>, String> {
     let mut table = vec![ListenerConfig {
         name: MQTT.into(),
         address: resolve(MQTT, &config.mqtt.listen)?,
         protocol: Protocol::Mqtt.tag(),
         transport: ListenerTransport::Plain,
         send_buffer_bytes: config.runtime.send_buffer_bytes as usize,
+        quota: ListenerQuota::new(MQTT, plan.mqtt_accepted, "mqtt.max_connections"),
     }];
     if !config.kafka.listen.is_empty() {
         table.push(ListenerConfig {
@@ -34,6 +36,7 @@ pub(crate) fn table(config: &Config) -> Result<Vec<ListenerConfig>, String> {
             protocol: Protocol::Kafka.tag(),
             transport: ListenerTransport::Plain,
             send_buffer_bytes: config.kafka.send_buffer_bytes as usize,
+            quota: ListenerQuota::new(KAFKA, plan.kafka, "kafka.max_connections"),
         });
     }
     Ok(table)

@@ -11,6 +11,7 @@
 //! | `queues.rs` | queues declared in the configuration |
 //! | `bindings.rs`, `bindings/` | bindings declared in the configuration, and those added at run time |
 //! | `serve.rs`, `listeners.rs` | `mainstem serve`: start and shutdown; the table of listeners |
+//! | `descriptors.rs` | how the limit of open files is shared |
 //! | `storage.rs` | the data directory, and the state restored from it |
 //! | `health_store.rs` | logs that cannot be written to, for the readiness check |
 //! | `operations.rs` | the broker behind the HTTP API |
@@ -19,6 +20,7 @@
 mod bindings;
 mod cli;
 mod config;
+mod descriptors;
 mod health_store;
 mod listeners;
 mod operations;

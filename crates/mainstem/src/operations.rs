@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstem_admin::{Bound, Broker, HttpServer, ReplyCallback, Settings};
+use mainstem_admin::{Bound, Broker, HttpServer, REJECTIONS_MAX, ReplyCallback, Settings};
 use mainstem_kafka_server::QueueClient;
 use mainstem_queue_core::Request;
 use serde_json::{Map, Value};
@@ -50,6 +50,11 @@ impl Broker for ApiBroker {
         }
         errors
     }
+}
+
+/// Most file descriptors of HTTP connections.
+pub(crate) fn descriptors_max(config: &HttpConfig) -> usize {
+    config.max_connections as usize + REJECTIONS_MAX
 }
 
 /// Binds the address of the HTTP API, unless `http.listen` is empty.

@@ -15,13 +15,14 @@ use mainstem_admin::HttpServer;
 use mainstem_kafka_server::QueueClient;
 use mainstem_mqtt_server::Shared;
 use mainstem_node::BindingTable;
-use mainstem_runtime::{Options, raise_open_files_limit, shard_count, start};
+use mainstem_runtime::{Admission, AdmissionLimits, Options, raise_open_files_limit, shard_count, start};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::bindings::{BindingManager, BindingTargets};
 use crate::cli::ServeArgs;
 use crate::config::Config;
+use crate::descriptors::{DescriptorPlan, Wanted};
 use crate::health_store::FailingLogs;
 use crate::listeners::{self, advertise, announce};
 use crate::operations;
@@ -33,7 +34,7 @@ use crate::storage::{self, RestoredShard, SharedState};
 /// # Errors
 /// A message for the user: why the broker could not start, or why it ended.
 pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
-    let config = Config::load(args)?;
+    let mut config = Config::load(args)?;
     let level: LevelFilter = config
         .server
         .log_level
@@ -41,19 +42,16 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         .map_err(|_| format!("server.log_level: {:?}", config.server.log_level))?;
     env_logger::Builder::new().filter_level(level).format_target(false).init();
     let _lock = lock_data(Path::new(&config.server.data))?;
-    let files = raise_open_files_limit();
-    if files < u64::from(config.mqtt.max_connections) {
-        log::info!("the system allows {files} open files, less than mqtt.max_connections");
-    }
+    let plan = share_descriptors(&mut config)?;
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| format!("no signals: {error}"))?;
-    let options = options(&config)?;
+    let options = options(&config, &plan)?;
     let http = operations::bind(&config.http)?;
-    let count = shard_count(&options);
+    let count = shard_count(options.shards);
     let shared = shared_state(&config, &options)?;
     let advertised = &config.kafka.advertised;
     let asked = options.listeners.iter().map(|listener| (listener.name.as_str(), listener.address));
     advertise(&shared.kafka, advertised, asked)?;
-    let restored = storage::restore(Path::new(&config.server.data), &shared, count)?;
+    let restored = storage::restore(Path::new(&config.server.data), &shared, count, plan.segments_per_store)?;
     let bindings = BindingManager::new(&config, BindingTargets::of(&shared));
     let mut shards = restored.into_iter();
     let handle = start(&options, |shard, wake| {
@@ -93,21 +91,45 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     Ok(())
 }
 
+/// Shares the descriptors that the system allows, and lowers `mqtt.max_connections` to what fits.
+fn share_descriptors(config: &mut Config) -> Result<DescriptorPlan, String> {
+    let wanted = Wanted {
+        mqtt: config.mqtt.max_connections as usize,
+        kafka: if config.kafka.listen.is_empty() { 0 } else { config.kafka.max_connections as usize },
+        http: if config.http.listen.is_empty() { 0 } else { operations::descriptors_max(&config.http) },
+        stores: storage::count_stores(
+            Path::new(&config.server.data),
+            shard_count(usize::from(config.runtime.shards)),
+        ),
+    };
+    let plan = DescriptorPlan::new(raise_open_files_limit(), wanted)?;
+    plan.log(wanted);
+    config.mqtt.max_connections = u32::try_from(plan.mqtt).unwrap_or(u32::MAX);
+    Ok(plan)
+}
+
 /// Options of the runtime.
-fn options(config: &Config) -> Result<Options, String> {
+fn options(config: &Config, plan: &DescriptorPlan) -> Result<Options, String> {
+    let admission = AdmissionLimits {
+        connections_max: plan.connections,
+        connections_hint: plan.hint(),
+        per_address_max: config.server.max_connections_per_address as usize,
+        per_address_key: "server.max_connections_per_address",
+    };
     Ok(Options {
         shards: usize::from(config.runtime.shards),
         pin: config.runtime.pin,
         first_shard_connections: config.runtime.first_shard_connections as usize,
         coalesce_us: config.runtime.coalesce_us,
-        listeners: listeners::table(config)?,
+        listeners: listeners::table(config, plan)?,
+        admission: Admission::new(admission),
         seed: RandomState::new().hash_one("mainstem"),
     })
 }
 
 /// State shared by all shards, with the bindings of the configuration.
 fn shared_state(config: &Config, options: &Options) -> Result<SharedState, String> {
-    let count = shard_count(options);
+    let count = shard_count(options.shards);
     let declared = config.bindings()?;
     let kafka = mainstem_kafka_server::Config {
         bound_topics: declared.topics,

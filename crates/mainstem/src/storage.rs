@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -64,7 +64,8 @@ pub(crate) struct SharedState {
     pub(crate) failing_logs: FailingLogs,
 }
 
-/// Opens the stores of `count` shards and restores the service of each.
+/// Opens the stores of `count` shards, each with up to `open_segments_max` open segments, and restores the service of
+/// each.
 ///
 /// # Errors
 /// A message for the user: the data directory, the store, and the error.
@@ -72,6 +73,7 @@ pub(crate) fn restore(
     data: &Path,
     shared_state: &SharedState,
     count: usize,
+    open_segments_max: usize,
 ) -> Result<Vec<RestoredShard>, String> {
     let started = Instant::now();
     let root = data.join(STORES);
@@ -87,7 +89,16 @@ pub(crate) fn restore(
         let adopted = others.iter().copied().filter(|id| usize::from(*id) % count == number);
         let mut stores = Stores::default();
         for store_id in std::iter::once(number as u16).chain(adopted) {
-            let store = open(root.join(store_id.to_string()), &waker, shared_state.retention_check_ms);
+            let settings = Settings {
+                decompress: Some(Arc::new(|codec, bytes| {
+                    decompress(codec, bytes, DECOMPRESSED_BYTES_MAX).ok()
+                })),
+                retention_check_ms: shared_state.retention_check_ms,
+                open_files: open_segments_max,
+                ..Settings::default()
+            };
+            let directory = root.join(store_id.to_string());
+            let store = SegmentStore::open(Arc::new(RealFs), directory, settings, waker.committer());
             let store = store.map_err(|error| explain(&error))?;
             let store = HealthTrackingStore::new(store, store_id, &shared_state.failing_logs);
             stores.push(StoreAt::new(store_id, Box::new(store)));
@@ -119,17 +130,10 @@ pub(crate) fn restore(
     Ok(restored.collect())
 }
 
-fn open(
-    directory: PathBuf,
-    waker: &Waker,
-    retention_check_ms: u64,
-) -> Result<SegmentStore, mainstem_log::Error> {
-    let settings = Settings {
-        decompress: Some(Arc::new(|codec, bytes| decompress(codec, bytes, DECOMPRESSED_BYTES_MAX).ok())),
-        retention_check_ms,
-        ..Settings::default()
-    };
-    SegmentStore::open(Arc::new(RealFs), directory, settings, waker.committer())
+/// Number of stores that [`restore`] opens for `count` shards.
+pub(crate) fn count_stores(data: &Path, count: usize) -> usize {
+    // `restore` reports a directory that cannot be read.
+    count + stores_beyond(&data.join(STORES), count).map_or(0, |others| others.len())
 }
 
 /// A file of a store that a connection's output can send with `sendfile`.

@@ -2,26 +2,36 @@
 //!
 //! The first shard owns all listeners and assigns each connection to the shard with the fewest connections. It passes
 //! the socket through [`Arrivals`] and wakes the target.
+//!
+//! A connection beyond a limit of [`Admission`] is accepted and closed at once: left in the backlog it would keep the
+//! clients behind it waiting, and the shard busy.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
 
+use crate::admission::{Admission, ListenerQuota, LogThrottle, Permit};
 use crate::listener::{BoundListener, LISTENERS_MAX, ListenerConfig, ProtocolTag};
 use crate::transport::{ListenerTransport, Transport};
 
-/// Maximum number of connections accepted per turn and listener, so that a connection storm does not stall existing
-/// connections.
-const ACCEPTS_PER_TURN: usize = 128;
+/// Maximum number of connections accepted per turn, so that a connection storm does not stall existing connections: a
+/// turn reads each ready connection before it accepts more.
+pub(crate) const ACCEPTS_PER_TURN: usize = 16;
+/// Pause after `accept` failed, for example because the process has no file descriptors left.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// A socket in transit to the shard that will own it.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) socket: TcpStream,
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) permit: Option<Permit>,
     pub(crate) protocol: ProtocolTag,
     pub(crate) transport: Transport,
     /// Input that the previous shard read but did not consume.
@@ -109,10 +119,12 @@ pub(crate) struct Listener {
     socket: TcpListener,
     protocol: ProtocolTag,
     transport: ListenerTransport,
+    quota: Arc<ListenerQuota>,
     /// The backlog may hold more connections than the last turn accepted.
     pub(crate) has_more: bool,
-    /// An error such as too many open files was logged and persists.
-    failing: bool,
+    /// After an error such as too many open files: no attempt before this time.
+    paused_until: Option<Instant>,
+    log: LogThrottle,
 }
 
 impl Listener {
@@ -131,8 +143,10 @@ impl Listener {
             socket,
             protocol: config.protocol,
             transport: config.transport.clone(),
+            quota: Arc::clone(&config.quota),
             has_more: false,
-            failing: false,
+            paused_until: None,
+            log: LogThrottle::default(),
         })
     }
 
@@ -144,37 +158,63 @@ impl Listener {
         registry.deregister(&mut self.socket)
     }
 
-    /// Accepts pending connections up to the limit of one turn. Sets `has_more` if the backlog may hold more.
-    pub(crate) fn accept(&mut self, mut take: impl FnMut(Arrival)) {
-        self.has_more = false;
-        for _ in 0..ACCEPTS_PER_TURN {
+    /// Accepts up to `count` pending connections and returns the number of attempts. Sets `has_more` if the backlog may
+    /// hold more.
+    pub(crate) fn accept(
+        &mut self,
+        admission: &Arc<Admission>,
+        now: Instant,
+        count: usize,
+        mut take: impl FnMut(Arrival),
+    ) -> usize {
+        self.has_more = true;
+        self.paused_until = None;
+        for tried in 0..count {
             match self.socket.accept() {
-                Ok((socket, _)) => {
-                    self.failing = false;
-                    let transport = self.transport.open();
-                    take(Arrival { socket, protocol: self.protocol, transport, input: Vec::new() });
+                Ok((socket, address)) => {
+                    let peer = address.ip();
+                    // Otherwise the socket closes here. Nothing has been read, so its peer sees an orderly end.
+                    if let Ok(permit) = admission.admit(&self.quota, peer) {
+                        take(Arrival {
+                            socket,
+                            peer: Some(peer),
+                            permit: Some(permit),
+                            protocol: self.protocol,
+                            transport: self.transport.open(),
+                            input: Vec::new(),
+                        });
+                    }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.has_more = false;
+                    return tried;
+                }
                 Err(error)
                     if matches!(
                         error.kind(),
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
                     ) => {}
                 Err(error) => {
-                    if !self.failing {
-                        self.failing = true;
-                        log::error!("cannot accept connections: {error}; retrying");
+                    if let Some(count) = self.log.count(now) {
+                        let name = self.quota.name();
+                        log::error!("{name}: cannot accept connections: {error}; attempts so far: {count}");
                     }
-                    self.has_more = true;
-                    return;
+                    self.paused_until = Some(now + RETRY_DELAY);
+                    return tried;
                 }
             }
         }
-        self.has_more = true;
+        count
     }
 
-    /// Whether the last attempt failed for lack of a resource, so that the retry should be delayed.
-    pub(crate) fn is_failing(&self) -> bool {
-        self.failing
+    /// Whether the backlog may hold connections and no pause after an error is on.
+    pub(crate) fn may_accept(&self, now: Instant) -> bool {
+        self.has_more && self.paused_until.is_none_or(|until| now >= until)
+    }
+
+    /// How long to wait before the next attempt, ms.
+    pub(crate) fn pause_ms(&self) -> u64 {
+        let rest = self.paused_until.map(|until| until.saturating_duration_since(Instant::now()));
+        rest.map_or(0, |rest| rest.as_millis() as u64 + u64::from(!rest.is_zero()))
     }
 }

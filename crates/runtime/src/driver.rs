@@ -18,7 +18,9 @@ use mio::{Events, Poll, Token};
 
 use self::drain::Drain;
 use self::input::{Held, READ_BUFFER_BYTES};
+use self::linger::Lingering;
 use crate::accept::{Arrivals, Listener};
+use crate::admission::Admission;
 use crate::io::{Clock, Io, IoStats};
 use crate::links::{ConnId, Links, Phase};
 use crate::listener::LISTENERS_MAX;
@@ -32,6 +34,7 @@ mod connect;
 mod drain;
 mod flush;
 mod input;
+mod linger;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
 const FIRST_LISTENER: usize = WAKE.0 - LISTENERS_MAX;
@@ -47,6 +50,7 @@ const RETRY_MS: u64 = 10;
 pub(crate) struct Common<M> {
     pub(crate) mailboxes: Mailboxes<M>,
     pub(crate) arrivals: Arrivals,
+    pub(crate) admission: Arc<Admission>,
     pub(crate) draining: AtomicBool,
     /// Number of draining shards without connections.
     pub(crate) empty: AtomicUsize,
@@ -91,6 +95,8 @@ pub(crate) struct Driver<S: Service> {
     service: S,
     poll: Poll,
     listeners: Vec<Listener>,
+    /// The listener that accepts first in the next turn.
+    next_listener: usize,
     /// Number of connections assigned to the first shard before the others get any.
     first_shard_connections: usize,
     sockets: Vec<Option<TcpStream>>,
@@ -105,7 +111,7 @@ pub(crate) struct Driver<S: Service> {
     due: VecDeque<u64>,
     /// Number of connections at the front of the dirty ones that the last turn had no time to flush.
     unflushed: usize,
-    lingering: VecDeque<(ConnId, u64)>,
+    lingering: Lingering,
     /// Connections arrived since the last turn started.
     has_new_connections: bool,
     /// Minimum time between the start of a busy turn and the next turn.
@@ -146,6 +152,7 @@ impl<S: Service> Driver<S> {
             service,
             poll,
             listeners,
+            next_listener: 0,
             first_shard_connections: 0,
             sockets: Vec::new(),
             buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
@@ -155,7 +162,7 @@ impl<S: Service> Driver<S> {
             drained: VecDeque::new(),
             due: VecDeque::new(),
             unflushed: 0,
-            lingering: VecDeque::new(),
+            lingering: Lingering::default(),
             has_new_connections: false,
             coalesce: Duration::ZERO,
             drain: Drain::default(),
@@ -302,10 +309,10 @@ impl<S: Service> Driver<S> {
             // The receiver of a full mailbox wakes this shard when it has emptied it; the bound is a safety net.
             at_most(if self.core.io().congested() { RETRY_MS } else { self.held.retry_ms() });
         }
-        if let Some(listener) = self.listeners.iter().find(|listener| listener.has_more) {
-            at_most(if listener.is_failing() { RETRY_MS } else { 0 });
+        for listener in self.listeners.iter().filter(|listener| listener.has_more) {
+            at_most(listener.pause_ms());
         }
-        if let Some((_, until_ms)) = self.lingering.front() {
+        if let Some(until_ms) = self.lingering.next_ms() {
             at_most(until_ms.saturating_sub(now_ms));
         }
         if let Some(drain_ms) = self.drain.poll_ms(now_ms, RETRY_MS) {

@@ -25,16 +25,18 @@
 //! |---|---|
 //! | `service.rs`, `io.rs` | calls to a service; actions of a service |
 //! | `listener.rs`, `accept.rs` | the table of listeners; their sockets, and the choice of a shard |
+//! | `admission.rs` | limits of the number of connections |
 //! | `transport.rs` | plain connections, and layers such as TLS |
 //! | `links.rs` | connection slots |
 //! | `output.rs`, `file.rs` | pending bytes of a connection; file ranges among them |
 //! | `mailbox.rs`, `timer.rs` | messages between shards; the timing wheel |
 //! | `work.rs`, `turn_times.rs` | the work budget of a turn; histograms of how long turns take |
-//! | `driver.rs` | the `mio` loop; its folder has new connections, input, flush and close, drain |
+//! | `driver.rs` | the `mio` loop; its folder has new connections, input, flush and close, lingering, drain |
 //! | `detached.rs` | a shard without sockets |
 //! | `start.rs` | threads, limits, pinning |
 
 mod accept;
+mod admission;
 mod detached;
 mod driver;
 mod file;
@@ -50,6 +52,7 @@ mod transport;
 mod turn_times;
 mod work;
 
+pub use admission::{Admission, AdmissionLimits, ListenerQuota, Permit, Refusal};
 pub use detached::{Departure, Detached};
 pub use file::FileBytes;
 pub use io::{Clock, Io, IoStats, TIMER_MARK};

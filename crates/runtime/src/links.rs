@@ -6,6 +6,7 @@
 use std::io;
 use std::net::IpAddr;
 
+use crate::admission::Permit;
 use crate::file::Sink;
 use crate::listener::ProtocolTag;
 use crate::output::{BufferPool, Flushed, Output};
@@ -73,6 +74,10 @@ pub(crate) struct Link {
     pub(crate) unsent_bytes: Option<u32>,
     /// When the socket last accepted output.
     pub(crate) last_progress_ms: u64,
+    /// Its share in the counts of open connections; `None` without a socket.
+    pub(crate) permit: Option<Permit>,
+    /// Input that may still be read and discarded while it lingers, bytes.
+    pub(crate) linger_bytes: u32,
     /// Length of the packet at the start of `partial`, if known.
     pub(crate) next_len: u32,
     pub(crate) transport: Transport,
@@ -156,6 +161,8 @@ impl Links {
             debt: 0,
             unsent_bytes: None,
             last_progress_ms: 0,
+            permit: None,
+            linger_bytes: 0,
             next_len: 0,
             transport: Transport::Plain,
             output: Output::default(),
@@ -174,6 +181,7 @@ impl Links {
         link.congested = false;
         link.held = false;
         link.debt = 0;
+        link.permit = None;
         link.next_len = 0;
         self.backlog_bytes -= link.unsent_bytes.take().map_or(0, u64::from);
         link.transport = Transport::Plain;

@@ -4,7 +4,9 @@
 //! Nothing depends on the order of the table, and several listeners may have the same protocol.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use crate::admission::ListenerQuota;
 use crate::transport::ListenerTransport;
 
 /// Maximum number of listeners per process: as many `mio` tokens are reserved.
@@ -27,6 +29,8 @@ pub struct ListenerConfig {
     pub transport: ListenerTransport,
     /// Socket send buffer size, bytes; bounds the kernel memory of a slow reader. 0 for the kernel default.
     pub send_buffer_bytes: usize,
+    /// Its connections, and how many there may be.
+    pub quota: Arc<ListenerQuota>,
 }
 
 /// A bound listener.

@@ -11,6 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::accept::{Arrivals, bind_all};
+use crate::admission::Admission;
 use crate::driver::{Common, Driver, WAKE};
 use crate::listener::{BoundListener, ListenerConfig};
 use crate::mailbox::Mailboxes;
@@ -33,6 +34,8 @@ pub struct Options {
     pub coalesce_us: u32,
     /// Number of connections assigned to the first shard before the others get any.
     pub first_shard_connections: usize,
+    /// Limits of the number of connections.
+    pub admission: Arc<Admission>,
     /// Seed of the pseudorandom numbers.
     pub seed: u64,
 }
@@ -81,9 +84,9 @@ impl Handle {
 /// Wakes a shard for a turn. Callable from any thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// Number of shards that [`start`] creates with these options.
-pub fn shard_count(options: &Options) -> usize {
-    let shards = if options.shards == 0 { usable_cpus().len() } else { options.shards };
+/// Number of shards that [`start`] creates for this value of [`Options::shards`].
+pub fn shard_count(shards: usize) -> usize {
+    let shards = if shards == 0 { usable_cpus().len() } else { shards };
     shards.clamp(1, SHARDS_MAX)
 }
 
@@ -98,7 +101,7 @@ where
     S: Service + Send + 'static,
 {
     let cpus = usable_cpus();
-    let shards = shard_count(options);
+    let shards = shard_count(options.shards);
     let (mut listeners, bound) = bind_all(&options.listeners)?;
     let polls = (0..shards).map(|_| Poll::new()).collect::<io::Result<Vec<_>>>()?;
     let wakers = polls
@@ -108,6 +111,7 @@ where
     let common = Arc::new(Common {
         mailboxes: Mailboxes::new(wakers),
         arrivals: Arrivals::new(shards),
+        admission: Arc::clone(&options.admission),
         draining: AtomicBool::new(false),
         empty: AtomicUsize::new(0),
         started: Instant::now(),

@@ -1,20 +1,34 @@
 //! New connections: accepted here, or passed on by other shards.
 
+use std::time::Instant;
+
 use mio::{Interest, Token};
 
 use super::Driver;
-use crate::accept::Arrival;
+use crate::accept::{ACCEPTS_PER_TURN, Arrival};
 use crate::service::Service;
 
 impl<S: Service> Driver<S> {
-    /// Accepts connections from listeners that have more, and assigns each to a shard.
+    /// Accepts connections from listeners that have more, and assigns each to a shard. The listeners share the number
+    /// of connections of a turn; those of which nothing was accepted begin the next one.
     pub(super) fn accept_more(&mut self) {
-        for index in 0..self.listeners.len() {
-            if !self.listeners[index].has_more {
+        if !self.listeners.iter().any(|listener| listener.has_more) {
+            return;
+        }
+        let now = Instant::now();
+        let mut room = ACCEPTS_PER_TURN;
+        let count = self.listeners.len();
+        let first = self.next_listener % count;
+        for index in (first..count).chain(0..first) {
+            let listener = &mut self.listeners[index];
+            if room == 0 || !listener.may_accept(now) {
                 continue;
             }
             let mut arrivals = Vec::new();
-            self.listeners[index].accept(|arrival| arrivals.push(arrival));
+            let tried =
+                listener.accept(&self.core.common.admission, now, room, |arrival| arrivals.push(arrival));
+            room -= tried;
+            self.next_listener = index + 1;
             for arrival in arrivals {
                 let shard = self.core.common.arrivals.choose_shard(self.first_shard_connections);
                 if shard == self.core.shard {
@@ -29,7 +43,7 @@ impl<S: Service> Driver<S> {
 
     /// Takes ownership of a connection, new or handed over by another shard.
     pub(super) fn add_connection(&mut self, arrival: Arrival) {
-        let Arrival { mut socket, protocol, transport, input } = arrival;
+        let Arrival { mut socket, peer, permit, protocol, transport, input } = arrival;
         let conn = self.core.links.open();
         self.has_new_connections = true;
         self.core.common.arrivals.connection_opened(self.core.shard);
@@ -43,7 +57,8 @@ impl<S: Service> Driver<S> {
         if self.sockets.len() <= conn.slot() {
             self.sockets.resize_with(conn.slot() + 1, || None);
         }
-        self.core.links.accepting_peer = socket.peer_addr().ok().map(|address| address.ip());
+        self.core.links.slots[conn.slot()].permit = permit;
+        self.core.links.accepting_peer = peer;
         self.sockets[conn.slot()] = Some(socket);
         self.core.links.set_transport(conn.slot, protocol, transport);
         self.service.accepted(&mut self.core.io(), conn, protocol);

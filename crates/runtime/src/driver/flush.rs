@@ -1,7 +1,4 @@
 //! The end of a turn: flushes output, and closes or hands over connections.
-//!
-//! A closed connection lingers: closing a socket with unread input resets the connection, which could destroy the last
-//! packet. The write side is shut down first, and input is read and discarded until the peer closes or a timeout.
 
 use std::net::Shutdown;
 
@@ -17,8 +14,6 @@ use crate::service::Service;
 const WRITE_UNITS: u32 = 20;
 /// Bytes written for one unit.
 const BYTES_PER_UNIT: usize = 512;
-/// How long the peer of a closed connection may take to read its last bytes, ms.
-const LINGER_MS: u64 = 2_000;
 
 impl<S: Service> Driver<S> {
     /// Writes the pending output of dirty connections, as far as their sockets accept it and the turn lasts.
@@ -109,7 +104,6 @@ impl<S: Service> Driver<S> {
                 Phase::Closing => {
                     let conn = ConnId { slot, generation: link.generation };
                     link.partial = Vec::new();
-                    link.phase = Phase::Lingering;
                     // Closing with unread input would reset the connection and could destroy the last packet: shut down
                     // the write side, then read until the peer closes.
                     if link.transport.end_output() {
@@ -119,12 +113,12 @@ impl<S: Service> Driver<S> {
                         self.drop_socket(slot);
                         continue;
                     }
-                    self.lingering.push_back((conn, self.core.clock.now_ms + LINGER_MS));
-                    self.read_again.push(slot);
+                    self.linger(conn);
                 }
                 Phase::Moving(shard) => {
                     let (input, protocol) = (std::mem::take(&mut link.partial), link.protocol);
                     let transport = std::mem::take(&mut link.transport);
+                    let permit = link.permit.take();
                     let Some(mut socket) = self.sockets[slot as usize].take() else { continue };
                     self.core.links.release(slot);
                     self.core.common.arrivals.connection_closed(self.core.shard);
@@ -133,7 +127,8 @@ impl<S: Service> Driver<S> {
                         continue;
                     }
                     let shard = usize::from(shard);
-                    let arrival = Arrival { socket, protocol, transport, input };
+                    let peer = socket.peer_addr().ok().map(|address| address.ip());
+                    let arrival = Arrival { socket, peer, permit, protocol, transport, input };
                     self.core.common.arrivals.push(shard, arrival);
                     self.core.common.mailboxes.wake(shard);
                 }
@@ -142,23 +137,13 @@ impl<S: Service> Driver<S> {
         self.end_lingering();
     }
 
-    fn end_lingering(&mut self) {
-        while let Some((conn, until_ms)) = self.lingering.front().copied() {
-            let link = self.core.links.get(conn);
-            if link.is_some() && self.core.clock.now_ms < until_ms {
-                break;
-            }
-            if link.is_some() {
-                self.drop_socket(conn.slot);
-            }
-            self.lingering.pop_front();
-        }
-    }
-
     pub(super) fn drop_socket(&mut self, slot: u32) {
         if let Some(mut socket) = self.sockets[slot as usize].take() {
             if let Err(error) = self.poll.registry().deregister(&mut socket) {
                 log::debug!("cannot deregister a connection: {error}");
+            }
+            if self.core.links.slots[slot as usize].phase == Phase::Lingering {
+                self.lingering.closed();
             }
             self.core.links.release(slot);
             self.core.common.arrivals.connection_closed(self.core.shard);

@@ -13,7 +13,7 @@ use crate::service::Service;
 use crate::work::pay_debt;
 
 /// Cost of a read, without the handling of what was read, units.
-const READ_UNITS: u32 = 8;
+pub(super) const READ_UNITS: u32 = 8;
 /// Size of the read buffer that all connections of a shard share.
 pub(super) const READ_BUFFER_BYTES: usize = 128 * 1024;
 /// Maximum retry interval while no held connection makes progress, ms.
@@ -67,11 +67,14 @@ impl<S: Service> Driver<S> {
         if link.held || matches!(link.phase, Phase::Moving(_)) {
             return;
         }
+        if link.phase != Phase::Open {
+            return self.discard_input(slot);
+        }
         let conn = ConnId { slot, generation: link.generation };
         if self.core.work.is_phase_over() {
             return self.read_later(slot);
         }
-        if link.phase == Phase::Open && self.core.work.must_queue(link.debt, self.held.len()) {
+        if self.core.work.must_queue(link.debt, self.held.len()) {
             link.held = true;
             return self.held.add(conn);
         }
@@ -79,12 +82,11 @@ impl<S: Service> Driver<S> {
         if is_layered && link.has_ended() {
             return self.close_ended(conn);
         }
-        let closing = link.phase != Phase::Open;
         self.core.stats.reads += 1;
         self.core.work.charge(READ_UNITS);
         let rest_len = if is_layered { 0 } else { link.partial.len() };
         // A packet larger than the shared buffer is read in place; otherwise every read would copy it.
-        let in_place = !closing && rest_len + (link.next_len as usize) > READ_BUFFER_BYTES && rest_len > 0;
+        let in_place = rest_len + (link.next_len as usize) > READ_BUFFER_BYTES && rest_len > 0;
         let (outcome, room) = if in_place {
             let missing = (link.next_len as usize).saturating_sub(rest_len).clamp(4096, READ_BUFFER_BYTES);
             link.partial.resize(rest_len + missing, 0);
@@ -100,9 +102,6 @@ impl<S: Service> Driver<S> {
                 self.core.stats.bytes_read += count as u64;
                 if count == room {
                     self.read_again.push(slot);
-                }
-                if closing {
-                    return;
                 }
                 if is_layered {
                     self.decode(conn, count);

@@ -5,17 +5,24 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstem_runtime::{Handle, ListenerConfig, ListenerTransport, Options, ProtocolTag, start};
+use mainstem_runtime::{
+    Admission, AdmissionLimits, Handle, ListenerConfig, ListenerQuota, ListenerTransport, Options,
+    ProtocolTag, start,
+};
 
 use crate::masked::{HELLO, Kind, Masked, WELCOME, record, take_record};
 use crate::service::{Commands, Event, Events, GREET, MOVE_EARLY, pattern};
 
 const PROTOCOL: ProtocolTag = ProtocolTag(3);
+/// Connections of one listener, and of all.
+const LISTENER_MAX: usize = 3;
+const PROCESS_MAX: usize = 5;
 
 fn listener(name: &str, protocol: ProtocolTag, transport: ListenerTransport) -> ListenerConfig {
     let address = "127.0.0.1:0".parse().unwrap();
+    let quota = ListenerQuota::new(name, LISTENER_MAX, "max");
     // Small, so that output blocks in the middle.
-    ListenerConfig { name: name.into(), address, protocol, transport, send_buffer_bytes: 16 * 1024 }
+    ListenerConfig { name: name.into(), address, protocol, transport, send_buffer_bytes: 16 * 1024, quota }
 }
 
 fn masked() -> ListenerTransport {
@@ -23,8 +30,19 @@ fn masked() -> ListenerTransport {
 }
 
 fn options(listeners: Vec<ListenerConfig>) -> Options {
-    // Every connection begins on the first shard.
-    Options { shards: 2, pin: false, listeners, coalesce_us: 0, first_shard_connections: 1000, seed: 1 }
+    Options {
+        shards: 2,
+        pin: false,
+        listeners,
+        coalesce_us: 0,
+        // Every connection begins on the first shard.
+        first_shard_connections: 1000,
+        admission: Admission::new(AdmissionLimits {
+            connections_max: PROCESS_MAX,
+            ..AdmissionLimits::default()
+        }),
+        seed: 1,
+    }
 }
 
 struct Server {
@@ -284,4 +302,66 @@ fn two_listeners_of_one_name_are_refused() {
     let outcome: io::Result<Handle> = start(&options(vec![plain(), plain()]), |_, _| Commands::new(&events));
     let Err(error) = outcome else { panic!("they were accepted") };
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+/// Whether the server serves a connection; otherwise it has closed it, possibly with a reset.
+fn is_served(client: &mut Client) -> bool {
+    let sent = client.socket.write_all(b"echo hi\n");
+    let mut bytes = [0; 3];
+    sent.is_ok() && client.socket.read_exact(&mut bytes).is_ok() && bytes == *b"hi\n"
+}
+
+#[test]
+fn connections_beyond_a_limit_are_closed_and_make_room_when_they_end() {
+    let server = Server::start(vec![
+        listener("one", PROTOCOL, ListenerTransport::Plain),
+        listener("two", PROTOCOL, ListenerTransport::Plain),
+    ]);
+    let connect = |name: &str| Client::connect(server.address(name));
+    let mut one: Vec<Client> = (0..LISTENER_MAX).map(|_| connect("one")).collect();
+    assert!(one.iter_mut().all(is_served));
+    assert!(!is_served(&mut connect("one")), "the listener is full");
+    // One that has moved to another shard still counts.
+    one[0].send(b"move 1\n");
+    assert_eq!(one[0].take(5), b"at 1\n");
+    assert!(!is_served(&mut connect("one")), "the listener is full");
+    let mut two: Vec<Client> = (LISTENER_MAX..PROCESS_MAX).map(|_| connect("two")).collect();
+    assert!(two.iter_mut().all(is_served));
+    assert!(!is_served(&mut connect("two")), "the process is full");
+    drop(one);
+    while !is_served(&mut connect("one")) {}
+    drop(two);
+    server.end();
+}
+
+#[test]
+fn a_closed_connection_is_read_up_to_its_share_and_no_further() {
+    let server = Server::start(vec![listener("plain", PROTOCOL, ListenerTransport::Plain)]);
+    let mut flood = Client::connect(server.address("plain"));
+    flood.send(b"quit\n");
+    assert_eq!(flood.take(4), b"bye\n");
+    // Fills what the share of a lingering connection and the kernel's buffers take.
+    flood.socket.set_nonblocking(true).unwrap();
+    let chunk = vec![7; 64 * 1024];
+    let mut sent = 0;
+    let mut blocked = 0;
+    while blocked < 10 {
+        match flood.socket.write(&chunk) {
+            Ok(count) => {
+                sent += count;
+                blocked = 0;
+            }
+            // The rest of the buffers fills while the other connection is served.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let mut other = Client::connect(server.address("plain"));
+                assert!(is_served(&mut other));
+                blocked += 1;
+            }
+            // The deadline has passed.
+            Err(_) => break,
+        }
+        assert!(sent < 64 << 20, "the server still reads");
+    }
+    drop(flood);
+    server.end();
 }

@@ -227,8 +227,7 @@ fn a_request_whose_answer_would_be_too_large_ends_the_connection() {
     const HEAD: usize = 2 + 2 + 1;
     let filters = || (0..100 - HEAD).map(|n| format!("too/large/{n}"));
     let subscribe = || filters().fold(Subscribe::new(1), |subscribe, filter| subscribe.filter(filter, 0));
-    let unsubscribe =
-        || filters().fold(Unsubscribe::new(2), |unsubscribe, filter| unsubscribe.filter(filter));
+    let unsubscribe = || filters().fold(Unsubscribe::new(2), Unsubscribe::filter);
     let limited = || {
         let mut client = limited(V5, property::MAXIMUM_PACKET_SIZE, 100);
         client.limit_packets(100);

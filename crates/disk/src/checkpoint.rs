@@ -29,6 +29,12 @@ pub(crate) struct Known {
     pub(crate) committed: Place,
 }
 
+impl Known {
+    /// Of a log whose checkpoint was lost. Any of its segments may be compacted.
+    pub(crate) const LOST: Self =
+        Self { start: 0, cleaned: 0, sparse: u64::MAX, committed: Place { base: 0, position: 0, offset: 0 } };
+}
+
 /// Entries of all logs by name.
 pub(crate) type Checkpoint = BTreeMap<String, Known>;
 
@@ -93,16 +99,30 @@ pub(crate) fn store(fs: &dyn Fs, dir: &Path, bytes: &[u8]) -> io::Result<()> {
     fs.sync_dir(dir)
 }
 
-/// Loads the checkpoint in `dir` and whether the store was closed cleanly after it. A missing or damaged checkpoint
-/// loads as empty.
-pub(crate) fn load(fs: &dyn Fs, dir: &Path) -> io::Result<(Checkpoint, bool)> {
-    let Some(bytes) = read(fs, &dir.join(name::CHECKPOINT))? else { return Ok(Default::default()) };
-    let Some(checkpoint) = decode(&bytes) else {
-        log::warn!("store {}: the checkpoint is damaged; recovery reads every log completely", dir.display());
-        return Ok(Default::default());
-    };
+/// A checkpoint file as it was found.
+pub(crate) enum Loaded {
+    /// There is none: the store is new, or the file was lost.
+    Missing,
+    Damaged,
+    Valid {
+        logs: Checkpoint,
+        /// Whether the store was closed cleanly after it.
+        was_closed: bool,
+    },
+}
+
+/// Loads the checkpoint in `dir`.
+pub(crate) fn load(fs: &dyn Fs, dir: &Path) -> io::Result<Loaded> {
+    let Some(bytes) = read(fs, &dir.join(name::CHECKPOINT))? else { return Ok(Loaded::Missing) };
+    let Some(logs) = decode(&bytes) else { return Ok(Loaded::Damaged) };
     let mark = read(fs, &dir.join(name::CLEAN))?;
-    Ok((checkpoint, mark.is_some_and(|mark| mark == mark_of(&bytes))))
+    Ok(Loaded::Valid { logs, was_closed: mark.is_some_and(|mark| mark == mark_of(&bytes)) })
+}
+
+/// Sets a damaged checkpoint in `dir` aside.
+pub(crate) fn set_aside(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
+    fs.rename(&dir.join(name::CHECKPOINT), &dir.join(name::damaged(name::CHECKPOINT)))?;
+    fs.sync_dir(dir)
 }
 
 /// Marks the store in `dir` as cleanly closed with this checkpoint.

@@ -14,6 +14,7 @@ use mainstem_log::{Error, LogId, Ticket};
 use crate::checkpoint;
 use crate::files::{Range, SegmentKey};
 use crate::fs::Fs;
+use crate::index;
 use crate::journal::{Journal, JournalError};
 use crate::name;
 use crate::scan::Place;
@@ -73,12 +74,26 @@ pub(crate) struct Deferred {
     pub(crate) checkpoint: Option<Vec<u8>>,
     /// Logs to remove, with their names.
     pub(crate) removals: BTreeMap<LogId, Arc<str>>,
+    /// Indexes of segments that are durable.
+    pub(crate) indexes: Vec<SealedIndex>,
+}
+
+/// The index of a closed segment, to be written once the segment is durable.
+pub(crate) struct SealedIndex {
+    pub(crate) key: SegmentKey,
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Group {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { dirs, ranges, acks, deferred: Deferred { checkpoint, removals } } = self;
-        dirs.is_empty() && ranges.is_empty() && acks.is_empty() && checkpoint.is_none() && removals.is_empty()
+        let Self { dirs, ranges, acks, deferred: Deferred { checkpoint, removals, indexes } } = self;
+        dirs.is_empty()
+            && ranges.is_empty()
+            && acks.is_empty()
+            && checkpoint.is_none()
+            && removals.is_empty()
+            && indexes.is_empty()
     }
 
     /// Records that the directory of a log has a new entry.
@@ -91,12 +106,21 @@ impl Group {
         self.dirs.remove(&log);
         self.ranges.retain(|(owner, _), _| *owner != log);
         self.acks.retain(|ack| ack.log != log);
+        self.deferred.indexes.retain(|index| index.key.0 != log);
         self.deferred.removals.insert(log, name);
     }
 
     /// Splits off the logs with directory changes or removals beyond the first [`DIR_CHANGES_MAX`], counted round-robin
-    /// from `from`. Advances `from` past those that stay.
+    /// from `from`, and as many indexes. Advances `from` past those that stay.
     pub(crate) fn split_off(&mut self, from: &mut LogId) -> Self {
+        let mut later = self.split_off_dirs(from);
+        if self.deferred.indexes.len() > DIR_CHANGES_MAX {
+            later.deferred.indexes = self.deferred.indexes.split_off(DIR_CHANGES_MAX);
+        }
+        later
+    }
+
+    fn split_off_dirs(&mut self, from: &mut LogId) -> Self {
         let changed: BTreeSet<LogId> =
             self.dirs.keys().chain(self.deferred.removals.keys()).copied().collect();
         if changed.len() <= DIR_CHANGES_MAX {
@@ -112,6 +136,7 @@ impl Group {
             acks: self.acks.extract_if(.., |ack| is_later(&ack.log)).collect(),
             deferred: Deferred {
                 checkpoint: None,
+                indexes: Vec::new(),
                 removals: self.deferred.removals.extract_if(.., |log, _| is_later(log)).collect(),
             },
         }
@@ -152,6 +177,7 @@ impl Group {
             self.deferred.checkpoint = later.deferred.checkpoint;
         }
         self.deferred.removals.extend(later.deferred.removals);
+        self.deferred.indexes.extend(later.deferred.indexes);
     }
 }
 
@@ -223,8 +249,15 @@ impl Syncer {
         }
     }
 
-    /// Runs the deferred part of a group: removals, journal maintenance, checkpoint.
-    pub(crate) fn run_deferred(&mut self, Deferred { checkpoint, removals }: Deferred) {
+    /// Runs the deferred part of a group: indexes, removals, journal maintenance, checkpoint.
+    pub(crate) fn run_deferred(&mut self, Deferred { checkpoint, removals, indexes }: Deferred) {
+        for SealedIndex { key, path, bytes } in &indexes {
+            if !self.broken.contains(&key.0)
+                && let Err(error) = index::write_sealed(&*self.fs, path, bytes)
+            {
+                log::debug!("cannot save {}: {error}", path.display());
+            }
+        }
         if !removals.is_empty()
             && let Err(error) = self.remove(&removals)
         {

@@ -21,7 +21,7 @@ use crate::index::Index;
 use crate::journal::Journal;
 use crate::keys::Keys;
 use crate::name;
-use crate::scan::{Place, Scan, Step};
+use crate::scan::{Gaps, Place, Scan, Step};
 use crate::segments::Segment;
 use crate::single::Log;
 
@@ -290,6 +290,7 @@ impl Log {
         let swap = self.dir.join(name::swap(base, end));
         disk.fs.rename(&cleaned, &swap)?;
         disk.fs.sync_dir(&self.dir)?;
+        self.forget_unsealed(disk, |base| bases.contains(&base));
         for gone in &bases {
             self.remove_segment(disk, *gone)?;
         }
@@ -299,8 +300,7 @@ impl Log {
         disk.fs.sync_dir(&self.dir)?;
         let at = self.segments.containing(base);
         index.extend_to(Place { base, position: bytes, offset: end });
-        let segment = Segment { base, bytes, index: Some(Box::new(index)), checked: 0 };
-        self.segments.replace(at..at + bases.len(), segment);
+        self.segments.replace(at..at + bases.len(), Segment::new(base, bytes, Some(Box::new(index))));
         disk.files.hold(self.key(base), file);
         self.touch_index(disk, at);
         self.cursors.clear();
@@ -312,8 +312,9 @@ impl Log {
 fn valid_batch<'a>(scan: &'a mut Scan<'_>, place: Place) -> io::Result<Option<Batch<'a>>> {
     match scan.step(place)? {
         Step::Batch(header) => Batch::parse(scan.batch(place, &header)?).map(Some).map_err(damaged),
-        Step::End => Ok(None),
-        Step::Damaged => Err(io::Error::new(io::ErrorKind::InvalidData, "damaged batch")),
+        // A segment that ends early must not be replaced: what follows the damage would be lost.
+        Step::End if scan.is_complete(place)? => Ok(None),
+        Step::End | Step::Damaged => Err(io::Error::new(io::ErrorKind::InvalidData, "damaged batch")),
     }
 }
 
@@ -321,7 +322,19 @@ fn damaged(malformed: mainstem_log::Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, malformed.to_string())
 }
 
-/// Cleans up after an interrupted compaction: finishes a complete replacement and deletes partial output.
+/// Whether `path` is a segment that replaces others from `base` to before `end`: valid batches only, up to `end`.
+fn is_valid_output(fs: &dyn Fs, path: &Path, base: u64, end: u64) -> io::Result<bool> {
+    let file = fs.open(path, Mode::Existing)?;
+    let mut scan = Scan::new(&*file, file.len()?, end, Gaps::Allowed);
+    let mut place = Place::beginning(base);
+    while let Step::Batch(header) = scan.step_verified(place)? {
+        place = place.after(&header);
+    }
+    Ok(scan.is_at_end(place) && place.offset == end)
+}
+
+/// Cleans up after an interrupted compaction: finishes a complete replacement and deletes partial output. A damaged
+/// replacement is set aside, and the segments that it should have replaced stay.
 pub(crate) fn finish_interrupted(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
     let files = &fs.list(dir)?;
     for file in files.iter().filter(|file| name::is_cleaned(file)) {
@@ -329,6 +342,13 @@ pub(crate) fn finish_interrupted(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
     }
     for swap in files {
         let Some((base, end)) = name::bases_of_swap(swap) else { continue };
+        let path = dir.join(swap);
+        if !is_valid_output(fs, &path, base, end)? {
+            log::error!("{} is damaged; it is set aside, and the segments it replaces stay", path.display());
+            fs.rename(&path, &dir.join(name::damaged(swap)))?;
+            fs.sync_dir(dir)?;
+            continue;
+        }
         let is_in_range = |base_of: Option<u64>| base_of.is_some_and(|of| (base..end).contains(&of));
         for file in files {
             if is_in_range(name::base_of_segment(file)) || is_in_range(name::base_of_index(file)) {
@@ -336,7 +356,7 @@ pub(crate) fn finish_interrupted(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
             }
         }
         fs.sync_dir(dir)?;
-        fs.rename(&dir.join(swap), &dir.join(name::segment(base)))?;
+        fs.rename(&path, &dir.join(name::segment(base)))?;
         fs.sync_dir(dir)?;
     }
     Ok(())

@@ -159,6 +159,19 @@ pub trait File: Send + Sync {
     fn as_std(&self) -> Option<&fs::File>;
 }
 
+/// Creates a directory and its missing parents, durably.
+pub(crate) fn create_dir_durably(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match fs.create_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            create_dir_durably(fs, parent.ok_or(error)?)?;
+            fs.create_dir(dir)?;
+        }
+        outcome => outcome?,
+    }
+    fs.sync_dir(parent.unwrap_or(Path::new(".")))
+}
+
 /// The file system of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealFs;

@@ -2,13 +2,17 @@
 //!
 //! An index is only a hint. It can be rebuilt from its segment at any time, and readers check each position against
 //! the batch found there. Its size is bounded: when it is full, every other entry is dropped and the spacing doubles.
+//!
+//! A *sealed* index is also evidence: it was written after its whole segment and the directory entry of the next one
+//! were synced. If either is incomplete or missing later, that is damage and not a torn write.
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use mainstem_log::BatchHeader;
 
-use crate::fs::{Fs, Mode};
+use crate::fs::{File, Fs, Mode};
 use crate::scan::{Place, Scan, Step};
 
 /// Maximum number of entries. A full index drops every other entry and doubles its spacing.
@@ -17,8 +21,10 @@ const ENTRIES_MAX: usize = 2048;
 const EVERY_BYTES: u64 = 4096;
 
 const MAGIC: [u8; 4] = *b"MSIX";
-const VERSION: u32 = 1;
-const HEAD_BYTES: usize = 48;
+const VERSION: u32 = 2;
+const HEAD_BYTES: usize = 52;
+/// Flag of a sealed index.
+const SEALED: u32 = 1;
 const ENTRY_BYTES: usize = 24;
 
 /// Positions of some batches of a segment, in order.
@@ -32,6 +38,7 @@ pub(crate) struct Index {
     max_timestamp_ms: i64,
     /// Max timestamp of the first batch.
     first_timestamp_ms: i64,
+    is_sealed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +58,13 @@ impl Index {
             end: Place::beginning(base),
             max_timestamp_ms: i64::MIN,
             first_timestamp_ms: i64::MIN,
+            is_sealed: false,
         }
+    }
+
+    /// Marks the index as sealed: the whole segment is synced, and so is the directory entry of the next one.
+    pub(crate) fn seal(&mut self) {
+        self.is_sealed = true;
     }
 
     pub(crate) fn end(&self) -> Place {
@@ -103,6 +116,7 @@ impl Index {
     pub(crate) fn truncate(&mut self, place: Place) {
         self.entries.retain(|entry| entry.position < place.position);
         self.end = self.end.min(place);
+        self.is_sealed = false;
     }
 
     fn place(&self, entry: Option<&Entry>) -> Place {
@@ -158,6 +172,7 @@ impl Index {
         bytes.extend_from_slice(&self.end.offset.to_be_bytes());
         bytes.extend_from_slice(&self.first_timestamp_ms.to_be_bytes());
         bytes.extend_from_slice(&self.max_timestamp_ms.to_be_bytes());
+        bytes.extend_from_slice(&if self.is_sealed { SEALED } else { 0 }.to_be_bytes());
         for entry in &self.entries {
             bytes.extend_from_slice(&entry.offset.to_be_bytes());
             bytes.extend_from_slice(&entry.position.to_be_bytes());
@@ -197,30 +212,48 @@ impl Index {
             end: Place { base, position: number(head, 16), offset: number(head, 24) },
             first_timestamp_ms: time(head, 32),
             max_timestamp_ms: time(head, 40),
+            is_sealed: head[48..52] == SEALED.to_be_bytes(),
             entries: entries.chunks_exact(ENTRY_BYTES).map(entry).collect(),
         })
     }
 
     /// Loads the index at `path` if it is valid and does not go beyond `end`.
     pub(crate) fn load(fs: &dyn Fs, path: &Path, end: Place) -> Option<Self> {
-        let file = fs.open(path, Mode::Existing).ok()?;
-        let len =
-            file.len().ok().filter(|len| *len <= (HEAD_BYTES + ENTRIES_MAX * ENTRY_BYTES + 4) as u64)?;
-        let mut bytes = vec![0; len as usize];
-        let read = file.read_at(&mut bytes, 0).ok()?;
-        let index = Self::decode(end.base, &bytes[..read])?;
+        let index = Self::load_any(fs, path, end.base).ok()??;
         (index.end.position <= end.position && index.end.offset <= end.offset).then_some(index)
+    }
+
+    /// Loads the index at `path` of the segment with base offset `base`, whatever it covers. `None` if it is missing
+    /// or damaged.
+    ///
+    /// # Errors
+    /// IO errors.
+    pub(crate) fn load_any(fs: &dyn Fs, path: &Path, base: u64) -> io::Result<Option<Self>> {
+        let file = match fs.open(path, Mode::Existing) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            outcome => outcome?,
+        };
+        let len = file.len()?;
+        if len > (HEAD_BYTES + ENTRIES_MAX * ENTRY_BYTES + 4) as u64 {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; len as usize];
+        let read = file.read_at(&mut bytes, 0)?;
+        Ok(Self::decode(base, &bytes[..read]))
+    }
+
+    /// First offset of the next segment according to a sealed index at `path`. `None` if there is none.
+    ///
+    /// # Errors
+    /// IO errors.
+    pub(crate) fn sealed_end(fs: &dyn Fs, path: &Path, base: u64) -> io::Result<Option<u64>> {
+        let index = Self::load_any(fs, path, base)?.filter(|index| index.is_sealed);
+        Ok(index.map(|index| index.end.offset))
     }
 
     /// Saves the index at `path` without a sync: a lost index is rebuilt.
     pub(crate) fn store(&self, fs: &dyn Fs, path: &Path) -> io::Result<()> {
-        let file = match fs.open(path, Mode::New) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs.open(path, Mode::Existing)?,
-            outcome => outcome?,
-        };
-        let bytes = self.encode();
-        file.write_at(&bytes, 0)?;
-        file.set_len(bytes.len() as u64)
+        write(fs, path, &self.encode()).map(|_| ())
     }
 
     /// Removes the index at `path` if it exists. The removal must be durable before the segment is truncated or its
@@ -231,6 +264,23 @@ impl Index {
             _ => Ok(()),
         }
     }
+}
+
+/// Writes an encoded index to `path`, without a sync.
+fn write(fs: &dyn Fs, path: &Path, bytes: &[u8]) -> io::Result<Arc<dyn File>> {
+    let file = match fs.open(path, Mode::New) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs.open(path, Mode::Existing)?,
+        outcome => outcome?,
+    };
+    file.write_at(bytes, 0)?;
+    file.set_len(bytes.len() as u64)?;
+    Ok(file)
+}
+
+/// Writes an encoded, sealed index to `path` durably.
+pub(crate) fn write_sealed(fs: &dyn Fs, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write(fs, path, bytes)?.sync_data()?;
+    path.parent().map_or(Ok(()), |dir| fs.sync_dir(dir))
 }
 
 #[cfg(test)]

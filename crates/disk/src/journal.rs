@@ -422,8 +422,16 @@ fn entry<'a>(rest: &mut &'a [u8]) -> Option<Entry<'a>> {
     }
 }
 
-/// Generation and entries of one file, up to the first record out of sequence.
-fn entries(bytes: &[u8]) -> (u64, Vec<Entry<'_>>) {
+/// What one file contains.
+struct Contents<'a> {
+    generation: u64,
+    /// Entries up to the first record out of sequence.
+    entries: Vec<Entry<'a>>,
+    /// Whether later records of the same generation follow: the record in between is damaged, not incomplete.
+    is_damaged: bool,
+}
+
+fn contents(bytes: &[u8]) -> Contents<'_> {
     let mut entries = Vec::new();
     let mut rest = bytes;
     let mut first = None;
@@ -438,7 +446,9 @@ fn entries(bytes: &[u8]) -> (u64, Vec<Entry<'_>>) {
         }
         rest = rest.get(len..).unwrap_or_default();
     }
-    (first.unwrap_or(0), entries)
+    let is_later = |at| record(&rest[at..]).is_some_and(|(generation, ..)| Some(generation) == first);
+    let is_damaged = (0..rest.len()).step_by(ALIGN_BYTES).any(is_later);
+    Contents { generation: first.unwrap_or(0), entries, is_damaged }
 }
 
 /// Calls `redo` in order for each write in the journal of `dir` that recovery must apply.
@@ -453,19 +463,27 @@ pub(crate) fn replay(
     let mut files = Vec::new();
     for file in name::JOURNAL {
         match fs.open(&dir.join(file), Mode::Existing) {
-            Ok(file) => {
-                let mut bytes = vec![0; file.len()? as usize];
-                let read = file.read_at(&mut bytes, 0)?;
+            Ok(found) => {
+                let mut bytes = vec![0; found.len()? as usize];
+                let read = found.read_at(&mut bytes, 0)?;
                 bytes.truncate(read);
-                files.push(bytes);
+                files.push((file, bytes));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
     }
-    let mut halves: Vec<_> = files.iter().map(|bytes| entries(bytes)).collect();
-    halves.sort_by_key(|(generation, _)| *generation);
-    let all: Vec<&Entry<'_>> = halves.iter().flat_map(|(_, entries)| entries).collect();
+    let mut halves = Vec::new();
+    for (file, bytes) in &files {
+        let half = contents(bytes);
+        if half.is_damaged {
+            log::error!("{} is damaged; it is set aside", dir.join(file).display());
+            fs.rename(&dir.join(file), &dir.join(name::damaged(file)))?;
+        }
+        halves.push(half);
+    }
+    halves.sort_by_key(|half| half.generation);
+    let all: Vec<&Entry<'_>> = halves.iter().flat_map(|half| &half.entries).collect();
     let mut forgotten = BTreeMap::new();
     for (at, entry) in all.iter().enumerate() {
         if let Entry::Forget(name) = entry {

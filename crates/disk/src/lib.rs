@@ -32,7 +32,7 @@
 //! | `notes.rs`, `notes/` | sidecar notes of a log |
 //! | `read.rs`, `cursors.rs`, `scan.rs`, `index.rs` | reading a log, where readers continue, a segment front to back, the sparse index |
 //! | `truncate.rs` | removing entries from either end |
-//! | `recover.rs`, `checkpoint.rs` | opening after a crash |
+//! | `recover.rs`, `redo.rs`, `checkpoint.rs` | opening after a crash |
 //! | `compact.rs`, `cleaning.rs`, `keys.rs`, `filter.rs` | compaction by key, and its state |
 //! | `tail.rs` | the newest entries, in memory |
 //! | `commit.rs`, `queue.rs` | group commit; the channel between a shard and its committer |
@@ -61,6 +61,7 @@ mod positions;
 mod queue;
 mod read;
 mod recover;
+mod redo;
 mod scan;
 mod segments;
 mod settings;

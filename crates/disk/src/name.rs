@@ -17,6 +17,8 @@ const INDEX: &str = ".index";
 const CLEANED: &str = ".cleaned";
 /// Suffix of a complete compaction output.
 const SWAP: &str = ".swap";
+/// Suffix of a damaged file that was set aside.
+const DAMAGED: &str = ".damaged";
 
 /// Notes file in a log directory.
 pub(crate) const NOTES: &str = "notes";
@@ -97,6 +99,11 @@ pub(crate) fn base_of_index(file: &str) -> Option<u64> {
 
 fn base_before(file: &str, ending: &str) -> Option<u64> {
     file.strip_suffix(ending).filter(|digits| digits.len() == 20)?.parse().ok()
+}
+
+/// New name of a damaged file that is set aside.
+pub(crate) fn damaged(file: &str) -> String {
+    format!("{file}{DAMAGED}")
 }
 
 /// Whether a file is an incomplete compaction output.

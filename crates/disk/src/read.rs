@@ -119,6 +119,15 @@ impl Log {
         Ok(())
     }
 
+    /// Logs that a read failed, once per offset.
+    pub(crate) fn log_unreadable(&mut self, offset: u64) {
+        if self.unreadable != Some(offset) {
+            self.unreadable = Some(offset);
+            let segment = self.path(self.segments[self.segments.containing(offset)].base);
+            log::error!("log {}: unreadable from offset {offset} on, {}", self.name, segment.display());
+        }
+    }
+
     /// Reads batches of one segment. Returns the next offset, or `None` at a limit.
     fn read_file(
         &mut self,
@@ -233,7 +242,9 @@ impl Log {
         }
         self.cursors.remember(next);
         Ok(match taken {
-            _ if next.position == behind.position => Stopped::Offset(behind.offset),
+            _ if next.position == behind.position && (gaps == Gaps::Allowed || end == behind.offset) => {
+                Stopped::Offset(behind.offset)
+            }
             // The batch that did not fit needs no further check.
             Stopped::Limit => Stopped::Limit,
             Stopped::Short if left >= HEADER_BYTES || is_batch_at(&*file, next) => Stopped::Limit,
@@ -298,16 +309,21 @@ impl Log {
         let gaps = self.gaps(end.base);
         let file = self.file(&mut disk.files, end.base)?;
         let mut scan = Scan::new(&*file, end.position, end.offset, gaps);
-        if compare == Compare::Checksums {
-            return scan_forward(from, offset, &mut scan, Scan::step_verified);
+        let is_missing = |located: &Located| match located {
+            Located::Damaged => true,
+            // Every offset between the start and the end of the log has a record, unless compaction removed it.
+            Located::End => gaps == Gaps::None,
+            Located::Batch(_, header) => gaps == Gaps::None && header.base_offset > offset,
+        };
+        if compare == Compare::Headers {
+            let located = scan_forward(from, offset, &mut scan, Scan::step)?;
+            if !is_missing(&located) {
+                return Ok(located);
+            }
         }
-        let located = scan_forward(from, offset, &mut scan, Scan::step)?;
         // A damaged length hides the batches after it. Scan again with checksums.
-        match located {
-            Located::Damaged => scan_forward(from, offset, &mut scan, Scan::step_verified),
-            Located::End if gaps == Gaps::None => scan_forward(from, offset, &mut scan, Scan::step_verified),
-            _ => Ok(located),
-        }
+        let located = scan_forward(from, offset, &mut scan, Scan::step_verified)?;
+        Ok(if is_missing(&located) { Located::Damaged } else { located })
     }
 
     /// Position of the batch with base offset `offset`; `None` if there is none.
@@ -379,7 +395,7 @@ impl Log {
         position: u64,
     ) -> io::Result<Place> {
         let end = self.end_of_segment(at);
-        if end.position <= position && end.offset <= last {
+        if end.position <= position && end.offset <= last && self.is_whole(disk, at)? {
             return Ok(end);
         }
         let index = self.index(disk, at)?;
@@ -395,6 +411,23 @@ impl Log {
             place = behind;
         }
         Ok(place)
+    }
+
+    /// Whether the last batch of segment `at` ends where the next segment begins.
+    fn is_whole(&mut self, disk: &mut Disk, at: usize) -> io::Result<bool> {
+        let end = self.end_of_segment(at);
+        let gaps = self.gaps(end.base);
+        if at + 1 == self.segments.len() || gaps == Gaps::Allowed || self.segments[at].is_whole {
+            return Ok(true);
+        }
+        let mut place = self.index(disk, at)?.before_position(end.position);
+        let file = self.file(&mut disk.files, end.base)?;
+        let mut scan = Scan::new(&*file, end.position, end.offset, gaps);
+        while let Step::Batch(header) = scan.step(place)? {
+            place = place.after(&header);
+        }
+        self.segments[at].is_whole = place == end;
+        Ok(place == end)
     }
 
     /// Implements [`mainstem_log::LogReader::find_time`].

@@ -3,6 +3,11 @@
 //! After a clean shutdown the checkpoint gives the end and nothing is read. Otherwise recovery scans from the
 //! checkpointed position, truncates a torn write, and rewrites and syncs what remains: after a crash or a failed sync,
 //! readable data may exist only in the page cache.
+//!
+//! Only what a crash can explain is repaired by truncation. Two kinds of evidence tell it from damage: the checkpoint,
+//! and the sealed index of a closed segment, which exists only once the segment and the directory entry of the next
+//! one were synced. Damaged and missing segments leave a hole in the log: reading it is an error, everything around it
+//! stays, and the log continues at an offset that it has never assigned.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +20,7 @@ use crate::checkpoint::Known;
 use crate::cleaning::Cleaning;
 use crate::compact;
 use crate::disk::Disk;
-use crate::fs::{File, Fs, Mode};
+use crate::fs::{File, Fs, Mode, create_dir_durably};
 use crate::index::Index;
 use crate::name;
 use crate::scan::{Gaps, Place, Scan};
@@ -25,6 +30,9 @@ use crate::single::Log;
 /// Bytes rewritten at a time.
 const REWRITE_BYTES: usize = 256 * 1024;
 
+/// Offsets that are skipped after durable records were lost, if it is unknown how many: more than there can be.
+const SKIPPED_OFFSETS: u64 = 1 << 32;
+
 /// What is known of a log before its files are read.
 pub(crate) struct Prior {
     /// Whether the log is new: only its directory exists, possibly not yet durably.
@@ -33,6 +41,14 @@ pub(crate) struct Prior {
     pub(crate) known: Option<Known>,
     /// Whether the store was closed cleanly after that checkpoint.
     pub(crate) was_closed: bool,
+}
+
+impl Prior {
+    /// Whether the checkpoint entry says exactly where the log starts and ends.
+    fn is_exact(&self) -> bool {
+        // A log without a checkpoint entry was never opened. Its directory entries may not be durable.
+        self.was_closed && self.known.is_some()
+    }
 }
 
 impl Log {
@@ -46,13 +62,27 @@ impl Log {
         before: &Prior,
     ) -> io::Result<Self> {
         let known = before.known.unwrap_or_default();
-        let found = DirContents::in_dir(&*disk.fs, &dir)?;
+        let found = match DirContents::in_dir(&*disk.fs, &dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                create_dir_durably(&*disk.fs, &dir)?;
+                DirContents { segments: VecDeque::new() }
+            }
+            outcome => outcome?,
+        };
+        let oldest = found.segments.front().map(|segment| segment.base);
         let mut recovery = Recovery { fs: &*disk.fs, dir: &dir, name, segments: found.segments };
         let end = recovery.run(known, before)?;
-        let segments = recovery.segments;
-        let first = segments.front().map_or(0, |segment| segment.base);
-        let mut log = Self::new(id, name, dir, options, Segments::new(segments), end);
-        log.start = known.start.max(first).min(end.offset);
+        let segments = Segments::new(recovery.segments);
+        let mut log = Self::new(id, name, dir, options, segments, end);
+        // Retention may have removed segments since the checkpoint. If it cannot have, reading them is an error.
+        let start = match oldest {
+            Some(oldest) if !before.is_exact() => oldest.max(known.start),
+            _ => known.start,
+        };
+        if start < log.start {
+            log::error!("log {name}: its records from offset {start} to {} are missing", log.start);
+        }
+        log.start = start.min(end.offset);
         log.cleaning = Cleaning::restored(known.cleaned.min(end.offset), known.sparse.min(end.offset));
         if before.is_new {
             log.mark_new();
@@ -94,7 +124,7 @@ impl DirContents {
         let mut segments = VecDeque::with_capacity(bases.len().max(1));
         for base in bases {
             let bytes = fs.open(&dir.join(name::segment(base)), Mode::Existing)?.len()?;
-            segments.push_back(Segment { base, bytes, index: None, checked: 0 });
+            segments.push_back(Segment::new(base, bytes, None));
         }
         Ok(Self { segments })
     }
@@ -111,93 +141,134 @@ impl Recovery<'_> {
     /// Repairs the segments and returns the end of the log.
     fn run(&mut self, known: Known, before: &Prior) -> io::Result<Place> {
         if self.segments.is_empty() {
-            return self.create_first_segment(known.start, before.is_new);
+            if before.known.is_some() {
+                return self.continue_after_loss(Place::default(), known, before, None);
+            }
+            return self.create_segment(0, before.is_new);
         }
-        // A log without a checkpoint entry was never opened. Its directory entries may not be durable.
-        let was_closed = before.was_closed && before.known.is_some();
-        let end = if was_closed && self.reaches(known.committed) {
-            self.use_checkpoint_end(known.committed)
-        } else {
-            self.find_end(known)?
-        };
-        if end.offset < known.start {
-            // The log is empty. Restart at the known log start so that no offset is reused.
-            self.remove_segments_from(0)?;
-            return self.create_first_segment(known.start, false);
+        if before.is_exact() && self.matches(known.committed) {
+            return Ok(known.committed);
+        }
+        let end = self.find_end(known)?;
+        let next = self.sealed_end(self.segments.len() - 1)?;
+        if next.is_some() || end.offset < known.committed.offset.max(known.start) {
+            return self.continue_after_loss(end, known, before, next);
         }
         Ok(end)
     }
 
-    /// Whether the last segment matches the checkpoint and is at least as long.
-    fn reaches(&self, place: Place) -> bool {
-        self.segments.back().is_some_and(|last| last.base == place.base && last.bytes >= place.position)
+    /// Whether the newest segment is as the checkpoint says.
+    fn matches(&self, place: Place) -> bool {
+        self.segments.back().is_some_and(|last| last.base == place.base && last.bytes == place.position)
     }
 
-    fn use_checkpoint_end(&mut self, end: Place) -> Place {
-        if let Some(last) = self.segments.back_mut() {
-            last.bytes = end.position;
-        }
-        end
+    /// Starts a segment behind durable records that are missing. `next` is the offset of the segment after the last one
+    /// that exists, if it is known to have existed.
+    fn continue_after_loss(
+        &mut self,
+        end: Place,
+        known: Known,
+        before: &Prior,
+        next: Option<u64>,
+    ) -> io::Result<Place> {
+        let from = end.offset.max(if self.segments.is_empty() { known.start } else { 0 });
+        let durable = known.committed.offset.max(known.start).max(end.offset).max(next.unwrap_or(0));
+        // After a clean shutdown the checkpoint has the exact end of the log.
+        let base = if before.is_exact() { durable } else { durable.saturating_add(SKIPPED_OFFSETS) };
+        log::error!(
+            "log {} ({}): records from offset {from} on are missing or damaged, although they were durable; what is \
+             left stays as it is, and the log continues at offset {base}",
+            self.name,
+            self.dir.display(),
+        );
+        self.create_segment(base, false)
     }
 
-    /// Creates the first segment. For a new log, its directory entry is synced with the first commit.
-    fn create_first_segment(&mut self, base: u64, is_new: bool) -> io::Result<Place> {
+    /// Creates a segment. For a new log, its directory entry is synced with the first commit.
+    fn create_segment(&mut self, base: u64, is_new: bool) -> io::Result<Place> {
         self.fs.open(&self.dir.join(name::segment(base)), Mode::New)?;
         if !is_new {
             self.fs.sync_dir(self.dir)?;
         }
-        let index = Some(Box::new(Index::new(base)));
-        self.segments.push_back(Segment { base, bytes: 0, index, checked: 0 });
+        self.segments.push_back(Segment::new(base, 0, Some(Box::new(Index::new(base)))));
         Ok(Place::beginning(base))
     }
 
     /// Scans the data beyond the checkpoint and finds its end.
-    fn find_end(&mut self, checkpoint: Known) -> io::Result<Place> {
-        let Known { committed: known, sparse, .. } = checkpoint;
+    fn find_end(&mut self, known: Known) -> io::Result<Place> {
         let last = self.segments.len() - 1;
         // Segments before the checkpointed one are complete.
-        let first = self.segments.iter().position(|segment| segment.base >= known.base).unwrap_or(last);
-        let mut at = first;
+        let first = self.segments.iter().position(|segment| segment.base >= known.committed.base);
+        let mut at = first.unwrap_or(last);
         loop {
             let Segment { base, bytes, .. } = self.segments[at];
             let file = self.fs.open(&self.dir.join(name::segment(base)), Mode::Existing)?;
             let limit = self.segments.get(at + 1).map_or(i64::MAX as u64, |next| next.base);
-            let is_known = base == known.base && bytes >= known.position;
-            let gaps = if base < sparse { Gaps::Allowed } else { Gaps::None };
-            let from = if is_known { known } else { Place::beginning(base) };
+            let is_known = base == known.committed.base && bytes >= known.committed.position;
+            let gaps = if base < known.sparse { Gaps::Allowed } else { Gaps::None };
+            let from = if is_known { known.committed } else { Place::beginning(base) };
             let mut scan = Scan::new(&*file, bytes, limit, gaps);
             let found = scan.valid_end(from)?;
             if let Some(offset) = found.damaged {
-                self.log_damage(offset);
+                self.log_damage(base, offset);
             }
-            self.segments[at].bytes = found.place.position;
-            let is_complete = found.place.offset == limit || !found.is_torn;
-            let is_end = at == last || !(is_complete || self.has_durable_after(at, known));
-            if is_end {
-                self.truncate_torn_write(&*file, &mut scan, found.place)?;
-            } else if found.place.offset < limit {
-                // Damaged up to its end. Retain the bytes, so that reads report the damage instead of a gap.
-                self.log_damage(found.place.offset);
+            let end = found.place;
+            self.segments[at].bytes = end.position;
+            let is_sealed = self.sealed_end(at)?.is_some();
+            // What follows is damage, not a torn write.
+            let is_damaged = if at == last {
+                base == known.committed.base && end.position < known.committed.position
+            } else {
+                end.offset != limit && (!found.is_torn || self.is_durable(at, end, known.committed)?)
+            };
+            let is_end = at == last || !is_damaged && end.offset != limit;
+            if is_damaged {
+                // Retain the bytes, so that reads report the damage.
+                self.log_damage(base, end.offset);
                 self.segments[at].bytes = bytes;
+            } else if is_end {
+                self.truncate_torn_write(&*file, &mut scan, end)?;
             }
-            rewrite(&*file, from.position..found.place.position)?;
-            Index::remove(self.fs, &self.dir.join(name::index(base)))?;
+            rewrite(&*file, from.position..end.position)?;
+            if !is_sealed {
+                Index::remove(self.fs, &self.dir.join(name::index(base)))?;
+            }
             if is_end {
                 self.remove_segments_from(at + 1)?;
-                return Ok(found.place);
+                return Ok(end);
             }
             at += 1;
         }
     }
 
-    fn log_damage(&self, offset: u64) {
-        log::error!("log {}: damaged at offset {offset}; later batches are retained", self.name);
+    fn log_damage(&self, base: u64, offset: u64) {
+        log::error!(
+            "log {}: {} is damaged at offset {offset}; what follows is retained",
+            self.name,
+            self.dir.join(name::segment(base)).display()
+        );
     }
 
-    /// Whether the checkpoint lists a segment after `at` as durable. The missing part was then lost later, and the
-    /// segments after it are retained.
-    fn has_durable_after(&self, at: usize, known: Place) -> bool {
-        self.segments.get(at + 1).is_some_and(|next| next.base <= known.base && known.position > 0)
+    /// First offset of the next segment, according to the sealed index of the one at `at`.
+    fn sealed_end(&self, at: usize) -> io::Result<Option<u64>> {
+        let base = self.segments[at].base;
+        Index::sealed_end(self.fs, &self.dir.join(name::index(base)), base)
+    }
+
+    /// Whether the segment at `at`, which is not the newest and ends at `end`, was once durable as a whole. A missing
+    /// part was then lost later.
+    fn is_durable(&self, at: usize, end: Place, committed: Place) -> io::Result<bool> {
+        let next = self.segments[at + 1].base;
+        if next <= committed.base || end.base == committed.base && end.position < committed.position {
+            return Ok(true);
+        }
+        // Segments become durable in order.
+        for later in at..self.segments.len() {
+            if self.sealed_end(later)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Truncates a torn write.
@@ -210,7 +281,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Removes the segments from index `at` on, the last one first, and makes all removals durable.
+    /// Removes the segments from index `at` on, which a crash has left behind a torn write. The last one goes first,
+    /// and all removals are durable.
     fn remove_segments_from(&mut self, at: usize) -> io::Result<()> {
         while self.segments.len() > at {
             let Some(gone) = self.segments.pop_back() else { break };

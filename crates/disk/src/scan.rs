@@ -104,6 +104,12 @@ impl<'a> Scan<'a> {
         place.position >= self.bytes
     }
 
+    /// Whether the segment ends properly at `place`: only zeros follow, and no record is missing. Compaction retains
+    /// the last batch, so this holds with gaps too.
+    pub(crate) fn is_complete(&mut self, place: Place) -> io::Result<bool> {
+        Ok(place.offset == self.limit && !self.has_rest(place.position)?)
+    }
+
     /// Parses the header at `place` without verifying the checksum.
     pub(crate) fn step(&mut self, place: Place) -> io::Result<Step> {
         self.step_with(place, self.gaps)

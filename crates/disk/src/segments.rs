@@ -16,6 +16,14 @@ pub(crate) struct Segment {
     pub(crate) index: Option<Box<SegmentIndex>>,
     /// Bytes whose checksums were verified since the store was opened.
     pub(crate) checked: u64,
+    /// Whether its last batch was seen to end where the next segment begins.
+    pub(crate) is_whole: bool,
+}
+
+impl Segment {
+    pub(crate) fn new(base: u64, bytes: u64, index: Option<Box<SegmentIndex>>) -> Self {
+        Self { base, bytes, index, checked: 0, is_whole: false }
+    }
 }
 
 /// All segments of a log; never empty. Appends go to the newest.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mainstem_log::{BatchHeader, Durability, Error, LogId, Options, State, Ticket, ValidBatch, batches};
 
 use crate::cleaning::Cleaning;
-use crate::commit::Ack;
+use crate::commit::{Ack, SealedIndex};
 use crate::cursors::Cursors;
 use crate::disk::{Disk, Failure};
 use crate::files::{Files, Range, SegmentKey};
@@ -48,6 +48,10 @@ pub(crate) struct Log {
     pub(crate) cleaning: Cleaning,
     /// Age and memory of the tail, as accounted in [`crate::store`].
     pub(crate) cached: Option<(u64, usize)>,
+    /// Offset of the last read error that was logged.
+    pub(crate) unreadable: Option<u64>,
+    /// Closed segments whose index is not sealed yet, and its bytes.
+    unsealed: Vec<(u64, Vec<u8>)>,
     /// Time of the next maintenance attempt after a failure, Unix time in ms.
     pub(crate) maintain_after_ms: u64,
     /// Whether the directory entry of its first segment may not be durable yet.
@@ -88,6 +92,8 @@ impl Log {
             cursors: Cursors::default(),
             cleaning: Cleaning::default(),
             cached: None,
+            unreadable: None,
+            unsealed: Vec::new(),
             maintain_after_ms: 0,
             is_new: false,
             submitted_bytes: end.position,
@@ -100,6 +106,17 @@ impl Log {
     /// The directory entry of its first segment may not be durable yet.
     pub(crate) fn mark_new(&mut self) {
         self.is_new = true;
+    }
+
+    /// Whether the directory entry of its first segment may not be durable yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Reports that the directory entry of its first segment is durable.
+    pub(crate) fn creation_ack(&self) -> Ack {
+        let end = self.positions.head();
+        Ack { log: self.id, ticket: None, end, is_synced: true, outcome: Ok(()), earlier: 0 }
     }
 
     pub(crate) fn key(&self, base: u64) -> SegmentKey {
@@ -222,7 +239,7 @@ impl Log {
         self.close_newest(disk)?;
         disk.files.hold(self.key(base), file);
         disk.group.add_dir(self.id, &self.dir);
-        self.segments.push(Segment { base, bytes: 0, index: Some(Box::new(Index::new(base))), checked: 0 });
+        self.segments.push(Segment::new(base, 0, Some(Box::new(Index::new(base)))));
         let closed = self.segments.len() - 2;
         if self.segments[closed].index.is_some() {
             self.touch_index(disk, closed);
@@ -253,10 +270,30 @@ impl Log {
             Ok(file)
         });
         let file = closed.map_err(|error| self.fail_turn(disk, Failure::Broken(error)))?;
-        self.save_index(disk);
+        if let Some(index) = &mut self.segments.newest_mut().index {
+            index.seal();
+            self.unsealed.push((base, index.encode()));
+        }
         let (key, name, from) = (self.key(base), self.name.clone(), self.submitted_bytes);
         disk.group.add(Range { key, name, file, from, to: position, is_closed: true });
         Ok(())
+    }
+
+    /// Schedules writing the sealed indexes of closed segments. Such an index is evidence that its segment and the
+    /// directory entry of the next one are durable, so both must have been synced, and neither may be rolled back.
+    pub(crate) fn seal_indexes(&mut self, disk: &mut Disk) {
+        let durable = self.positions.synced().base.min(self.positions.submitted().base);
+        for (base, bytes) in self.unsealed.extract_if(.., |(base, _)| *base < durable) {
+            let path = self.dir.join(name::index(base));
+            disk.group.deferred.indexes.push(SealedIndex { key: (self.id, base), path, bytes });
+        }
+    }
+
+    /// The index of these segments must not be written any more.
+    pub(crate) fn forget_unsealed(&mut self, disk: &mut Disk, is_affected: impl Fn(u64) -> bool) {
+        self.unsealed.retain(|(base, _)| !is_affected(*base));
+        let log = self.id;
+        disk.group.deferred.indexes.retain(|index| index.key.0 != log || !is_affected(index.key.1));
     }
 
     /// Submits the appends since the last commit. Returns the ticket if it is complete without the committer.
@@ -392,6 +429,7 @@ impl Log {
         if let Some(index) = &mut newest.index {
             index.truncate(place);
         }
+        self.unsealed.retain(|(base, _)| *base < place.base);
         self.tail.clear();
         self.positions.end_at(place);
         self.cursors.clear();
@@ -458,8 +496,11 @@ impl Log {
             for batch in batches(self.tail.unwritten()) {
                 index.note(index.end(), &batch.header);
             }
-        } else if let Err(error) = index.store(&*disk.fs, &path) {
-            log::debug!("log {}: cannot save the index of segment {base}: {error}", self.name);
+        } else if self.positions.synced().base.min(self.positions.submitted().base) > base {
+            index.seal();
+            if let Err(error) = index.store(&*disk.fs, &path) {
+                log::debug!("log {}: cannot save the index of segment {base}: {error}", self.name);
+            }
         }
         Ok(index)
     }

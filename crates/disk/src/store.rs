@@ -15,16 +15,17 @@ use mainstem_log::{
     Store, Ticket, TimestampOffset, ValidBatch,
 };
 
-use crate::checkpoint::{self, Checkpoint, Known};
+use crate::checkpoint::{self, Checkpoint, Known, Loaded};
 use crate::commit::{DirSync, Group, Syncer, remove_dir};
 use crate::disk::{Disk, Failure};
 use crate::files::{Files, Recent};
-use crate::fs::{Fs, Mode};
+use crate::fs::{Fs, create_dir_durably};
 use crate::journal::{self, Journal};
 use crate::name;
 use crate::queue::CommitQueue;
 use crate::read::FileRange;
 use crate::recover::Prior;
+use crate::redo::redo;
 use crate::settings::{Committer, Settings};
 use crate::single::Log;
 use maintenance::Maintenance;
@@ -102,9 +103,12 @@ impl SegmentStore {
 
     fn try_open(fs: Arc<dyn Fs>, dir: PathBuf, settings: Settings, committer: Committer) -> io::Result<Self> {
         create_dir_durably(&*fs, &dir)?;
-        let (mut known, was_closed) = checkpoint::load(&*fs, &dir)?;
-        if !was_closed {
-            redo(&*fs, &dir)?;
+        let loaded = checkpoint::load(&*fs, &dir)?;
+        let was_closed = matches!(loaded, Loaded::Valid { was_closed: true, .. });
+        if let Loaded::Valid { was_closed: false, logs } = &loaded {
+            redo(&*fs, &dir, logs)?;
+        } else if !was_closed {
+            redo(&*fs, &dir, &Checkpoint::new())?;
         }
         journal::remove(&*fs, &dir)?;
         checkpoint::mark_open(&*fs, &dir)?;
@@ -115,6 +119,14 @@ impl SegmentStore {
             } else if name::is_gone(&found) {
                 remove_dir(&*fs, &dir.join(found))?;
             }
+        }
+        let mut known = match loaded {
+            Loaded::Valid { logs, .. } => logs,
+            lost => replace_checkpoint(&*fs, &dir, &lost, names.keys())?,
+        };
+        if was_closed {
+            // Nothing can have removed these since.
+            names.extend(known.keys().map(|name| (name.clone(), LogEntry::Closed)));
         }
         let gone = known.extract_if(.., |name, _| !names.contains_key(name)).map(|(name, _)| name).collect();
         let journal = Journal::new(fs.clone(), dir.clone(), settings.journal_bytes);
@@ -171,6 +183,7 @@ impl SegmentStore {
         for ack in report.acks {
             let Some(log) = &mut self.logs[ack.log.0 as usize] else { continue };
             log.on_report(&ack);
+            log.seal_indexes(&mut self.disk);
             if let Some(ticket) = ack.ticket {
                 self.completed.push(Completion { log: ack.log, ticket, outcome: ack.outcome });
             }
@@ -206,6 +219,10 @@ impl SegmentStore {
         let known = |(name, place): (&String, &LogEntry)| match place {
             LogEntry::Open(log) => {
                 let log = self.log(*log);
+                if log.is_new() {
+                    // An entry claims that the log has a segment on disk.
+                    return None;
+                }
                 // Appends that were not submitted may still be rolled back.
                 let synced = log.positions.synced().min(log.positions.submitted());
                 Some(Known {
@@ -259,6 +276,8 @@ impl SegmentStore {
             before.known.is_some_and(|known| log.positions.synced() < known.committed);
         if is_new {
             self.disk.group.dirs.insert(id, DirSync { dir: log.dir.clone(), is_new });
+            // No ticket depends on this, but the log counts as durable from then on.
+            self.disk.group.acknowledge(log.creation_ack());
         }
         self.logs.push(Some(Box::new(log)));
         self.names.insert(name.to_owned(), LogEntry::Open(id));
@@ -330,35 +349,29 @@ fn has_files(fs: &dyn Fs, dir: &Path) -> bool {
     fs.list(dir).is_ok_and(|files| !files.is_empty())
 }
 
-/// Creates a directory and its missing parents, durably.
-fn create_dir_durably(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-    match fs.create_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            create_dir_durably(fs, parent.ok_or(error)?)?;
-            fs.create_dir(dir)?;
-        }
-        outcome => outcome?,
+/// Replaces a checkpoint that does not exist or is damaged. If there are logs, it was lost, and recovery then reads
+/// them completely.
+fn replace_checkpoint<'a>(
+    fs: &dyn Fs,
+    dir: &Path,
+    lost: &Loaded,
+    names: impl Iterator<Item = &'a String>,
+) -> io::Result<Checkpoint> {
+    let has_segments = |name: &&String| has_files(fs, &dir.join(name::log_dir(name)));
+    let known: Checkpoint = names.filter(has_segments).map(|name| (name.clone(), Known::LOST)).collect();
+    if matches!(lost, Loaded::Damaged) {
+        checkpoint::set_aside(fs, dir)?;
     }
-    fs.sync_dir(parent.unwrap_or(Path::new(".")))
-}
-
-/// Replays the journal into the segments and syncs them.
-fn redo(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
-    let mut touched = BTreeMap::new();
-    journal::replay(fs, dir, |write| {
-        let path = dir.join(name::log_dir(write.name)).join(name::segment(write.base));
-        if !touched.contains_key(&path) {
-            match fs.open(&path, Mode::Existing) {
-                Ok(file) => touched.insert(path.clone(), file),
-                // The segment has been removed since.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                Err(error) => return Err(error),
-            };
-        }
-        touched[&path].write_at(write.bytes, write.position)
-    })?;
-    touched.values().try_for_each(|file| file.sync_data())
+    if !known.is_empty() {
+        log::error!(
+            "store {}: the checkpoint is missing or damaged; recovery reads every log completely, and removed records \
+             may reappear at the beginning of logs",
+            dir.display()
+        );
+    }
+    let entries = known.iter().map(|(name, known)| (name.as_str(), *known));
+    checkpoint::store(fs, dir, &checkpoint::encode(entries))?;
+    Ok(known)
 }
 
 impl TailCache {
@@ -398,7 +411,11 @@ impl LogReader for SegmentStore {
         into: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let Self { logs, disk, .. } = self;
-        let outcome = open_log(logs, log).read(disk, offsets, max_bytes, into);
+        let from = open_log(logs, log);
+        let outcome = from.read(disk, offsets, max_bytes, into);
+        if let Err(Error::Corrupt { offset }) = outcome {
+            from.log_unreadable(offset);
+        }
         self.trim_indexes();
         outcome
     }

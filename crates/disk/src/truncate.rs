@@ -28,6 +28,7 @@ impl Log {
             }
             let base = self.segments[0].base;
             self.removed = Some(base);
+            self.forget_unsealed(disk, |unsealed| unsealed == base);
             self.remove_segment(disk, base)?;
             self.segments.pop_oldest();
             self.cleaning.stop();
@@ -66,6 +67,12 @@ impl Log {
     fn cut(&mut self, disk: &mut Disk, journal: &mut Journal, place: Place) -> io::Result<()> {
         // The notes belong to a log end that is removed, or could match a new one.
         self.forget_notes(disk)?;
+        // A sealed index claims that the next segment exists, so it goes first.
+        self.forget_unsealed(disk, |base| base >= place.base);
+        for segment in self.segments.iter().filter(|segment| segment.base >= place.base) {
+            Index::remove(&*disk.fs, &self.dir.join(name::index(segment.base)))?;
+        }
+        disk.fs.sync_dir(&self.dir)?;
         // Newest first, one at a time, so that a crash leaves no hole.
         while self.segments.newest().base > place.base {
             let base = self.segments.newest().base;
@@ -75,8 +82,6 @@ impl Log {
             self.segments.pop_newest();
         }
         self.cleaning.truncate(place.offset);
-        Index::remove(&*disk.fs, &self.dir.join(name::index(place.base)))?;
-        disk.fs.sync_dir(&self.dir)?;
         let file = self.file(&mut disk.files, place.base)?;
         file.set_len(place.position)?;
         file.sync_data()?;

@@ -17,8 +17,9 @@ use mainstem_log::{
 /// Unix time in ms.
 const BEGIN_MS: u64 = 1_700_000_000_000;
 
+/// Stores of every version, with the version in the name.
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
 fn options() -> Options {
@@ -169,17 +170,21 @@ fn compare(name: &str, fs: &FaultFs) {
 }
 
 #[test]
-fn reads_a_closed_store() {
-    check(&load("closed"), 5);
+fn reads_closed_stores() {
+    for version in ["v1", "v2"] {
+        check(&load(&format!("{version}/closed")), 5);
+    }
 }
 
 #[test]
-fn reads_a_killed_store() {
-    check(&load("killed"), 5);
+fn reads_killed_stores() {
+    for version in ["v1", "v2"] {
+        check(&load(&format!("{version}/killed")), 5);
+    }
 }
 
 #[test]
 fn output_matches_the_fixtures() {
-    compare("closed", &closed());
-    compare("killed", &killed());
+    compare("v2/closed", &closed());
+    compare("v2/killed", &killed());
 }

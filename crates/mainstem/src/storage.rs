@@ -103,7 +103,7 @@ pub(crate) fn restore(
             let store = HealthTrackingStore::new(store, store_id, &shared_state.failing_logs);
             stores.push(StoreAt::new(store_id, Box::new(store)));
         }
-        let failed = |error: mainstem_log::Error| explain(&format!("shard {number}: {error}"));
+        let failed = |error: mainstem_log::Error| explain(&restore_error(data, number, &error));
         let mut kafka =
             kafka::Shard::restore(number, Arc::clone(&shared_state.kafka), stores, clock).map_err(failed)?;
         let stores = std::mem::take(kafka.stores_mut());
@@ -134,6 +134,19 @@ pub(crate) fn restore(
 pub(crate) fn count_stores(data: &Path, count: usize) -> usize {
     // `restore` reports a directory that cannot be read.
     count + stores_beyond(&data.join(STORES), count).map_or(0, |others| others.len())
+}
+
+/// Why a shard cannot be restored, and what to do if its data is damaged.
+fn restore_error(data: &Path, shard: usize, error: &mainstem_log::Error) -> String {
+    let hint = match error {
+        mainstem_log::Error::Corrupt { .. } => format!(
+            "; the log lines above name the damaged file. Restore {} from a copy, or give up the log that is damaged as \
+             docs/data-directory.md says",
+            data.display()
+        ),
+        _ => String::new(),
+    };
+    format!("shard {shard}: {error}{hint}")
 }
 
 /// A file of a store that a connection's output can send with `sendfile`.

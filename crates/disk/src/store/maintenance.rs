@@ -215,7 +215,10 @@ impl Log {
     /// When the oldest segment expires.
     fn oldest_expiry(&mut self, disk: &mut Disk) -> Result<Option<u64>, Error> {
         let Some(retention_ms) = self.options.retention_ms else { return Ok(None) };
+        let has_next = self.segments.len() > 1;
         let index = self.index(disk, 0).map_err(|error| store_error(&error))?;
-        Ok(index.max_timestamp_ms().map(|newest_ms| time(newest_ms, retention_ms)))
+        // A closed segment without a batch has lost them. It must not keep the segments after it from expiring.
+        let newest_ms = index.max_timestamp_ms().or(has_next.then_some(0));
+        Ok(newest_ms.map(|newest_ms| time(newest_ms, retention_ms)))
     }
 }

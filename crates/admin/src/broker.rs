@@ -8,6 +8,17 @@ use serde_json::{Map, Value};
 /// Receives the reply to one request. It is called at most once, on any thread, and must not block.
 pub type ReplyCallback = Box<dyn FnOnce(Reply) + Send>;
 
+/// Memory of the process.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryUsage {
+    /// Counted bytes by owner. Each name is a label.
+    pub by_owner: Vec<(&'static str, u64)>,
+    /// Limit of their sum.
+    pub bytes_max: u64,
+    /// Resident memory of the process, bytes.
+    pub resident_bytes: u64,
+}
+
 /// The broker's side of the HTTP API. No method blocks; each may be called on any thread.
 pub trait Broker: Send + Sync + 'static {
     /// Sends a request to a queue. A broker that shuts down may drop `reply` without calling it.
@@ -24,6 +35,9 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Removes a binding. `reply` gets [`Reply::Done`] once the removal is durable.
     fn remove_binding(&self, name: &str, reply: ReplyCallback);
+
+    /// Returns how much memory the broker uses.
+    fn memory(&self) -> MemoryUsage;
 
     /// Returns why the broker is not ready, one message per cause. Empty if it is ready.
     fn errors(&self) -> Vec<String>;

@@ -51,6 +51,6 @@ mod settings;
 mod settle;
 mod socket;
 
-pub use broker::{Broker, ReplyCallback};
+pub use broker::{Broker, MemoryUsage, ReplyCallback};
 pub use serve::{Bound, HttpServer, REJECTIONS_MAX};
 pub use settings::Settings;

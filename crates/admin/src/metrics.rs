@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use mainstem_queue_core::{GroupInfo, Info};
 
 use crate::app::App;
+use crate::broker::MemoryUsage;
 use crate::queues::info_of_all;
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -106,7 +107,9 @@ pub(crate) async fn metrics(State(app): State<App>) -> Response {
             Err(_) => unavailable.push(name),
         }
     }
-    let mut response = (StatusCode::OK, text(&queues, &unavailable)).into_response();
+    let mut text = text(&queues, &unavailable);
+    memory_metrics(&mut text, &app.broker().memory());
+    let mut response = (StatusCode::OK, text).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
     response
 }
@@ -149,6 +152,22 @@ fn text(queues: &[Info], unavailable: &[Arc<str>]) -> String {
     text
 }
 
+/// Memory by owner, its limit, and what the operating system counts.
+fn memory_metrics(text: &mut String, memory: &MemoryUsage) {
+    const BYTES: &str = "mainstem_memory_bytes";
+    head(text, BYTES, GAUGE, "Memory counted in the budget, by owner.");
+    for (owner, bytes) in &memory.by_owner {
+        writeln!(text, "{BYTES}{{owner=\"{owner}\"}} {bytes}").expect("writing to a string cannot fail");
+    }
+    for (name, help, value) in [
+        ("mainstem_memory_max_bytes", "Memory budget of the process.", memory.bytes_max),
+        ("process_resident_memory_bytes", "Resident memory size in bytes.", memory.resident_bytes),
+    ] {
+        head(text, name, GAUGE, help);
+        writeln!(text, "{name} {value}").expect("writing to a string cannot fail");
+    }
+}
+
 fn head(text: &mut String, name: &str, kind: &str, help: &str) {
     writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}").expect("writing to a string cannot fail");
 }
@@ -167,6 +186,17 @@ fn escape(label: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_has_one_line_per_owner() {
+        let mut text = String::new();
+        let by_owner = vec![("connections", 5), ("sessions", 7)];
+        memory_metrics(&mut text, &MemoryUsage { by_owner, bytes_max: 100, resident_bytes: 9 });
+        assert!(text.contains("mainstem_memory_bytes{owner=\"connections\"} 5\n"));
+        assert!(text.contains("mainstem_memory_bytes{owner=\"sessions\"} 7\n"));
+        assert!(text.contains("# TYPE mainstem_memory_max_bytes gauge\nmainstem_memory_max_bytes 100\n"));
+        assert!(text.contains("\nprocess_resident_memory_bytes 9\n"));
+    }
 
     #[test]
     fn each_metric_has_one_header_and_one_line_per_queue_or_group() {

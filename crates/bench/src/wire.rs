@@ -70,7 +70,7 @@ impl Prepared {
         let packet_id = u16::from(qos != QoS::AtMostOnce);
         let publish = Publish { topic, qos, retain, packet_id, payload: filler, ..Publish::default() };
         let mut head = PublishTemplate::default();
-        PublishTemplate::encode_head(version, &publish, &mut head)?;
+        PublishTemplate::encode_head(version, &publish, 0, &mut head)?;
         Ok(Self { head, qos, retain })
     }
 

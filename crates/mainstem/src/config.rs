@@ -13,6 +13,7 @@ use toml::{Table, Value};
 
 use crate::bindings::{Declared, MqttToQueue, MqttToTopic, Sections, TopicToMqtt, convert};
 use crate::cli::{ServeArgs, Setting};
+use crate::memory::MemoryConfig;
 use crate::queues::{DeclaredQueue, check_queues};
 
 settings! {
@@ -161,6 +162,7 @@ impl KafkaConfig {
 pub(crate) struct Config {
     pub(crate) server: ServerConfig,
     pub(crate) runtime: RuntimeConfig,
+    pub(crate) memory: MemoryConfig,
     pub(crate) mqtt: MqttConfig,
     pub(crate) kafka: KafkaConfig,
     pub(crate) http: HttpConfig,
@@ -206,6 +208,7 @@ impl Config {
         };
         checked("server", config.server.check())?;
         checked("runtime", config.runtime.check())?;
+        checked("memory", config.memory.check())?;
         checked("mqtt", config.mqtt.check())?;
         checked("kafka", config.kafka.check())?;
         checked("kafka", config.kafka.check_more())?;
@@ -284,6 +287,11 @@ pub(crate) fn reference() -> String {
         REFERENCE_HEAD.to_owned(),
         reference_section("server", "The process.", ServerConfig::fields()),
         reference_section("runtime", "The threads that serve connections.", RuntimeConfig::fields()),
+        reference_section(
+            "memory",
+            "The memory of the process. [mqtt.md](mqtt.md#memory) lists what is refused as it runs out.",
+            MemoryConfig::fields(),
+        ),
         reference_section("mqtt", "The MQTT listener, sessions and messages.", MqttConfig::fields()),
         reference_section(
             "kafka",

@@ -14,6 +14,7 @@
 //! | `descriptors.rs` | how the limit of open files is shared |
 //! | `storage.rs` | the data directory, and the state restored from it |
 //! | `health_store.rs` | logs that cannot be written to, for the readiness check |
+//! | `memory.rs` | the memory budget of the process |
 //! | `operations.rs` | the broker behind the HTTP API |
 //! | `tool.rs`, `tool/` | the command-line tools |
 
@@ -23,6 +24,7 @@ mod config;
 mod descriptors;
 mod health_store;
 mod listeners;
+mod memory;
 mod operations;
 mod queues;
 mod serve;

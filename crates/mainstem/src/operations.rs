@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstem_admin::{Bound, Broker, HttpServer, REJECTIONS_MAX, ReplyCallback, Settings};
+use mainstem_admin::{Bound, Broker, HttpServer, MemoryUsage, REJECTIONS_MAX, ReplyCallback, Settings};
 use mainstem_kafka_server::QueueClient;
 use mainstem_queue_core::Request;
 use serde_json::{Map, Value};
@@ -12,6 +12,7 @@ use crate::bindings::BindingManager;
 use crate::config::HttpConfig;
 use crate::health_store::FailingLogs;
 use crate::listeners::resolve;
+use crate::memory::resident_bytes;
 use crate::storage::SharedState;
 
 /// The broker behind the HTTP API.
@@ -41,6 +42,15 @@ impl Broker for ApiBroker {
 
     fn remove_binding(&self, name: &str, reply: ReplyCallback) {
         self.bindings.remove(name, reply);
+    }
+
+    fn memory(&self) -> MemoryUsage {
+        let budget = self.mqtt.memory();
+        MemoryUsage {
+            by_owner: budget.used_by_owner(),
+            bytes_max: budget.bytes_max(),
+            resident_bytes: resident_bytes(),
+        }
     }
 
     fn errors(&self) -> Vec<String> {

@@ -25,6 +25,7 @@ use crate::config::Config;
 use crate::descriptors::{DescriptorPlan, Wanted};
 use crate::health_store::FailingLogs;
 use crate::listeners::{self, advertise, announce};
+use crate::memory;
 use crate::operations;
 use crate::queues::declare_queues;
 use crate::storage::{self, RestoredShard, SharedState};
@@ -124,6 +125,7 @@ fn options(config: &Config, plan: &DescriptorPlan) -> Result<Options, String> {
         listeners: listeners::table(config, plan)?,
         admission: Admission::new(admission),
         seed: RandomState::new().hash_one("mainstem"),
+        memory: memory::budget(&config.memory, shard_count(usize::from(config.runtime.shards))),
     })
 }
 
@@ -140,7 +142,7 @@ fn shared_state(config: &Config, options: &Options) -> Result<SharedState, Strin
         ..config.kafka.server_config()
     };
     let shared = SharedState {
-        mqtt: Shared::new(config.mqtt.clone(), count, options.seed),
+        mqtt: Shared::within(&options.memory, config.mqtt.clone(), count, options.seed),
         kafka: mainstem_kafka_server::Shared::new(kafka, count, Some(storage::sendable)),
         bindings: BindingTable::new(declared.bindings),
         retention_check_ms: config.kafka.retention_check_interval_ms,

@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use mainstem_runtime::{MemoryBudget, MemoryMeter};
+
 use crate::config::{Durability, MqttConfig};
 use crate::counters::{Counters, Published};
 use crate::groups::{Group, Member};
@@ -17,6 +19,9 @@ use crate::qos2_recovery::PartialPublish;
 use crate::registry::Registry;
 use crate::retained::Retained;
 use crate::routes::{Matched, Routes, ShardSet};
+
+/// Owner of the memory of messages, wherever they are: queued, in flight, retained, wills.
+const MESSAGES: &str = "messages";
 
 /// Messages between the shards of one broker.
 pub enum Mail {
@@ -80,6 +85,7 @@ pub struct Shared {
     pub(crate) registry: Registry,
     pub(crate) retained: Retained,
     pub(crate) counters: Vec<Published>,
+    memory: Arc<MemoryBudget>,
     /// Shards with a backlog that publishers should wait for.
     overloaded: AtomicU64,
     /// Shards that have durable sessions.
@@ -107,10 +113,20 @@ enum AssignedIds {
 impl Shared {
     /// The state of a broker of `shards` shards. `seed` makes the order of everything unordered reproducible.
     pub fn new(config: MqttConfig, shards: usize, seed: u64) -> Arc<Self> {
+        Self::within(&MemoryBudget::unlimited(shards), config, shards, seed)
+    }
+
+    /// Like [`Shared::new`], with the memory budget that the shards' [`Io`](mainstem_runtime::Io) has too.
+    pub fn within(memory: &Arc<MemoryBudget>, config: MqttConfig, shards: usize, seed: u64) -> Arc<Self> {
         Arc::new(Self {
+            memory: Arc::clone(memory),
             routes: Routes::new(seed, config.write_only_topics.clone()),
             registry: Registry::new(),
-            retained: Retained::new(config.max_retained_messages, config.max_retained_bytes),
+            retained: Retained::new(
+                config.max_retained_messages,
+                config.max_retained_bytes,
+                memory.meter(0, memory.owner(MESSAGES)),
+            ),
             counters: (0..shards).map(|_| Published::default()).collect(),
             overloaded: AtomicU64::new(0),
             persistent: AtomicU64::new(0),
@@ -143,6 +159,16 @@ impl Shared {
     /// Removes the sink with this number from its filter. Messages on their way still come.
     pub fn remove_sink(&self, filter: &str, number: u32) {
         self.routes.remove_sink(filter, number);
+    }
+
+    /// The memory budget of the process.
+    pub fn memory(&self) -> &Arc<MemoryBudget> {
+        &self.memory
+    }
+
+    /// Counts the memory of the messages that a shard makes.
+    pub(crate) fn message_meter(&self, shard: u16) -> MemoryMeter {
+        self.memory.meter(usize::from(shard), self.memory.owner(MESSAGES))
     }
 
     /// When sessions count as durable.

@@ -138,7 +138,8 @@ settings! {
         queue_prefetch: u16 = 64_u16, in 1 ..= 16_384;
         /// Maximum number of QoS 1 and 2 messages queued for one session, in addition to those in flight.
         max_queued_messages: u32 = 1_000_u32, in 0 ..= 100_000_000;
-        /// Maximum bytes of payload and topic queued for one session, in addition to those in flight.
+        /// Maximum size of the messages queued for one session, in addition to those in flight, in bytes: topics,
+        /// payloads, properties, and about 200 bytes per message.
         max_queued_bytes: u64 = 16_777_216_u64, in 0 ..= 1_099_511_627_776;
         /// Maximum number of messages queued for all sessions. Further ones are dropped and counted.
         max_queued_messages_total: u64 = 100_000_000_u64, in 0 ..= 1_000_000_000_000;
@@ -162,7 +163,8 @@ settings! {
         /// Maximum number of retained messages. A further one is rejected with 0x97 (MQTT 5, QoS 1 and 2); otherwise it
         /// is delivered but not retained, and counted as dropped.
         max_retained_messages: u32 = 1_000_000_u32, in 0 ..= 1_000_000_000;
-        /// Maximum bytes of payload and topic of all retained messages.
+        /// Maximum size of all retained messages, in bytes: topics, payloads, properties, and about 200 bytes per
+        /// message.
         max_retained_bytes: u64 = 1_073_741_824_u64, in 0 ..= 1_099_511_627_776;
         /// Maximum number of levels in a topic name or filter.
         max_topic_levels: u16 = 200_u16, in 1 ..= 65_535;

@@ -1,13 +1,18 @@
 //! Application messages, each stored once and shared by all its receivers, on all shards.
 //!
 //! The payload is copied once when a message is published. Memory of messages that have no receiver left is used again,
-//! so that the steady state allocates nothing; large payloads are shared with the output instead of copied.
+//! so that the steady state allocates nothing; large payloads and user properties are shared with the output instead of
+//! copied.
+//!
+//! [`Message::size`] is what a message costs wherever a limit counts it: everything it holds, whoever else holds it.
+//! [`Message`] also charges its memory to the budget of the process, where it counts once. Shared bytes have charges of
+//! their own, because an output may hold them longer than the message exists.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainstem_mqtt::{MessageProperties, QoS, UserProperties};
-use mainstem_runtime::SHARED_MIN_BYTES;
+use mainstem_runtime::{MemoryCharge, MemoryMeter, SHARED_MIN_BYTES, SharedBytes};
 
 /// Identifies a session of the process. A stale key finds nothing: a slot that is used again gets another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,12 +35,17 @@ pub(crate) struct Message {
     topic: String,
     payload: Payload,
     properties: Option<Box<Properties>>,
+    /// Its memory without shared bytes.
+    charge: MemoryCharge,
 }
+
+/// What a message costs in addition to its bytes: the structure itself and its reference counts.
+pub(crate) const MESSAGE_BYTES: usize = size_of::<Message>() + 2 * size_of::<usize>();
 
 #[derive(Debug)]
 enum Payload {
     Copied(Vec<u8>),
-    Shared(Arc<[u8]>),
+    Shared(SharedBytes),
 }
 
 /// The forwarded properties; few messages have any.
@@ -45,8 +55,25 @@ struct Properties {
     content_type: Option<Box<str>>,
     response_topic: Option<Box<str>>,
     correlation_data: Option<Box<[u8]>>,
-    /// Property section with the user properties, as received.
-    user: Box<[u8]>,
+    user: UserSection,
+}
+
+/// User properties.
+#[derive(Debug)]
+enum UserSection {
+    /// The property section that contains them, as received.
+    Copied(Box<[u8]>),
+    /// They and nothing else, as they stand in a packet.
+    Shared(SharedBytes),
+}
+
+impl UserSection {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Copied(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
 }
 
 /// The parts of a message, borrowed.
@@ -60,8 +87,32 @@ pub(crate) struct Content<'a> {
     pub(crate) properties: MessageProperties<'a>,
 }
 
+impl Content<'_> {
+    /// See [`Message::size`].
+    pub(crate) fn size(&self) -> usize {
+        let properties = &self.properties;
+        let user = match properties.user_properties {
+            UserProperties::Wire(section) => section.len(),
+            UserProperties::Pairs(_) => 0,
+        };
+        MESSAGE_BYTES
+            + self.topic.len()
+            + self.payload.len()
+            + properties.content_type.map_or(0, str::len)
+            + properties.response_topic.map_or(0, str::len)
+            + properties.correlation_data.map_or(0, <[u8]>::len)
+            + user
+    }
+
+    /// Whether its memory is small enough to be kept for the next message.
+    fn is_poolable(&self) -> bool {
+        self.size() < MESSAGE_BYTES + SHARED_MIN_BYTES
+    }
+}
+
 impl Message {
-    pub(crate) fn new(content: &Content<'_>, now_ms: u64) -> Self {
+    /// A message that charges its memory to `meter`.
+    pub(crate) fn new(content: &Content<'_>, now_ms: u64, meter: &MemoryMeter) -> Self {
         let mut message = Self {
             qos: QoS::AtMostOnce,
             retain: false,
@@ -70,6 +121,7 @@ impl Message {
             topic: String::new(),
             payload: Payload::Copied(Vec::new()),
             properties: None,
+            charge: meter.charge(0),
         };
         message.fill(content, now_ms);
         message
@@ -86,7 +138,7 @@ impl Message {
         self.topic.push_str(content.topic);
         match &mut self.payload {
             _ if content.payload.len() >= SHARED_MIN_BYTES => {
-                self.payload = Payload::Shared(Arc::from(content.payload));
+                self.payload = Payload::Shared(SharedBytes::copy(content.payload, self.charge.meter()));
             }
             Payload::Copied(bytes) => {
                 bytes.clear();
@@ -94,7 +146,18 @@ impl Message {
             }
             Payload::Shared(_) => self.payload = Payload::Copied(content.payload.to_vec()),
         }
-        self.properties = Properties::copy(&content.properties);
+        self.properties = Properties::copy(&content.properties, self.charge.meter());
+        self.charge.set(self.memory());
+    }
+
+    /// Memory that it holds, without shared bytes.
+    fn memory(&self) -> usize {
+        let payload = match &self.payload {
+            Payload::Copied(bytes) => bytes.capacity(),
+            Payload::Shared(_) => 0,
+        };
+        let properties = self.properties.as_ref().map_or(0, |own| own.memory());
+        MESSAGE_BYTES + self.topic.capacity() + payload + properties
     }
 
     pub(crate) fn topic(&self) -> &str {
@@ -109,16 +172,25 @@ impl Message {
     }
 
     /// The payload, if it is large enough to be shared rather than copied.
-    pub(crate) fn shared_payload(&self) -> Option<&Arc<[u8]>> {
+    pub(crate) fn shared_payload(&self) -> Option<&SharedBytes> {
         match &self.payload {
             Payload::Copied(_) => None,
             Payload::Shared(bytes) => Some(bytes),
         }
     }
 
-    /// Bytes that count against limits.
+    /// The user properties as they stand in a packet, if they are large enough to be shared rather than copied.
+    pub(crate) fn shared_user_properties(&self) -> Option<&SharedBytes> {
+        match &self.properties.as_ref()?.user {
+            UserSection::Copied(_) => None,
+            UserSection::Shared(bytes) => Some(bytes),
+        }
+    }
+
+    /// What the message costs, as limits count it: topic, payload, properties and the structure around them.
     pub(crate) fn size(&self) -> usize {
-        self.topic.len() + self.payload().len()
+        let properties = self.properties.as_ref().map_or(0, |own| own.len());
+        MESSAGE_BYTES + self.topic.len() + self.payload().len() + properties
     }
 
     pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
@@ -139,7 +211,7 @@ impl Message {
                 content_type: own.content_type.as_deref(),
                 response_topic: own.response_topic.as_deref(),
                 correlation_data: own.correlation_data.as_deref(),
-                user_properties: UserProperties::Wire(&own.user),
+                user_properties: UserProperties::Wire(own.user.bytes()),
             },
         }
     }
@@ -148,22 +220,26 @@ impl Message {
     pub(crate) fn compact(&self) -> Self {
         let payload = match &self.payload {
             Payload::Copied(bytes) => Payload::Copied(bytes.as_slice().to_vec()),
-            Payload::Shared(bytes) => Payload::Shared(Arc::clone(bytes)),
+            Payload::Shared(bytes) => Payload::Shared(bytes.clone()),
         };
-        Self {
+        let meter = self.charge.meter();
+        let mut message = Self {
             qos: self.qos,
             retain: self.retain,
             publisher: self.publisher,
             expires_at_ms: self.expires_at_ms,
             topic: self.topic.as_str().to_owned(),
             payload,
-            properties: Properties::copy(&self.properties(0)),
-        }
+            properties: self.properties.as_ref().map(|own| Box::new(own.share())),
+            charge: meter.charge(0),
+        };
+        message.charge.set(message.memory());
+        message
     }
 }
 
 impl Properties {
-    fn copy(properties: &MessageProperties<'_>) -> Option<Box<Self>> {
+    fn copy(properties: &MessageProperties<'_>, meter: &MemoryMeter) -> Option<Box<Self>> {
         let user: &[u8] = match properties.user_properties {
             UserProperties::Wire(section) => section,
             UserProperties::Pairs(pairs) => {
@@ -184,31 +260,81 @@ impl Properties {
             content_type: properties.content_type.map(Into::into),
             response_topic: properties.response_topic.map(Into::into),
             correlation_data: properties.correlation_data.map(Into::into),
-            user: user.into(),
+            user: if user.len() >= SHARED_MIN_BYTES {
+                // Between them the section may contain others, which receivers get from here as well.
+                let mut bytes = Vec::with_capacity(user.len());
+                let fits = UserProperties::Wire(user).append_to(&mut bytes);
+                debug_assert!(fits, "decoded properties can be encoded");
+                UserSection::Shared(SharedBytes::new(bytes.into(), meter))
+            } else {
+                UserSection::Copied(user.into())
+            },
         }))
+    }
+
+    /// A copy that shares what is shared.
+    fn share(&self) -> Self {
+        Self {
+            payload_format: self.payload_format,
+            content_type: self.content_type.clone(),
+            response_topic: self.response_topic.clone(),
+            correlation_data: self.correlation_data.clone(),
+            user: match &self.user {
+                UserSection::Copied(bytes) => UserSection::Copied(bytes.clone()),
+                UserSection::Shared(bytes) => UserSection::Shared(bytes.clone()),
+            },
+        }
+    }
+
+    /// Bytes of all properties.
+    fn len(&self) -> usize {
+        self.content_type.as_ref().map_or(0, |text| text.len())
+            + self.response_topic.as_ref().map_or(0, |topic| topic.len())
+            + self.correlation_data.as_ref().map_or(0, |data| data.len())
+            + self.user.bytes().len()
+    }
+
+    /// Memory that they hold, without shared bytes.
+    fn memory(&self) -> usize {
+        let shared = match &self.user {
+            UserSection::Copied(_) => 0,
+            UserSection::Shared(bytes) => bytes.len(),
+        };
+        size_of::<Self>() + self.len() - shared
     }
 }
 
 /// The recent messages of one shard. Those without receivers are used again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct MessagePool {
     recent: VecDeque<Arc<Message>>,
+    meter: MemoryMeter,
 }
 
 /// Messages in the pool: enough to span the turns that mail to another shard takes.
 const POOL_MESSAGES: usize = 512;
 
 impl MessagePool {
+    /// A pool whose messages charge their memory to `meter`.
+    pub(crate) fn new(meter: MemoryMeter) -> Self {
+        Self { recent: VecDeque::new(), meter }
+    }
+
+    /// Counts the memory of messages of this shard.
+    pub(crate) fn meter(&self) -> &MemoryMeter {
+        &self.meter
+    }
+
     pub(crate) fn make(&mut self, content: &Content<'_>, now_ms: u64) -> Arc<Message> {
-        if let Some(mut oldest) = self.recent.pop_front_if(|_| content.payload.len() < SHARED_MIN_BYTES)
+        if let Some(mut oldest) = self.recent.pop_front_if(|_| content.is_poolable())
             && let Some(message) = Arc::get_mut(&mut oldest)
         {
             message.fill(content, now_ms);
             self.recent.push_back(Arc::clone(&oldest));
             return oldest;
         }
-        let message = Arc::new(Message::new(content, now_ms));
-        if content.payload.len() < SHARED_MIN_BYTES && self.recent.len() < POOL_MESSAGES {
+        let message = Arc::new(Message::new(content, now_ms, &self.meter));
+        if content.is_poolable() && self.recent.len() < POOL_MESSAGES {
             self.recent.push_back(Arc::clone(&message));
         }
         message
@@ -232,7 +358,7 @@ mod tests {
 
     #[test]
     fn forwards_the_rest_of_the_expiry() {
-        let message = Message::new(&content(b"x"), 10_000);
+        let message = Message::new(&content(b"x"), 10_000, &MemoryMeter::default());
         assert_eq!(message.properties(10_000).message_expiry, Some(2));
         assert_eq!(message.properties(10_900).message_expiry, Some(2));
         assert_eq!(message.properties(11_000).message_expiry, Some(1));
@@ -242,7 +368,7 @@ mod tests {
 
     #[test]
     fn pool_reuses_only_messages_without_receivers() {
-        let mut pool = MessagePool::default();
+        let mut pool = MessagePool::new(MemoryMeter::default());
         let messages: Vec<_> =
             (0..2_000_u16).map(|number| pool.make(&content(&number.to_be_bytes()), 0)).collect();
         for (number, message) in (0_u16..).zip(&messages) {

@@ -10,6 +10,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use mainstem_runtime::{MemoryMeter, MemoryPressure};
 use mainstem_topic::matches;
 
 use crate::message::Message;
@@ -82,6 +83,7 @@ pub(crate) struct Retained {
     store: RwLock<Store>,
     messages_max: u64,
     bytes_max: u64,
+    meter: MemoryMeter,
     /// A message was refused and nothing has been removed since.
     full: AtomicBool,
 }
@@ -144,20 +146,26 @@ impl Cursor {
 }
 
 impl Retained {
-    pub(crate) fn new(messages_max: u32, bytes_max: u64) -> Self {
+    pub(crate) fn new(messages_max: u32, bytes_max: u64, meter: MemoryMeter) -> Self {
         Self {
             store: RwLock::default(),
             messages_max: u64::from(messages_max),
             bytes_max,
+            meter,
             full: AtomicBool::new(false),
         }
+    }
+
+    /// Counts the memory of messages that are loaded.
+    pub(crate) fn meter(&self) -> &MemoryMeter {
+        &self.meter
     }
 
     /// Makes `message` its topic's retained message.
     ///
     /// # Errors
-    /// [`Full`] beyond the limits; what was retained before stays.
-    pub(crate) fn set(&self, message: &Message) -> Result<(), Full> {
+    /// [`Full`] beyond the limits, or if memory is short and the store would grow; what was retained before stays.
+    pub(crate) fn set(&self, message: &Message, pressure: MemoryPressure) -> Result<(), Full> {
         let new = ByTopic(Arc::new(message.compact()));
         let size = message.size() as u64;
         let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
@@ -166,7 +174,8 @@ impl Retained {
         // `$SYS` is small and must not depend on what clients retain.
         let is_own = is_own(message.topic());
         let is_one_more = replaced.is_none() && store.count() >= self.messages_max;
-        if !is_own && (bytes > self.bytes_max || is_one_more) {
+        let is_short = pressure >= MemoryPressure::Moderate && bytes > store.bytes;
+        if !is_own && (bytes > self.bytes_max || is_one_more || is_short) {
             if !self.full.swap(true, Ordering::Relaxed) {
                 log::warn!(
                     "the store of retained messages is full: {} messages, {} bytes",
@@ -183,10 +192,12 @@ impl Retained {
     }
 
     /// Whether a message of this size could be retained now.
-    pub(crate) fn has_room(&self, topic: &str, size: usize) -> bool {
+    pub(crate) fn has_room(&self, topic: &str, size: usize, pressure: MemoryPressure) -> bool {
         let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
         let replaced = store.messages.get(topic).map(|known| known.0.size() as u64);
-        store.bytes - replaced.unwrap_or(0) + size as u64 <= self.bytes_max
+        let bytes = store.bytes - replaced.unwrap_or(0) + size as u64;
+        bytes <= self.bytes_max
+            && (pressure < MemoryPressure::Moderate || bytes <= store.bytes)
             && (replaced.is_some() || store.count() < self.messages_max)
     }
 
@@ -289,12 +300,16 @@ mod tests {
     use mainstem_mqtt::{MessageProperties, QoS};
 
     use super::*;
-    use crate::message::Content;
+    use crate::message::{Content, MESSAGE_BYTES};
 
     fn message(topic: &str, payload: &[u8], expiry: Option<u32>) -> Message {
         let properties = MessageProperties { message_expiry: expiry, ..MessageProperties::default() };
         let qos = QoS::AtMostOnce;
-        Message::new(&Content { qos, retain: true, publisher: None, topic, payload, properties }, 0)
+        Message::new(
+            &Content { qos, retain: true, publisher: None, topic, payload, properties },
+            0,
+            &MemoryMeter::default(),
+        )
     }
 
     fn read_all(retained: &Retained, filter: &str, limit: usize) -> Vec<String> {
@@ -312,7 +327,7 @@ mod tests {
 
     #[test]
     fn reads_find_what_the_plain_matcher_finds() {
-        let retained = Retained::new(u32::MAX, u64::MAX);
+        let retained = Retained::new(u32::MAX, u64::MAX, MemoryMeter::default());
         let mut topics =
             vec!["a".to_owned(), "a/".to_owned(), "$SYS/x".to_owned(), "a!b".to_owned(), "/".to_owned()];
         for one in ["a", "b", "c"] {
@@ -323,7 +338,7 @@ mod tests {
             }
         }
         for topic in &topics {
-            retained.set(&message(topic, b"1", None)).unwrap();
+            retained.set(&message(topic, b"1", None), MemoryPressure::None).unwrap();
         }
         for filter in
             ["#", "a/#", "a", "+/7/x", "a/+/x", "a/+", "+/+", "/", "$SYS/#", "b/3#", "+", "nothing/#"]
@@ -339,29 +354,43 @@ mod tests {
 
     #[test]
     fn limits_hold_and_removal_makes_room() {
-        let retained = Retained::new(2, 10);
-        retained.set(&message("a", b"12", None)).unwrap();
-        retained.set(&message("b", b"12", None)).unwrap();
-        assert_eq!(retained.set(&message("c", b"1", None)), Err(Full));
+        let overhead = 2 * MESSAGE_BYTES as u64;
+        let retained = Retained::new(2, 10 + overhead, MemoryMeter::default());
+        retained.set(&message("a", b"12", None), MemoryPressure::None).unwrap();
+        retained.set(&message("b", b"12", None), MemoryPressure::None).unwrap();
+        assert_eq!(retained.set(&message("c", b"1", None), MemoryPressure::None), Err(Full));
         assert_eq!(
-            retained.set(&message("a", b"1234567890", None)),
+            retained.set(&message("a", b"1234567890", None), MemoryPressure::None),
             Err(Full),
             "too large: the old one stays"
         );
-        retained.set(&message("a", b"123456", None)).unwrap();
-        assert_eq!((retained.size().messages, retained.size().bytes), (2, 10));
+        retained.set(&message("a", b"123456", None), MemoryPressure::None).unwrap();
+        assert_eq!((retained.size().messages, retained.size().bytes), (2, 10 + overhead));
         assert!(retained.clear("b"));
         assert!(!retained.clear("b"));
-        retained.set(&message("c", b"1", None)).unwrap();
-        assert_eq!((retained.size().messages, retained.size().bytes), (2, 9));
+        retained.set(&message("c", b"1", None), MemoryPressure::None).unwrap();
+        assert_eq!((retained.size().messages, retained.size().bytes), (2, 9 + overhead));
+    }
+
+    #[test]
+    fn the_store_does_not_grow_when_memory_is_short() {
+        let retained = Retained::new(10, u64::MAX, MemoryMeter::default());
+        retained.set(&message("a", b"123", None), MemoryPressure::None).unwrap();
+        for (topic, payload, is_retained) in [("b", "1", false), ("a", "1234", false), ("a", "12", true)] {
+            let message = message(topic, payload.as_bytes(), None);
+            let has_room = retained.has_room(topic, message.size(), MemoryPressure::Moderate);
+            assert_eq!(has_room, is_retained, "{topic} {payload}");
+            let set = retained.set(&message, MemoryPressure::Moderate);
+            assert_eq!(set.is_ok(), is_retained, "{topic} {payload}");
+        }
     }
 
     #[test]
     fn expired_messages_are_not_found_and_removed() {
-        let retained = Retained::new(u32::MAX, u64::MAX);
+        let retained = Retained::new(u32::MAX, u64::MAX, MemoryMeter::default());
         for number in 0..5_000 {
             let expiry = (number % 2 == 0).then_some(1);
-            retained.set(&message(&format!("t/{number}"), b"1", expiry)).unwrap();
+            retained.set(&message(&format!("t/{number}"), b"1", expiry), MemoryPressure::None).unwrap();
         }
         let mut cursor = Cursor::new("t/#");
         let mut found = Vec::new();

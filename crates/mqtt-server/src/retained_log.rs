@@ -9,7 +9,7 @@ use mainstem_log::{
     Appended, BatchBuilder, Cleanup, Completion, Durability, Error, LogId, Options, State, Store, StoreAt,
     Ticket, batches,
 };
-use mainstem_runtime::Clock;
+use mainstem_runtime::{Clock, MemoryPressure};
 
 use crate::journal::{Arrived, decode_message, encode_message};
 use crate::message::Message;
@@ -107,9 +107,11 @@ impl RetainedLog {
                         retained.clear(topic);
                         continue;
                     };
-                    let message = decode_message(publish, record.timestamp_ms.cast_unsigned(), clock)
-                        .map_err(|_| Error::Corrupt { offset: record.offset })?;
-                    if retained.set(&message).is_err() {
+                    let message =
+                        decode_message(publish, record.timestamp_ms.cast_unsigned(), clock, retained.meter())
+                            .map_err(|_| Error::Corrupt { offset: record.offset })?;
+                    // What is on disk is kept, however short memory is.
+                    if retained.set(&message, MemoryPressure::None).is_err() {
                         log::warn!(
                             "the retained message of {topic:?} is dropped: the limits have been lowered"
                         );

@@ -139,6 +139,25 @@ list!(SubscriptionIds, List, u32, next_subscription_id);
 list!(SubscribeFilters, List, SubscribeFilter<'a>, next_subscribe_filter);
 list!(UnsubscribeFilters, List, &'a str, next_unsubscribe_filter);
 
+impl UserProperties<'_> {
+    /// Appends the properties as they stand in a packet, and nothing else that their section contains. `false` if one
+    /// of them is too long for a packet, which cannot be if they have been decoded.
+    pub fn append_to(&self, out: &mut Vec<u8>) -> bool {
+        for (name, value) in self {
+            let (Ok(name_len), Ok(value_len)) = (u16::try_from(name.len()), u16::try_from(value.len()))
+            else {
+                return false;
+            };
+            out.push(id::USER_PROPERTY);
+            out.extend_from_slice(&name_len.to_be_bytes());
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(&value_len.to_be_bytes());
+            out.extend_from_slice(value.as_bytes());
+        }
+        true
+    }
+}
+
 impl Eq for UserProperties<'_> {}
 impl Eq for SubscriptionIds<'_> {}
 impl Eq for SubscribeFilters<'_> {}

@@ -9,6 +9,10 @@ use crate::error::EncodeError;
 use crate::packet::{Publish, QoS, Version};
 use crate::wire::{Measure, VARINT_MAX, varint_len};
 
+/// Capacity that a template keeps for the next message, bytes.
+const CAPACITY_KEPT: usize = 64 * 1024;
+/// Payloads up to this size have room reserved for them, bytes. Larger ones are mostly sent by the caller.
+const INLINE_MAX: usize = 8 * 1024;
 /// Length of a Topic Alias property in bytes: identifier and value.
 const ALIAS_LEN: usize = 3;
 
@@ -22,7 +26,10 @@ pub struct PublishTemplate {
     /// The packet up to the payload, followed by the payload if it is inline.
     bytes: Vec<u8>,
     head_len: usize,
-    payload_len: usize,
+    /// Length of what follows the head: user properties that the caller sends, and the payload.
+    tail_len: usize,
+    /// Length of these user properties.
+    omitted_len: usize,
     /// Offset of the packet identifier; 0 for QoS 0, which has none.
     packet_id_at: usize,
     /// Offset of the Topic Alias value; 0 if there is none.
@@ -38,7 +45,7 @@ impl PublishTemplate {
     /// As [`Packet::encode`](crate::packet::Packet::encode). The content of `buf` is then unspecified until it is
     /// encoded again.
     pub fn encode(version: Version, publish: &Publish<'_>, buf: &mut Self) -> Result<(), EncodeError> {
-        Self::encode_head(version, publish, buf)?;
+        Self::encode_head(version, publish, 0, buf)?;
         buf.bytes.extend_from_slice(publish.payload);
         Ok(())
     }
@@ -46,27 +53,42 @@ impl PublishTemplate {
     /// Like [`encode`](Self::encode), but without the payload, for payloads that are large enough to be sent from a
     /// shared buffer. Only [`append_head`](Self::append_head) may be called on the result.
     ///
+    /// `omitted` is the length of user properties that `publish` lacks and that the caller sends between the head and
+    /// the payload, as [`UserProperties::append_to`](crate::UserProperties::append_to) encodes them. Only MQTT 5 has
+    /// any.
+    ///
     /// # Errors
     /// As [`encode`](Self::encode).
-    pub fn encode_head(version: Version, publish: &Publish<'_>, buf: &mut Self) -> Result<(), EncodeError> {
+    pub fn encode_head(
+        version: Version,
+        publish: &Publish<'_>,
+        omitted: usize,
+        buf: &mut Self,
+    ) -> Result<(), EncodeError> {
+        debug_assert!(omitted == 0 || version == Version::V5, "properties before MQTT 5");
         buf.bytes.clear();
+        // A large packet must not leave its memory to the small ones that follow.
+        buf.bytes.shrink_to(CAPACITY_KEPT);
         check_head(publish, version)?;
         let mut measure = Measure::default();
-        write_head(publish, version, &mut measure);
+        write_head(publish, version, omitted, &mut measure);
         let head = measure.finish()?;
-        let remaining = head + publish.payload.len();
+        let tail = omitted + publish.payload.len();
+        let remaining = head + tail;
         if remaining > VARINT_MAX as usize {
             return Err(EncodeError::PacketTooLarge);
         }
-        buf.bytes.reserve(1 + varint_len(remaining as u32) + remaining);
+        let inline = if tail > INLINE_MAX { 0 } else { tail };
+        buf.bytes.reserve(1 + varint_len(remaining as u32) + head + inline);
         let start = fixed_header(first_byte(publish.qos, false, false), remaining, &mut buf.bytes);
-        write_head(publish, version, &mut buf.bytes);
+        write_head(publish, version, omitted, &mut buf.bytes);
 
         let after_topic = start + 2 + publish.topic.len();
         let has_id = publish.qos != QoS::AtMostOnce;
         buf.packet_id_at = if has_id { after_topic } else { 0 };
         buf.head_len = start + head;
-        buf.payload_len = publish.payload.len();
+        buf.tail_len = tail;
+        buf.omitted_len = omitted;
         buf.alias_at = 0;
         if version == Version::V5 && publish.topic_alias.is_some() {
             let properties_at = after_topic + if has_id { 2 } else { 0 };
@@ -79,7 +101,7 @@ impl PublishTemplate {
 
     /// Returns a placeholder for a message that cannot be encoded. Its length exceeds the limit of every receiver.
     pub fn unsendable() -> Self {
-        Self { payload_len: usize::MAX, ..Self::default() }
+        Self { tail_len: usize::MAX, ..Self::default() }
     }
 
     /// Appends the whole packet for one receiver.
@@ -92,8 +114,8 @@ impl PublishTemplate {
         self.copy(&self.bytes, out, first_byte(qos, dup, retain), packet_id);
     }
 
-    /// Appends everything except the payload for one receiver; the caller sends the payload. Parameters as for
-    /// [`append`](Self::append).
+    /// Appends everything except the omitted properties and the payload for one receiver; the caller sends them.
+    /// Parameters as for [`append`](Self::append).
     #[inline]
     pub fn append_head(&self, out: &mut Vec<u8>, qos: QoS, dup: bool, retain: bool, packet_id: u16) {
         self.copy(&self.bytes[..self.head_len], out, first_byte(qos, dup, retain), packet_id);
@@ -108,13 +130,19 @@ impl PublishTemplate {
         packet[self.alias_at..self.alias_at + 2].copy_from_slice(&alias.to_be_bytes());
     }
 
-    /// Returns the length of the whole packet in bytes, including the payload.
+    /// Returns the length of the whole packet in bytes, including what the caller sends.
     #[inline]
     pub const fn packet_len(&self) -> usize {
-        self.head_len + self.payload_len
+        self.head_len + self.tail_len
     }
 
-    /// Returns the length of the packet up to the payload, in bytes.
+    /// Returns the length of the user properties that the caller sends after the head, in bytes.
+    #[inline]
+    pub const fn omitted_len(&self) -> usize {
+        self.omitted_len
+    }
+
+    /// Returns the length of the packet up to what the caller sends, in bytes.
     #[inline]
     pub const fn head_len(&self) -> usize {
         self.head_len

@@ -141,8 +141,14 @@ pub(crate) const fn varint_len(value: u32) -> usize {
 pub(crate) trait Sink {
     fn raw(&mut self, bytes: &[u8]);
 
-    /// A property section: its length as a Variable Byte Integer, then the properties.
-    fn section(&mut self, properties: &impl Section);
+    /// A property section: its length as a Variable Byte Integer, then the properties. The length includes `omitted`
+    /// bytes of further properties, which are not written.
+    fn section_without(&mut self, properties: &impl Section, omitted: usize);
+
+    /// A whole property section.
+    fn section(&mut self, properties: &impl Section) {
+        self.section_without(properties, 0);
+    }
 
     /// Binary Data (1.5.6).
     fn binary(&mut self, bytes: &[u8]);
@@ -210,11 +216,11 @@ impl Sink for Measure {
         self.len += bytes.len();
     }
 
-    fn section(&mut self, properties: &impl Section) {
+    fn section_without(&mut self, properties: &impl Section, omitted: usize) {
         let before = self.len;
         properties.write(self);
         // A length beyond u32 exceeds the maximum packet size, which `finish` reports.
-        self.len += varint_len(u32::try_from(self.len - before).unwrap_or(u32::MAX));
+        self.len += varint_len(u32::try_from(self.len - before + omitted).unwrap_or(u32::MAX));
     }
 
     #[inline]
@@ -241,10 +247,10 @@ impl Sink for Vec<u8> {
         self.extend_from_slice(bytes);
     }
 
-    fn section(&mut self, properties: &impl Section) {
+    fn section_without(&mut self, properties: &impl Section, omitted: usize) {
         let mut measure = Measure::default();
         properties.write(&mut measure);
-        self.varint(measure.len as u32);
+        self.varint((measure.len + omitted) as u32);
         properties.write(self);
     }
 

@@ -11,6 +11,7 @@ use crate::io::{Clock, Io, IoStats};
 use crate::links::{ConnId, Link, Links, Phase};
 use crate::listener::ProtocolTag;
 use crate::mailbox::{Mailboxes, Mails};
+use crate::memory::{MemoryBudget, ShardMemory};
 use crate::service::Service;
 use crate::timer::Wheel;
 use crate::transport::{Transport, TransportLayer};
@@ -21,6 +22,7 @@ pub struct Detached<M> {
     shard: usize,
     clock: Clock,
     links: Links,
+    memory: ShardMemory,
     timers: Wheel,
     mailboxes: Arc<Mailboxes<M>>,
     outbox: Vec<Vec<M>>,
@@ -59,12 +61,18 @@ pub struct Departure {
 impl<M> Io<'_, M> {
     /// Creates `shards` detached shards that share mailboxes, with random numbers seeded from `seed`.
     pub fn detached(shards: usize, seed: u64) -> Vec<Detached<M>> {
+        Self::detached_within(&MemoryBudget::unlimited(shards), shards, seed)
+    }
+
+    /// Like [`Io::detached`], with a memory budget.
+    pub fn detached_within(memory: &Arc<MemoryBudget>, shards: usize, seed: u64) -> Vec<Detached<M>> {
         let mailboxes = Arc::new(Mailboxes::new(vec![None; shards]));
         (0..shards)
             .map(|shard| Detached {
                 shard,
                 clock: Clock::default(),
                 links: Links::default(),
+                memory: memory.shard(shard),
                 timers: Wheel::new(0),
                 mailboxes: Arc::clone(&mailboxes),
                 outbox: (0..shards).map(|_| Vec::new()).collect(),
@@ -94,6 +102,7 @@ impl<M: Send + 'static> Detached<M> {
             others_wait: self.others_wait,
             work: &mut self.work,
             links: &mut self.links,
+            memory: &self.memory,
             timers: &mut self.timers,
             mailboxes: &*self.mailboxes,
             outbox: &mut self.outbox,
@@ -241,6 +250,7 @@ impl<M: Send + 'static> Detached<M> {
                 link.held = true;
                 self.held.push_back(conn);
             }
+            self.links.count_memory(conn.slot);
         }
     }
 
@@ -333,6 +343,7 @@ impl<M: Send + 'static> Detached<M> {
         self.links.dirty = dirty;
         self.links.quickack.clear();
         self.close_pending(&mut take);
+        self.memory.set_connections(self.links.memory());
     }
 
     /// Flushes one connection. Returns `false` if its peer is stalled.
@@ -347,10 +358,12 @@ impl<M: Send + 'static> Detached<M> {
         let is_stalled = link.phase == Phase::Open && self.stalled.contains(&conn);
         if is_stalled {
             self.links.flushed(slot, 0, self.clock.now_ms);
+            self.links.count_memory(slot);
             return false;
         }
         link.dirty = false;
         if link.phase == Phase::Free || link.holds_output {
+            self.links.count_memory(slot);
             return true;
         }
         self.written.clear();
@@ -371,13 +384,14 @@ impl<M: Send + 'static> Detached<M> {
     fn flushed(&mut self, conn: ConnId, count: usize) {
         if self.links.flushed(conn.slot, count, self.clock.now_ms) {
             // The layer's handshake is not complete.
-            return;
+            return self.links.count_memory(conn.slot);
         }
         let link = &mut self.links.slots[conn.slot()];
         link.reclaim_buffers(&mut self.links.pool);
         if std::mem::take(&mut link.congested) {
             self.drained.push(conn);
         }
+        self.links.count_memory(conn.slot);
     }
 
     /// Closes a connection whose output cannot be read from its file.
@@ -417,6 +431,7 @@ impl<M: Send + 'static> Detached<M> {
         self.clock = clock;
         self.links.turn_requested = false;
         self.work.begin_turn();
+        self.memory.begin_turn(clock.now_ms);
         service.turn_begins(&mut self.io());
         self.take_mail(service);
         self.work.begin_input();

@@ -25,6 +25,7 @@ use crate::io::{Clock, Io, IoStats};
 use crate::links::{ConnId, Links, Phase};
 use crate::listener::LISTENERS_MAX;
 use crate::mailbox::{Mailboxes, Mails};
+use crate::memory::{MemoryBudget, ShardMemory};
 use crate::service::Service;
 use crate::timer::Wheel;
 use crate::turn_times::{Stopwatch, TurnPhase, TurnTimes};
@@ -56,6 +57,7 @@ pub(crate) struct Common<M> {
     pub(crate) empty: AtomicUsize,
     pub(crate) started: Instant,
     pub(crate) turn_times: Arc<TurnTimes>,
+    pub(crate) memory: Arc<MemoryBudget>,
 }
 
 /// State of a shard that a service accesses through [`Io`].
@@ -66,6 +68,7 @@ struct Core<M> {
     others_wait: bool,
     work: Work,
     links: Links,
+    memory: ShardMemory,
     timers: Wheel,
     common: Arc<Common<M>>,
     outbox: Vec<Vec<M>>,
@@ -81,6 +84,7 @@ impl<M> Core<M> {
             others_wait: self.others_wait,
             work: &mut self.work,
             links: &mut self.links,
+            memory: &self.memory,
             timers: &mut self.timers,
             mailboxes: &self.common.mailboxes,
             outbox: &mut self.outbox,
@@ -142,6 +146,7 @@ impl<S: Service> Driver<S> {
             others_wait: false,
             work: Work::default(),
             links,
+            memory: common.memory.shard(shard),
             timers: Wheel::new(0),
             common,
             outbox: (0..shards).map(|_| Vec::new()).collect(),
@@ -215,6 +220,7 @@ impl<S: Service> Driver<S> {
         let times = Arc::clone(&self.core.common.turn_times);
         self.core.stats.turns += 1;
         self.core.clock = self.clock_at(stopwatch.began());
+        self.core.memory.begin_turn(self.core.clock.now_ms);
         // Accept wakes again before checking the mailboxes below.
         self.core.common.mailboxes.clear_wake(self.core.shard);
         self.core.work.begin_turn();
@@ -242,6 +248,7 @@ impl<S: Service> Driver<S> {
         self.close_pending();
         // Connections that failed during the flush may have published wills.
         self.send_mail();
+        self.core.memory.set_connections(self.core.links.memory());
         stopwatch.end(&times);
         false
     }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use crate::links::{ConnId, Links, Phase};
 use crate::mailbox::MailboxStatus;
+use crate::memory::{MemoryPressure, ShardMemory};
 use crate::output::Output;
 use crate::timer::Wheel;
 use crate::work::Work;
@@ -52,6 +53,7 @@ pub struct Io<'a, M> {
     pub(crate) others_wait: bool,
     pub(crate) work: &'a mut Work,
     pub(crate) links: &'a mut Links,
+    pub(crate) memory: &'a ShardMemory,
     pub(crate) timers: &'a mut Wheel,
     pub(crate) mailboxes: &'a dyn MailboxStatus,
     pub(crate) outbox: &'a mut [Vec<M>],
@@ -75,12 +77,18 @@ impl<M> Io<'_, M> {
             others_wait: self.others_wait,
             work: self.work,
             links: self.links,
+            memory: self.memory,
             timers: self.timers,
             mailboxes: self.mailboxes,
             outbox,
             random: self.random,
             timer_mark,
         }
+    }
+
+    /// The memory budget as this shard sees it.
+    pub fn memory(&self) -> &ShardMemory {
+        self.memory
     }
 
     /// Number of shards.
@@ -128,8 +136,9 @@ impl<M> Io<'_, M> {
     /// Like [`Io::output`], but returns `None` if the output is congested.
     /// [`Service::drained`](crate::Service::drained) is then called once it has drained.
     pub fn output_if_room(&mut self, conn: ConnId) -> Option<&mut Output> {
+        let divisor = self.output_divisor();
         let link = self.links.get_mut(conn)?;
-        if !has_room(&link.output, 1) {
+        if !has_room(&link.output, divisor) {
             link.congested = true;
             return None;
         }
@@ -139,15 +148,22 @@ impl<M> Io<'_, M> {
     /// Whether the output is below half of the congestion limits. If not,
     /// [`Service::drained`](crate::Service::drained) is called once it has drained.
     pub fn has_ample_room(&mut self, conn: ConnId) -> bool {
+        let divisor = 2 * self.output_divisor();
         let Some(link) = self.links.get_mut(conn) else { return false };
-        let is_ample = has_room(&link.output, 2);
+        let is_ample = has_room(&link.output, divisor);
         link.congested |= !is_ample;
         is_ample
     }
 
     /// Whether the output is congested: [`Io::output_if_room`] would return `None`.
     pub fn is_congested(&self, conn: ConnId) -> bool {
-        self.links.get(conn).is_some_and(|link| !has_room(&link.output, 1))
+        let divisor = self.output_divisor();
+        self.links.get(conn).is_some_and(|link| !has_room(&link.output, divisor))
+    }
+
+    /// What the high-water marks are divided by: less memory for slow readers when it runs out.
+    fn output_divisor(&self) -> usize {
+        if self.memory.pressure() >= MemoryPressure::High { 4 } else { 1 }
     }
 
     /// Whether output is pending and the peer has not read for a while. `true` for a closed connection.

@@ -29,6 +29,7 @@
 //! | `transport.rs` | plain connections, and layers such as TLS |
 //! | `links.rs` | connection slots |
 //! | `output.rs`, `file.rs` | pending bytes of a connection; file ranges among them |
+//! | `memory.rs`, `shared.rs` | the memory budget of the process; bytes that many outputs share |
 //! | `mailbox.rs`, `timer.rs` | messages between shards; the timing wheel |
 //! | `work.rs`, `turn_times.rs` | the work budget of a turn; histograms of how long turns take |
 //! | `driver.rs` | the `mio` loop; its folder has new connections, input, flush and close, lingering, drain |
@@ -44,8 +45,10 @@ mod io;
 mod links;
 mod listener;
 mod mailbox;
+mod memory;
 mod output;
 mod service;
+mod shared;
 mod start;
 mod timer;
 mod transport;
@@ -58,8 +61,10 @@ pub use file::FileBytes;
 pub use io::{Clock, Io, IoStats, TIMER_MARK};
 pub use links::ConnId;
 pub use listener::{BoundListener, ListenerConfig, ProtocolTag};
+pub use memory::{MemoryBudget, MemoryCharge, MemoryMeter, MemoryOwner, MemoryPressure, ShardMemory};
 pub use output::{Output, SHARED_MIN_BYTES};
 pub use service::{Received, Service};
+pub use shared::SharedBytes;
 pub use start::{Handle, Options, SHARDS_MAX, Wake, raise_open_files_limit, shard_count, start};
 pub use transport::{ListenerTransport, StreamState, TransportLayer};
 pub use turn_times::{TURN_BOUNDS_US, TurnHistogram, TurnPhase, TurnTimes};

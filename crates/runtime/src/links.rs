@@ -72,6 +72,8 @@ pub(crate) struct Link {
     /// Output in memory after the last flush, as counted in [`Links::backlog_bytes`]; `None` if no output was left, not
     /// even in files.
     pub(crate) unsent_bytes: Option<u32>,
+    /// Memory of its buffers, as counted in [`Links::memory`].
+    charged_bytes: usize,
     /// When the socket last accepted output.
     pub(crate) last_progress_ms: u64,
     /// Its share in the counts of open connections; `None` without a socket.
@@ -133,6 +135,8 @@ pub(crate) struct Links {
     pub(crate) pending_close: Vec<u32>,
     /// Pending output in memory of all connections after their last flush, bytes.
     pub(crate) backlog_bytes: u64,
+    /// Memory of the buffers of all connections, bytes.
+    charged_bytes: usize,
     /// Connections that need an immediate TCP ACK.
     pub(crate) quickack: Vec<u32>,
     /// The service requested another turn.
@@ -160,6 +164,7 @@ impl Links {
             reads_later: false,
             debt: 0,
             unsent_bytes: None,
+            charged_bytes: 0,
             last_progress_ms: 0,
             permit: None,
             linger_bytes: 0,
@@ -187,6 +192,7 @@ impl Links {
         link.transport = Transport::Plain;
         link.output = Output::default();
         link.partial = Vec::new();
+        self.charged_bytes -= std::mem::take(&mut link.charged_bytes);
         self.free.push(slot);
     }
 
@@ -223,6 +229,8 @@ impl Links {
         link.transport.receive(received, &mut link.partial);
         let takes_input = link.phase == Phase::Open && !link.held && link.partial.len() > rest_len;
         let input = takes_input.then(|| std::mem::take(&mut link.partial));
+        self.count_memory(slot);
+        let link = &mut self.slots[slot as usize];
         // The layer may have responded, or have completed the handshake that output waited for.
         if link.has_pending() {
             self.mark_dirty(slot);
@@ -262,6 +270,22 @@ impl Links {
             link.last_progress_ms = now_ms;
         }
         has_pending
+    }
+
+    /// Counts the memory of a connection's buffers, which may have changed.
+    #[inline]
+    pub(crate) fn count_memory(&mut self, slot: u32) {
+        let link = &mut self.slots[slot as usize];
+        let bytes = link.partial.capacity() + link.output.memory() + link.transport.memory();
+        if bytes != link.charged_bytes {
+            self.charged_bytes = self.charged_bytes + bytes - link.charged_bytes;
+            link.charged_bytes = bytes;
+        }
+    }
+
+    /// Memory of all connections: their slots, their buffers as last counted, and the pooled buffers.
+    pub(crate) fn memory(&self) -> u64 {
+        (self.slots.capacity() * size_of::<Link>() + self.charged_bytes + self.pool.memory()) as u64
     }
 
     pub(crate) fn open_count(&self) -> usize {

@@ -10,6 +10,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use crate::file::{FileBytes, Sink};
+use crate::shared::SharedBytes;
 
 /// Payloads of at least this size are shared by all of their receivers instead of copied into each output, bytes.
 ///
@@ -60,7 +61,7 @@ struct Insert {
 
 #[derive(Debug)]
 enum Payload {
-    Shared(Arc<[u8]>),
+    Shared(SharedBytes),
     File { file: Arc<dyn FileBytes>, position: u64, len: usize },
 }
 
@@ -103,6 +104,13 @@ impl Output {
         self.inserts.as_ref().map_or(0, |inserts| inserts.pending_shared)
     }
 
+    /// Memory of this output. Shared payloads are counted where they were made.
+    #[inline]
+    pub(crate) fn memory(&self) -> usize {
+        let inserts = self.inserts.as_ref().map_or(0, |inserts| inserts.queue.capacity());
+        self.buf.capacity() + inserts * size_of::<Insert>()
+    }
+
     /// Pending bytes in files.
     pub(crate) fn pending_files(&self) -> usize {
         self.inserts.as_ref().map_or(0, |inserts| inserts.pending_files)
@@ -126,7 +134,7 @@ impl Output {
     }
 
     /// Appends a payload without copying it.
-    pub fn push_shared(&mut self, bytes: Arc<[u8]>) {
+    pub fn push_shared(&mut self, bytes: SharedBytes) {
         let at = self.buf.len();
         let inserts = self.inserts.get_or_insert_default();
         inserts.pending_shared += bytes.len();
@@ -295,6 +303,10 @@ impl Output {
             self.sent = 0;
         } else if self.sent >= COMPACT_BYTES {
             self.buf.drain(..self.sent);
+            // A reader that keeps a little pending must not keep the memory of a large packet.
+            if self.buf.len() < self.buf.capacity() / 4 {
+                self.buf.shrink_to(POOLED_BUFFER_BYTES_MAX);
+            }
             for insert in self.inserts.iter_mut().flat_map(|inserts| &mut inserts.queue) {
                 insert.at -= self.sent;
             }
@@ -322,6 +334,11 @@ impl BufferPool {
                 },
             );
         }
+    }
+
+    /// Capacity of all idle buffers.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes
     }
 
     /// Returns the buffer of an empty output to the pool.
@@ -409,7 +426,7 @@ mod tests {
                 output.buffer().extend_from_slice(&[round; 3]);
                 expected.extend_from_slice(&[round; 3]);
                 if round % 3 == 0 {
-                    output.push_shared(Arc::from(vec![100 + round; 5]));
+                    output.push_shared(SharedBytes::from(&[100 + round; 5][..]));
                     expected.extend_from_slice(&[100 + round; 5]);
                 }
                 if round % 4 == 0 {

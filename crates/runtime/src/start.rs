@@ -15,6 +15,7 @@ use crate::admission::Admission;
 use crate::driver::{Common, Driver, WAKE};
 use crate::listener::{BoundListener, ListenerConfig};
 use crate::mailbox::Mailboxes;
+use crate::memory::MemoryBudget;
 use crate::service::Service;
 use crate::turn_times::TurnTimes;
 
@@ -38,6 +39,8 @@ pub struct Options {
     pub admission: Arc<Admission>,
     /// Seed of the pseudorandom numbers.
     pub seed: u64,
+    /// The memory budget of the process, for at least as many shards as [`shard_count`] returns.
+    pub memory: Arc<MemoryBudget>,
 }
 
 /// The running shards.
@@ -116,6 +119,7 @@ where
         empty: AtomicUsize::new(0),
         started: Instant::now(),
         turn_times: Arc::new(TurnTimes::new(shards)),
+        memory: Arc::clone(&options.memory),
     });
     let turn_times = Arc::clone(&common.turn_times);
     let span = Duration::from_micros(u64::from(options.coalesce_us));

@@ -154,6 +154,15 @@ impl Transport {
         }
     }
 
+    /// Memory of the encoded output, bytes.
+    #[inline]
+    pub(crate) fn memory(&self) -> usize {
+        match self {
+            Self::Plain => 0,
+            Self::Layered(layered) => size_of::<Layered>() + layered.to_send.memory(),
+        }
+    }
+
     /// Returns an empty buffer to the pool.
     pub(crate) fn reclaim(&mut self, pool: &mut BufferPool) {
         if let Self::Layered(layered) = self {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use mainstem_admin::{Broker, ReplyCallback};
+use mainstem_admin::{Broker, MemoryUsage, ReplyCallback};
 use mainstem_log::{Batch, BatchBuilder};
 use mainstem_queue_core::{
     Config, Delivery, Disposition, GroupInfo, Info, NewMessage, Payload, PeekedMessage, QueueError, Receipt,
@@ -314,6 +314,10 @@ impl Broker for Fake {
     fn remove_binding(&self, name: &str, reply: ReplyCallback) {
         self.state.lock().unwrap().bindings.remove(name);
         reply(Reply::Done);
+    }
+
+    fn memory(&self) -> MemoryUsage {
+        MemoryUsage::default()
     }
 
     fn errors(&self) -> Vec<String> {

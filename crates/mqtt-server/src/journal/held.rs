@@ -80,6 +80,7 @@ impl HeldMessages {
 #[cfg(test)]
 mod tests {
     use mainstem_mqtt::{MessageProperties, QoS};
+    use mainstem_runtime::MemoryMeter;
 
     use super::*;
     use crate::message::Content;
@@ -88,7 +89,7 @@ mod tests {
         let (payload, properties) = (&b""[..], MessageProperties::default());
         let content =
             Content { qos: QoS::AtLeastOnce, retain: false, publisher: None, topic, payload, properties };
-        Arc::new(Message::new(&content, 0))
+        Arc::new(Message::new(&content, 0, &MemoryMeter::default()))
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mainstem_log::{Error, LogId, Store};
 use mainstem_mqtt::{Packet, Publish, QoS, Version, decode};
-use mainstem_runtime::Clock;
+use mainstem_runtime::{Clock, MemoryMeter};
 
 use super::entry::Entry;
 use super::wire::Damaged;
@@ -34,7 +34,12 @@ pub(crate) fn encode_message(message: &Message, clock: Clock, into: &mut Vec<u8>
 ///
 /// # Errors
 /// [`Damaged`] if it is no PUBLISH.
-pub(crate) fn decode_message(bytes: &[u8], unix_ms: u64, clock: Clock) -> Result<Message, Damaged> {
+pub(crate) fn decode_message(
+    bytes: &[u8],
+    unix_ms: u64,
+    clock: Clock,
+    meter: &MemoryMeter,
+) -> Result<Message, Damaged> {
     let Ok(Packet::Publish(publish)) = decode(Version::V5, bytes) else { return Err(Damaged) };
     let content = Content {
         qos: publish.qos,
@@ -46,7 +51,7 @@ pub(crate) fn decode_message(bytes: &[u8], unix_ms: u64, clock: Clock) -> Result
     };
     // An expiry before the start of this clock is now.
     let age_ms = clock.unix_ms.saturating_sub(unix_ms);
-    let mut message = Message::new(&content, 0);
+    let mut message = Message::new(&content, 0, meter);
     message.expires_at_ms =
         message.expires_at_ms.map(|lifetime_ms| clock.now_ms + lifetime_ms.saturating_sub(age_ms));
     Ok(message)
@@ -54,11 +59,12 @@ pub(crate) fn decode_message(bytes: &[u8], unix_ms: u64, clock: Clock) -> Result
 
 /// Recently read batches, as they are in the log. Messages are decoded one by one, since those of one batch are mostly
 /// for different sessions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Recent {
     batches: VecDeque<Batch>,
     /// Size of all of them.
     bytes: usize,
+    meter: MemoryMeter,
 }
 
 #[derive(Debug)]
@@ -83,13 +89,13 @@ impl Batch {
         Ok(Self { base_offset: batch.header.base_offset, entries, bytes })
     }
 
-    fn message(&self, offset: u64, clock: Clock) -> Option<Arc<Message>> {
+    fn message(&self, offset: u64, clock: Clock, meter: &MemoryMeter) -> Option<Arc<Message>> {
         let index = usize::try_from(offset.checked_sub(self.base_offset)?).ok()?;
         let (from, to, unix_ms) = *self.entries.get(index)?;
         let Ok(Entry::Message(entry)) = Entry::take(&self.bytes[from as usize..to as usize]) else {
             return None;
         };
-        decode_message(entry.publish, unix_ms, clock).ok().map(Arc::new)
+        decode_message(entry.publish, unix_ms, clock, meter).ok().map(Arc::new)
     }
 
     fn holds(&self, offset: u64) -> bool {
@@ -98,6 +104,16 @@ impl Batch {
 }
 
 impl Recent {
+    /// Messages that are read charge their memory to `meter`.
+    pub(super) fn new(meter: MemoryMeter) -> Self {
+        Self { batches: VecDeque::new(), bytes: 0, meter }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.batches.clear();
+        self.bytes = 0;
+    }
+
     /// The message at `offset`, from memory or from the store.
     ///
     /// # Errors
@@ -111,7 +127,7 @@ impl Recent {
     ) -> Result<Arc<Message>, Error> {
         let missing = Error::Corrupt { offset };
         if let Some(batch) = self.batches.iter().find(|batch| batch.holds(offset)) {
-            return batch.message(offset, clock).ok_or(missing);
+            return batch.message(offset, clock, &self.meter).ok_or(missing);
         }
         // The buffer of the oldest is used again.
         let mut bytes = Vec::new();
@@ -124,7 +140,7 @@ impl Recent {
         bytes.clear();
         store.read(log, offset..offset + 1, 0, &mut bytes)?;
         let batch = Batch::parse(bytes)?;
-        let found = batch.message(offset, clock).filter(|_| batch.holds(offset)).ok_or(missing);
+        let found = batch.message(offset, clock, &self.meter).filter(|_| batch.holds(offset)).ok_or(missing);
         self.bytes += batch.bytes.len();
         self.batches.push_back(batch);
         found

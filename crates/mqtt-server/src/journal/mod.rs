@@ -22,7 +22,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use mainstem_log::{BatchBuilder, Completion, Durability, Error, LogId, Options, StoreAt, Ticket};
 use mainstem_mqtt::QoS;
-use mainstem_runtime::Clock;
+use mainstem_runtime::{Clock, MemoryMeter};
 
 use crate::groups::Group;
 use entry::Mark;
@@ -142,7 +142,7 @@ impl std::fmt::Debug for Journal {
 }
 
 impl Journal {
-    /// Opens the journal in `store`, or creates it.
+    /// Opens the journal in `store`, or creates it. Messages that are read charge their memory to `meter`.
     ///
     /// # Errors
     /// Errors of the store.
@@ -152,6 +152,7 @@ impl Journal {
         segment_bytes: u64,
         snapshot_bytes: u64,
         clock: Clock,
+        meter: MemoryMeter,
     ) -> Result<Self, Error> {
         let options = Options { durability, segment_bytes, ..Options::default() };
         let log = at.store.open(LOG, &options)?;
@@ -177,7 +178,7 @@ impl Journal {
             next_session: 1,
             in_flight: VecDeque::new(),
             uncommitted_bytes: 0,
-            recent: Recent::default(),
+            recent: Recent::new(meter),
             held: HeldMessages::default(),
             origins: VecDeque::new(),
             dealt: Vec::new(),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mainstem_log::{BatchBuilder, Completion, LogOwner, State, StoreAt};
 
 use super::entry::{Entry, MessageEntry, Origin, ReachedTargets, Receivers};
-use super::load::{Recent, encode_message};
+use super::load::encode_message;
 use super::stored::Arrival;
 use super::{Arrived, BATCH_BYTES, InFlight, Journal, Lost};
 use crate::message::Message;
@@ -219,7 +219,7 @@ impl OpenJournal<'_> {
         // What this turn has collected is lost as well.
         self.journal.builder = BatchBuilder::default();
         self.journal.sets.forget();
-        self.journal.recent = Recent::default();
+        self.journal.recent.clear();
     }
 
     /// The message at `offset`, from memory or from disk. `None` if it cannot be read.

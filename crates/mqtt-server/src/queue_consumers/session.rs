@@ -11,6 +11,7 @@ use mainstem_mqtt::{
     Packet, Publish, QoS, ReasonCode, SubscribeOptions, SubscriptionIds, UserProperties, Version,
 };
 use mainstem_queue_core::{Disposition, Receipt, Settlement};
+use mainstem_runtime::MemoryMeter;
 use slab::Slab;
 
 use super::group::{QueueDelivery, QueueGroup};
@@ -302,11 +303,17 @@ impl SessionConsumers {
     }
 
     /// Holds a delivery until there is room for it.
-    pub(crate) fn hold(&mut self, consumer: u64, delivery: &QueueDelivery<'_>, now_ms: u64) {
+    pub(crate) fn hold(
+        &mut self,
+        consumer: u64,
+        delivery: &QueueDelivery<'_>,
+        now_ms: u64,
+        meter: &MemoryMeter,
+    ) {
         let QueueDelivery { receipt, lease_until_ms, payload, properties } = *delivery;
         let (qos, topic) = (QoS::AtLeastOnce, "");
         let content = Content { qos, retain: false, publisher: None, topic, payload, properties };
-        let message = Message::new(&content, now_ms);
+        let message = Message::new(&content, now_ms, meter);
         if let Some(known) = self.find(consumer) {
             known.held.push_back(Held { receipt, lease_until_ms, message });
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mainstem_mqtt::alias::TopicRef;
 use mainstem_mqtt::session::{Acked, Resend};
 use mainstem_mqtt::{PublishTemplate, QoS};
-use mainstem_runtime::{Io, Output};
+use mainstem_runtime::{Io, MemoryPressure, Output};
 
 use crate::config::{MqttConfig, QueueOverflow};
 use crate::counters::Counters;
@@ -43,6 +43,8 @@ pub(crate) struct Deliveries {
     queued_elsewhere: u64,
     /// Messages queued for sessions that are connected.
     backlog: u64,
+    /// How short memory is, as of the beginning of the turn.
+    pressure: MemoryPressure,
     /// How receivers were found since [`Deliveries::take_tally`].
     tally: Tally,
 }
@@ -92,6 +94,7 @@ impl Deliveries {
             },
             queued_elsewhere: 0,
             backlog: 0,
+            pressure: MemoryPressure::None,
             tally: Tally::default(),
         }
     }
@@ -132,6 +135,15 @@ impl Deliveries {
 
     pub(crate) fn set_queued_elsewhere(&mut self, messages: u64) {
         self.queued_elsewhere = messages;
+    }
+
+    /// How short memory is, as of the beginning of the turn.
+    pub(crate) fn pressure(&self) -> MemoryPressure {
+        self.pressure
+    }
+
+    pub(crate) fn set_pressure(&mut self, pressure: MemoryPressure) {
+        self.pressure = pressure;
     }
 
     /// The queue of a session that gets a connection counts as backlog.
@@ -266,6 +278,10 @@ impl Deliveries {
         let size = offer.message.size() as u64;
         if self.queued_elsewhere + self.counters.queued_messages >= self.limits.total_max {
             self.drop_offer(session, offer, "all queues together are full");
+            return;
+        }
+        if offer.qos == QoS::AtMostOnce && self.pressure >= MemoryPressure::Moderate {
+            self.drop_offer(session, offer, "memory is short (memory.max_bytes)");
             return;
         }
         loop {
@@ -552,16 +568,28 @@ fn append(
 ) {
     let buffer = output.buffer();
     let start = buffer.len();
-    let shared = message.shared_payload();
-    if shared.is_some() {
-        template.append_head(buffer, qos, dup, retain, packet_id);
-    } else {
+    let payload = message.shared_payload();
+    let is_whole = payload.is_none() && template.omitted_len() == 0;
+    if is_whole {
         template.append(buffer, qos, dup, retain, packet_id);
+    } else {
+        template.append_head(buffer, qos, dup, retain, packet_id);
     }
     if let TopicRef::NameAndAlias(alias) | TopicRef::Alias(alias) = naming {
         template.patch_alias(&mut buffer[start..], alias);
     }
-    if let Some(payload) = shared {
-        output.push_shared(Arc::clone(payload));
+    if !is_whole {
+        append_tail(output, template, message);
+    }
+}
+
+/// Appends what a template leaves to its caller: shared user properties and the payload.
+fn append_tail(output: &mut Output, template: &PublishTemplate, message: &Message) {
+    if let Some(user) = message.shared_user_properties().filter(|_| template.omitted_len() > 0) {
+        output.push_shared(user.clone());
+    }
+    match message.shared_payload() {
+        Some(payload) => output.push_shared(payload.clone()),
+        None => output.buffer().extend_from_slice(message.payload()),
     }
 }

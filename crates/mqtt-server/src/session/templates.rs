@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use mainstem_mqtt::alias::{OutboundAliases, TopicRef};
-use mainstem_mqtt::{Publish, PublishTemplate, QoS, SubscriptionIds, Version};
+use mainstem_mqtt::{Publish, PublishTemplate, QoS, SubscriptionIds, UserProperties, Version};
 
 use crate::message::Message;
 
@@ -96,19 +96,28 @@ impl Templates {
 fn encode(variant: usize, message: &Message, ids: &[u32], now_ms: u64, template: &mut PublishTemplate) {
     let acknowledged = variant & 2 != 0;
     let naming = variant >> 2;
+    // Shared properties are sent from where they are.
+    let mut properties = message.properties(now_ms);
+    let omitted = match message.shared_user_properties() {
+        Some(user) if variant & 1 != 0 => {
+            properties.user_properties = UserProperties::default();
+            user.len()
+        }
+        _ => 0,
+    };
     let publish = Publish {
         qos: if acknowledged { QoS::AtLeastOnce } else { QoS::AtMostOnce },
         topic: if naming == ALIAS { "" } else { message.topic() },
         packet_id: u16::from(acknowledged),
         topic_alias: (naming != NAME).then_some(1),
         subscription_ids: SubscriptionIds::List(ids),
-        properties: message.properties(now_ms),
+        properties,
         payload: message.payload(),
         ..Publish::default()
     };
     let version = if variant & 1 != 0 { Version::V5 } else { Version::V4 };
-    let encoded = if message.shared_payload().is_some() {
-        PublishTemplate::encode_head(version, &publish, template)
+    let encoded = if omitted > 0 || message.shared_payload().is_some() {
+        PublishTemplate::encode_head(version, &publish, omitted, template)
     } else {
         PublishTemplate::encode(version, &publish, template)
     };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainstem_mqtt::{ConnAck, Connect, Packet, PacketType, QoS, ReasonCode, Version, connect_level, decode};
-use mainstem_runtime::{ConnId, Io};
+use mainstem_runtime::{ConnId, Io, MemoryMeter, MemoryPressure};
 use mainstem_topic::{check_name, level_count};
 
 use super::{Handled, Next, ProtocolError, Shard};
@@ -201,7 +201,8 @@ impl Shard {
         {
             return Ok(attached);
         }
-        if !self.shared.open_session() {
+        // Clients that have a session may come back: they free memory when they take what waits for them.
+        if io.memory().pressure_now() == MemoryPressure::Critical || !self.shared.open_session() {
             return Err(ReasonCode::QuotaExceeded);
         }
         let known = self.shared.registry.find(client_id);
@@ -340,7 +341,7 @@ impl Shard {
             let mut journal = self.persistence.journal(session.journal());
             session.load_window(|offset| journal.message(offset));
         }
-        let will = connect.will.as_ref().map(|will| own_will(will, session.key()));
+        let will = connect.will.as_ref().map(|will| own_will(will, session.key(), self.pool.meter()));
         let is_v5 = connect.version == Version::V5;
         let aliases_max = connect.topic_alias_maximum.filter(|_| is_v5).unwrap_or(0);
         session.set_will_and_aliases(will, aliases_max);
@@ -461,7 +462,7 @@ fn connack<'a>(
     }
 }
 
-fn own_will(will: &mainstem_mqtt::Will<'_>, publisher: SessionKey) -> Will {
+fn own_will(will: &mainstem_mqtt::Will<'_>, publisher: SessionKey, meter: &MemoryMeter) -> Will {
     let content = Content {
         qos: will.qos,
         retain: will.retain,
@@ -471,7 +472,7 @@ fn own_will(will: &mainstem_mqtt::Will<'_>, publisher: SessionKey) -> Will {
         properties: will.properties,
     };
     Will {
-        message: Message::new(&content, 0),
+        message: Message::new(&content, 0, meter),
         expiry_s: will.properties.message_expiry,
         delay_s: will.delay_interval.unwrap_or(0),
     }

@@ -26,7 +26,7 @@ use mainstem_log::Stores;
 use mainstem_mqtt::{
     DecodeError, Disconnect, Header, Packet, PacketType, Publish, QoS, ReasonCode, Version, decode,
 };
-use mainstem_runtime::{ConnId, Io, ProtocolTag, Received, Service};
+use mainstem_runtime::{ConnId, Io, MemoryPressure, ProtocolTag, Received, Service};
 
 use crate::bridge::Bridge;
 use crate::broker_state::{Mail, Shared};
@@ -49,6 +49,9 @@ const BACKLOG_MESSAGES_EACH: u64 = 8;
 /// The same in bytes of output that sockets have not taken.
 const BACKLOG_BYTES: u64 = 512 * 1024;
 const BACKLOG_BYTES_EACH: u64 = 1024;
+
+/// Packets above this size are not collected when memory runs out, bytes.
+const LARGE_BYTES: usize = 128 * 1024;
 
 /// Why a connection ends.
 #[derive(Clone, Debug)]
@@ -129,7 +132,7 @@ impl Shard {
             endings: EndingSessions::default(),
             bridge: Bridge::default(),
             queues: QueueConsumers::default(),
-            pool: MessagePool::default(),
+            pool: MessagePool::new(shared.message_meter(me)),
             retained_replays: Vec::new(),
             unconfirmed_sessions: Vec::new(),
             sweep_position: String::new(),
@@ -351,6 +354,13 @@ impl Service for Shard {
             }
             if rest.len() < header.packet_len() {
                 received.next_len = header.packet_len();
+                if header.packet_len() > LARGE_BYTES && io.memory().pressure_now() == MemoryPressure::Critical
+                {
+                    break Err(ProtocolError::new(
+                        ReasonCode::QuotaExceeded,
+                        "no memory for a large packet (memory.max_bytes)",
+                    ));
+                }
                 break Ok(Next::Packet);
             }
             if io.is_congested(conn) && is_answered(header.first) {
@@ -419,6 +429,7 @@ impl Service for Shard {
         self.poll_completions(io);
         let is_behind = self.persistence.is_behind() || self.bridge.is_behind();
         self.connections.begin_turn(io.congested() || is_behind);
+        self.deliveries.set_pressure(io.memory().pressure());
         if is_first {
             self.start_timers(io);
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainstem_mqtt::{Publish, QoS, ReasonCode, Version};
-use mainstem_runtime::{ConnId, Io};
+use mainstem_runtime::{ConnId, Io, MemoryPressure};
 use mainstem_topic::{check_name, level_count};
 
 use super::publication::{GroupContext, PUBACK, PUBREC, PublishContext, Published};
@@ -103,8 +103,8 @@ impl Shard {
         if level_count(topic) > usize::from(self.config().max_topic_levels) {
             return Err(ProtocolError::new(ReasonCode::TopicNameInvalid, "topic name with too many levels"));
         }
-        if publish.qos > QoS::AtMostOnce && self.shared.is_failing() {
-            return self.refuse_publish(io, slot, publish);
+        if let Some(what) = self.shortage(io, slot, publish) {
+            return self.refuse_publish(io, slot, publish, what);
         }
         let receive_maximum = self.config().receive_maximum;
         let session = self.sessions.at(slot);
@@ -158,10 +158,25 @@ impl Shard {
         Ok(Next::Packet)
     }
 
+    /// What is missing to take responsibility for a publish at QoS 1 or 2. Memory does not matter to a QoS 2 exchange
+    /// that has begun: it has its message.
+    fn shortage(&mut self, io: &Io<'_, Mail>, slot: u32, publish: &Publish<'_>) -> Option<&'static str> {
+        if publish.qos == QoS::AtMostOnce {
+            return None;
+        }
+        if self.shared.is_failing() {
+            return Some("nothing can be kept on disk now");
+        }
+        let is_short = io.memory().pressure() >= MemoryPressure::High
+            && !self.sessions.at(slot).has_received(publish.packet_id);
+        is_short.then_some("the memory budget is exhausted (memory.max_bytes)")
+    }
+
     /// Whether there is room for a message that is to be retained.
     fn can_retain(&self, content: &Content<'_>) -> bool {
-        let size = content.topic.len() + content.payload.len();
-        !content.retain || content.payload.is_empty() || self.shared.retained.has_room(content.topic, size)
+        !content.retain
+            || content.payload.is_empty()
+            || self.shared.retained.has_room(content.topic, content.size(), self.shared.memory().pressure())
     }
 
     /// Publishes what a client has sent, and acknowledges it when everything that promises is durable.
@@ -221,19 +236,25 @@ impl Shard {
         }
     }
 
-    /// The disk fails: QoS 1 and 2 are refused, rather than accepted and lost.
-    fn refuse_publish(&mut self, io: &mut Io<'_, Mail>, slot: u32, publish: &Publish<'_>) -> Handled {
+    /// Disk or memory cannot take a message: QoS 1 and 2 are refused, rather than accepted and lost.
+    fn refuse_publish(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        publish: &Publish<'_>,
+        what: &'static str,
+    ) -> Handled {
         self.deliveries.counters_mut().publish_dropped += 1;
         let session = self.sessions.at(slot);
         // An exchange that has begun must not end with an error: the journal has it, and would take the next publish
         // with this identifier for the same one.
         let goes_on = publish.qos == QoS::ExactlyOnce && session.has_received(publish.packet_id);
         if session.version() < Version::V5 || goes_on {
-            return Err(ProtocolError::new(ReasonCode::QuotaExceeded, "nothing can be kept on disk now"));
+            return Err(ProtocolError::new(ReasonCode::QuotaExceeded, what));
         }
         let first = if publish.qos == QoS::AtLeastOnce { PUBACK } else { PUBREC };
-        let what = AckKind::Ack { first, packet_id: publish.packet_id, reason: ReasonCode::QuotaExceeded };
-        self.ack(io, slot, AckCondition::default(), None, what);
+        let ack = AckKind::Ack { first, packet_id: publish.packet_id, reason: ReasonCode::QuotaExceeded };
+        self.ack(io, slot, AckCondition::default(), None, ack);
         Ok(Next::Packet)
     }
 
@@ -353,7 +374,7 @@ impl Shard {
             }
             false
         } else {
-            store.set(message).is_err()
+            store.set(message, self.shared.memory().pressure()).is_err()
         };
         match (is_refused, is_durable) {
             (true, _) => {

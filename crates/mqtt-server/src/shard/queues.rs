@@ -259,8 +259,12 @@ impl Shard {
                 let encoded = consumers.encode(consumer, delivery, client, output);
                 (encoded, delivery.payload.len())
             });
-        if !is_sent && let Some((_, consumers)) = self.find_consumers(consumer) {
-            consumers.hold(consumer, delivery, io.clock.now_ms);
+        if is_sent {
+            return true;
+        }
+        let meter = self.pool.meter().clone();
+        if let Some((_, consumers)) = self.find_consumers(consumer) {
+            consumers.hold(consumer, delivery, io.clock.now_ms, &meter);
         }
         true
     }

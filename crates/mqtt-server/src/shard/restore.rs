@@ -64,7 +64,14 @@ impl Shard {
         for index in 0..new.persistence.stores_mut().len() as u16 {
             let at = &mut new.persistence.stores_mut()[usize::from(index)];
             new.shared.note_journal(at.store_id);
-            let mut journal = Journal::open(at, durability, segment_bytes, snapshot_bytes, clock)?;
+            let mut journal = Journal::open(
+                at,
+                durability,
+                segment_bytes,
+                snapshot_bytes,
+                clock,
+                new.pool.meter().clone(),
+            )?;
             let replayed = journal.at(at).replay()?;
             if me == 0 && index == 0 {
                 let log = RetainedLog::open(at, durability, segment_bytes)?;
@@ -150,7 +157,7 @@ impl Shard {
 
     fn restore_will(&mut self, slot: u32, will: &StoredWill, age_ms: u64, clock: Clock) {
         let key = self.sessions.key(slot);
-        let Ok(mut message) = decode_message(&will.publish, clock.unix_ms, clock) else {
+        let Ok(mut message) = decode_message(&will.publish, clock.unix_ms, clock, self.pool.meter()) else {
             log::error!("a will on disk cannot be read and goes");
             return;
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mainstem_mqtt::{
     QoS, ReasonCode, RetainHandling, Subscribe, SubscribeFilter, SubscribeOptions, Unsubscribe,
 };
-use mainstem_runtime::Io;
+use mainstem_runtime::{Io, MemoryPressure};
 use mainstem_topic::{has_wildcard, level_count, parse_subscription};
 
 use super::{Handled, Next, ProtocolError, Shard};
@@ -140,7 +140,8 @@ impl Shard {
 
     pub(super) fn has_room_for_subscription(&mut self, slot: u32) -> bool {
         let most = self.config().max_subscriptions_per_session as usize;
-        self.sessions.at(slot).subscription_count() < most
+        self.deliveries.pressure() < MemoryPressure::Critical
+            && self.sessions.at(slot).subscription_count() < most
     }
 
     /// Adds or replaces a subscription. True if it is new; `None` if the session has too many.

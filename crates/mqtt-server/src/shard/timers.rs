@@ -106,6 +106,11 @@ impl Shard {
         ] {
             lines.push((topic.to_owned(), value.to_string()));
         }
+        let memory = self.shared.memory();
+        lines.push(("memory/max_bytes".to_owned(), memory.bytes_max().to_string()));
+        for (owner, bytes) in memory.used_by_owner() {
+            lines.push((format!("memory/{owner}/bytes"), bytes.to_string()));
+        }
         for (topic, value) in &lines {
             self.publish_sys_value(io, &mut sys, topic, value);
         }

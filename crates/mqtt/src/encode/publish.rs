@@ -22,7 +22,7 @@ impl Body for Publish<'_> {
     }
 
     fn write<S: Sink>(&self, version: Version, sink: &mut S) {
-        write_head(self, version, sink);
+        write_head(self, version, 0, sink);
         sink.raw(self.payload);
     }
 }
@@ -53,14 +53,14 @@ pub(crate) fn check_head(publish: &Publish<'_>, version: Version) -> Result<(), 
     check_message(&publish.properties)
 }
 
-/// Writes topic, packet identifier and properties.
-pub(crate) fn write_head<S: Sink>(publish: &Publish<'_>, version: Version, sink: &mut S) {
+/// Writes topic, packet identifier and properties, of which the caller sends the last `omitted` bytes.
+pub(crate) fn write_head<S: Sink>(publish: &Publish<'_>, version: Version, omitted: usize, sink: &mut S) {
     sink.string(publish.topic);
     if publish.qos != QoS::AtMostOnce {
         sink.u16(publish.packet_id);
     }
     if version == Version::V5 {
-        sink.section(&PublishProperties(publish));
+        sink.section_without(&PublishProperties(publish), omitted);
     }
 }
 

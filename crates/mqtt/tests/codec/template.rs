@@ -1,6 +1,6 @@
 //! The PUBLISH template must produce the same bytes as encoding the packet for each receiver.
 
-use mainstem_mqtt::{EncodeError, Packet, Publish, PublishTemplate, QoS, Version};
+use mainstem_mqtt::{EncodeError, Packet, Publish, PublishTemplate, QoS, UserProperties, Version};
 use proptest::prelude::*;
 
 use crate::strategies::publish;
@@ -51,10 +51,22 @@ proptest! {
                 prop_assert_eq!(template.head_len(), head.len());
                 prop_assert_eq!([&head, publish.payload].concat(), &out[6..]);
 
-                PublishTemplate::encode_head(version, &publish, &mut template).expect("the same again");
+                PublishTemplate::encode_head(version, &publish, 0, &mut template).expect("the same again");
                 let mut alone = Vec::new();
                 template.append_head(&mut alone, receiver.qos, receiver.dup, receiver.retain, receiver.packet_id);
                 prop_assert_eq!(&alone, &head);
+                prop_assert_eq!(template.packet_len(), out.len() - 6);
+
+                let mut user = Vec::new();
+                if version == Version::V5 {
+                    prop_assert!(publish.properties.user_properties.append_to(&mut user));
+                }
+                let mut rest = publish.clone();
+                rest.properties.user_properties = UserProperties::default();
+                PublishTemplate::encode_head(version, &rest, user.len(), &mut template).expect("the same again");
+                let mut split = Vec::new();
+                template.append_head(&mut split, receiver.qos, receiver.dup, receiver.retain, receiver.packet_id);
+                prop_assert_eq!([&split, &user[..], publish.payload].concat(), &out[6..]);
                 prop_assert_eq!(template.packet_len(), out.len() - 6);
 
                 if version == Version::V5 && receiver.topic_alias.is_some() {
@@ -95,6 +107,6 @@ fn rejects_packets_that_cannot_be_encoded() {
     assert_eq!(encoded, Err(EncodeError::FieldTooLong));
     let payload = vec![0; 268_435_453];
     let publish = Publish { topic: "t", payload: &payload, ..Publish::default() };
-    let encoded = PublishTemplate::encode_head(Version::V4, &publish, &mut template);
+    let encoded = PublishTemplate::encode_head(Version::V4, &publish, 0, &mut template);
     assert_eq!(encoded, Err(EncodeError::PacketTooLarge));
 }

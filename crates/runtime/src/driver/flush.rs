@@ -52,7 +52,9 @@ impl<S: Service> Driver<S> {
         let link = &mut links.slots[slot as usize];
         link.dirty = false;
         let may_send = link.phase != Phase::Free && !link.holds_output;
-        let Some(socket) = self.sockets[slot as usize].as_mut().filter(|_| may_send) else { return };
+        let Some(socket) = self.sockets[slot as usize].as_mut().filter(|_| may_send) else {
+            return links.count_memory(slot);
+        };
         match link.write_to(socket, &mut self.core.stats.writes) {
             Ok(flushed) => {
                 self.core.work.charge(WRITE_UNITS + (flushed.bytes / BYTES_PER_UNIT) as u32);
@@ -72,6 +74,7 @@ impl<S: Service> Driver<S> {
                         self.drained.push_back(ConnId { slot, generation: link.generation });
                     }
                 }
+                links.count_memory(slot);
             }
             Err(error) => {
                 log_failure(&error);

@@ -174,6 +174,7 @@ impl<S: Service> Driver<S> {
                 link.held = true;
                 self.held.add(conn);
             }
+            self.core.links.count_memory(conn.slot);
         }
     }
 
@@ -202,6 +203,7 @@ impl<S: Service> Driver<S> {
                 link.held = true;
                 self.held.add(conn);
             }
+            self.core.links.count_memory(conn.slot);
         }
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstem_runtime::{
-    Admission, AdmissionLimits, Handle, ListenerConfig, ListenerQuota, ListenerTransport, Options,
-    ProtocolTag, start,
+    Admission, AdmissionLimits, Handle, ListenerConfig, ListenerQuota, ListenerTransport, MemoryBudget,
+    Options, ProtocolTag, start,
 };
 
 use crate::masked::{HELLO, Kind, Masked, WELCOME, record, take_record};
@@ -42,6 +42,7 @@ fn options(listeners: Vec<ListenerConfig>) -> Options {
             ..AdmissionLimits::default()
         }),
         seed: 1,
+        memory: MemoryBudget::unlimited(2),
     }
 }
 

@@ -97,6 +97,13 @@ const LAYERS: &[Layer] = &[
         pure: None,
     },
     Layer {
+        name: "tls",
+        tier: "2",
+        contents: "TLS of listeners: certificates that reload, client certificates, the layer of a connection",
+        imports: &["runtime"],
+        pure: None,
+    },
+    Layer {
         name: "queue",
         tier: "2",
         contents: "work queues in a directory of one program, without a broker: `mainstem-queue`",

@@ -1,0 +1,73 @@
+//! The configuration of TLS on one listener, and its replacement while the listener runs.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use mainstem_runtime::TransportLayer;
+use rustls::ServerConfig;
+
+use crate::layer::TlsLayer;
+use crate::load::{Files, LoadError, server_config};
+use crate::settings::Settings;
+
+/// TLS of one listener. Shared by the thread that accepts connections and the one that reloads files.
+pub struct Acceptor {
+    settings: Settings,
+    /// Read once per accepted connection.
+    current: RwLock<Arc<ServerConfig>>,
+    /// What `current` was built of.
+    files: Mutex<Files>,
+}
+
+/// Result of a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reloaded {
+    /// New connections use what the files contain now.
+    Changed,
+    /// The files have not changed.
+    Unchanged,
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptor").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Acceptor {
+    /// Reads the files of `settings`.
+    ///
+    /// # Errors
+    /// A file cannot be read or is invalid, or the settings contradict each other.
+    pub fn load(settings: Settings) -> Result<Self, LoadError> {
+        let files = Files::read(&settings)?;
+        let current = RwLock::new(Arc::new(server_config(&settings, &files)?));
+        Ok(Self { settings, current, files: Mutex::new(files) })
+    }
+
+    /// Reads the files again. Open connections continue with what they were accepted with.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load). The current configuration stays in place.
+    pub fn reload(&self) -> Result<Reloaded, LoadError> {
+        let files = Files::read(&self.settings)?;
+        let mut known = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known == files {
+            return Ok(Reloaded::Unchanged);
+        }
+        let config = Arc::new(server_config(&self.settings, &files)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        *known = files;
+        Ok(Reloaded::Changed)
+    }
+
+    /// The configuration for new connections.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The layer of a new connection.
+    pub fn layer(&self) -> Box<dyn TransportLayer> {
+        Box::new(TlsLayer::new(self.config()))
+    }
+}

@@ -30,8 +30,9 @@ def binary() -> Path:
     raise FileNotFoundError("no mainstem binary: build one, or name it in MAINSTEM_BIN")
 
 
-def launch(flags: list[str]) -> tuple[subprocess.Popen, dict[str, tuple[str, int]]]:
-    """Starts the binary and waits until it accepts connections. Returns the process and the listeners' addresses."""
+def launch(flags: list[str], listeners=LISTENERS) -> tuple[subprocess.Popen, dict[str, tuple[str, int]]]:
+    """Starts the binary and waits until it accepts connections. Returns the process and the listeners' addresses.
+    `listeners`: names of all listeners, also of those that the configuration adds."""
     command = [str(binary()), *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     listening = re.compile(r"(\w+) listening on (\S+):(\d+)\s*$")
@@ -44,12 +45,12 @@ def launch(flags: list[str]) -> tuple[subprocess.Popen, dict[str, tuple[str, int
             found = listening.search(line)
             if found:
                 addresses[found[1]] = (found[2], int(found[3]))
-            if len(addresses) == len(LISTENERS):
+            if len(addresses) == len(listeners):
                 ready.set()
         ready.set()
 
     threading.Thread(target=read_stdout, daemon=True).start()
-    if not ready.wait(START_S) or len(addresses) < len(LISTENERS):
+    if not ready.wait(START_S) or len(addresses) < len(listeners):
         process.kill()
         process.wait()
         raise RuntimeError(f"the broker did not say within {START_S} s where it listens: {command}")

@@ -25,6 +25,8 @@ pub(crate) struct Conn {
     is_open: bool,
     /// Address of the client, if known.
     pub(crate) peer: Option<IpAddr>,
+    /// Number of its listener.
+    pub(crate) listener: u16,
     /// Number of the request whose response is sent next.
     next_response: u64,
     /// Requests in flight, from `next_response` on, each with its response if that is ready.
@@ -59,11 +61,11 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    pub(crate) fn open(&mut self, id: ConnId, peer: Option<IpAddr>) {
+    pub(crate) fn open(&mut self, id: ConnId, peer: Option<IpAddr>, listener: u16) {
         if self.slots.len() <= id.slot() {
             self.slots.resize_with(id.slot() + 1, Conn::default);
         }
-        self.slots[id.slot()] = Conn::open(id.generation(), peer);
+        self.slots[id.slot()] = Conn::open(id.generation(), peer, listener);
     }
 
     /// A connection, if it is open.
@@ -104,8 +106,8 @@ impl Connections {
 }
 
 impl Conn {
-    fn open(generation: u32, peer: Option<IpAddr>) -> Self {
-        Self { generation, is_open: true, peer, ..Self::default() }
+    fn open(generation: u32, peer: Option<IpAddr>, listener: u16) -> Self {
+        Self { generation, is_open: true, peer, listener, ..Self::default() }
     }
 
     /// Whether a request may begin now. Pipelined requests need not wait for each other.
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn responses_are_sent_in_request_order() {
-        let mut conn = Conn::open(1, None);
+        let mut conn = Conn::open(1, None, 0);
         assert!(conn.may_begin(true));
         let earlier = conn.begin(true);
         assert!(!conn.may_begin(false) && conn.may_begin(true));
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn frames_queue_behind_requests_in_flight_up_to_a_limit() {
-        let mut conn = Conn::open(1, None);
+        let mut conn = Conn::open(1, None, 0);
         let fetch = conn.begin(false);
         assert!(!conn.may_begin(true));
         assert!(conn.wait(&[7]));

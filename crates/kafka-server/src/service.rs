@@ -24,8 +24,8 @@ const PRODUCE: i16 = 0;
 impl Service for Shard {
     type Mail = Mail;
 
-    fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, _protocol: ProtocolTag) {
-        self.conns.open(conn, io.peer());
+    fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, ProtocolTag(listener): ProtocolTag) {
+        self.conns.open(conn, io.peer(), listener);
         self.shared.connections.fetch_add(1, Ordering::Relaxed);
         if self.is_draining() {
             self.remove_connection(io, conn);
@@ -199,10 +199,10 @@ impl Shard {
             conn.client_id = Some(client_id.into());
         }
         let client_id = conn.client_id.clone().unwrap_or_default();
-        let peer = conn.peer;
+        let (peer, listener) = (conn.peer, conn.listener);
         let caller = Caller { shard: me, conn: id, request: conn.begin(pipelines(frame)) };
         let RequestHeader { api_key, api_version: version, correlation_id, .. } = header;
-        let call = RequestContext { caller, api_key, version, correlation_id, client_id, peer };
+        let call = RequestContext { caller, api_key, version, correlation_id, client_id, peer, listener };
         self.dispatch(io, call, body);
     }
 }

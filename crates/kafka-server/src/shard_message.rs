@@ -86,4 +86,6 @@ pub(crate) struct RequestContext {
     pub(crate) client_id: Arc<str>,
     /// Address of the client, if known.
     pub(crate) peer: Option<IpAddr>,
+    /// Number of its listener.
+    pub(crate) listener: u16,
 }

@@ -28,7 +28,8 @@ pub struct Shared {
     cluster_id: RwLock<Arc<str>>,
     /// Open connections.
     pub(crate) connections: AtomicI64,
-    advertised: RwLock<(Arc<str>, u16)>,
+    /// Host and port that clients of each listener are told; the first is that of a listener that has none.
+    advertised: RwLock<Vec<(Arc<str>, u16)>>,
     /// For each shard, commands to its queues from other threads.
     pub(crate) command_queues: Vec<CommandQueue>,
     /// Topics that other protocols write to and read.
@@ -40,7 +41,7 @@ pub struct Shared {
 impl Shared {
     /// State of a broker with `shards` shards. Without `sendable`, fetched records are always copied.
     pub fn new(config: Config, shards: usize, sendable: Option<Sendable>) -> Arc<Self> {
-        let advertised = (config.advertised_host.as_str().into(), config.advertised_port);
+        let advertised = vec![(config.advertised_host.as_str().into(), config.advertised_port)];
         let bound = SharedBindings::new(config.bound_topics.clone(), config.sources.clone());
         Arc::new(Self {
             bound,
@@ -79,14 +80,16 @@ impl Shared {
         queues.map(|topic| Arc::clone(&topic.name)).collect()
     }
 
-    /// Sets the host and port that clients connect to.
-    pub fn advertise(&self, host: &str, port: u16) {
-        *self.advertised.write().unwrap_or_else(PoisonError::into_inner) = (host.into(), port);
+    /// Sets the host and port that clients of each listener connect to, in the order of the listeners' numbers.
+    pub fn advertise(&self, addresses: Vec<(Arc<str>, u16)>) {
+        debug_assert!(!addresses.is_empty(), "one for each listener");
+        *self.advertised.write().unwrap_or_else(PoisonError::into_inner) = addresses;
     }
 
-    /// Host and port that clients connect to.
-    pub(crate) fn advertised(&self) -> (Arc<str>, u16) {
-        self.advertised.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Host and port that clients of a listener connect to.
+    pub(crate) fn advertised(&self, listener: u16) -> (Arc<str>, u16) {
+        let advertised = self.advertised.read().unwrap_or_else(PoisonError::into_inner);
+        advertised.get(usize::from(listener)).or_else(|| advertised.first()).cloned().unwrap_or_default()
     }
 
     /// The shard that owns the store `store_id`.

@@ -6,6 +6,7 @@ mod bench;
 mod bench_kafka;
 mod bench_queue;
 mod binding;
+mod cert;
 mod connect;
 mod consume;
 mod group;
@@ -28,6 +29,7 @@ pub(crate) use bench_queue::{
     BenchConsumersArgs, BenchQueueArgs, BenchQueueCommon, BenchQueueWork, QueueProtocolArg,
 };
 pub(crate) use binding::{BindingAddArgs, BindingArgs, BindingCommand};
+pub(crate) use cert::CertArgs;
 pub(crate) use connect::{ConnectArgs, PacketKind, PropertyArg};
 pub(crate) use consume::ConsumeArgs;
 pub(crate) use group::{GroupArgs, GroupCommand, ResetOffsetsArgs};
@@ -66,6 +68,8 @@ pub(crate) enum Command {
     Queue(Box<QueueArgs>),
     /// Show, add and remove bindings between MQTT topics, work queues and Kafka topics
     Binding(Box<BindingArgs>),
+    /// Make certificates for TLS: an authority, the broker's and those of clients
+    Cert(CertArgs),
     /// Benchmark a broker
     #[command(subcommand)]
     Bench(BenchCommand),

@@ -13,6 +13,7 @@ use toml::{Table, Value};
 
 use crate::bindings::{Declared, MqttToQueue, MqttToTopic, Sections, TopicToMqtt, convert};
 use crate::cli::{ServeArgs, Setting};
+use crate::listener_section::{self, ListenerSection, check_listeners};
 use crate::memory::MemoryConfig;
 use crate::queues::{DeclaredQueue, check_queues};
 
@@ -27,6 +28,8 @@ settings! {
         /// closed at once. IPv6 addresses count by their /64 prefix. Off by default, because many clients may share an
         /// address behind a proxy or NAT.
         max_connections_per_address: u32 = 0_u32, in 0 ..= 10_000_000;
+        /// How often the certificates of listeners are compared with their files, in seconds. SIGHUP does it at once.
+        certificate_check_interval_s: u32 = 60_u32, in 1 ..= 86_400;
     }
 }
 
@@ -167,6 +170,7 @@ pub(crate) struct Config {
     pub(crate) kafka: KafkaConfig,
     pub(crate) http: HttpConfig,
     pub(crate) queues: QueuesConfig,
+    pub(crate) listener: Vec<ListenerSection>,
     pub(crate) queue: Vec<DeclaredQueue>,
     pub(crate) mqtt_to_topic: Vec<MqttToTopic>,
     pub(crate) mqtt_to_queue: Vec<MqttToQueue>,
@@ -214,6 +218,7 @@ impl Config {
         checked("kafka", config.kafka.check_more())?;
         checked("http", config.http.check())?;
         checked("queues", config.queues.check())?;
+        check_listeners(&config.listener, !config.kafka.listen.is_empty())?;
         check_queues(&config.queue)?;
         config.bindings()?;
         Ok(config)
@@ -304,6 +309,7 @@ pub(crate) fn reference() -> String {
             HttpConfig::fields(),
         ),
         reference_section("queues", "Work queues in general. See [queues.md](queues.md).", QueuesConfig::fields()),
+        listener_section::REFERENCE.to_owned(),
         crate::queues::reference(),
         crate::bindings::REFERENCE.to_owned(),
     ]

@@ -1,17 +1,23 @@
 //! The listeners of `mainstem serve`: their table, built from the configuration, and their announced addresses.
 //!
-//! A listener is found by its name, never by its position or protocol, since several may speak one protocol. Metadata
-//! responses to Kafka clients contain the address of the listener named [`KAFKA`].
+//! A listener is found by its name, never by its position, since several may speak one protocol. Kafka clients are told
+//! the address of the listener that they came by.
+
+mod certificates;
 
 use std::io::Write;
+use std::iter;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 
 use mainstem_kafka_server::Shared;
 use mainstem_node::Protocol;
 use mainstem_runtime::{BoundListener, ListenerConfig, ListenerQuota, ListenerTransport};
 
+pub(crate) use self::certificates::{Certificates, ReloadSender};
 use crate::config::Config;
 use crate::descriptors::DescriptorPlan;
+use crate::listener_section::ListenerProtocol;
 
 const MQTT: &str = "mqtt";
 const KAFKA: &str = "kafka";
@@ -20,14 +26,21 @@ const KAFKA: &str = "kafka";
 ///
 /// # Errors
 /// An address that does not resolve.
-pub(crate) fn table(config: &Config, plan: &DescriptorPlan) -> Result<Vec<ListenerConfig>, String> {
+pub(crate) fn table(
+    config: &Config,
+    plan: &DescriptorPlan,
+    certificates: &Certificates,
+) -> Result<Vec<ListenerConfig>, String> {
+    // All listeners of a protocol share its limit of connections.
+    let mqtt_quota = ListenerQuota::new(MQTT, plan.mqtt_accepted, "mqtt.max_connections");
+    let kafka_quota = ListenerQuota::new(KAFKA, plan.kafka, "kafka.max_connections");
     let mut table = vec![ListenerConfig {
         name: MQTT.into(),
         address: resolve(MQTT, &config.mqtt.listen)?,
         protocol: Protocol::Mqtt.tag(),
         transport: ListenerTransport::Plain,
         send_buffer_bytes: config.runtime.send_buffer_bytes as usize,
-        quota: ListenerQuota::new(MQTT, plan.mqtt_accepted, "mqtt.max_connections"),
+        quota: Arc::clone(&mqtt_quota),
     }];
     if !config.kafka.listen.is_empty() {
         table.push(ListenerConfig {
@@ -36,7 +49,23 @@ pub(crate) fn table(config: &Config, plan: &DescriptorPlan) -> Result<Vec<Listen
             protocol: Protocol::Kafka.tag(),
             transport: ListenerTransport::Plain,
             send_buffer_bytes: config.kafka.send_buffer_bytes as usize,
-            quota: ListenerQuota::new(KAFKA, plan.kafka, "kafka.max_connections"),
+            quota: Arc::clone(&kafka_quota),
+        });
+    }
+    for section in &config.listener {
+        let (protocol, send_buffer_bytes, quota) = match section.protocol {
+            ListenerProtocol::Mqtt => (Protocol::Mqtt, config.runtime.send_buffer_bytes, &mqtt_quota),
+            ListenerProtocol::Kafka => (Protocol::Kafka, config.kafka.send_buffer_bytes, &kafka_quota),
+        };
+        let before = config.listener.iter().take_while(|other| other.name != section.name);
+        let number = 1 + before.filter(|other| other.protocol == section.protocol).count();
+        table.push(ListenerConfig {
+            name: section.name.clone(),
+            address: resolve(&format!("listener {:?}", section.name), &section.listen)?,
+            protocol: protocol.tag_of(u8::try_from(number).map_err(|_| "there are too many listeners")?),
+            transport: certificates.transport(&section.name),
+            send_buffer_bytes: send_buffer_bytes as usize,
+            quota: Arc::clone(quota),
         });
     }
     Ok(table)
@@ -60,26 +89,43 @@ pub(crate) fn announce(listeners: &[BoundListener], http: Option<SocketAddr>) ->
     stdout.flush()
 }
 
-/// Sets the address in metadata responses to Kafka clients: `advertised`, or the address of the listener named
-/// [`KAFKA`] if that is empty. Does nothing without such a listener.
+/// Sets the addresses that Kafka clients are told, for each of the Kafka listeners: what the configuration says, or the
+/// address of the listener. Does nothing without such a listener.
 ///
 /// # Errors
-/// `advertised` is not `HOST:PORT`.
+/// An address in the configuration is not `HOST:PORT`.
 pub(crate) fn advertise<'a>(
     kafka: &Shared,
-    advertised: &str,
+    config: &Config,
     listeners: impl IntoIterator<Item = (&'a str, SocketAddr)>,
 ) -> Result<(), String> {
-    let Some((_, address)) = listeners.into_iter().find(|(name, _)| *name == KAFKA) else { return Ok(()) };
+    let listeners: Vec<_> = listeners.into_iter().collect();
+    let first = iter::once((KAFKA, config.kafka.advertised.as_str()));
+    let sections = config.listener.iter().filter(|section| section.protocol == ListenerProtocol::Kafka);
+    let more = sections.map(|section| (section.name.as_str(), section.advertised.as_str()));
+    let mut addresses = Vec::new();
+    for (name, advertised) in first.chain(more) {
+        if let Some((_, address)) = listeners.iter().find(|(listener, _)| *listener == name) {
+            let told = advertised_address(advertised, *address)
+                .ok_or_else(|| format!("listener {name:?}: advertised: {advertised:?} is not HOST:PORT"))?;
+            addresses.push(told);
+        }
+    }
+    if !addresses.is_empty() {
+        kafka.advertise(addresses);
+    }
+    Ok(())
+}
+
+/// The host and port in `advertised`, or those of `address` if it is empty.
+fn advertised_address(advertised: &str, address: SocketAddr) -> Option<(Arc<str>, u16)> {
     if advertised.is_empty() {
         let host = if address.ip().is_unspecified() { machine_name() } else { address.ip().to_string() };
-        kafka.advertise(&host, address.port());
-        return Ok(());
+        return Some((host.into(), address.port()));
     }
-    let parts = advertised.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-    let (host, port) = parts.ok_or_else(|| format!("kafka.advertised: {advertised:?} is not HOST:PORT"))?;
-    kafka.advertise(host.trim_start_matches('[').trim_end_matches(']'), port);
-    Ok(())
+    let (host, port) = advertised.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Some((host.into(), port.parse().ok()?))
 }
 
 /// The host name of this machine.

@@ -1,7 +1,7 @@
 //! The `mainstem` binary: the broker and its command-line tools.
 //!
 //! `mainstem` or `mainstem serve` runs the broker. `mainstem pub`, `sub`, `topic`, `produce`, `consume`, `group`,
-//! `queue`, `binding` and `bench` are tools that talk to a broker over the network.
+//! `queue`, `binding` and `bench` are tools that talk to a broker over the network; `cert` makes certificates.
 //!
 //! # Files
 //! | file | contents |
@@ -10,7 +10,9 @@
 //! | `config.rs` | the configuration file and its reference page |
 //! | `queues.rs` | queues declared in the configuration |
 //! | `bindings.rs`, `bindings/` | bindings declared in the configuration, and those added at run time |
-//! | `serve.rs`, `listeners.rs` | `mainstem serve`: start and shutdown; the table of listeners |
+//! | `serve.rs` | `mainstem serve`: start and shutdown |
+//! | `listeners.rs`, `listeners/` | the table of listeners, and their certificates |
+//! | `listener_section.rs` | listeners declared in the configuration |
 //! | `descriptors.rs` | how the limit of open files is shared |
 //! | `storage.rs` | the data directory, and the state restored from it |
 //! | `health_store.rs` | logs that cannot be written to, for the readiness check |
@@ -23,6 +25,7 @@ mod cli;
 mod config;
 mod descriptors;
 mod health_store;
+mod listener_section;
 mod listeners;
 mod memory;
 mod operations;
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Command::Group(args) => return tool::group(&args),
         Command::Queue(args) => return tool::queue(&args),
         Command::Binding(args) => return tool::binding(&args),
+        Command::Cert(args) => return tool::cert(&args),
         Command::Bench(command) => return tool::bench(&command),
         Command::ConfigReference => print_config_reference(),
     };

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use log::LevelFilter;
 use mainstem_admin::HttpServer;
@@ -16,7 +17,7 @@ use mainstem_kafka_server::QueueClient;
 use mainstem_mqtt_server::Shared;
 use mainstem_node::BindingTable;
 use mainstem_runtime::{Admission, AdmissionLimits, Options, raise_open_files_limit, shard_count, start};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::bindings::{BindingManager, BindingTargets};
@@ -24,7 +25,7 @@ use crate::cli::ServeArgs;
 use crate::config::Config;
 use crate::descriptors::{DescriptorPlan, Wanted};
 use crate::health_store::FailingLogs;
-use crate::listeners::{self, advertise, announce};
+use crate::listeners::{self, Certificates, ReloadSender, advertise, announce};
 use crate::memory;
 use crate::operations;
 use crate::queues::declare_queues;
@@ -44,14 +45,14 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     env_logger::Builder::new().filter_level(level).format_target(false).init();
     let _lock = lock_data(Path::new(&config.server.data))?;
     let plan = share_descriptors(&mut config)?;
-    let signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| format!("no signals: {error}"))?;
-    let options = options(&config, &plan)?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| format!("no signals: {error}"))?;
+    let certificates = Certificates::load(&config.listener)?;
+    let options = options(&config, &plan, &certificates)?;
     let http = operations::bind(&config.http)?;
     let count = shard_count(options.shards);
     let shared = shared_state(&config, &options)?;
-    let advertised = &config.kafka.advertised;
     let asked = options.listeners.iter().map(|listener| (listener.name.as_str(), listener.address));
-    advertise(&shared.kafka, advertised, asked)?;
+    advertise(&shared.kafka, &config, asked)?;
     let restored = storage::restore(Path::new(&config.server.data), &shared, count, plan.segments_per_store)?;
     let bindings = BindingManager::new(&config, BindingTargets::of(&shared));
     let mut shards = restored.into_iter();
@@ -63,7 +64,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     })
     .map_err(|error| error.to_string())?;
     let bound = handle.listeners().iter().map(|listener| (listener.name.as_str(), listener.address));
-    advertise(&shared.kafka, advertised, bound)?;
+    advertise(&shared.kafka, &config, bound)?;
     let drain = handle.drainer();
     let opened = declare_queues(&config.queue, &QueueClient::new(&shared.kafka))
         .and_then(|()| http.map(|http| operations::open(http, &config.http, &shared, bindings)).transpose());
@@ -78,7 +79,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     announce(handle.listeners(), http.as_ref().map(HttpServer::address))
         .map_err(|error| format!("stdout: {error}"))?;
     let drain_http = http.as_ref().map(HttpServer::drainer);
-    watch(signals, move || {
+    let interval = Duration::from_secs(config.server.certificate_check_interval_s.into());
+    let reload = certificates.watch(interval).map_err(|error| error.to_string())?;
+    watch(signals, reload, move || {
         if let Some(drain_http) = &drain_http {
             drain_http();
         }
@@ -110,7 +113,7 @@ fn share_descriptors(config: &mut Config) -> Result<DescriptorPlan, String> {
 }
 
 /// Options of the runtime.
-fn options(config: &Config, plan: &DescriptorPlan) -> Result<Options, String> {
+fn options(config: &Config, plan: &DescriptorPlan, certificates: &Certificates) -> Result<Options, String> {
     let admission = AdmissionLimits {
         connections_max: plan.connections,
         connections_hint: plan.hint(),
@@ -122,7 +125,7 @@ fn options(config: &Config, plan: &DescriptorPlan) -> Result<Options, String> {
         pin: config.runtime.pin,
         first_shard_connections: config.runtime.first_shard_connections as usize,
         coalesce_us: config.runtime.coalesce_us,
-        listeners: listeners::table(config, plan)?,
+        listeners: listeners::table(config, plan, certificates)?,
         admission: Admission::new(admission),
         seed: RandomState::new().hash_one("mainstem"),
         memory: memory::budget(&config.memory, shard_count(usize::from(config.runtime.shards))),
@@ -155,11 +158,21 @@ fn shared_state(config: &Config, options: &Options) -> Result<SharedState, Strin
     Ok(shared)
 }
 
-/// Drains on the first signal. Ends the process on the second.
-fn watch(mut signals: Signals, drain: impl Fn() + Send + 'static) -> Result<(), String> {
+/// Drains on the first signal, and ends the process on the second. SIGHUP reloads certificates.
+fn watch(
+    mut signals: Signals,
+    reload: ReloadSender,
+    drain: impl Fn() + Send + 'static,
+) -> Result<(), String> {
     let watch = move || {
         let mut seen = 0;
         for signal in signals.forever() {
+            if signal == SIGHUP {
+                if reload.send(()).is_err() {
+                    log::info!("SIGHUP: no listener has certificates to reload");
+                }
+                continue;
+            }
             seen += 1;
             if seen > 1 {
                 std::process::exit(128 + signal);

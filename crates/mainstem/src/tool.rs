@@ -13,6 +13,7 @@
 //! | `bench.rs`, `bench_kafka.rs`, `bench_queue.rs` | `mainstem bench`, with the crate `mainstem-bench` |
 //! | `queue.rs`, `queue/`, `binding.rs`, `http.rs` | `mainstem queue` and `mainstem binding`; their HTTP client |
 //! | `kafka.rs`, `kafka/` | the Kafka tools, with a Kafka client of their own |
+//! | `cert.rs` | `mainstem cert` |
 //! | `client.rs` | an MQTT connection: packets, keep alive, deadlines |
 //! | `session.rs`, `properties.rs`, `target.rs` | CONNECT, `-D` properties, the broker's address |
 //! | `failure.rs`, `describe.rs` | errors and exit status; packets and reason codes as text |
@@ -21,6 +22,7 @@ mod bench;
 mod bench_kafka;
 mod bench_queue;
 mod binding;
+mod cert;
 mod client;
 mod clock;
 mod describe;
@@ -45,7 +47,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use crate::cli::{
-    BenchCommand, BindingArgs, ConsumeArgs, GroupArgs, ProduceArgs, PubArgs, QueueArgs, SubArgs, TopicArgs,
+    BenchCommand, BindingArgs, CertArgs, ConsumeArgs, GroupArgs, ProduceArgs, PubArgs, QueueArgs, SubArgs,
+    TopicArgs,
 };
 use failure::Failure;
 
@@ -91,6 +94,11 @@ pub(crate) fn group(args: &GroupArgs) -> ExitCode {
 /// `mainstem binding`.
 pub(crate) fn binding(args: &BindingArgs) -> ExitCode {
     conclude("binding", args.http.quiet, binding::run(args))
+}
+
+/// `mainstem cert`.
+pub(crate) fn cert(args: &CertArgs) -> ExitCode {
+    conclude("cert", false, cert::run(args))
 }
 
 /// `mainstem queue`.

@@ -142,15 +142,25 @@ pub enum Protocol {
     Kafka,
 }
 
+/// Bits of a tag that are the protocol. The others are the number of the listener among those of its protocol.
+const PROTOCOL_BITS: u32 = 4;
+
 impl Protocol {
-    /// The tag that listeners of this protocol carry.
+    /// The tag of the only listener of this protocol, or the first.
     pub fn tag(self) -> ProtocolTag {
-        ProtocolTag(self as u16)
+        self.tag_of(0)
     }
 
-    fn of(tag: ProtocolTag) -> Self {
-        let known = [Self::Mqtt, Self::Kafka].into_iter().find(|protocol| protocol.tag() == tag);
-        known.expect("listeners carry the tag of a protocol")
+    /// The tag of a listener of this protocol, by its number among these.
+    pub fn tag_of(self, number: u8) -> ProtocolTag {
+        ProtocolTag(u16::from(number) << PROTOCOL_BITS | self as u16)
+    }
+
+    /// The protocol in a tag, and the number of the listener as the tag that its server gets.
+    fn of(ProtocolTag(tag): ProtocolTag) -> (Self, ProtocolTag) {
+        let protocol = tag & ((1 << PROTOCOL_BITS) - 1);
+        let known = [Self::Mqtt, Self::Kafka].into_iter().find(|known| *known as u16 == protocol);
+        (known.expect("listeners carry the tag of a protocol"), ProtocolTag(tag >> PROTOCOL_BITS))
     }
 }
 
@@ -356,8 +366,9 @@ impl Service for ShardService {
         if self.protocols.len() <= conn.slot() {
             self.protocols.resize(conn.slot() + 1, Protocol::Mqtt);
         }
-        self.protocols[conn.slot()] = Protocol::of(protocol);
-        for_protocol!(self, io, conn, |service, io| service.accepted(io, conn, protocol));
+        let (protocol, listener) = Protocol::of(protocol);
+        self.protocols[conn.slot()] = protocol;
+        for_protocol!(self, io, conn, |service, io| service.accepted(io, conn, listener));
     }
 
     fn received(&mut self, io: &mut Io<'_, ShardMessage>, conn: ConnId, bytes: &[u8]) -> Received {

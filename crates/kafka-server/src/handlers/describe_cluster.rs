@@ -29,7 +29,7 @@ pub(crate) fn handle(
         ..DescribeClusterResponse::default()
     };
     if request.endpoint_type == BROKERS {
-        let (host, port) = shard.shared.advertised();
+        let (host, port) = shard.shared.advertised(call.listener);
         response.brokers.push(DescribeClusterBroker {
             broker_id: node_id,
             host: host.to_string(),

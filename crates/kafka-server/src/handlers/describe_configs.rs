@@ -31,7 +31,7 @@ pub(crate) fn handle(
     request: DescribeConfigsRequest,
 ) {
     let result = |resource: &DescribeConfigsResource| {
-        let (refused, entries) = match entries(shard, resource) {
+        let (refused, entries) = match entries(shard, &call, resource) {
             Ok(entries) => (ErrorCode::None.into(), entries),
             Err(refused) => (refused, Vec::new()),
         };
@@ -54,7 +54,11 @@ pub(crate) fn handle(
     shard.reply::<DescribeConfigsRequest>(io, &call, &response);
 }
 
-fn entries(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<Entry>, AppendError> {
+fn entries(
+    shard: &Shard,
+    call: &RequestContext,
+    resource: &DescribeConfigsResource,
+) -> Result<Vec<Entry>, AppendError> {
     let name = resource.resource_name.as_str();
     let config = &shard.shared.config;
     match resource.resource_type {
@@ -69,7 +73,7 @@ fn entries(shard: &Shard, resource: &DescribeConfigsResource) -> Result<Vec<Entr
         BROKER if name.is_empty() => Ok(Vec::new()),
         BROKER => {
             is_this_node(shard, name, " or empty string")?;
-            let (host, port) = shard.shared.advertised();
+            let (host, port) = shard.shared.advertised(call.listener);
             let advertised = format!("{host}:{port}");
             Ok(of_broker(&Facts { config, advertised, shards: shard.shared.shards }))
         }

@@ -26,13 +26,13 @@ pub(crate) fn handle(
         }
         _ => false,
     };
-    let response = if is_metadata { describe(shard, io.clock.unix_ms) } else { refuse(&request) };
+    let response = if is_metadata { describe(shard, &call, io.clock.unix_ms) } else { refuse(&request) };
     shard.reply::<DescribeQuorumRequest>(io, &call, &response);
 }
 
-fn describe(shard: &Shard, now_ms: u64) -> DescribeQuorumResponse {
+fn describe(shard: &Shard, call: &RequestContext, now_ms: u64) -> DescribeQuorumResponse {
     let node_id = shard.shared.config.node_id;
-    let (host, port) = shard.shared.advertised();
+    let (host, port) = shard.shared.advertised(call.listener);
     // Each change of the catalogue counts as one entry of that log.
     let end = shard.catalogue.version.cast_signed();
     let now_ms = now_ms.cast_signed();

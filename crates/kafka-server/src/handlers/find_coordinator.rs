@@ -20,7 +20,7 @@ pub(crate) fn handle(
     request: FindCoordinatorRequest,
 ) {
     let is_known = matches!(request.key_type, GROUP | TRANSACTION);
-    let found = coordinator(shard, is_known);
+    let found = coordinator(shard, &call, is_known);
     let response = if call.version >= BATCHED {
         let of_key = |key| Coordinator { key, ..found.clone() };
         let coordinators = request.coordinator_keys.into_iter().map(of_key).collect();
@@ -38,7 +38,7 @@ pub(crate) fn handle(
     shard.reply::<FindCoordinatorRequest>(io, &call, &response);
 }
 
-fn coordinator(shard: &Shard, is_known: bool) -> Coordinator {
+fn coordinator(shard: &Shard, call: &RequestContext, is_known: bool) -> Coordinator {
     if !is_known {
         return Coordinator {
             node_id: -1,
@@ -48,7 +48,7 @@ fn coordinator(shard: &Shard, is_known: bool) -> Coordinator {
             ..Coordinator::default()
         };
     }
-    let (host, port) = shard.shared.advertised();
+    let (host, port) = shard.shared.advertised(call.listener);
     Coordinator {
         node_id: shard.shared.config.node_id,
         host: host.to_string(),

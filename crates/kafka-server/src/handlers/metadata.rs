@@ -109,7 +109,7 @@ pub(crate) fn finish(
 
 fn response(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> MetadataResponse {
     let node = shard.shared.config.node_id;
-    let (host, port) = shard.shared.advertised();
+    let (host, port) = shard.shared.advertised(call.listener);
     let is_all = match &request.topics {
         None => true,
         // In version 0 an empty list requests all topics.

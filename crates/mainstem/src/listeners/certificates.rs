@@ -1,0 +1,89 @@
+//! The certificates of the listeners with TLS: loaded at start, and again on SIGHUP and when their files change.
+//!
+//! Files are compared by content at an interval, not watched: tools that renew certificates replace files, links and
+//! folders in many ways, and each of them ends in other content.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use mainstem_runtime::ListenerTransport;
+use mainstem_tls::{Acceptor, Reloaded};
+
+use crate::listener_section::ListenerSection;
+
+/// TLS of each listener that has it.
+#[derive(Debug, Default)]
+pub(crate) struct Certificates {
+    listeners: Vec<(String, Arc<Acceptor>)>,
+}
+
+/// Requests a reload of all certificates.
+pub(crate) type ReloadSender = Sender<()>;
+
+impl Certificates {
+    /// Loads the certificates of all sections with TLS.
+    ///
+    /// # Errors
+    /// Names the listener and the file.
+    pub(crate) fn load(sections: &[ListenerSection]) -> Result<Self, String> {
+        let mut listeners = Vec::new();
+        for section in sections {
+            if let Some(tls) = &section.tls {
+                let acceptor = Acceptor::load(tls.settings(section.protocol))
+                    .map_err(|error| format!("listener {:?}: {error}", section.name))?;
+                listeners.push((section.name.clone(), Arc::new(acceptor)));
+            }
+        }
+        Ok(Self { listeners })
+    }
+
+    /// The transport of a listener: TLS if it has any.
+    pub(crate) fn transport(&self, listener: &str) -> ListenerTransport {
+        let found = self.listeners.iter().find(|(name, _)| name == listener);
+        found.map_or(ListenerTransport::Plain, |(_, acceptor)| {
+            let acceptor = Arc::clone(acceptor);
+            ListenerTransport::Layered(Arc::new(move || acceptor.layer()))
+        })
+    }
+
+    /// Starts a thread that loads the certificates again when a message arrives, and each `interval`.
+    ///
+    /// # Errors
+    /// If the operating system cannot start a thread.
+    pub(crate) fn watch(self, interval: Duration) -> std::io::Result<ReloadSender> {
+        let (sender, receiver) = channel();
+        if !self.listeners.is_empty() {
+            let run = move || self.run(&receiver, interval);
+            std::thread::Builder::new().name("certificates".into()).spawn(run)?;
+        }
+        Ok(sender)
+    }
+
+    fn run(&self, requests: &Receiver<()>, interval: Duration) {
+        let mut failures = vec![None; self.listeners.len()];
+        while requests.recv_timeout(interval) != Err(RecvTimeoutError::Disconnected) {
+            for ((name, acceptor), failure) in self.listeners.iter().zip(&mut failures) {
+                reload(name, acceptor, failure);
+            }
+        }
+    }
+}
+
+/// Loads the files of a listener again. A failure is logged once.
+fn reload(name: &str, acceptor: &Acceptor, failure: &mut Option<String>) {
+    match acceptor.reload() {
+        Ok(Reloaded::Unchanged) => *failure = None,
+        Ok(Reloaded::Changed) => {
+            *failure = None;
+            log::info!("listener {name:?}: new connections use the new certificates");
+        }
+        Err(error) => {
+            let error = error.to_string();
+            if failure.as_ref() != Some(&error) {
+                log::error!("listener {name:?}: the certificates in use stay, because {error}");
+            }
+            *failure = Some(error);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+"""A broker with TLS listeners for MQTT and Kafka, and the certificates of its clients, made by `mainstem cert`."""
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from broker import LISTENERS, binary, launch
+
+NAMES = (*LISTENERS, "mqtts", "mqttmutual", "kafkas")
+
+
+def cert(directory: Path, *arguments: str):
+    subprocess.run([str(binary()), "cert", str(directory), *arguments], check=True, capture_output=True)
+
+
+def configuration(certs: Path) -> str:
+    """One listener without client certificates, one that requires them, and one for Kafka."""
+    server = f'certificate = "{certs}/server.crt", key = "{certs}/server.key"'
+    return f"""
+[[listener]]
+name = "mqtts"
+protocol = "mqtt"
+listen = "127.0.0.1:0"
+tls = {{ {server} }}
+
+[[listener]]
+name = "mqttmutual"
+protocol = "mqtt"
+listen = "127.0.0.1:0"
+tls = {{ {server}, client_certificates = "required", client_ca = "{certs}/ca.crt", min_version = "1.3" }}
+
+[[listener]]
+name = "kafkas"
+protocol = "kafka"
+listen = "127.0.0.1:0"
+tls = {{ {server} }}
+"""
+
+
+class SecureBroker:
+    """The broker's process, the addresses of its listeners, and the folder of the certificates."""
+
+    def __init__(self, folder: Path):
+        self.certs = folder / "certs"
+        self.ca = str(self.certs / "ca.crt")
+        cert(self.certs, "--host", "localhost", "--host", "127.0.0.1", "--client", "device-7")
+        config = folder / "mainstem.toml"
+        config.write_text(configuration(self.certs))
+        listen = ("--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0")
+        flags = ["--config", str(config), "--data", str(folder / "data"), *listen]
+        self.process, self.addresses = launch(flags, NAMES)
+
+    def port(self, listener: str) -> int:
+        return self.addresses[listener][1]
+
+    def identity(self, name: str) -> tuple[str, str]:
+        return str(self.certs / f"{name}.crt"), str(self.certs / f"{name}.key")
+
+    def stop(self):
+        self.process.terminate()
+        assert self.process.wait(15) == 0
+
+
+@pytest.fixture(scope="session")
+def secure():
+    with tempfile.TemporaryDirectory(prefix="mainstem-tls-") as folder:
+        broker = SecureBroker(Path(folder))
+        yield broker
+        broker.stop()

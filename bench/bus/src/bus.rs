@@ -114,7 +114,7 @@ pub(crate) fn publish() {
     measure("publish-5", "mainstem mailboxes", 1_000, || {
         for _ in 0..1_000 {
             assert_eq!(bus.publish(TOPIC, 1).map(|receipt| receipt.delivered), Ok(5));
-            let received = mailboxes.iter().filter(|mailbox| matches!(mailbox.try_recv(), Ok(Some(_))));
+            let received = mailboxes.iter().filter(|mailbox| mailbox.try_recv().is_ok());
             assert_eq!(received.count(), 5);
         }
     });
@@ -241,7 +241,7 @@ pub(crate) fn one_to_one() {
             assert!(bus.publish(TOPIC, number).is_ok());
         }
         for number in 0..BURST {
-            assert!(matches!(mailbox.try_recv(), Ok(Some(message)) if *message.payload() == number));
+            assert!(matches!(mailbox.try_recv(), Ok(message) if *message.payload() == number));
         }
     });
     let mut cursor: Cursor<u64> = bus.subscribe("cursor").cursor().expect("the filter is valid");

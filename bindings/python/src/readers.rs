@@ -74,7 +74,7 @@ impl Mailbox {
 
     /// Returns the next message without waiting, or None.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Message>> {
-        let received = py.detach(|| self.inner()?.try_recv().map_err(receive_error))?;
+        let received = py.detach(|| self.inner()?.recv_timeout(Duration::ZERO).map_err(receive_error))?;
         Ok(received.map(|message| Message::of(py, &message.event())))
     }
 

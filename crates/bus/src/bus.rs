@@ -123,8 +123,9 @@ impl<T: Send + Sync + 'static> Bus<T> {
     /// Closes the bus. Later publish and subscribe calls fail; mailboxes and cursors return what they have queued, and
     /// then [`RecvError::Closed`](crate::RecvError::Closed).
     ///
-    /// Returns without waiting. A publish that runs concurrently still reaches readers that have not yet received
-    /// `Closed`.
+    /// Returns without waiting, and wakes publishers that wait for room: their messages are queued beyond the capacity
+    /// and received before `Closed`. A publish that starts concurrently still reaches readers that have not yet
+    /// received `Closed`.
     pub fn close(&self) {
         self.handle.core.close();
     }
@@ -310,6 +311,13 @@ impl<T: Send + Sync + 'static> Subscribe<'_, T> {
     /// Delivers the matching retained messages first. Has no effect in a group: as in MQTT, groups get none.
     pub const fn replay(mut self) -> Self {
         self.options.replay = true;
+        self
+    }
+
+    /// Makes receive calls return [`RecvError::Lagged`](crate::RecvError::Lagged) when messages were dropped since the
+    /// previous call, before they return further messages. Without it, drops are only counted ([`SubscriptionStats`]).
+    pub const fn report_lag(mut self) -> Self {
+        self.options.report_lag = true;
         self
     }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::event::{Event, SharedMessage, View};
 use crate::stats::{Backlog, SubscriptionInfo};
+use crate::subscriber_list::Subscriber;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 /// The error type of callbacks.
@@ -106,6 +107,17 @@ impl<T: Send + Sync + 'static> Callback<T> {
                 },
             );
         (Self { handler, ..self }, gate)
+    }
+}
+
+impl<T: 'static> Subscriber for Callback<T> {
+    fn id(&self) -> u64 {
+        self.info.id
+    }
+
+    fn vacate(&mut self) -> Self {
+        let handler = std::mem::replace(&mut self.handler, Arc::new(|_: &Event<'_, T>| Ok(())));
+        Self { handler, info: Arc::clone(&self.info), ..*self }
     }
 }
 

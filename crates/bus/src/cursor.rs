@@ -82,7 +82,11 @@ impl<T: Send + Sync + 'static> Cursor<T> {
             });
         }
         let read = self.ring.read(&self.reader, &mut self.chunk, max, deadline);
-        let numbers = read.inspect_err(|_| self.registration.mark_ended())?;
+        let numbers = read.inspect_err(|error| {
+            if error.is_end() {
+                self.registration.mark_ended();
+            }
+        })?;
         let chunk = self.chunk.as_ref().filter(|_| !numbers.is_empty());
         let slots = chunk.map_or(&[][..], |chunk| chunk.slots(numbers));
         Ok(Batch { slots, view: View { metadata, is_replay: false } })

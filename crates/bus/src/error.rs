@@ -71,23 +71,71 @@ impl From<TopicError> for SubscribeError {
     }
 }
 
-/// Why a subscription has ended. All messages queued before have been received.
+/// Why a receive call returned no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// The bus is closed.
+    /// This many messages were dropped since the previous call. Only for subscriptions with
+    /// [`report_lag`](crate::Subscribe::report_lag); the next call continues with the messages that are left.
+    Lagged(u64),
+    /// The bus is closed, and all queued messages have been received.
     Closed,
-    /// The subscription overflowed with the policy [`Overflow::Disconnect`](crate::Overflow::Disconnect).
+    /// All queued messages have been received, and the subscription overflowed with the policy [`Overflow::Disconnect`](crate::Overflow::Disconnect).
     Disconnected,
 }
 
 impl fmt::Display for RecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Closed => "the bus is closed",
-            Self::Disconnected => "the subscription overflowed and was ended",
-        })
+        match self {
+            Self::Lagged(dropped) => write!(f, "the subscription lagged: {dropped} messages were dropped"),
+            Self::Closed => f.write_str("the bus is closed"),
+            Self::Disconnected => f.write_str("the subscription overflowed and was ended"),
+        }
     }
 }
 
 impl std::error::Error for RecvError {}
+
+impl RecvError {
+    /// Whether the subscription has ended.
+    pub(crate) const fn is_end(self) -> bool {
+        !matches!(self, Self::Lagged(_))
+    }
+}
+
+/// Why [`Mailbox::try_recv`](crate::Mailbox::try_recv) returned no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TryRecvError {
+    /// The queue is empty; messages may still arrive.
+    Empty,
+    /// See [`RecvError::Lagged`].
+    Lagged(u64),
+    /// See [`RecvError::Closed`].
+    Closed,
+    /// See [`RecvError::Disconnected`].
+    Disconnected,
+}
+
+impl fmt::Display for TryRecvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Empty => f.write_str("no message is queued"),
+            Self::Lagged(dropped) => RecvError::Lagged(dropped).fmt(f),
+            Self::Closed => RecvError::Closed.fmt(f),
+            Self::Disconnected => RecvError::Disconnected.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for TryRecvError {}
+
+impl From<RecvError> for TryRecvError {
+    fn from(error: RecvError) -> Self {
+        match error {
+            RecvError::Lagged(dropped) => Self::Lagged(dropped),
+            RecvError::Closed => Self::Closed,
+            RecvError::Disconnected => Self::Disconnected,
+        }
+    }
+}

@@ -140,6 +140,19 @@ impl<T> Group<T> {
                 Member::Cursor(ring, _) => ring.close(),
             }
         }
+        // Members of a closed bus take messages beyond their capacity.
+        self.room_signal.notify();
+    }
+
+    /// Readers of a closed bus do not end while a publisher waits for any of them. It no longer does.
+    fn wake_readers(&self) {
+        for member in self.members() {
+            match member {
+                Member::Worker(_) => {}
+                Member::Mailbox(queue) => queue.wake_reader(),
+                Member::Cursor(ring, _) => ring.wake_reader(),
+            }
+        }
     }
 
     pub(crate) fn members(&self) -> Vec<Member<T>> {
@@ -158,6 +171,8 @@ impl<T> Group<T> {
                 waiter.wait();
                 assignment = self.assign(message, &mut deferred);
             }
+            drop(waiter);
+            self.wake_readers();
         }
         match assignment {
             Assignment::Done(tally) => tally,

@@ -61,7 +61,7 @@
 //! | `bus.rs` | [`Bus`] and its builders: [`Builder`], [`Draft`], [`Subscribe`] |
 //! | `core.rs` | state shared by all handles of a bus; the publish path |
 //! | `registration.rs` | subscribe and unsubscribe |
-//! | `receivers.rs` | the subscriptions of one filter, and delivery to them |
+//! | `receivers.rs`, `subscriber_list.rs` | the subscriptions of one filter, and delivery to them |
 //! | `shards.rs` | the match caches |
 //! | `callback.rs`, `queue.rs`, `ring.rs`, `group.rs` | the four kinds of receivers |
 //! | `offer.rs`, `chunk.rs`, `room_signal.rs` | results of an offer, chunks of a ring, wakeups of waiting publishers |
@@ -89,13 +89,14 @@ mod ring;
 mod room_signal;
 mod shards;
 mod stats;
+mod subscriber_list;
 mod sync;
 
 pub use bus::{Builder, Bus, Draft, Subscribe, Subscription};
 pub use callback::{BoxError, Cause, Fault, Outcome};
 pub use core::MAX_NESTED;
 pub use cursor::{Batch, Cursor};
-pub use error::{PublishError, RecvError, SubscribeError, TopicError};
+pub use error::{PublishError, RecvError, SubscribeError, TopicError, TryRecvError};
 pub use event::{Event, Message};
 pub use mailbox::Mailbox;
 pub use options::{DEFAULT_CAPACITY, MAX_CAPACITY, Overflow};

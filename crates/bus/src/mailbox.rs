@@ -6,12 +6,12 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_core::{FusedStream, Stream};
 
-use crate::error::RecvError;
+use crate::error::{RecvError, TryRecvError};
 use crate::event::Message;
 use crate::queue::Queue;
 use crate::registration::Registration;
@@ -24,7 +24,8 @@ use crate::sync::Deadline;
 /// shared reference; each message goes to one of them. As a stream, a mailbox works with any async runtime, and one
 /// task may poll it at a time. Dropping the mailbox unsubscribes.
 ///
-/// Receive methods return [`RecvError`] only when the queue is empty and no more messages can arrive.
+/// Receive methods return [`RecvError`] only when the queue is empty and no more messages can arrive, or for dropped
+/// messages if the subscription [reports lag](crate::Subscribe::report_lag).
 pub struct Mailbox<T: Send + Sync + 'static> {
     queue: Arc<Queue<T>>,
     registration: Registration<T>,
@@ -39,7 +40,8 @@ impl<T: Send + Sync + 'static> Mailbox<T> {
     /// Blocks until the next message arrives.
     ///
     /// # Errors
-    /// The queue is empty, and the bus is closed or the subscription was disconnected.
+    /// The queue is empty, and the bus is closed or the subscription was disconnected; or messages were dropped, if the
+    /// subscription [reports lag](crate::Subscribe::report_lag).
     pub fn recv(&self) -> Result<Message<T>, RecvError> {
         loop {
             if let Some(message) = self.mark_ended_on_error(self.queue.receive(Deadline::Never))? {
@@ -48,12 +50,21 @@ impl<T: Send + Sync + 'static> Mailbox<T> {
         }
     }
 
-    /// Returns the next message without blocking, or `None` if the queue is empty.
+    /// Waits for the next message. Works with any async runtime; one task may wait at a time, as for
+    /// [`poll_recv`](Self::poll_recv). A future that is dropped has received nothing.
     ///
     /// # Errors
     /// As for [`recv`](Self::recv).
-    pub fn try_recv(&self) -> Result<Option<Message<T>>, RecvError> {
-        self.mark_ended_on_error(self.queue.receive(Deadline::Now))
+    pub async fn recv_async(&self) -> Result<Message<T>, RecvError> {
+        std::future::poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    /// Returns the next message without blocking.
+    ///
+    /// # Errors
+    /// [`TryRecvError::Empty`] if the queue is empty; otherwise as for [`recv`](Self::recv).
+    pub fn try_recv(&self) -> Result<Message<T>, TryRecvError> {
+        self.mark_ended_on_error(self.queue.receive(Deadline::Now))?.ok_or(TryRecvError::Empty)
     }
 
     /// Blocks until the next message arrives, for at most `timeout`. Returns `None` on timeout.
@@ -83,9 +94,17 @@ impl<T: Send + Sync + 'static> Mailbox<T> {
         self.queue.poll(context).map(|received| self.mark_ended_on_error(received))
     }
 
-    /// Returns an iterator that blocks for each message and stops at the first [`RecvError`].
+    /// Returns an iterator that blocks for each message and stops at the end of the subscription.
     pub fn iter(&self) -> impl Iterator<Item = Message<T>> + '_ {
-        std::iter::from_fn(|| self.recv().ok())
+        std::iter::from_fn(|| {
+            loop {
+                match self.recv() {
+                    Ok(message) => return Some(message),
+                    Err(error) if error.is_end() => return None,
+                    Err(_) => {}
+                }
+            }
+        })
     }
 
     /// Returns the statistics of this subscription.
@@ -94,23 +113,29 @@ impl<T: Send + Sync + 'static> Mailbox<T> {
     }
 
     fn mark_ended_on_error<R>(&self, received: Result<R, RecvError>) -> Result<R, RecvError> {
-        if received.is_err() {
+        if received.as_ref().is_err_and(|error| error.is_end()) {
             self.registration.mark_ended();
         }
         received
     }
 }
 
-/// The stream ends when the bus is closed or the subscription is disconnected. [`Mailbox::try_recv`] then returns the
+/// The stream skips dropped messages, and ends when the bus is closed or the subscription is disconnected. [`Mailbox::try_recv`] then returns the
 /// error that distinguishes the two.
 impl<T: Send + Sync + 'static> Stream for Mailbox<T> {
     type Item = Message<T>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Message<T>>> {
-        self.poll_recv(context).map(|received| {
-            self.has_ended = received.is_err();
-            received.ok()
-        })
+        loop {
+            match ready!(self.poll_recv(context)) {
+                Ok(message) => return Poll::Ready(Some(message)),
+                Err(error) if error.is_end() => {
+                    self.has_ended = true;
+                    return Poll::Ready(None);
+                }
+                Err(_) => {}
+            }
+        }
     }
 }
 

@@ -27,10 +27,18 @@ pub(crate) struct Options {
     pub(crate) overflow: Overflow,
     pub(crate) metadata: bool,
     pub(crate) replay: bool,
+    /// Whether the reader gets an error for dropped messages.
+    pub(crate) report_lag: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { capacity: DEFAULT_CAPACITY, overflow: Overflow::default(), metadata: false, replay: false }
+        Self {
+            capacity: DEFAULT_CAPACITY,
+            overflow: Overflow::default(),
+            metadata: false,
+            replay: false,
+            report_lag: false,
+        }
     }
 }

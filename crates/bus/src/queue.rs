@@ -14,6 +14,7 @@ use crate::offer::{DeferredDrops, OfferResult};
 use crate::options::Overflow;
 use crate::room_signal::RoomSignal;
 use crate::stats::{Backlog, Delivered, SubscriptionInfo};
+use crate::subscriber_list::Subscriber;
 use crate::sync::{Condvar, Deadline, Mutex, MutexGuard, lock};
 
 pub(crate) struct Queue<T> {
@@ -33,7 +34,10 @@ struct State<T> {
     messages: VecDeque<Arc<SharedMessage<T>>>,
     phase: Phase,
     sleeping_receivers: usize,
-    sleeping_publishers: usize,
+    /// Publishers that wait for room. While there are any, a closed queue does not end.
+    waiting_publishers: usize,
+    /// Messages dropped since the reader was last told, if it wants to know.
+    unreported_drops: u64,
     /// Waker of the task that polls the mailbox.
     waker: Option<Waker>,
 }
@@ -55,6 +59,17 @@ enum Admission {
     Ended,
 }
 
+impl<T> Subscriber for Arc<Queue<T>> {
+    fn id(&self) -> u64 {
+        self.info.id
+    }
+
+    /// Once it is abandoned, the queue that stays accepts no messages.
+    fn vacate(&mut self) -> Self {
+        Self::clone(self)
+    }
+}
+
 impl<T> Queue<T> {
     pub(crate) fn new(
         info: Arc<SubscriptionInfo>,
@@ -66,7 +81,8 @@ impl<T> Queue<T> {
             messages: VecDeque::new(),
             phase: Phase::Open,
             sleeping_receivers: 0,
-            sleeping_publishers: 0,
+            waiting_publishers: 0,
+            unreported_drops: 0,
             waker: None,
         };
         Self { info, room_signal, state: Mutex::new(state), arrived: Condvar::new(), room: Condvar::new() }
@@ -132,19 +148,27 @@ impl<T> Queue<T> {
         }
         if state.messages.len() >= self.info.options.capacity {
             match self.info.options.overflow {
+                // A publisher must not wait for the reader of a closed bus. The excess is bounded by what publishers
+                // had in hand when it was closed.
+                Overflow::Block if state.phase == Phase::Closing => {}
                 Overflow::Block => return Admission::Full,
                 Overflow::DropOldest => deferred.messages.extend(state.messages.pop_front()),
                 Overflow::DropNewest => {
                     tally.dropped += 1;
+                    state.unreported_drops += 1;
                     return Admission::Accepted;
                 }
                 Overflow::Disconnect => {
                     tally.dropped += 1;
+                    state.unreported_drops += 1;
                     state.phase = Phase::Disconnected;
                     return Admission::Accepted;
                 }
             }
-            tally.dropped += 1;
+            if self.info.options.overflow == Overflow::DropOldest {
+                tally.dropped += 1;
+                state.unreported_drops += 1;
+            }
         }
         state.messages.push_back(Arc::clone(message));
         tally.delivered += 1;
@@ -154,18 +178,19 @@ impl<T> Queue<T> {
     /// Waits until there may be room. Wakes the reader first, since it may not yet have been notified of the messages
     /// that fill the queue.
     fn wait_for_room<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
+        state.waiting_publishers += 1;
         if state.waker.is_some() {
             self.wake_receivers(state);
-            return lock(&self.state);
+            state = lock(&self.state);
+        } else {
+            if state.sleeping_receivers > 0 {
+                self.arrived.notify_all();
+            }
+            state = match Deadline::Never.wait(&self.room, state) {
+                Ok(state) | Err(state) => state,
+            };
         }
-        if state.sleeping_receivers > 0 {
-            self.arrived.notify_all();
-        }
-        state.sleeping_publishers += 1;
-        state = match Deadline::Never.wait(&self.room, state) {
-            Ok(state) | Err(state) => state,
-        };
-        state.sleeping_publishers -= 1;
+        state.waiting_publishers -= 1;
         state
     }
 
@@ -185,10 +210,11 @@ impl<T> Queue<T> {
     pub(crate) fn receive(&self, deadline: Deadline) -> Result<Option<Message<T>>, RecvError> {
         let mut state = lock(&self.state);
         loop {
+            self.report_lag(&mut state)?;
             if let Some(message) = self.take(&mut state) {
                 return Ok(Some(message));
             }
-            state.check_ended()?;
+            self.check_ended(&mut state)?;
             state.sleeping_receivers += 1;
             let waited = deadline.wait(&self.arrived, state);
             let is_timed_out = waited.is_err();
@@ -205,10 +231,13 @@ impl<T> Queue<T> {
     /// Polls for the next message. If there is none, registers the waker of the task.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Result<Message<T>, RecvError>> {
         let mut state = lock(&self.state);
+        if let Err(error) = self.report_lag(&mut state) {
+            return Poll::Ready(Err(error));
+        }
         if let Some(message) = self.take(&mut state) {
             return Poll::Ready(Ok(message));
         }
-        if let Err(error) = state.check_ended() {
+        if let Err(error) = self.check_ended(&mut state) {
             return Poll::Ready(Err(error));
         }
         match &mut state.waker {
@@ -221,15 +250,38 @@ impl<T> Queue<T> {
     /// Appends up to `max` messages to `into` and returns their number.
     pub(crate) fn drain(&self, max: usize, into: &mut Vec<Message<T>>) -> Result<usize, RecvError> {
         let mut state = lock(&self.state);
+        self.report_lag(&mut state)?;
         let before = into.len();
         while into.len() - before < max {
             let Some(message) = self.take(&mut state) else { break };
             into.push(message);
         }
         if into.len() == before && max > 0 {
-            state.check_ended()?;
+            self.check_ended(&mut state)?;
         }
         Ok(into.len() - before)
+    }
+
+    /// Returns an error if messages were dropped, and the reader wants to know and has not been told.
+    fn report_lag(&self, state: &mut State<T>) -> Result<(), RecvError> {
+        if !self.info.options.report_lag || state.unreported_drops == 0 {
+            return Ok(());
+        }
+        Err(RecvError::Lagged(std::mem::take(&mut state.unreported_drops)))
+    }
+
+    /// Returns an error if no more messages can arrive. Call only with an empty queue.
+    fn check_ended(&self, state: &mut State<T>) -> Result<(), RecvError> {
+        match state.phase {
+            Phase::Open => Ok(()),
+            Phase::Disconnected => Err(RecvError::Disconnected),
+            Phase::Closing if state.waiting_publishers > 0 => Ok(()),
+            Phase::Closing if self.room_signal.as_ref().is_some_and(|signal| signal.has_waiters()) => Ok(()),
+            Phase::Closing | Phase::Ended => {
+                state.phase = Phase::Ended;
+                Err(RecvError::Closed)
+            }
+        }
     }
 
     fn take(&self, state: &mut MutexGuard<'_, State<T>>) -> Option<Message<T>> {
@@ -238,7 +290,7 @@ impl<T> Queue<T> {
             return Some(Message::new(shared, View { metadata, is_replay: true }));
         }
         let shared = state.messages.pop_front()?;
-        if state.sleeping_publishers > 0 {
+        if state.waiting_publishers > 0 {
             self.room.notify_one();
         }
         if let Some(room_signal) = &self.room_signal {
@@ -252,8 +304,14 @@ impl<T> Queue<T> {
         let mut state = lock(&self.state);
         if state.phase == Phase::Open {
             state.phase = Phase::Closing;
+            self.room.notify_all();
             self.wake_receivers(state);
         }
+    }
+
+    /// Makes the reader look again whether the queue has ended.
+    pub(crate) fn wake_reader(&self) {
+        self.wake_receivers(lock(&self.state));
     }
 
     /// Ends the queue when its reader is dropped. Returns the queued messages, without the replayed ones.
@@ -274,19 +332,5 @@ impl<T> Queue<T> {
         let state = lock(&self.state);
         let lag = state.replay.len() + state.messages.len();
         Backlog { lag, missed: 0, is_disconnected: state.phase == Phase::Disconnected }
-    }
-}
-
-impl<T> State<T> {
-    /// Returns an error if no more messages can arrive. Call only with an empty queue.
-    fn check_ended(&mut self) -> Result<(), RecvError> {
-        match self.phase {
-            Phase::Open => Ok(()),
-            Phase::Disconnected => Err(RecvError::Disconnected),
-            Phase::Closing | Phase::Ended => {
-                self.phase = Phase::Ended;
-                Err(RecvError::Closed)
-            }
-        }
     }
 }

@@ -11,11 +11,12 @@ use crate::group::Group;
 use crate::queue::Queue;
 use crate::ring::Ring;
 use crate::stats::{Delivered, Kind, SubscriptionStats};
+use crate::subscriber_list::SubscriberList;
 
 /// The subscriptions of one filter. Each list is in the order of subscribing.
 pub(crate) struct Receivers<T> {
-    pub(crate) callbacks: Vec<Callback<T>>,
-    pub(crate) queues: Vec<Arc<Queue<T>>>,
+    pub(crate) callbacks: SubscriberList<Callback<T>>,
+    pub(crate) queues: SubscriberList<Arc<Queue<T>>>,
     pub(crate) rings: Vec<Arc<Ring<T>>>,
     pub(crate) groups: Vec<Arc<Group<T>>>,
     /// Number of callbacks behind a replay gate, which may have to keep a message.
@@ -36,11 +37,11 @@ impl<T> Clone for Receivers<T> {
     }
 }
 
-impl<T> Receivers<T> {
+impl<T: 'static> Receivers<T> {
     pub(crate) const fn new() -> Self {
         Self {
-            callbacks: Vec::new(),
-            queues: Vec::new(),
+            callbacks: SubscriberList::new(),
+            queues: SubscriberList::new(),
             rings: Vec::new(),
             groups: Vec::new(),
             gated: 0,
@@ -98,7 +99,7 @@ pub(crate) struct Matched<T> {
     pub(crate) needs_metadata: bool,
 }
 
-impl<T> Matched<T> {
+impl<T: 'static> Matched<T> {
     pub(crate) fn new(topic: &str, filters: Vec<Arc<Receivers<T>>>) -> Self {
         Self {
             topic: topic.into(),
@@ -124,7 +125,7 @@ impl<T> Matched<T> {
     pub(crate) fn deliver(&self, messages: &[Arc<SharedMessage<T>>], on_fault: &OnFault) -> Delivered {
         let mut tally = Delivered::default();
         for receivers in &self.filters {
-            for queue in &receivers.queues {
+            for queue in receivers.queues.entries() {
                 tally += queue.push(messages);
             }
             for ring in &receivers.rings {
@@ -150,7 +151,7 @@ impl<T> Receivers<T> {
         if self.callbacks.is_empty() {
             return Delivered::default();
         }
-        let failed = run_all(&self.callbacks, event, on_fault);
+        let failed = run_all(self.callbacks.entries(), event, on_fault);
         Delivered { delivered: self.callbacks.len() - failed, dropped: 0, failed }
     }
 }

@@ -160,8 +160,6 @@ impl<T: Send + Sync + 'static> Core<T> {
         if !(1..=MAX_CAPACITY).contains(&options.capacity) {
             return Err(SubscribeError::Capacity);
         }
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let info = Arc::new(SubscriptionInfo::new(id, text, options));
         // Held until the subscription is added, see `publish_retained`. As in MQTT, groups get no retained messages.
         let retained = (options.replay && subscription.group.is_none()).then(|| lock(&self.retained));
         let replay = retained.as_ref().map(|retained| retained.matching(subscription.filter));
@@ -170,6 +168,9 @@ impl<T: Send + Sync + 'static> Core<T> {
         if self.is_closed() {
             return Err(SubscribeError::Closed);
         }
+        // Under the lock, so that subscriptions are added in the order of their ids.
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let info = Arc::new(SubscriptionInfo::new(id, text, options));
         let (filter, _) = index.insert_with(subscription.filter, || Arc::new(Receivers::new()));
         let receivers = Arc::make_mut(index.get_mut(filter).expect("it was inserted above"));
         receivers.metadata_subscribers += usize::from(options.metadata);
@@ -268,7 +269,7 @@ impl<T: Send + Sync + 'static> Drop for Registration<T> {
     }
 }
 
-impl<T> NewSubscription<'_, T> {
+impl<T: 'static> NewSubscription<'_, T> {
     fn room_signal(&mut self) -> Option<Arc<RoomSignal>> {
         self.group.map(|name| self.receivers.group_or_insert(name).room_signal())
     }
@@ -289,20 +290,15 @@ enum Removed<T> {
     Nothing,
 }
 
-impl<T> Receivers<T> {
+impl<T: Send + Sync + 'static> Receivers<T> {
     fn remove(&mut self, attachment: &Attachment<T>, id: u64) -> Removed<T> {
         match attachment {
             Attachment::Callback { is_gated } => {
                 self.gated -= usize::from(*is_gated);
-                // Ids are ascending, so the list is sorted by id.
-                let at = self.callbacks.binary_search_by_key(&id, |callback| callback.info.id);
-                at.map_or(Removed::Nothing, |at| Removed::Callback(self.callbacks.remove(at)))
+                self.callbacks.remove(id).map_or(Removed::Nothing, Removed::Callback)
             }
             Attachment::Queue(queue) => {
-                let at = self.queues.binary_search_by_key(&id, |queue| queue.info.id);
-                if let Ok(at) = at {
-                    self.queues.remove(at);
-                }
+                self.queues.remove(id);
                 Removed::Queue(Arc::clone(queue))
             }
             Attachment::Ring(ring, reader) => {

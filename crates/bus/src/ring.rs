@@ -16,7 +16,7 @@ use crate::offer::{DeferredDrops, OfferResult};
 use crate::options::{Options, Overflow};
 use crate::room_signal::RoomSignal;
 use crate::stats::{Backlog, Delivered, SubscriptionInfo};
-use crate::sync::{AtomicBool, AtomicU64, Condvar, Deadline, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Deadline, Mutex, MutexGuard, Ordering, lock};
 
 /// Minimum and maximum number of slots per chunk.
 const CHUNK_SLOTS: Range<usize> = 4..256;
@@ -44,7 +44,8 @@ struct State<T> {
     slowest: u64,
     is_closed: bool,
     sleeping_readers: usize,
-    sleeping_publishers: usize,
+    /// Publishers that wait for room. While there are any, a closed ring does not end.
+    waiting_publishers: usize,
 }
 
 /// Per-cursor state of the ring.
@@ -53,6 +54,10 @@ pub(crate) struct Reader {
     /// Number of the message to read next.
     position: AtomicU64,
     is_disconnected: AtomicBool,
+    /// Messages dropped by `DropNewest` or `Disconnect` since the reader was last told, if it wants to know.
+    unreported_drops: AtomicU64,
+    /// Index among the readers of the ring. Changes under the lock only.
+    slot: AtomicUsize,
 }
 
 /// Messages that a leaving reader had not read.
@@ -82,7 +87,7 @@ impl<T> Ring<T> {
             slowest: 0,
             is_closed: false,
             sleeping_readers: 0,
-            sleeping_publishers: 0,
+            waiting_publishers: 0,
         };
         Self {
             capacity: options.capacity as u64,
@@ -115,6 +120,8 @@ impl<T> Ring<T> {
             info,
             position: AtomicU64::new(position),
             is_disconnected: AtomicBool::new(false),
+            unreported_drops: AtomicU64::new(0),
+            slot: AtomicUsize::new(state.readers.len()),
         });
         state.readers.push(Arc::clone(&reader));
         reader
@@ -123,7 +130,7 @@ impl<T> Ring<T> {
     /// Removes a reader and returns its unread messages.
     pub(crate) fn leave(&self, reader: &Arc<Reader>) -> UnreadMessages<T> {
         let mut state = lock(&self.state);
-        state.readers.retain(|other| !Arc::ptr_eq(other, reader));
+        state.remove_reader(reader);
         self.room.notify_all();
         let tail = self.tail.load(Ordering::Relaxed);
         let missed = self.missed(reader, tail);
@@ -159,6 +166,10 @@ impl<T> Ring<T> {
 
     /// Number of messages that were overwritten before `reader` read them.
     fn missed(&self, reader: &Reader, tail: u64) -> u64 {
+        if self.overflow == Overflow::Block {
+            // Messages beyond the capacity were appended while the bus was closing, and are kept.
+            return 0;
+        }
         let lag = tail.saturating_sub(reader.position.load(Ordering::Relaxed));
         lag.saturating_sub(self.capacity)
     }
@@ -169,9 +180,7 @@ impl<T> Ring<T> {
         let mut deferred = DeferredDrops::new();
         let mut state = lock(&self.state);
         for message in messages {
-            while self.overflow == Overflow::Block
-                && !state.has_room(self.tail.load(Ordering::Relaxed), self.capacity)
-            {
+            while self.must_wait(&mut state) {
                 state = self.wait_for_room(state);
             }
             tally += self.admit(&mut state, message, &mut deferred);
@@ -190,14 +199,20 @@ impl<T> Ring<T> {
         if state.readers.iter().all(|reader| reader.is_disconnected.load(Ordering::Relaxed)) {
             return OfferResult::Ended;
         }
-        if self.overflow == Overflow::Block
-            && !state.has_room(self.tail.load(Ordering::Relaxed), self.capacity)
-        {
+        if self.must_wait(&mut state) {
             return OfferResult::Full;
         }
         let tally = self.admit(&mut state, message, deferred);
         self.wake_readers(&state);
         OfferResult::Done(tally)
+    }
+
+    /// Whether a publisher has to wait for readers. It must not wait for those of a closed bus; what it then appends
+    /// beyond the capacity is bounded by what publishers had in hand when the bus was closed.
+    fn must_wait(&self, state: &mut State<T>) -> bool {
+        self.overflow == Overflow::Block
+            && !state.is_closed
+            && !state.has_room(self.tail.load(Ordering::Relaxed), self.capacity)
     }
 
     fn admit(
@@ -215,6 +230,7 @@ impl<T> Ring<T> {
         if drops_newest && !state.has_room(self.tail.load(Ordering::Relaxed), self.capacity) {
             for reader in &state.readers {
                 reader.info.count_dropped(1);
+                reader.unreported_drops.fetch_add(1, Ordering::Relaxed);
                 reader.is_disconnected.store(self.overflow == Overflow::Disconnect, Ordering::Relaxed);
             }
             return Delivered { dropped: 1, ..Delivered::default() };
@@ -228,7 +244,8 @@ impl<T> Ring<T> {
         if state.chunks.back().is_none_or(|chunk| chunk.end() == tail) {
             let slots = (0..self.chunk_slots).map(|_| OnceLock::new()).collect();
             state.chunks.push_back(Arc::new(Chunk { first: tail, slots }));
-            let oldest_held = (tail + 1).saturating_sub(self.capacity);
+            let is_kept = self.overflow == Overflow::Block && state.is_closed;
+            let oldest_held = if is_kept { state.slowest } else { (tail + 1).saturating_sub(self.capacity) };
             while state.chunks.front().is_some_and(|chunk| chunk.end() <= oldest_held) {
                 deferred.chunks.extend(state.chunks.pop_front());
             }
@@ -243,11 +260,11 @@ impl<T> Ring<T> {
 
     fn wait_for_room<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
         self.wake_readers(&state);
-        state.sleeping_publishers += 1;
+        state.waiting_publishers += 1;
         state = match Deadline::Never.wait(&self.room, state) {
             Ok(state) | Err(state) => state,
         };
-        state.sleeping_publishers -= 1;
+        state.waiting_publishers -= 1;
         state
     }
 
@@ -266,6 +283,11 @@ impl<T> Ring<T> {
         max: usize,
         deadline: Deadline,
     ) -> Result<Range<u64>, RecvError> {
+        let report_lag = reader.info.options.report_lag;
+        let dropped = if report_lag { reader.unreported_drops.swap(0, Ordering::Relaxed) } else { 0 };
+        if dropped > 0 {
+            return Err(RecvError::Lagged(dropped));
+        }
         let position = reader.position.load(Ordering::Relaxed);
         let mut tail = self.tail.load(Ordering::Acquire);
         if tail == position {
@@ -275,6 +297,11 @@ impl<T> Ring<T> {
             }
         }
         let mut missed = self.missed(reader, tail);
+        if report_lag && missed > 0 {
+            reader.info.count_dropped(missed as usize);
+            self.advance(reader, position + missed);
+            return Err(RecvError::Lagged(missed));
+        }
         let current =
             chunk.as_ref().filter(|chunk| (chunk.first..chunk.end()).contains(&(position + missed)));
         let end = if let Some(chunk) = current {
@@ -315,9 +342,11 @@ impl<T> Ring<T> {
             if reader.is_disconnected.load(Ordering::Relaxed) {
                 return Err(RecvError::Disconnected);
             }
-            if state.is_closed {
+            let is_awaited = state.waiting_publishers > 0
+                || self.room_signal.as_ref().is_some_and(|signal| signal.has_waiters());
+            if state.is_closed && !is_awaited {
                 // This reader has ended: messages that are still being published go to the others.
-                state.readers.retain(|other| !Arc::ptr_eq(other, reader));
+                state.remove_reader(reader);
                 return Err(RecvError::Closed);
             }
             state.sleeping_readers += 1;
@@ -335,7 +364,7 @@ impl<T> Ring<T> {
 
     fn advance(&self, reader: &Reader, to: u64) {
         reader.position.store(to, Ordering::Release);
-        if self.overflow == Overflow::Block && lock(&self.state).sleeping_publishers > 0 {
+        if self.overflow == Overflow::Block && lock(&self.state).waiting_publishers > 0 {
             self.room.notify_all();
         }
         if let Some(room_signal) = &self.room_signal {
@@ -347,7 +376,13 @@ impl<T> Ring<T> {
     pub(crate) fn close(&self) {
         let mut state = lock(&self.state);
         state.is_closed = true;
+        self.room.notify_all();
         self.arrived.notify_all();
+    }
+
+    /// Makes the reader look again whether the ring has ended.
+    pub(crate) fn wake_reader(&self) {
+        self.wake_readers(&lock(&self.state));
     }
 }
 
@@ -360,6 +395,17 @@ impl<T> State<T> {
         let positions = self.readers.iter().map(|reader| reader.position.load(Ordering::Relaxed));
         self.slowest = positions.min().unwrap_or(tail);
         tail - self.slowest < capacity
+    }
+
+    /// Removes a reader, if it is still there.
+    fn remove_reader(&mut self, reader: &Arc<Reader>) {
+        let slot = reader.slot.load(Ordering::Relaxed);
+        if self.readers.get(slot).is_some_and(|other| Arc::ptr_eq(other, reader)) {
+            self.readers.swap_remove(slot);
+            if let Some(moved) = self.readers.get(slot) {
+                moved.slot.store(slot, Ordering::Relaxed);
+            }
+        }
     }
 
     fn chunk_with(&self, number: u64) -> Option<&Arc<Chunk<T>>> {

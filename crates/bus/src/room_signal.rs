@@ -25,6 +25,11 @@ impl RoomSignal {
         }
     }
 
+    /// Whether publishers wait.
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.waiters.load(Ordering::SeqCst) > 0
+    }
+
     /// Registers a waiter. Call before checking the members.
     pub(crate) fn register(&self) -> RoomWaiter<'_> {
         self.waiters.fetch_add(1, Ordering::SeqCst);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use mainstem_bus::{Bus, Overflow, PublishError, RecvError, SubscribeError};
+use mainstem_bus::{Bus, Overflow, PublishError, RecvError, SubscribeError, TryRecvError};
 
 /// Upper bound for a hung test; no passing test waits this long.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ fn queued_messages_are_received_before_closed() {
 
     for mailbox in [&mailbox, &member] {
         assert!(mailbox.iter().map(|message| *message.payload()).eq(0..3));
-        assert_eq!(mailbox.try_recv().map(drop), Err(RecvError::Closed));
+        assert_eq!(mailbox.try_recv().map(drop), Err(TryRecvError::Closed));
         assert_eq!(mailbox.recv().map(drop), Err(RecvError::Closed));
     }
     assert!(!bus.close_and_wait(Duration::ZERO));
@@ -49,6 +49,43 @@ fn closing_wakes_blocked_readers() {
         scope.spawn(|| assert_eq!(cursor.next_batch(1).map(drop).unwrap_err(), RecvError::Closed));
         assert!(bus.close_and_wait(DEADLINE));
     });
+}
+
+/// A message of a publisher that waits for room is received although it exceeds the capacity.
+#[test]
+fn closing_wakes_blocked_publishers_without_loss() {
+    for round in 0..200 {
+        let bus = Bus::new();
+        let filter = if round % 2 == 0 { "a" } else { "$share/g/a" };
+        let subscribe = || bus.subscribe(filter).capacity(1).overflow(Overflow::Block);
+        let mut read_all: Box<dyn FnMut() -> Vec<usize>> = if round % 4 < 2 {
+            let mailbox = subscribe().mailbox().unwrap();
+            Box::new(move || mailbox.iter().map(|message| *message.payload()).collect())
+        } else {
+            let mut cursor = subscribe().cursor().unwrap();
+            Box::new(move || {
+                let mut seen = Vec::new();
+                while let Ok(batch) = cursor.next_batch(9) {
+                    seen.extend(batch.iter().map(|event| *event.payload()));
+                }
+                seen
+            })
+        };
+        bus.publish("a", 0).unwrap();
+        let published = thread::scope(|scope| {
+            let publishing = scope.spawn(|| bus.publish_batch("a", [1, 2]));
+            (0..round).for_each(|_| thread::yield_now());
+            bus.close();
+            // Nobody reads until the publisher has returned.
+            publishing.join().unwrap()
+        });
+        let seen = read_all();
+        match published {
+            Ok(tally) => assert_eq!((tally.delivered, seen), (2, vec![0, 1, 2])),
+            Err(error) => assert_eq!((error, seen), (PublishError::Closed, vec![0])),
+        }
+        assert_eq!((bus.stats().dropped, bus.stats().in_flight), (0, 0));
+    }
 }
 
 #[test]

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use futures_core::Stream;
-use mainstem_bus::{Bus, Delivered, Mailbox, Overflow, PublishError, RecvError, SubscribeError, TopicError};
+use mainstem_bus::{
+    Bus, Delivered, Mailbox, Overflow, PublishError, SubscribeError, TopicError, TryRecvError,
+};
 
 /// Upper bound for a hung test; no passing test waits this long.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -131,20 +133,20 @@ fn mailbox_sees_metadata_only_if_requested() {
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
     let draft = bus.message("a", 1).header("unit", "C").header("site", "b").header("unit", "F");
     draft.timestamp(time).publish().unwrap();
-    let message = with_metadata.try_recv().unwrap().unwrap();
+    let message = with_metadata.try_recv().unwrap();
     assert_eq!(message.headers().collect::<Vec<_>>(), [("unit", "C"), ("site", "b"), ("unit", "F")]);
     assert_eq!((message.header("unit"), message.header("x")), (Some("C"), None));
     assert_eq!(message.timestamp(), Some(time));
-    let message = without_metadata.try_recv().unwrap().unwrap();
+    let message = without_metadata.try_recv().unwrap();
     assert_eq!((message.headers().count(), message.timestamp()), (0, None));
 
     let before = SystemTime::now();
     bus.publish("a", 2).unwrap();
     bus.publish_batch("a", [3]).unwrap();
     for _ in 0..2 {
-        let stamp = with_metadata.try_recv().unwrap().unwrap().timestamp().unwrap();
+        let stamp = with_metadata.try_recv().unwrap().timestamp().unwrap();
         assert!((before..=SystemTime::now()).contains(&stamp));
-        assert_eq!(without_metadata.try_recv().unwrap().unwrap().timestamp(), None);
+        assert_eq!(without_metadata.try_recv().unwrap().timestamp(), None);
     }
 }
 
@@ -187,7 +189,7 @@ fn payload_is_shared_and_the_last_holder_can_take_it() {
     let bus = Bus::new();
     let (one, two) = (bus.subscribe("a").mailbox().unwrap(), bus.subscribe("a").mailbox().unwrap());
     bus.publish("a", NotClone(7)).unwrap();
-    let (one, two) = (one.try_recv().unwrap().unwrap(), two.try_recv().unwrap().unwrap());
+    let (one, two) = (one.try_recv().unwrap(), two.try_recv().unwrap());
     let Err(one) = one.try_into_payload() else { panic!("there are two references") };
     drop(two);
     assert_eq!(one.try_into_payload().map(|payload| payload.0).ok(), Some(7));
@@ -341,7 +343,7 @@ fn stream_is_woken_by_a_message_and_by_close() {
     bus.close();
     assert_eq!(*wake_count.0.lock().unwrap(), 2);
     assert_eq!(poll(mailbox.as_mut()), Poll::Ready(None));
-    assert_eq!(mailbox.try_recv().map(drop), Err(RecvError::Closed));
+    assert_eq!(mailbox.try_recv().map(drop), Err(TryRecvError::Closed));
 }
 
 #[test]

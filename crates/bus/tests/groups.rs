@@ -142,7 +142,7 @@ fn joining_and_leaving_workers_lose_no_job() {
         let churning = scope.spawn(|| {
             for _ in 0..200 {
                 let mailbox = subscribe();
-                if let Ok(Some(message)) = mailbox.try_recv() {
+                if let Ok(message) = mailbox.try_recv() {
                     done.lock().unwrap().push(*message.payload());
                 }
             }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::thread;
 
-use mainstem_bus::{Bus, Cursor, Mailbox, Overflow, RecvError};
+use mainstem_bus::{Bus, Cursor, Mailbox, Overflow, RecvError, TryRecvError};
 use proptest::prelude::*;
 
 /// Expected behavior of one subscription.
@@ -228,4 +228,47 @@ fn lagging_cursor_does_not_affect_others_on_its_ring() {
     assert_eq!((slow.stats().lag, slow.stats().dropped, fast.stats().dropped), (10, 990, 0));
     assert_eq!(from_cursor(&mut slow, 100), Ok((990..1_000).collect()));
     assert_eq!((slow.stats().lag, slow.stats().dropped), (0, 990));
+}
+
+#[test]
+fn dropped_messages_are_reported_on_request() {
+    for overflow in [Overflow::DropOldest, Overflow::DropNewest] {
+        let bus = Bus::new();
+        let mailbox = bus.subscribe("a").capacity(2).overflow(overflow).report_lag().mailbox().unwrap();
+        let mut cursor = bus.subscribe("a").capacity(2).overflow(overflow).report_lag().cursor().unwrap();
+        let silent = bus.subscribe("a").capacity(2).overflow(overflow).mailbox().unwrap();
+        assert_eq!(mailbox.try_recv().map(drop), Err(TryRecvError::Empty));
+        bus.publish_batch("a", 0..5).unwrap();
+        let left = if overflow == Overflow::DropOldest { [3, 4] } else { [0, 1] };
+        assert_eq!(mailbox.try_recv().map(drop), Err(TryRecvError::Lagged(3)));
+        assert_eq!(cursor.try_batch(9).map(drop), Err(RecvError::Lagged(3)));
+        let mut seen = Vec::new();
+        while seen.len() < 2 {
+            seen.extend(cursor.next_batch(9).unwrap().iter().map(|event| *event.payload()));
+        }
+        assert_eq!(seen, left);
+        bus.publish_batch("a", 5..9).unwrap();
+        assert_eq!(mailbox.recv().map(drop), Err(RecvError::Lagged(4)));
+        bus.close();
+        // An iterator skips the report.
+        assert_eq!((mailbox.iter().count(), silent.iter().count()), (2, 2));
+        assert_eq!(mailbox.recv().map(drop), Err(RecvError::Closed));
+        assert_eq!(mailbox.stats().dropped, 7);
+    }
+}
+
+#[tokio::test]
+async fn messages_are_awaited() {
+    let bus = Bus::new();
+    let mailbox = bus.subscribe("a").capacity(1).report_lag().mailbox().unwrap();
+    let publish = async {
+        tokio::task::yield_now().await;
+        bus.publish("a", 1).unwrap();
+        bus.publish("a", 2).unwrap();
+    };
+    let (received, ()) = tokio::join!(mailbox.recv_async(), publish);
+    assert_eq!(received.map(drop), Err(RecvError::Lagged(1)));
+    assert_eq!(mailbox.recv_async().await.map(|message| *message.payload()), Ok(2));
+    bus.close();
+    assert_eq!(mailbox.recv_async().await.map(drop), Err(RecvError::Closed));
 }

@@ -27,7 +27,7 @@ fn small_bus() -> Bus<usize> {
 }
 
 fn drain_payloads(mailbox: &Mailbox<usize>) -> Vec<usize> {
-    std::iter::from_fn(|| mailbox.try_recv().ok().flatten()).map(|message| *message.payload()).collect()
+    std::iter::from_fn(|| mailbox.try_recv().ok()).map(|message| *message.payload()).collect()
 }
 
 #[test]
@@ -145,6 +145,53 @@ fn messages_counted_as_delivered_while_closing_are_received() {
         }
         assert_eq!(received, publishing.join().unwrap());
         assert_eq!(mailbox.recv().map(drop), Err(RecvError::Closed));
+    });
+}
+
+/// With a full queue of each kind: what a publish counts as delivered is received, and nobody waits for ever.
+#[test]
+fn closing_wakes_a_blocked_publisher_without_loss() {
+    for (filter, is_cursor) in [("a", false), ("a", true), ("$share/g/a", false), ("$share/g/a", true)] {
+        check(move || {
+            let bus = small_bus();
+            let subscribe = bus.subscribe(filter).capacity(1).overflow(Overflow::Block);
+            let mut read_all: Box<dyn FnMut() -> Vec<usize>> = if is_cursor {
+                let mut cursor = subscribe.cursor().unwrap();
+                Box::new(move || {
+                    let mut seen = Vec::new();
+                    while let Ok(batch) = cursor.next_batch(4) {
+                        seen.extend(batch.iter().map(|event| *event.payload()));
+                    }
+                    seen
+                })
+            } else {
+                let mailbox = subscribe.mailbox().unwrap();
+                Box::new(move || mailbox.iter().map(|message| *message.payload()).collect())
+            };
+            bus.publish("a", 0).unwrap();
+            let publisher = bus.clone();
+            let publishing = thread::spawn(move || {
+                publisher.publish_batch("a", [1, 2]).map_or(0, |tally| tally.delivered)
+            });
+            bus.close();
+            let seen = read_all();
+            assert_eq!(seen, (0..=publishing.join().unwrap()).collect::<Vec<_>>());
+        });
+    }
+}
+
+#[test]
+fn subscriptions_of_two_threads_can_be_dropped() {
+    check(|| {
+        let bus = small_bus();
+        let other = bus.clone();
+        let subscribing = thread::spawn(move || drop(other.subscribe("a").callback(|_| {}).unwrap()));
+        let subscription = bus.subscribe("a").callback(|_| {}).unwrap();
+        let mailbox = bus.subscribe("a").mailbox().unwrap();
+        drop((subscription, mailbox));
+        subscribing.join().unwrap();
+        assert_eq!(bus.publish("a", 1).unwrap().delivered, 0);
+        assert_eq!(bus.stats().filters, 0);
     });
 }
 

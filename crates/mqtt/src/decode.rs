@@ -10,9 +10,12 @@
 mod ack;
 mod connack;
 mod connect;
+mod filters;
 mod publish;
 mod session_end;
 mod subscribe;
+
+pub use filters::FilterReader;
 
 use crate::error::DecodeError;
 use crate::frame::{Header, PacketType};
@@ -29,14 +32,7 @@ use crate::wire::Reader;
 /// `UnsupportedProtocolVersion`.
 #[inline]
 pub fn decode(version: Version, frame: &[u8]) -> Result<Packet<'_>, DecodeError> {
-    let header = Header::parse(frame)?.ok_or(DecodeError::malformed("incomplete fixed header"))?;
-    let kind = PacketType::of(header.first)?;
-    if header.packet_len() != frame.len() {
-        return Err(DecodeError::malformed("not exactly one packet"));
-    }
-    if kind != PacketType::Connect {
-        check_header(version, kind, &header)?;
-    }
+    let (header, kind) = whole_packet(version, frame)?;
     let body = Reader::new(&frame[header.len..]);
     match kind {
         PacketType::Publish => publish::publish(version, header.first, body).map(Packet::Publish),
@@ -55,6 +51,20 @@ pub fn decode(version: Version, frame: &[u8]) -> Result<Packet<'_>, DecodeError>
         PacketType::Disconnect => session_end::disconnect(version, body).map(Packet::Disconnect),
         PacketType::Auth => session_end::auth(version, body).map(Packet::Auth),
     }
+}
+
+/// Checks the fixed header of one whole packet.
+#[inline]
+fn whole_packet(version: Version, frame: &[u8]) -> Result<(Header, PacketType), DecodeError> {
+    let header = Header::parse(frame)?.ok_or(DecodeError::malformed("incomplete fixed header"))?;
+    let kind = PacketType::of(header.first)?;
+    if header.packet_len() != frame.len() {
+        return Err(DecodeError::malformed("not exactly one packet"));
+    }
+    if kind != PacketType::Connect {
+        check_header(version, kind, &header)?;
+    }
+    Ok((header, kind))
 }
 
 /// Returns the protocol level of a CONNECT, if `frame` is long enough.

@@ -3,19 +3,31 @@
 use super::{DecodeError, ack};
 use crate::frame::PacketType;
 use crate::packet::{
-    SubAck, Subscribe, SubscribeFilters, SubscribeOptions, Unsubscribe, UnsubscribeFilters, UserProperties,
-    Version,
+    SubAck, Subscribe, SubscribeFilter, SubscribeFilters, SubscribeOptions, Unsubscribe, UnsubscribeFilters,
+    UserProperties, Version,
 };
 use crate::properties::{PropertyParser, id, not_allowed};
 use crate::reason::ReasonCode;
 use crate::wire::Reader;
 
 pub(super) fn subscribe(version: Version, mut body: Reader<'_>) -> Result<Subscribe<'_>, DecodeError> {
+    let subscribe = subscribe_head(version, &mut body)?;
+    while !body.is_empty() {
+        subscribe_filter(version, &mut body)?;
+    }
+    Ok(subscribe)
+}
+
+/// Reads everything before the filters, and leaves those unchecked.
+pub(super) fn subscribe_head<'a>(
+    version: Version,
+    body: &mut Reader<'a>,
+) -> Result<Subscribe<'a>, DecodeError> {
     let packet_id = body.packet_id()?;
     let mut subscription_id = None;
     let mut user_properties = UserProperties::default();
     if version == Version::V5 {
-        let mut parser = PropertyParser::take(&mut body)?;
+        let mut parser = PropertyParser::take(body)?;
         while let Some(id) = parser.next_id()? {
             match id {
                 id::SUBSCRIPTION_IDENTIFIER => parser.subscription_id(&mut subscription_id)?,
@@ -29,26 +41,39 @@ pub(super) fn subscribe(version: Version, mut body: Reader<'_>) -> Result<Subscr
     if body.is_empty() {
         return Err(DecodeError::protocol("SUBSCRIBE without a filter [MQTT-3.8.3-2]"));
     }
-    while !body.is_empty() {
-        body.string()?;
-        subscribe_options(version, body.u8()?)?;
-    }
     Ok(Subscribe { packet_id, subscription_id, user_properties, filters })
 }
 
-/// Checks the options byte of one filter. In 3.x it contains only a QoS (3.1.1) [MQTT-3.8.3-4].
-fn subscribe_options(version: Version, byte: u8) -> Result<(), DecodeError> {
+/// Reads one filter with its options. In 3.x these are only a QoS (3.1.1) [MQTT-3.8.3-4].
+pub(super) fn subscribe_filter<'a>(
+    version: Version,
+    body: &mut Reader<'a>,
+) -> Result<SubscribeFilter<'a>, DecodeError> {
+    let filter = body.string()?;
+    let byte = body.u8()?;
     if version != Version::V5 && byte > 2 {
         return Err(DecodeError::malformed("requested QoS byte above 2 (3.1.1) [MQTT-3.8.3-4]"));
     }
-    SubscribeOptions::try_from(byte).map(drop)
+    Ok(SubscribeFilter { filter, options: SubscribeOptions::try_from(byte)? })
 }
 
 pub(super) fn unsubscribe(version: Version, mut body: Reader<'_>) -> Result<Unsubscribe<'_>, DecodeError> {
+    let unsubscribe = unsubscribe_head(version, &mut body)?;
+    while !body.is_empty() {
+        body.string()?;
+    }
+    Ok(unsubscribe)
+}
+
+/// Reads everything before the filters, and leaves those unchecked.
+pub(super) fn unsubscribe_head<'a>(
+    version: Version,
+    body: &mut Reader<'a>,
+) -> Result<Unsubscribe<'a>, DecodeError> {
     let packet_id = body.packet_id()?;
     let mut user_properties = UserProperties::default();
     if version == Version::V5 {
-        let mut parser = PropertyParser::take(&mut body)?;
+        let mut parser = PropertyParser::take(body)?;
         while let Some(id) = parser.next_id()? {
             match id {
                 id::USER_PROPERTY => parser.user_property()?,
@@ -60,9 +85,6 @@ pub(super) fn unsubscribe(version: Version, mut body: Reader<'_>) -> Result<Unsu
     let filters = UnsubscribeFilters::Wire(body.rest());
     if body.is_empty() {
         return Err(DecodeError::protocol("UNSUBSCRIBE without a filter [MQTT-3.10.3-2]"));
-    }
-    while !body.is_empty() {
-        body.string()?;
     }
     Ok(Unsubscribe { packet_id, user_properties, filters })
 }

@@ -157,11 +157,12 @@ impl<V> Index<V> {
     }
 
     /// Calls `f` once with each filter that matches `name`: first the exact filter, then the wildcard filters in an
-    /// order that depends only on their levels.
+    /// order that depends only on their levels. Returns the cost: the number of trie nodes visited, and one for the
+    /// exact filter.
     ///
     /// Allocates nothing for names of up to 32 levels, nor for longer names if no filter is that deep.
     #[inline]
-    pub fn for_each_match(&self, name: &str, mut f: impl FnMut(FilterId, &V)) {
+    pub fn for_each_match(&self, name: &str, mut f: impl FnMut(FilterId, &V)) -> usize {
         debug_assert_eq!(check_name(name), Ok(()), "{name:?} is a topic name");
         let mut call_with_slot = |slot| {
             if let Some((id, entry)) = self.slots.at(slot) {
@@ -171,7 +172,7 @@ impl<V> Index<V> {
         if let Some(slot) = self.find_exact(name) {
             call_with_slot(slot);
         }
-        self.wild.for_each_match(name, call_with_slot);
+        1 + self.wild.for_each_match(name, call_with_slot)
     }
 
     /// Returns all filters with their ids and values, ordered by slot.

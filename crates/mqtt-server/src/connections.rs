@@ -1,8 +1,7 @@
 //! The connections of one shard: their state before and after CONNECT, keep alive, and when their publishes must wait.
 //!
-//! Two things make a publisher wait. A turn has a budget of deliveries, so that it stays short; beyond it only
-//! connections that cause few deliveries continue, and light publishers never queue behind heavy ones. And a publish
-//! whose receivers cannot keep up sets a brake on its connection: messages would be lost that nobody had to lose.
+//! A publish whose receivers cannot keep up sets a brake on its connection: messages would be lost that nobody had to
+//! lose. How much work a connection may cause in a turn is up to the runtime.
 
 use std::sync::Arc;
 
@@ -11,13 +10,9 @@ use mainstem_mqtt::alias::InboundAliases;
 use mainstem_runtime::ConnId;
 
 use crate::broker_state::Shared;
+use crate::filter_list::FilterList;
 use crate::pressure::Level;
 use crate::routes::Matched;
-
-/// Deliveries of one turn after which publishers wait for the next: bounds the length of a turn.
-const DELIVERIES_PER_TURN: u32 = 32 * 1024;
-/// Deliveries that one connection may cause in a turn even then.
-const LIGHT_DELIVERIES: u32 = 64;
 
 /// Longest wait of a publisher for receivers that are behind on a shard that has a backlog, ms.
 const BRAKE_MS: u64 = 1_000;
@@ -34,7 +29,6 @@ struct Conn {
     last_packet_ms: u64,
     /// One and a half times the keep alive; 0 is none.
     keep_alive_timeout_ms: u32,
-    load: PublishLoad,
     aliases: Option<Box<InboundAliases>>,
     /// It has published something.
     publishes: bool,
@@ -44,15 +38,8 @@ struct Conn {
     connack_commit: u64,
     /// The session, by journal and number, whose end must be on disk before CONNECT is answered.
     awaited_end: Option<(u16, u32)>,
-}
-
-/// Deliveries that the publishes of a connection cause.
-#[derive(Clone, Copy, Debug, Default)]
-struct PublishLoad {
-    /// The turn that `in_turn` counts for.
-    turn: u64,
-    in_turn: u32,
-    by_last_publish: u32,
+    /// The SUBSCRIBE or UNSUBSCRIBE at the start of its input, if that continues from an earlier turn.
+    filter_list: Option<Box<FilterList>>,
 }
 
 /// Why a publisher waits, and since when.
@@ -83,19 +70,11 @@ pub(crate) struct Connected {
     pub(crate) keep_alive_timeout_ms: u32,
 }
 
-/// A publish that is being handled.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PublishStart {
-    deliveries: u32,
-}
-
-/// All connections of a shard, and the deliveries of the current turn.
+/// All connections of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     conns: Vec<Conn>,
     turn: u64,
-    /// Deliveries of this turn.
-    deliveries: u32,
     /// What the current publish matched, if most of its receivers are behind.
     pressure: Option<(Level, Arc<Matched>)>,
     /// Mail to another shard has nowhere to go, or more waits for the disk than may be added to.
@@ -214,6 +193,17 @@ impl Connections {
         self.at(conn).aliases = Some(aliases);
     }
 
+    // Long packets.
+
+    /// Keeps the progress of a SUBSCRIBE or UNSUBSCRIBE that continues in a later turn.
+    pub(crate) fn put_filter_list(&mut self, conn: ConnId, list: Box<FilterList>) {
+        self.at(conn).filter_list = Some(list);
+    }
+
+    pub(crate) fn take_filter_list(&mut self, conn: ConnId) -> Option<Box<FilterList>> {
+        self.at(conn).filter_list.take()
+    }
+
     // The turn and its publishes.
 
     pub(crate) fn begin_turn(&mut self, is_congested: bool) {
@@ -223,21 +213,7 @@ impl Connections {
     /// Counts a turn; true for the first.
     pub(crate) fn next_turn(&mut self) -> bool {
         self.turn += 1;
-        self.deliveries = 0;
         self.turn == 1
-    }
-
-    pub(crate) fn end_turn(&mut self) {
-        self.deliveries = 0;
-    }
-
-    pub(crate) fn add_deliveries(&mut self, deliveries: u32) {
-        self.deliveries += deliveries;
-    }
-
-    /// Whether this turn has caused its share of deliveries.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.deliveries >= DELIVERIES_PER_TURN
     }
 
     /// Most receivers of the current publish are behind.
@@ -245,19 +221,15 @@ impl Connections {
         self.pressure = Some((level, Arc::clone(matched)));
     }
 
-    pub(crate) fn begin_publish(&mut self) -> PublishStart {
+    pub(crate) fn begin_publish(&mut self) {
         self.pressure = None;
-        PublishStart { deliveries: self.deliveries }
     }
 
     /// A PUBLISH of this connection has been handled.
-    pub(crate) fn end_publish(&mut self, conn: ConnId, start: PublishStart, now_ms: u64) {
-        let deliveries = self.deliveries - start.deliveries;
+    pub(crate) fn end_publish(&mut self, conn: ConnId, now_ms: u64) {
         let pressure = self.pressure.take();
         let known = self.at(conn);
         known.publishes = true;
-        known.load.in_turn += deliveries;
-        known.load.by_last_publish = deliveries;
         if let Some((level, matched)) = pressure {
             known.brake = Some(Brake { level, matched, since_ms: now_ms });
         }
@@ -276,14 +248,9 @@ impl Connections {
         shared: &Shared,
         now_ms: u64,
         is_receiver: bool,
-        others_wait: impl FnOnce() -> bool,
     ) -> bool {
-        let (turn, is_busy, is_congested) = (self.turn, self.is_busy(), self.is_congested);
+        let is_congested = self.is_congested;
         let known = self.at(conn);
-        if known.load.turn != turn {
-            known.load.turn = turn;
-            known.load.in_turn = 0;
-        }
         if let Some(brake) = &known.brake {
             let waited_ms = now_ms - brake.since_ms;
             let is_urgent = brake.level == Level::Urgent && waited_ms < URGENT_BRAKE_MS;
@@ -293,11 +260,6 @@ impl Connections {
             }
             known.brake = None;
         }
-        if is_congested {
-            return true;
-        }
-        // The last publish is the best estimate of the next.
-        let is_heavy = known.load.in_turn + known.load.by_last_publish > LIGHT_DELIVERIES;
-        is_heavy && (is_busy || others_wait())
+        is_congested
     }
 }

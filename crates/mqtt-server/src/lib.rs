@@ -25,6 +25,7 @@
 //! |---|---|
 //! | `shard/` | [`Shard`], which owns the machines below, and the handlers of packets, turns, timers and messages |
 //! | `connections.rs` | connections before and after CONNECT, keep alive, when publishers wait |
+//! | `filter_list.rs` | a SUBSCRIBE or UNSUBSCRIBE that takes more than one turn |
 //! | `session/` | sessions, their queues, and the way of a message from an offer to bytes |
 //! | `router.rs` | subscribers of a shard by filter, and the fan-out to them |
 //! | `persistence.rs`, `commits.rs` | journals and the retained log of a shard, one commit per turn, who waits for it |
@@ -50,6 +51,7 @@ pub mod config;
 mod connections;
 mod counters;
 mod ending;
+mod filter_list;
 mod groups;
 mod journal;
 mod message;

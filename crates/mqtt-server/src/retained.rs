@@ -16,7 +16,9 @@ use mainstem_topic::matches;
 use crate::message::Message;
 
 /// Topics visited by one read.
-const VISITED_MAX: usize = 2048;
+const VISITED_MAX: usize = 1024;
+/// Topics visited by one step of the search for expired messages.
+const SWEPT_MAX: usize = 512;
 /// Bytes of messages after which one read ends.
 const READ_BYTES_MAX: usize = 64 * 1024;
 
@@ -91,6 +93,15 @@ pub(crate) struct Retained {
 /// The store is full.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
+
+/// What a read has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Read {
+    /// The end of the store was reached.
+    pub(crate) is_last: bool,
+    /// Number of messages visited.
+    pub(crate) visited: u32,
+}
 
 /// Position of a reader.
 #[derive(Clone, Debug)]
@@ -217,15 +228,15 @@ impl Retained {
         true
     }
 
-    /// Appends up to `limit` unexpired messages that match the cursor's filter to `found`. True at the end of the
-    /// store. May append nothing before that, since one read visits a limited number of topics.
+    /// Appends up to `limit` unexpired messages that match the cursor's filter to `found`. May append nothing before
+    /// the end of the store, since one read visits a limited number of topics.
     pub(crate) fn read(
         &self,
         cursor: &mut Cursor,
         limit: usize,
         now_ms: u64,
         found: &mut Vec<Arc<Message>>,
-    ) -> bool {
+    ) -> Read {
         let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
         let prefix = &cursor.filter[..cursor.prefix_len];
         let from = match &cursor.state {
@@ -234,19 +245,21 @@ impl Retained {
         };
         let mut last: Option<&str> = None;
         let (mut left, mut bytes) = (limit, 0);
+        let mut count = 0;
         for (visited, ByTopic(message)) in
             store.messages.range::<str, _>((from, Bound::Unbounded)).enumerate()
         {
             if !message.topic().starts_with(prefix) {
-                return true;
+                break;
             }
             if left == 0 || visited == VISITED_MAX {
                 if let Some(topic) = last {
                     let at = At::After(topic.into());
                     cursor.state = at;
                 }
-                return false;
+                return Read { is_last: false, visited: count };
             }
+            count += 1;
             last = Some(message.topic());
             if matches(&cursor.filter, message.topic()) && !message.is_expired(now_ms) {
                 found.push(Arc::clone(message));
@@ -254,7 +267,7 @@ impl Retained {
                 left = if bytes < READ_BYTES_MAX { left - 1 } else { 0 };
             }
         }
-        true
+        Read { is_last: true, visited: count }
     }
 
     /// Removes expired messages from a part of the store that begins after `from`. Returns where the next part begins
@@ -266,10 +279,10 @@ impl Retained {
             let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
             let range = store.messages.range::<str, _>((Bound::Excluded(from), Bound::Unbounded));
             for (visited, ByTopic(message)) in range.enumerate() {
-                if visited == VISITED_MAX {
+                if visited == SWEPT_MAX {
                     break;
                 }
-                next = (visited + 1 == VISITED_MAX).then(|| message.topic().to_owned());
+                next = (visited + 1 == SWEPT_MAX).then(|| message.topic().to_owned());
                 if message.is_expired(now_ms) {
                     expired.push(message.topic().to_owned());
                 }
@@ -317,9 +330,9 @@ mod tests {
         let mut topics = Vec::new();
         loop {
             let mut found = Vec::new();
-            let over = retained.read(&mut cursor, limit, 0, &mut found);
+            let read = retained.read(&mut cursor, limit, 0, &mut found);
             topics.extend(found.iter().map(|message| message.topic().to_owned()));
-            if over {
+            if read.is_last {
                 return topics;
             }
         }
@@ -394,7 +407,7 @@ mod tests {
         }
         let mut cursor = Cursor::new("t/#");
         let mut found = Vec::new();
-        while !retained.read(&mut cursor, 10_000, 1_000, &mut found) {}
+        while !retained.read(&mut cursor, 10_000, 1_000, &mut found).is_last {}
         assert_eq!(found.len(), 2_500);
         let mut from = Some(String::new());
         while let Some(topic) = from {

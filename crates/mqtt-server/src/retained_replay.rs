@@ -12,7 +12,7 @@ use hashbrown::HashSet;
 use mainstem_mqtt::{QoS, SubscribeOptions};
 
 use crate::message::Message;
-use crate::retained::{Cursor, Retained};
+use crate::retained::{Cursor, Read, Retained};
 
 /// Topics per session whose retained message was sent early.
 const EARLY_MAX: usize = 16 * 1024;
@@ -56,6 +56,8 @@ pub(crate) struct ReplayBatch {
     pub(crate) id: u32,
     /// There are no more for this filter.
     pub(crate) is_last: bool,
+    /// Number of retained messages that were visited.
+    pub(crate) visited: u32,
 }
 
 impl RetainedReplay {
@@ -163,12 +165,12 @@ impl RetainedReplays {
             _ => BATCH_MESSAGES.min(usize::from(room.window)),
         };
         let filter = filter.clone();
-        let is_last = retained.read(&mut replay.cursor, limit, now_ms, found);
+        let Read { is_last, visited } = retained.read(&mut replay.cursor, limit, now_ms, found);
         if is_last {
             self.replays.remove(&filter);
         }
         found.retain(|message| !self.early.contains(message.topic()));
         self.forget_early_if_done();
-        Some(ReplayBatch { filter, options, id, is_last })
+        Some(ReplayBatch { filter, options, id, is_last, visited })
     }
 }

@@ -35,6 +35,14 @@ struct Hit {
     ids: Vec<u32>,
 }
 
+/// What a fan-out has come to on one shard.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FanOut {
+    pub(crate) receivers: u32,
+    /// Number of subscriptions visited: more than receivers if those of a client overlap.
+    pub(crate) visited: u32,
+}
+
 pub(crate) struct Router {
     /// Number of the shard.
     shard: u16,
@@ -58,8 +66,8 @@ impl Router {
         }
     }
 
-    /// Everything that matches `topic`, on all shards.
-    pub(crate) fn matched(&mut self, routes: &Routes, topic: &str) -> Arc<Matched> {
+    /// Everything that matches `topic`, on all shards. Also returns the cost, units.
+    pub(crate) fn matched(&mut self, routes: &Routes, topic: &str) -> (Arc<Matched>, u32) {
         routes.matched(&mut self.cache, topic)
     }
 
@@ -99,25 +107,30 @@ impl Router {
         session.add_subscription(subscription);
     }
 
-    /// Removes a subscriber from its filter's list. The caller has removed it from its session.
+    /// Removes subscribers from their filters' lists. The caller has removed them from their session. Those of one call
+    /// change the index at once.
     pub(crate) fn remove(
         &mut self,
         routes: &Routes,
         sessions: &mut Sessions,
-        Subscription { filter, position }: Subscription,
+        subscriptions: impl IntoIterator<Item = Subscription>,
     ) {
-        let Some(list) = self.subscribers.get_mut(&filter) else { return };
-        list.swap_remove(position as usize);
-        if let Some(moved) = list.get(position as usize) {
-            sessions.at(moved.session).set_position(filter, position);
+        let mut vacant = Vec::new();
+        for Subscription { filter, position } in subscriptions {
+            let Some(list) = self.subscribers.get_mut(&filter) else { continue };
+            list.swap_remove(position as usize);
+            if let Some(moved) = list.get(position as usize) {
+                sessions.at(moved.session).set_position(filter, position);
+            }
+            if list.is_empty() {
+                self.subscribers.remove(&filter);
+                vacant.push(filter);
+            }
         }
-        if list.is_empty() {
-            self.subscribers.remove(&filter);
-            routes.remove_shard(filter, self.shard);
-        }
+        routes.remove_shard(&vacant, self.shard);
     }
 
-    /// Calls `offer` for every subscriber of this shard that gets the message. Returns the number of receivers.
+    /// Calls `offer` for every subscriber of this shard that gets the message.
     #[inline]
     pub(crate) fn offer_to_all(
         &mut self,
@@ -125,7 +138,7 @@ impl Router {
         message: &Arc<Message>,
         matched: &Matched,
         mut offer: impl FnMut(&mut Session, &Offer<'_>),
-    ) -> u32 {
+    ) -> FanOut {
         let me = self.shard;
         let mine = 1 << me;
         let mut lists = matched
@@ -133,7 +146,7 @@ impl Router {
             .iter()
             .filter(|(_, shards)| shards & mine != 0)
             .filter_map(|(filter, _)| self.subscribers.get(filter));
-        let (Some(first), second) = (lists.next(), lists.next()) else { return 0 };
+        let (Some(first), second) = (lists.next(), lists.next()) else { return FanOut::default() };
         let Some(second) = second.filter(|_| self.one_copy_per_client) else {
             let mut receivers = 0;
             for subscriber in first.iter().chain(second.into_iter().chain(lists).flatten()) {
@@ -151,11 +164,13 @@ impl Router {
                 };
                 offer(sessions.at(subscriber.session), &each);
             }
-            return receivers;
+            return FanOut { receivers, visited: receivers };
         };
         self.fan_out += 1;
         self.hits.clear();
+        let mut visited = 0;
         for subscriber in [first, second].into_iter().chain(lists).flatten() {
+            visited += 1;
             if !is_own(me, sessions, message, subscriber) {
                 add_hit(&mut self.hits, self.fan_out, sessions.at(subscriber.session), message, subscriber);
             }
@@ -164,7 +179,7 @@ impl Router {
             let each = Offer { message, qos: *qos, retain: *retain, ids, group: None, is_replayed: false };
             offer(sessions.at(*session), &each);
         }
-        self.hits.len() as u32
+        FanOut { receivers: self.hits.len() as u32, visited }
     }
 }
 

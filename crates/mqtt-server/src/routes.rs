@@ -16,6 +16,8 @@ use crate::pressure::{Level, Pressure};
 /// One bit per shard.
 pub(crate) type ShardSet = u64;
 
+/// Cost of a match that is not in the cache, without the trie nodes that it visits at one each, units.
+const MATCH_UNITS: u32 = 5;
 /// Topics in the match cache of one shard.
 const CACHED_TOPICS: usize = 16 * 1024;
 
@@ -112,13 +114,17 @@ impl Routes {
         })
     }
 
-    /// Removes `shard` from the shards with subscribers for the filter.
-    pub(crate) fn remove_shard(&self, id: FilterId, shard: u16) {
+    /// Removes `shard` from the shards with subscribers for some filters.
+    pub(crate) fn remove_shard(&self, ids: &[FilterId], shard: u16) {
+        if ids.is_empty() {
+            return;
+        }
         self.change(|index| {
-            if let Some(route) = index.get_mut(id) {
+            for id in ids {
+                let Some(route) = index.get_mut(*id) else { continue };
                 route.shards &= !(1 << shard);
                 if route.is_vacant() {
-                    index.remove(id);
+                    index.remove(*id);
                 }
             }
         });
@@ -199,16 +205,16 @@ impl Routes {
         self.write_only.iter().any(|filter| filter == topic || matches(filter, topic))
     }
 
-    /// Everything that `topic` matches, from the cache if it is there.
-    pub(crate) fn matched(&self, cache: &mut Cache, topic: &str) -> Arc<Matched> {
+    /// Everything that `topic` matches, from the cache if it is there. Also returns the cost, units.
+    pub(crate) fn matched(&self, cache: &mut Cache, topic: &str) -> (Arc<Matched>, u32) {
         if let Some(known) = cache.get(topic, self.epoch.load(Ordering::Acquire)) {
-            return Arc::clone(known);
+            return (Arc::clone(known), 1);
         }
         let index = self.read();
         let epoch = index.epoch();
         let mut matched = Matched::default();
         let write_only = self.is_write_only(topic);
-        index.for_each_match(topic, |id, route| {
+        let visited = index.for_each_match(topic, |id, route| {
             if write_only {
                 return;
             }
@@ -222,6 +228,6 @@ impl Routes {
         drop(index);
         let matched = Arc::new(matched);
         cache.insert(topic, epoch, Arc::clone(&matched));
-        matched
+        (matched, MATCH_UNITS + visited as u32)
     }
 }

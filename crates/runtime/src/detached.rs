@@ -27,7 +27,6 @@ pub struct Detached<M> {
     mailboxes: Arc<Mailboxes<M>>,
     outbox: Vec<Vec<M>>,
     random: u64,
-    others_wait: bool,
     work: Work,
     /// Held connections in the order in which their input is offered again.
     held: VecDeque<ConnId>,
@@ -77,7 +76,6 @@ impl<M> Io<'_, M> {
                 mailboxes: Arc::clone(&mailboxes),
                 outbox: (0..shards).map(|_| Vec::new()).collect(),
                 random: seed.wrapping_add(shard as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
-                others_wait: false,
                 work: Work::default(),
                 held: VecDeque::new(),
                 drained: Vec::new(),
@@ -99,7 +97,6 @@ impl<M: Send + 'static> Detached<M> {
             clock: self.clock,
             shard: self.shard,
             stats: IoStats::default(),
-            others_wait: self.others_wait,
             work: &mut self.work,
             links: &mut self.links,
             memory: &self.memory,
@@ -169,7 +166,6 @@ impl<M: Send + 'static> Detached<M> {
             Phase::Open | Phase::Moving(_) => return link.partial.extend_from_slice(bytes),
             Phase::Free | Phase::Closing | Phase::Lingering => return,
         }
-        self.others_wait = !self.held.is_empty();
         let share = self.work.share(self.held.len() + 1);
         if link.partial.is_empty() {
             self.offer(service, conn, bytes, share);
@@ -178,16 +174,13 @@ impl<M: Send + 'static> Detached<M> {
             input.extend_from_slice(bytes);
             self.offer(service, conn, &input, share);
         }
-        self.others_wait = false;
     }
 
     /// Feeds bytes that a layer must decode.
     fn decode(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId, bytes: &[u8]) {
         if let Some(input) = self.links.decode(conn.slot, bytes) {
-            self.others_wait = !self.held.is_empty();
             let share = self.work.share(self.held.len() + 1);
             self.offer(service, conn, &input, share);
-            self.others_wait = false;
         }
         self.note_stream_end(conn);
     }

@@ -65,7 +65,6 @@ struct Core<M> {
     shard: usize,
     clock: Clock,
     stats: IoStats,
-    others_wait: bool,
     work: Work,
     links: Links,
     memory: ShardMemory,
@@ -81,7 +80,6 @@ impl<M> Core<M> {
             clock: self.clock,
             shard: self.shard,
             stats: self.stats,
-            others_wait: self.others_wait,
             work: &mut self.work,
             links: &mut self.links,
             memory: &self.memory,
@@ -143,7 +141,6 @@ impl<S: Service> Driver<S> {
             shard,
             clock: Clock::default(),
             stats: IoStats::default(),
-            others_wait: false,
             work: Work::default(),
             links,
             memory: common.memory.shard(shard),
@@ -261,7 +258,6 @@ impl<S: Service> Driver<S> {
         {
             self.service.drained(&mut self.core.io(), conn);
         }
-        self.core.others_wait = !self.held.is_empty();
         for slot in std::mem::take(&mut self.read_again) {
             self.core.links.slots[slot as usize].reads_later = false;
             self.read(slot);
@@ -270,7 +266,6 @@ impl<S: Service> Driver<S> {
             self.event(event);
         }
         self.accept_more();
-        self.core.others_wait = false;
         self.core.work.begin_input();
         self.offer_held();
     }

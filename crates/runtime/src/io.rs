@@ -50,7 +50,6 @@ pub struct Io<'a, M> {
     pub shard: usize,
     /// IO counters of this shard.
     pub stats: IoStats,
-    pub(crate) others_wait: bool,
     pub(crate) work: &'a mut Work,
     pub(crate) links: &'a mut Links,
     pub(crate) memory: &'a ShardMemory,
@@ -74,7 +73,6 @@ impl<M> Io<'_, M> {
             clock: self.clock,
             shard: self.shard,
             stats: self.stats,
-            others_wait: self.others_wait,
             work: self.work,
             links: self.links,
             memory: self.memory,
@@ -240,11 +238,6 @@ impl<M> Io<'_, M> {
     pub fn congested(&self) -> bool {
         (0..self.shards())
             .any(|to| to != self.shard && self.mailboxes.is_full(self.shard, to, self.outbox[to].len()))
-    }
-
-    /// Whether held connections are ahead of this input. `false` while held connections are offered their input.
-    pub fn others_wait(&self) -> bool {
-        self.others_wait
     }
 
     /// Charges work that the current call does, in units of about 100 ns of a core. A turn has

@@ -259,6 +259,9 @@ impl Deliveries {
 
     /// The session is offline: QoS 1 and 2 wait for it, if it will come back.
     fn queue_offline(&mut self, persistence: &mut Persistence, session: &mut Session, offer: &Offer<'_>) {
+        if session.ended {
+            return;
+        }
         if session.is_persistent() && (offer.qos != QoS::AtMostOnce || self.limits.queue_qos0) {
             self.enqueue(persistence, session, offer);
         } else if offer.group.is_some() {

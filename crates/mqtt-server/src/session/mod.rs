@@ -7,6 +7,7 @@
 pub(crate) mod delivery;
 pub(crate) mod offer;
 pub(crate) mod queue;
+mod shapes;
 mod stored;
 mod table;
 mod templates;
@@ -24,6 +25,7 @@ use mainstem_topic::FilterId;
 
 use offer::{Delivery, Extra};
 use queue::Queue;
+use shapes::WildcardShapes;
 pub(crate) use table::Sessions;
 
 use crate::groups::{Group, Load, Member};
@@ -54,6 +56,8 @@ pub(crate) struct SessionExt {
     queue_consumers: Option<Box<SessionConsumers>>,
     /// Shared subscriptions.
     groups: Vec<Arc<Group>>,
+    /// Shapes of the wildcard filters, once there are enough for the limit to matter.
+    shapes: Option<Box<WildcardShapes>>,
     /// Set once the session is in a group.
     load: Option<Arc<Load>>,
     aliases: Option<OutboundAliases>,
@@ -61,6 +65,7 @@ pub(crate) struct SessionExt {
 
 /// One client.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags of a session")]
 pub(crate) struct Session {
     key: SessionKey,
     client_id: Arc<str>,
@@ -70,6 +75,8 @@ pub(crate) struct Session {
     journal: u16,
     version: Version,
     connected: bool,
+    /// The session ends or has ended: it gets no messages, while its subscriptions are removed.
+    ended: bool,
     /// The client accepts reason strings and user properties in all packets.
     problem_information: bool,
     /// A drop has been logged since the queue was last empty.
@@ -130,6 +137,7 @@ impl Session {
             journal: 0,
             version: Version::V4,
             connected: false,
+            ended: false,
             problem_information: true,
             drop_logged: false,
             conn,
@@ -289,10 +297,37 @@ impl Session {
         self.subscriptions.binary_search_by_key(&order(filter), |known| order(known.filter))
     }
 
-    /// Takes all subscriptions, and all shared ones.
-    pub(crate) fn take_subscriptions(&mut self) -> (Vec<Subscription>, Vec<Arc<Group>>) {
-        let groups = self.ext.as_mut().map(|ext| std::mem::take(&mut ext.groups)).unwrap_or_default();
-        (std::mem::take(&mut self.subscriptions), groups)
+    /// Takes up to `limit` subscriptions.
+    pub(crate) fn take_subscriptions(&mut self, limit: usize) -> Vec<Subscription> {
+        // From the end, so that the others stay in order.
+        let kept = self.subscriptions.len().saturating_sub(limit);
+        self.subscriptions.split_off(kept)
+    }
+
+    /// Takes up to `limit` shared subscriptions.
+    pub(crate) fn take_groups(&mut self, limit: usize) -> Vec<Arc<Group>> {
+        let Some(groups) = self.ext.as_mut().map(|ext| &mut ext.groups) else { return Vec::new() };
+        groups.split_off(groups.len().saturating_sub(limit))
+    }
+
+    /// The shapes of the wildcard filters, if they are counted.
+    pub(crate) fn shapes_mut(&mut self) -> Option<&mut WildcardShapes> {
+        self.ext.as_mut()?.shapes.as_deref_mut()
+    }
+
+    /// Counts the shapes of the wildcard filters from now on. `name_of` returns the text of a filter.
+    pub(crate) fn count_shapes(&mut self, name_of: impl Fn(FilterId) -> Option<Box<str>>) {
+        let mut shapes = WildcardShapes::default();
+        for subscription in &self.subscriptions {
+            if let Some(name) = name_of(subscription.filter) {
+                shapes.add(&name, u32::MAX);
+            }
+        }
+        let ext = self.ext.get_or_insert_default();
+        for group in &ext.groups {
+            shapes.add(&group.filter, u32::MAX);
+        }
+        ext.shapes = Some(Box::new(shapes));
     }
 
     /// Whether the session has a shared subscription of this name and filter.
@@ -420,6 +455,15 @@ impl Session {
         self.inflight_max = client.inflight_max;
         self.packet_max = client.packet_max;
         self.expiry_s = client.expiry_s;
+    }
+
+    /// The session ends: it gets no further messages.
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
     }
 
     /// Replaces the will, and starts topic aliases up to `aliases_max`.

@@ -23,7 +23,8 @@ impl Sessions {
 
     /// A new, unconnected session.
     pub(crate) fn insert(&mut self, client_id: Arc<str>, conn: ConnId) -> SessionKey {
-        self.generations = self.generations.wrapping_add(1);
+        // Ended sessions have generation 0.
+        self.generations = self.generations.checked_add(1).unwrap_or(1);
         let generation = self.generations;
         let entry = self.slab.vacant_entry();
         let key = SessionKey { shard: self.shard, slot: entry.key() as u32, generation };
@@ -33,6 +34,21 @@ impl Sessions {
 
     pub(crate) fn remove(&mut self, slot: u32) -> Session {
         self.slab.remove(slot as usize)
+    }
+
+    /// Removes a session whose subscriptions are not all removed. They stay in its slot, with a session that no key
+    /// refers to, until that is [removed](Self::remove).
+    pub(crate) fn retire(&mut self, slot: u32) -> Session {
+        let key = SessionKey { shard: self.shard, slot, generation: 0 };
+        let session = self.at(slot);
+        let mut rest = Session::new(Arc::default(), key, session.conn);
+        rest.end();
+        rest.subscriptions = std::mem::take(&mut session.subscriptions);
+        let groups = session.take_groups(usize::MAX);
+        if !groups.is_empty() {
+            rest.ext().groups = groups;
+        }
+        std::mem::replace(self.at(slot), rest)
     }
 
     /// The session in a slot that is known to be taken.
@@ -52,7 +68,8 @@ impl Sessions {
 
     /// The slots of all sessions from `from` on, in order.
     pub(crate) fn slots_from(&self, from: usize) -> impl Iterator<Item = u32> {
-        (from..self.slab.capacity()).filter(|slot| self.slab.contains(*slot)).map(|slot| slot as u32)
+        let exists = |slot: &usize| self.slab.get(*slot).is_some_and(|session| session.key.generation != 0);
+        (from..self.slab.capacity()).filter(exists).map(|slot| slot as u32)
     }
 
     /// The session of a key, if it has not ended.

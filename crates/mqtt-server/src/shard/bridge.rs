@@ -37,7 +37,6 @@ impl Shard {
     /// Gives a message to the queue that its topic names, and to nobody else. Returns how many receipts the publisher
     /// has to wait for.
     pub(super) fn send_to_queue(&mut self, message: Arc<Message>, token: Option<AckToken>) -> u32 {
-        self.connections.add_deliveries(1);
         let client_id = self.publisher_of(&message);
         self.bridge.push(Sink::Queue, message, client_id, token);
         u32::from(token.is_some())
@@ -121,10 +120,7 @@ impl Shard {
     /// Whether messages of other protocols should wait: this shard has done its share of the turn, or something is
     /// behind.
     pub fn is_bridge_blocked(&self, io: &mut Io<'_, Mail>) -> bool {
-        self.connections.is_busy()
-            || io.congested()
-            || self.persistence.is_behind()
-            || self.shared.is_failing()
+        io.is_exhausted() || io.congested() || self.persistence.is_behind() || self.shared.is_failing()
     }
 
     /// Sets a fence: [`Shard::take_fenced`] returns its token when everything published up to now is durable.

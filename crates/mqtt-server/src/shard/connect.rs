@@ -18,6 +18,9 @@ use crate::wills::Will;
 /// Newest protocol level that the broker speaks.
 const NEWEST_LEVEL: u8 = Version::V5 as u8;
 
+/// Cost of a CONNECT, units.
+const CONNECT_UNITS: u32 = 30;
+
 /// The session of a CONNECT, and whether it existed before.
 struct SessionPlace {
     slot: u32,
@@ -49,6 +52,11 @@ impl Shard {
 
     /// The first packet of a connection, which is a CONNECT.
     pub(super) fn first_packet(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, frame: &[u8]) -> Handled {
+        if io.has_pending_mail() {
+            // What an earlier session of this client has published on another shard comes first [MQTT-4.6.0-6].
+            return Ok(Next::Hold);
+        }
+        io.charge(CONNECT_UNITS);
         let mut has_waited = false;
         if let Some((journal, number)) = self.connections.awaited_end(conn) {
             // While the disk fails, the end will not be durable soon.

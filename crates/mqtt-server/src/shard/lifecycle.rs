@@ -19,6 +19,13 @@ use crate::session::{Session, TakenDeliveries};
 use crate::timers::Timer;
 use crate::wills::Will;
 
+/// Cost of a message to a member of a group, units.
+const GROUP_UNITS: u32 = 3;
+/// Cost of the end of a session, and of removing one of its subscriptions, units.
+const END_UNITS: u32 = 20;
+const REMOVAL_UNITS: u32 = 10;
+/// Subscriptions that are removed at once.
+const REMOVED_AT_ONCE: usize = 64;
 /// Members that one message is offered to if they disappear one after the other.
 const GROUP_TRIES_MAX: u8 = 16;
 /// Pause before the expiry of a session is tried again that waits for the disk, ms.
@@ -205,16 +212,9 @@ impl Shard {
         let (key, journal) = (session.key(), session.journal());
         let stored = self.stored_before_end(io.clock, slot);
         let session = self.sessions.at(slot);
-        let (subscriptions, groups) = session.take_subscriptions();
-        for group in &groups {
-            self.shared.routes.leave(group, key);
-        }
-        let counters = self.deliveries.counters_mut();
-        counters.shared_subscriptions -= groups.len() as u64;
-        counters.subscriptions -= (groups.len() + subscriptions.len()) as u64;
-        for subscription in subscriptions {
-            self.router.remove(&self.shared.routes, &mut self.sessions, subscription);
-        }
+        session.end();
+        io.charge(END_UNITS);
+        self.remove_subscriptions(io, slot, key);
         self.end_queue_subscriptions(slot);
         let token = self.next_ack_token(slot);
         let before = self.persistence.position_elsewhere(journal);
@@ -223,7 +223,12 @@ impl Shard {
         let receipts = receipts + self.leave_to_others(io, slot, token);
         let mut condition = self.persistence.condition_elsewhere_since(journal, before);
         condition.receipts = receipts;
-        let session = self.sessions.remove(slot);
+        let session = self.sessions.retire(slot);
+        if self.sessions.at(slot).subscription_count() == 0 {
+            self.sessions.remove(slot);
+        } else {
+            self.ended_slots.push_back((slot, key));
+        }
         self.shared.close_session();
         self.deliveries.counters_mut().sessions -= 1;
         if !session.is_durable() {
@@ -239,6 +244,37 @@ impl Shard {
         }
         self.endings.add(ending);
         self.append_session_ends();
+    }
+
+    /// Removes some subscriptions of an ended session. Returns whether there are none left.
+    fn remove_subscriptions(&mut self, io: &mut Io<'_, Mail>, slot: u32, key: SessionKey) -> bool {
+        let session = self.sessions.at(slot);
+        let groups = session.take_groups(REMOVED_AT_ONCE);
+        let subscriptions = session.take_subscriptions(REMOVED_AT_ONCE - groups.len());
+        let is_over = session.subscription_count() == 0;
+        for group in &groups {
+            self.shared.routes.leave(group, key);
+        }
+        let removed = groups.len() + subscriptions.len();
+        let counters = self.deliveries.counters_mut();
+        counters.shared_subscriptions -= groups.len() as u64;
+        counters.subscriptions -= removed as u64;
+        self.router.remove(&self.shared.routes, &mut self.sessions, subscriptions);
+        io.charge(removed as u32 * REMOVAL_UNITS);
+        is_over
+    }
+
+    /// Continues to remove the subscriptions of ended sessions, at least some in each turn.
+    pub(super) fn remove_ended_subscriptions(&mut self, io: &mut Io<'_, Mail>) {
+        while let Some((slot, key)) = self.ended_slots.front().copied() {
+            if self.remove_subscriptions(io, slot, key) {
+                self.sessions.remove(slot);
+                self.ended_slots.pop_front();
+            }
+            if io.is_exhausted() {
+                return;
+            }
+        }
     }
 
     /// Gives messages of shared subscriptions to other members, since this session ends. Returns how many other shards
@@ -341,8 +377,9 @@ impl Shard {
         let present = self
             .sessions
             .get(member.key)
+            .filter(|session| !session.has_ended())
             .filter(|session| session.is_connected() || !mail.group.has_other_online(member.key));
-        self.connections.add_deliveries(1);
+        io.charge(GROUP_UNITS);
         let Some(session) = present else {
             member.load.settle();
             if mail.tried < GROUP_TRIES_MAX {

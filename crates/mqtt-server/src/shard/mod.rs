@@ -20,6 +20,7 @@ mod subscribe;
 mod timers;
 mod unfinished;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mainstem_log::Stores;
@@ -52,6 +53,12 @@ const BACKLOG_BYTES_EACH: u64 = 1024;
 
 /// Packets above this size are not collected when memory runs out, bytes.
 const LARGE_BYTES: usize = 128 * 1024;
+/// Cost of a packet without what its type adds, units.
+const PACKET_UNITS: u32 = 2;
+/// Cost of a new connection, and of the end of one, units.
+const CONNECTION_UNITS: u32 = 20;
+const SUBSCRIBE: u8 = PacketType::Subscribe as u8;
+const UNSUBSCRIBE: u8 = PacketType::Unsubscribe as u8;
 
 /// Why a connection ends.
 #[derive(Clone, Debug)]
@@ -100,7 +107,9 @@ pub struct Shard {
     queues: QueueConsumers,
     pool: MessagePool,
     /// Sessions whose replay of retained messages continues in the next turn.
-    retained_replays: Vec<SessionKey>,
+    retained_replays: VecDeque<SessionKey>,
+    /// Slots of ended sessions whose subscriptions are not all removed, with their former keys.
+    ended_slots: VecDeque<(u32, SessionKey)>,
     /// Sessions with reassigned deliveries or a will that could not be made durable yet.
     unconfirmed_sessions: Vec<SessionKey>,
     /// Topic at which the search for expired retained messages continues.
@@ -133,7 +142,8 @@ impl Shard {
             bridge: Bridge::default(),
             queues: QueueConsumers::default(),
             pool: MessagePool::new(shared.message_meter(me)),
-            retained_replays: Vec::new(),
+            retained_replays: VecDeque::new(),
+            ended_slots: VecDeque::new(),
             unconfirmed_sessions: Vec::new(),
             sweep_position: String::new(),
             undecided_publishes: Vec::new(),
@@ -155,20 +165,17 @@ impl Shard {
         if self.connections.is_connack_held(conn) {
             return Ok(Next::Hold);
         }
+        match frame[0] >> 4 {
+            SUBSCRIBE => return self.on_filters(io, conn, slot, true, frame),
+            UNSUBSCRIBE => return self.on_filters(io, conn, slot, false, frame),
+            _ => {}
+        }
         match decode(self.connections.version(conn), frame)? {
             Packet::Publish(publish) => return self.publish_or_hold(io, conn, slot, &publish),
             Packet::PubAck(ack) => self.on_puback(io, slot, &ack),
             Packet::PubRec(ack) => self.on_pubrec(io, slot, &ack),
             Packet::PubRel(ack) => self.on_pubrel(io, slot, &ack),
             Packet::PubComp(ack) => self.on_pubcomp(io, slot, &ack),
-            Packet::Subscribe(subscribe) => {
-                self.check_room_for_codes(slot, frame, || subscribe.filters.iter().count())?;
-                return self.on_subscribe(io, slot, &subscribe);
-            }
-            Packet::Unsubscribe(unsubscribe) => {
-                self.check_room_for_codes(slot, frame, || unsubscribe.filters.iter().count())?;
-                self.on_unsubscribe(io, slot, &unsubscribe);
-            }
             Packet::PingReq => self.send(io, slot, &Packet::PingResp),
             Packet::Disconnect(disconnect) => return self.on_disconnect(io, conn, slot, &disconnect),
             Packet::Connect(_) => {
@@ -178,6 +185,7 @@ impl Shard {
                 let what = "AUTH without an authentication method [MQTT-4.12.0-6]";
                 return Err(ProtocolError::new(ReasonCode::ProtocolError, what));
             }
+            Packet::Subscribe(_) | Packet::Unsubscribe(_) => unreachable!("handled one filter at a time"),
             Packet::ConnAck(_) | Packet::SubAck(_) | Packet::UnsubAck(_) | Packet::PingResp => {
                 return Err(ProtocolError::new(ReasonCode::ProtocolError, "a packet that only servers send"));
             }
@@ -197,38 +205,13 @@ impl Shard {
         let session = self.sessions.at(slot);
         let is_early = is_early(session, publish);
         let is_receiver = session.has_in_flight();
-        if self.connections.must_wait(conn, &self.shared, now_ms, is_receiver, || io.others_wait())
-            || is_early
-        {
+        if self.connections.must_wait(conn, &self.shared, now_ms, is_receiver) || is_early {
             return Ok(Next::Hold);
         }
-        let start = self.connections.begin_publish();
+        self.connections.begin_publish();
         let handled = self.on_publish(io, conn, slot, publish);
-        self.connections.end_publish(conn, start, now_ms);
+        self.connections.end_publish(conn, now_ms);
         handled
-    }
-
-    /// Refuses a SUBSCRIBE or UNSUBSCRIBE whose response would exceed the client's Maximum Packet Size
-    /// [MQTT-3.1.2-24]. Left out, the client would wait for it forever. `filters` counts the filters.
-    fn check_room_for_codes(
-        &mut self,
-        slot: u32,
-        request: &[u8],
-        filters: impl FnOnce() -> usize,
-    ) -> Result<(), ProtocolError> {
-        let room = self.sessions.at(slot).packet_max() as usize;
-        // A code is shorter than its filter.
-        if request.len() <= room {
-            return Ok(());
-        }
-        // Packet identifier, no properties, and a code per filter.
-        let remaining = 2 + 1 + filters();
-        let remaining_length_bytes = 1 + remaining.checked_ilog2().unwrap_or(0) as usize / 7;
-        if 1 + remaining_length_bytes + remaining <= room {
-            return Ok(());
-        }
-        let what = "the SUBACK or UNSUBACK would exceed the client's Maximum Packet Size [MQTT-3.1.2-24]";
-        Err(ProtocolError::new(ReasonCode::PacketTooLarge, what))
     }
 
     /// Sends a packet to the client of a session, if it is connected and takes packets of that size.
@@ -324,6 +307,7 @@ impl Service for Shard {
     type Mail = Mail;
 
     fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, _protocol: ProtocolTag) {
+        io.charge(CONNECTION_UNITS);
         self.connections.accept(conn, io.clock.now_ms);
         self.deliveries.counters_mut().connections += 1;
         self.deliveries.counters_mut().connections_accepted += 1;
@@ -363,6 +347,10 @@ impl Service for Shard {
                 }
                 break Ok(Next::Packet);
             }
+            if packets > 0 && io.is_exhausted() {
+                received.hold = true;
+                break Ok(Next::Hold);
+            }
             if io.is_congested(conn) && is_answered(header.first) {
                 // A client that asks and never reads is not read either: its answers take memory.
                 received.hold = true;
@@ -370,6 +358,7 @@ impl Service for Shard {
             }
             match self.handle(io, conn, &rest[..header.packet_len()]) {
                 Ok(Next::Packet) => {
+                    io.charge(PACKET_UNITS);
                     received.consumed += header.packet_len();
                     packets += 1;
                     answers += u64::from(is_answered(header.first));
@@ -408,6 +397,7 @@ impl Service for Shard {
     }
 
     fn closed(&mut self, io: &mut Io<'_, Mail>, conn: ConnId) {
+        io.charge(CONNECTION_UNITS);
         let state = self.connections.state(conn);
         self.vacate(conn);
         if let ConnState::Serving(slot) = state {
@@ -433,24 +423,26 @@ impl Service for Shard {
         if is_first {
             self.start_timers(io);
         }
-        for key in std::mem::take(&mut self.retained_replays) {
+        // Those that go on are added at the end, for the next turn.
+        for _ in 0..self.retained_replays.len() {
+            let Some(key) = self.retained_replays.pop_front() else { break };
             if let Some(session) = self.sessions.get(key) {
                 session.ext().retained.unschedule();
                 self.pump(io, key.slot);
+            }
+            if io.is_exhausted() {
+                break;
             }
         }
     }
 
     fn takes_held(&mut self, io: &mut Io<'_, Mail>) -> bool {
-        !self.connections.is_busy()
-            && !io.congested()
-            && !self.persistence.is_behind()
-            && !self.bridge.is_behind()
+        !io.congested() && !self.persistence.is_behind() && !self.bridge.is_behind()
     }
 
     fn turn_ends(&mut self, io: &mut Io<'_, Mail>) {
-        self.connections.end_turn();
         self.commit_turn(io);
+        self.remove_ended_subscriptions(io);
         let connections = io.connections() as u64;
         let overloaded = self.deliveries.backlog() > BACKLOG_MESSAGES + BACKLOG_MESSAGES_EACH * connections
             || io.backlog_bytes() > BACKLOG_BYTES + BACKLOG_BYTES_EACH * connections;
@@ -465,7 +457,7 @@ impl Service for Shard {
             self.flushed = *counters;
             self.shared.counters[usize::from(self.me)].store(counters);
         }
-        if !self.retained_replays.is_empty() {
+        if !self.retained_replays.is_empty() || !self.ended_slots.is_empty() {
             io.request_turn();
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainstem_mqtt::{Publish, QoS, ReasonCode, Version};
-use mainstem_runtime::{ConnId, Io, MemoryPressure};
+use mainstem_runtime::{ConnId, Io, MemoryPressure, SHARED_MIN_BYTES};
 use mainstem_topic::{check_name, level_count};
 
 use super::publication::{GroupContext, PUBACK, PUBREC, PublishContext, Published};
@@ -14,10 +14,15 @@ use crate::pending_acks::{AckCondition, AckKind, AckToken};
 use crate::pressure::Level;
 use crate::qos2_recovery::PartialPublish;
 use crate::queue_consumers::{is_of_queue, queue_of};
+use crate::router::FanOut;
 use crate::routes::Matched;
 
-/// Size up to which a message costs no more to deliver than an empty one, bytes.
-const SMALL_BYTES: usize = 1024;
+/// Cost of a publish without its match and its receivers, units.
+const PUBLISH_UNITS: u32 = 3;
+/// Cost of a message from another shard without its receivers, units.
+const MAIL_UNITS: u32 = 2;
+/// Bytes that are copied for one unit.
+const BYTES_PER_UNIT: usize = 1024;
 
 /// What became of a message that is to be retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -311,6 +316,7 @@ impl Shard {
         ack_context: &PublishContext,
     ) -> (Published, u32) {
         let message = self.pool.make(content, io.clock.now_ms);
+        io.charge(PUBLISH_UNITS + (message.size() / BYTES_PER_UNIT) as u32);
         if is_of_queue(content.topic) {
             return (Published::Routed, self.send_to_queue(message, ack_context.token));
         }
@@ -326,8 +332,8 @@ impl Shard {
                 Retained::Refused => is_retained = false,
             }
         }
-        let matched = self.router.matched(&self.shared.routes, content.topic);
-        self.connections.add_deliveries(1);
+        let (matched, match_units) = self.router.matched(&self.shared.routes, content.topic);
+        io.charge(match_units);
         receipts += self.send_to_sinks(&message, &matched, token);
         self.fan_out(io, &message, &matched, partial.as_ref());
         for group in &matched.groups {
@@ -387,6 +393,7 @@ impl Shard {
     }
 
     pub(super) fn on_mail(&mut self, io: &mut Io<'_, Mail>, mail: Mail) {
+        io.charge(MAIL_UNITS);
         match mail {
             Mail::Publish(PublishMail { message, matched, token, origin, partial }) => {
                 let before = self.persistence.position();
@@ -412,17 +419,19 @@ impl Shard {
     ) {
         let Self { router, sessions, deliveries, persistence, .. } = self;
         deliveries.limit_to(partial.cloned());
-        let receivers = router.offer_to_all(sessions, message, matched, |session, offer| {
+        let fan_out = router.offer_to_all(sessions, message, matched, |session, offer| {
             deliveries.offer(io, persistence, session, offer);
         });
         deliveries.limit_to(None);
-        let level = deliveries.take_tally().majority(receivers);
-        self.connections.add_deliveries(receivers * cost(message));
+        let level = deliveries.take_tally().majority(fan_out.receivers);
+        io.charge(fan_out_units(fan_out, matched, message));
         matched.pressure.note(level, self.me, io.clock.now_ms);
     }
 }
 
-/// Cost of one delivery of a message, in deliveries of a small one.
-fn cost(message: &Message) -> u32 {
-    1 + (message.size() / SMALL_BYTES) as u32
+/// Cost of a fan-out, units. Small messages that several lists of subscribers lead to cost more than copies of them.
+fn fan_out_units(fan_out: FanOut, matched: &Matched, message: &Message) -> u32 {
+    let copied = if message.size() < SHARED_MIN_BYTES { (message.size() / BYTES_PER_UNIT) as u32 } else { 0 };
+    let visited = matched.filters.len() as u32 + fan_out.visited;
+    visited / 2 + fan_out.receivers / 2 + fan_out.receivers * copied
 }

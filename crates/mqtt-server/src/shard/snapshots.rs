@@ -7,10 +7,12 @@ use crate::broker_state::Mail;
 use crate::journal::stored::{StoredSession, StoredSubscription};
 use crate::journal::{Journal, OpenJournal};
 
-/// Sessions written in one turn.
+/// Sessions written in one turn at most.
 const SESSIONS_PER_TURN: usize = 256;
-/// Deliveries written in one turn, after which it ends early.
-const DELIVERIES_PER_TURN: usize = 8 * 1024;
+/// Cost of writing a session, one of its subscriptions, or a run of its deliveries, units.
+const SESSION_UNITS: u32 = 5;
+const SUBSCRIPTION_UNITS: u32 = 5;
+const RUN_UNITS: u32 = 1;
 
 impl Shard {
     /// Continues the snapshots that are due.
@@ -28,7 +30,7 @@ impl Shard {
                 self.rename_lost(index);
             }
             if let Some(from) = from {
-                self.write_sessions(io.clock, index, from);
+                self.write_sessions(io, index, from);
                 io.request_turn();
             }
         }
@@ -50,17 +52,17 @@ impl Shard {
         journal.forget_undone_moves();
     }
 
-    fn write_sessions(&mut self, clock: Clock, journal: usize, from: usize) {
+    fn write_sessions(&mut self, io: &mut Io<'_, Mail>, journal: usize, from: usize) {
         let slots: Vec<u32> = self.sessions.slots_from(from).take(SESSIONS_PER_TURN).collect();
-        let mut deliveries = 0;
         for slot in &slots {
             let session = self.sessions.at(*slot);
             if session.is_durable() && usize::from(session.journal()) == journal {
                 self.move_messages(journal, *slot);
-                deliveries += self.write_session(clock, journal, *slot);
+                let units = self.write_session(io.clock, journal, *slot);
+                io.charge(units);
             }
             self.persistence.journals_mut()[journal].snapshots().set_slot(*slot as usize + 1);
-            if deliveries > DELIVERIES_PER_TURN {
+            if io.is_exhausted() && slots.last() != Some(slot) {
                 return;
             }
         }
@@ -84,8 +86,8 @@ impl Shard {
         }
     }
 
-    /// Returns the number of runs of deliveries that it has written.
-    fn write_session(&mut self, clock: Clock, journal: usize, slot: u32) -> usize {
+    /// Returns the cost, units.
+    fn write_session(&mut self, clock: Clock, journal: usize, slot: u32) -> u32 {
         let stored = self.stored_session(clock, slot);
         let number = self.sessions.at(slot).number();
         let mut journal = self.persistence.journal(journal as u16);
@@ -93,7 +95,8 @@ impl Shard {
             journal.snapshots().refer_to(oldest);
         }
         journal.push_snapshot(number, &stored);
-        stored.unsettled.len()
+        let subscriptions = stored.subscriptions.len() as u32;
+        SESSION_UNITS + SUBSCRIPTION_UNITS * subscriptions + RUN_UNITS * stored.unsettled.len() as u32
     }
 
     /// A session as a snapshot contains it.

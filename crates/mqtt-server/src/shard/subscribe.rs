@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use mainstem_mqtt::{
-    QoS, ReasonCode, RetainHandling, Subscribe, SubscribeFilter, SubscribeOptions, Unsubscribe,
-};
-use mainstem_runtime::{Io, MemoryPressure};
+use mainstem_mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter, SubscribeOptions};
+use mainstem_runtime::{ConnId, Io, MemoryPressure};
 use mainstem_topic::{has_wildcard, level_count, parse_subscription};
 
 use super::{Handled, Next, ProtocolError, Shard};
 use crate::broker_state::Mail;
+use crate::filter_list::{FilterList, HandledFilters};
 use crate::journal::entry::Entry;
 use crate::message::Message;
 use crate::pending_acks::AckKind;
@@ -20,6 +19,14 @@ use crate::session::offer::Offer;
 
 /// Batches of retained messages for one session in one turn.
 const REPLAY_BATCHES_PER_TURN: u32 = 16;
+/// Cost of sending a message from a queue or again, units.
+const QUEUED_UNITS: u32 = 3;
+/// Cost of reading a batch and of visiting a retained message, in units and visits for one unit.
+const REPLAY_BATCH_UNITS: u32 = 5;
+const VISITS_PER_UNIT: u32 = 2;
+/// Cost of a filter of a SUBSCRIBE or UNSUBSCRIBE, units, and the bytes of it that cost one more.
+const FILTER_UNITS: u32 = 8;
+const FILTER_BYTES_PER_UNIT: usize = 16;
 
 /// A granted subscription.
 struct Granted {
@@ -31,45 +38,119 @@ struct Granted {
 }
 
 impl Shard {
-    pub(super) fn on_subscribe(
+    /// SUBSCRIBE or UNSUBSCRIBE, from its beginning or from where an earlier turn has left it. Filters are handled as
+    /// long as the share of the connection lasts; the acknowledgement follows the last one.
+    pub(super) fn on_filters(
         &mut self,
         io: &mut Io<'_, Mail>,
+        conn: ConnId,
         slot: u32,
-        subscribe: &Subscribe<'_>,
+        is_subscribe: bool,
+        frame: &[u8],
     ) -> Handled {
-        let id = subscribe.subscription_id.unwrap_or(0);
-        let mut reasons = Vec::new();
-        let mut replays = Vec::new();
-        let mut consumers = Vec::new();
+        let mut list = match self.connections.take_filter_list(conn) {
+            Some(list) => list,
+            None => Box::new(FilterList::new(self.connections.version(conn), frame)?),
+        };
         let before = self.persistence.position();
-        for asked in &subscribe.filters {
-            match self.subscribe_one(slot, &asked, id)? {
-                Ok(granted) => {
-                    self.append_subscription(slot, asked.filter, &granted, id);
-                    consumers.extend(granted.consumer.map(|consumer| (consumer, reasons.len())));
-                    reasons.push(granted.qos as u8);
-                    replays.extend(granted.replay);
-                }
-                Err(reason) => reasons.push(reason as u8),
-            }
+        let is_complete = self.handle_filters(io, slot, is_subscribe, frame, &mut list)?;
+        list.wait_for(self.persistence.condition_since(before));
+        if !is_complete {
+            self.connections.put_filter_list(conn, list);
+            return Ok(Next::Hold);
         }
-        let mut condition = self.persistence.condition_since(before);
-        self.connections.add_deliveries(reasons.len() as u32);
-        let packet_id = subscribe.packet_id;
-        let kind = AckKind::List { is_subscribe: true, packet_id, reasons: reasons.into() };
+        let HandledFilters { packet_id, reasons, mut condition, consumers } = list.finish();
+        let kind = AckKind::List { is_subscribe, packet_id, reasons };
         let token = (!consumers.is_empty()).then(|| self.next_ack_token(slot));
         for (consumer, index) in consumers {
             let number = token.map_or(0, |token| token.number);
             condition.receipts += u32::from(self.hold_suback(slot, consumer, (number, index)));
         }
         self.ack(io, slot, condition, token, kind);
-        if !replays.is_empty() {
-            let retained = &mut self.sessions.at(slot).ext().retained;
-            for replay in replays {
-                retained.start(replay);
+        Ok(Next::Packet)
+    }
+
+    /// Checks all filters, then handles them, as long as the share of the connection lasts. Returns whether all were
+    /// handled.
+    fn handle_filters(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        slot: u32,
+        is_subscribe: bool,
+        frame: &[u8],
+        list: &mut FilterList,
+    ) -> Result<bool, ProtocolError> {
+        loop {
+            let checked = list.check(frame)?;
+            io.charge(checked.units);
+            if checked.is_complete {
+                break;
+            }
+            if io.is_exhausted() {
+                return Ok(false);
             }
         }
-        Ok(Next::Packet)
+        self.check_room_for_codes(slot, frame.len(), list.count())?;
+        let id = list.subscription_id();
+        while let Some(asked) = list.next(frame)? {
+            io.charge(FILTER_UNITS + (asked.filter.len() / FILTER_BYTES_PER_UNIT) as u32);
+            let reason = if is_subscribe {
+                self.subscribe(slot, &asked, id, list)?
+            } else {
+                self.unsubscribe(io, slot, asked.filter)
+            };
+            list.push(reason);
+            if io.is_exhausted() {
+                // The next turn finds out whether this was the last one.
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Refuses a SUBSCRIBE or UNSUBSCRIBE whose acknowledgement would be too large for the client, before anything is
+    /// changed: the client would wait for it forever.
+    fn check_room_for_codes(
+        &mut self,
+        slot: u32,
+        request_len: usize,
+        filters: usize,
+    ) -> Result<(), ProtocolError> {
+        let room = self.sessions.at(slot).packet_max() as usize;
+        // A code is shorter than its filter.
+        if request_len <= room {
+            return Ok(());
+        }
+        // Packet identifier, no properties, and a code per filter.
+        let remaining = 2 + 1 + filters;
+        let remaining_length_bytes = 1 + remaining.checked_ilog2().unwrap_or(0) as usize / 7;
+        if 1 + remaining_length_bytes + remaining <= room {
+            return Ok(());
+        }
+        let what = "the SUBACK or UNSUBACK would exceed the client's Maximum Packet Size [MQTT-3.1.2-24]";
+        Err(ProtocolError::new(ReasonCode::PacketTooLarge, what))
+    }
+
+    /// Handles one filter of a SUBSCRIBE. Returns its reason code.
+    fn subscribe(
+        &mut self,
+        slot: u32,
+        asked: &SubscribeFilter<'_>,
+        id: u32,
+        list: &mut FilterList,
+    ) -> Result<u8, ProtocolError> {
+        let granted = match self.subscribe_one(slot, asked, id)? {
+            Ok(granted) => granted,
+            Err(reason) => return Ok(reason as u8),
+        };
+        self.append_subscription(slot, asked.filter, &granted, id);
+        if let Some(consumer) = granted.consumer {
+            list.add_consumer(consumer);
+        }
+        if let Some(replay) = granted.replay {
+            self.sessions.at(slot).ext().retained.start(replay);
+        }
+        Ok(granted.qos as u8)
     }
 
     /// Outer error: the connection must end. Inner error: only this filter is refused.
@@ -144,6 +225,30 @@ impl Shard {
             && self.sessions.at(slot).subscription_count() < most
     }
 
+    /// Counts the shape of a new filter. False, with one log line per session, if the session has too many.
+    fn has_room_for_shape(&mut self, slot: u32, filter: &str) -> bool {
+        let config = &self.shared.config;
+        let levels_max = config.max_wildcard_levels_per_session;
+        let session = self.sessions.at(slot);
+        if session.shapes_mut().is_none() {
+            let filters = session.subscription_count() as u64 + 1;
+            if filters * u64::from(config.max_topic_levels) <= u64::from(levels_max) {
+                // Whatever their shapes are.
+                return true;
+            }
+            session.count_shapes(|filter| self.shared.routes.name(filter));
+        }
+        let Some(shapes) = session.shapes_mut() else { return true };
+        let has_room = shapes.add(filter, levels_max);
+        if !has_room && shapes.refuses_first() {
+            let client_id = session.client_id();
+            log::warn!(
+                "client {client_id:?}: subscription {filter:?} is refused: its wildcard filters have too many different shapes, more than {levels_max} levels of them (mqtt.max_wildcard_levels_per_session)"
+            );
+        }
+        has_room
+    }
+
     /// Adds or replaces a subscription. True if it is new; `None` if the session has too many.
     pub(super) fn add_subscriber(
         &mut self,
@@ -157,7 +262,7 @@ impl Shard {
         if self.router.replace(routes, filter, self.sessions.at(slot), subscriber) {
             return Some(false);
         }
-        if !self.has_room_for_subscription(slot) {
+        if !self.has_room_for_subscription(slot) || !self.has_room_for_shape(slot, filter) {
             return None;
         }
         self.router.add(&self.shared.routes, filter, self.sessions.at(slot), subscriber);
@@ -176,7 +281,7 @@ impl Shard {
         id: u32,
     ) -> Option<bool> {
         let is_new = !self.sessions.at(slot).is_in_group(name, filter);
-        if is_new && !self.has_room_for_subscription(slot) {
+        if is_new && !(self.has_room_for_subscription(slot) && self.has_room_for_shape(slot, filter)) {
             return None;
         }
         let session = self.sessions.at(slot);
@@ -191,29 +296,22 @@ impl Shard {
         Some(is_new)
     }
 
-    pub(super) fn on_unsubscribe(&mut self, io: &mut Io<'_, Mail>, slot: u32, unsubscribe: &Unsubscribe<'_>) {
-        let mut reasons = Vec::new();
-        let before = self.persistence.position();
-        for filter in &unsubscribe.filters {
-            let reason = match parse_subscription(filter) {
-                Err(_) => ReasonCode::TopicFilterInvalid,
-                Ok(parsed) if is_of_queue(parsed.filter) => self.unsubscribe_from_queue(io, slot, filter),
-                Ok(parsed) => match parsed.group {
-                    Some(group) => self.leave_group(slot, parsed.filter, group),
-                    None => self.unsubscribe_one(slot, parsed.filter),
-                },
-            };
-            if reason == ReasonCode::Success
-                && let Some((mut journal, session)) = self.journal(slot)
-            {
-                journal.push(&Entry::Unsubscribe { session, filter });
-            }
-            reasons.push(reason as u8);
+    /// Handles one filter of an UNSUBSCRIBE. Returns its reason code.
+    fn unsubscribe(&mut self, io: &mut Io<'_, Mail>, slot: u32, filter: &str) -> u8 {
+        let reason = match parse_subscription(filter) {
+            Err(_) => ReasonCode::TopicFilterInvalid,
+            Ok(parsed) if is_of_queue(parsed.filter) => self.unsubscribe_from_queue(io, slot, filter),
+            Ok(parsed) => match parsed.group {
+                Some(group) => self.leave_group(slot, parsed.filter, group),
+                None => self.unsubscribe_one(slot, parsed.filter),
+            },
+        };
+        if reason == ReasonCode::Success
+            && let Some((mut journal, session)) = self.journal(slot)
+        {
+            journal.push(&Entry::Unsubscribe { session, filter });
         }
-        let condition = self.persistence.condition_since(before);
-        let packet_id = unsubscribe.packet_id;
-        let kind = AckKind::List { is_subscribe: false, packet_id, reasons: reasons.into() };
-        self.ack(io, slot, condition, None, kind);
+        reason as u8
     }
 
     fn unsubscribe_one(&mut self, slot: u32, name: &str) -> ReasonCode {
@@ -222,10 +320,13 @@ impl Shard {
         let Some(subscription) = session.remove_subscription(filter) else {
             return ReasonCode::NoSubscriptionExisted;
         };
+        if let Some(shapes) = session.shapes_mut() {
+            shapes.remove(name);
+        }
         if let Some(ext) = session.ext_mut() {
             ext.retained.remove(name);
         }
-        self.router.remove(&self.shared.routes, &mut self.sessions, subscription);
+        self.router.remove(&self.shared.routes, &mut self.sessions, [subscription]);
         self.deliveries.counters_mut().subscriptions -= 1;
         ReasonCode::Success
     }
@@ -236,6 +337,9 @@ impl Shard {
         let Some(group) = session.remove_group(name, filter) else {
             return ReasonCode::NoSubscriptionExisted;
         };
+        if let Some(shapes) = session.shapes_mut() {
+            shapes.remove(filter);
+        }
         self.shared.routes.leave(&group, key);
         let counters = self.deliveries.counters_mut();
         counters.subscriptions -= 1;
@@ -245,6 +349,12 @@ impl Shard {
 
     /// Sends a session what waits for it: what must be sent again, retained messages, then its queue.
     pub(super) fn pump(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
+        let sent_before = self.deliveries.counters().publish_sent;
+        self.send_waiting(io, slot);
+        io.charge((self.deliveries.counters().publish_sent - sent_before) as u32 * QUEUED_UNITS);
+    }
+
+    fn send_waiting(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
         if !self.deliveries.resend(io, &mut self.persistence, self.sessions.at(slot)) {
             return;
         }
@@ -265,7 +375,7 @@ impl Shard {
     fn schedule_retained_replay(&mut self, slot: u32) {
         let session = self.sessions.at(slot);
         if session.ext().retained.schedule() {
-            self.retained_replays.push(session.key());
+            self.retained_replays.push_back(session.key());
         }
     }
 
@@ -322,6 +432,10 @@ impl Shard {
             }
             // Retained messages do not count for the pressure on publishers.
             self.deliveries.take_tally();
+            io.charge(REPLAY_BATCH_UNITS + batch.visited / VISITS_PER_UNIT);
+            if io.is_exhausted() {
+                break;
+            }
         }
         if self.sessions.at(slot).ext().retained.is_empty() {
             return true;

@@ -217,6 +217,7 @@ impl Bench {
         let before = broker.server.resident_mib()?;
         let target = broker.target;
         let attacked = run_pass(&pass(target), &mut broker)?;
+        eprintln!("{}: {}", attack.name, attacked.effort);
         thread::sleep(AFTER.saturating_sub(attacked.since_attack.elapsed()));
         let after = broker.server.resident_mib().map_err(|error| format!("the broker is gone: {error}"))?;
         let memory = Memory { before, peak: attacked.peak_mib, after };

@@ -6,7 +6,7 @@
 use std::io::{self, Read, Write};
 use std::ops::RangeInclusive;
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
 
@@ -18,8 +18,11 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 /// Assumed compression ratio; only determines the initial capacity of the output.
 const EXPECTED_RATIO: usize = 4;
 
-pub(crate) fn gunzip(bytes: &[u8], max_bytes: usize) -> Result<Vec<u8>, Error> {
-    read_to_limit(MultiGzDecoder::new(bytes), bytes.len(), max_bytes)
+/// Input that a decoder owns or borrows.
+pub(crate) type Input<T> = io::Cursor<T>;
+
+pub(crate) fn gunzip<T: AsRef<[u8]>>(input: Input<T>) -> impl Read + use<T> {
+    MultiGzDecoder::new(input)
 }
 
 pub(crate) fn gzip(level: Option<i32>, bytes: &[u8]) -> Result<Vec<u8>, Error> {
@@ -29,25 +32,44 @@ pub(crate) fn gzip(level: Option<i32>, bytes: &[u8]) -> Result<Vec<u8>, Error> {
     encoder.write_all(bytes).and_then(|()| encoder.finish()).map_err(|_| Error::OutOfMemory)
 }
 
-pub(crate) fn unlz4(bytes: &[u8], max_bytes: usize) -> Result<Vec<u8>, Error> {
-    let mut decoder = FrameDecoder::new(TruncationCheck { rest: bytes, read_past_end: false });
-    let out = read_to_limit(&mut decoder, bytes.len(), max_bytes)?;
-    if decoder.get_ref().read_past_end {
-        return Err(Error::Malformed);
+pub(crate) fn unlz4<T: AsRef<[u8]>>(input: Input<T>) -> impl Read + use<T> {
+    Lz4Reader {
+        decoder: FrameDecoder::new(TruncationCheck { input, read_past_end: false }),
+        has_ended: false,
     }
-    Ok(out)
+}
+
+/// Rejects truncated frames.
+struct Lz4Reader<T: AsRef<[u8]>> {
+    decoder: FrameDecoder<TruncationCheck<T>>,
+    /// After the end, the decoder would look for another frame.
+    has_ended: bool,
+}
+
+impl<T: AsRef<[u8]>> Read for Lz4Reader<T> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.has_ended || into.is_empty() {
+            return Ok(0);
+        }
+        let count = self.decoder.read(into)?;
+        self.has_ended = count == 0;
+        if self.has_ended && self.decoder.get_ref().read_past_end {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(count)
+    }
 }
 
 /// Input that records whether the decoder tried to read past the end. The lz4 decoder treats a frame without an end
 /// mark as complete, so this is how truncation is detected.
-struct TruncationCheck<'a> {
-    rest: &'a [u8],
+struct TruncationCheck<T> {
+    input: Input<T>,
     read_past_end: bool,
 }
 
-impl Read for TruncationCheck<'_> {
+impl<T: AsRef<[u8]>> Read for TruncationCheck<T> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let count = self.rest.read(into)?;
+        let count = self.input.read(into)?;
         self.read_past_end |= count < into.len();
         Ok(count)
     }
@@ -60,10 +82,10 @@ pub(crate) fn lz4(bytes: &[u8]) -> Result<Vec<u8>, Error> {
     encoder.finish().map_err(|_| Error::OutOfMemory)
 }
 
-pub(crate) fn unzstd(bytes: &[u8], max_bytes: usize) -> Result<Vec<u8>, Error> {
-    let mut decoder = zstd::Decoder::with_buffer(bytes).map_err(|_| Error::OutOfMemory)?;
+pub(crate) fn unzstd<T: AsRef<[u8]>>(input: Input<T>) -> Result<impl Read + use<T>, Error> {
+    let mut decoder = zstd::Decoder::with_buffer(input).map_err(|_| Error::OutOfMemory)?;
     decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(|_| Error::OutOfMemory)?;
-    read_to_limit(decoder, bytes.len(), max_bytes)
+    Ok(decoder)
 }
 
 pub(crate) fn zstd(level: Option<i32>, bytes: &[u8]) -> Result<Vec<u8>, Error> {
@@ -76,14 +98,17 @@ pub(crate) fn zstd_levels() -> RangeInclusive<i32> {
 }
 
 /// Reads all output of `decoder`, up to the limit.
-fn read_to_limit(decoder: impl Read, compressed_bytes: usize, max_bytes: usize) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_to_limit(
+    decoder: impl Read,
+    compressed_bytes: usize,
+    max_bytes: usize,
+) -> Result<Vec<u8>, Error> {
     let mut out = Vec::with_capacity(compressed_bytes.saturating_mul(EXPECTED_RATIO).min(max_bytes));
     // One byte more than the limit distinguishes too large from just fitting.
     let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
     match decoder.take(limit).read_to_end(&mut out) {
         Ok(_) if out.len() > max_bytes => Err(Error::TooLarge),
         Ok(_) => Ok(out),
-        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Err(Error::OutOfMemory),
-        Err(_) => Err(Error::Malformed),
+        Err(error) => Err((&error).into()),
     }
 }

@@ -1,8 +1,8 @@
 //! The four codecs of Kafka's record batches, with a limit on decompressed size.
 //!
 //! The broker passes compressed batches through unchanged. Only code that must look into a batch, or a topic's
-//! `compression.type`, needs this crate: [`decompress`] and [`compress`] for the record part of a batch, [`batch`] for
-//! whole batches.
+//! `compression.type`, needs this crate: [`decompress`], [`reader`] and [`compress`] for the record part of a batch,
+//! [`batch`] for whole batches.
 //!
 //! | codec | read | written | library |
 //! |---|---|---|---|
@@ -33,6 +33,7 @@ mod codecs;
 mod snappy;
 
 use std::fmt;
+use std::io::{self, Read};
 use std::ops::RangeInclusive;
 
 pub use mainstem_log::Compression;
@@ -66,6 +67,13 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl From<&io::Error> for Error {
+    /// The error of a [`reader`].
+    fn from(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::OutOfMemory { Self::OutOfMemory } else { Self::Malformed }
+    }
+}
+
 /// Decompresses `bytes`. The output is at most `max_bytes` long.
 ///
 /// # Errors
@@ -74,12 +82,28 @@ pub fn decompress(compression: Compression, bytes: &[u8], max_bytes: usize) -> R
     match compression {
         Compression::None if bytes.len() > max_bytes => Err(Error::TooLarge),
         Compression::None => Ok(bytes.to_vec()),
-        Compression::Gzip => codecs::gunzip(bytes, max_bytes),
         Compression::Snappy => snappy::decompress(bytes, max_bytes),
-        Compression::Lz4 => codecs::unlz4(bytes, max_bytes),
-        Compression::Zstd => codecs::unzstd(bytes, max_bytes),
-        Compression::Unknown(number) => Err(Error::Unsupported(number)),
+        _ => codecs::read_to_limit(reader(compression, bytes)?, bytes.len(), max_bytes),
     }
+}
+
+/// Decompresses `bytes` as the output is read, for a caller that can stop early. The caller limits the output. Errors
+/// of the reader convert to [`Error`].
+///
+/// # Errors
+/// [`Error::Unsupported`], [`Error::OutOfMemory`].
+pub fn reader<'a>(
+    compression: Compression,
+    bytes: impl AsRef<[u8]> + Send + 'a,
+) -> Result<Box<dyn Read + Send + 'a>, Error> {
+    Ok(match compression {
+        Compression::None => Box::new(codecs::Input::new(bytes)),
+        Compression::Gzip => Box::new(codecs::gunzip(codecs::Input::new(bytes))),
+        Compression::Snappy => Box::new(snappy::SnappyReader::new(bytes)),
+        Compression::Lz4 => Box::new(codecs::unlz4(codecs::Input::new(bytes))),
+        Compression::Zstd => Box::new(codecs::unzstd(codecs::Input::new(bytes))?),
+        Compression::Unknown(number) => return Err(Error::Unsupported(number)),
+    })
 }
 
 /// Compresses `bytes`; without a level, at the codec's default.

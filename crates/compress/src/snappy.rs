@@ -9,6 +9,8 @@
 //! All integers are big-endian. In concatenated streams the header is repeated. The uncompressed length in a block is
 //! checked against the best possible ratio before anything is allocated.
 
+use std::io::{self, Read};
+
 use snap::raw::{Decoder, Encoder, decompress_len};
 
 use crate::Error;
@@ -22,25 +24,66 @@ const BLOCK_BYTES: usize = 32 * 1024;
 /// Maximum expansion of raw snappy: three bytes can encode 64.
 const RATIO_MAX: usize = 22;
 
+/// Decompresses all of `bytes`. The output is at most `max_bytes` long.
 pub(crate) fn decompress(bytes: &[u8], max_bytes: usize) -> Result<Vec<u8>, Error> {
-    let mut out = Vec::new();
-    if !bytes.starts_with(&MAGIC) {
-        decompress_block(bytes, max_bytes, &mut out)?;
-        return Ok(out);
-    }
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        if rest.starts_with(&MAGIC) {
-            rest = rest.get(HEADER_BYTES..).ok_or(Error::Malformed)?;
-            continue;
-        }
-        let (len, rest_after) = rest.split_first_chunk().ok_or(Error::Malformed)?;
-        let len = usize::try_from(i32::from_be_bytes(*len)).map_err(|_| Error::Malformed)?;
-        let (block, rest_after) = rest_after.split_at_checked(len).ok_or(Error::Malformed)?;
-        decompress_block(block, max_bytes, &mut out)?;
-        rest = rest_after;
-    }
+    let (mut out, mut at) = (Vec::new(), 0);
+    while next_block(bytes, &mut at, max_bytes, &mut out)? {}
     Ok(out)
+}
+
+/// Decompresses block by block.
+pub(crate) struct SnappyReader<T> {
+    bytes: T,
+    at: usize,
+    block: Vec<u8>,
+    /// Bytes of the block that were read.
+    taken: usize,
+}
+
+impl<T: AsRef<[u8]>> SnappyReader<T> {
+    pub(crate) fn new(bytes: T) -> Self {
+        Self { bytes, at: 0, block: Vec::new(), taken: 0 }
+    }
+}
+
+impl<T: AsRef<[u8]>> Read for SnappyReader<T> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.taken == self.block.len() {
+            self.block.clear();
+            self.taken = 0;
+            let has_next = next_block(self.bytes.as_ref(), &mut self.at, usize::MAX, &mut self.block);
+            if !has_next.map_err(|_| io::ErrorKind::InvalidData)? {
+                return Ok(0);
+            }
+        }
+        let count = (&self.block[self.taken..]).read(into)?;
+        self.taken += count;
+        Ok(count)
+    }
+}
+
+/// Appends the block at `at` to `out`, which may grow to `max_bytes`. Returns false at the end. Input without the magic
+/// is one block.
+fn next_block(bytes: &[u8], at: &mut usize, max_bytes: usize, out: &mut Vec<u8>) -> Result<bool, Error> {
+    if *at > 0 && *at == bytes.len() {
+        return Ok(false);
+    }
+    if !bytes.starts_with(&MAGIC) {
+        *at = bytes.len();
+        return decompress_block(bytes, max_bytes, out).map(|()| true);
+    }
+    let mut rest = &bytes[*at..];
+    while rest.starts_with(&MAGIC) {
+        rest = rest.get(HEADER_BYTES..).ok_or(Error::Malformed)?;
+    }
+    if rest.is_empty() {
+        return Ok(false);
+    }
+    let (len, rest) = rest.split_first_chunk().ok_or(Error::Malformed)?;
+    let len = usize::try_from(i32::from_be_bytes(*len)).map_err(|_| Error::Malformed)?;
+    let (block, rest) = rest.split_at_checked(len).ok_or(Error::Malformed)?;
+    *at = bytes.len() - rest.len();
+    decompress_block(block, max_bytes, out).map(|()| true)
 }
 
 /// Appends one decompressed block to `out`, which may grow to `max_bytes`.

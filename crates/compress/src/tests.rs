@@ -208,6 +208,33 @@ proptest! {
     }
 
     #[test]
+    fn a_reader_decompresses_like_the_whole(
+        compression in codec(),
+        bytes in bytes(),
+        step in 1..5000_usize,
+        flip in prop::option::of((any::<prop::sample::Index>(), 0..8)),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut compressed = compress(compression, None, &bytes).unwrap();
+        if let Some((at, bit)) = flip {
+            let at = at.index(compressed.len());
+            compressed[at] ^= 1_u8 << bit;
+            compressed.truncate(cut.index(compressed.len()) + 1);
+        }
+        let mut out = Vec::new();
+        let mut reader = reader(compression, compressed.clone()).unwrap();
+        let mut part = vec![0; step];
+        let outcome = loop {
+            match reader.read(&mut part) {
+                Ok(0) => break Ok(out),
+                Ok(count) => out.extend_from_slice(&part[..count]),
+                Err(error) => break Err(Error::from(&error)),
+            }
+        };
+        prop_assert_eq!(outcome, decompress(compression, &compressed, usize::MAX / 2));
+    }
+
+    #[test]
     fn reads_raw_snappy(bytes in bytes()) {
         let compressed = snap::raw::Encoder::new().compress_vec(&bytes).unwrap();
         prop_assert_eq!(decompress(Compression::Snappy, &compressed, bytes.len()), Ok(bytes));

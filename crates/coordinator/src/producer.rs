@@ -10,11 +10,16 @@
 //! Whatever is not durable yet can be rolled back.
 //!
 //! # Bounds
-//! At [`Limits::producers`], the producers that have been idle for longest are evicted, but never one with an open
-//! transaction; if all have one, an unknown producer is rejected. An evicted producer may continue with any sequence
-//! number, as after expiry, and so may one of which the log only has a transaction marker left. At [`Limits::aborted`]
-//! aborted transactions that readers may still encounter, new transactions are rejected until the log start offset
-//! moves past some of them.
+//! A producer that has been idle for [`Limits::expiration_ms`] expires and may continue with any sequence number, as in
+//! Kafka. So may one of which the log only has a transaction marker left.
+//!
+//! The owner bounds the memory of many partitions together, with [`Producers::evict_idle`]. An evicted producer must
+//! not continue as if nothing had happened, because a retry would then be appended twice. Until all evicted producers
+//! would have expired, an unknown producer must begin with sequence number 0; any other gets `UNKNOWN_PRODUCER_ID`, and
+//! its client begins a new epoch (KIP-360).
+//!
+//! At [`Limits::aborted`] aborted transactions that readers may still encounter, new transactions are rejected until
+//! the log start offset moves past some of them.
 
 mod aborted;
 mod entry;
@@ -23,13 +28,19 @@ mod snapshot;
 mod tests;
 
 use std::collections::hash_map::HashMap;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use aborted::AbortedTransaction;
 
 use crate::Error;
 use aborted::AbortedIndex;
 use entry::Entry;
+
+/// Memory of one producer in one partition, bytes: its entry in the hash table, which is at least half full, and in the
+/// order of idle producers.
+pub const PRODUCER_BYTES: usize = 3 * size_of::<(i64, Entry)>() / 2 + 2 * size_of::<(u64, i64)>();
+/// Most notes about producers whose batches were rolled back.
+const ROLLED_BACK_MAX: usize = 16 * 1024;
 
 /// The fields of a batch header that matter here. The producer id is at least 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +117,6 @@ pub enum AppendDecision {
 /// Limits on the state of one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of producers.
-    pub producers: usize,
     /// Maximum number of aborted transactions.
     pub aborted: usize,
     /// Idle time after which a producer expires, ms (`producer.id.expiration.ms`).
@@ -116,7 +125,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { producers: 16 * 1024, aborted: 1 << 20, expiration_ms: 24 * 60 * 60 * 1000 }
+        Self { aborted: 1 << 20, expiration_ms: 24 * 60 * 60 * 1000 }
     }
 }
 
@@ -146,6 +155,11 @@ pub struct ProducerState {
 pub struct Producers {
     limits: Limits,
     entries: HashMap<i64, Entry>,
+    /// Producers without an open transaction, with an offset that is not after their last one. Appends do not update
+    /// the set: a producer whose offset is outdated moves when it is found at the front.
+    idle: BTreeSet<(u64, i64)>,
+    /// Until then, ms since 1970, an unknown producer may be one that was evicted; 0 if none was.
+    evicted_until_ms: u64,
     /// Producer ids of open transactions by first offset.
     open: BTreeMap<u64, i64>,
     /// Transactions whose marker is not durable yet, in the order of their markers.
@@ -183,6 +197,8 @@ impl Producers {
         Self {
             limits,
             entries: HashMap::new(),
+            idle: BTreeSet::new(),
+            evicted_until_ms: 0,
             open: BTreeMap::new(),
             ended: VecDeque::new(),
             aborted: AbortedIndex::default(),
@@ -212,12 +228,12 @@ impl Producers {
         }
         let error = match known {
             Some(entry) if !entry.accepts_any_sequence => entry.append_error(batch),
-            None if self.is_full_of_open() => Some(Error::PolicyViolation),
             _ if membership == TxnVerification::VerifiedOwnEpoch && batch.base_sequence != 0 => {
                 Some(Error::OutOfOrderSequenceNumber)
             }
             _ if self.skips_rolled_back(batch) => Some(Error::OutOfOrderSequenceNumber),
             Some(entry) => entry.append_error(batch),
+            None if self.evicted_until_ms > 0 && batch.base_sequence != 0 => Some(Error::UnknownProducerId),
             // An unknown producer may start anywhere.
             None => None,
         };
@@ -288,7 +304,7 @@ impl Producers {
 
     /// The first failure counts. At the limit, all of these notes are dropped.
     fn record_rollback(&mut self, producer_id: i64, epoch: i16, sequence: i32) {
-        if self.rolled_back.len() >= self.limits.producers {
+        if self.rolled_back.len() >= ROLLED_BACK_MAX {
             self.rolled_back.clear();
         }
         let known = self.rolled_back.entry(producer_id).or_insert(RolledBack { epoch, sequence });
@@ -304,15 +320,20 @@ impl Producers {
         })
     }
 
-    fn insert(&mut self, producer_id: i64, entry: Entry, before: Option<Entry>, offset: u64) {
-        if before.is_none() && self.entries.len() >= self.limits.producers {
-            self.evict_idle();
-        }
+    fn insert(&mut self, producer_id: i64, mut entry: Entry, before: Option<Entry>, offset: u64) {
+        self.list_if_idle(producer_id, &mut entry);
         self.entries.insert(producer_id, entry);
         if !entry.accepts_any_sequence {
             self.rolled_back.remove(&producer_id);
         }
         self.undo.push_back(Undo { offset, producer_id, before });
+    }
+
+    /// Adds a producer without an open transaction to the idle ones.
+    fn list_if_idle(&mut self, producer_id: i64, entry: &mut Entry) {
+        if entry.open_from.is_none() && !std::mem::replace(&mut entry.is_listed, true) {
+            self.idle.insert((entry.last_offset, producer_id));
+        }
     }
 
     /// Everything below `offset` is durable and can no longer be rolled back.
@@ -328,12 +349,15 @@ impl Producers {
     /// Rolls back everything at or above `offset`, none of which may be durable.
     pub fn rollback_to(&mut self, offset: u64) {
         while let Some(undo) = self.undo.pop_back_if(|undo| undo.offset >= offset) {
-            let after = self.entries.get(&undo.producer_id).and_then(|entry| entry.open_from);
-            if let Some(begin) = after {
+            let after = self.entries.get(&undo.producer_id).copied();
+            if let Some(begin) = after.and_then(|entry| entry.open_from) {
                 self.open.remove(&begin);
             }
             let gone = match undo.before {
-                Some(before) => {
+                Some(mut before) => {
+                    // Its offset goes back, possibly before the one in `idle`.
+                    before.is_listed = false;
+                    self.list_if_idle(undo.producer_id, &mut before);
                     self.open.extend(before.open_from.map(|begin| (begin, undo.producer_id)));
                     self.entries.insert(undo.producer_id, before).filter(|_| before.accepts_any_sequence)
                 }
@@ -374,8 +398,60 @@ impl Producers {
     /// Removes producers that have been idle for [`Limits::expiration_ms`] and have no open transaction.
     pub fn expire(&mut self, now_ms: u64) {
         let limit_ms = self.limits.expiration_ms;
-        self.entries
-            .retain(|_, entry| entry.open_from.is_some() || now_ms.saturating_sub(entry.seen_ms) < limit_ms);
+        while let Some((id, seen_ms)) = self.longest_idle()
+            && now_ms.saturating_sub(seen_ms) >= limit_ms
+        {
+            self.remove_idle(id);
+        }
+        if self.evicted_until_ms <= now_ms {
+            self.evicted_until_ms = 0;
+        }
+    }
+
+    /// Evicts up to `count` producers without an open transaction, those that have been idle for longest. Returns how
+    /// many were evicted.
+    pub fn evict_idle(&mut self, count: usize) -> usize {
+        let mut evicted = 0;
+        while evicted < count
+            && let Some((id, seen_ms)) = self.longest_idle()
+        {
+            let expires_ms = seen_ms.saturating_add(self.limits.expiration_ms);
+            self.evicted_until_ms = self.evicted_until_ms.max(expires_ms);
+            self.remove_idle(id);
+            evicted += 1;
+        }
+        evicted
+    }
+
+    /// The producer that has been idle for longest, at the front of `idle`, and when it was last seen.
+    fn longest_idle(&mut self) -> Option<(i64, u64)> {
+        while let Some(&(offset, id)) = self.idle.first() {
+            match self.entries.get_mut(&id) {
+                Some(entry) if entry.open_from.is_none() && entry.last_offset <= offset => {
+                    return Some((id, entry.seen_ms));
+                }
+                Some(entry) => {
+                    self.idle.pop_first();
+                    entry.is_listed = entry.open_from.is_none();
+                    if entry.is_listed {
+                        self.idle.insert((entry.last_offset, id));
+                    }
+                }
+                None => drop(self.idle.pop_first()),
+            }
+        }
+        None
+    }
+
+    /// Removes the producer at the front of `idle`.
+    fn remove_idle(&mut self, id: i64) {
+        self.idle.pop_first();
+        self.entries.remove(&id);
+    }
+
+    /// Whether the producer is known.
+    pub fn contains(&self, producer_id: i64) -> bool {
+        self.entries.contains_key(&producer_id)
     }
 
     /// Whether there are no producers and no aborted transactions.
@@ -394,24 +470,5 @@ impl Producers {
             self.entries.iter().map(|(id, entry)| entry.describe(*id)).collect();
         all.sort_unstable_by_key(|active| active.producer_id);
         all
-    }
-
-    /// Whether the limit is reached and no producer can be evicted.
-    fn is_full_of_open(&self) -> bool {
-        self.entries.len() >= self.limits.producers && self.open.len() >= self.entries.len()
-    }
-
-    /// Evicts a sixteenth of the limit: producers without an open transaction whose last batch is oldest.
-    fn evict_idle(&mut self) {
-        let idle = self.entries.iter().filter(|(_, entry)| entry.open_from.is_none());
-        let mut idle: Vec<(u64, i64)> = idle.map(|(id, entry)| (entry.last_offset, *id)).collect();
-        let count = (self.limits.producers / 16).max(1).min(idle.len());
-        if count == 0 {
-            return;
-        }
-        idle.select_nth_unstable(count - 1);
-        for (_, id) in &idle[..count] {
-            self.entries.remove(id);
-        }
     }
 }

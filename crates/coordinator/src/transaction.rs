@@ -13,8 +13,10 @@
 //! unfinished markers again.
 //!
 //! # Bounds
-//! [`Settings`] bounds transactional ids and participants. Constants bound the requests that wait for a transaction to
-//! complete or for new producer ids; beyond them clients are told to retry.
+//! [`Settings`] bounds the memory of transactional ids and their participants. At the bound, the ids that have been
+//! unused for longest are removed as if they had expired: their producers get `INVALID_PRODUCER_ID_MAPPING`, so none
+//! continues unnoticed. Constants bound the requests that wait for a transaction to complete or for new producer ids;
+//! beyond them clients are told to retry.
 
 mod ids;
 mod markers;
@@ -38,6 +40,7 @@ use crate::{Caller, Error, Record};
 use ids::ProducerIds;
 use records::ParsedRecord;
 use state::{Decision, Transaction};
+use timers::slot_bytes;
 
 /// Maximum requests that wait for the transaction of one transactional id.
 const WAITING_REQUESTS_MAX: usize = 16;
@@ -45,6 +48,10 @@ const WAITING_REQUESTS_MAX: usize = 16;
 const CALLERS_MAX: usize = 1024;
 /// Maximum requests that wait for producer ids.
 const ID_WAITERS_MAX: usize = 4096;
+/// Memory of a transactional id besides its text: its slot, and its entries in three ordered or hashed sets.
+const SLOT_BYTES: usize = size_of::<Slot>() + 256;
+/// Memory of a participant. Its name has at most 249 bytes, mostly shared with other participants.
+const PARTICIPANT_BYTES: usize = 256;
 
 /// All transactional ids. Times are milliseconds since 1970.
 #[derive(Debug)]
@@ -61,6 +68,12 @@ pub struct Transactions {
     next_write: u64,
     /// When to check which transactional id.
     deadlines: BTreeSet<(u64, Arc<str>)>,
+    /// Unused transactional ids, with the time of their last change.
+    idle: BTreeSet<(u64, Arc<str>)>,
+    /// Memory of all transactional ids, bytes.
+    bytes: usize,
+    /// Number of transactional ids removed because of the memory bound.
+    evictions: u64,
     effects: VecDeque<Effect>,
 }
 
@@ -80,6 +93,10 @@ struct Slot {
     waiting: VecDeque<WaitingRequest>,
     /// Its entry in `deadlines`.
     due_ms: Option<u64>,
+    /// Its entry in `idle`.
+    idle_ms: Option<u64>,
+    /// Its share of [`Transactions::bytes`].
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -117,6 +134,9 @@ impl Transactions {
             pending_writes: HashMap::new(),
             next_write: 0,
             deadlines: BTreeSet::new(),
+            idle: BTreeSet::new(),
+            bytes: 0,
+            evictions: 0,
             effects: VecDeque::new(),
         }
     }
@@ -151,6 +171,7 @@ impl Transactions {
             self.write_markers(&id, now_ms);
             self.schedule(&id);
         }
+        self.make_room(0, "");
     }
 
     /// `InitProducerId` without a transactional id: assigns a new producer id (KIP-98).
@@ -176,8 +197,8 @@ impl Transactions {
         self.schedule(&id);
     }
 
-    /// Checks that do not depend on the transaction's state.
-    fn check_request(&self, transactional_id: &str, request: &Request) -> Result<(), Error> {
+    /// Checks that do not depend on the transaction's state, except that a new transactional id needs room.
+    fn check_request(&mut self, transactional_id: &str, request: &Request) -> Result<(), Error> {
         if transactional_id.is_empty() {
             return Err(Error::InvalidRequest);
         }
@@ -189,7 +210,7 @@ impl Transactions {
                 Err(Error::InvalidTransactionTimeout)
             }
             Request::InitProducerId { .. } if is_known => Ok(()),
-            Request::InitProducerId { .. } if self.slots.len() < self.settings.transactional_ids => Ok(()),
+            Request::InitProducerId { .. } if self.make_room(slot_bytes(transactional_id, 0), "") => Ok(()),
             Request::InitProducerId { .. } => Err(Error::PolicyViolation),
             _ if !is_known => Err(Error::InvalidProducerIdMapping),
             Request::Add { .. } | Request::End { .. } => Ok(()),
@@ -207,6 +228,15 @@ impl Transactions {
             && !uses_id(&decision, spare)
         {
             self.ids.put_back(spare);
+        }
+        let more = match &decision {
+            Ok(Decision::Transition { next, .. }) => {
+                next.participants.len().saturating_sub(slot.transaction.participants.len())
+            }
+            _ => 0,
+        };
+        if more > 0 && !self.make_room(more * PARTICIPANT_BYTES, id) {
+            return self.reply(&waiting.callers, Err(Error::PolicyViolation));
         }
         match decision {
             Ok(Decision::Answer(producer)) => self.reply(&waiting.callers, Ok(producer)),
@@ -310,8 +340,7 @@ impl Transactions {
         // Requests that wait behind it would fail the same way.
         let waiting = std::mem::take(&mut slot.waiting);
         if slot.transaction.producer.epoch == state::NO_EPOCH {
-            self.unschedule(&id);
-            self.slots.remove(&id);
+            self.remove_slot(&id);
         }
         for callers in std::iter::once(pending.callers).chain(waiting.into_iter().map(|one| one.callers)) {
             self.reply(&callers, Err(Error::CoordinatorNotAvailable));
@@ -385,6 +414,8 @@ impl Slot {
             retry_not_before_ms: 0,
             waiting: VecDeque::new(),
             due_ms: None,
+            idle_ms: None,
+            bytes: 0,
         }
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct Entry {
     /// Only markers of this epoch are known, and earlier batches may have been deleted, so the next batch may have any
     /// sequence number.
     pub(super) accepts_any_sequence: bool,
+    /// Whether it is among the idle producers, or was when its transaction began.
+    pub(super) is_listed: bool,
 }
 
 impl Default for Entry {
@@ -64,6 +66,7 @@ impl Default for Entry {
             batches: [WrittenBatch::default(); BATCHES_MAX],
             count: 0,
             accepts_any_sequence: false,
+            is_listed: false,
         }
     }
 }

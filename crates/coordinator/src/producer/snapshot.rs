@@ -8,29 +8,40 @@ use super::entry::{Entry, WrittenBatch};
 use super::{AbortedTransaction, Limits, Producers};
 use crate::bytes::{Malformed, Reader, Writer};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Replaces the batch count: there are no batches, and any sequence number is accepted.
 const ANY_SEQUENCE: u64 = 255;
 
 impl Producers {
     /// Encodes the state up to `offset`, which must be where the durable log ends.
     pub fn snapshot(&self, offset: u64) -> Vec<u8> {
-        let mut durable = self.clone();
-        durable.rollback_to(offset);
         let mut writer = Writer::starting_with(VERSION);
-        writer.number(offset).number(durable.entries.len() as u64);
-        let mut entries: Vec<_> = durable.entries.iter().collect();
-        entries.sort_unstable_by_key(|(id, _)| **id);
+        let entries = self.entries_before(offset);
+        writer.number(offset).number(self.evicted_until_ms).number(entries.len() as u64);
         for (id, entry) in entries {
-            writer.signed(*id);
+            writer.signed(id);
             put_entry(entry, &mut writer);
         }
-        writer.number(durable.aborted.len() as u64);
-        for aborted in durable.aborted.iter() {
+        let aborted = || self.aborted.iter().take_while(|aborted| aborted.last_offset < offset);
+        writer.number(aborted().count() as u64);
+        for aborted in aborted() {
             writer.signed(aborted.producer_id).number(aborted.first_offset);
             writer.number(aborted.last_offset - aborted.first_offset).number(aborted.last_stable_offset);
         }
         writer.0
+    }
+
+    /// The producers as of `offset`, ordered by id: without the changes that are not durable.
+    fn entries_before(&self, offset: u64) -> Vec<(i64, &Entry)> {
+        let undone = self.undo.iter().rev().take_while(|undo| undo.offset >= offset);
+        // The oldest change of a producer comes last.
+        let before: HashMap<i64, Option<&Entry>> =
+            undone.map(|undo| (undo.producer_id, undo.before.as_ref())).collect();
+        let unchanged = self.entries.iter().filter(|(id, _)| !before.contains_key(id));
+        let restored = before.iter().filter_map(|(id, entry)| Some((*id, (*entry)?)));
+        let mut entries: Vec<_> = unchanged.map(|(id, entry)| (*id, entry)).chain(restored).collect();
+        entries.sort_unstable_by_key(|(id, _)| *id);
+        entries
     }
 
     /// Decodes a snapshot; also returns the offset from which the log must be replayed.
@@ -44,11 +55,11 @@ impl Producers {
         }
         let offset = reader.number()?;
         let mut producers = Self::new(limits);
-        let count = reader.count()?;
-        producers.entries = HashMap::with_capacity(count.min(limits.producers));
-        for _ in 0..count {
+        producers.evicted_until_ms = reader.number()?;
+        for _ in 0..reader.count()? {
             let id = reader.signed()?;
-            let entry = take_entry(&mut reader)?;
+            let mut entry = take_entry(&mut reader)?;
+            producers.list_if_idle(id, &mut entry);
             producers.open.extend(entry.open_from.map(|begin| (begin, id)));
             producers.entries.insert(id, entry);
         }

@@ -459,26 +459,80 @@ fn producer_with_only_a_marker_left_may_use_any_sequence() {
     assert_eq!(check(&restored, &next), AppendDecision::Append);
 }
 
+/// Ids of the known producers.
+fn ids(producers: &Producers) -> Vec<i64> {
+    producers.describe().iter().map(|active| active.producer_id).collect()
+}
+
 #[test]
-fn evicts_idle_producers_at_the_limit_but_none_with_an_open_transaction() {
-    let limits = Limits { producers: 4, ..Limits::default() };
-    let mut producers = Producers::new(limits);
-    producers.on_batch_appended(&BatchInfo { is_transactional: true, ..batch(0, 0, 0) }, 0, 0);
-    for (id, offset) in (1..5).zip(1..) {
-        producers.on_batch_appended(&batch(id, 0, 0), offset, 0);
+fn evicts_the_producers_that_are_idle_for_longest_but_none_with_an_open_transaction() {
+    let mut producers = Producers::new(Limits::default());
+    let open = BatchInfo { is_transactional: true, ..batch(0, 0, 0) };
+    producers.on_batch_appended(&open, 0, 0);
+    for id in 1..5 {
+        producers.on_batch_appended(&batch(id, 0, 0), id.cast_unsigned(), 0);
     }
-    let ids: Vec<i64> = producers.describe().iter().map(|active| active.producer_id).collect();
-    assert_eq!(ids, [0, 2, 3, 4]);
-    for (id, offset) in (2..5).zip(5..) {
-        producers.on_batch_appended(&BatchInfo { is_transactional: true, ..batch(id, 0, 1) }, offset, 0);
+    producers.on_batch_appended(&batch(1, 0, 1), 5, 0);
+    assert_eq!(producers.evict_idle(2), 2);
+    assert_eq!(ids(&producers), [0, 1, 4], "1 has written since, and 0 has an open transaction");
+    producers.on_marker_appended(&marker(0, 1, Outcome::Commit), 6, 0);
+    assert_eq!(producers.evict_idle(2), 2);
+    assert_eq!(ids(&producers), [0]);
+    assert_eq!((producers.evict_idle(9), producers.len()), (1, 0));
+}
+
+#[test]
+fn an_evicted_producer_begins_a_new_epoch_until_it_would_have_expired() {
+    let mut producers = Producers::new(Limits { expiration_ms: 100, ..Limits::default() });
+    producers.on_batch_appended(&batch(1, 0, 0), 0, 1000);
+    assert_eq!(producers.evict_idle(1), 1);
+    let check =
+        |producers: &Producers, sequence| producers.check(&batch(1, 0, sequence), TxnVerification::Unknown);
+    let unknown = AppendDecision::Refused(Error::UnknownProducerId);
+    assert_eq!(check(&producers, 1), unknown);
+    assert_eq!(check(&producers, 0), AppendDecision::Append);
+    let (mut restored, _) = Producers::restore(Limits::default(), &producers.snapshot(1)).unwrap();
+    restored.expire(1099);
+    assert_eq!(check(&restored, 1), unknown, "a restart does not forget");
+    restored.expire(1100);
+    assert_eq!(check(&restored, 1), AppendDecision::Append, "it has expired, as in Kafka");
+}
+
+/// The order of idle producers is updated lazily; it must agree with the naive order at every eviction.
+#[test]
+fn idle_order_matches_the_last_offsets() {
+    let mut random = 1_u64;
+    let mut producers = Producers::new(Limits::default());
+    for offset in 0..5_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (id, kind) = ((random >> 33).cast_signed() % 20, random >> 60);
+        let known = producers.describe().into_iter().find(|known| known.producer_id == id);
+        let sequence = known.map_or(0, |known| known.last_sequence + 1);
+        let is_open = known.is_some_and(|known| known.transaction_start_offset >= 0);
+        match kind {
+            0..=7 => producers.on_batch_appended(&batch(id, 0, sequence), offset, offset),
+            8..=10 => {
+                let info = BatchInfo { is_transactional: true, ..batch(id, 0, sequence) };
+                producers.on_batch_appended(&info, offset, offset);
+            }
+            11 | 12 if is_open => {
+                producers.on_marker_appended(&marker(id, 0, Outcome::Commit), offset, offset)
+            }
+            13 => producers.rollback_to(offset.saturating_sub(3)),
+            14 => producers.mark_durable(offset.saturating_sub(5)),
+            _ => {
+                let idle = producers.entries.iter().filter(|(_, entry)| entry.open_from.is_none());
+                let oldest = idle.map(|(id, entry)| (entry.last_offset, *id)).min();
+                let before = producers.len();
+                assert_eq!(producers.evict_idle(1), usize::from(oldest.is_some()));
+                assert_eq!(producers.len(), before - usize::from(oldest.is_some()));
+                if let Some((_, id)) = oldest {
+                    assert!(!producers.contains(id), "{id} was idle for longest");
+                }
+            }
+        }
+        assert!(producers.idle.len() <= producers.len() + 40, "outdated entries are removed");
     }
-    let unknown = batch(9, 0, 0);
-    assert_eq!(
-        producers.check(&unknown, TxnVerification::Unknown),
-        AppendDecision::Refused(Error::PolicyViolation)
-    );
-    producers.on_marker_appended(&marker(3, 0, Outcome::Commit), 8, 0);
-    assert_eq!(producers.check(&unknown, TxnVerification::Unknown), AppendDecision::Append);
 }
 
 #[test]
@@ -506,9 +560,9 @@ fn producers_expire_by_the_brokers_clock_unless_a_transaction_is_open() {
     assert_eq!(producers.describe().iter().map(|active| active.producer_id).collect::<Vec<_>>(), [2]);
 }
 
-/// Bytes written by format version 1. They must never change.
+/// Bytes written by format version 2. They must never change.
 #[test]
-fn reads_version_1_snapshots() {
+fn reads_version_2_snapshots() {
     let mut producers = Producers::new(Limits::default());
     producers.on_batch_appended(&BatchInfo { last_offset_delta: 2, ..batch(1, 0, i32::MAX) }, 0, 5);
     producers.on_batch_appended(&BatchInfo { is_transactional: true, ..batch(2, 3, 0) }, 3, 6);
@@ -516,7 +570,7 @@ fn reads_version_1_snapshots() {
     producers.on_batch_appended(&BatchInfo { is_transactional: true, ..batch(2, 4, 0) }, 5, 8);
     producers.mark_durable(6);
     let bytes: &[u8] =
-        &[1, 6, 2, 2, 0, 1, 2, 5, 2, 0, 1, 2, 2, 2, 2, 4, 8, 0, 2, 8, 5, 6, 1, 5, 0, 0, 2, 1, 4, 3, 1, 5];
+        &[2, 6, 0, 2, 2, 0, 1, 2, 5, 2, 0, 1, 2, 2, 2, 2, 4, 8, 0, 2, 8, 5, 6, 1, 5, 0, 0, 2, 1, 4, 3, 1, 5];
     assert_eq!(producers.snapshot(6), bytes);
     let (read, offset) = Producers::restore(Limits::default(), bytes).unwrap();
     assert_eq!((offset, read.describe()), (6, producers.describe()));

@@ -122,8 +122,9 @@ pub struct Settings {
     pub wait_ms: u64,
     /// Delay before a failed marker is retried, ms.
     pub retry_ms: u64,
-    /// Maximum number of transactional ids. New ones are rejected at the limit.
-    pub transactional_ids: usize,
+    /// Maximum memory of transactional ids and their participants, bytes. At the limit, unused ids are removed; if all
+    /// are in use, new ids and participants are rejected.
+    pub bytes: usize,
     /// Maximum participants of one transaction.
     pub participants: usize,
     /// Coordinator epoch to write in the markers.
@@ -137,7 +138,7 @@ impl Default for Settings {
             expiration_ms: 7 * 24 * 60 * 60 * 1000,
             wait_ms: 1000,
             retry_ms: 200,
-            transactional_ids: 64 * 1024,
+            bytes: 128 * 1024 * 1024,
             participants: 20_000,
             coordinator_epoch: 0,
         }

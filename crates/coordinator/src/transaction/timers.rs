@@ -6,8 +6,13 @@
 
 use std::sync::Arc;
 
-use super::{Slot, State, Transactions, WaitingRequest, records};
+use super::{PARTICIPANT_BYTES, SLOT_BYTES, Slot, State, Transactions, WaitingRequest, records};
 use crate::{Caller, Error};
+
+/// Memory of a transactional id with this number of participants.
+pub(super) fn slot_bytes(id: &str, participants: usize) -> usize {
+    SLOT_BYTES + id.len() + participants * PARTICIPANT_BYTES
+}
 
 impl Transactions {
     /// When [`Transactions::tick`] must be called next, ms since 1970; `None` if nothing is pending.
@@ -30,7 +35,7 @@ impl Transactions {
         }
     }
 
-    /// Updates the deadline of a transactional id.
+    /// Updates the deadline of a transactional id, its place among the unused ones, and its memory.
     pub(super) fn schedule(&mut self, id: &Arc<str>) {
         self.unschedule(id);
         let expiration_ms = self.settings.expiration_ms;
@@ -39,12 +44,42 @@ impl Transactions {
         if let Some(due_ms) = slot.due_ms {
             self.deadlines.insert((due_ms, Arc::clone(id)));
         }
+        slot.idle_ms = slot.unused_since_ms();
+        if let Some(idle_ms) = slot.idle_ms {
+            self.idle.insert((idle_ms, Arc::clone(id)));
+        }
+        slot.bytes = slot_bytes(id, slot.participants());
+        self.bytes += slot.bytes;
     }
 
-    pub(super) fn unschedule(&mut self, id: &Arc<str>) {
-        if let Some(due_ms) = self.slots.get_mut(id).and_then(|slot| slot.due_ms.take()) {
+    fn unschedule(&mut self, id: &Arc<str>) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        self.bytes -= std::mem::take(&mut slot.bytes);
+        if let Some(due_ms) = slot.due_ms.take() {
             self.deadlines.remove(&(due_ms, Arc::clone(id)));
         }
+        if let Some(idle_ms) = slot.idle_ms.take() {
+            self.idle.remove(&(idle_ms, Arc::clone(id)));
+        }
+    }
+
+    /// Removes a transactional id, without a record of it.
+    pub(super) fn remove_slot(&mut self, id: &Arc<str>) {
+        self.unschedule(id);
+        self.slots.remove(id);
+    }
+
+    /// Makes room for `bytes` more: removes transactional ids other than `except` that have been unused for longest.
+    /// Returns whether there is room.
+    pub(super) fn make_room(&mut self, bytes: usize, except: &str) -> bool {
+        while self.bytes + bytes > self.settings.bytes {
+            let Some((_, id)) = self.idle.iter().find(|(_, id)| **id != *except) else { return false };
+            let id = Arc::clone(id);
+            self.remove_slot(&id);
+            self.persist(vec![records::transaction(&id, None)]);
+            self.evictions += 1;
+        }
+        true
     }
 
     /// Rejects requests that have waited too long.
@@ -72,7 +107,7 @@ impl Transactions {
     fn expire_unused_id(&mut self, id: &Arc<str>, now_ms: u64) {
         let Some(slot) = self.slots.get(id) else { return };
         if slot.expires_ms(self.settings.expiration_ms).is_some_and(|due_ms| due_ms <= now_ms) {
-            self.slots.remove(id);
+            self.remove_slot(id);
             self.persist(vec![records::transaction(id, None)]);
         }
     }
@@ -92,9 +127,20 @@ impl Slot {
     }
 
     fn expires_ms(&self, expiration_ms: u64) -> Option<u64> {
+        self.unused_since_ms().map(|since_ms| since_ms.saturating_add(expiration_ms))
+    }
+
+    /// When its last transaction ended; `None` if it is in use.
+    fn unused_since_ms(&self) -> Option<u64> {
         let is_idle = matches!(self.transaction.state, State::Empty | State::Complete(_))
             && self.pending.is_none()
             && self.waiting.is_empty();
-        is_idle.then(|| self.transaction.updated_ms.saturating_add(expiration_ms))
+        is_idle.then_some(self.transaction.updated_ms)
+    }
+
+    /// Number of participants, now or when the pending state is durable.
+    fn participants(&self) -> usize {
+        let pending = self.pending.as_ref().map_or(0, |pending| pending.next.participants.len());
+        self.transaction.participants.len().max(pending)
     }
 }

@@ -19,6 +19,11 @@ pub struct Description {
 }
 
 impl Transactions {
+    /// Number of transactional ids removed because of [`Settings::bytes`](super::Settings::bytes), since the start.
+    pub fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
     /// Describes a transactional id.
     ///
     /// # Errors

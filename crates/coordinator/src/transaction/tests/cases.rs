@@ -268,16 +268,64 @@ fn unused_transactional_ids_expire() {
 }
 
 #[test]
+fn memory_bound_removes_the_id_that_is_unused_for_longest() {
+    let bytes = 2 * slot_bytes("a", 0) + slot_bytes("a", 1);
+    let mut harness = Harness::with(Settings { bytes, ..Settings::default() });
+    let init = |harness: &mut Harness, id: &str, now_ms| {
+        let request = Request::InitProducerId { timeout_ms: 1_000, expected: None };
+        harness.machine.handle(now_ms, id, request, Caller(1));
+        harness.run(now_ms);
+        harness.answers.pop().unwrap()
+    };
+    let add = |harness: &mut Harness, id: &str, producer, now_ms| {
+        let request = Request::Add { producer, participants: vec![partition()] };
+        harness.machine.handle(now_ms, id, request, Caller(1));
+        harness.run(now_ms);
+        harness.answers.pop().unwrap()
+    };
+    let unknown = |harness: &Harness, id: &str| harness.machine.describe(id).is_err();
+    let producer = ["a", "b", "c"].map(|id| init(&mut harness, id, 1).unwrap());
+    init(&mut harness, "a", 2).unwrap();
+    init(&mut harness, "d", 3).unwrap();
+    assert!(unknown(&harness, "b") && !unknown(&harness, "a") && !unknown(&harness, "c"));
+    assert_eq!(add(&mut harness, "b", producer[1], 4), Err(Error::InvalidProducerIdMapping));
+    assert_eq!(harness.machine.evictions(), 1);
+    // An id in use stays, however long ago it has begun.
+    add(&mut harness, "c", producer[2], 5).unwrap();
+    init(&mut harness, "a", 6).unwrap();
+    let e = init(&mut harness, "e", 7).unwrap();
+    assert!(unknown(&harness, "d"), "it was unused for longest");
+    add(&mut harness, "e", e, 8).unwrap();
+    assert!(unknown(&harness, "a"), "a participant needs room too");
+    let refused = init(&mut harness, "f", 10);
+    assert_eq!(refused, Err(Error::PolicyViolation), "all are in use");
+    // What was removed stays removed.
+    harness.restart();
+    let mut known: Vec<&str> = harness.machine.list().map(|(id, ..)| id).collect();
+    known.sort_unstable();
+    assert_eq!(known, ["c", "e"]);
+}
+
+#[test]
+fn memory_is_that_of_the_known_ids() {
+    let mut harness = Harness::new();
+    let producer = harness.init(0, None).unwrap().unwrap();
+    assert_eq!(harness.machine.bytes, slot_bytes("id", 0));
+    harness.add(0, producer).unwrap().unwrap();
+    assert_eq!(harness.machine.bytes, slot_bytes("id", 1));
+    harness.end(producer, Commit, V1).unwrap().unwrap();
+    harness.write();
+    assert_eq!(harness.machine.bytes, slot_bytes("id", 0));
+    harness.machine.tick(u64::MAX);
+    assert_eq!((harness.machine.bytes, harness.machine.idle.len()), (0, 0));
+}
+
+#[test]
 fn enforces_limits() {
-    let mut harness =
-        Harness::with(Settings { transactional_ids: 1, participants: 1, ..Settings::default() });
+    let mut harness = Harness::with(Settings { participants: 1, ..Settings::default() });
     let invalid = Request::InitProducerId { timeout_ms: 900_001, expected: None };
     assert_eq!(harness.send(0, invalid), Some(Err(Error::InvalidTransactionTimeout)));
     let producer = harness.init(0, None).unwrap().unwrap();
-    let request = Request::InitProducerId { timeout_ms: 1, expected: None };
-    harness.machine.handle(0, "other", request, Caller(1));
-    harness.run(0);
-    assert_eq!(harness.answers.pop(), Some(Err(Error::PolicyViolation)));
     harness.add(0, producer).unwrap().unwrap();
     let participants = vec![Participant::Group("group".into())];
     let more = Request::Add { producer, participants };

@@ -13,17 +13,19 @@ pub(crate) struct AppendError {
     pub(crate) message: Option<String>,
     /// Positions of the offending records in the batch; empty if the whole batch is at fault (KIP-467).
     pub(crate) records: Vec<i32>,
+    /// First offset of the partition, if the client needs it to handle the error.
+    pub(crate) log_start: Option<u64>,
 }
 
 impl AppendError {
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: Some(message.into()), records: Vec::new() }
+        Self { code, message: Some(message.into()), records: Vec::new(), log_start: None }
     }
 }
 
 impl From<ErrorCode> for AppendError {
     fn from(code: ErrorCode) -> Self {
-        Self { code, message: None, records: Vec::new() }
+        Self { code, message: None, records: Vec::new(), log_start: None }
     }
 }
 
@@ -31,7 +33,12 @@ impl From<PartitionError> for AppendError {
     fn from(error: PartitionError) -> Self {
         let code = error_code(&error);
         match error {
-            PartitionError::InvalidRecord { rule, records } => Self { code, message: Some(rule), records },
+            PartitionError::InvalidRecord { rule, records } => {
+                Self { code, message: Some(rule), records, log_start: None }
+            }
+            PartitionError::UnknownProducer { log_start } => {
+                Self { log_start: Some(log_start), ..Self::new(code, error.to_string()) }
+            }
             PartitionError::InvalidTimestamp(_)
             | PartitionError::BatchTooLarge { .. }
             | PartitionError::Store(_) => Self::new(code, error.to_string()),
@@ -62,6 +69,7 @@ pub(crate) fn error_code(error: &PartitionError) -> ErrorCode {
         PartitionError::BatchTooLarge { .. } => ErrorCode::MessageTooLarge,
         PartitionError::UnsupportedCompression => ErrorCode::UnsupportedCompressionType,
         PartitionError::Producer(error) => producer_error_code(*error),
+        PartitionError::UnknownProducer { .. } => ErrorCode::UnknownProducerId,
         PartitionError::OffsetOutOfRange => ErrorCode::OffsetOutOfRange,
         PartitionError::Full => ErrorCode::PolicyViolation,
         PartitionError::NotReady => ErrorCode::KafkaStorageError,

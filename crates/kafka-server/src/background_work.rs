@@ -9,16 +9,15 @@ use mainstem_runtime::Io;
 use crate::shard::Shard;
 use crate::shard_message::Mail;
 use crate::timer::Timer;
+use crate::work_slices::OPEN_UNITS;
 
-/// Most logs opened or removed in one turn, since recovery reads from the disk.
-const LOGS_MAX: usize = 8;
 /// Delay until stores with more background work continue, ms.
 const BUSY_MS: u64 = 10;
 
 impl Shard {
     /// Opens a few partitions and removes a few logs of deleted topics.
     pub(crate) fn open_pending_logs(&mut self, io: &mut Io<'_, Mail>) {
-        for _ in 0..LOGS_MAX {
+        loop {
             if let Some(id) = self.maintenance.next_unopened() {
                 if let Err(code) = self.partition(id) {
                     log::debug!("partition {} of a topic is left closed: {code}", id.index);
@@ -30,8 +29,11 @@ impl Shard {
                     None => return,
                 }
             }
+            io.charge(OPEN_UNITS);
+            if io.is_exhausted() {
+                return io.request_turn();
+            }
         }
-        io.request_turn();
     }
 
     /// Runs one step of the stores' background work. Stores with more work continue soon.
@@ -43,6 +45,29 @@ impl Shard {
         }
         if is_busy && self.maintenance.request_timer() {
             io.set_timer(io.clock.now_ms + BUSY_MS, Timer::MaintainMore.token());
+        }
+    }
+
+    /// Logs how many producers and transactional ids were forgotten for lack of memory.
+    pub(crate) fn log_evictions(&mut self, io: &Io<'_, Mail>) {
+        let producers = self.partitions.take_evicted_producers();
+        let ids = self.controller.as_mut().map_or(0, |controller| controller.transactions.take_evictions());
+        let config = &self.shared.config;
+        let all = [
+            (producers, "idle producers", "kafka.max_producer_state_bytes", config.producer_bytes_max),
+            (
+                ids,
+                "unused transactional ids",
+                "kafka.max_transactional_id_bytes",
+                config.transactional_id_bytes_max,
+            ),
+        ];
+        for (count, what, key, bytes) in all.into_iter().filter(|(count, ..)| *count > 0) {
+            if self.log_throttle.should_log(io.clock.now_ms) {
+                log::warn!(
+                    "{count} {what} were forgotten before they expired: their state exceeds {key} ({bytes})"
+                );
+            }
         }
     }
 

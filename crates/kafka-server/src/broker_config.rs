@@ -98,6 +98,12 @@ pub(crate) const KEYS: &[BrokerKey] = &[
         "Size at which a segment is closed and a new one begins, bytes.",
     ),
     key(
+        crate::topic_config::CHECKS_COMPRESSED_RECORDS,
+        Kind::Boolean,
+        |facts| facts.config.checks_compressed_records.to_string(),
+        "Whether compressed batches are decompressed to validate their records before they are stored.",
+    ),
+    key(
         crate::topic_config::DURABILITY,
         Kind::Text,
         |facts| crate::topic_config::durability_name(facts.config.durability).into(),
@@ -108,6 +114,18 @@ pub(crate) const KEYS: &[BrokerKey] = &[
         INT,
         |facts| facts.config.partitions_max.to_string(),
         "Most partitions of all topics together.",
+    ),
+    key(
+        "mainstem.producer.bytes.max",
+        LONG,
+        |facts| facts.config.producer_bytes_max.to_string(),
+        "Most memory of the producers of all partitions, bytes.",
+    ),
+    key(
+        "mainstem.transactional.id.bytes.max",
+        LONG,
+        |facts| facts.config.transactional_id_bytes_max.to_string(),
+        "Most memory of transactional ids and their transactions, bytes.",
     ),
     key(
         "message.max.bytes",
@@ -137,10 +155,22 @@ pub(crate) const KEYS: &[BrokerKey] = &[
     ),
     key("process.roles", Kind::ListOf(&[]), |_| "broker,controller".into(), "Roles of the only node."),
     key(
+        "producer.id.expiration.ms",
+        LONG,
+        |facts| facts.config.producer_id_expiration_ms.to_string(),
+        "Idle time after which a partition forgets a producer, ms.",
+    ),
+    key(
         "socket.request.max.bytes",
         INT,
         |facts| facts.config.request_bytes_max.to_string(),
         "Largest request, bytes.",
+    ),
+    key(
+        "transactional.id.expiration.ms",
+        LONG,
+        |facts| facts.config.transactional_id_expiration_ms.to_string(),
+        "Idle time after which a transactional id is removed, ms.",
     ),
     key(
         "unclean.leader.election.enable",

@@ -1,6 +1,6 @@
 //! The topic catalogue of [`mainstem_partition`] with the configuration that this server gives a topic.
 
-pub(crate) use mainstem_partition::{PartitionId, TopicId, name_error};
+pub(crate) use mainstem_partition::{PartitionId, TopicId, name_error, new_name_error};
 
 use crate::topic_config::TopicConfig;
 

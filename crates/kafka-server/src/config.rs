@@ -6,6 +6,7 @@ use crate::binding_registry::{BoundTopic, Source};
 
 /// Settings of the Kafka server. Names in parentheses are Kafka's.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "switches that operators set independently of each other")]
 pub struct Config {
     /// Host that clients connect to (`advertised.listeners`).
     pub advertised_host: String,
@@ -35,6 +36,16 @@ pub struct Config {
     pub group_session_timeout_max_ms: u32,
     /// Retention of the offsets of an empty group, ms (`offsets.retention.minutes`).
     pub offsets_retention_ms: u64,
+    /// Idle time after which a transactional id is removed, ms (`transactional.id.expiration.ms`).
+    pub transactional_id_expiration_ms: u64,
+    /// Most memory of transactional ids and their transactions, bytes.
+    pub transactional_id_bytes_max: usize,
+    /// Idle time after which a partition forgets a producer, ms (`producer.id.expiration.ms`).
+    pub producer_id_expiration_ms: u64,
+    /// Most memory of the producers of all partitions, bytes.
+    pub producer_bytes_max: usize,
+    /// Default of `mainstem.compressed.records.check`.
+    pub checks_compressed_records: bool,
     /// Default retention, ms; negative for no limit (`log.retention.ms`).
     pub retention_ms: i64,
     /// Default retention in bytes per partition; negative for no limit (`log.retention.bytes`).
@@ -71,6 +82,11 @@ impl Default for Config {
             group_session_timeout_min_ms: 6_000,
             group_session_timeout_max_ms: 1_800_000,
             offsets_retention_ms: 7 * 24 * 60 * 60 * 1000,
+            transactional_id_expiration_ms: 7 * 24 * 60 * 60 * 1000,
+            transactional_id_bytes_max: 128 * 1024 * 1024,
+            producer_id_expiration_ms: 24 * 60 * 60 * 1000,
+            producer_bytes_max: 64 * 1024 * 1024,
+            checks_compressed_records: true,
             retention_ms: 7 * 24 * 60 * 60 * 1000,
             retention_bytes: -1,
             segment_bytes: 128 * 1024 * 1024,

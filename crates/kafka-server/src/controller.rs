@@ -211,6 +211,11 @@ impl Controller {
         self.catalogue.topic(name)
     }
 
+    /// A topic of the durable catalogue.
+    pub(crate) fn topic_by_id(&self, id: TopicId) -> Option<&Arc<Topic>> {
+        self.catalogue.topic_by_id(id)
+    }
+
     /// Whether a topic has this name already, or is being created with it.
     pub(crate) fn is_name_taken(&self, name: &str) -> bool {
         self.catalogue.topic(name).is_some() || self.creating.contains_key(name)

@@ -43,6 +43,7 @@
 //! | `handlers.rs`, `handlers/` | dispatch, and one file per API |
 //! | `jobs.rs`, `produce_job.rs`, `fetch_job.rs` | requests that wait for partitions |
 //! | `fetch_session.rs` | fetch sessions (KIP-227) |
+//! | `pending_work.rs`, `work_slices.rs` | work of requests that takes several turns: as data, and continued |
 //! | `pending.rs`, `resume.rs` | what continues when an answer arrives: as data, and carried out |
 //! | `timer.rs` | what the timers of a shard stand for |
 //! | `catalogue.rs` | the topics, with the configuration of this server |
@@ -95,6 +96,7 @@ mod partition_message;
 mod partition_reads;
 mod partition_requests;
 mod pending;
+mod pending_work;
 mod produce_job;
 mod queues;
 mod resume;
@@ -114,6 +116,7 @@ mod transactions;
 mod txn_verification;
 mod uncreated;
 mod unverified_batches;
+mod work_slices;
 
 pub use binding_registry::{BoundTopic, Source};
 pub use config::Config;

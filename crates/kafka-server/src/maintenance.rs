@@ -14,6 +14,8 @@ use crate::catalogue::{Catalogue, PartitionId, TopicId};
 pub(crate) struct Maintenance {
     /// Partitions whose log has not been opened since the start, with their stores.
     unopened: BTreeMap<PartitionId, usize>,
+    /// State logs of queues that exist since the start, with their stores.
+    states: BTreeMap<String, usize>,
     /// The last one tried.
     tried: Option<PartitionId>,
     /// Logs to remove, with their stores.
@@ -41,8 +43,12 @@ impl Maintenance {
         let mut found = Self::default();
         for (at, StoreAt { store_id, store, .. }) in stores.iter().enumerate() {
             for name in store.names() {
-                if topic_of_state(&name).is_some_and(|topic| catalogue.topic_by_id(topic).is_none()) {
-                    found.doomed.push_back((at, LogToRemove::Closed(name)));
+                if let Some(topic) = topic_of_state(&name) {
+                    if catalogue.topic_by_id(topic).is_none() {
+                        found.doomed.push_back((at, LogToRemove::Closed(name)));
+                    } else {
+                        found.states.insert(name, at);
+                    }
                     continue;
                 }
                 let Some(id) = PartitionId::from_log_name(&name) else { continue };
@@ -80,9 +86,9 @@ impl Maintenance {
     }
 
     /// Schedules the removal of a queue's state log that is not open, if there is one.
-    pub(crate) fn remove_state(&mut self, stores: &[StoreAt], name: &str) {
-        if let Some(at) = stores.iter().position(|at| at.store.names().iter().any(|known| known == name)) {
-            self.doomed.push_back((at, LogToRemove::Closed(name.to_owned())));
+    pub(crate) fn remove_state(&mut self, name: &str) {
+        if let Some((name, at)) = self.states.remove_entry(name) {
+            self.doomed.push_back((at, LogToRemove::Closed(name)));
         }
     }
 

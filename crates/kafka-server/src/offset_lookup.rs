@@ -18,6 +18,11 @@ const LATEST_TIERED: i64 = -5;
 /// The first offset that is not in remote storage: the first of all (KIP-1023).
 const EARLIEST_PENDING_UPLOAD: i64 = -6;
 
+/// Whether the offset for a timestamp is looked up in the log.
+pub(crate) fn is_lookup_by_time(timestamp_ms: i64) -> bool {
+    timestamp_ms >= 0 || timestamp_ms == MAX_TIMESTAMP
+}
+
 /// The offset for a timestamp in a partition of this shard.
 ///
 /// # Errors

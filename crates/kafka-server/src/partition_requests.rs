@@ -18,12 +18,23 @@ use mainstem_runtime::Io;
 use crate::append_error::{AppendError, Produced};
 use crate::catalogue::PartitionId;
 use crate::partition_message::{
-    MarkPart, PartitionQuery, PartitionQueryResult, PartitionRequest, PartitionResponse, ProducePart,
+    PartitionQuery, PartitionQueryResult, PartitionRequest, PartitionResponse, ProducePart,
 };
 use crate::partition_reads::read_error;
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, ShardMessage};
 use crate::unverified_batches::Transactional;
+
+/// Whether a batch was appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Appended {
+    /// It was, now or before.
+    Yes,
+    /// No: the coordinator must verify the transaction of this producer first.
+    Unverified(Producer),
+    /// No: its records must be checked first.
+    Unchecked,
+}
 
 impl Shard {
     /// Handles a request for partitions of this shard.
@@ -33,6 +44,7 @@ impl Shard {
         job: JobId,
         work: PartitionRequest,
     ) {
+        self.pending_work.begin_request(io.charged());
         match work {
             PartitionRequest::Produce(parts) => {
                 for ProducePart { part, id, records, transactional } in parts {
@@ -48,14 +60,7 @@ impl Shard {
                 let fetched = self.fetch_local(&work);
                 self.send_partition_response(io, job, PartitionResponse::Fetched(fetched));
             }
-            PartitionRequest::Query(asks) => {
-                let answer = |(part, id, ask): (u32, PartitionId, PartitionQuery)| {
-                    let answer = self.query_local(id, &ask);
-                    (part, answer.unwrap_or_else(PartitionQueryResult::Failed))
-                };
-                let answers = asks.into_iter().map(answer).collect();
-                self.send_partition_response(io, job, PartitionResponse::Asked(answers));
-            }
+            PartitionRequest::Query(queries) => self.answer_queries(io, job, queries),
             PartitionRequest::Unwatch { watcher, partitions } => {
                 for id in partitions {
                     self.partitions.unwatch(id, watcher);
@@ -78,41 +83,51 @@ impl Shard {
         }
     }
 
-    /// Appends a batch of a client. `waiter` is answered when it is durable, or has failed.
-    pub(crate) fn produce_local(
+    /// Appends a batch of a client. Returns false if its records must be checked first.
+    ///
+    /// # Errors
+    /// The batch was not appended.
+    pub(crate) fn try_produce(
         &mut self,
         io: &mut Io<'_, Mail>,
         waiter: Waiter,
         id: PartitionId,
         records: &[u8],
         transactional: Option<&Transactional>,
-    ) {
-        if let Err(error) = self.try_produce(io, waiter, id, records, transactional) {
-            self.send_produced(io, waiter, Err(error));
-        }
+    ) -> Result<bool, AppendError> {
+        let incoming = IncomingBatch::parse(records)?;
+        self.produce_incoming(io, waiter, id, &incoming, transactional)
     }
 
-    fn try_produce(
+    /// Like [`Self::try_produce`], for a parsed batch.
+    ///
+    /// # Errors
+    /// The batch was not appended.
+    pub(crate) fn produce_incoming(
         &mut self,
         io: &mut Io<'_, Mail>,
         waiter: Waiter,
         id: PartitionId,
-        records: &[u8],
+        incoming: &IncomingBatch<'_>,
         transactional: Option<&Transactional>,
-    ) -> Result<(), AppendError> {
-        let incoming = IncomingBatch::parse(records)?;
+    ) -> Result<bool, AppendError> {
         let producer = incoming.producer();
         if let Some(transactional) = transactional
             && self.unverified.has(id, producer.id)
         {
-            return self.hold(io, waiter, id, producer, records, transactional);
-        }
-        match (self.append_incoming(io, waiter, id, &incoming, TxnVerification::Unknown)?, transactional) {
-            (None, _) => Ok(()),
-            (Some(producer), Some(transactional)) => {
-                self.hold(io, waiter, id, producer, records, transactional)
+            // The append follows the verification in the same turn, so the check must come first.
+            if self.partition(id)?.0.must_check_first(incoming, io.clock.unix_ms)? {
+                return Ok(false);
             }
-            (Some(_), None) => Err(ErrorCode::TransactionalIdAuthorizationFailed.into()),
+            return self.hold(io, waiter, id, producer, incoming, transactional).map(|()| true);
+        }
+        match (self.append_incoming(io, waiter, id, incoming, TxnVerification::Unknown)?, transactional) {
+            (Appended::Yes, _) => Ok(true),
+            (Appended::Unchecked, _) => Ok(false),
+            (Appended::Unverified(producer), Some(transactional)) => {
+                self.hold(io, waiter, id, producer, incoming, transactional).map(|()| true)
+            }
+            (Appended::Unverified(_), None) => Err(ErrorCode::TransactionalIdAuthorizationFailed.into()),
         }
     }
 
@@ -126,12 +141,14 @@ impl Shard {
         (job, part, id): (JobId, u32, PartitionId),
         records: &[u8],
         verification: TxnVerification,
-    ) -> Result<Option<Producer>, AppendError> {
+    ) -> Result<(), AppendError> {
         let incoming = IncomingBatch::parse_internal(records)?;
-        self.append_incoming(io, Waiter { job, part }, id, &incoming, verification)
+        let appended = self.append_incoming(io, Waiter { job, part }, id, &incoming, verification)?;
+        debug_assert_eq!(appended, Appended::Yes, "components send plain batches outside transactions");
+        Ok(())
     }
 
-    /// Appends a batch. Returns its producer if the coordinator must verify the transaction first.
+    /// Appends a batch, unless something must happen first.
     ///
     /// # Errors
     /// The batch was not appended.
@@ -142,7 +159,7 @@ impl Shard {
         id: PartitionId,
         incoming: &IncomingBatch<'_>,
         verification: TxnVerification,
-    ) -> Result<Option<Producer>, AppendError> {
+    ) -> Result<Appended, AppendError> {
         let (partition, store) = self.partition(id)?;
         let store_index = partition.store_index();
         if partition.awaits_manager(store) {
@@ -150,11 +167,12 @@ impl Shard {
         }
         let store = &mut *self.stores[store_index].store;
         match self.partitions.append(id, store, incoming, io.clock.unix_ms, verification, waiter)? {
-            Accepted::Unverified(producer) => return Ok(Some(producer)),
+            Accepted::Unverified(producer) => return Ok(Appended::Unverified(producer)),
+            Accepted::Unchecked => return Ok(Appended::Unchecked),
             Accepted::Durable(info) => self.send_produced(io, waiter, Ok(info)),
             Accepted::Pending { .. } => {}
         }
-        Ok(None)
+        Ok(Appended::Yes)
     }
 
     /// Answers the waiter of an append.
@@ -168,19 +186,11 @@ impl Shard {
         self.send_partition_response(io, waiter.job, PartitionResponse::Produced(produced));
     }
 
-    fn write_marker_local(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        job: JobId,
-        MarkPart { part, id, marker }: MarkPart,
-    ) {
-        let waiter = Waiter { job, part };
-        if let Err(error) = self.try_write_marker(io, waiter, id, &marker) {
-            self.send_produced(io, waiter, Err(error));
-        }
-    }
-
-    fn try_write_marker(
+    /// Appends a marker.
+    ///
+    /// # Errors
+    /// The marker was not appended.
+    pub(crate) fn try_write_marker(
         &mut self,
         io: &mut Io<'_, Mail>,
         waiter: Waiter,
@@ -191,11 +201,16 @@ impl Shard {
         if partition.awaits_manager(store) {
             self.prepare_partition(io, id);
         }
-        let (partition, store) = self.partition(id)?;
-        Ok(partition.mark(store, marker, io.clock.unix_ms, waiter)?)
+        let store_index = self.partition(id)?.0.store_index();
+        let store = &mut *self.stores[store_index].store;
+        Ok(self.partitions.mark(id, store, marker, io.clock.unix_ms, waiter)?)
     }
 
-    fn query_local(
+    /// Answers a query to a partition.
+    ///
+    /// # Errors
+    /// The query fails.
+    pub(crate) fn query_local(
         &mut self,
         id: PartitionId,
         ask: &PartitionQuery,
@@ -270,42 +285,18 @@ impl Shard {
         self.wake_fetches(io, watchers);
     }
 
-    fn send_append_results(&mut self, io: &mut Io<'_, Mail>, results: Vec<AppendResult>) {
+    pub(crate) fn send_append_results(&mut self, io: &mut Io<'_, Mail>, results: Vec<AppendResult>) {
         for AppendResult { waiter, outcome } in results {
             self.send_produced(io, waiter, outcome.map_err(AppendError::from));
         }
     }
 
-    fn wake_fetches(&mut self, io: &mut Io<'_, Mail>, watchers: Vec<JobId>) {
+    pub(crate) fn wake_fetches(&mut self, io: &mut Io<'_, Mail>, watchers: Vec<JobId>) {
         for watcher in watchers {
             if watcher.shard == self.me {
                 self.on_fetch_wakeup(io, watcher.job);
             } else {
                 io.send(watcher.shard, Mail(ShardMessage::FetchWakeup { watcher }));
-            }
-        }
-    }
-
-    /// Removes partitions of a deleted topic.
-    pub(crate) fn remove_partitions(&mut self, io: &mut Io<'_, Mail>, partitions: Vec<PartitionId>) {
-        for id in partitions {
-            self.remove_queue(io, id);
-            let mut results = Vec::new();
-            let (log, watchers) = self.partitions.remove(id, &mut results);
-            self.send_append_results(io, results);
-            for waiter in self.unverified.remove(id) {
-                self.send_produced(io, waiter, Err(ErrorCode::UnknownTopicOrPartition.into()));
-            }
-            self.wake_fetches(io, watchers);
-            let store_index = match log {
-                Some((store_index, log)) => {
-                    self.maintenance.remove_log(store_index, log);
-                    Some(store_index)
-                }
-                None => self.maintenance.remove_unopened(id),
-            };
-            if let Some(store_index) = store_index {
-                self.partitions.remove_snapshot(&mut self.stores, store_index, io.clock.unix_ms, id);
             }
         }
     }

@@ -309,7 +309,7 @@ impl Shard {
         }
         self.carry_out_effects(io, id);
         let Some(open) = self.queues.open.remove(&id) else {
-            return self.maintenance.remove_state(&self.stores, &state_name(id));
+            return self.maintenance.remove_state(&state_name(id));
         };
         if let Some(due_ms) = open.due_ms {
             self.queues.due.remove(&(due_ms, id));

@@ -16,8 +16,12 @@ use crate::timer::Timer;
 
 /// Interval of background work, ms.
 const MAINTENANCE_INTERVAL_MS: u64 = 1_000;
-/// Bytes of records in flight to other shards beyond which producers are no longer read.
+/// Bytes of records in flight to other shards, or held for later turns, beyond which producers are no longer read.
 const MAILED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Cost of a request in units of the turn's budget, besides its partitions and its response.
+const REQUEST_UNITS: u32 = 5;
+/// Bytes of a request that one unit pays for: decoding it.
+const REQUEST_BYTES_PER_UNIT: usize = 1024;
 /// API key of Produce, the only pipelined request.
 const PRODUCE: i16 = 0;
 
@@ -55,7 +59,9 @@ impl Service for Shard {
                 received.next_len = end;
                 break;
             };
-            if io.congested() || (pipelines(frame) && self.jobs.mailed_bytes() > MAILED_BYTES_MAX) {
+            let appended_bytes = self.jobs.mailed_bytes() + self.pending_work.bytes();
+            let must_wait = io.is_exhausted() && received.consumed > 0;
+            if must_wait || io.congested() || (pipelines(frame) && appended_bytes > MAILED_BYTES_MAX) {
                 received.hold = true;
                 break;
             }
@@ -118,6 +124,7 @@ impl Service for Shard {
             Timer::MaintainMore => self.continue_maintenance(io),
             Timer::Maintain => {
                 self.log_throttle.log_suppressed(io.clock.now_ms);
+                self.log_evictions(io);
                 self.run_maintenance(io);
                 self.retry_topic_creation(io);
                 self.retry_pending_requests(io);
@@ -138,6 +145,7 @@ impl Service for Shard {
             self.start_coordinators(io);
         }
         self.poll_completions(io);
+        self.continue_work(io);
         self.open_pending_logs(io);
         self.poll_queues(io);
     }
@@ -203,6 +211,8 @@ impl Shard {
         let caller = Caller { shard: me, conn: id, request: conn.begin(pipelines(frame)) };
         let RequestHeader { api_key, api_version: version, correlation_id, .. } = header;
         let call = RequestContext { caller, api_key, version, correlation_id, client_id, peer, listener };
+        io.charge(REQUEST_UNITS + (body.len() / REQUEST_BYTES_PER_UNIT) as u32);
+        self.pending_work.begin_request(io.charged());
         self.dispatch(io, call, body);
     }
 }

@@ -18,12 +18,16 @@ use crate::controller::Controller;
 use crate::jobs::Jobs;
 use crate::log_throttle::LogThrottle;
 use crate::maintenance::Maintenance;
+use crate::pending_work::PendingWork;
 use crate::queues::state::{Queues, topic_of_state};
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
 use crate::shared::Shared;
 use crate::sinks::Sinks;
 use crate::sources::SourceReaders;
 use crate::unverified_batches::UnverifiedBatches;
+
+/// Bytes of a response that one unit of the turn's budget pays for: building and encoding it.
+const RESPONSE_BYTES_PER_UNIT: usize = 64;
 
 /// The Kafka server on one shard: a [`Service`](mainstem_runtime::Service) for the runtime's loop.
 pub struct Shard {
@@ -38,6 +42,7 @@ pub struct Shard {
     pub(crate) partitions: Partitions,
     pub(crate) maintenance: Maintenance,
     pub(crate) unverified: UnverifiedBatches,
+    pub(crate) pending_work: PendingWork,
     /// The coordinators, on shard 0.
     pub(crate) controller: Option<Box<Controller>>,
     pub(crate) conns: Connections,
@@ -67,7 +72,7 @@ impl Shard {
         {
             controller = Some(Box::new(Controller::restore(&mut *first.store, &shared, clock)?));
         }
-        let partitions = Partitions::restore(&mut stores)?;
+        let partitions = Partitions::restore(&mut stores, shared.producer_limits())?;
         let mut made = Self {
             me,
             catalogue: Arc::default(),
@@ -76,6 +81,7 @@ impl Shard {
             partitions,
             maintenance: Maintenance::default(),
             unverified: UnverifiedBatches::default(),
+            pending_work: PendingWork::default(),
             controller,
             conns: Connections::default(),
             jobs: Jobs::default(),
@@ -138,6 +144,7 @@ impl Shard {
         put_response_header(call.correlation_id, call.api_key, call.version, &mut answer);
         response.encode(&mut answer, call.version);
         frame::end_frame(&mut answer, begun, 0);
+        io.charge((answer.len() / RESPONSE_BYTES_PER_UNIT) as u32);
         self.reply_with(io, call.caller, answer);
     }
 

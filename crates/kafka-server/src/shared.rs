@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use mainstem_partition::ProducerLimits;
 use mainstem_runtime::{FileBytes, Wake};
 
 use crate::binding_registry::{BoundTopic, SharedBindings, Source};
@@ -90,6 +91,14 @@ impl Shared {
     pub(crate) fn advertised(&self, listener: u16) -> (Arc<str>, u16) {
         let advertised = self.advertised.read().unwrap_or_else(PoisonError::into_inner);
         advertised.get(usize::from(listener)).or_else(|| advertised.first()).cloned().unwrap_or_default()
+    }
+
+    /// Limits on the producers of one shard's partitions.
+    pub(crate) fn producer_limits(&self) -> ProducerLimits {
+        ProducerLimits {
+            bytes: self.config.producer_bytes_max / self.shards,
+            expiration_ms: self.config.producer_id_expiration_ms,
+        }
     }
 
     /// The shard that owns the store `store_id`.

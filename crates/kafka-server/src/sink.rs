@@ -31,7 +31,7 @@ use crate::topic_change::NewTopic;
 /// # Errors
 /// The name or a configuration key is invalid. The message is for the operator.
 pub fn check_topic(topic: &BoundTopic) -> Result<(), String> {
-    if let Some(error) = crate::catalogue::name_error(&topic.name) {
+    if let Some(error) = crate::catalogue::new_name_error(&topic.name) {
         return Err(error);
     }
     for (key, value) in &topic.config {

@@ -11,7 +11,7 @@ use mainstem_queue_core::{QueueError, Reply};
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
-use crate::catalogue::{PartitionId, Topic, TopicId, name_error};
+use crate::catalogue::{PartitionId, Topic, TopicId, new_name_error};
 use crate::controller::{CatalogueWrite, Controller, WaitingOperation};
 use crate::pending::AfterTopicChange;
 use crate::queues::admin::changed_settings;
@@ -93,7 +93,7 @@ impl Shard {
     /// Why a topic cannot be created, if so.
     pub(crate) fn topic_error(&self, new: &NewTopic) -> Option<AppendError> {
         let refused = |code, message: String| Some(AppendError::new(code, message));
-        if let Some(error) = name_error(&new.name) {
+        if let Some(error) = new_name_error(&new.name) {
             return refused(ErrorCode::InvalidTopicException, error);
         }
         let controller = self.controller.as_ref()?;
@@ -177,8 +177,15 @@ impl Shard {
         }
     }
 
-    /// Deletes a topic and its records, after its change in progress.
+    /// Deletes a topic and its records, after its change in progress. Only its administrator deletes a work queue,
+    /// because consumers may hold messages that no topic shows.
     pub(crate) fn delete_topic(&mut self, io: &mut Io<'_, Mail>, id: TopicId, then: AfterTopicChange) {
+        if !matches!(then, AfterTopicChange::QueueReply(_))
+            && let Some(refused) =
+                self.controller.as_ref().and_then(|controller| queue_deletion_error(controller, id))
+        {
+            return self.resume_topic_change(io, then, Err(refused));
+        }
         let refused = match (&mut self.controller, self.stores.first_mut()) {
             (Some(controller), _) if controller.is_changing(id) => {
                 return controller.wait_for_change(id, WaitingOperation::Delete { id, then });
@@ -407,6 +414,16 @@ impl Shard {
         changed.store_ids.extend(self.shared.store_ids_from(next, more));
         Ok(changed)
     }
+}
+
+/// Why a topic cannot be deleted by a request for topics: it is a work queue.
+fn queue_deletion_error(controller: &Controller, id: TopicId) -> Option<AppendError> {
+    let topic = controller.topic_by_id(id).filter(|topic| topic.config.queue.is_some())?;
+    let name = &topic.name;
+    let message = format!(
+        "Topic '{name}' is a work queue. Delete it with `mainstem queue delete {name}` or over HTTP."
+    );
+    Some(AppendError::new(ErrorCode::PolicyViolation, message))
 }
 
 /// The list `now` with the entries of `value` added or removed.

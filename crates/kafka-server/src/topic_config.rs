@@ -21,6 +21,8 @@ mod keys;
 
 pub(crate) use keys::KEYS;
 
+/// Mainstem's key for whether the records of compressed batches are validated.
+pub(crate) const CHECKS_COMPRESSED_RECORDS: &str = "mainstem.compressed.records.check";
 /// Mainstem's key for the durability of appends: `fsync` or `os`.
 pub(crate) const DURABILITY: &str = "mainstem.durability";
 
@@ -293,6 +295,7 @@ impl TopicConfig {
             timestamp_type,
             timestamp_before_max_ms: number("message.timestamp.before.max.ms"),
             timestamp_after_max_ms: number("message.timestamp.after.max.ms"),
+            checks_compressed_records: text(CHECKS_COMPRESSED_RECORDS).trim().eq_ignore_ascii_case("true"),
             recompress,
             is_compacted: is_compacted && queue.is_none(),
             is_managed: queue.is_some(),

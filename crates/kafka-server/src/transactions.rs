@@ -34,6 +34,8 @@ pub(crate) struct TransactionCoordinator {
     timer_ms: Option<u64>,
     /// A failure of the log has been logged.
     has_failed: bool,
+    /// Evictions that have been logged.
+    evictions: u64,
 }
 
 impl TransactionCoordinator {
@@ -42,7 +44,12 @@ impl TransactionCoordinator {
     /// # Errors
     /// The store fails, or a record is malformed.
     pub(crate) fn restore(store: &mut dyn Store, shared: &Shared, clock: Clock) -> Result<Self, Error> {
-        let mut machine = Transactions::new(Settings::default());
+        let config = &shared.config;
+        let mut machine = Transactions::new(Settings {
+            expiration_ms: config.transactional_id_expiration_ms,
+            bytes: config.transactional_id_bytes_max,
+            ..Settings::default()
+        });
         let mut malformed = None;
         let log = CompactedLog::open(store, LOG, shared.config.durability, |key, value| {
             if let Err(error) = machine.restore(key, value) {
@@ -60,7 +67,14 @@ impl TransactionCoordinator {
             zero_unix_ms: clock.unix_ms.saturating_sub(clock.now_ms),
             timer_ms: None,
             has_failed: false,
+            evictions: 0,
         })
+    }
+
+    /// Number of transactional ids that were removed for lack of memory since the last call.
+    pub(crate) fn take_evictions(&mut self) -> u64 {
+        let before = std::mem::replace(&mut self.evictions, self.machine.evictions());
+        self.evictions - before
     }
 
     /// The transactions' clock: ms since 1970, monotonic. A jump of the system clock would abort transactions.

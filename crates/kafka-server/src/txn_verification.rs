@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 use mainstem_coordinator::Error;
 use mainstem_coordinator::transaction::{Participant, Producer, Request};
+use mainstem_kafka::ErrorCode;
 use mainstem_partition::{IncomingBatch, Waiter};
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
 use crate::catalogue::PartitionId;
+use crate::partition_requests::Appended;
 use crate::pending::AfterTxnReply;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, ShardMessage, TxnVerified, VerifyTxn};
@@ -31,15 +33,17 @@ impl Shard {
         waiter: Waiter,
         id: PartitionId,
         producer: Producer,
-        records: &[u8],
+        incoming: &IncomingBatch<'_>,
         transactional: &Transactional,
     ) -> Result<(), AppendError> {
+        let records = incoming.bytes();
         let share = self.shared.held_bytes.take(records.len()).ok_or_else(too_much)?;
         let is_first = !self.unverified.has(id, producer.id);
         let batch = Batch {
             waiter,
             epoch: producer.epoch,
             records: records.to_vec(),
+            checked: incoming.checked_records().cloned(),
             transactional: transactional.clone(),
             _share: share,
         };
@@ -99,13 +103,20 @@ impl Shard {
     pub(crate) fn on_txn_verified(&mut self, io: &mut Io<'_, Mail>, verified: &TxnVerified) {
         let TxnVerified { id, producer, outcome } = *verified;
         let (batches, next) = self.unverified.take(id, producer);
-        for Batch { waiter, records, transactional, .. } in batches {
+        for Batch { waiter, records, checked, transactional, .. } in batches {
             let appended = outcome.map_err(|error| transactional.refused(error)).and_then(|()| {
                 let incoming = IncomingBatch::parse(&records)?;
+                let incoming = match checked {
+                    Some(summary) => incoming.with_checked_records(summary),
+                    None => incoming,
+                };
                 self.append_incoming(io, waiter, id, &incoming, transactional.membership())
             });
-            if let Err(error) = appended {
-                self.send_produced(io, waiter, Err(error));
+            match appended {
+                Ok(Appended::Yes) => {}
+                // Only a change of the topic's configuration in the meantime leads here. The producer retries.
+                Ok(_) => self.send_produced(io, waiter, Err(ErrorCode::NotEnoughReplicas.into())),
+                Err(error) => self.send_produced(io, waiter, Err(error)),
             }
         }
         if let Some((producer, transactional)) = next {

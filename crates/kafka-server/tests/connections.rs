@@ -411,7 +411,12 @@ fn invalid_batches_are_rejected_and_leave_no_trace() {
         ("two batches", two, ErrorCode::InvalidRecord),
         ("nothing", Vec::new(), ErrorCode::InvalidRecord),
         ("more records than there are", changed(60, 9), ErrorCode::InvalidRecord),
-        ("a control batch", changed(22, 0x30), ErrorCode::InvalidRecord),
+        ("a control batch", changed(22, 0x20), ErrorCode::InvalidRecord),
+        (
+            "a control batch in a transaction",
+            changed(22, 0x30),
+            ErrorCode::TransactionalIdAuthorizationFailed,
+        ),
         ("a batch in the future", batch(broker.unix_ms() + 7_200_000, &["a"]), ErrorCode::InvalidTimestamp),
         ("a large batch", batch(broker.unix_ms(), &[&"a".repeat(1_100_000)]), ErrorCode::MessageTooLarge),
     ] {

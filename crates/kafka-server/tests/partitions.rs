@@ -17,6 +17,7 @@ use mainstem_kafka::api::fetch::FetchRequest;
 use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use mainstem_kafka::api::list_partition_reassignments::ListPartitionReassignmentsRequest;
 use mainstem_kafka_server::Config;
+use mainstem_log::{BatchBuilder, BatchKind, Origin};
 
 fn code(code: i16) -> ErrorCode {
     ErrorCode::from_code(code).expect("a known error code")
@@ -367,4 +368,46 @@ fn an_unknown_partition_does_not_end_the_wait_for_others() {
     assert_eq!(codes, [ErrorCode::None, ErrorCode::UnknownTopicOrPartition]);
     let alone = broker.ask(client, 12, &fetch_request("gone", 0, 0, 500));
     assert_eq!(code(alone.responses[0].partitions[0].error_code), ErrorCode::UnknownTopicOrPartition);
+}
+
+/// A batch of one record of an idempotent producer.
+fn numbered(broker: &Broker, base_sequence: i32) -> Vec<u8> {
+    let mut builder = BatchBuilder::default();
+    builder.push(broker.unix_ms(), None, Some(b"value"));
+    let origin = Origin { producer_id: 7, producer_epoch: 0, base_sequence, kind: BatchKind::Plain };
+    builder.finish_as(&origin).bytes().to_vec()
+}
+
+/// Only the snapshot of the producers knows the batches whose records were deleted.
+#[test]
+fn a_retry_is_recognized_after_its_records_were_deleted_and_the_power_was_lost() {
+    let config = Config { segment_bytes: 1024 * 1024, ..Config::default() };
+    let mut broker = Broker::on_disk(2, config);
+    broker.create_topic("other", 2);
+    for round in 0..20 {
+        let topic = format!("t{round}");
+        broker.create_topic(&topic, 1);
+        let client = broker.connect(round % 2);
+        let produce = |broker: &mut Broker, client, sequence| {
+            let records = numbered(broker, sequence);
+            let response = broker.ask(client, 9, &produce_request(&topic, 0, records));
+            let part = &response.responses[0].partition_responses[0];
+            (code(part.error_code), part.base_offset)
+        };
+        for sequence in 0..3 {
+            let offset = i64::from(sequence);
+            assert_eq!(produce(&mut broker, client, sequence), (ErrorCode::None, offset));
+        }
+        assert_eq!(delete_before(&mut broker, client, &topic, 0, -1), (ErrorCode::None, 3));
+        // Others write so much that the store records the new start of the log.
+        for index in 0..2 {
+            for _ in 0..4 {
+                assert_eq!(broker.produce(client, "other", index, &[&"x".repeat(50_000)]).error_code, 0);
+            }
+        }
+        broker.lose_power(2);
+        let client = broker.connect(0);
+        assert_eq!(produce(&mut broker, client, 2), (ErrorCode::None, 2), "a retry in round {round}");
+        assert_eq!(produce(&mut broker, client, 3), (ErrorCode::None, 3), "the next in round {round}");
+    }
 }

@@ -238,14 +238,19 @@ impl<'a> Batch<'a> {
         bytes[LENGTH_END..16].copy_from_slice(&leader_epoch.to_be_bytes());
     }
 
+    /// Sets the latest timestamp in the header and updates the checksum.
+    pub fn set_max_timestamp(bytes: &mut [u8], unix_ms: i64) {
+        bytes[35..43].copy_from_slice(&unix_ms.to_be_bytes());
+        let checksum = crc32c::crc32c(&bytes[CHECKED_FROM..]);
+        bytes[17..21].copy_from_slice(&checksum.to_be_bytes());
+    }
+
     /// Sets the timestamp of all records to the arrival time `unix_ms` (Kafka's `LogAppendTime`) and updates the
     /// checksum.
     pub fn set_append_time(bytes: &mut [u8], unix_ms: i64) {
         let attributes = i16::from_be_bytes(field(bytes, 21)) | 8;
         bytes[21..23].copy_from_slice(&attributes.to_be_bytes());
-        bytes[35..43].copy_from_slice(&unix_ms.to_be_bytes());
-        let checksum = crc32c::crc32c(&bytes[CHECKED_FROM..]);
-        bytes[17..21].copy_from_slice(&checksum.to_be_bytes());
+        Self::set_max_timestamp(bytes, unix_ms);
     }
 }
 

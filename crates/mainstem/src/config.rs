@@ -98,6 +98,19 @@ settings! {
         group_max_session_timeout_ms: u32 = 1_800_000_u32, in 1 ..= 2_147_483_647;
         /// How long the offsets of a group without members are retained, in ms (offsets.retention.minutes).
         offsets_retention_ms: u64 = 604_800_000_u64, in 1_000 ..= 9_223_372_036_854_775_807;
+        /// Idle time after which a transactional id is removed, in ms (transactional.id.expiration.ms).
+        transactional_id_expiration_ms: u64 = 604_800_000_u64, in 1 ..= 2_147_483_647;
+        /// Maximum memory of transactional ids and their transactions, in bytes. At the limit, the ids that have been
+        /// unused for longest are removed before they expire.
+        max_transactional_id_bytes: u64 = 134_217_728_u64, in 1_048_576 ..= 1_099_511_627_776;
+        /// Idle time after which a partition forgets a producer, in ms (producer.id.expiration.ms).
+        producer_id_expiration_ms: u64 = 86_400_000_u64, in 1 ..= 2_147_483_647;
+        /// Maximum memory of the producers of all partitions, in bytes. At the limit, those that have been idle for
+        /// longest are forgotten before they expire.
+        max_producer_state_bytes: u64 = 67_108_864_u64, in 1_048_576 ..= 1_099_511_627_776;
+        /// Default of topics: whether compressed batches are decompressed to validate their records before they are
+        /// stored (mainstem.compressed.records.check).
+        check_compressed_records: bool = true;
     }
 }
 
@@ -139,6 +152,12 @@ impl KafkaConfig {
             group_session_timeout_min_ms: self.group_min_session_timeout_ms,
             group_session_timeout_max_ms: self.group_max_session_timeout_ms,
             offsets_retention_ms: self.offsets_retention_ms,
+            transactional_id_expiration_ms: self.transactional_id_expiration_ms,
+            transactional_id_bytes_max: usize::try_from(self.max_transactional_id_bytes)
+                .unwrap_or(usize::MAX),
+            producer_id_expiration_ms: self.producer_id_expiration_ms,
+            producer_bytes_max: usize::try_from(self.max_producer_state_bytes).unwrap_or(usize::MAX),
+            checks_compressed_records: self.check_compressed_records,
             retention_ms: self.retention_ms,
             retention_bytes: self.retention_bytes,
             segment_bytes: self.segment_bytes,

@@ -127,6 +127,16 @@ pub fn name_error(name: &str) -> Option<String> {
     Some(format!("Topic name is invalid: {rule}"))
 }
 
+/// Names of Kafka's internal topics. This broker stores their content in logs of its own.
+const RESERVED_NAMES: [&str; 4] =
+    ["__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"];
+
+/// Why no topic can be created with this name.
+pub fn new_name_error(name: &str) -> Option<String> {
+    let reserved = || format!("Topic name is invalid: '{name}' is reserved for an internal topic of Kafka");
+    name_error(name).or_else(|| RESERVED_NAMES.contains(&name).then(reserved))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,5 +174,9 @@ mod tests {
             let error = name_error(name).expect(name);
             assert!(error.starts_with("Topic name is invalid: "), "{error}");
         }
+        for name in RESERVED_NAMES {
+            assert!(name_error(name).is_none() && new_name_error(name).is_some(), "{name}");
+        }
+        assert_eq!(new_name_error("__consumer_offsets_"), None);
     }
 }

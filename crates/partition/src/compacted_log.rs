@@ -108,6 +108,11 @@ impl<T> CompactedLog<T> {
         }
     }
 
+    /// Syncs the records of this turn to disk, whatever the durability of the log.
+    pub fn force_sync(&mut self, store: &mut dyn Store) {
+        store.force_sync(self.log);
+    }
+
     /// Appends the pending records. Call it before the commit of the turn.
     pub fn store_pending(&mut self, store: &mut dyn Store) {
         if self.pending.is_empty() {

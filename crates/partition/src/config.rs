@@ -22,6 +22,9 @@ pub struct PartitionConfig {
     pub timestamp_before_max_ms: i64,
     /// How far a timestamp may lie in the future, ms (`message.timestamp.after.max.ms`).
     pub timestamp_after_max_ms: i64,
+    /// Whether the records of compressed batches are validated, which decompresses them. Without it, only the checks
+    /// that the topic asks for read them.
+    pub checks_compressed_records: bool,
     /// Codec and level that batches are recompressed with; `None` keeps the producer's codec.
     pub recompress: Option<(Compression, Option<i32>)>,
     /// Whether the log is compacted, so that each record needs a key.
@@ -41,6 +44,7 @@ impl Default for PartitionConfig {
             timestamp_type: TimestampType::Create,
             timestamp_before_max_ms: i64::MAX,
             timestamp_after_max_ms: 60 * 60 * 1000,
+            checks_compressed_records: true,
             recompress: None,
             is_compacted: false,
             is_managed: false,

@@ -32,6 +32,11 @@ pub enum PartitionError {
     UnsupportedCompression,
     /// The batch contradicts the state of its producer, or that of its transaction.
     Producer(ProducerError),
+    /// The partition has forgotten the producer. Clients need the start of the log to tell why (KIP-360).
+    UnknownProducer {
+        /// First offset of the partition.
+        log_start: u64,
+    },
     /// The offset is not in the partition.
     OffsetOutOfRange,
     /// The manager of the partition admits no more for now.
@@ -65,6 +70,7 @@ impl fmt::Display for PartitionError {
             }
             Self::UnsupportedCompression => f.write_str("unsupported compression codec"),
             Self::Producer(error) => write!(f, "{error}"),
+            Self::UnknownProducer { .. } => f.write_str("the producer is not known any more"),
             Self::OffsetOutOfRange => f.write_str("offset out of range"),
             Self::Full => f.write_str("the partition is full"),
             Self::NotReady => f.write_str("the partition is not ready for appends"),

@@ -4,29 +4,41 @@
 //! log, because consumers read batches as they are stored.
 //!
 //! [`IncomingBatch::parse`] parses the header once. Routing, producer state, validation and the store use that parsed
-//! header. The store verifies the checksum last, so that rejecting a batch for its header costs no pass over its
-//! records.
+//! header. The store verifies the checksum of plain batches last, so that rejecting a batch for its header costs no
+//! pass over its records; that of a compressed batch is verified before it is decompressed.
 
 use mainstem_compress as compress;
+use mainstem_coordinator::Error as ProducerError;
 use mainstem_coordinator::producer::BatchInfo;
 use mainstem_coordinator::transaction::Producer;
-use mainstem_log::{Batch, BatchHeader, Compression, HEADER_BYTES, Malformed, Records};
+use mainstem_log::{Batch, BatchHeader, Compression, Malformed};
 
 use crate::config::{PartitionConfig, TimestampType};
 use crate::error::PartitionError;
+use crate::records::{DECOMPRESSED_BYTES_MAX, RecordSummary, RecordsCheck, TimestampLimits, check_plain};
 
-/// Most bytes of the records of one batch when they are decompressed for a check.
-pub const DECOMPRESSED_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Most decompressed bytes that are checked at once. Batches of most clients are smaller.
+const CHECKED_AT_ONCE: usize = 1024 * 1024;
 /// Bit of a batch's attributes: the broker set the timestamp when it appended the batch (`LogAppendTime`).
 pub const LOG_APPEND_TIME: i16 = 8;
 /// Position of the format version, the same in all formats.
 const MAGIC_AT: usize = 16;
 
 /// A parsed record batch that is not validated against its topic yet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct IncomingBatch<'a> {
     batch: Batch<'a>,
     is_from_client: bool,
+    /// What a [`RecordsCheck`] has found.
+    checked: Option<RecordSummary>,
+}
+
+/// Result of validating a batch.
+pub(crate) enum Validity {
+    /// The batch is valid. Kafka stores the latest timestamp of the records, which may differ from that in the header.
+    Valid { max_timestamp_ms: i64 },
+    /// The records decompress to more than is checked at once: a [`RecordsCheck`] is needed first.
+    Unchecked,
 }
 
 impl<'a> IncomingBatch<'a> {
@@ -63,7 +75,13 @@ impl<'a> IncomingBatch<'a> {
         if batch.bytes().len() < bytes.len() {
             return Err(PartitionError::rule("more than one record batch"));
         }
-        Ok(Self { batch, is_from_client: false })
+        Ok(Self { batch, is_from_client: false, checked: None })
+    }
+
+    /// The same batch, whose records a [`RecordsCheck`] has found valid.
+    #[must_use]
+    pub fn with_checked_records(self, summary: RecordSummary) -> Self {
+        Self { checked: Some(summary), ..self }
     }
 
     /// The header.
@@ -81,6 +99,11 @@ impl<'a> IncomingBatch<'a> {
         Producer { id: self.batch.header.producer_id, epoch: self.batch.header.producer_epoch }
     }
 
+    /// What a [`RecordsCheck`] has found, if there was one.
+    pub fn checked_records(&self) -> Option<&RecordSummary> {
+        self.checked.as_ref()
+    }
+
     pub(crate) fn batch(&self) -> Batch<'a> {
         self.batch
     }
@@ -95,7 +118,11 @@ impl<'a> IncomingBatch<'a> {
     }
 
     /// Checks the batch against the format and the topic, except its checksum and the state of its producer.
-    pub(crate) fn validate(&self, config: &PartitionConfig, unix_ms: u64) -> Result<(), PartitionError> {
+    pub(crate) fn validate(
+        &self,
+        config: &PartitionConfig,
+        unix_ms: u64,
+    ) -> Result<Validity, PartitionError> {
         let header = self.header();
         let (bytes, bytes_max) = (header.total_bytes, config.message_bytes_max);
         if bytes > bytes_max && !self.is_marked() {
@@ -107,6 +134,9 @@ impl<'a> IncomingBatch<'a> {
         if header.is_control() {
             return Err(PartitionError::rule("clients must not send control batches"));
         }
+        if header.producer_id < 0 && header.is_transactional() {
+            return Err(PartitionError::Producer(ProducerError::InvalidProducerIdMapping));
+        }
         if header.producer_id >= 0 && (header.producer_epoch < 0 || header.base_sequence < 0) {
             return Err(PartitionError::rule("a producer id requires an epoch and a base sequence"));
         }
@@ -117,49 +147,53 @@ impl<'a> IncomingBatch<'a> {
         self.validate_records(config, unix_ms)
     }
 
-    /// Checks layout, keys and timestamps of the records. Compressed records are read only if the topic requires it.
-    fn validate_records(&self, config: &PartitionConfig, unix_ms: u64) -> Result<(), PartitionError> {
+    /// Checks layout, keys and timestamps of the records.
+    fn validate_records(&self, config: &PartitionConfig, unix_ms: u64) -> Result<Validity, PartitionError> {
         let header = self.header();
-        let limits = TimestampLimits::of(config, unix_ms);
-        limits.check_latest(header.max_timestamp_ms)?;
-        let decompressed;
-        let records = match header.compression() {
-            Compression::None => self.batch.records(),
-            compression if config.is_compacted || limits.earliest_ms.is_some() => {
-                decompressed =
-                    compress::decompress(compression, &self.bytes()[HEADER_BYTES..], DECOMPRESSED_BYTES_MAX)
-                        .map_err(|error| PartitionError::rule(error.to_string()))?;
-                Records::of(*header, &decompressed)
+        let read;
+        let summary = match header.compression() {
+            Compression::None => {
+                read = check_plain(&self.batch)?;
+                &read
             }
             Compression::Unknown(_) => return Err(PartitionError::UnsupportedCompression),
-            _ => return Ok(()),
+            _ if !self.must_decompress(config) => {
+                TimestampLimits::of(config, unix_ms).check(header.max_timestamp_ms)?;
+                return Ok(Validity::Valid { max_timestamp_ms: header.max_timestamp_ms });
+            }
+            _ => match &self.checked {
+                Some(summary) => summary,
+                None => match RecordsCheck::new(self.bytes())?.step(CHECKED_AT_ONCE)? {
+                    Some(summary) => {
+                        read = summary;
+                        &read
+                    }
+                    None => return Ok(Validity::Unchecked),
+                },
+            },
         };
-        let mut keyless = Vec::new();
-        for (next, record) in (header.base_offset..).zip(records) {
-            let record = record.map_err(|_| PartitionError::rule("a record is malformed"))?;
-            if record.offset != next {
-                return Err(PartitionError::rule("the offsets of the records have gaps"));
-            }
-            if config.is_compacted && record.key.is_none() {
-                keyless.push((next - header.base_offset) as i32);
-            }
-            limits.check(record.timestamp_ms)?;
-        }
-        if keyless.is_empty() {
-            return Ok(());
-        }
-        let rule = "a compacted topic requires a key in each record".into();
-        Err(PartitionError::InvalidRecord { rule, records: keyless })
+        summary.validate(config, unix_ms)?;
+        Ok(Validity::Valid { max_timestamp_ms: summary.max_timestamp_ms })
     }
 
-    /// The batch as the topic stores it, if that differs from what the producer sent.
+    /// Whether the records of a compressed batch must be read.
+    fn must_decompress(&self, config: &PartitionConfig) -> bool {
+        let is_bounded =
+            config.timestamp_type == TimestampType::Create && config.timestamp_before_max_ms != i64::MAX;
+        self.is_from_client && (config.checks_compressed_records || config.is_compacted || is_bounded)
+    }
+
+    /// The batch as the topic stores it, if that differs from what the producer sent. `max_timestamp_ms` is the latest
+    /// timestamp of the records.
     pub(crate) fn rewrite(
         &self,
         config: &PartitionConfig,
         unix_ms: u64,
+        max_timestamp_ms: i64,
     ) -> Result<Option<Vec<u8>>, PartitionError> {
         let recompress = config.recompress.filter(|(codec, _)| *codec != self.header().compression());
-        if recompress.is_none() && config.timestamp_type == TimestampType::Create {
+        let has_right_time = max_timestamp_ms == self.header().max_timestamp_ms;
+        if recompress.is_none() && config.timestamp_type == TimestampType::Create && has_right_time {
             return Ok(None);
         }
         // The new batch gets a new checksum, so the original checksum must be verified first.
@@ -171,46 +205,11 @@ impl<'a> IncomingBatch<'a> {
         };
         if config.timestamp_type == TimestampType::LogAppend {
             Batch::set_append_time(&mut bytes, unix_ms.cast_signed());
+        } else if !has_right_time {
+            Batch::set_max_timestamp(&mut bytes, max_timestamp_ms);
         }
         Ok(Some(bytes))
     }
-}
-
-/// The range of valid timestamps; unlimited if the broker sets them.
-struct TimestampLimits {
-    latest_ms: i64,
-    earliest_ms: Option<i64>,
-}
-
-impl TimestampLimits {
-    fn of(config: &PartitionConfig, unix_ms: u64) -> Self {
-        if config.timestamp_type == TimestampType::LogAppend {
-            return Self { latest_ms: i64::MAX, earliest_ms: None };
-        }
-        let now_ms = unix_ms.cast_signed();
-        let is_bounded = config.timestamp_before_max_ms != i64::MAX;
-        Self {
-            latest_ms: now_ms.saturating_add(config.timestamp_after_max_ms),
-            earliest_ms: is_bounded.then(|| now_ms.saturating_sub(config.timestamp_before_max_ms)),
-        }
-    }
-
-    fn check_latest(&self, timestamp_ms: i64) -> Result<(), PartitionError> {
-        if timestamp_ms <= self.latest_ms { Ok(()) } else { Err(out_of_range(timestamp_ms)) }
-    }
-
-    fn check(&self, timestamp_ms: i64) -> Result<(), PartitionError> {
-        self.check_latest(timestamp_ms)?;
-        match self.earliest_ms {
-            // A negative timestamp means none.
-            Some(earliest_ms) if (0..earliest_ms).contains(&timestamp_ms) => Err(out_of_range(timestamp_ms)),
-            _ => Ok(()),
-        }
-    }
-}
-
-fn out_of_range(timestamp_ms: i64) -> PartitionError {
-    PartitionError::InvalidTimestamp(format!("timestamp {timestamp_ms} is out of range"))
 }
 
 /// The fields of a header that the producer state needs.
@@ -246,7 +245,7 @@ mod tests {
     }
 
     fn validate(bytes: &[u8], config: &PartitionConfig) -> Result<(), PartitionError> {
-        IncomingBatch::parse(bytes)?.validate(config, NOW_MS)
+        IncomingBatch::parse(bytes)?.validate(config, NOW_MS).map(drop)
     }
 
     #[test]
@@ -282,10 +281,10 @@ mod tests {
             let marked = batch(&[(1, None)], &Origin { kind, ..Origin::default() });
             let refused = Err(PartitionError::rule("attribute bits 8 to 14 are reserved"));
             assert_eq!(validate(&marked, &config), refused, "bit {bit}");
-            assert_eq!(IncomingBatch::parse_internal(&marked).unwrap().validate(&config, NOW_MS), Ok(()));
+            assert!(IncomingBatch::parse_internal(&marked).unwrap().validate(&config, NOW_MS).is_ok());
         }
         let unmarked = IncomingBatch::parse_internal(&client).unwrap().validate(&config, NOW_MS);
-        assert_eq!(unmarked, Err(PartitionError::BatchTooLarge { bytes, bytes_max: 50 }));
+        assert_eq!(unmarked.map(drop), Err(PartitionError::BatchTooLarge { bytes, bytes_max: 50 }));
     }
 
     #[test]
@@ -313,6 +312,7 @@ mod tests {
             (now_ms + 10, true),
             (now_ms + 11, false),
             (-1, true),
+            (-2, false),
         ] {
             let bytes = batch(&[(timestamp_ms, None)], &Origin::default());
             assert_eq!(validate(&bytes, &config).is_ok(), is_valid, "{timestamp_ms}");
@@ -329,14 +329,80 @@ mod tests {
         let gzip = PartitionConfig { recompress: Some((Compression::Gzip, None)), ..unchanged.clone() };
         let append_time = PartitionConfig { timestamp_type: TimestampType::LogAppend, ..unchanged.clone() };
         let incoming = IncomingBatch::parse(&bytes).unwrap();
-        assert_eq!(incoming.rewrite(&unchanged, NOW_MS), Ok(None));
-        let zipped = incoming.rewrite(&gzip, NOW_MS).unwrap().unwrap();
+        assert_eq!(incoming.rewrite(&unchanged, NOW_MS, 1), Ok(None));
+        let zipped = incoming.rewrite(&gzip, NOW_MS, 1).unwrap().unwrap();
         assert_eq!(Batch::parse(&zipped).unwrap().header.compression(), Compression::Gzip);
-        let stamped = incoming.rewrite(&append_time, NOW_MS).unwrap().unwrap();
+        let stamped = incoming.rewrite(&append_time, NOW_MS, 1).unwrap().unwrap();
         assert_eq!(Batch::parse(&stamped).unwrap().header.max_timestamp_ms, NOW_MS.cast_signed());
         *bytes.last_mut().unwrap() ^= 1;
         let damaged = IncomingBatch::parse(&bytes).unwrap();
-        assert_eq!(damaged.rewrite(&gzip, NOW_MS), Err(PartitionError::CorruptBatch));
-        assert_eq!(damaged.rewrite(&append_time, NOW_MS), Err(PartitionError::CorruptBatch));
+        assert_eq!(damaged.rewrite(&gzip, NOW_MS, 1), Err(PartitionError::CorruptBatch));
+        assert_eq!(damaged.rewrite(&append_time, NOW_MS, 1), Err(PartitionError::CorruptBatch));
+    }
+
+    /// Searches by time and retention rely on the latest timestamp in the header.
+    #[test]
+    fn a_header_with_a_wrong_latest_timestamp_is_corrected() {
+        let plain = batch(&[(5, None), (9, None), (7, None)], &Origin::default());
+        let zipped =
+            compress::batch::recompress(&Batch::parse(&plain).unwrap(), Compression::Zstd, None, 1 << 20);
+        let config = PartitionConfig::default();
+        for right in [plain, zipped.unwrap()] {
+            let mut wrong = right.clone();
+            Batch::set_max_timestamp(&mut wrong, 2);
+            let incoming = IncomingBatch::parse(&wrong).unwrap();
+            let Ok(Validity::Valid { max_timestamp_ms }) = incoming.validate(&config, NOW_MS) else {
+                panic!("a valid batch")
+            };
+            assert_eq!(max_timestamp_ms, 9);
+            assert_eq!(incoming.rewrite(&config, NOW_MS, max_timestamp_ms), Ok(Some(right)));
+        }
+    }
+
+    #[test]
+    fn records_of_compressed_batches_are_read_unless_the_topic_turns_it_off() {
+        let plain = batch(&[(1, None)], &Origin::default());
+        let mut garbage = Vec::new();
+        mainstem_log::repack(
+            &Batch::parse(&plain).unwrap().header,
+            Compression::Zstd,
+            b"garbage",
+            &mut garbage,
+        );
+        let unchecked = PartitionConfig { checks_compressed_records: false, ..PartitionConfig::default() };
+        let invalid = |config: &PartitionConfig| {
+            matches!(validate(&garbage, config), Err(PartitionError::InvalidRecord { .. }))
+        };
+        assert!(invalid(&PartitionConfig::default()));
+        assert!(!invalid(&unchecked));
+        // Checks that the topic asks for need the records.
+        assert!(invalid(&PartitionConfig { is_compacted: true, ..unchecked.clone() }));
+        assert!(invalid(&PartitionConfig { timestamp_before_max_ms: 10, ..unchecked }));
+    }
+
+    #[test]
+    fn large_compressed_batches_are_checked_in_steps_first() {
+        let mut builder = BatchBuilder::default();
+        builder.push(1, None, Some(&vec![0; 3 << 20]));
+        let plain = builder.finish().to_vec();
+        let zipped =
+            compress::batch::recompress(&Batch::parse(&plain).unwrap(), Compression::Zstd, None, 1 << 30)
+                .unwrap();
+        let config = PartitionConfig::default();
+        let incoming = IncomingBatch::parse(&zipped).unwrap();
+        assert!(matches!(incoming.validate(&config, NOW_MS), Ok(Validity::Unchecked)));
+        let mut check = RecordsCheck::new(zipped.clone()).unwrap();
+        let summary = loop {
+            if let Some(summary) = check.step(100_000).unwrap() {
+                break summary;
+            }
+        };
+        let checked = incoming.with_checked_records(summary);
+        assert!(matches!(checked.validate(&config, NOW_MS), Ok(Validity::Valid { max_timestamp_ms: 1 })));
+        let compacted = PartitionConfig { is_compacted: true, ..config };
+        let Err(PartitionError::InvalidRecord { records, .. }) = checked.validate(&compacted, NOW_MS) else {
+            panic!("a record without key was accepted")
+        };
+        assert_eq!(records, [0]);
     }
 }

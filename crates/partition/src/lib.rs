@@ -9,7 +9,7 @@
 //! threads, clocks. Time is a parameter.
 //!
 //! # Entry points
-//! - [`Catalogue`] is the set of topics; [`name_error`] and [`NameCollisions`] validate new names.
+//! - [`Catalogue`] is the set of topics; [`new_name_error`] and [`NameCollisions`] validate new names.
 //! - [`Partitions`] holds the open partitions of a shard. [`Partitions::append`] takes an [`IncomingBatch`];
 //!   [`Partitions::on_completion`] returns the results when the store has confirmed them.
 //! - [`Partition::watermarks`] and [`Partition::aborted`] tell readers what is visible; [`AbortedFilter`] skips aborted
@@ -34,6 +34,7 @@
 //! | `config.rs` | the part of a topic's configuration that partitions enforce |
 //! | `error.rs` | errors by cause |
 //! | `incoming.rs` | validation and rewriting of incoming batches |
+//! | `records.rs` | validation of the records in a batch, in steps |
 //! | `partition.rs` | one partition: appends in flight, watermarks |
 //! | `partitions.rs` | the partitions of a shard, and events of managed ones |
 //! | `producers.rs` | producer state across restarts |
@@ -55,16 +56,17 @@ mod name_collisions;
 mod partition;
 mod partitions;
 mod producers;
+mod records;
 mod snapshots;
 
 pub use aborted::AbortedFilter;
 pub use admission::Admission;
-pub use catalogue::{Catalogue, Topic, name_error};
+pub use catalogue::{Catalogue, Topic, name_error, new_name_error};
 pub use compacted_log::{CompactedLog, KeyValue, Outcome};
 pub use config::{PartitionConfig, TimestampType};
 pub use error::PartitionError;
 pub use ids::{JobId, PartitionId, TopicId};
-pub use incoming::{DECOMPRESSED_BYTES_MAX, IncomingBatch, LOG_APPEND_TIME};
+pub use incoming::{IncomingBatch, LOG_APPEND_TIME};
 pub use mainstem_coordinator::producer::Outcome as TransactionOutcome;
 pub use marker::MarkerRecord;
 pub use name_collisions::{NameCollisions, collides, may_collide};
@@ -72,4 +74,5 @@ pub use partition::{
     Accepted, AppendInfo, AppendResult, Isolation, Partition, PartitionSpec, Waiter, Watermarks,
 };
 pub use partitions::{PartitionEvent, Partitions};
-pub use producers::IsLast;
+pub use producers::{IsLast, ProducerLimits};
+pub use records::{DECOMPRESSED_BYTES_MAX, RecordSummary, RecordsCheck};

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use mainstem_coordinator::Error as ProducerError;
 use mainstem_coordinator::producer::{
     AbortedTransaction, AppendDecision, Marker, ProducerState, TxnVerification,
 };
@@ -27,10 +28,10 @@ use crate::admission::Admission;
 use crate::config::{PartitionConfig, TimestampType};
 use crate::error::PartitionError;
 use crate::ids::{JobId, PartitionId};
-use crate::incoming::{IncomingBatch, batch_info, checksum_error};
+use crate::incoming::{IncomingBatch, Validity, batch_info, checksum_error};
 use crate::marker::MarkerRecord;
-use crate::producers::{IsLast, PartitionProducers};
-use crate::snapshots::ProducerSnapshot;
+use crate::producers::{IsLast, PartitionProducers, ProducerLimits};
+use crate::snapshots::{DueSnapshot, ProducerSnapshot};
 
 /// Where a batch was appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,9 @@ pub enum Accepted {
     Durable(AppendInfo),
     /// The batch was not appended: it would begin a transaction, which the coordinator must verify first (KIP-890).
     Unverified(Producer),
+    /// The batch was not appended: its records decompress to more than is checked at once, so a
+    /// [`crate::RecordsCheck`] must check them first.
+    Unchecked,
 }
 
 /// The pending request of an append, and the number of the batch within it.
@@ -151,11 +155,12 @@ impl Partition {
         spec: PartitionSpec,
         store: &mut dyn Store,
         snapshot: &ProducerSnapshot,
+        limits: &ProducerLimits,
         unix_ms: u64,
     ) -> Result<Self, Error> {
         let PartitionSpec { id, topic, config, store: store_index } = spec;
         let log = store.open(&id.log_name(), &config.options)?;
-        let producers = PartitionProducers::rebuild(store, log, snapshot, unix_ms)?;
+        let producers = PartitionProducers::rebuild(store, log, snapshot, limits, unix_ms)?;
         Ok(Self {
             id,
             topic,
@@ -244,6 +249,18 @@ impl Partition {
         Ok(())
     }
 
+    /// Whether a [`crate::RecordsCheck`] must check the records of a batch before it can be appended.
+    ///
+    /// # Errors
+    /// The batch is invalid.
+    pub fn must_check_first(
+        &self,
+        incoming: &IncomingBatch<'_>,
+        unix_ms: u64,
+    ) -> Result<bool, PartitionError> {
+        Ok(matches!(incoming.validate(&self.config, unix_ms)?, Validity::Unchecked))
+    }
+
     /// Appends a batch unless its producer sent it before. `waiter` gets the result when it is durable.
     pub(crate) fn append(
         &mut self,
@@ -255,7 +272,9 @@ impl Partition {
     ) -> Result<Accepted, PartitionError> {
         let status = store.status(self.log);
         self.begin_append(status.end)?;
-        incoming.validate(&self.config, unix_ms)?;
+        let Validity::Valid { max_timestamp_ms } = incoming.validate(&self.config, unix_ms)? else {
+            return Ok(Accepted::Unchecked);
+        };
         let header = incoming.header();
         if header.producer_id >= 0 {
             match self.producers.state.check(&batch_info(header), verification) {
@@ -265,10 +284,13 @@ impl Partition {
                     return Ok(self.wait(waiter, info, end_of(header, base_offset)));
                 }
                 AppendDecision::Verify => return Ok(Accepted::Unverified(incoming.producer())),
+                AppendDecision::Refused(ProducerError::UnknownProducerId) => {
+                    return Err(PartitionError::UnknownProducer { log_start: status.start });
+                }
                 AppendDecision::Refused(error) => return Err(PartitionError::Producer(error)),
             }
         }
-        let rewritten = incoming.rewrite(&self.config, unix_ms)?;
+        let rewritten = incoming.rewrite(&self.config, unix_ms, max_timestamp_ms)?;
         let base_offset = self.append_to_log(store, incoming, rewritten.as_deref(), unix_ms)?;
         let info = self.append_info(&status, base_offset, unix_ms.cast_signed());
         Ok(self.wait(waiter, info, end_of(header, base_offset)))
@@ -319,7 +341,7 @@ impl Partition {
     ///
     /// # Errors
     /// The marker contradicts the producer state, the partition is not ready, or the store fails. Nothing was appended.
-    pub fn mark(
+    pub(crate) fn mark(
         &mut self,
         store: &mut dyn Store,
         marker: &Marker,
@@ -439,8 +461,22 @@ impl Partition {
         !self.producers.state.is_empty()
     }
 
+    /// Number of producers with state in this partition.
+    pub(crate) fn producer_count(&self) -> usize {
+        self.producers.state.len()
+    }
+
+    pub(crate) fn knows_producer(&self, producer_id: i64) -> bool {
+        self.producers.state.contains(producer_id)
+    }
+
+    /// Evicts the state of up to `count` producers without an open transaction. Returns how many were evicted.
+    pub(crate) fn evict_idle_producers(&mut self, count: usize) -> usize {
+        self.producers.state.evict_idle(count)
+    }
+
     /// A snapshot of the producers and the log start, if one is due.
-    pub(crate) fn snapshot_if_due(&mut self, unix_ms: u64, is_last: IsLast) -> Option<(Vec<u8>, u64)> {
+    pub(crate) fn snapshot_if_due(&mut self, unix_ms: u64, is_last: IsLast) -> Option<DueSnapshot> {
         self.producers.maintain(unix_ms, self.high_watermark, is_last)
     }
 

@@ -4,6 +4,11 @@
 //! parked on partitions that have no log yet. Stores belong to the caller, because other logs of the shard share them;
 //! every call that needs one takes it as a parameter.
 //!
+//! # Producers
+//! [`ProducerLimits`] bounds the memory of the producers of all partitions together. At the bound, the partition with
+//! most producers forgets those that have been idle for longest; see [`mainstem_coordinator::producer`] for what their
+//! next batch is answered.
+//!
 //! # Managed partitions
 //! A component of the broker may manage a partition ([`crate::PartitionConfig::is_managed`]), for example a work queue.
 //! Its appends and its progress are collected as [`PartitionEvent`]s, which the component takes when it runs. In return
@@ -14,7 +19,8 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use mainstem_coordinator::producer::TxnVerification;
+use mainstem_coordinator::Error as ProducerError;
+use mainstem_coordinator::producer::{Marker, TxnVerification};
 use mainstem_log::{Completion, Error, LogId, Store, StoreAt};
 
 use crate::admission::Admission;
@@ -23,7 +29,7 @@ use crate::error::PartitionError;
 use crate::ids::{JobId, PartitionId};
 use crate::incoming::IncomingBatch;
 use crate::partition::{Accepted, AppendResult, Partition, PartitionSpec, Waiter};
-use crate::producers::IsLast;
+use crate::producers::{IsLast, ProducerLimits};
 use crate::snapshots::ProducerSnapshots;
 
 type FastMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
@@ -60,6 +66,11 @@ pub struct Partitions {
     by_log: FastMap<(usize, LogId), PartitionId>,
     /// One per store.
     snapshots: Vec<ProducerSnapshots>,
+    limits: ProducerLimits,
+    /// Number of producers of all open partitions.
+    producers: usize,
+    /// Number of producers evicted because of the limit, not taken yet.
+    evicted_producers: u64,
     /// Fetches parked on partitions that have no log yet.
     uncreated: FastMap<PartitionId, Vec<JobId>>,
     events: Vec<PartitionEvent>,
@@ -70,12 +81,15 @@ impl Partitions {
     ///
     /// # Errors
     /// A store fails.
-    pub fn restore(stores: &mut [StoreAt]) -> Result<Self, Error> {
+    pub fn restore(stores: &mut [StoreAt], limits: ProducerLimits) -> Result<Self, Error> {
         let snapshots = stores.iter_mut().map(|at| ProducerSnapshots::open(&mut *at.store));
         Ok(Self {
             open: FastMap::default(),
             by_log: FastMap::default(),
             snapshots: snapshots.collect::<Result<_, Error>>()?,
+            limits,
+            producers: 0,
+            evicted_producers: 0,
             uncreated: FastMap::default(),
             events: Vec::new(),
         })
@@ -108,12 +122,14 @@ impl Partitions {
     pub fn open(&mut self, spec: PartitionSpec, store: &mut dyn Store, unix_ms: u64) -> Result<(), Error> {
         let (id, store_index) = (spec.id, spec.store);
         let snapshot = self.snapshots[store_index].take(id);
-        let mut partition = Partition::open(spec, store, &snapshot, unix_ms)?;
+        let mut partition = Partition::open(spec, store, &snapshot, &self.limits, unix_ms)?;
         for watcher in self.uncreated.remove(&id).unwrap_or_default() {
             partition.watch(watcher);
         }
         self.by_log.insert((store_index, partition.log()), id);
+        self.producers += partition.producer_count();
         self.open.insert(id, partition);
+        self.evict_producers(self.producers.saturating_sub(self.limits.count()));
         Ok(())
     }
 
@@ -131,9 +147,12 @@ impl Partitions {
         verification: TxnVerification,
         waiter: Waiter,
     ) -> Result<Accepted, PartitionError> {
+        self.make_room_for_producer(id, incoming.producer().id)?;
         let partition = self.open.get_mut(&id).ok_or(PartitionError::UnknownPartition)?;
+        let before = partition.producer_count();
         let accepted = partition.append(store, incoming, unix_ms, verification, waiter)?;
-        let is_appended = !matches!(accepted, Accepted::Unverified(_));
+        self.producers = self.producers - before + partition.producer_count();
+        let is_appended = !matches!(accepted, Accepted::Unverified(_) | Accepted::Unchecked);
         if is_appended && partition.config().is_managed && incoming.is_from_client() {
             let end = store.status(partition.log()).end;
             let bytes = incoming.bytes().len() as u64;
@@ -149,6 +168,69 @@ impl Partitions {
         }
     }
 
+    /// Appends the marker of a transaction that has ended.
+    ///
+    /// # Errors
+    /// The marker contradicts the producer state, or the store fails. Nothing was appended.
+    pub fn mark(
+        &mut self,
+        id: PartitionId,
+        store: &mut dyn Store,
+        marker: &Marker,
+        unix_ms: u64,
+        waiter: Waiter,
+    ) -> Result<(), PartitionError> {
+        self.make_room_for_producer(id, marker.producer_id)?;
+        let partition = self.open.get_mut(&id).ok_or(PartitionError::UnknownPartition)?;
+        let before = partition.producer_count();
+        let outcome = partition.mark(store, marker, unix_ms, waiter);
+        self.producers = self.producers - before + partition.producer_count();
+        outcome
+    }
+
+    /// Makes room for the state of a producer, unless it has state already.
+    fn make_room_for_producer(&mut self, id: PartitionId, producer_id: i64) -> Result<(), PartitionError> {
+        if producer_id < 0 || self.producers < self.limits.count() {
+            return Ok(());
+        }
+        let is_known = self.open.get(&id).is_some_and(|partition| partition.knows_producer(producer_id));
+        if is_known || self.evict_producers(1) {
+            return Ok(());
+        }
+        Err(PartitionError::Producer(ProducerError::PolicyViolation))
+    }
+
+    /// Evicts `count` producers or a few more. Returns false if fewer could be evicted, because the others have open
+    /// transactions.
+    fn evict_producers(&mut self, count: usize) -> bool {
+        // Finding the partition costs a pass over all, so it gives up more than one.
+        let mut wanted = if count == 0 { 0 } else { count.max(self.limits.count() / 256) };
+        let mut evicted = 0;
+        while wanted > 0
+            && let Some(partition) = self.open.values_mut().max_by_key(|known| known.producer_count())
+        {
+            let from_this =
+                partition.evict_idle_producers(wanted.min(partition.producer_count().div_ceil(2)));
+            if from_this == 0 {
+                break;
+            }
+            wanted -= from_this;
+            evicted += from_this;
+        }
+        for partition in self.open.values_mut() {
+            let from_this = partition.evict_idle_producers(count.saturating_sub(evicted));
+            evicted += from_this;
+        }
+        self.producers -= evicted;
+        self.evicted_producers += evicted as u64;
+        evicted >= count
+    }
+
+    /// Takes the number of producers that were evicted because of [`ProducerLimits::bytes`] since the last call.
+    pub fn take_evicted_producers(&mut self) -> u64 {
+        std::mem::take(&mut self.evicted_producers)
+    }
+
     /// Handles a completion: collects the results of waiters, and returns the parked fetches to wake. A completion of
     /// another log has no effect.
     pub fn on_completion(
@@ -160,7 +242,9 @@ impl Partitions {
     ) -> Vec<JobId> {
         let Some(id) = self.by_log.get(&(store_index, completion.log)).copied() else { return Vec::new() };
         let Some(partition) = self.open.get_mut(&id) else { return Vec::new() };
+        let before = partition.producer_count();
         let has_advanced = partition.on_completion(completion, results);
+        self.producers = self.producers - before + partition.producer_count();
         if partition.config().is_managed && completion.outcome.is_err() {
             self.events.push(PartitionEvent::Failed { id, end: store.status(completion.log).end });
         }
@@ -236,6 +320,7 @@ impl Partitions {
         };
         let log = (partition.store_index(), partition.log());
         self.by_log.remove(&log);
+        self.producers -= partition.producer_count();
         (Some(log), partition.into_waiters(results))
     }
 
@@ -252,6 +337,7 @@ impl Partitions {
 
     /// Expires idle producers and takes the snapshots that are due.
     pub fn maintain(&mut self, stores: &mut [StoreAt], unix_ms: u64, is_last: IsLast) {
+        let mut producers = 0;
         for partition in self.open.values_mut() {
             let at = partition.store_index();
             let store = &mut *stores[at].store;
@@ -259,7 +345,9 @@ impl Partitions {
                 partition.on_start_advanced(store);
             }
             take_snapshot(&mut self.snapshots[at], store, unix_ms, partition, is_last);
+            producers += partition.producer_count();
         }
+        self.producers = producers;
     }
 
     /// Takes a snapshot after records were deleted, so that a restart does not restore their producer state.
@@ -267,8 +355,10 @@ impl Partitions {
         let Some(partition) = self.open.get_mut(&id) else { return };
         let at = partition.store_index();
         let store = &mut *stores[at].store;
+        let before = partition.producer_count();
         partition.on_start_advanced(store);
         take_snapshot(&mut self.snapshots[at], store, unix_ms, partition, IsLast::No);
+        self.producers = self.producers - before + partition.producer_count();
     }
 
     /// Appends the snapshots of this turn. Call it before the commit.
@@ -291,15 +381,15 @@ fn take_snapshot(
     partition: &mut Partition,
     is_last: IsLast,
 ) {
-    if let Some((state, start)) = partition.snapshot_if_due(unix_ms, is_last) {
-        snapshots.append(store, unix_ms, partition.id(), state, start);
+    if let Some(due) = partition.snapshot_if_due(unix_ms, is_last) {
+        snapshots.append(store, unix_ms, partition.id(), due);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use mainstem_coordinator::producer::Marker;
-    use mainstem_log::{BatchBuilder, MemoryStore};
+    use mainstem_coordinator::producer::PRODUCER_BYTES;
+    use mainstem_log::{BatchBuilder, BatchKind, MemoryStore, Origin};
 
     use super::*;
     use crate::ids::TopicId;
@@ -321,7 +411,7 @@ mod tests {
     }
 
     fn open(stores: &mut [StoreAt], is_managed: bool) -> Partitions {
-        let mut partitions = Partitions::restore(stores).unwrap();
+        let mut partitions = Partitions::restore(stores, ProducerLimits::default()).unwrap();
         let spec = PartitionSpec { id: ID, topic: "topic".into(), config: config(is_managed), store: 0 };
         partitions.open(spec, &mut *stores[0].store, 1).unwrap();
         partitions
@@ -373,6 +463,56 @@ mod tests {
         assert_eq!(watermarks(&partitions, &stores).high_watermark, 2);
         append(&mut partitions, &mut stores, &incoming, 2);
         assert_eq!(commit(&mut partitions, &mut stores).1, [], "a watcher is woken once");
+    }
+
+    /// A batch of an idempotent producer.
+    fn batch_of(producer_id: i64, base_sequence: i32, kind: BatchKind) -> Vec<u8> {
+        let mut builder = BatchBuilder::default();
+        builder.push(1, None, Some(b"value"));
+        let origin = Origin { producer_id, producer_epoch: 0, base_sequence, kind };
+        builder.finish_as(&origin).bytes().to_vec()
+    }
+
+    #[test]
+    fn memory_of_producers_is_bounded_over_all_partitions() {
+        let mut stores = stores();
+        let limits = ProducerLimits { bytes: 100 * PRODUCER_BYTES, ..ProducerLimits::default() };
+        let mut partitions = Partitions::restore(&mut stores, limits).unwrap();
+        let ids = [0, 1].map(|index| PartitionId { index, ..ID });
+        for id in ids {
+            let spec = PartitionSpec { id, topic: "topic".into(), config: config(false), store: 0 };
+            partitions.open(spec, &mut *stores[0].store, 1).unwrap();
+        }
+        let mut append = |partitions: &mut Partitions, id, producer_id, sequence, kind| {
+            let bytes = batch_of(producer_id, sequence, kind);
+            let incoming = IncomingBatch::parse(&bytes).unwrap();
+            let store = &mut *stores[0].store;
+            partitions.append(id, store, &incoming, 1, TxnVerification::Verified, waiter(0))
+        };
+        let counts = |partitions: &Partitions| ids.map(|id| partitions.open[&id].producer_count());
+        append(&mut partitions, ids[1], 999, 0, BatchKind::Plain).unwrap();
+        for producer_id in 0..300 {
+            append(&mut partitions, ids[0], producer_id, 0, BatchKind::Plain).unwrap();
+            let [many, few] = counts(&partitions);
+            assert!(many + few <= 100 && few == 1, "the partition with most producers gives them up");
+            assert_eq!(partitions.producers, many + few);
+        }
+        assert!(partitions.take_evicted_producers() >= 200);
+        append(&mut partitions, ids[0], 299, 1, BatchKind::Plain).unwrap();
+        append(&mut partitions, ids[1], 999, 1, BatchKind::Plain).unwrap();
+        let evicted = append(&mut partitions, ids[0], 0, 1, BatchKind::Plain);
+        assert_eq!(evicted, Err(PartitionError::UnknownProducer { log_start: 0 }));
+        for producer_id in 1000..1100 {
+            append(&mut partitions, ids[0], producer_id, 0, BatchKind::Transactional).unwrap();
+        }
+        let full = append(&mut partitions, ids[1], 2000, 0, BatchKind::Plain);
+        assert_eq!(full, Err(PartitionError::Producer(ProducerError::PolicyViolation)), "all are in use");
+        append(&mut partitions, ids[0], 1000, 1, BatchKind::Transactional).unwrap();
+        // A restart replays the log within the same bound.
+        let mut reopened = Partitions::restore(&mut stores, limits).unwrap();
+        let spec = PartitionSpec { id: ids[0], topic: "topic".into(), config: config(false), store: 0 };
+        reopened.open(spec, &mut *stores[0].store, 1).unwrap();
+        assert_eq!(reopened.producers, 100);
     }
 
     #[test]
@@ -493,7 +633,7 @@ mod tests {
     #[test]
     fn watchers_of_a_partition_without_a_log_keep_waiting_when_it_is_created() {
         let mut stores = stores();
-        let mut partitions = Partitions::restore(&mut stores).unwrap();
+        let mut partitions = Partitions::restore(&mut stores, ProducerLimits::default()).unwrap();
         let other = JobId { job: 8, ..WATCHER };
         partitions.watch(ID, WATCHER);
         partitions.watch(ID, other);

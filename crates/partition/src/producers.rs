@@ -10,21 +10,18 @@
 
 use std::ops::Range;
 
-use mainstem_coordinator::producer::{Limits, Producers};
-use mainstem_log::{Batch, Error, LogId, Store, batches};
+use mainstem_coordinator::producer::{Limits, PRODUCER_BYTES, Producers};
+use mainstem_log::{Batch, Durability, Error, LogId, Store, batches};
 
 use crate::incoming::batch_info;
 use crate::marker::marker_of;
-use crate::snapshots::ProducerSnapshot;
+use crate::snapshots::{DueSnapshot, ProducerSnapshot};
 
 /// Bytes per read when a partition is opened.
 const READ_BYTES: usize = 1024 * 1024;
 /// A snapshot is due after this many appended bytes, or this many times its own size, whichever is more.
 const SNAPSHOT_BYTES: u64 = 4 * 1024 * 1024;
 const SNAPSHOT_FACTOR: u64 = 8;
-/// Interval of the search for expired producers, ms.
-const EXPIRE_INTERVAL_MS: u64 = 10 * 60 * 1000;
-
 /// Whether the broker is shutting down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IsLast {
@@ -43,7 +40,32 @@ pub(crate) struct PartitionProducers {
     /// The log start has moved since the last snapshot, which must not be older than the start.
     is_due: bool,
     start: u64,
-    expired_ms: u64,
+}
+
+/// Limits on the producers of all partitions of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerLimits {
+    /// Memory of their state, bytes.
+    pub bytes: usize,
+    /// Idle time after which a producer expires, ms (`producer.id.expiration.ms`).
+    pub expiration_ms: u64,
+}
+
+impl Default for ProducerLimits {
+    fn default() -> Self {
+        Self { bytes: 64 * 1024 * 1024, expiration_ms: Limits::default().expiration_ms }
+    }
+}
+
+impl ProducerLimits {
+    /// Most producers.
+    pub(crate) fn count(&self) -> usize {
+        (self.bytes / PRODUCER_BYTES).max(1)
+    }
+
+    fn of_partition(&self) -> Limits {
+        Limits { expiration_ms: self.expiration_ms, ..Limits::default() }
+    }
 }
 
 impl PartitionProducers {
@@ -55,6 +77,7 @@ impl PartitionProducers {
         store: &mut dyn Store,
         log: LogId,
         snapshot: &ProducerSnapshot,
+        limits: &ProducerLimits,
         unix_ms: u64,
     ) -> Result<Self, Error> {
         if store.status(log).start < snapshot.start {
@@ -62,10 +85,10 @@ impl PartitionProducers {
         }
         let status = store.status(log);
         let mut from = status.start;
-        let mut producers = Producers::new(Limits::default());
+        let mut producers = Producers::new(limits.of_partition());
         let bytes = snapshot.state.as_deref();
         if let Some(bytes) = bytes {
-            match Producers::restore(Limits::default(), bytes) {
+            match Producers::restore(limits.of_partition(), bytes) {
                 Ok((restored, offset)) if (status.start..=status.end).contains(&offset) => {
                     producers = restored;
                     from = offset;
@@ -77,7 +100,11 @@ impl PartitionProducers {
             }
         }
         producers.truncate_prefix(status.start);
-        let bytes_since_snapshot = replay(store, log, from..status.end, &mut producers, unix_ms)?;
+        let mut limited = |batch: &Batch<'_>| {
+            apply(&mut producers, batch, unix_ms);
+            producers.evict_idle(producers.len().saturating_sub(limits.count()));
+        };
+        let bytes_since_snapshot = replay(store, log, from..status.end, &mut limited)?;
         producers.mark_durable(status.end);
         Ok(Self {
             state: producers,
@@ -85,7 +112,6 @@ impl PartitionProducers {
             snapshot_bytes: due_bytes(bytes.map_or(0, <[u8]>::len)),
             is_due: false,
             start: status.start,
-            expired_ms: unix_ms,
         })
     }
 
@@ -103,20 +129,18 @@ impl PartitionProducers {
     }
 
     /// Expires idle producers, and returns a snapshot of everything below `durable` and the log start, if it is due.
-    pub(crate) fn maintain(&mut self, unix_ms: u64, durable: u64, is_last: IsLast) -> Option<(Vec<u8>, u64)> {
-        if unix_ms.saturating_sub(self.expired_ms) >= EXPIRE_INTERVAL_MS {
-            self.state.expire(unix_ms);
-            self.expired_ms = unix_ms;
-        }
+    pub(crate) fn maintain(&mut self, unix_ms: u64, durable: u64, is_last: IsLast) -> Option<DueSnapshot> {
+        self.state.expire(unix_ms);
         let due_from = if is_last == IsLast::Yes { 1 } else { self.snapshot_bytes };
         if self.bytes_since_snapshot < due_from && !self.is_due {
             return None;
         }
-        self.is_due = false;
-        let snapshot = self.state.snapshot(durable);
+        let replaces_records = std::mem::take(&mut self.is_due) && !self.state.is_empty();
+        let durability = if replaces_records { Durability::Fsync } else { Durability::Os };
+        let state = self.state.snapshot(durable);
         self.bytes_since_snapshot = 0;
-        self.snapshot_bytes = due_bytes(snapshot.len());
-        Some((snapshot, self.start))
+        self.snapshot_bytes = due_bytes(state.len());
+        Some(DueSnapshot { state, start: self.start, durability })
     }
 }
 
@@ -130,8 +154,7 @@ fn replay(
     store: &mut dyn Store,
     log: LogId,
     offsets: Range<u64>,
-    producers: &mut Producers,
-    unix_ms: u64,
+    apply: &mut dyn FnMut(&Batch<'_>),
 ) -> Result<u64, Error> {
     let (mut next, mut read, mut bytes) = (offsets.start, 0, Vec::new());
     while next < offsets.end {
@@ -147,7 +170,7 @@ fn replay(
         read += bytes.len() as u64;
         let before = next;
         for batch in batches(&bytes) {
-            apply(producers, &batch, unix_ms);
+            apply(&batch);
             next = batch.header.end_offset();
         }
         if next == before {
@@ -190,7 +213,8 @@ mod tests {
         let id = PartitionId { topic: TopicId([1; 16]), index: 0 };
         let config = Arc::new(PartitionConfig::default());
         let spec = PartitionSpec { id, topic: "topic".into(), config, store: 0 };
-        Partition::open(spec, store, &ProducerSnapshot::default(), 1).unwrap()
+        let limits = ProducerLimits::default();
+        Partition::open(spec, store, &ProducerSnapshot::default(), &limits, 1).unwrap()
     }
 
     fn append(partition: &mut Partition, store: &mut MemoryStore, base_sequence: i32) -> Accepted {
@@ -260,13 +284,15 @@ mod tests {
         for sequence in 0..4 {
             append(&mut partition, &mut store, sequence);
             commit(&mut partition, &mut store);
-            snapshots.extend(partition.snapshot_if_due(1, IsLast::Yes).map(|(state, _)| state));
+            snapshots.extend(partition.snapshot_if_due(1, IsLast::Yes).map(|due| due.state));
         }
         assert_eq!(snapshots.len(), 4);
         let described = partition.producers();
         let rebuild = |store: &mut MemoryStore, snapshot: Option<&[u8]>, start: u64| {
             let snapshot = ProducerSnapshot { state: snapshot.map(<[u8]>::to_vec), start };
-            PartitionProducers::rebuild(store, partition.log(), &snapshot, 1).unwrap().state.describe()
+            let limits = ProducerLimits::default();
+            let rebuilt = PartitionProducers::rebuild(store, partition.log(), &snapshot, &limits, 1);
+            rebuilt.unwrap().state.describe()
         };
         assert_eq!(rebuild(&mut store, None, 0), described);
         for snapshot in &snapshots {
@@ -284,13 +310,14 @@ mod tests {
         let mut partition = partition(&mut store);
         append(&mut partition, &mut store, 0);
         commit(&mut partition, &mut store);
-        let snapshot = partition.snapshot_if_due(1, IsLast::Yes).map(|(state, _)| state);
+        let limits = ProducerLimits::default();
+        let snapshot = partition.snapshot_if_due(1, IsLast::Yes).map(|due| due.state);
         append(&mut partition, &mut store, 1);
         commit(&mut partition, &mut store);
         let log = partition.log();
         let mut rebuild = |snapshot: &Option<Vec<u8>>, start| {
             let snapshot = ProducerSnapshot { state: snapshot.clone(), start };
-            let producers = PartitionProducers::rebuild(&mut store, log, &snapshot, 1).unwrap();
+            let producers = PartitionProducers::rebuild(&mut store, log, &snapshot, &limits, 1).unwrap();
             (producers.state.describe().len(), store.status(log).start)
         };
         assert_eq!(rebuild(&snapshot, 0), (1, 0));
@@ -298,10 +325,11 @@ mod tests {
 
         partition.on_start_advanced(&store);
         let later = partition.snapshot_if_due(1, IsLast::No);
-        assert!(later.is_some(), "a snapshot is due when the log start has moved");
+        let later = later.expect("a snapshot is due when the log start has moved");
+        assert_eq!(later.durability, Durability::Fsync, "only the snapshot has the producer now");
         assert!(partition.snapshot_if_due(1, IsLast::No).is_none());
-        let snapshot = ProducerSnapshot { state: later.map(|(state, _)| state), start: 2 };
-        let producers = PartitionProducers::rebuild(&mut store, log, &snapshot, 1).unwrap();
+        let snapshot = ProducerSnapshot { state: Some(later.state), start: 2 };
+        let producers = PartitionProducers::rebuild(&mut store, log, &snapshot, &limits, 1).unwrap();
         assert_eq!(producers.state.len(), 1);
     }
 }

@@ -1,7 +1,9 @@
 //! Producer snapshots: the producer state of partitions in a compacted log of their store.
 //!
 //! A snapshot shortens the startup: a partition reads its log from the snapshot's offset instead of from the
-//! beginning. The loss of a snapshot costs only time, so the log of snapshots is not synced.
+//! beginning. The loss of such a snapshot costs only time, so the log of snapshots is not synced. After records were
+//! deleted, however, the snapshot is the only source of their producers' state. It is synced with the commit of its
+//! turn, before the store deletes anything.
 //!
 //! A snapshot is stored together with the start of its partition's log. The store may lose a recent truncation in a
 //! crash, and records that were deleted must not reappear in the producer state.
@@ -31,6 +33,16 @@ pub(crate) struct ProducerSnapshot {
     pub(crate) state: Option<Vec<u8>>,
     /// Start of the partition's log when the snapshot was taken.
     pub(crate) start: u64,
+}
+
+/// A snapshot to store.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct DueSnapshot {
+    pub(crate) state: Vec<u8>,
+    /// Start of the partition's log.
+    pub(crate) start: u64,
+    /// Whether the snapshot is synced.
+    pub(crate) durability: Durability,
 }
 
 fn key(id: PartitionId) -> Vec<u8> {
@@ -75,17 +87,13 @@ impl ProducerSnapshots {
     }
 
     /// Stores a snapshot, with the start of the partition's log.
-    pub(crate) fn append(
-        &mut self,
-        store: &mut dyn Store,
-        unix_ms: u64,
-        id: PartitionId,
-        state: Vec<u8>,
-        start: u64,
-    ) {
-        let start = start.to_be_bytes().to_vec();
+    pub(crate) fn append(&mut self, store: &mut dyn Store, unix_ms: u64, id: PartitionId, due: DueSnapshot) {
+        let start = due.start.to_be_bytes().to_vec();
+        if due.durability == Durability::Fsync {
+            self.log.force_sync(store);
+        }
         // One batch holds both records, so neither exists without the other.
-        self.log.append(store, unix_ms, &[(key(id), Some(state)), (start_key(id), Some(start))], ());
+        self.log.append(store, unix_ms, &[(key(id), Some(due.state)), (start_key(id), Some(start))], ());
     }
 
     /// Removes the snapshot of a deleted partition.

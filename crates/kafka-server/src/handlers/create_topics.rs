@@ -13,7 +13,7 @@ use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
-use crate::catalogue::name_error;
+use crate::catalogue::new_name_error;
 use crate::config_entries::{Entry, of_topic};
 use crate::pending::{AfterChanges, AfterTopicChange};
 use crate::shard::Shard;
@@ -89,7 +89,7 @@ fn refused<T>(code: ErrorCode, message: impl Into<String>) -> Result<T, AppendEr
 /// Validates the request and returns the topic to create.
 fn plan(shard: &Shard, topic: &CreatableTopic) -> Result<NewTopic, AppendError> {
     let name: Arc<str> = topic.name.as_str().into();
-    if let Some(error) = name_error(&name) {
+    if let Some(error) = new_name_error(&name) {
         return refused(ErrorCode::InvalidTopicException, error);
     }
     let name_only = NewTopic { name: Arc::clone(&name), partitions: 1, config: BTreeMap::new() };

@@ -13,7 +13,7 @@ use mainstem_partition::TopicId;
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
-use crate::catalogue::{Topic, name_error};
+use crate::catalogue::{Topic, name_error, new_name_error};
 use crate::pending::{AfterChanges, AfterTopicChange};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext, ShardMessage};
@@ -56,7 +56,7 @@ fn missing(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> V
     let names = request.topics.iter().flatten().filter(|topic| topic.topic_id == Uuid::default());
     let mut missing: Vec<Arc<str>> = names
         .filter_map(|topic| topic.name.as_deref())
-        .filter(|name| name_error(name).is_none() && shard.catalogue.topic(name).is_none())
+        .filter(|name| new_name_error(name).is_none() && shard.catalogue.topic(name).is_none())
         .map(Into::into)
         .collect();
     missing.sort_unstable();

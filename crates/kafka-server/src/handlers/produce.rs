@@ -11,6 +11,7 @@ use mainstem_kafka::api::produce::{
     TopicProduceResponse,
 };
 use mainstem_kafka::{ErrorCode, Uuid};
+use mainstem_log::BatchHeader;
 use mainstem_partition::{AppendInfo, TopicId, Waiter};
 use mainstem_runtime::Io;
 
@@ -31,6 +32,7 @@ pub(crate) fn handle(
 ) {
     let version = call.version;
     let acks_error = (!(-1..=1).contains(&request.acks)).then_some(ErrorCode::InvalidRequiredAcks);
+    let request_error = acks_error.or_else(|| transactional_id_error(&request));
     let mut job = ProduceJob {
         call,
         wants_response: request.acks != 0,
@@ -43,7 +45,7 @@ pub(crate) fn handle(
     for topic in &request.topics {
         let found = find(shard, topic.name, topic.topic_id);
         for partition in &topic.partitions {
-            let append = match (&found, acks_error) {
+            let append = match (&found, request_error) {
                 (_, Some(code)) => Err(code),
                 (Err(code), None) => Err(*code),
                 (Ok(found), None) => found
@@ -73,6 +75,19 @@ pub(crate) fn handle(
     let id = request.transactional_id.map(Into::into);
     let transactional = id.map(|id| Transactional { id, version });
     dispatch_parts(shard, io, number, appends, transactional.as_ref());
+}
+
+/// The error of a request with a transactional batch, but without the transactional id that must name it. As in Kafka,
+/// no batch of such a request is appended.
+fn transactional_id_error(request: &ProduceRequestRef<'_>) -> Option<ErrorCode> {
+    if request.transactional_id.is_some() {
+        return None;
+    }
+    let mut partitions = request.topics.iter().flat_map(|topic| &topic.partitions);
+    let is_transactional =
+        |records: &[u8]| BatchHeader::parse(records).is_ok_and(|header| header.is_transactional());
+    let is_unnamed = partitions.any(|partition| partition.records.is_some_and(is_transactional));
+    is_unnamed.then_some(ErrorCode::TransactionalIdAuthorizationFailed)
 }
 
 fn find(shard: &Shard, name: &str, id: Uuid) -> Result<Arc<Topic>, ErrorCode> {
@@ -156,6 +171,7 @@ fn part_response((index, outcome): &(i32, Result<AppendInfo, AppendError>)) -> P
             index: *index,
             error_code: refused.code as i16,
             base_offset: -1,
+            log_start_offset: refused.log_start.map_or(-1, u64::cast_signed),
             record_errors: refused
                 .records
                 .iter()

@@ -12,7 +12,7 @@ use mainstem_partition::{collides, may_collide};
 use mainstem_queue_core::Config;
 
 use crate::append_error::AppendError;
-use crate::catalogue::{Catalogue, Topic, TopicId, name_error};
+use crate::catalogue::{Catalogue, Topic, TopicId, new_name_error};
 use crate::controller::Controller;
 use crate::shard::Shard;
 use crate::topic_change::NewTopic;
@@ -58,14 +58,14 @@ fn config_error(controller: &Controller, queue: &str, set: &BTreeMap<String, Str
     if chosen == queue {
         return Some("dead-letter-queue: it is the queue itself".into());
     }
-    if let Some(error) = Some(chosen).filter(|chosen| !chosen.is_empty()).and_then(name_error) {
+    if let Some(error) = Some(chosen).filter(|chosen| !chosen.is_empty()).and_then(new_name_error) {
         return Some(format!("dead-letter-queue: {error}"));
     }
     let to = destination(queue, &config)?;
     // A dead-letter queue may exist although its own dead-letter queue has no valid name.
     if chosen.is_empty()
         && !queue.ends_with(DEAD_LETTERS)
-        && let Some(error) = name_error(&to)
+        && let Some(error) = new_name_error(&to)
     {
         return Some(format!("dead-letter-queue: one is to be named, since {error}"));
     }
@@ -126,7 +126,7 @@ fn destinations_of(controller: &Controller, queue: &str) -> impl Iterator<Item =
     // A queue that does not exist may be created with default settings.
     let uncreated = forms.peek().is_none().then(|| destination(queue, &Config::default())).flatten();
     let next = forms.filter_map(|topic| destination_of(topic)).chain(uncreated);
-    next.filter(|next| name_error(next).is_none())
+    next.filter(|next| new_name_error(next).is_none())
 }
 
 /// The name of the dead-letter queue of a queue; `None` if dead letters are dropped.

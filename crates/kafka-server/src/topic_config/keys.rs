@@ -1,7 +1,7 @@
 //! All configuration keys of topics, in one table.
 
 use super::DefaultValue::{Broker, Fixed};
-use super::{DURABILITY, Key, Kind, durability_name};
+use super::{CHECKS_COMPRESSED_RECORDS, DURABILITY, Key, Kind, durability_name};
 
 const INT_MAX: i64 = i32::MAX as i64;
 /// Kafka's minimum since KIP-1030, bytes.
@@ -117,6 +117,13 @@ pub(crate) const KEYS: &[Key] = &[
         Kind::Long(-2, i64::MAX),
         Fixed("-2"),
         "Accepted without effect; there is no remote storage.",
+    ),
+    key(
+        CHECKS_COMPRESSED_RECORDS,
+        CHECKS_COMPRESSED_RECORDS,
+        Kind::Boolean,
+        Broker(|config| config.checks_compressed_records.to_string()),
+        "Whether compressed batches are decompressed to validate their records before they are stored.",
     ),
     key(
         DURABILITY,

@@ -173,7 +173,8 @@ impl Broker {
             disks.push(FaultFs::new(store_id as u64));
         }
         let fs = Arc::new(disks[store_id].clone());
-        let settings = Settings { retention_check_ms: 1_000, ..Settings::default() };
+        let settings =
+            Settings { retention_check_ms: 1_000, checkpoint_bytes: 64 * 1024, ..Settings::default() };
         let store = SegmentStore::open(fs, "log".into(), settings, Committer::Inline);
         Box::new(store.expect("a store that can be opened"))
     }
@@ -375,6 +376,11 @@ impl Broker {
             }
         }
         panic!("the shards do not become idle");
+    }
+
+    /// Units of work that a shard has charged in the turn that has just begun.
+    pub(crate) fn charged(&mut self, shard: usize) -> u64 {
+        self.detached[shard].io().charged()
     }
 
     /// Runs this number of turns on each shard.

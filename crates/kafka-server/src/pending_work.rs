@@ -1,0 +1,230 @@
+//! Work of requests that takes several turns.
+//!
+//! One request may name thousands of partitions, and each may have to be opened, which reads or creates files. All that
+//! in one turn would stall every other client of the shard. A request therefore does a bounded part at once. The rest
+//! waits here, and each turn continues with a part of it, see `work_slices.rs`.
+//!
+//! Requests take turns, one partition each, so a small request does not wait for a large one. What waits for the same
+//! partition keeps its order: batches, transaction markers, and the checks of compressed batches before them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::vec;
+
+use hashbrown::HashMap;
+use mainstem_coordinator::producer::Marker;
+use mainstem_partition::{RecordsCheck, Waiter};
+
+use crate::catalogue::PartitionId;
+use crate::partition_message::{PartitionQuery, PartitionQueryResult};
+use crate::shard_message::JobId;
+use crate::unverified_batches::Transactional;
+
+/// Work that one request does at once, in units of [`mainstem_runtime::Io::charge`].
+const REQUEST_UNITS: u64 = 5_000;
+
+/// The bytes of a batch, shared with the check of its records.
+#[derive(Clone, Debug)]
+pub(crate) struct BatchBytes(pub(crate) Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for BatchBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Something to append to a partition.
+#[derive(Debug)]
+pub(crate) enum HeldAppend {
+    Batch {
+        waiter: Waiter,
+        records: BatchBytes,
+        transactional: Option<Transactional>,
+        /// The check of its records, if it has begun.
+        check: Option<Box<RecordsCheck<'static>>>,
+    },
+    Marker {
+        waiter: Waiter,
+        marker: Marker,
+    },
+}
+
+impl HeldAppend {
+    pub(crate) fn waiter(&self) -> Waiter {
+        match self {
+            Self::Batch { waiter, .. } | Self::Marker { waiter, .. } => *waiter,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Batch { records, .. } => records.0.len(),
+            Self::Marker { .. } => 0,
+        }
+    }
+}
+
+/// The rest of a request.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Append to these partitions what is held for them.
+    Append { job: JobId, partitions: VecDeque<PartitionId> },
+    /// Answer these queries to partitions.
+    Query {
+        job: JobId,
+        queries: vec::IntoIter<(u32, PartitionId, PartitionQuery)>,
+        answers: Vec<(u32, PartitionQueryResult)>,
+    },
+    /// Remove these partitions of deleted topics.
+    Remove { partitions: vec::IntoIter<PartitionId> },
+}
+
+/// The work of requests that has not been done.
+#[derive(Debug, Default)]
+pub(crate) struct PendingWork {
+    tasks: VecDeque<Task>,
+    appends: HashMap<PartitionId, VecDeque<HeldAppend>, foldhash::fast::RandomState>,
+    /// Bytes of the held batches.
+    bytes: usize,
+    /// Units of the turn that were charged when the current request began.
+    charged_before: u64,
+}
+
+impl PendingWork {
+    /// A request begins when `charged` units of the turn are charged.
+    pub(crate) fn begin_request(&mut self, charged: u64) {
+        self.charged_before = charged;
+    }
+
+    /// Whether the current request may do more at once.
+    pub(crate) fn has_room(&self, charged: u64) -> bool {
+        charged.saturating_sub(self.charged_before) < REQUEST_UNITS
+    }
+
+    /// Bytes of the held batches.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Whether an append to the partition must queue behind others.
+    pub(crate) fn holds(&self, id: PartitionId) -> bool {
+        !self.appends.is_empty() && self.appends.contains_key(&id)
+    }
+
+    /// Queues an append behind those held for its partition.
+    pub(crate) fn push(&mut self, id: PartitionId, append: HeldAppend) {
+        self.bytes += append.bytes();
+        let job = append.waiter().job;
+        let held = self.appends.entry(id).or_default();
+        held.push_back(append);
+        if held.len() > 1 {
+            // A task of an earlier request continues with this partition.
+            return;
+        }
+        if let Some(Task::Append { job: last, partitions }) = self.tasks.back_mut()
+            && *last == job
+        {
+            partitions.push_back(id);
+        } else {
+            self.tasks.push_back(Task::Append { job, partitions: [id].into() });
+        }
+    }
+
+    /// Takes the next append to a partition.
+    pub(crate) fn pop(&mut self, id: PartitionId) -> Option<HeldAppend> {
+        let held = self.appends.get_mut(&id)?;
+        let append = held.pop_front()?;
+        self.bytes -= append.bytes();
+        Some(append)
+    }
+
+    /// Puts an append back that is not done.
+    pub(crate) fn put_back(&mut self, id: PartitionId, append: HeldAppend) {
+        self.bytes += append.bytes();
+        self.appends.entry(id).or_default().push_front(append);
+    }
+
+    /// Ends the appends to a partition, if none is left. Returns whether that is so.
+    pub(crate) fn end_appends(&mut self, id: PartitionId) -> bool {
+        if self.appends.get(&id).is_some_and(|held| !held.is_empty()) {
+            return false;
+        }
+        self.appends.remove(&id);
+        true
+    }
+
+    /// Drops what is held for a deleted partition and returns the waiters.
+    pub(crate) fn remove(&mut self, id: PartitionId) -> Vec<Waiter> {
+        let held = self.appends.remove(&id).unwrap_or_default();
+        self.bytes -= held.iter().map(HeldAppend::bytes).sum::<usize>();
+        held.iter().map(HeldAppend::waiter).collect()
+    }
+
+    pub(crate) fn add(&mut self, task: Task) {
+        self.tasks.push_back(task);
+    }
+
+    /// Takes the task to continue. It ends unless it is [added](Self::add) again, behind the others.
+    pub(crate) fn next(&mut self) -> Option<Task> {
+        self.tasks.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::TopicId;
+
+    fn id(index: i32) -> PartitionId {
+        PartitionId { topic: TopicId([1; 16]), index }
+    }
+
+    fn batch(job: u64, part: u32, bytes: usize) -> HeldAppend {
+        let waiter = Waiter { job: JobId { shard: 0, job }, part };
+        let records = BatchBytes(Arc::new(vec![0; bytes]));
+        HeldAppend::Batch { waiter, records, transactional: None, check: None }
+    }
+
+    #[test]
+    fn appends_to_a_partition_keep_their_order_and_requests_take_turns() {
+        let mut work = PendingWork::default();
+        for index in 0..3 {
+            work.push(id(index), batch(1, index.unsigned_abs(), 10));
+        }
+        work.push(id(1), batch(2, 0, 10));
+        work.push(id(9), batch(2, 1, 10));
+        assert_eq!(work.bytes(), 50);
+        let mut served = Vec::new();
+        while let Some(Task::Append { job, mut partitions }) = work.next() {
+            let id = partitions.pop_front().unwrap();
+            while let Some(append) = work.pop(id) {
+                let waiter = append.waiter();
+                served.push((id.index, waiter.job.job, waiter.part));
+            }
+            assert!(work.end_appends(id));
+            if !partitions.is_empty() {
+                work.add(Task::Append { job, partitions });
+            }
+        }
+        assert_eq!(served, [(0, 1, 0), (9, 2, 1), (1, 1, 1), (1, 2, 0), (2, 1, 2)]);
+        assert_eq!(work.bytes(), 0);
+        assert!(work.is_empty() && !work.holds(id(1)));
+    }
+
+    #[test]
+    fn an_append_that_is_put_back_stays_first_and_deletion_drops_all() {
+        let mut work = PendingWork::default();
+        work.push(id(0), batch(1, 0, 10));
+        work.push(id(0), batch(2, 5, 10));
+        let first = work.pop(id(0)).unwrap();
+        work.put_back(id(0), first);
+        assert!(!work.end_appends(id(0)));
+        let parts: Vec<u32> = work.remove(id(0)).iter().map(|waiter| waiter.part).collect();
+        assert_eq!((parts, work.bytes()), (vec![0, 5], 0));
+        assert!(work.end_appends(id(0)));
+    }
+}

@@ -1,0 +1,275 @@
+//! Continues the work of requests that takes several turns, see `pending_work.rs`.
+//!
+//! Costs are charged in units of about 100 ns ([`Io::charge`]). They estimate what the store does: opening a log
+//! reads or creates files, a search by time reads an index, other operations stay in memory.
+
+use std::sync::Arc;
+
+use mainstem_kafka::ErrorCode;
+use mainstem_partition::{IncomingBatch, RecordsCheck, Waiter};
+use mainstem_runtime::Io;
+
+use crate::append_error::AppendError;
+use crate::catalogue::PartitionId;
+use crate::offset_lookup::is_lookup_by_time;
+use crate::partition_message::{MarkPart, PartitionQuery, PartitionQueryResult, PartitionResponse};
+use crate::pending_work::{BatchBytes, HeldAppend, Task};
+use crate::shard::Shard;
+use crate::shard_message::{JobId, Mail};
+use crate::unverified_batches::Transactional;
+
+/// Opening or removing a log.
+pub(crate) const OPEN_UNITS: u32 = 3_000;
+/// Appending a batch, besides its bytes.
+const APPEND_UNITS: u32 = 20;
+/// Bytes of a batch that one unit pays for: checksum and copy.
+const BYTES_PER_UNIT: usize = 1024;
+/// Looking up a record by its time.
+const FIND_TIME_UNITS: u32 = 500;
+/// Deleting records, which takes a snapshot of the producers.
+const DELETE_UNITS: u32 = 500;
+/// A query that is answered from memory, and removing a partition from the tables.
+const LOOKUP_UNITS: u32 = 10;
+/// Decompressed bytes that are checked per step, and what a step costs.
+const CHECK_BYTES: usize = 256 * 1024;
+const CHECK_UNITS: u32 = 2_000;
+
+/// Whether an append is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Done,
+    /// It continues in a later turn.
+    More,
+}
+
+impl Shard {
+    /// Appends a batch of a client. `waiter` is answered when it is durable, or has failed.
+    pub(crate) fn produce_local(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        waiter: Waiter,
+        id: PartitionId,
+        records: &[u8],
+        transactional: Option<&Transactional>,
+    ) {
+        if !self.may_append_now(io, id) {
+            let (records, transactional) = (records.to_vec(), transactional.cloned());
+            return self.hold_batch(io, waiter, id, records, transactional);
+        }
+        self.charge_append(io, id, records.len());
+        match self.try_produce(io, waiter, id, records, transactional) {
+            Ok(true) => {}
+            Ok(false) => self.hold_batch(io, waiter, id, records.to_vec(), transactional.cloned()),
+            Err(error) => self.send_produced(io, waiter, Err(error)),
+        }
+    }
+
+    /// Appends a marker. Its waiter is answered when it is durable, or has failed.
+    pub(crate) fn write_marker_local(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        job: JobId,
+        MarkPart { part, id, marker }: MarkPart,
+    ) {
+        let waiter = Waiter { job, part };
+        if !self.may_append_now(io, id) {
+            self.pending_work.push(id, HeldAppend::Marker { waiter, marker });
+            return io.request_turn();
+        }
+        self.charge_append(io, id, 0);
+        if let Err(error) = self.try_write_marker(io, waiter, id, &marker) {
+            self.send_produced(io, waiter, Err(error));
+        }
+    }
+
+    /// Whether a request may append to a partition in this turn.
+    fn may_append_now(&self, io: &Io<'_, Mail>, id: PartitionId) -> bool {
+        !self.pending_work.holds(id) && self.pending_work.has_room(io.charged())
+    }
+
+    fn charge_append(&self, io: &mut Io<'_, Mail>, id: PartitionId, bytes: usize) {
+        let open = if self.partitions.contains(&id) { 0 } else { OPEN_UNITS };
+        io.charge(APPEND_UNITS + open + (bytes / BYTES_PER_UNIT) as u32);
+    }
+
+    fn hold_batch(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        waiter: Waiter,
+        id: PartitionId,
+        records: Vec<u8>,
+        transactional: Option<Transactional>,
+    ) {
+        let records = BatchBytes(Arc::new(records));
+        self.pending_work.push(id, HeldAppend::Batch { waiter, records, transactional, check: None });
+        io.request_turn();
+    }
+
+    /// Answers queries to partitions, and holds those that do not fit into the turn.
+    pub(crate) fn answer_queries(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        job: JobId,
+        queries: Vec<(u32, PartitionId, PartitionQuery)>,
+    ) {
+        let answers = Vec::with_capacity(queries.len());
+        let (mut queries, mut answers) = (queries.into_iter(), answers);
+        while self.pending_work.has_room(io.charged()) {
+            if !self.answer_next_query(io, &mut queries, &mut answers) {
+                return self.send_partition_response(io, job, PartitionResponse::Asked(answers));
+            }
+        }
+        self.pending_work.add(Task::Query { job, queries, answers });
+        io.request_turn();
+    }
+
+    /// Answers the next query. Returns false if there is none.
+    fn answer_next_query(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        queries: &mut std::vec::IntoIter<(u32, PartitionId, PartitionQuery)>,
+        answers: &mut Vec<(u32, PartitionQueryResult)>,
+    ) -> bool {
+        let Some((part, id, query)) = queries.next() else { return false };
+        let open = if self.maintenance.is_unopened(id) { OPEN_UNITS } else { 0 };
+        io.charge(open + query_units(&query));
+        let answer = self.query_local(id, &query);
+        answers.push((part, answer.unwrap_or_else(PartitionQueryResult::Failed)));
+        true
+    }
+
+    /// Removes partitions of a deleted topic in the next turns.
+    pub(crate) fn remove_partitions(&mut self, io: &mut Io<'_, Mail>, partitions: Vec<PartitionId>) {
+        self.pending_work.add(Task::Remove { partitions: partitions.into_iter() });
+        io.request_turn();
+    }
+
+    /// Continues the work of requests, each with one partition in turn, within the share of the turn.
+    pub(crate) fn continue_work(&mut self, io: &mut Io<'_, Mail>) {
+        loop {
+            let Some(task) = self.pending_work.next() else { return };
+            if let Some(rest) = self.continue_task(io, task) {
+                self.pending_work.add(rest);
+            }
+            if io.is_exhausted() {
+                break;
+            }
+        }
+        if !self.pending_work.is_empty() {
+            io.request_turn();
+        }
+    }
+
+    /// Continues a task with one partition. Returns the rest.
+    fn continue_task(&mut self, io: &mut Io<'_, Mail>, task: Task) -> Option<Task> {
+        match task {
+            Task::Append { job, mut partitions } => {
+                let id = partitions.pop_front()?;
+                if self.continue_appends(io, id) == Progress::More {
+                    partitions.push_front(id);
+                }
+                (!partitions.is_empty()).then_some(Task::Append { job, partitions })
+            }
+            Task::Query { job, mut queries, mut answers } => {
+                if self.answer_next_query(io, &mut queries, &mut answers) {
+                    return Some(Task::Query { job, queries, answers });
+                }
+                self.send_partition_response(io, job, PartitionResponse::Asked(answers));
+                None
+            }
+            Task::Remove { mut partitions } => {
+                let id = partitions.next()?;
+                io.charge(LOOKUP_UNITS);
+                self.remove_partition(io, id);
+                Some(Task::Remove { partitions })
+            }
+        }
+    }
+
+    /// Continues the appends that are held for a partition, until one takes longer or the turn has no room.
+    fn continue_appends(&mut self, io: &mut Io<'_, Mail>, id: PartitionId) -> Progress {
+        while let Some(append) = self.pending_work.pop(id) {
+            let waiter = append.waiter();
+            match self.continue_append(io, id, append) {
+                Ok(None) => {}
+                Ok(Some(rest)) => {
+                    self.pending_work.put_back(id, rest);
+                    return Progress::More;
+                }
+                Err(error) => self.send_produced(io, waiter, Err(error)),
+            }
+            if io.is_exhausted() {
+                break;
+            }
+        }
+        if self.pending_work.end_appends(id) { Progress::Done } else { Progress::More }
+    }
+
+    /// Continues an append. Returns it if it is not done.
+    fn continue_append(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        id: PartitionId,
+        append: HeldAppend,
+    ) -> Result<Option<HeldAppend>, AppendError> {
+        match append {
+            HeldAppend::Marker { waiter, marker } => {
+                self.charge_append(io, id, 0);
+                self.try_write_marker(io, waiter, id, &marker)?;
+                Ok(None)
+            }
+            HeldAppend::Batch { waiter, records, transactional, check: None } => {
+                self.charge_append(io, id, records.0.len());
+                if self.try_produce(io, waiter, id, &records.0, transactional.as_ref())? {
+                    return Ok(None);
+                }
+                let check = Some(Box::new(RecordsCheck::new(records.clone())?));
+                Ok(Some(HeldAppend::Batch { waiter, records, transactional, check }))
+            }
+            HeldAppend::Batch { waiter, records, transactional, check: Some(mut check) } => {
+                io.charge(CHECK_UNITS);
+                let Some(summary) = check.step(CHECK_BYTES)? else {
+                    let check = Some(check);
+                    return Ok(Some(HeldAppend::Batch { waiter, records, transactional, check }));
+                };
+                let incoming = IncomingBatch::parse(&records.0)?.with_checked_records(summary);
+                self.produce_incoming(io, waiter, id, &incoming, transactional.as_ref())?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Removes a partition of a deleted topic.
+    fn remove_partition(&mut self, io: &mut Io<'_, Mail>, id: PartitionId) {
+        self.remove_queue(io, id);
+        let mut results = Vec::new();
+        let (log, watchers) = self.partitions.remove(id, &mut results);
+        self.send_append_results(io, results);
+        let held = self.pending_work.remove(id);
+        for waiter in held.into_iter().chain(self.unverified.remove(id)) {
+            self.send_produced(io, waiter, Err(ErrorCode::UnknownTopicOrPartition.into()));
+        }
+        self.wake_fetches(io, watchers);
+        let store_index = match log {
+            Some((store_index, log)) => {
+                self.maintenance.remove_log(store_index, log);
+                Some(store_index)
+            }
+            None => self.maintenance.remove_unopened(id),
+        };
+        if let Some(store_index) = store_index {
+            self.partitions.remove_snapshot(&mut self.stores, store_index, io.clock.unix_ms, id);
+        }
+    }
+}
+
+fn query_units(query: &PartitionQuery) -> u32 {
+    match query {
+        PartitionQuery::Offset { timestamp_ms, .. } if is_lookup_by_time(*timestamp_ms) => FIND_TIME_UNITS,
+        PartitionQuery::DeleteBefore(_) => DELETE_UNITS,
+        PartitionQuery::Offset { .. }
+        | PartitionQuery::Watermarks
+        | PartitionQuery::Size
+        | PartitionQuery::Producers => LOOKUP_UNITS,
+    }
+}

@@ -1,0 +1,193 @@
+//! Requests over thousands of partitions, and batches that decompress to a multiple of their size: no turn does more
+//! than a bounded part, other clients are served in between, and what waits keeps its order.
+
+mod kit;
+
+use kit::{Broker, Client, batch, produce_request};
+use mainstem_compress::{Compression, compress};
+use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
+use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use mainstem_kafka::api::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
+use mainstem_log::{Batch, BatchBuilder, HEADER_BYTES, repack};
+
+const PARTITIONS: i32 = 1000;
+/// About 1.5 ms of a core. One opening of a log is 3,000 units, and a request may do 5,000 at once.
+const TURN_UNITS_MAX: u64 = 15_000;
+
+/// A record for each partition of a topic.
+fn to_all_partitions(broker: &Broker, topic: &str) -> ProduceRequest {
+    let partition =
+        |index| PartitionProduceData { index, records: Some(batch(broker.unix_ms(), &["value"])) };
+    let data = TopicProduceData {
+        name: topic.into(),
+        partition_data: (0..PARTITIONS).map(partition).collect(),
+        ..TopicProduceData::default()
+    };
+    ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![data], ..ProduceRequest::default() }
+}
+
+/// Runs turns until a client has its response. Returns the turns.
+#[track_caller]
+fn turns_until<R: mainstem_kafka::Request>(
+    broker: &mut Broker,
+    client: Client,
+    version: i16,
+    mut each: impl FnMut(&mut Broker),
+) -> (R::Response, u32) {
+    for turns in 1..100_000 {
+        broker.turn(1);
+        each(broker);
+        if let Some(response) = broker.take::<R>(client, version) {
+            return (response, turns);
+        }
+    }
+    panic!("no response")
+}
+
+#[track_caller]
+fn check_turn(broker: &mut Broker) {
+    for shard in 0..2 {
+        let units = broker.charged(shard);
+        assert!(units <= TURN_UNITS_MAX, "a turn of {units} units");
+    }
+}
+
+#[test]
+fn a_produce_to_a_thousand_new_partitions_lets_others_in_between() {
+    let mut broker = Broker::new(2);
+    broker.create_topic("many", PARTITIONS);
+    broker.create_topic("few", 2);
+    let (large, small) = (broker.connect(0), broker.connect(0));
+    let request = to_all_partitions(&broker, "many");
+    broker.send(large, 9, &request);
+    broker.turn(1);
+    let records = batch(broker.unix_ms(), &["value"]);
+    broker.send(small, 9, &produce_request("few", 0, records.clone()));
+    broker.send(small, 9, &produce_request("few", 1, records));
+    for _ in 0..2 {
+        let (response, turns) = turns_until::<ProduceRequest>(&mut broker, small, 9, check_turn);
+        assert_eq!(response.responses[0].partition_responses[0].error_code, 0);
+        assert!(turns < 20, "a small request waits for {turns} turns");
+    }
+    let (response, turns) = turns_until::<ProduceRequest>(&mut broker, large, 9, check_turn);
+    let parts = &response.responses[0].partition_responses;
+    assert!(parts.len() == PARTITIONS as usize && parts.iter().all(|part| part.error_code == 0));
+    assert!(turns > 100, "the partitions are opened over many turns, not in {turns}");
+    // The partitions are open now.
+    broker.send(large, 9, &request);
+    let (_, turns) = turns_until::<ProduceRequest>(&mut broker, large, 9, check_turn);
+    assert!(turns < 100, "{turns} turns");
+}
+
+#[test]
+fn what_waits_for_a_partition_keeps_its_order() {
+    let mut broker = Broker::new(1);
+    broker.create_topic("many", PARTITIONS);
+    let (large, other) = (broker.connect(0), broker.connect(0));
+    let request = to_all_partitions(&broker, "many");
+    broker.send(large, 9, &request);
+    for value in ["a", "b", "c"] {
+        let records = batch(broker.unix_ms(), &[value]);
+        broker.send(other, 9, &produce_request("many", PARTITIONS - 1, records));
+    }
+    broker.run();
+    let reader = broker.connect(0);
+    let (_, values) = broker.fetch(reader, "many", PARTITIONS - 1, 0);
+    assert_eq!(values, ["value", "a", "b", "c"]);
+}
+
+#[test]
+fn queries_to_a_thousand_partitions_and_their_deletion_take_several_turns() {
+    let mut broker = Broker::new(2);
+    broker.create_topic("many", PARTITIONS);
+    let client = broker.connect(0);
+    let request = to_all_partitions(&broker, "many");
+    assert!(broker.ask(client, 9, &request).responses.len() == 1);
+    let partition = |partition_index| ListOffsetsPartition {
+        partition_index,
+        timestamp: 5,
+        ..ListOffsetsPartition::default()
+    };
+    let topics =
+        vec![ListOffsetsTopic { name: "many".into(), partitions: (0..PARTITIONS).map(partition).collect() }];
+    // After a restart, each partition must be opened first.
+    for is_restarted in [false, true] {
+        if is_restarted {
+            broker.restart(2);
+        }
+        let client = broker.connect(0);
+        let request =
+            ListOffsetsRequest { topics: topics.clone(), replica_id: -1, ..ListOffsetsRequest::default() };
+        broker.send(client, 8, &request);
+        let (response, turns) = turns_until::<ListOffsetsRequest>(&mut broker, client, 8, check_turn);
+        let parts = &response.topics[0].partitions;
+        assert!(parts.len() == PARTITIONS as usize && parts.iter().all(|part| part.offset == 0));
+        assert!(turns > 20, "{turns} turns");
+    }
+    let client = broker.connect(0);
+    let topic = DeleteTopicState { name: Some("many".into()), ..DeleteTopicState::default() };
+    broker.send(client, 6, &DeleteTopicsRequest { topics: vec![topic], ..DeleteTopicsRequest::default() });
+    let (response, _) = turns_until::<DeleteTopicsRequest>(&mut broker, client, 6, check_turn);
+    assert_eq!(response.responses[0].error_code, 0);
+    let mut turns = 0;
+    while !broker.partition_logs().is_empty() {
+        broker.turn(1);
+        check_turn(&mut broker);
+        turns += 1;
+    }
+    assert!(turns > 100, "{turns} turns");
+}
+
+/// One record that compresses to almost nothing.
+fn bomb(broker: &Broker, bytes: usize) -> Vec<u8> {
+    let mut builder = BatchBuilder::default();
+    builder.push(broker.unix_ms(), None, Some(&vec![0; bytes]));
+    let plain = builder.finish().to_vec();
+    let mut bomb = Vec::new();
+    let records = compress(Compression::Zstd, None, &plain[HEADER_BYTES..]).unwrap();
+    repack(&Batch::parse(&plain).unwrap().header, Compression::Zstd, &records, &mut bomb);
+    bomb
+}
+
+#[test]
+fn a_batch_that_decompresses_to_much_is_checked_over_several_turns_in_order() {
+    let mut broker = Broker::new(1);
+    broker.create_topic("t", 2);
+    let client = broker.connect(0);
+    let bomb = bomb(&broker, 32 << 20);
+    assert!(bomb.len() < 64 * 1024);
+    broker.send(client, 9, &produce_request("t", 0, bomb));
+    let records = batch(broker.unix_ms(), &["behind"]);
+    broker.send(client, 9, &produce_request("t", 0, records.clone()));
+    let other = broker.connect(0);
+    broker.send(other, 9, &produce_request("t", 1, records));
+    let (_, turns) = turns_until::<ProduceRequest>(&mut broker, other, 9, |_| {});
+    assert!(turns < 10, "another partition waits for {turns} turns");
+    let (first, turns) = turns_until::<ProduceRequest>(&mut broker, client, 9, |_| {});
+    assert!(turns > 20, "{turns} turns");
+    let (second, _) = turns_until::<ProduceRequest>(&mut broker, client, 9, |_| {});
+    let offset = |response: &mainstem_kafka::api::produce::ProduceResponse| {
+        let part = &response.responses[0].partition_responses[0];
+        assert_eq!(ErrorCode::from_code(part.error_code), Some(ErrorCode::None));
+        part.base_offset
+    };
+    assert_eq!((offset(&first), offset(&second)), (0, 1));
+}
+
+#[test]
+fn what_waits_for_a_deleted_partition_is_refused() {
+    let mut broker = Broker::new(1);
+    broker.create_topic("t", 1);
+    let client = broker.connect(0);
+    let bomb = bomb(&broker, 32 << 20);
+    broker.send(client, 9, &produce_request("t", 0, bomb));
+    broker.turn(1);
+    let admin = broker.connect(0);
+    let topic = DeleteTopicState { name: Some("t".into()), ..DeleteTopicState::default() };
+    let request = DeleteTopicsRequest { topics: vec![topic], ..DeleteTopicsRequest::default() };
+    assert_eq!(broker.ask(admin, 6, &request).responses[0].error_code, 0);
+    let response = broker.take::<ProduceRequest>(client, 9).expect("a response");
+    let code = response.responses[0].partition_responses[0].error_code;
+    assert_eq!(ErrorCode::from_code(code), Some(ErrorCode::UnknownTopicOrPartition));
+}

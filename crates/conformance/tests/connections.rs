@@ -114,3 +114,48 @@ fn refused_floods_do_not_disturb_the_others() {
     }
     bystanders.finish("refused floods");
 }
+
+#[test]
+fn idle_kafka_connections_are_closed_and_those_that_send_are_not() {
+    let broker = Broker::with(&["kafka.connections_max_idle_ms=2s"]);
+    let silent = idle(broker.kafka_addr());
+    let mut active = idle(broker.kafka_addr());
+    // ApiVersions of version 0: size, API key, version, correlation id, no client id.
+    let request = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xFF, 0xFF];
+    wait_until(
+        || {
+            active.write_all(&request).expect("the connection is open");
+            assert_ne!(active.read(&mut [0; 4096]).expect("a response"), 0);
+            is_closed(&silent)
+        },
+        "an idle connection stays open",
+    );
+}
+
+#[test]
+fn the_log_names_the_protocol_of_clients_on_the_wrong_port() {
+    let kafka = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xFF, 0xFF];
+    let cases: [(&[u8], &str); 4] = [
+        (b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", "HTTP"),
+        (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", "TLS"),
+        (b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n", "the PROXY protocol"),
+        (&kafka, "the Kafka protocol"),
+    ];
+    // A shard logs one such line per interval.
+    for (bytes, name) in cases {
+        let broker = Broker::with(&[]);
+        let mut client = idle(broker.addr());
+        client.write_all(bytes).expect("the connection is open");
+        wait_until(|| is_closed(&client), "the connection stays open");
+        let expected =
+            format!("mqtt: a client at 127.0.0.1 speaks {name} on a listener for MQTT and is disconnected");
+        assert_eq!(broker.log().matches(&expected).count(), 1, "{}", broker.log());
+    }
+    let broker = Broker::with(&[]);
+    let mut client = idle(broker.kafka_addr());
+    client.write_all(b"\x10\x0d\0\x04MQTT\x04\x02\0\x3c\0\x01c").expect("the connection is open");
+    wait_until(|| is_closed(&client), "the connection stays open");
+    let expected =
+        "kafka: a client at 127.0.0.1 speaks MQTT on a listener for the Kafka protocol and is disconnected";
+    assert!(broker.log().contains(expected), "{}", broker.log());
+}

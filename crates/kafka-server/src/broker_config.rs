@@ -52,6 +52,12 @@ pub(crate) const KEYS: &[BrokerKey] = &[
     key("broker.id", INT, |facts| facts.config.node_id.to_string(), "Identifier of the node."),
     key("compression.type", Kind::Text, |_| "producer".into(), "Codec of stored batches."),
     key(
+        "connections.max.idle.ms",
+        LONG,
+        |facts| facts.config.connections_max_idle_ms.to_string(),
+        "How long a connection may be idle before it is closed, ms.",
+    ),
+    key(
         "default.replication.factor",
         INT,
         |_| "1".into(),

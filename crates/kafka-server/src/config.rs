@@ -21,6 +21,8 @@ pub struct Config {
     pub partitions: i32,
     /// Most partitions of all topics together.
     pub partitions_max: i32,
+    /// How long a connection may be idle before it is closed, ms (`connections.max.idle.ms`).
+    pub connections_max_idle_ms: u64,
     /// Largest request, bytes (`socket.request.max.bytes`).
     pub request_bytes_max: u32,
     /// Log directory that tools display (`log.dirs`).
@@ -75,6 +77,7 @@ impl Default for Config {
             auto_create_topics: true,
             partitions: 1,
             partitions_max: 20_000,
+            connections_max_idle_ms: 600_000,
             request_bytes_max: 100 * 1024 * 1024,
             log_dir: "data".into(),
             durability: Durability::Fsync,

@@ -17,6 +17,10 @@ pub(crate) const PIPELINED_MAX: usize = 1024;
 /// Bytes of queued requests beyond which the connection is no longer read.
 const QUEUED_BYTES_MAX: usize = 256 * 1024;
 
+/// Calls of [`Connections::next_idle`] that cover all connections, and the least number of slots that one covers.
+const IDLE_CHECK_PARTS: usize = 16;
+const IDLE_CHECK_MIN: usize = 1024;
+
 /// State of a connection.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "facts about a connection, independent of each other")]
@@ -27,6 +31,8 @@ pub(crate) struct Conn {
     pub(crate) peer: Option<IpAddr>,
     /// Number of its listener.
     pub(crate) listener: u16,
+    /// When it last sent something, ms.
+    last_input_ms: u64,
     /// Number of the request whose response is sent next.
     next_response: u64,
     /// Requests in flight, from `next_response` on, each with its response if that is ready.
@@ -58,14 +64,16 @@ pub(crate) struct Connections {
     slots: Vec<Conn>,
     /// Connections whose queued frames may begin, because a response has left.
     ready: Vec<ConnId>,
+    /// Slot at which the search for idle connections continues.
+    idle_check: usize,
 }
 
 impl Connections {
-    pub(crate) fn open(&mut self, id: ConnId, peer: Option<IpAddr>, listener: u16) {
+    pub(crate) fn open(&mut self, id: ConnId, peer: Option<IpAddr>, listener: u16, now_ms: u64) {
         if self.slots.len() <= id.slot() {
             self.slots.resize_with(id.slot() + 1, Conn::default);
         }
-        self.slots[id.slot()] = Conn::open(id.generation(), peer, listener);
+        self.slots[id.slot()] = Conn { last_input_ms: now_ms, ..Conn::open(id.generation(), peer, listener) };
     }
 
     /// A connection, if it is open.
@@ -95,6 +103,18 @@ impl Connections {
             conn.is_listed = false;
         }
         Some(id)
+    }
+
+    /// Finds idle connections among the next slots. Calls of one round cover all slots.
+    pub(crate) fn next_idle(&mut self, now_ms: u64, max_idle_ms: u64) -> Vec<ConnId> {
+        let count = self.slots.len();
+        let part = count.div_ceil(IDLE_CHECK_PARTS).max(IDLE_CHECK_MIN).min(count);
+        let first = self.idle_check.min(count);
+        let slots = (first..(first + part).min(count)).chain(0..(first + part).saturating_sub(count));
+        let idle = slots.filter(|slot| self.slots[*slot].is_idle(now_ms, max_idle_ms));
+        let found = idle.map(|slot| ConnId::from_parts(slot as u32, self.slots[slot].generation)).collect();
+        self.idle_check = (first + part) % count.max(1);
+        found
     }
 
     /// The open connections without appends in flight.
@@ -144,6 +164,17 @@ impl Conn {
         }
         self.queued_bytes -= frame.len();
         self.queued.pop_front()
+    }
+
+    /// The client has sent something.
+    pub(crate) fn on_input(&mut self, now_ms: u64) {
+        self.last_input_ms = now_ms;
+    }
+
+    /// Whether the client has sent nothing for `max_idle_ms`. One that waits for a response is not idle.
+    fn is_idle(&self, now_ms: u64, max_idle_ms: u64) -> bool {
+        let has_requests = !self.in_flight.is_empty() || !self.queued.is_empty();
+        self.is_open && !has_requests && now_ms.saturating_sub(self.last_input_ms) >= max_idle_ms
     }
 
     /// Whether appends are in flight.
@@ -200,6 +231,33 @@ mod tests {
         assert_eq!(conn.next_answer(), Some(vec![1]));
         assert_eq!(conn.next_answer(), Some(vec![2]));
         assert!(conn.may_begin(false));
+    }
+
+    #[test]
+    fn idle_connections_are_found_in_parts_and_waiting_ones_are_not_idle() {
+        const COUNT: usize = 5_000;
+        let mut conns = Connections::default();
+        for slot in 0..COUNT {
+            conns.open(ConnId::from_parts(slot as u32, 1), None, 0, 100);
+        }
+        let busy = ConnId::from_parts(7, 1);
+        let request = conns.get_mut(busy).unwrap().begin(false);
+        let late = ConnId::from_parts(4_321, 1);
+        conns.get_mut(late).unwrap().on_input(200);
+        assert_eq!(conns.next_idle(699, 600), []);
+        let mut found = std::collections::BTreeSet::new();
+        for _ in 0..COUNT.div_ceil(IDLE_CHECK_MIN) {
+            let part = conns.next_idle(700, 600);
+            assert!(part.len() <= IDLE_CHECK_MIN);
+            found.extend(part.iter().map(|id| id.slot()));
+        }
+        assert_eq!(found.len(), COUNT - 2);
+        assert!(!found.contains(&busy.slot()) && !found.contains(&late.slot()));
+        let conn = conns.get_mut(busy).unwrap();
+        conn.answer(request, vec![1]);
+        assert_eq!(conn.next_answer(), Some(vec![1]));
+        let mut rest = (0..COUNT).flat_map(|_| conns.next_idle(700, 600));
+        assert!(rest.any(|id| id == busy));
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Service for Shard {
     type Mail = Mail;
 
     fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, ProtocolTag(listener): ProtocolTag) {
-        self.conns.open(conn, io.peer(), listener);
+        self.conns.open(conn, io.peer(), listener, io.clock.now_ms);
         self.shared.connections.fetch_add(1, Ordering::Relaxed);
         if self.is_draining() {
             self.remove_connection(io, conn);
@@ -44,6 +44,9 @@ impl Service for Shard {
             return received;
         }
         let bytes_max = self.shared.config.request_bytes_max as usize;
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.on_input(io.clock.now_ms);
+        }
         loop {
             let rest = &bytes[received.consumed..];
             let end = match frame::frame_len(rest, bytes_max) {
@@ -129,6 +132,7 @@ impl Service for Shard {
                 self.retry_topic_creation(io);
                 self.retry_pending_requests(io);
                 self.trim_queues(io);
+                self.close_idle_connections(io);
                 self.partitions.maintain(&mut self.stores, io.clock.unix_ms, IsLast::No);
                 io.set_timer(io.clock.now_ms + MAINTENANCE_INTERVAL_MS, Timer::Maintain.token());
             }
@@ -192,6 +196,20 @@ impl Shard {
             {
                 self.begin(io, id, &frame);
             }
+        }
+    }
+
+    /// Closes connections that have been idle for too long, among a part of all.
+    fn close_idle_connections(&mut self, io: &mut Io<'_, Mail>) {
+        let max_idle_ms = self.shared.config.connections_max_idle_ms;
+        for id in self.conns.next_idle(io.clock.now_ms, max_idle_ms) {
+            let client_id =
+                self.conns.get_mut(id).and_then(|conn| conn.client_id.clone()).unwrap_or_default();
+            log::debug!(
+                "kafka client {client_id:?} is disconnected: idle for kafka.connections_max_idle_ms, {max_idle_ms}"
+            );
+            self.remove_connection(io, id);
+            io.close(id);
         }
     }
 

@@ -20,9 +20,11 @@
 //! | file | contents |
 //! |---|---|
 //! | `binding.rs` | bindings: how a message becomes a record and back; loop detection |
+//! | `detection.rs` | log lines about clients that speak another protocol |
 //! | `queues.rs` | work queues for MQTT clients |
 
 mod binding;
+mod detection;
 mod queues;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +39,7 @@ use slab::Slab;
 
 pub use binding::{Inbound, Key, Outbound, Template, find_loop};
 use binding::{Scratch, Skipped};
+use detection::DetectionLog;
 use queues::Queues;
 
 /// Source batches, or parts of large ones, that one turn publishes at most.
@@ -103,8 +106,9 @@ pub struct ShardService {
     kafka: ProtocolService<kafka::Shard>,
     /// The stores, which a server holds while it runs.
     stores: Stores,
-    /// Protocol of each connection, by slot.
-    protocols: Vec<Protocol>,
+    /// The connections, by slot.
+    connections: Vec<Connection>,
+    detection_log: DetectionLog,
     table: Arc<BindingTable>,
     /// The bindings as of `bindings_version`.
     bindings: Arc<Bindings>,
@@ -131,6 +135,14 @@ struct ProtocolService<S: Service> {
     wrap: fn(S::Mail) -> ShardMessage,
     /// Where the server holds the stores while it runs.
     stores_of: fn(&mut S) -> &mut Stores,
+}
+
+/// What the dispatch knows of a connection.
+#[derive(Clone, Copy)]
+struct Connection {
+    protocol: Protocol,
+    /// Whether it has sent anything.
+    has_sent: bool,
 }
 
 /// Protocol of a listener.
@@ -230,12 +242,13 @@ impl ShardService {
                 kafka::Shard::stores_mut,
             ),
             stores,
-            protocols: Vec::new(),
+            connections: Vec::new(),
+            detection_log: DetectionLog::default(),
         }
     }
 
     fn owner(&self, conn: ConnId) -> Protocol {
-        self.protocols[conn.slot()]
+        self.connections[conn.slot()].protocol
     }
 
     /// Reloads the bindings if they changed, so that a sink's binding is known before its first message.
@@ -363,15 +376,19 @@ impl Service for ShardService {
     type Mail = ShardMessage;
 
     fn accepted(&mut self, io: &mut Io<'_, ShardMessage>, conn: ConnId, protocol: ProtocolTag) {
-        if self.protocols.len() <= conn.slot() {
-            self.protocols.resize(conn.slot() + 1, Protocol::Mqtt);
-        }
         let (protocol, listener) = Protocol::of(protocol);
-        self.protocols[conn.slot()] = protocol;
+        let connection = Connection { protocol, has_sent: false };
+        if self.connections.len() <= conn.slot() {
+            self.connections.resize(conn.slot() + 1, connection);
+        }
+        self.connections[conn.slot()] = connection;
         for_protocol!(self, io, conn, |service, io| service.accepted(io, conn, listener));
     }
 
     fn received(&mut self, io: &mut Io<'_, ShardMessage>, conn: ConnId, bytes: &[u8]) -> Received {
+        if !std::mem::replace(&mut self.connections[conn.slot()].has_sent, true) {
+            self.detection_log.check(io, conn, self.owner(conn), bytes);
+        }
         let received = for_protocol!(self, io, conn, |service, io| service.received(io, conn, bytes));
         self.transfer_messages(io);
         received

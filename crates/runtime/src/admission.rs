@@ -109,7 +109,7 @@ impl Admission {
             return Err(Refusal::Process);
         }
         // From here on the permit takes back what has been counted, also if a later limit refuses.
-        let mut permit = Permit { admission: Arc::clone(self), quota: None, address: None };
+        let mut permit = Permit { admission: Arc::clone(self), quota: None, peer, is_counted: false };
         if !try_add(&quota.open, quota.max) {
             return Err(Refusal::Listener);
         }
@@ -124,7 +124,7 @@ impl Admission {
             }
             *open += 1;
             drop(by_address);
-            permit.address = Some(address);
+            permit.is_counted = true;
         }
         Ok(permit)
     }
@@ -174,7 +174,16 @@ fn client_address(peer: IpAddr) -> IpAddr {
 pub struct Permit {
     admission: Arc<Admission>,
     quota: Option<Arc<ListenerQuota>>,
-    address: Option<IpAddr>,
+    peer: IpAddr,
+    /// Whether it counts toward the limit per address.
+    is_counted: bool,
+}
+
+impl Permit {
+    /// Address of the peer.
+    pub fn peer(&self) -> IpAddr {
+        self.peer
+    }
 }
 
 impl Drop for Permit {
@@ -183,7 +192,8 @@ impl Drop for Permit {
         if let Some(quota) = &self.quota {
             quota.open.fetch_sub(1, Ordering::Relaxed);
         }
-        if let Some(address) = self.address {
+        if self.is_counted {
+            let address = client_address(self.peer);
             let mut by_address = self.admission.by_address.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(open) = by_address.get_mut(&address) {
                 *open -= 1;

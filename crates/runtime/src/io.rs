@@ -186,6 +186,12 @@ impl<M> Io<'_, M> {
         self.links.accepting_peer
     }
 
+    /// Address of the peer of a connection, also after it was accepted. `None` if the connection is closed, or under a
+    /// driver without sockets.
+    pub fn peer_address(&self, conn: ConnId) -> Option<IpAddr> {
+        Some(self.links.get(conn)?.permit.as_ref()?.peer())
+    }
+
     /// Whether the connection is open.
     pub fn is_open(&self, conn: ConnId) -> bool {
         self.links.get(conn).is_some_and(|link| link.phase == Phase::Open)

@@ -69,6 +69,13 @@ const LAYERS: &[Layer] = &[
         pure: Some(&["foldhash", "hashbrown", "log"]),
     },
     Layer {
+        name: "detect",
+        tier: "0 pure",
+        contents: "protocol detection: what a peer speaks, from its first bytes, for the log",
+        imports: &[],
+        pure: Some(&[]),
+    },
+    Layer {
         name: "compress",
         tier: "1",
         contents: "compression codecs of record batches, bounded",
@@ -135,14 +142,14 @@ const LAYERS: &[Layer] = &[
         name: "node",
         tier: "4",
         contents: "what a shard runs: the protocol servers as one service, one commit per turn, bindings",
-        imports: &["mqtt", "mqtt-server", "kafka-server", "queue-core", "log", "runtime"],
+        imports: &["detect", "mqtt", "mqtt-server", "kafka-server", "queue-core", "log", "runtime"],
         pure: None,
     },
     Layer {
         name: "admin",
         tier: "4",
         contents: "the HTTP API: work queues, bindings, health, metrics",
-        imports: &["queue-core", "log"],
+        imports: &["detect", "queue-core", "log"],
         pure: None,
     },
     Layer {

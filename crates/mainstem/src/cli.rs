@@ -17,7 +17,6 @@ mod queue;
 mod subscribe;
 mod topic;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -30,7 +29,7 @@ pub(crate) use bench_queue::{
 };
 pub(crate) use binding::{BindingAddArgs, BindingArgs, BindingCommand};
 pub(crate) use cert::CertArgs;
-pub(crate) use connect::{ConnectArgs, PacketKind, PropertyArg};
+pub(crate) use connect::{ConnectArgs, PacketKind, PropertyArg, with_default_port};
 pub(crate) use consume::ConsumeArgs;
 pub(crate) use group::{GroupArgs, GroupCommand, ResetOffsetsArgs};
 pub(crate) use kafka::{KafkaArgs, Position};
@@ -52,9 +51,9 @@ pub(crate) fn parse() -> Command {
 pub(crate) enum Command {
     /// Run the broker (default without a subcommand)
     Serve(ServeArgs),
-    /// Publish messages: one, one per line of standard input, or a file
+    /// Publish MQTT messages: one, one per line of standard input, or a file
     Pub(Box<PubArgs>),
-    /// Subscribe and print messages
+    /// Subscribe to MQTT topics and print messages
     Sub(Box<SubArgs>),
     /// Create, show, change and delete Kafka topics
     Topic(Box<TopicArgs>),
@@ -87,15 +86,18 @@ pub(crate) struct ServeArgs {
     /// Data directory [default: ./data]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
-    /// Address for MQTT clients; port 0 picks a free port, printed on stdout [default: 127.0.0.1:1883]
+    /// Address or host name for MQTT clients; "" disables MQTT, port 0 picks a free port, printed on stdout
+    /// [default: 127.0.0.1:1883]
     #[arg(long, value_name = "ADDR:PORT")]
-    pub(crate) listen: Option<SocketAddr>,
-    /// Address for Kafka clients; port 0 picks a free port, printed on stdout [default: 127.0.0.1:9092]
+    pub(crate) listen: Option<String>,
+    /// Address or host name for Kafka clients; "" disables Kafka, port 0 picks a free port, printed on stdout
+    /// [default: 127.0.0.1:9092]
     #[arg(long, value_name = "ADDR:PORT")]
-    pub(crate) kafka_listen: Option<SocketAddr>,
-    /// Address of the HTTP API; port 0 picks a free port, printed on stdout [default: 127.0.0.1:8080]
+    pub(crate) kafka_listen: Option<String>,
+    /// Address or host name of the HTTP API; "" disables it, port 0 picks a free port, printed on stdout
+    /// [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR:PORT")]
-    pub(crate) http_listen: Option<SocketAddr>,
+    pub(crate) http_listen: Option<String>,
     /// Number of threads that serve connections; 0 means one per core [default: 0]
     #[arg(long, value_name = "N")]
     pub(crate) shards: Option<usize>,
@@ -145,6 +147,7 @@ impl Cli {
 
 #[cfg(test)]
 mod tests {
+    use super::connect::HostPort;
     use super::*;
     use clap::CommandFactory;
 
@@ -167,7 +170,7 @@ mod tests {
             ["mainstem --listen 127.0.0.1:0 --shards 2", "mainstem serve --listen 127.0.0.1:0 --shards 2"]
         {
             let Command::Serve(args) = parse_line(line) else { panic!("{line} is not serve") };
-            assert_eq!(args.listen, Some("127.0.0.1:0".parse().unwrap()));
+            assert_eq!(args.listen.as_deref(), Some("127.0.0.1:0"));
             assert_eq!(args.shards, Some(2));
         }
         let Command::Serve(args) = parse_line("mainstem") else { panic!("not serve") };
@@ -193,7 +196,8 @@ mod tests {
         else {
             panic!("not pub")
         };
-        assert_eq!((args.connect.host.as_str(), args.connect.port), ("broker", Some(1884)));
+        let port_of_host = |host: &str| HostPort { host: host.into(), port: None };
+        assert_eq!((&args.connect.broker, args.connect.port), (&port_of_host("broker"), Some(1884)));
         assert_eq!(args.topic.as_deref(), Some("a/b"));
         assert_eq!(args.message.as_deref(), Some("hi"));
         assert!(args.retain);
@@ -243,10 +247,56 @@ mod tests {
     fn kafka_tools_take_the_broker_flag_anywhere() {
         for line in ["mainstem topic -b h:1 describe orders", "mainstem topic describe orders --kafka h:1"] {
             let Command::Topic(args) = parse_line(line) else { panic!("{line} is not topic") };
-            assert_eq!(args.kafka.kafka, "h:1");
+            assert_eq!(args.kafka.broker, "h:1");
         }
         let Command::Group(args) = parse_line("mainstem group list") else { panic!("not group") };
-        assert_eq!(args.kafka.kafka, "127.0.0.1:9092");
+        assert_eq!(args.kafka.broker, "127.0.0.1:9092");
+    }
+
+    #[test]
+    fn every_client_tool_takes_the_same_broker_flag() {
+        let broker = |line: &str| match parse_line(line) {
+            Command::Pub(args) => args.connect.broker.to_string(),
+            Command::Sub(args) => args.connect.broker.to_string(),
+            Command::Topic(args) => args.kafka.broker,
+            Command::Produce(args) => args.kafka.broker,
+            Command::Consume(args) => args.kafka.broker,
+            Command::Group(args) => args.kafka.broker,
+            Command::Queue(args) => args.http.broker,
+            Command::Binding(args) => args.http.broker,
+            Command::Bench(BenchCommand::Mqtt(args)) => args.broker.to_string(),
+            Command::Bench(BenchCommand::Kafka(args)) => match args.work {
+                BenchKafkaWork::Idle(args) => args.common.broker.to_string(),
+                _ => panic!("not idle"),
+            },
+            Command::Bench(BenchCommand::Queue(args)) => match args.work {
+                BenchQueueWork::Enqueue(args) => args.common.broker.to_string(),
+                _ => panic!("not enqueue"),
+            },
+            _ => panic!("{line} is no client tool"),
+        };
+        for tool in [
+            "pub -t a -n",
+            "sub -t a",
+            "topic list",
+            "produce -t a -n",
+            "consume -t a",
+            "group list",
+            "queue list",
+            "binding list",
+            "bench mqtt",
+            "bench kafka idle",
+            "bench queue enqueue",
+        ] {
+            for flag in ["--broker", "-b"] {
+                assert_eq!(broker(&format!("mainstem {tool} {flag} h:1")), "h:1", "{tool} {flag}");
+            }
+        }
+        for line in
+            ["mainstem pub -t a -n --host h:1", "mainstem sub -t a -h h:1", "mainstem queue list --http h:1"]
+        {
+            assert_eq!(broker(line), "h:1");
+        }
     }
 
     #[test]
@@ -272,7 +322,7 @@ mod tests {
             ("mainstem queue receive jobs --no-ack --ack --http h:1", false),
         ] {
             let Command::Queue(args) = parse_line(line) else { panic!("{line} is not queue") };
-            assert_eq!(args.http.http, "h:1");
+            assert_eq!(args.http.broker, "h:1");
             let QueueCommand::Receive(args) = args.command else { panic!("{line} is not receive") };
             assert_eq!(args.no_ack, no_ack, "{line}");
         }

@@ -55,7 +55,7 @@ settings! {
 settings! {
     /// The Kafka listener and defaults of topics and groups.
     pub struct KafkaConfig {
-        /// Address and port to listen on; empty to disable Kafka.
+        /// Address or host name, and port, to listen on; empty to disable Kafka.
         listen: String = "127.0.0.1:9092";
         /// Host and port advertised to clients; empty for the address of the listener, or the host name if that is a
         /// wildcard address.
@@ -70,6 +70,9 @@ settings! {
         max_partitions: u32 = 20_000_u32, in 1 ..= 10_000_000;
         /// Maximum number of connections (max.connections). Further ones are closed at once.
         max_connections: u32 = 100_000_u32, in 1 ..= 10_000_000;
+        /// How long a connection without unanswered requests may send nothing before it is closed, in ms
+        /// (connections.max.idle.ms).
+        connections_max_idle_ms: u64 = 600_000_u64, in 1_000 ..= 9_223_372_036_854_775_807;
         /// Largest request, in bytes.
         max_request_size_bytes: u32 = 104_857_600_u32, in 1_024 ..= 1_073_741_824;
         /// Send buffer of a Kafka connection in the kernel, in bytes; 0 leaves the size to the kernel. Much larger
@@ -117,8 +120,8 @@ settings! {
 settings! {
     /// The HTTP API: work queues, bindings, health and metrics.
     pub struct HttpConfig {
-        /// Address and port to listen on; empty to disable the HTTP API. There is no authentication: every client that
-        /// can connect has full access to queues and bindings.
+        /// Address or host name, and port, to listen on; empty to disable the HTTP API. There is no authentication:
+        /// every client that can connect has full access to queues and bindings.
         listen: String = "127.0.0.1:8080";
         /// Largest request body, in bytes. Also the approximate limit for the messages of a response.
         max_body_bytes: u32 = 8_388_608_u32, in 1_024 ..= 1_073_741_824;
@@ -143,6 +146,7 @@ impl KafkaConfig {
             auto_create_topics: self.auto_create_topics,
             partitions: self.partitions.cast_signed(),
             partitions_max: self.max_partitions.cast_signed(),
+            connections_max_idle_ms: self.connections_max_idle_ms,
             request_bytes_max: self.max_request_size_bytes,
             durability: match self.durability {
                 Durability::Os => mainstem_log::Durability::Os,
@@ -214,14 +218,14 @@ impl Config {
         if let Some(data) = &args.data {
             config.server.data = data.display().to_string();
         }
-        if let Some(listen) = args.listen {
-            config.mqtt.listen = listen.to_string();
+        if let Some(listen) = &args.listen {
+            config.mqtt.listen.clone_from(listen);
         }
-        if let Some(listen) = args.kafka_listen {
-            config.kafka.listen = listen.to_string();
+        if let Some(listen) = &args.kafka_listen {
+            config.kafka.listen.clone_from(listen);
         }
-        if let Some(listen) = args.http_listen {
-            config.http.listen = listen.to_string();
+        if let Some(listen) = &args.http_listen {
+            config.http.listen.clone_from(listen);
         }
         if let Some(shards) = args.shards {
             config.runtime.shards = u16::try_from(shards).unwrap_or(u16::MAX);
@@ -295,6 +299,13 @@ max_queued_messages = 5000
 queue_overflow = \"drop-oldest\"
 ```
 
+Keys that count bytes or time name their unit, as `max_queued_bytes` and `connect_timeout_ms` do. They take a number in
+that unit, or text with a unit: sizes in B, KB, MB, GB and TB (powers of 1000) or KiB, MiB, GiB and TiB (powers of
+1024), durations in us, ms, s, min (or m), h and d. `max_queued_bytes = \"16MiB\"` is `max_queued_bytes = 16777216`.
+
+A `listen` key takes an address such as `0.0.0.0:1883` or `[::1]:1883`, or a host name such as `localhost:1883`, which
+is resolved at start, to its first IPv4 address if it has one. An empty one disables the listener.
+
 `--set SECTION.KEY=VALUE` overrides one key of the file and may be repeated. The flags `--data`, `--listen`,
 `--kafka-listen`, `--http-listen` and `--shards` override `server.data`, `mqtt.listen`, `kafka.listen`, `http.listen`
 and `runtime.shards`, and take precedence over `--set`.
@@ -352,6 +363,32 @@ mod tests {
     }
 
     #[test]
+    fn numbers_may_have_a_unit_and_errors_say_what_is_expected() {
+        let config =
+            with(&["mqtt.max_queued_bytes=4MiB", "mqtt.connect_timeout_ms=2s", "kafka.retention_ms=-1"])
+                .unwrap();
+        assert_eq!((config.mqtt.max_queued_bytes, config.mqtt.connect_timeout_ms), (4 << 20, 2_000));
+        for (setting, parts) in [
+            (
+                "mqtt.max_queued_bytes=4 apples",
+                ["expected a number of bytes, or a size such as", "max_queued_bytes"],
+            ),
+            ("mqtt.max_sessions=many", ["expected a number", "max_sessions"]),
+            ("mqtt.max_sessions=-1", ["-1 is out of range", "max_sessions"]),
+            ("mqtt.max_sesions=1", ["unknown key `max_sesions`", "did you mean `max_sessions`?"]),
+            ("mqtt.queue_qos0=1", ["expected true or false", "queue_qos0"]),
+            ("mqtt.listen=1883", ["expected text in quotation marks", "listen"]),
+        ] {
+            let error = with(&[setting]).unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{setting}: {error}");
+            assert!(
+                !["u8", "u16", "u32", "u64", "i64", "usize"].iter().any(|name| error.contains(name)),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
     fn settings_override_the_file_and_are_checked() {
         let config = with(&["mqtt.max_queued_messages=7", "mqtt.queue_overflow=drop-oldest"]).unwrap();
         assert_eq!(config.mqtt.max_queued_messages, 7);
@@ -362,7 +399,7 @@ mod tests {
             "kafka.group_min_session_timeout_ms: is above group_max_session_timeout_ms"
         );
         assert_eq!(with(&["mqtt.maximum_qos=3"]).unwrap_err(), "mqtt.maximum_qos: 3 is not within 0 to 2");
-        assert!(with(&["mqtt.max_quued=3"]).unwrap_err().contains("unknown field `max_quued`"));
+        assert!(with(&["mqtt.max_quued=3"]).unwrap_err().contains("unknown key `max_quued`"));
         assert!(with(&["mqtt.retain_available=7"]).unwrap_err().contains("retain_available"));
     }
 

@@ -31,17 +31,26 @@ pub(crate) fn table(
     plan: &DescriptorPlan,
     certificates: &Certificates,
 ) -> Result<Vec<ListenerConfig>, String> {
+    let listens = [&config.mqtt.listen, &config.kafka.listen, &config.http.listen];
+    if listens.iter().all(|listen| listen.is_empty()) && config.listener.is_empty() {
+        return Err(
+            "mqtt.listen, kafka.listen and http.listen are all empty: there is nothing to serve".into()
+        );
+    }
     // All listeners of a protocol share its limit of connections.
     let mqtt_quota = ListenerQuota::new(MQTT, plan.mqtt_accepted, "mqtt.max_connections");
     let kafka_quota = ListenerQuota::new(KAFKA, plan.kafka, "kafka.max_connections");
-    let mut table = vec![ListenerConfig {
-        name: MQTT.into(),
-        address: resolve(MQTT, &config.mqtt.listen)?,
-        protocol: Protocol::Mqtt.tag(),
-        transport: ListenerTransport::Plain,
-        send_buffer_bytes: config.runtime.send_buffer_bytes as usize,
-        quota: Arc::clone(&mqtt_quota),
-    }];
+    let mut table = Vec::new();
+    if !config.mqtt.listen.is_empty() {
+        table.push(ListenerConfig {
+            name: MQTT.into(),
+            address: resolve(MQTT, &config.mqtt.listen)?,
+            protocol: Protocol::Mqtt.tag(),
+            transport: ListenerTransport::Plain,
+            send_buffer_bytes: config.runtime.send_buffer_bytes as usize,
+            quota: Arc::clone(&mqtt_quota),
+        });
+    }
     if !config.kafka.listen.is_empty() {
         table.push(ListenerConfig {
             name: KAFKA.into(),
@@ -71,11 +80,24 @@ pub(crate) fn table(
     Ok(table)
 }
 
-/// Resolves `address` to its first socket address.
+/// Resolves `HOST:PORT` to a socket address: the first IPv4 address of a host name, if it has one. `localhost` is both
+/// `127.0.0.1` and `::1`, and clients try the former sooner or later.
 pub(crate) fn resolve(section: &str, address: &str) -> Result<SocketAddr, String> {
-    let mut found =
-        address.to_socket_addrs().map_err(|error| format!("{section}.listen: {address:?}: {error}"))?;
-    found.next().ok_or_else(|| format!("{section}.listen: {address:?} names no address"))
+    let explain = |what: String| format!("{section}.listen: {address:?}: {what}");
+    let has_port = address.rsplit_once(':').is_some_and(|(host, port)| {
+        let is_host =
+            !host.is_empty() && (!host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
+        is_host && port.parse::<u16>().is_ok()
+    });
+    if !has_port {
+        return Err(explain(
+            "expected ADDRESS:PORT, such as 0.0.0.0:1883, [::1]:1883 or localhost:1883".into(),
+        ));
+    }
+    let found: Vec<SocketAddr> =
+        address.to_socket_addrs().map_err(|error| explain(error.to_string()))?.collect();
+    let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    first.copied().ok_or_else(|| explain("the host name has no address".into()))
 }
 
 /// Prints the address of each listener, for people and scripts. All lines are written at once, because a script may
@@ -131,4 +153,48 @@ fn advertised_address(advertised: &str, address: SocketAddr) -> Option<(Arc<str>
 /// The host name of this machine.
 fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_resolved() {
+        for (text, address) in [
+            ("127.0.0.1:1883", "127.0.0.1:1883"),
+            ("[::1]:0", "[::1]:0"),
+            ("[::]:1883", "[::]:1883"),
+            ("localhost:9092", "127.0.0.1:9092"),
+        ] {
+            assert_eq!(resolve(MQTT, text), Ok(address.parse().unwrap()));
+        }
+        for text in ["1883", ":1883", "localhost", "::1:1883", "127.0.0.1:99999", "127.0.0.1:", " "] {
+            let error = resolve(MQTT, text).unwrap_err();
+            assert!(error.contains("expected ADDRESS:PORT") && error.starts_with("mqtt.listen: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_empty_address_disables_its_listener_and_one_must_be_left() {
+        let plan = DescriptorPlan {
+            limit: 0,
+            segments_per_store: 0,
+            connections: 0,
+            mqtt: 0,
+            mqtt_accepted: 0,
+            kafka: 0,
+        };
+        let mut config = Config::default();
+        let names = |config: &Config| -> Result<Vec<String>, String> {
+            Ok(table(config, &plan)?.into_iter().map(|listener| listener.name).collect())
+        };
+        assert_eq!(names(&config), Ok(vec![MQTT.into(), KAFKA.into()]));
+        config.mqtt.listen = String::new();
+        assert_eq!(names(&config), Ok(vec![KAFKA.into()]));
+        config.kafka.listen = String::new();
+        assert_eq!(names(&config), Ok(vec![]));
+        config.http.listen = String::new();
+        assert!(names(&config).unwrap_err().contains("nothing to serve"));
+    }
 }

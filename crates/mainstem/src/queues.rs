@@ -5,6 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use mainstem_kafka_server::{BoundTopic, QueueClient, check_topic};
+use mainstem_mqtt_server::config_value::parse_quantity;
 use mainstem_queue_core::{QueueError, Reply, Request};
 use serde::Deserialize;
 use toml::Value;
@@ -28,7 +29,10 @@ impl DeclaredQueue {
     fn pairs(&self) -> Result<Vec<(String, String)>, String> {
         let pair = |(key, value): (&String, &Value)| {
             let value = match value {
-                Value::String(text) => text.clone(),
+                Value::String(text) => match parse_quantity(key, text) {
+                    Some(number) => number.map_err(|error| format!("{key}: {error}"))?.to_string(),
+                    None => text.clone(),
+                },
                 Value::Integer(number) => number.to_string(),
                 Value::Boolean(flag) => flag.to_string(),
                 _ => return Err(format!("{key}: must be a string, an integer or a boolean")),

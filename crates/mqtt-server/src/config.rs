@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use mainstem_mqtt::QoS;
 
+use crate::config_value::ConfigValue;
+
 /// A field of the reference page.
 #[derive(Clone, Debug)]
 pub struct Field {
@@ -25,10 +27,36 @@ macro_rules! settings {
         $($(#[doc = $doc:literal])+ $key:ident: $type:ty = $default:expr $(, in $low:literal ..= $high:literal)? $(, one of $choices:literal)?;)+
     }) => {
         $(#[doc = $section_doc])+
-        #[derive(Clone, Debug, serde::Deserialize)]
-        #[serde(deny_unknown_fields, default)]
+        #[derive(Clone, Debug)]
         pub struct $name {
             $($(#[doc = $doc])+ pub $key: $type,)+
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Section;
+
+                impl<'de> serde::de::Visitor<'de> for Section {
+                    type Value = $name;
+
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str("a section with keys")
+                    }
+
+                    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<$name, A::Error> {
+                        let mut section = $name::default();
+                        $crate::config_value::read_section(&mut map, &[$(stringify!($key)),+], |key, map| {
+                            $(if key == stringify!($key) {
+                                section.$key = map.next_value_seed($crate::config_value::ValueSeed::new(key))?;
+                            })+
+                            Ok(())
+                        })?;
+                        Ok(section)
+                    }
+                }
+
+                deserializer.deserialize_map(Section)
+            }
         }
 
         impl Default for $name {
@@ -116,10 +144,26 @@ pub enum Redirect {
     ServerMoved,
 }
 
+/// Makes an enum of choices the type of a key.
+macro_rules! choices {
+    ($($type:ty),+) => {$(
+        impl ConfigValue for $type {
+            fn deserialize<'de, D: serde::Deserializer<'de>>(
+                _: &'static str,
+                deserializer: D,
+            ) -> Result<Self, D::Error> {
+                Deserialize::deserialize(deserializer)
+            }
+        }
+    )+};
+}
+
+choices!(QueueOverflow, Durability, Redirect);
+
 settings! {
     /// Settings of the MQTT listener, sessions and messages.
     pub struct MqttConfig {
-        /// Address and port to listen on.
+        /// Address or host name, and port, to listen on; empty to disable MQTT.
         listen: String = "127.0.0.1:1883";
         /// Longest time from accepting a connection to its CONNECT, in ms.
         connect_timeout_ms: u32 = 10_000_u32, in 100 ..= 600_000;

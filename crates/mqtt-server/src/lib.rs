@@ -42,12 +42,14 @@
 //! | `broker_state.rs` | what all shards share, and the messages between them |
 //! | `routes.rs`, `groups.rs`, `pressure.rs` | the index of filters, shared subscriptions, whether receivers keep up |
 //! | `registry.rs`, `retained.rs`, `counters.rs` | client identifiers, retained messages in memory, counters |
-//! | `message.rs`, `config.rs` | messages and their pool; settings |
+//! | `message.rs` | messages and their pool |
+//! | `config.rs`, `config_value.rs` | settings; values with units and error messages |
 
 mod bridge;
 mod broker_state;
 mod commits;
 pub mod config;
+pub mod config_value;
 mod connections;
 mod counters;
 mod ending;

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::bench_kafka::BenchKafkaArgs;
 use super::bench_queue::BenchQueueArgs;
-use super::connect::parse_seconds;
+use super::connect::{HostPort, parse_seconds};
 
 /// Protocol to benchmark.
 #[derive(Subcommand, Debug)]
@@ -52,10 +52,10 @@ pub(crate) enum PartArg {
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct BenchMqttArgs {
-    /// Broker's host name or address
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
-    pub(crate) host: String,
-    /// Broker's port
+    /// Broker's host name or address, and port
+    #[arg(short, long, alias = "host", value_name = "HOST[:PORT]", default_value = "127.0.0.1")]
+    pub(crate) broker: HostPort,
+    /// Broker's port, if --broker has none
     #[arg(long, value_name = "PORT", default_value_t = 1883)]
     pub(crate) port: u16,
     /// Protocol version: 5, or 4 for 3.1.1

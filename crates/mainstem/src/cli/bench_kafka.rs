@@ -4,6 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use mainstem_log::Compression;
 
 use super::bench::{MeasureArgs, parse_rate};
+use super::connect::HostPort;
 
 /// Benchmark a Kafka broker with preencoded batches, and report throughput, latency and cost.
 ///
@@ -30,10 +31,10 @@ pub(crate) enum BenchKafkaWork {
 /// Flags of all workloads.
 #[derive(Args, Debug)]
 pub(crate) struct BenchKafkaCommon {
-    /// Broker's host name or address
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
-    pub(crate) host: String,
-    /// Broker's port
+    /// Broker's host name or address, and port
+    #[arg(short, long, alias = "host", value_name = "HOST[:PORT]", default_value = "127.0.0.1")]
+    pub(crate) broker: HostPort,
+    /// Broker's port, if --broker has none
     #[arg(long, value_name = "PORT", default_value_t = 9092)]
     pub(crate) port: u16,
     /// Topic, created if it does not exist [default: a new topic]

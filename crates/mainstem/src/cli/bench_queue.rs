@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use mainstem_bench::{QueueDurability, QueueType};
 
 use super::bench::{MeasureArgs, parse_rate};
+use super::connect::HostPort;
 use super::connect::parse_seconds;
 
 /// Benchmark work queues, and report throughput, latency and cost.
@@ -33,10 +34,10 @@ pub(crate) enum BenchQueueWork {
 /// Flags of all workloads.
 #[derive(Args, Debug)]
 pub(crate) struct BenchQueueCommon {
-    /// Server's host name or address
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
-    pub(crate) host: String,
-    /// Server's port [default: depends on the protocol]
+    /// Server's host name or address, and port
+    #[arg(short, long, alias = "host", value_name = "HOST[:PORT]", default_value = "127.0.0.1")]
+    pub(crate) broker: HostPort,
+    /// Server's port, if --broker has none [default: depends on the protocol]
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Option<u16>,
     /// Protocol of the server

@@ -1,6 +1,8 @@
 //! Flags shared by `pub` and `sub`: address, credentials, will and properties.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
@@ -11,10 +13,17 @@ use mainstem_mqtt::packet::{QoS, Version};
 #[command(next_help_heading = "Connection")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own on the command line")]
 pub(crate) struct ConnectArgs {
-    /// Broker's host name or address
-    #[arg(short = 'h', long, value_name = "HOST", default_value = "127.0.0.1")]
-    pub(crate) host: String,
-    /// Broker's port [default: 1883]
+    /// Broker's host name or address, and port
+    #[arg(
+        short = 'h',
+        visible_short_alias = 'b',
+        long,
+        visible_alias = "host",
+        value_name = "HOST[:PORT]",
+        default_value = "127.0.0.1"
+    )]
+    pub(crate) broker: HostPort,
+    /// Broker's port, if -b has none [default: 1883]
     #[arg(short, long, value_name = "PORT")]
     pub(crate) port: Option<u16>,
     /// Host, port, user, password and topic in one: `mqtt://[user[:password]@]host[:port][/topic]`
@@ -69,6 +78,52 @@ pub(crate) struct ConnectArgs {
     /// The will message.
     #[command(flatten)]
     pub(crate) will: WillArgs,
+}
+
+/// `HOST`, `HOST:PORT`, `[V6]` or `[V6]:PORT`. An IPv6 address without a port needs no brackets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostPort {
+    pub(crate) host: String,
+    pub(crate) port: Option<u16>,
+}
+
+impl FromStr for HostPort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = match text.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').and_then(|(host, after)| match after {
+                "" => Some((host, None)),
+                after => Some((host, Some(after.strip_prefix(':')?))),
+            }),
+            None if text.matches(':').count() > 1 => Some((text, None)),
+            None => Some(text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)))),
+        };
+        let parsed = parts.filter(|(host, _)| !host.is_empty()).and_then(|(host, port)| {
+            let port = port.map(str::parse).transpose().ok()?;
+            Some(Self { host: host.into(), port })
+        });
+        parsed.ok_or_else(|| "expected HOST or HOST:PORT, with brackets around an IPv6 address".into())
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.host.contains(':'), self.port) {
+            (false, None) => f.write_str(&self.host),
+            (true, None) => write!(f, "[{}]", self.host),
+            (false, Some(port)) => write!(f, "{}:{port}", self.host),
+            (true, Some(port)) => write!(f, "[{}]:{port}", self.host),
+        }
+    }
+}
+
+/// Adds the default port to an address without a port. Leaves text that is no address as it is.
+pub(crate) fn with_default_port(address: &str, port: u16) -> String {
+    match address.parse() {
+        Ok(HostPort { host, port: None }) => HostPort { host, port: Some(port) }.to_string(),
+        Ok(HostPort { port: Some(_), .. }) | Err(_) => address.into(),
+    }
 }
 
 /// The will message.
@@ -200,5 +255,28 @@ fn parse_expiry(text: &str) -> Result<u32, String> {
     match text {
         "never" | "-1" | "∞" => Ok(u32::MAX),
         _ => text.parse().map_err(|_| "expected seconds, or never".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brokers_are_named_by_host_and_port() {
+        for (text, host, port) in [
+            ("h", "h", None),
+            ("h:1", "h", Some(1)),
+            ("::1", "::1", None),
+            ("[::1]", "::1", None),
+            ("[::1]:99", "::1", Some(99)),
+        ] {
+            assert_eq!(text.parse(), Ok(HostPort { host: host.into(), port }));
+        }
+        for text in ["", ":1", "h:", "h:x", "h:70000", "[::1", "[::1]x", "[]:1"] {
+            assert!(text.parse::<HostPort>().is_err(), "{text}");
+        }
+        let completed = ["h", "h:1", "::1", "[::1]:2"].map(|text| with_default_port(text, 9092));
+        assert_eq!(completed, ["h:9092", "h:1", "[::1]:9092", "[::1]:2"]);
     }
 }

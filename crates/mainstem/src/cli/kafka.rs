@@ -13,12 +13,14 @@ pub(crate) struct KafkaArgs {
     /// Bootstrap brokers, separated by commas; the first one that answers is used
     #[arg(
         short = 'b',
-        long = "kafka",
-        value_name = "HOST:PORT",
+        long,
+        alias = "kafka",
+        alias = "bootstrap-server",
+        value_name = "HOST[:PORT]",
         default_value = "127.0.0.1:9092",
         global = true
     )]
-    pub(crate) kafka: String,
+    pub(crate) broker: String,
     /// Longest wait for a response, and for a transient error to pass
     #[arg(
     long = "request-timeout",

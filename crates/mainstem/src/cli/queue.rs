@@ -22,8 +22,15 @@ pub(crate) struct QueueArgs {
 #[command(next_help_heading = "Connection")]
 pub(crate) struct HttpArgs {
     /// Address of the broker's HTTP API
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080", global = true)]
-    pub(crate) http: String,
+    #[arg(
+        short = 'b',
+        long,
+        alias = "http",
+        value_name = "HOST[:PORT]",
+        default_value = "127.0.0.1:8080",
+        global = true
+    )]
+    pub(crate) broker: String,
     /// Longest wait for a response
     #[arg(
     long = "request-timeout",
@@ -50,6 +57,7 @@ pub(crate) enum QueueCommand {
         set: Vec<(String, String)>,
     },
     /// Change settings of a queue
+    #[command(name = "config", alias = "configure")]
     Configure {
         /// Queue
         queue: String,

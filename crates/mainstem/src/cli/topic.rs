@@ -43,6 +43,7 @@ pub(crate) enum TopicCommand {
         if_exists: bool,
     },
     /// Print or change the configuration of a topic
+    #[command(alias = "configure")]
     Config(TopicConfigArgs),
 }
 

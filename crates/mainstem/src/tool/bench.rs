@@ -44,8 +44,8 @@ fn options(args: &BenchMqttArgs) -> Options {
             ScenarioArg::Shared => Scenario::Shared,
         });
     Options {
-        host: args.host.clone(),
-        port: args.port,
+        host: args.broker.host.clone(),
+        port: args.broker.port.unwrap_or(args.port),
         version: if args.version == 4 { Version::V4 } else { Version::V5 },
         scenario,
         publishers: args.publishers,

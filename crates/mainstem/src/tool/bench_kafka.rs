@@ -68,8 +68,8 @@ fn first_error(report: &KafkaReport) -> Option<String> {
 
 fn options(common: &BenchKafkaCommon, shape: Shape, work: Work) -> KafkaOptions {
     KafkaOptions {
-        host: common.host.clone(),
-        port: common.port,
+        host: common.broker.host.clone(),
+        port: common.broker.port.unwrap_or(common.port),
         topic: common.topic.clone(),
         partitions: common.partitions,
         connections: common.connections,

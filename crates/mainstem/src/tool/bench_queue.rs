@@ -64,8 +64,8 @@ fn options(common: &BenchQueueCommon, consumers: &BenchConsumersArgs, work: Queu
         QueueProtocolArg::Amqp => (QueueProtocol::Amqp(common.queue_type.into()), 5672),
     };
     QueueOptions {
-        host: common.host.clone(),
-        port: common.port.unwrap_or(port),
+        host: common.broker.host.clone(),
+        port: common.broker.port.or(common.port).unwrap_or(port),
         protocol,
         queue: common.queue.clone(),
         publishers: common.publishers,

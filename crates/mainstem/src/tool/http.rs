@@ -7,11 +7,14 @@ use serde_json::Value;
 use ureq::http::{Method, Request};
 use ureq::{Agent, Error};
 
-use crate::cli::HttpArgs;
+use crate::cli::{HttpArgs, with_default_port};
 use crate::tool::failure::{Failure, io_message};
 
 /// Largest response, in bytes.
 const RESPONSE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// Port of the HTTP API unless the flag names another.
+const PORT: u16 = 8080;
 
 /// The HTTP API of a broker.
 pub(super) struct Http {
@@ -25,7 +28,11 @@ impl Http {
     pub(super) fn new(args: &HttpArgs) -> Self {
         // Error statuses have a body with the reason, so they are not errors of the agent.
         let config = Agent::config_builder().http_status_as_error(false).proxy(None).max_redirects(0);
-        Self { agent: config.build().into(), address: args.http.clone(), timeout: args.request_timeout }
+        Self {
+            agent: config.build().into(),
+            address: with_default_port(&args.broker, PORT),
+            timeout: args.request_timeout,
+        }
     }
 
     /// Sends a request and returns the JSON of the response, or null if it has no body.

@@ -21,8 +21,8 @@ impl Target {
     pub(crate) fn new(args: &ConnectArgs) -> Result<Self, Failure> {
         let Some(url) = &args.url else {
             return Ok(Self {
-                host: args.host.clone(),
-                port: args.port.unwrap_or(PORT),
+                host: args.broker.host.clone(),
+                port: args.broker.port.or(args.port).unwrap_or(PORT),
                 username: args.username.clone(),
                 password: args.password.clone(),
                 topic: None,

@@ -10,9 +10,11 @@ use mainstem_kafka::api::metadata::{MetadataRequest, MetadataRequestTopic, Metad
 
 use super::connection::Connection;
 use super::errors::{check, retry};
-use crate::cli::{KafkaArgs, Position};
+use crate::cli::{KafkaArgs, Position, with_default_port};
 use crate::tool::failure::Failure;
 
+/// Port of a broker unless the flag names another.
+const PORT: u16 = 9092;
 /// `timestamp` of `ListOffsets` for the end of a log.
 const LATEST: i64 = -1;
 /// `timestamp` of `ListOffsets` for the start of a log.
@@ -55,7 +57,8 @@ impl Cluster {
     /// # Errors
     /// If none answers.
     pub(super) fn connect(args: &KafkaArgs) -> Result<Self, Failure> {
-        let addresses: Vec<String> = args.kafka.split(',').map(|address| address.trim().to_owned()).collect();
+        let addresses: Vec<String> =
+            args.broker.split(',').map(|address| with_default_port(address.trim(), PORT)).collect();
         Ok(Self {
             bootstrap: connect_any(&addresses, args.request_timeout)?,
             bootstrap_addresses: addresses,

@@ -187,7 +187,10 @@ mod tests {
         };
         let mut config = Config::default();
         let names = |config: &Config| -> Result<Vec<String>, String> {
-            Ok(table(config, &plan)?.into_iter().map(|listener| listener.name).collect())
+            Ok(table(config, &plan, &Certificates::default())?
+                .into_iter()
+                .map(|listener| listener.name)
+                .collect())
         };
         assert_eq!(names(&config), Ok(vec![MQTT.into(), KAFKA.into()]));
         config.mqtt.listen = String::new();

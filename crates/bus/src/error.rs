@@ -80,7 +80,8 @@ pub enum RecvError {
     Lagged(u64),
     /// The bus is closed, and all queued messages have been received.
     Closed,
-    /// All queued messages have been received, and the subscription overflowed with the policy [`Overflow::Disconnect`](crate::Overflow::Disconnect).
+    /// All queued messages have been received, and the subscription overflowed with the policy
+    /// [`Overflow::Disconnect`](crate::Overflow::Disconnect).
     Disconnected,
 }
 

@@ -120,8 +120,8 @@ impl<T: Send + Sync + 'static> Mailbox<T> {
     }
 }
 
-/// The stream skips dropped messages, and ends when the bus is closed or the subscription is disconnected. [`Mailbox::try_recv`] then returns the
-/// error that distinguishes the two.
+/// The stream skips dropped messages, and ends when the bus is closed or the subscription is disconnected.
+/// [`Mailbox::try_recv`] then returns the error that distinguishes the two.
 impl<T: Send + Sync + 'static> Stream for Mailbox<T> {
     type Item = Message<T>;
 

@@ -217,7 +217,7 @@ settings! {
         /// Maximum sum of the levels of the distinct wildcard shapes of one session. A shape is the number of levels of
         /// a filter and where its wildcards are: `a/+/b` and `c/+/d` have the same. It bounds how many filters of one
         /// client a topic matches, and so what they cost publishers. A filter beyond it gets 0x97 in its SUBACK.
-        max_wildcard_levels_per_session: u32 = 4_096_u32, in 1 ..= 100_000_000;
+        max_wildcard_levels_per_session: u32 = 16_384_u32, in 1 ..= 100_000_000;
         /// Maximum number of topic aliases per client (Topic Alias Maximum).
         topic_alias_maximum: u16 = 16_u16, in 0 ..= 65_535;
         /// Whether a client with overlapping subscriptions gets one copy of a message, with the highest QoS and all

@@ -1,9 +1,9 @@
 //! How many wildcard filters of one session a topic can match.
 //!
-//! A client gets one copy of a message, however many of its filters match. So thousands of overlapping filters cost
+//! A client gets one copy of a message, however many of its filters match. Thousands of overlapping filters thus cost
 //! a publisher thousands of visits for one delivery. The *shape* of a filter is where its wildcards are, and how many
-//! levels it has. For each shape, a topic matches at most one filter. The levels of a session's distinct shapes are thus
-//! a bound on what the session adds to the cost of any match, and they have a limit. Clients that subscribe to
+//! levels it has. For each shape, a topic matches at most one filter. The levels of a session's distinct shapes are a
+//! bound on what the session adds to the cost of any match, and they have a limit. Clients that subscribe to
 //! thousands of devices use a few shapes; only overlapping filters need many.
 
 use hashbrown::HashMap;

@@ -516,7 +516,7 @@ fn idle_order_matches_the_last_offsets() {
                 producers.on_batch_appended(&info, offset, offset);
             }
             11 | 12 if is_open => {
-                producers.on_marker_appended(&marker(id, 0, Outcome::Commit), offset, offset)
+                producers.on_marker_appended(&marker(id, 0, Outcome::Commit), offset, offset);
             }
             13 => producers.rollback_to(offset.saturating_sub(3)),
             14 => producers.mark_durable(offset.saturating_sub(5)),

@@ -278,6 +278,18 @@ impl Shard {
     }
 }
 
+/// Whether to wait for the rest of a packet.
+///
+/// # Errors
+/// The packet is large, and memory runs out.
+fn collect(io: &Io<'_, Mail>, packet_len: usize) -> Result<Next, ProtocolError> {
+    if packet_len > LARGE_BYTES && io.memory().pressure_now() == MemoryPressure::Critical {
+        let reason = "no memory for a large packet (memory.max_bytes)";
+        return Err(ProtocolError::new(ReasonCode::QuotaExceeded, reason));
+    }
+    Ok(Next::Packet)
+}
+
 /// Whether a packet with this first byte is answered.
 fn is_answered(first: u8) -> bool {
     const PUBACK: u8 = PacketType::PubAck as u8;
@@ -338,14 +350,7 @@ impl Service for Shard {
             }
             if rest.len() < header.packet_len() {
                 received.next_len = header.packet_len();
-                if header.packet_len() > LARGE_BYTES && io.memory().pressure_now() == MemoryPressure::Critical
-                {
-                    break Err(ProtocolError::new(
-                        ReasonCode::QuotaExceeded,
-                        "no memory for a large packet (memory.max_bytes)",
-                    ));
-                }
-                break Ok(Next::Packet);
+                break collect(io, header.packet_len());
             }
             if packets > 0 && io.is_exhausted() {
                 received.hold = true;

@@ -19,7 +19,7 @@ def metrics(url):
         if line.startswith("#"):
             assert re.fullmatch(r"# (HELP \w+ .+|TYPE \w+ (gauge|counter))", line), line
             continue
-        name, value = re.fullmatch(r"(\w+\{[^}]*\}) (\d+)", line).groups()
+        name, value = re.fullmatch(r"(\w+(?:\{[^}]*\})?) (\d+)", line).groups()
         assert name not in values, name
         values[name] = int(value)
     return values

@@ -7,8 +7,9 @@ mod tally;
 
 use crate::repo::Repo;
 use crate::{Outcome, architecture, bystander, config_reference, conformance, fuzz, sim, soak, tidy};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tally::Tally;
@@ -36,6 +37,8 @@ struct Context<'a> {
     tally: Tally,
     /// The release build, which runs beside the steps before its own: linking keeps one core busy for minutes.
     release_build: Option<Background>,
+    /// The steps [`BESIDE_CLIENTS`], which run beside the real clients: those mostly wait for their brokers.
+    beside_clients: Option<Background>,
 }
 
 type Run = fn(&mut Context<'_>) -> Outcome<StepResult>;
@@ -62,24 +65,42 @@ const STEPS: [Step; 18] = [
     step("configuration page", |context| passed(config_reference::check(context.root))),
     step("release build", release_build),
     step("tests", tests),
-    step("schedules of the bus", schedules),
-    step("simulation smoke", |context| passed(sim::smoke(context.root))),
+    step("seeded tests begin", begin_beside_clients),
     step("real clients", clients),
+    step("seeded tests", beside_clients),
     step("soak smoke", soak_smoke),
     step("bystander smoke", |context| passed(bystander::smoke(context.root))),
     step("fuzz smoke", fuzz_smoke),
 ];
 
-/// Runs the steps, then prints the duration of each and the number of passed tests.
+/// Steps that need much CPU and no quiet machine: what they do depends on seeds, not on time.
+const BESIDE_CLIENTS: [Step; 2] = [
+    step("schedules of the bus", schedules),
+    step("simulation smoke", |context| passed(sim::smoke(context.root))),
+];
+
+/// Runs all steps, then prints the duration of each and the number of passed tests.
 ///
 /// # Errors
 /// If a step fails; later steps do not run.
 pub(crate) fn run(root: &Path) -> Outcome {
+    run_steps(root, &STEPS)
+}
+
+/// Runs the steps that a whole run has beside the real clients.
+///
+/// # Errors
+/// As for [`run`].
+pub(crate) fn run_seeded(root: &Path) -> Outcome {
+    run_steps(root, &BESIDE_CLIENTS)
+}
+
+fn run_steps(root: &Path, steps: &[Step]) -> Outcome {
     let started = Instant::now();
-    let mut context = Context { root, tally: Tally::default(), release_build: None };
+    let mut context = Context { root, tally: Tally::default(), release_build: None, beside_clients: None };
     let mut table = Vec::new();
     let mut failure = None;
-    for step in &STEPS {
+    for step in steps {
         println!("\n== {}", step.name);
         let started = Instant::now();
         let outcome = (step.run)(&mut context);
@@ -179,6 +200,37 @@ fn begin_release_build(context: &mut Context<'_>) -> Outcome<StepResult> {
     command.args(["build", "--release", "--locked", "--quiet", "-p", "mainstem"]).current_dir(context.root);
     context.release_build = Some(Background::start(command)?);
     Ok(StepResult::Passed)
+}
+
+fn begin_beside_clients(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let path = seeded_output(context.root);
+    let file = File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let errors = file.try_clone().map_err(|error| format!("{}: {error}", path.display()))?;
+    // The clients have deadlines.
+    let mut command = Command::new("nice");
+    command.args(["-n", "19"]).arg(program).args(["ci", "seeded"]).current_dir(context.root);
+    command.stdin(Stdio::null()).stdout(file).stderr(errors);
+    context.beside_clients = Some(Background::start(command)?);
+    Ok(StepResult::Passed)
+}
+
+/// Waits for the steps beside the real clients and shows their output.
+fn beside_clients(context: &mut Context<'_>) -> Outcome<StepResult> {
+    let steps = context.beside_clients.take().ok_or("the seeded tests have not begun")?;
+    let outcome = steps.wait();
+    let path = seeded_output(context.root);
+    let text = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    for line in String::from_utf8_lossy(&text).lines() {
+        println!("{line}");
+        context.tally.parse_line(line);
+    }
+    passed(outcome)
+}
+
+/// Output of the steps beside the real clients.
+fn seeded_output(root: &Path) -> PathBuf {
+    root.join("target/seeded-tests.log")
 }
 
 fn release_build(context: &mut Context<'_>) -> Outcome<StepResult> {

@@ -40,6 +40,7 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   ci                      run every check and every test
+  ci seeded               run only the schedules of the bus and the simulation smoke
   tidy                    check layering, file lengths, dead files, links and the like
   architecture [--check]  write the crate table of ARCHITECTURE.md, or fail if it is stale
   stats [DIRECTORY]       count lines, methods, cycles and prose of this tree, or of another one
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace");
     let outcome = match arguments[..] {
         ["ci"] => ci::run(root),
+        ["ci", "seeded"] => ci::run_seeded(root),
         ["tidy"] => tidy::run(root),
         ["architecture"] => architecture::write(root),
         ["architecture", "--check"] => architecture::check(root),

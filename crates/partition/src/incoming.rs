@@ -153,7 +153,7 @@ impl<'a> IncomingBatch<'a> {
         let read;
         let summary = match header.compression() {
             Compression::None => {
-                read = check_plain(&self.batch)?;
+                read = check_plain(&self.batch, config.is_compacted)?;
                 &read
             }
             Compression::Unknown(_) => return Err(PartitionError::UnsupportedCompression),

@@ -34,13 +34,14 @@ pub struct RecordSummary {
     pub(crate) max_timestamp_ms: i64,
     /// Earliest timestamp, of the records that have one.
     min_timestamp_ms: Option<i64>,
-    /// Positions of the first records without a key.
+    /// Positions of the first records without a key, if they were asked for.
     keyless: Vec<i32>,
+    finds_keyless: bool,
 }
 
 impl RecordSummary {
-    fn new() -> Self {
-        Self { max_timestamp_ms: NO_TIMESTAMP, ..Self::default() }
+    fn new(finds_keyless: bool) -> Self {
+        Self { max_timestamp_ms: NO_TIMESTAMP, finds_keyless, ..Self::default() }
     }
 
     fn add(&mut self, position: u32, timestamp_ms: i64, has_key: bool) {
@@ -49,7 +50,7 @@ impl RecordSummary {
             self.min_timestamp_ms =
                 Some(self.min_timestamp_ms.map_or(timestamp_ms, |min| min.min(timestamp_ms)));
         }
-        if !has_key && self.keyless.len() < KEYLESS_MAX {
+        if !has_key && self.finds_keyless && self.keyless.len() < KEYLESS_MAX {
             self.keyless.push(position.cast_signed());
         }
     }
@@ -70,12 +71,12 @@ impl RecordSummary {
     }
 }
 
-/// Checks the layout of uncompressed records.
+/// Checks the layout of uncompressed records. The positions of those without a key are noted only if `finds_keyless`.
 ///
 /// # Errors
 /// A record is malformed.
-pub(crate) fn check_plain(batch: &Batch<'_>) -> Result<RecordSummary, PartitionError> {
-    let mut summary = RecordSummary::new();
+pub(crate) fn check_plain(batch: &Batch<'_>, finds_keyless: bool) -> Result<RecordSummary, PartitionError> {
+    let mut summary = RecordSummary::new(finds_keyless);
     let mut records = batch.records();
     for (position, record) in (0..).zip(records.by_ref()) {
         let record = record.map_err(|_| PartitionError::rule(MALFORMED))?;
@@ -174,7 +175,8 @@ impl<'a> RecordsCheck<'a> {
             field: Field::Record,
             skip: 0,
             left: 0,
-            summary: RecordSummary::new(),
+            // The topic is not known here.
+            summary: RecordSummary::new(true),
         })
     }
 
@@ -457,7 +459,7 @@ mod tests {
                 content.truncate(cut.index(content.len()));
             }
             let expected = with_payload(&plain, Compression::None, &content);
-            let expected = check_plain(&Batch::parse(&expected).unwrap());
+            let expected = check_plain(&Batch::parse(&expected).unwrap(), true);
             let found = check(&compressed(&plain, codec, &content), step);
             match (found, expected) {
                 (Ok(found), Ok(expected)) => prop_assert_eq!(found, expected),

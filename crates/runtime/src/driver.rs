@@ -28,7 +28,7 @@ use crate::mailbox::{Mailboxes, Mails};
 use crate::memory::{MemoryBudget, ShardMemory};
 use crate::service::Service;
 use crate::timer::Wheel;
-use crate::turn_times::{Stopwatch, TurnPhase, TurnTimes};
+use crate::turn_times::{Stopwatch, TurnPhase, TurnTimes, ns_since};
 use crate::work::Work;
 
 mod connect;
@@ -46,6 +46,7 @@ const EVENTS_PER_TURN: usize = 1024;
 const BUSY_EVENTS: usize = 4;
 /// Poll interval for conditions that cannot wake the shard, ms.
 const RETRY_MS: u64 = 10;
+const NS_PER_MS: u64 = 1_000_000;
 
 /// State shared by all shards.
 pub(crate) struct Common<M> {
@@ -186,13 +187,14 @@ impl<S: Service> Driver<S> {
     /// Runs until a drain was requested and all connections are closed.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_PER_TURN);
-        let mut began = Instant::now();
+        let mut began_ns = 0;
         let mut is_busy = false;
         loop {
             let poll_timeout = self.poll_timeout();
             if is_busy && poll_timeout != Some(Duration::ZERO) {
                 // More input is likely: handling it in one turn needs fewer system calls and context switches.
-                let rest = self.coalesce.saturating_sub(began.elapsed());
+                let elapsed = Duration::from_nanos(self.now_ns().saturating_sub(began_ns));
+                let rest = self.coalesce.saturating_sub(elapsed);
                 if !rest.is_zero() {
                     std::thread::sleep(rest);
                 }
@@ -201,8 +203,8 @@ impl<S: Service> Driver<S> {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }
-            let stopwatch = Stopwatch::begin(self.core.shard);
-            began = stopwatch.began();
+            let stopwatch = Stopwatch::begin(self.core.shard, self.core.common.started);
+            began_ns = stopwatch.began_ns();
             // New connections wait for a response before they continue, so coalescing would only delay them.
             is_busy =
                 events.iter().nth(BUSY_EVENTS).is_some() && !std::mem::take(&mut self.has_new_connections);
@@ -216,7 +218,7 @@ impl<S: Service> Driver<S> {
     fn turn(&mut self, events: &Events, mut stopwatch: Stopwatch) -> bool {
         let times = Arc::clone(&self.core.common.turn_times);
         self.core.stats.turns += 1;
-        self.core.clock = self.clock_at(stopwatch.began());
+        self.core.clock = clock_at(stopwatch.began_ns());
         self.core.memory.begin_turn(self.core.clock.now_ms);
         // Accept wakes again before checking the mailboxes below.
         self.core.common.mailboxes.clear_wake(self.core.shard);
@@ -283,13 +285,9 @@ impl<S: Service> Driver<S> {
         is_due
     }
 
-    fn clock_at(&self, now: Instant) -> Clock {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Clock { now_ms: self.now_ms(now), unix_ms: unix.as_millis() as u64 }
-    }
-
-    fn now_ms(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.core.common.started).as_millis() as u64
+    /// Time since the shards started, ns.
+    fn now_ns(&self) -> u64 {
+        ns_since(self.core.common.started)
     }
 
     /// How long the poll may block.
@@ -304,7 +302,7 @@ impl<S: Service> Driver<S> {
         {
             return Some(Duration::ZERO);
         }
-        let now_ms = self.now_ms(Instant::now());
+        let now_ms = self.now_ns() / NS_PER_MS;
         let mut wait = self.core.timers.next_in_ms(now_ms);
         let mut at_most = |ms: u64| wait = Some(wait.map_or(ms, |known| known.min(ms)));
         if !self.held.is_empty() {
@@ -384,4 +382,10 @@ impl<S: Service> Driver<S> {
             }
         }
     }
+}
+
+/// The clocks of a turn that begins `now_ns` after the shards started.
+fn clock_at(now_ns: u64) -> Clock {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Clock { now_ms: now_ns / NS_PER_MS, unix_ms: unix.as_millis() as u64 }
 }

@@ -109,6 +109,7 @@ impl Link {
     ///
     /// # Errors
     /// As for [`Output::write_to`].
+    #[inline]
     pub(crate) fn write_to(&mut self, socket: &mut impl Sink, calls: &mut u64) -> io::Result<Flushed> {
         self.transport.write(&mut self.output, socket, calls)
     }

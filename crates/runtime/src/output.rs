@@ -297,21 +297,28 @@ impl Output {
         self.sent += count;
     }
 
+    #[inline]
     fn compact(&mut self) {
         if self.sent == self.buf.len() && self.inserts.is_none() {
             self.buf.clear();
             self.sent = 0;
         } else if self.sent >= COMPACT_BYTES {
-            self.buf.drain(..self.sent);
-            // A reader that keeps a little pending must not keep the memory of a large packet.
-            if self.buf.len() < self.buf.capacity() / 4 {
-                self.buf.shrink_to(POOLED_BUFFER_BYTES_MAX);
-            }
-            for insert in self.inserts.iter_mut().flat_map(|inserts| &mut inserts.queue) {
-                insert.at -= self.sent;
-            }
-            self.sent = 0;
+            self.drop_sent();
         }
+    }
+
+    /// Drops the bytes that were sent.
+    #[cold]
+    fn drop_sent(&mut self) {
+        self.buf.drain(..self.sent);
+        // A reader that keeps a little pending must not keep the memory of a large packet.
+        if self.buf.len() < self.buf.capacity() / 4 {
+            self.buf.shrink_to(POOLED_BUFFER_BYTES_MAX);
+        }
+        for insert in self.inserts.iter_mut().flat_map(|inserts| &mut inserts.queue) {
+            insert.at -= self.sent;
+        }
+        self.sent = 0;
     }
 }
 

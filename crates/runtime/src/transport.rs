@@ -122,6 +122,7 @@ impl Transport {
     ///
     /// # Errors
     /// As for [`Output::write_to`].
+    #[inline]
     pub(crate) fn write(
         &mut self,
         output: &mut Output,

@@ -115,58 +115,63 @@ impl TurnTimes {
         }
     }
 
-    fn record(&self, shard: usize, phase: TurnPhase, from: Instant, until: Instant) {
-        let duration_ns = until.saturating_duration_since(from).as_nanos();
-        self.by_shard[shard][phase as usize].record(u64::try_from(duration_ns).unwrap_or(u64::MAX));
+    fn record(&self, shard: usize, phase: TurnPhase, from_ns: u64, until_ns: u64) {
+        self.by_shard[shard][phase as usize].record(until_ns.saturating_sub(from_ns));
     }
+}
+
+/// Time since `start`, ns. A turn reads the clock for each phase, and numbers are cheaper to subtract than instants.
+pub(crate) fn ns_since(start: Instant) -> u64 {
+    let elapsed = start.elapsed();
+    // 64 bits hold 584 years.
+    elapsed.as_secs().wrapping_mul(1_000_000_000).wrapping_add(elapsed.subsec_nanos().into())
 }
 
 /// Measures the phases of one turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch {
     shard: usize,
-    began: Instant,
-    phase_began: Instant,
+    started: Instant,
+    began_ns: u64,
+    phase_began_ns: u64,
 }
 
 impl Stopwatch {
-    pub(crate) fn begin(shard: usize) -> Self {
-        let now = Instant::now();
-        Self { shard, began: now, phase_began: now }
+    /// Begins a turn; `started` is when the shards started.
+    pub(crate) fn begin(shard: usize, started: Instant) -> Self {
+        let now_ns = ns_since(started);
+        Self { shard, started, began_ns: now_ns, phase_began_ns: now_ns }
     }
 
-    /// When the turn began.
-    pub(crate) fn began(&self) -> Instant {
-        self.began
+    /// When the turn began, ns since the shards started.
+    pub(crate) fn began_ns(&self) -> u64 {
+        self.began_ns
     }
 
     /// Records that a phase ends now, and the next begins.
     pub(crate) fn end_phase(&mut self, times: &TurnTimes, phase: TurnPhase) {
-        let now = Instant::now();
-        times.record(self.shard, phase, self.phase_began, now);
-        self.phase_began = now;
+        let now_ns = ns_since(self.started);
+        times.record(self.shard, phase, self.phase_began_ns, now_ns);
+        self.phase_began_ns = now_ns;
     }
 
     /// Records the last phase, and the turn.
     pub(crate) fn end(mut self, times: &TurnTimes) {
         self.end_phase(times, TurnPhase::Flush);
-        times.record(self.shard, TurnPhase::Total, self.began, self.phase_began);
+        times.record(self.shard, TurnPhase::Total, self.began_ns, self.phase_began_ns);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn durations_are_counted_in_the_bucket_of_their_bound() {
         let times = TurnTimes::new(2);
-        let from = Instant::now();
         for (us, bucket) in [(0, 0), (10, 0), (11, 1), (2_000, 7), (2_001, 8), (1_000_001, BUCKETS - 1)] {
             let before = times.histogram(1, TurnPhase::Input);
-            times.record(1, TurnPhase::Input, from, from + Duration::from_micros(us));
+            times.record(1, TurnPhase::Input, 7, 7 + us * 1_000);
             let mut after = before;
             after.buckets[bucket] += 1;
             after.sum_ns += us * 1_000;
@@ -180,7 +185,7 @@ mod tests {
     #[test]
     fn phases_of_a_turn_add_up_to_it() {
         let times = TurnTimes::new(1);
-        let mut stopwatch = Stopwatch::begin(0);
+        let mut stopwatch = Stopwatch::begin(0, Instant::now());
         stopwatch.end_phase(&times, TurnPhase::Completion);
         stopwatch.end_phase(&times, TurnPhase::Input);
         stopwatch.end(&times);

@@ -115,7 +115,9 @@ impl Work {
     /// Share of one of `connections` connections with input.
     pub(crate) fn share(&self, connections: usize) -> u64 {
         let rest = self.phase_end.saturating_sub(self.spent);
-        (rest / connections.max(1) as u64).max(SHARE_UNITS_MIN)
+        // Mostly there is one, and a division takes as long as the rest of the accounting.
+        let share = if connections > 1 { rest / connections as u64 } else { rest };
+        share.max(SHARE_UNITS_MIN)
     }
 
     /// Begins to offer a connection its input.

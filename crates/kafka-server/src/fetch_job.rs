@@ -22,10 +22,17 @@ pub(crate) enum FetchJob {
         /// Whether a partition has received records in the meantime.
         is_woken: bool,
     },
+    /// The partitions of this shard are read, in slices of several turns.
+    Reading {
+        fetch: Box<Fetch>,
+        budget: ReadBudget,
+        /// Index of the next part to read.
+        next: usize,
+        /// Whether a partition has received records in the meantime.
+        is_woken: bool,
+    },
     /// The attempt found too little. New records or the deadline start the next one.
     Parked(Box<Fetch>),
-    /// All partitions are read. The same turn writes the response.
-    Ready(Box<Fetch>),
 }
 
 /// The request of a fetch, and what has been read for it.
@@ -53,7 +60,8 @@ pub(crate) struct Part {
     pub(crate) location: Result<Location, ErrorCode>,
     /// The result of the read; `None` until then.
     pub(crate) fetched: Option<Fetched>,
-    /// Whether another shard may have registered the fetch as a watcher.
+    /// Whether the fetch may be a watcher of the partition before it is parked: at another shard, or because it reads
+    /// in slices.
     pub(crate) is_watched: bool,
 }
 
@@ -111,6 +119,7 @@ impl Fetch {
 }
 
 /// Remaining room for records in a response.
+#[derive(Debug)]
 pub(crate) struct ReadBudget {
     pub(crate) left: usize,
     /// Bytes that other shards have read for later partitions.
@@ -121,6 +130,16 @@ pub(crate) struct ReadBudget {
 }
 
 impl ReadBudget {
+    /// The room before the partitions of this shard are read.
+    pub(crate) fn of(fetch: &Fetch) -> Self {
+        Self {
+            left: fetch.bytes_max,
+            remote_left: fetch.parts.iter().map(Part::fetched_bytes).sum(),
+            copied_bytes: 0,
+            is_first: true,
+        }
+    }
+
     /// The limit for a partition of this shard, for which the consumer allows `bytes_max`.
     pub(crate) fn limit(&self, bytes_max: usize, bytes_min: usize) -> ReadLimit {
         let room = self.left.saturating_sub(self.remote_left);

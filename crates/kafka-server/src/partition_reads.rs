@@ -9,39 +9,76 @@ use std::ops::Range;
 use mainstem_kafka::ErrorCode;
 use mainstem_log::{Error, FileSlice, LogId, Store};
 use mainstem_partition::{Isolation, Watermarks};
+use mainstem_runtime::Io;
 
 use crate::partition_message::{
-    FetchPart, FetchPartitions, Fetched, FileRange, ReadLimit, Records, is_short,
+    FetchPart, FetchPartitions, Fetched, FileRange, PartitionResponse, ReadLimit, Records, is_short,
 };
+use crate::pending_work::RemoteRead;
 use crate::shard::Shard;
+use crate::shard_message::Mail;
 use crate::shared::Sendable;
+use crate::work_slices::{BYTES_PER_UNIT, LOOKUP_UNITS, OPEN_UNITS};
+
+/// Finding batches in the index of a log, units.
+const READ_UNITS: u32 = 40;
 
 impl Shard {
-    /// Reads partitions of this shard for a fetch of another shard.
-    pub(crate) fn fetch_local(&mut self, work: &FetchPartitions) -> Vec<Fetched> {
-        let mut left = work.bytes_max;
-        let mut all = Vec::with_capacity(work.parts.len());
-        let mut is_first = true;
-        for part in &work.parts {
-            let bytes_max = part.bytes_max.min(left);
-            let limit = ReadLimit { bytes_max, bytes_min: work.bytes_min, is_first };
-            let fetched = self.read_local(part, work.isolation, limit);
-            left = left.saturating_sub(fetched.records.len());
-            is_first &= fetched.records.is_empty();
-            all.push(fetched);
-        }
-        if let Some(watcher) = work.watcher
-            && is_short(&all, work.bytes_min)
-        {
-            for part in &work.parts {
-                self.watch(part.id, watcher);
+    /// Reads partitions of this shard for a fetch of another shard, as far as the turn lasts. Returns what is left.
+    pub(crate) fn read_for_shard(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        mut read: Box<RemoteRead>,
+    ) -> Option<Box<RemoteRead>> {
+        let begin = if read.is_sliced { read.all.len() } else { 0 };
+        while let Some(part) = read.request.parts.get(read.all.len()) {
+            if !self.pending_work.has_room(io.charged()) {
+                // Records may arrive before the last partition is read.
+                self.watch_parts(&read.request, begin..read.all.len());
+                read.is_sliced = true;
+                return Some(read);
             }
+            let bytes_max = part.bytes_max.min(read.left);
+            let limit = ReadLimit { bytes_max, bytes_min: read.request.bytes_min, is_first: read.is_first };
+            let fetched = self.read_charged(io, part, read.request.isolation, limit);
+            read.left = read.left.saturating_sub(fetched.records.len());
+            read.is_first &= fetched.records.is_empty();
+            read.all.push(fetched);
         }
-        all
+        let RemoteRead { job, request, all, is_sliced, .. } = *read;
+        if is_short(&all, request.bytes_min) {
+            self.watch_parts(&request, begin..all.len());
+        } else if is_sliced && let Some(watcher) = request.watcher {
+            request.parts.iter().for_each(|part| self.partitions.unwatch(part.id, watcher));
+        }
+        self.send_partition_response(io, job, PartitionResponse::Fetched(all));
+        None
+    }
+
+    fn watch_parts(&mut self, request: &FetchPartitions, parts: Range<usize>) {
+        let Some(watcher) = request.watcher else { return };
+        for part in &request.parts[parts] {
+            self.watch(part.id, watcher);
+        }
+    }
+
+    /// Reads one partition as [`Self::read_local`] does, and charges it to the turn.
+    pub(crate) fn read_charged(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        part: &FetchPart,
+        isolation: Isolation,
+        limit: ReadLimit,
+    ) -> Fetched {
+        let open = if self.maintenance.is_unopened(part.id) { OPEN_UNITS } else { 0 };
+        let fetched = self.read_local(part, isolation, limit);
+        let read = if fetched.records.is_empty() { LOOKUP_UNITS } else { READ_UNITS };
+        io.charge(open + read + (fetched.records.bytes.len() / BYTES_PER_UNIT) as u32);
+        fetched
     }
 
     /// Reads one partition of this shard. Unless `is_first`, nothing is returned if not even one batch fits.
-    pub(crate) fn read_local(&mut self, part: &FetchPart, isolation: Isolation, limit: ReadLimit) -> Fetched {
+    fn read_local(&mut self, part: &FetchPart, isolation: Isolation, limit: ReadLimit) -> Fetched {
         let mut fetched = Fetched::failed(part.part, ErrorCode::None);
         fetched.outcome = self.read_into(part, isolation, limit, &mut fetched);
         fetched.available = match fetched.outcome {

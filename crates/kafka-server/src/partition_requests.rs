@@ -21,6 +21,7 @@ use crate::partition_message::{
     PartitionQuery, PartitionQueryResult, PartitionRequest, PartitionResponse, ProducePart,
 };
 use crate::partition_reads::read_error;
+use crate::pending_work::{RemoteRead, Task};
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, ShardMessage};
 use crate::unverified_batches::Transactional;
@@ -57,8 +58,10 @@ impl Shard {
                 }
             }
             PartitionRequest::Fetch(work) => {
-                let fetched = self.fetch_local(&work);
-                self.send_partition_response(io, job, PartitionResponse::Fetched(fetched));
+                if let Some(read) = self.read_for_shard(io, Box::new(RemoteRead::new(job, work))) {
+                    self.pending_work.add(Task::ReadForShard(read));
+                    io.request_turn();
+                }
             }
             PartitionRequest::Query(queries) => self.answer_queries(io, job, queries),
             PartitionRequest::Unwatch { watcher, partitions } => {

@@ -16,7 +16,7 @@ use mainstem_coordinator::producer::Marker;
 use mainstem_partition::{RecordsCheck, Waiter};
 
 use crate::catalogue::PartitionId;
-use crate::partition_message::{PartitionQuery, PartitionQueryResult};
+use crate::partition_message::{FetchPartitions, Fetched, PartitionQuery, PartitionQueryResult};
 use crate::shard_message::JobId;
 use crate::unverified_batches::Transactional;
 
@@ -64,6 +64,28 @@ impl HeldAppend {
     }
 }
 
+/// The read of partitions for a fetch of another shard.
+#[derive(Debug)]
+pub(crate) struct RemoteRead {
+    pub(crate) job: JobId,
+    pub(crate) request: FetchPartitions,
+    /// The partitions read so far.
+    pub(crate) all: Vec<Fetched>,
+    /// Bytes of records that may still be read.
+    pub(crate) left: usize,
+    /// Whether no records have been read yet.
+    pub(crate) is_first: bool,
+    /// Whether it takes several turns, and the watcher of the request therefore watches what was read.
+    pub(crate) is_sliced: bool,
+}
+
+impl RemoteRead {
+    pub(crate) fn new(job: JobId, request: FetchPartitions) -> Self {
+        let (left, all) = (request.bytes_max, Vec::with_capacity(request.parts.len()));
+        Self { job, request, all, left, is_first: true, is_sliced: false }
+    }
+}
+
 /// The rest of a request.
 #[derive(Debug)]
 pub(crate) enum Task {
@@ -75,6 +97,10 @@ pub(crate) enum Task {
         queries: vec::IntoIter<(u32, PartitionId, PartitionQuery)>,
         answers: Vec<(u32, PartitionQueryResult)>,
     },
+    /// Read further partitions of this shard for one of its fetches.
+    ReadFetch { number: u64 },
+    /// Read further partitions for a fetch of another shard.
+    ReadForShard(Box<RemoteRead>),
     /// Remove these partitions of deleted topics.
     Remove { partitions: vec::IntoIter<PartitionId> },
 }

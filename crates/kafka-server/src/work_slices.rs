@@ -23,13 +23,13 @@ pub(crate) const OPEN_UNITS: u32 = 3_000;
 /// Appending a batch, besides its bytes.
 const APPEND_UNITS: u32 = 20;
 /// Bytes of a batch that one unit pays for: checksum and copy.
-const BYTES_PER_UNIT: usize = 1024;
+pub(crate) const BYTES_PER_UNIT: usize = 1024;
 /// Looking up a record by its time.
 const FIND_TIME_UNITS: u32 = 500;
 /// Deleting records, which takes a snapshot of the producers.
 const DELETE_UNITS: u32 = 500;
 /// A query that is answered from memory, and removing a partition from the tables.
-const LOOKUP_UNITS: u32 = 10;
+pub(crate) const LOOKUP_UNITS: u32 = 10;
 /// Decompressed bytes that are checked per step, and what a step costs.
 const CHECK_BYTES: usize = 256 * 1024;
 const CHECK_UNITS: u32 = 2_000;
@@ -176,6 +176,13 @@ impl Shard {
                 }
                 self.send_partition_response(io, job, PartitionResponse::Asked(answers));
                 None
+            }
+            Task::ReadFetch { number } => {
+                self.continue_fetch(io, number).then_some(Task::ReadFetch { number })
+            }
+            Task::ReadForShard(read) => {
+                self.pending_work.begin_request(io.charged());
+                self.read_for_shard(io, read).map(Task::ReadForShard)
             }
             Task::Remove { mut partitions } => {
                 let id = partitions.next()?;

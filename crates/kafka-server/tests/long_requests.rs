@@ -3,15 +3,18 @@
 
 mod kit;
 
-use kit::{Broker, Client, batch, produce_request};
+use kit::{Broker, Client, batch, fetch_request, produce_request, values};
 use mainstem_compress::{Compression, compress};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
+use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest};
 use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use mainstem_kafka::api::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use mainstem_log::{Batch, BatchBuilder, HEADER_BYTES, repack};
 
 const PARTITIONS: i32 = 1000;
+/// Version of `Fetch`.
+const FETCH: i16 = 12;
 /// About 1.5 ms of a core. One opening of a log is 3,000 units, and a request may do 5,000 at once.
 const TURN_UNITS_MAX: u64 = 15_000;
 
@@ -47,10 +50,13 @@ fn turns_until<R: mainstem_kafka::Request>(
 
 #[track_caller]
 fn check_turn(broker: &mut Broker) {
-    for shard in 0..2 {
-        let units = broker.charged(shard);
-        assert!(units <= TURN_UNITS_MAX, "a turn of {units} units");
-    }
+    (0..2).for_each(|shard| check_shard(broker, shard));
+}
+
+#[track_caller]
+fn check_shard(broker: &mut Broker, shard: usize) {
+    let units = broker.charged(shard);
+    assert!(units <= TURN_UNITS_MAX, "a turn of {units} units");
 }
 
 #[test]
@@ -190,4 +196,77 @@ fn what_waits_for_a_deleted_partition_is_refused() {
     let response = broker.take::<ProduceRequest>(client, 9).expect("a response");
     let code = response.responses[0].partition_responses[0].error_code;
     assert_eq!(ErrorCode::from_code(code), Some(ErrorCode::UnknownTopicOrPartition));
+}
+
+/// A fetch of all partitions of a topic, from `offset` on.
+fn from_all_partitions(topic: &str, offset: i64, max_wait_ms: i32) -> FetchRequest {
+    let mut request = fetch_request(topic, 0, offset, max_wait_ms);
+    let first = request.topics[0].partitions[0].clone();
+    let partition = |partition| FetchPartition { partition, ..first.clone() };
+    request.topics[0].partitions = (0..PARTITIONS).map(partition).collect();
+    request
+}
+
+/// A broker whose topic has a record in each partition.
+fn with_records(shards: usize) -> Broker {
+    let mut broker = Broker::new(shards);
+    broker.create_topic("many", PARTITIONS);
+    let client = broker.connect(0);
+    let request = to_all_partitions(&broker, "many");
+    assert!(broker.ask(client, 9, &request).responses.len() == 1);
+    broker
+}
+
+#[test]
+fn a_fetch_of_a_thousand_partitions_is_read_over_several_turns() {
+    for shards in [1, 2] {
+        let mut broker = with_records(shards);
+        let (large, small) = (broker.connect(0), broker.connect(0));
+        broker.send(large, FETCH, &from_all_partitions("many", 0, 0));
+        broker.turn(1);
+        broker.send(small, FETCH, &fetch_request("many", 7, 0, 0));
+        let check = |broker: &mut Broker| (0..shards).for_each(|shard| check_shard(broker, shard));
+        let (response, turns) = turns_until::<FetchRequest>(&mut broker, small, FETCH, check);
+        assert_eq!(values(&response), ["value"]);
+        assert!(turns < 20, "a small fetch waits for {turns} turns");
+        let (response, turns) = turns_until::<FetchRequest>(&mut broker, large, FETCH, check);
+        assert_eq!(values(&response).len(), PARTITIONS as usize);
+        assert!(turns >= 4, "the partitions are read over several turns, not in {turns}");
+    }
+}
+
+#[test]
+fn a_record_that_arrives_between_the_slices_of_a_fetch_wakes_it() {
+    for (shards, index) in [(1, 0), (2, 0), (2, 1), (2, PARTITIONS - 1)] {
+        let mut broker = with_records(shards);
+        let producer = broker.connect(0);
+        for (turns, offset) in (1..8).zip(1..) {
+            let large = broker.connect(0);
+            let mut request = from_all_partitions("many", 1, 60_000);
+            let mut partitions = request.topics[0].partitions.iter_mut();
+            let partition = partitions.find(|partition| partition.partition == index);
+            partition.unwrap().fetch_offset = offset;
+            broker.send(large, FETCH, &request);
+            broker.turn(turns);
+            let records = batch(broker.unix_ms(), &["new"]);
+            broker.send(producer, 9, &produce_request("many", index, records));
+            let (response, _) = turns_until::<FetchRequest>(&mut broker, large, FETCH, |_| {});
+            assert_eq!(values(&response), ["new"], "{shards} shards, partition {index}, {turns} turns");
+            assert!(broker.take::<ProduceRequest>(producer, 9).is_some());
+            broker.hang_up(large);
+        }
+    }
+}
+
+#[test]
+fn a_connection_may_close_between_the_slices_of_a_fetch() {
+    let mut broker = with_records(2);
+    let large = broker.connect(0);
+    broker.send(large, FETCH, &from_all_partitions("many", 1, 60_000));
+    broker.turn(1);
+    broker.hang_up(large);
+    broker.run();
+    let producer = broker.connect(0);
+    let request = to_all_partitions(&broker, "many");
+    assert!(broker.ask(producer, 9, &request).responses.len() == 1);
 }

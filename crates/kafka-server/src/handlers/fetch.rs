@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!               all shards have answered            enough, an error, or the deadline
-//!  Collecting ──────────────────────────► read ──────────────────────────────────────► Ready ─► response
+//!  Collecting ──────────────────────────► Reading ───────────────────────────────────► response
 //!      ▲                                    │ too little
 //!      └──────── new records, deadline ── Parked
 //! ```
@@ -13,6 +13,11 @@
 //! remaining room. If it has enough, the response contains what it read, so an attempt reads each partition once. If
 //! not, the fetch drops the records and becomes a watcher of its partitions. The first new record or the deadline
 //! starts the next attempt. A record that arrives during an attempt also starts one, so no wakeup is lost.
+//!
+//! A request may name thousands of partitions, some of which must be opened first. What does not fit into a turn is
+//! read in the next ones, see `work_slices.rs`. The fetch then watches partitions before it reads them.
+
+use std::ops::Range;
 
 use mainstem_kafka::api::fetch::{AbortedTransaction, FetchRequest, FetchResponseWriter, PartitionData};
 use mainstem_kafka::{ErrorCode, Uuid, frame, put_response_header};
@@ -27,6 +32,7 @@ use crate::leader_epoch::{LEADER_EPOCH, check_epoch};
 use crate::partition_message::{
     FetchPartitions, Fetched, FileRange, PartitionRequest, Records, is_short, isolation,
 };
+use crate::pending_work::Task;
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, RequestContext, ShardMessage};
 use crate::timer::Timer;
@@ -193,7 +199,9 @@ impl Shard {
     /// A partition that the fetch watches has new records.
     pub(crate) fn on_fetch_wakeup(&mut self, io: &mut Io<'_, Mail>, number: u64) {
         match self.jobs.get(number) {
-            Some(Job::Fetch(FetchJob::Collecting { is_woken, .. })) => *is_woken = true,
+            Some(Job::Fetch(FetchJob::Collecting { is_woken, .. } | FetchJob::Reading { is_woken, .. })) => {
+                *is_woken = true;
+            }
             Some(Job::Fetch(FetchJob::Parked(_))) => self.unpark(io, number, false),
             _ => {}
         }
@@ -202,7 +210,9 @@ impl Shard {
     /// The deadline of a fetch has passed.
     pub(crate) fn on_fetch_timeout(&mut self, io: &mut Io<'_, Mail>, number: u64) {
         match self.jobs.get(number) {
-            Some(Job::Fetch(FetchJob::Collecting { fetch, .. })) => fetch.is_due = true,
+            Some(Job::Fetch(FetchJob::Collecting { fetch, .. } | FetchJob::Reading { fetch, .. })) => {
+                fetch.is_due = true;
+            }
             Some(Job::Fetch(FetchJob::Parked(_))) => self.unpark(io, number, true),
             _ => {}
         }
@@ -226,46 +236,78 @@ impl Shard {
 
     /// Reads the partitions of this shard, then answers or parks the fetch.
     fn finish_attempt(&mut self, io: &mut Io<'_, Mail>, number: u64, fetch: Box<Fetch>, is_woken: bool) {
+        self.pending_work.begin_request(io.charged());
+        let budget = ReadBudget::of(&fetch);
+        self.read_own_partitions(io, number, FetchJob::Reading { fetch, budget, next: 0, is_woken });
+    }
+
+    /// Continues a fetch that reads in slices. Returns whether it must go on.
+    pub(crate) fn continue_fetch(&mut self, io: &mut Io<'_, Mail>, number: u64) -> bool {
+        self.pending_work.begin_request(io.charged());
+        let Some(job) = self.take_fetch(number) else { return false };
+        self.read_own_partitions(io, number, job);
+        matches!(self.jobs.get(number), Some(Job::Fetch(FetchJob::Reading { .. })))
+    }
+
+    /// Reads partitions of this shard within the limits of the response, and as far as the turn lasts. After the last
+    /// one, answers or parks the fetch.
+    fn read_own_partitions(&mut self, io: &mut Io<'_, Mail>, number: u64, job: FetchJob) {
+        let FetchJob::Reading { mut fetch, mut budget, next, is_woken } = job else {
+            return self.jobs.put(number, Job::Fetch(job));
+        };
         if self.conns.get_mut(fetch.call.caller.conn).is_none() {
             return self.unregister_fetch(io, number, &fetch);
         }
-        match self.read_own_partitions(fetch) {
-            FetchJob::Ready(fetch) => {
-                self.unregister_fetch(io, number, &fetch);
-                self.write_response(io, *fetch);
+        let is_first_slice = next == 0;
+        for index in next..fetch.parts.len() {
+            if !self.pending_work.has_room(io.charged()) {
+                self.watch_early(number, &mut fetch, if is_first_slice { 0 } else { next }..index);
+                if is_first_slice {
+                    self.pending_work.add(Task::ReadFetch { number });
+                }
+                let job = FetchJob::Reading { fetch, budget, next: index, is_woken };
+                self.jobs.put(number, Job::Fetch(job));
+                return io.request_turn();
             }
-            // A wakeup unregisters the watcher, so the fetch must register again.
-            FetchJob::Parked(fetch) if is_woken => self.start_attempt(io, number, fetch),
-            FetchJob::Parked(fetch) => self.park(io, number, fetch),
-            FetchJob::Collecting { .. } => unreachable!("all shards have answered"),
-        }
-    }
-
-    /// Reads the partitions of this shard within the limits of the response, and decides whether it can be written.
-    fn read_own_partitions(&mut self, mut fetch: Box<Fetch>) -> FetchJob {
-        let mut budget = ReadBudget {
-            left: fetch.bytes_max,
-            remote_left: fetch.parts.iter().map(Part::fetched_bytes).sum(),
-            copied_bytes: 0,
-            is_first: true,
-        };
-        for part in &mut fetch.parts {
+            let part = &mut fetch.parts[index];
             let fetched = match (part.fetched.take(), part.location) {
                 (Some(fetched), _) => budget.trim_remote(fetched),
                 (None, Err(code)) => Fetched::failed(0, code),
                 (None, Ok(Location { id, .. })) => {
                     let limit = budget.limit(part.cached.bytes_max, fetch.bytes_min);
-                    self.read_local(&part.cached.part(0, id), fetch.isolation, limit)
+                    self.read_charged(io, &part.cached.part(0, id), fetch.isolation, limit)
                 }
             };
             budget.spend(&fetched.records);
             part.fetched = Some(fetched);
         }
         if fetch.is_due || fetch.has_enough(&budget) {
-            return FetchJob::Ready(fetch);
+            self.unregister_fetch(io, number, &fetch);
+            return self.write_response(io, *fetch);
         }
         fetch.parts.iter_mut().for_each(|part| part.fetched = None);
-        FetchJob::Parked(fetch)
+        if is_woken {
+            // A wakeup unregisters the watcher, so the fetch must register again.
+            self.start_attempt(io, number, fetch);
+        } else {
+            self.park(io, number, fetch);
+        }
+    }
+
+    /// Watches partitions that were read in this turn, because records may arrive before the last one is read.
+    fn watch_early(&mut self, number: u64, fetch: &mut Fetch, parts: Range<usize>) {
+        if fetch.is_due {
+            return;
+        }
+        let watcher = fetch.watcher(number);
+        for part in &mut fetch.parts[parts] {
+            if let Ok(Location { id, shard }) = part.location
+                && shard == self.me
+            {
+                self.watch(id, watcher);
+                part.is_watched = true;
+            }
+        }
     }
 
     fn park(&mut self, io: &mut Io<'_, Mail>, number: u64, mut fetch: Box<Fetch>) {

@@ -66,8 +66,8 @@ impl App {
     }
 
     /// Longest time for a request body to arrive.
-    pub(crate) fn io_timeout(&self) -> Duration {
-        self.0.settings.io_timeout
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.0.settings.request_timeout
     }
 
     /// Bytes of memory left for request bodies.

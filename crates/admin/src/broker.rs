@@ -1,5 +1,7 @@
 //! The trait through which this crate reaches the broker.
 
+use std::any::Any;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use mainstem_queue_core::{Reply, Request};
@@ -7,6 +9,9 @@ use serde_json::{Map, Value};
 
 /// Receives the reply to one request. It is called at most once, on any thread, and must not block.
 pub type ReplyCallback = Box<dyn FnOnce(Reply) + Send>;
+
+/// Counts a connection toward a limit until it is dropped.
+pub type ConnectionPermit = Box<dyn Any + Send>;
 
 /// Memory of the process.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +26,9 @@ pub struct MemoryUsage {
 
 /// The broker's side of the HTTP API. No method blocks; each may be called on any thread.
 pub trait Broker: Send + Sync + 'static {
+    /// Admits a connection of this client address. `None` if the address has too many; the broker logs that.
+    fn admit(&self, peer: IpAddr) -> Option<ConnectionPermit>;
+
     /// Sends a request to a queue. A broker that shuts down may drop `reply` without calling it.
     fn submit(&self, queue: &str, request: Request, reply: ReplyCallback);
 

@@ -73,7 +73,7 @@ impl FromRequest<App> for RawBody {
         let permit = app.body_budget().acquire_many_owned(u32::try_from(size).unwrap_or(u32::MAX));
         let permit = tokio::time::timeout(BODY_BUDGET_TIMEOUT, permit).await.ok().and_then(Result::ok);
         let permit = permit.ok_or_else(Problem::busy)?;
-        let bytes = tokio::time::timeout(app.io_timeout(), collect(body, max_bytes)).await;
+        let bytes = tokio::time::timeout(app.request_timeout(), collect(body, max_bytes)).await;
         let bytes = bytes.map_err(|_| Problem::too_slow())??;
         Ok(Self { bytes, is_json: is_json(&parts.headers), _permit: permit })
     }
@@ -141,7 +141,7 @@ async fn reject_too_large(app: &App, headers: &HeaderMap, mut body: Body) -> Pro
     if is_drainable && !expects_continue {
         let drained = async { while let Some(Ok(_)) = body.frame().await {} };
         // The response is the same if the body is incomplete.
-        tokio::time::timeout(app.io_timeout(), drained).await.ok();
+        tokio::time::timeout(app.request_timeout(), drained).await.ok();
     }
     Problem::body_too_large(max_bytes)
 }

@@ -12,6 +12,7 @@
 //! # Invariants
 //! - Everything that a client can make grow is bounded: connections, the size of one body and of all bodies together,
 //!   responses, waiting times.
+//! - A connection without a request under way keeps no other client out.
 //! - Messages leased to a client that disconnects are released, unless the response is already in the kernel's buffer.
 //! - Every error response is `application/problem+json`.
 //!
@@ -20,6 +21,7 @@
 //! |---|---|
 //! | `broker.rs` | [`Broker`], the trait through which this crate reaches the broker |
 //! | `serve.rs` | thread, listener, connections, shutdown |
+//! | `connections.rs` | open connections, and which of them makes room for a new one |
 //! | `socket.rs` | a connection's socket; release of messages whose response was not sent |
 //! | `app.rs` | state shared by all requests |
 //! | `routes.rs` | the table of all routes |
@@ -34,6 +36,7 @@
 mod app;
 mod bindings;
 mod broker;
+mod connections;
 mod consumers;
 mod health;
 mod input;
@@ -51,6 +54,6 @@ mod settings;
 mod settle;
 mod socket;
 
-pub use broker::{Broker, MemoryUsage, ReplyCallback};
-pub use serve::{Bound, HttpServer, REJECTIONS_MAX};
+pub use broker::{Broker, ConnectionPermit, MemoryUsage, ReplyCallback};
+pub use serve::{Bound, HttpServer, RESERVED_CONNECTIONS};
 pub use settings::Settings;

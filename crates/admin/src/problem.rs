@@ -45,7 +45,16 @@ impl Problem {
     }
 
     pub(crate) fn too_slow() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "the request body did not arrive in time")
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "too-slow",
+            "the request body did not arrive in time (http.request_timeout_ms)",
+        )
+    }
+
+    pub(crate) fn slow_head() -> Self {
+        let detail = "the request head did not arrive in time (http.request_timeout_ms)";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", detail)
     }
 
     /// A web page from another origin sent the request.
@@ -78,12 +87,22 @@ impl Problem {
     }
 
     pub(crate) fn too_many_connections() -> Self {
-        let detail = "too many connections (http.max_connections)";
+        let detail = "all connections have a request under way (http.max_connections); only health and metrics are served";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "connections", detail)
     }
 
     pub(crate) fn with_results(self, results: Value) -> Self {
         Self { results: Some(results), ..self }
+    }
+
+    /// Returns a complete response that ends the connection.
+    pub(crate) fn last_response(&self) -> String {
+        let body = self.json().to_string();
+        format!(
+            "HTTP/1.1 {}\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            self.status,
+            body.len()
+        )
     }
 
     /// Returns the response body.

@@ -59,6 +59,21 @@ pub(crate) fn router(app: App) -> Router {
         .with_state(app)
 }
 
+/// The router of reserved connections, which other requests than those for health and metrics must not occupy.
+pub(crate) fn monitoring_router(app: App) -> Router {
+    router(app).layer(from_fn(monitoring_only))
+}
+
+async fn monitoring_only(request: Request, next: Next) -> Response {
+    const PATHS: [&str; 3] = ["/metrics", "/v1/health/live", "/v1/health/ready"];
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    if is_read && PATHS.contains(&request.uri().path()) {
+        next.run(request).await
+    } else {
+        Problem::too_many_connections().into_response()
+    }
+}
+
 /// Rejects requests with an `Origin` header: without authentication, any web page could otherwise use the API through
 /// the browser of a user who can reach it.
 async fn guard(request: Request, next: Next) -> Response {

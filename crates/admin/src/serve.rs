@@ -1,7 +1,8 @@
 //! The HTTP server: one thread, named "http", with a single-threaded tokio runtime.
 //!
-//! Connections are limited. A connection above the limit gets a 503 response, as long as there are few of those;
-//! further ones are closed. [`HttpServer::drainer`] ends waiting requests before the shards shut down, and
+//! Connections are limited. A new one above the limit closes the one that has been idle for longest. If all have a
+//! request under way, the new one becomes a reserved connection, which answers a single request: those for health and
+//! metrics, and 503 to others. [`HttpServer::drainer`] ends waiting requests before the shards shut down, and
 //! [`HttpServer::end`] closes the listener after that, so that clients get a response to every request that was
 //! accepted.
 
@@ -15,29 +16,34 @@ use axum::Router;
 use axum::body::Body;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
-use hyper_util::rt::TokioTimer;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::app::{App, Phase};
 use crate::broker::Broker;
+use crate::connections::{Admitted, Connection, ConnectionTable, GuardedBody, Timeouts};
 use crate::problem::Problem;
-use crate::routes::router;
+use crate::routes::{monitoring_router, router};
 use crate::settings::Settings;
-use crate::socket::{BufferedLeases, Socket};
+use crate::socket::{BufferedLeases, Socket, UnreadInput};
 
 /// Longest wait for connections to finish at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Size of a connection's read buffer, which bounds the head of a request, in bytes.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
-/// Connections above the limit that get a 503 response at the same time. Further ones are closed without a response.
-pub const REJECTIONS_MAX: usize = 64;
-/// Longest time for such a response.
-const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// Connections above the limit that answer a request for health or metrics, or with 503. At this limit, too, a new one
+/// closes the one that has been idle for longest.
+pub const RESERVED_CONNECTIONS: usize = 64;
+/// Longest time for the head of a request to arrive on a reserved connection, and for its client to read nothing.
+const RESERVED_TIMEOUT: Duration = Duration::from_secs(5);
+/// Shortest time between two log lines about connections that were closed to make room, or refused.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Longest time for the response to a head that did not arrive in time.
+const LAST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after `accept` failed, for example because the process has no file descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -65,10 +71,11 @@ impl Bound {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (sender, phase) = watch::channel(Phase::Serving);
         let serve = move || {
-            let app = App::new(broker, settings, phase.clone());
+            let app = App::new(Arc::clone(&broker), settings, phase.clone());
             let outcome = runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(self.0)?;
-                serve(&listener, settings, &router(app), phase).await;
+                let mut acceptor = Acceptor::new(broker, settings, app, phase);
+                acceptor.run(&listener).await;
                 Ok::<(), io::Error>(())
             });
             if let Err(error) = outcome {
@@ -114,78 +121,189 @@ fn advance(phase: &watch::Sender<Phase>, to: Phase) {
     phase.send_modify(|phase| *phase = (*phase).max(to));
 }
 
-async fn serve(
-    listener: &tokio::net::TcpListener,
-    settings: Settings,
-    router: &Router,
+/// How the connections of one kind are served.
+struct Kind {
+    table: Arc<ConnectionTable>,
+    router: Router,
+    timeouts: Timeouts,
+    is_reserved: bool,
+}
+
+/// Accepts connections, and serves each in a task of its own.
+struct Acceptor {
+    broker: Arc<dyn Broker>,
     phase: watch::Receiver<Phase>,
-) {
-    let mut connections = JoinSet::new();
-    let mut rejections = JoinSet::new();
-    let mut stopped = std::pin::pin!(Phase::Stopped.reached(phase.clone()));
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Some(_) = connections.join_next() => continue,
-            Some(_) = rejections.join_next() => continue,
-            () = &mut stopped => break,
+    regular: Kind,
+    reserved: Kind,
+    connections: JoinSet<()>,
+    evictions: Throttle,
+    refusals: Throttle,
+    connections_max: usize,
+}
+
+impl Acceptor {
+    fn new(broker: Arc<dyn Broker>, settings: Settings, app: App, phase: watch::Receiver<Phase>) -> Self {
+        let regular = Kind {
+            table: ConnectionTable::new(settings.connections_max),
+            router: router(app.clone()),
+            timeouts: Timeouts { head: settings.request_timeout, idle: settings.idle_timeout },
+            is_reserved: false,
         };
-        match accepted {
-            Ok((stream, _)) if connections.len() < settings.connections_max => {
-                connections.spawn(connection(stream, settings.io_timeout, router.clone(), phase.clone()));
-            }
-            Ok((stream, _)) if rejections.len() < REJECTIONS_MAX => {
-                rejections.spawn(timeout(REJECTION_TIMEOUT, reject(stream)));
-            }
-            Ok(_) => {}
-            Err(error) => {
-                log::warn!("http: accept failed: {error}");
-                sleep(ACCEPT_RETRY_DELAY).await;
-            }
+        let reserved = Kind {
+            table: ConnectionTable::new(RESERVED_CONNECTIONS),
+            router: monitoring_router(app),
+            timeouts: Timeouts { head: RESERVED_TIMEOUT, idle: RESERVED_TIMEOUT },
+            is_reserved: true,
+        };
+        Self {
+            broker,
+            phase,
+            regular,
+            reserved,
+            connections: JoinSet::new(),
+            evictions: Throttle::default(),
+            refusals: Throttle::default(),
+            connections_max: settings.connections_max,
         }
     }
-    let all = async { while connections.join_next().await.is_some() {} };
-    if timeout(SHUTDOWN_TIMEOUT, all).await.is_err() {
-        log::info!("http: closed {} connections with requests in flight", connections.len());
+
+    async fn run(&mut self, listener: &tokio::net::TcpListener) {
+        let mut stopped = std::pin::pin!(Phase::Stopped.reached(self.phase.clone()));
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                Some(_) = self.connections.join_next() => continue,
+                () = &mut stopped => break,
+            };
+            match accepted {
+                Ok((stream, peer)) => self.admit(stream, peer).await,
+                Err(error) => {
+                    log::warn!("http: accept failed: {error}");
+                    sleep(ACCEPT_RETRY_DELAY).await;
+                }
+            }
+        }
+        let all = async { while self.connections.join_next().await.is_some() {} };
+        if timeout(SHUTDOWN_TIMEOUT, all).await.is_err() {
+            log::info!("http: closed {} connections with requests in flight", self.connections.len());
+        }
+    }
+
+    async fn admit(&mut self, stream: TcpStream, peer: SocketAddr) {
+        let Some(permit) = self.broker.admit(peer.ip()) else { return };
+        let max = self.connections_max;
+        if self.regular.table.is_full() {
+            // The other connections read what has arrived: a request makes them busy, a close makes room. The task of
+            // a connection that was closed to make room frees its file descriptor.
+            for _ in 0..2 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let (kind, admitted) = match self.regular.table.open(self.regular.timeouts) {
+            Admitted::Full => (&self.reserved, self.reserved.table.open(self.reserved.timeouts)),
+            admitted => (&self.regular, admitted),
+        };
+        if kind.is_reserved
+            && let Some(count) = self.refusals.count()
+        {
+            log::warn!(
+                "http: {count} connections refused: {max} have a request under way, which is the limit of http.max_connections; health and metrics are served"
+            );
+        }
+        let connection = match admitted {
+            Admitted::Open(connection) => connection,
+            Admitted::Evicting(connection) => {
+                if !kind.is_reserved
+                    && let Some(count) = self.evictions.count()
+                {
+                    log::warn!(
+                        "http: {count} idle connections closed to make room: {max} are open, which is the limit of http.max_connections"
+                    );
+                }
+                connection
+            }
+            Admitted::Full => return,
+        };
+        let service = serve_connection(stream, connection, kind, self.phase.clone());
+        self.connections.spawn(async move {
+            service.await;
+            drop(permit);
+        });
     }
 }
 
-async fn connection(stream: TcpStream, io_timeout: Duration, router: Router, phase: watch::Receiver<Phase>) {
+/// Lets one log line pass per interval, and counts what it stands for.
+#[derive(Default)]
+struct Throttle {
+    last: Option<Instant>,
+    count: u64,
+}
+
+impl Throttle {
+    /// Counts an occurrence. Returns the number since the last line if a line is due.
+    fn count(&mut self) -> Option<u64> {
+        self.count += 1;
+        if self.last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
+            return None;
+        }
+        self.last = Some(Instant::now());
+        Some(std::mem::take(&mut self.count))
+    }
+}
+
+/// Returns the future that serves a connection until it closes, is evicted or expires.
+fn serve_connection(
+    stream: TcpStream,
+    connection: Connection,
+    kind: &Kind,
+    phase: watch::Receiver<Phase>,
+) -> impl Future<Output = ()> + Send + use<> {
     // Each response is written at once, so Nagle's algorithm only delays it.
     if let Err(error) = stream.set_nodelay(true) {
         log::debug!("http: {error}");
     }
     let buffered = BufferedLeases::default();
-    let socket = Socket::new(stream, buffered.clone(), io_timeout);
-    let router = TowerToHyperService::new(router);
+    let unread = if kind.is_reserved { UnreadInput::Discard } else { UnreadInput::Reset };
+    let write_timeout = kind.timeouts.head;
+    let socket = Socket::new(stream, connection.clone(), buffered.clone(), write_timeout, unread);
+    let router = TowerToHyperService::new(kind.router.clone());
+    let requests = connection.clone();
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        let guard = requests.begin_request();
         request.extensions_mut().insert(buffered.clone());
-        router.call(request.map(Body::new))
+        let response = router.call(request.map(Body::new));
+        async move { response.await.map(|response| response.map(|body| GuardedBody { body, _guard: guard })) }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(io_timeout).max_buf_size(BUFFER_BYTES_MAX);
-    let mut connection = std::pin::pin!(builder.serve_connection(socket, service));
-    let outcome = tokio::select! {
-        outcome = connection.as_mut() => outcome,
-        () = Phase::Stopped.reached(phase) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    builder.keep_alive(!kind.is_reserved).max_buf_size(BUFFER_BYTES_MAX);
+    let mut http = builder.serve_connection(socket, service);
+    async move {
+        let outcome = tokio::select! {
+            biased;
+            () = connection.evicted() => return,
+            outcome = &mut http => outcome,
+            has_head = connection.expired() => {
+                if has_head {
+                    let stream = http.into_parts().io.into_stream();
+                    timeout(LAST_RESPONSE_TIMEOUT, respond_and_close(stream, &Problem::slow_head())).await.ok();
+                }
+                return;
+            }
+            () = Phase::Stopped.reached(phase) => {
+                std::pin::Pin::new(&mut http).graceful_shutdown();
+                http.await
+            }
+        };
+        if let Err(error) = outcome {
+            log::debug!("http: connection failed: {error}");
         }
-    };
-    if let Err(error) = outcome {
-        log::debug!("http: connection failed: {error}");
     }
 }
 
-/// Sends a 503 response without reading a request, then reads until the client closes: closing a socket with unread
-/// input resets the connection, and the client might lose the response.
-async fn reject(mut stream: TcpStream) -> io::Result<()> {
-    let body = Problem::too_many_connections().json().to_string();
-    let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json";
-    let len = body.len();
-    let answer =
-        format!("{head}\r\ncontent-length: {len}\r\nretry-after: 1\r\nconnection: close\r\n\r\n{body}");
-    stream.write_all(answer.as_bytes()).await?;
+/// Sends a response without a complete request, then reads until the client closes: closing a socket with unread input
+/// resets the connection, and the client might lose the response.
+async fn respond_and_close(mut stream: TcpStream, problem: &Problem) -> io::Result<()> {
+    stream.write_all(problem.last_response().as_bytes()).await?;
     stream.shutdown().await?;
     let mut bytes = [0; 4096];
     while stream.read(&mut bytes).await? > 0 {}

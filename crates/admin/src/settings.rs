@@ -7,15 +7,23 @@ use std::time::Duration;
 pub struct Settings {
     /// Largest request body, in bytes. All bodies in memory together take at most eight times as much.
     pub body_bytes_max: usize,
-    /// Maximum number of open connections.
+    /// Maximum number of open connections. At the limit, a new connection closes the one that has been idle for
+    /// longest.
     pub connections_max: usize,
-    /// Longest time for the head of a request to arrive, counted from the previous response; for a body to arrive; and
-    /// for a client to read nothing of a response.
-    pub io_timeout: Duration,
+    /// Longest time for the head of a request to arrive, from its first byte, or from the start of a connection; for a
+    /// body to arrive; and for a client to read nothing of a response.
+    pub request_timeout: Duration,
+    /// Longest time between two requests of a connection.
+    pub idle_timeout: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { body_bytes_max: 8 * 1024 * 1024, connections_max: 256, io_timeout: Duration::from_secs(30) }
+        Self {
+            body_bytes_max: 8 * 1024 * 1024,
+            connections_max: 256,
+            request_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(75),
+        }
     }
 }

@@ -16,10 +16,12 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use mainstem_queue_core::{Disposition, GroupName, Receipt, Request, Settlement};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use crate::broker::Broker;
+use crate::connections::Connection;
 
 /// Leases of messages that the client may not have received. Dropping this releases them.
 pub(crate) struct UnsentLeases {
@@ -106,9 +108,26 @@ impl Body for MessagesBody {
     }
 }
 
+/// Bytes to discard behind the last response.
+const DISCARDED_BYTES_MAX: usize = 256 * 1024;
+/// Longest time to discard them.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What closing a connection does with unread input. It resets the connection, and the client may lose the response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnreadInput {
+    /// The client may lose the response.
+    Reset,
+    /// Input is read and discarded first, within bounds.
+    Discard,
+}
+
 /// A connection's socket. Writes fail if the client reads nothing for `write_timeout`.
 pub(crate) struct Socket {
     io: TokioIo<TcpStream>,
+    connection: Connection,
+    unread: UnreadInput,
+    discarded: usize,
     buffered: BufferedLeases,
     write_timeout: Duration,
     /// Runs while a write is blocked.
@@ -116,8 +135,36 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream, buffered: BufferedLeases, write_timeout: Duration) -> Self {
-        Self { io: TokioIo::new(stream), buffered, write_timeout, deadline: None }
+    pub(crate) fn new(
+        stream: TcpStream,
+        connection: Connection,
+        buffered: BufferedLeases,
+        write_timeout: Duration,
+        unread: UnreadInput,
+    ) -> Self {
+        let io = TokioIo::new(stream);
+        Self { io, connection, unread, discarded: 0, buffered, write_timeout, deadline: None }
+    }
+
+    pub(crate) fn into_stream(self) -> TcpStream {
+        self.io.into_inner()
+    }
+
+    /// Reads and discards input.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(DISCARD_TIMEOUT)));
+        if deadline.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut space = [0; 4096];
+        while self.discarded < DISCARDED_BYTES_MAX {
+            let mut input = ReadBuf::new(&mut space);
+            match ready!(Pin::new(self.io.inner_mut()).poll_read(cx, &mut input)) {
+                Ok(()) if !input.filled().is_empty() => self.discarded += input.filled().len(),
+                Ok(()) | Err(_) => break,
+            }
+        }
+        Poll::Ready(())
     }
 
     /// Starts or stops the deadline after an attempt to write.
@@ -143,7 +190,11 @@ impl Read for Socket {
         cx: &mut Context<'_>,
         into: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, into)
+        let result = Pin::new(&mut self.io).poll_read(cx, into);
+        if matches!(result, Poll::Ready(Ok(()))) {
+            self.connection.received();
+        }
+        result
     }
 }
 
@@ -156,11 +207,16 @@ impl Write for Socket {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.io).poll_flush(cx))?;
         self.buffered.flushed();
+        self.connection.flushed();
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
+        if self.unread == UnreadInput::Discard {
+            ready!(self.poll_discard(cx));
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -125,8 +125,14 @@ settings! {
         listen: String = "127.0.0.1:8080";
         /// Largest request body, in bytes. Also the approximate limit for the messages of a response.
         max_body_bytes: u32 = 8_388_608_u32, in 1_024 ..= 1_073_741_824;
-        /// Maximum number of connections. Further ones get a 503 response and are closed.
+        /// Maximum number of connections. A further one closes the connection that has been idle for longest. If all
+        /// have a request under way, it gets a 503 response and is closed; health and metrics are answered.
         max_connections: u32 = 256_u32, in 1 ..= 100_000;
+        /// Longest time for the head of a request to arrive, from its first byte or the start of a connection; for a
+        /// body to arrive; and for a client to read nothing of a response, in ms.
+        request_timeout_ms: u64 = 30_000_u64, in 100 ..= 86_400_000;
+        /// How long a connection may be idle between two requests before it is closed, in ms.
+        idle_timeout_ms: u64 = 75_000_u64, in 100 ..= 86_400_000;
     }
 }
 

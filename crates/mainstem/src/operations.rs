@@ -1,11 +1,15 @@
 //! The HTTP API of this process: the broker behind it, and its listener.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstem_admin::{Bound, Broker, HttpServer, MemoryUsage, REJECTIONS_MAX, ReplyCallback, Settings};
+use mainstem_admin::{
+    Bound, Broker, ConnectionPermit, HttpServer, MemoryUsage, RESERVED_CONNECTIONS, ReplyCallback, Settings,
+};
 use mainstem_kafka_server::QueueClient;
 use mainstem_queue_core::Request;
+use mainstem_runtime::Admission;
 use serde_json::{Map, Value};
 
 use crate::bindings::BindingManager;
@@ -17,6 +21,7 @@ use crate::storage::SharedState;
 
 /// The broker behind the HTTP API.
 struct ApiBroker {
+    admission: Arc<Admission>,
     queues: QueueClient,
     mqtt: Arc<mainstem_mqtt_server::Shared>,
     failing_logs: FailingLogs,
@@ -24,6 +29,10 @@ struct ApiBroker {
 }
 
 impl Broker for ApiBroker {
+    fn admit(&self, peer: IpAddr) -> Option<ConnectionPermit> {
+        self.admission.admit_address("http", peer).ok().map(|permit| Box::new(permit) as ConnectionPermit)
+    }
+
     fn submit(&self, queue: &str, request: Request, reply: ReplyCallback) {
         self.queues.send(queue, request, reply);
     }
@@ -64,7 +73,7 @@ impl Broker for ApiBroker {
 
 /// Most file descriptors of HTTP connections.
 pub(crate) fn descriptors_max(config: &HttpConfig) -> usize {
-    config.max_connections as usize + REJECTIONS_MAX
+    config.max_connections as usize + RESERVED_CONNECTIONS
 }
 
 /// Binds the address of the HTTP API, unless `http.listen` is empty.
@@ -88,13 +97,16 @@ pub(crate) fn open(
     config: &HttpConfig,
     shared: &SharedState,
     bindings: Arc<BindingManager>,
+    admission: Arc<Admission>,
 ) -> Result<HttpServer, String> {
     let settings = Settings {
         body_bytes_max: config.max_body_bytes as usize,
         connections_max: config.max_connections as usize,
-        io_timeout: Duration::from_secs(30),
+        request_timeout: Duration::from_millis(config.request_timeout_ms),
+        idle_timeout: Duration::from_millis(config.idle_timeout_ms),
     };
     let broker = ApiBroker {
+        admission,
         queues: QueueClient::new(&shared.kafka),
         mqtt: Arc::clone(&shared.mqtt),
         failing_logs: shared.failing_logs.clone(),

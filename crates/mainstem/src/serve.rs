@@ -66,8 +66,12 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let bound = handle.listeners().iter().map(|listener| (listener.name.as_str(), listener.address));
     advertise(&shared.kafka, &config, bound)?;
     let drain = handle.drainer();
+    let open_http = |bound, bindings| {
+        let admission = Arc::clone(&options.admission);
+        operations::open(bound, &config.http, &shared, bindings, admission)
+    };
     let opened = declare_queues(&config.queue, &QueueClient::new(&shared.kafka))
-        .and_then(|()| http.map(|http| operations::open(http, &config.http, &shared, bindings)).transpose());
+        .and_then(|()| http.map(|http| open_http(http, bindings)).transpose());
     let http = match opened {
         Ok(http) => http,
         Err(error) => {

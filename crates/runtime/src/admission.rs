@@ -101,7 +101,18 @@ impl Admission {
     /// # Errors
     /// The limit that refuses it. The caller closes the socket.
     pub fn admit(self: &Arc<Self>, quota: &Arc<ListenerQuota>, peer: IpAddr) -> Result<Permit, Refusal> {
-        self.count(quota, peer).inspect_err(|refusal| self.log_refusal(*refusal, quota, peer))
+        self.count(quota, peer).inspect_err(|refusal| {
+            self.log_refusal(*refusal, &quota.name, (quota.max, quota.max_key), peer);
+        })
+    }
+
+    /// Counts a connection of `peer` toward the limit per address only, for a listener `name` that bounds the number
+    /// of its connections itself. Logs refusals.
+    ///
+    /// # Errors
+    /// [`Refusal::Address`]. The caller closes the socket.
+    pub fn admit_address(self: &Arc<Self>, name: &str, peer: IpAddr) -> Result<AddressPermit, Refusal> {
+        self.count_address(peer).inspect_err(|refusal| self.log_refusal(*refusal, name, (0, ""), peer))
     }
 
     fn count(self: &Arc<Self>, quota: &Arc<ListenerQuota>, peer: IpAddr) -> Result<Permit, Refusal> {
@@ -109,31 +120,37 @@ impl Admission {
             return Err(Refusal::Process);
         }
         // From here on the permit takes back what has been counted, also if a later limit refuses.
-        let mut permit = Permit { admission: Arc::clone(self), quota: None, peer, is_counted: false };
+        let mut permit = Permit { admission: Arc::clone(self), quota: None, peer, address: None };
         if !try_add(&quota.open, quota.max) {
             return Err(Refusal::Listener);
         }
         permit.quota = Some(Arc::clone(quota));
-        if self.limits.per_address_max > 0 {
-            let address = client_address(peer);
-            let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-            let open = by_address.entry(address).or_insert(0);
-            if *open >= self.limits.per_address_max {
-                drop(by_address);
-                return Err(Refusal::Address);
-            }
-            *open += 1;
-            drop(by_address);
-            permit.is_counted = true;
-        }
+        permit.address = Some(self.count_address(peer)?);
         Ok(permit)
     }
 
-    fn log_refusal(&self, refusal: Refusal, quota: &ListenerQuota, peer: IpAddr) {
+    fn count_address(self: &Arc<Self>, peer: IpAddr) -> Result<AddressPermit, Refusal> {
+        let max = self.limits.per_address_max;
+        if max == 0 {
+            return Ok(AddressPermit(None));
+        }
+        let address = client_address(peer);
+        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = by_address.entry(address).or_insert(0);
+        if *open >= max {
+            return Err(Refusal::Address);
+        }
+        *open += 1;
+        drop(by_address);
+        Ok(AddressPermit(Some((Arc::clone(self), address))))
+    }
+
+    /// `listener` is the limit of the listener and its key.
+    fn log_refusal(&self, refusal: Refusal, name: &str, listener: (usize, &str), peer: IpAddr) {
         let log = &self.log[refusal as usize];
         let count = log.lock().unwrap_or_else(PoisonError::into_inner).count(Instant::now());
         let Some(count) = count else { return };
-        let name = &quota.name;
+        let (max, max_key) = listener;
         let AdmissionLimits { connections_max, connections_hint, per_address_max, per_address_key } =
             &self.limits;
         match refusal {
@@ -141,9 +158,7 @@ impl Admission {
                 "{name}: {count} connections closed at once: {connections_max} are open, which is the most for this process; {connections_hint}"
             ),
             Refusal::Listener => log::warn!(
-                "{name}: {count} connections closed at once: {} are open, which is the limit of {}",
-                quota.max,
-                quota.max_key
+                "{name}: {count} connections closed at once: {max} are open, which is the limit of {max_key}"
             ),
             Refusal::Address => log::warn!(
                 "{name}: {count} connections closed at once, the last from {peer}: {per_address_max} per address are the limit of {per_address_key}"
@@ -175,8 +190,7 @@ pub struct Permit {
     admission: Arc<Admission>,
     quota: Option<Arc<ListenerQuota>>,
     peer: IpAddr,
-    /// Whether it counts toward the limit per address.
-    is_counted: bool,
+    address: Option<AddressPermit>,
 }
 
 impl Permit {
@@ -192,14 +206,22 @@ impl Drop for Permit {
         if let Some(quota) = &self.quota {
             quota.open.fetch_sub(1, Ordering::Relaxed);
         }
-        if self.is_counted {
-            let address = client_address(self.peer);
-            let mut by_address = self.admission.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(open) = by_address.get_mut(&address) {
-                *open -= 1;
-                if *open == 0 {
-                    by_address.remove(&address);
-                }
+    }
+}
+
+/// The share of one open connection in the count of its address, if there is a limit per address. Dropping it gives the
+/// share back.
+#[derive(Debug)]
+pub struct AddressPermit(Option<(Arc<Admission>, IpAddr)>);
+
+impl Drop for AddressPermit {
+    fn drop(&mut self) {
+        let Some((admission, address)) = &self.0 else { return };
+        let mut by_address = admission.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = by_address.get_mut(address) {
+            *open -= 1;
+            if *open == 0 {
+                by_address.remove(address);
             }
         }
     }
@@ -252,6 +274,20 @@ mod tests {
         // A refusal leaves nothing behind either.
         assert_eq!(admission.open.load(Ordering::Relaxed), 0);
         assert_eq!(quota.open.load(Ordering::Relaxed) + other.open.load(Ordering::Relaxed), 0);
+        assert!(admission.by_address.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_address_has_one_limit_for_listeners_with_and_without_a_quota() {
+        let admission = admission(2, 2);
+        let quota = ListenerQuota::new("a", 9, "a.max");
+        let first = admission.admit_address("b", ip("10.0.0.1")).unwrap();
+        let second = admission.admit(&quota, ip("10.0.0.1")).unwrap();
+        assert_eq!(admission.admit(&quota, ip("10.0.0.1")).unwrap_err(), Refusal::Address);
+        assert_eq!(admission.admit_address("b", ip("10.0.0.1")).unwrap_err(), Refusal::Address);
+        let other = admission.admit_address("b", ip("10.0.0.2")).unwrap();
+        assert_eq!(admission.open.load(Ordering::Relaxed), 1, "the others do not count in the process");
+        drop((first, second, other));
         assert!(admission.by_address.lock().unwrap().is_empty());
     }
 

@@ -55,7 +55,7 @@ mod transport;
 mod turn_times;
 mod work;
 
-pub use admission::{Admission, AdmissionLimits, ListenerQuota, Permit, Refusal};
+pub use admission::{AddressPermit, Admission, AdmissionLimits, ListenerQuota, Permit, Refusal};
 pub use detached::{Departure, Detached};
 pub use file::FileBytes;
 pub use io::{Clock, Io, IoStats, TIMER_MARK};

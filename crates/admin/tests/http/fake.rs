@@ -1,10 +1,11 @@
 //! A fake broker: queues in memory, without timers. It records all requests.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use mainstem_admin::{Broker, MemoryUsage, ReplyCallback};
+use mainstem_admin::{Broker, ConnectionPermit, MemoryUsage, ReplyCallback};
 use mainstem_log::{Batch, BatchBuilder};
 use mainstem_queue_core::{
     Config, Delivery, Disposition, GroupInfo, Info, NewMessage, Payload, PeekedMessage, QueueError, Receipt,
@@ -27,6 +28,9 @@ pub(crate) const ONE_TOO_MANY: &[u8] = b"one too many";
 pub(crate) struct Fake {
     state: Mutex<State>,
     changed: Condvar,
+    /// One clone per admitted connection.
+    permits: Arc<()>,
+    permits_max: Mutex<Option<usize>>,
 }
 
 #[derive(Default)]
@@ -56,6 +60,11 @@ impl Fake {
         let fake = Self::default();
         fake.state.lock().unwrap().queues.insert("q".into(), Queue::default());
         Arc::new(fake)
+    }
+
+    /// Limits the number of connections of an address.
+    pub(crate) fn limit_address(&self, max: usize) {
+        *self.permits_max.lock().unwrap() = Some(max);
     }
 
     /// Waits for a request that satisfies `matches`.
@@ -272,6 +281,13 @@ impl State {
 }
 
 impl Broker for Fake {
+    fn admit(&self, peer: IpAddr) -> Option<ConnectionPermit> {
+        assert!(peer.is_loopback());
+        let open = Arc::strong_count(&self.permits) - 1;
+        let is_full = self.permits_max.lock().unwrap().is_some_and(|max| open >= max);
+        (!is_full).then(|| Box::new(Arc::clone(&self.permits)) as ConnectionPermit)
+    }
+
     fn submit(&self, queue: &str, request: Request, reply: ReplyCallback) {
         let mut state = self.state.lock().unwrap();
         state.requests.push(request.clone());

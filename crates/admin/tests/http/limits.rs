@@ -1,7 +1,5 @@
 //! Requests that are rejected before they reach a queue.
 
-use std::time::Duration;
-
 use mainstem_admin::Settings;
 
 use crate::client::TestServer;
@@ -50,36 +48,4 @@ fn rejects_bodies_above_the_limit() {
     let headers = "content-length: 1001\r\nexpect: 100-continue\r\n";
     connection.send("POST", MESSAGES, headers, b"");
     connection.response().problem(413, "too-large");
-}
-
-#[test]
-fn closes_slow_and_idle_connections() {
-    let server =
-        TestServer::start_with(Settings { io_timeout: Duration::from_secs(1), ..Settings::default() });
-    let mut connection = server.connect();
-    connection.send_raw(b"GET / HT");
-    assert!(connection.try_response().is_none_or(|response| response.status == 408));
-    let mut connection = server.connect();
-    connection.send("POST", MESSAGES, "content-length: 5\r\n", b"");
-    connection.send_raw(b"abc");
-    connection.response().problem(408, "too-slow");
-    let mut connection = server.connect();
-    connection.request("GET", "/v1/health/live", "").expect_status(200);
-    assert!(connection.try_response().is_none(), "idle connections are closed");
-}
-
-#[test]
-fn rejects_connections_above_the_limit() {
-    let server = TestServer::start_with(Settings { connections_max: 1, ..Settings::default() });
-    let mut only = server.connect();
-    only.request("GET", "/v1/health/live", "").expect_status(200);
-    let mut excess = server.connect();
-    let refused = excess.response();
-    assert_eq!(refused.header("retry-after"), Some("1"));
-    refused.problem(503, "connections");
-    assert!(excess.try_response().is_none());
-    only.request("GET", "/v1/health/live", "").expect_status(200);
-    drop(only);
-    // The slot is free once the server has noticed the disconnect.
-    while server.connect().try_live() != Some(200) {}
 }

@@ -86,9 +86,9 @@ fn releases_messages_that_cannot_be_sent() {
 
 #[test]
 fn releases_messages_of_a_client_that_does_not_read() {
-    let io_timeout = Duration::from_secs(1);
+    let request_timeout = Duration::from_secs(1);
     let server =
-        TestServer::start_with(Settings { body_bytes_max: 1 << 30, io_timeout, ..Settings::default() });
+        TestServer::start_with(Settings { body_bytes_max: 1 << 30, request_timeout, ..Settings::default() });
     server.fake.put(&[&vec![b'x'; 24 << 20]]);
     let client = wait(&server, "");
     server.fake.wait_for(is_release);
@@ -97,8 +97,8 @@ fn releases_messages_of_a_client_that_does_not_read() {
 
 #[test]
 fn waiting_for_messages_does_not_time_out() {
-    let io_timeout = Duration::from_secs(1);
-    let server = TestServer::start_with(Settings { io_timeout, ..Settings::default() });
+    let (request_timeout, idle_timeout) = (Duration::from_secs(1), Duration::from_secs(1));
+    let server = TestServer::start_with(Settings { request_timeout, idle_timeout, ..Settings::default() });
     let mut client = wait(&server, "");
     server.fake.wait_for(is_receive);
     let mut idle = server.connect();

@@ -17,12 +17,25 @@ def metrics(url):
     values = {}
     for line in answer.text.splitlines():
         if line.startswith("#"):
-            assert re.fullmatch(r"# (HELP \w+ .+|TYPE \w+ (gauge|counter))", line), line
+            assert re.fullmatch(r"# (HELP \w+ .+|TYPE \w+ (gauge|counter|histogram))", line), line
             continue
-        name, value = re.fullmatch(r"(\w+(?:\{[^}]*\})?) (\d+)", line).groups()
+        name, value = re.fullmatch(r"(\w+(?:\{[^}]*\})?) (\d+(?:\.\d+)?)", line).groups()
         assert name not in values, name
-        values[name] = int(value)
+        values[name] = float(value)
     return values
+
+
+def test_metrics_of_turns(operations, queue):
+    operations.send(queue, "a")
+    values = metrics(operations.url)
+    name = "mainstem_turn_duration_seconds"
+    labels = 'shard="0",phase="total"'
+    bounds = re.compile(re.escape(f"{name}_bucket{{{labels},le=") + r'"([^"]+)"\}')
+    found = [(float(bound.group(1)), count) for key, count in values.items() if (bound := bounds.fullmatch(key))]
+    assert found == sorted(found) and found[-1][0] == float("inf")
+    assert [count for _, count in found] == sorted(count for _, count in found)
+    assert found[-1][1] == values[f"{name}_count{{{labels}}}"] > 0
+    assert 0 < values[f"{name}_sum{{{labels}}}"]
 
 
 def test_metrics(operations, queue):

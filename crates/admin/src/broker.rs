@@ -24,6 +24,28 @@ pub struct MemoryUsage {
     pub resident_bytes: u64,
 }
 
+/// How long the turns of the shards take.
+#[derive(Clone, Debug, Default)]
+pub struct TurnDurations {
+    /// Upper bounds of the buckets, ascending, microseconds.
+    pub bounds_us: &'static [u64],
+    /// One histogram per shard and phase.
+    pub series: Vec<PhaseDurations>,
+}
+
+/// Durations of one phase of the turns of one shard.
+#[derive(Clone, Debug, Default)]
+pub struct PhaseDurations {
+    /// Number of the shard, a label.
+    pub shard: usize,
+    /// Name of the phase, a label.
+    pub phase: &'static str,
+    /// Number of durations in each bucket, not cumulative; one more than there are bounds, for what is above all.
+    pub buckets: Vec<u64>,
+    /// Sum of all durations, ns.
+    pub sum_ns: u64,
+}
+
 /// The broker's side of the HTTP API. No method blocks; each may be called on any thread.
 pub trait Broker: Send + Sync + 'static {
     /// Admits a connection of this client address. `None` if the address has too many; the broker logs that.
@@ -46,6 +68,9 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Returns how much memory the broker uses.
     fn memory(&self) -> MemoryUsage;
+
+    /// Returns how long the turns of the shards have taken since the start.
+    fn turn_durations(&self) -> TurnDurations;
 
     /// Returns why the broker is not ready, one message per cause. Empty if it is ready.
     fn errors(&self) -> Vec<String>;

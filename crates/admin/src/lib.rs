@@ -54,6 +54,6 @@ mod settings;
 mod settle;
 mod socket;
 
-pub use broker::{Broker, ConnectionPermit, MemoryUsage, ReplyCallback};
+pub use broker::{Broker, ConnectionPermit, MemoryUsage, PhaseDurations, ReplyCallback, TurnDurations};
 pub use serve::{Bound, HttpServer, RESERVED_CONNECTIONS};
 pub use settings::Settings;

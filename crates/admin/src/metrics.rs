@@ -1,10 +1,11 @@
-//! `/metrics`: counters and gauges of all queues in the Prometheus text format, version 0.0.4.
+//! `/metrics`: all queues, memory, and the turns of the shards in the Prometheus text format, version 0.0.4.
 //!
 //! A queue whose state cannot be read is reported as unavailable and has no other metrics; it does not make the scrape
 //! fail.
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -12,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use mainstem_queue_core::{GroupInfo, Info};
 
 use crate::app::App;
-use crate::broker::MemoryUsage;
+use crate::broker::{MemoryUsage, PhaseDurations, TurnDurations};
 use crate::queues::info_of_all;
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -31,6 +32,7 @@ const AVAILABLE: &str = "mainstem_queue_available";
 
 const GAUGE: &str = "gauge";
 const COUNTER: &str = "counter";
+const HISTOGRAM: &str = "histogram";
 
 const QUEUE_METRICS: [Metric<Info>; 3] = [
     Metric {
@@ -109,6 +111,7 @@ pub(crate) async fn metrics(State(app): State<App>) -> Response {
     }
     let mut text = text(&queues, &unavailable);
     memory_metrics(&mut text, &app.broker().memory());
+    turn_metrics(&mut text, &app.broker().turn_durations());
     let mut response = (StatusCode::OK, text).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
     response
@@ -168,6 +171,27 @@ fn memory_metrics(text: &mut String, memory: &MemoryUsage) {
     }
 }
 
+/// Histograms of how long turns take. The number of all durations is that of the last bucket, so that both agree even
+/// if a shard records one meanwhile.
+fn turn_metrics(text: &mut String, turns: &TurnDurations) {
+    const SECONDS: &str = "mainstem_turn_duration_seconds";
+    head(text, SECONDS, HISTOGRAM, "Duration of the turns of a shard, by phase.");
+    for PhaseDurations { shard, phase, buckets, sum_ns } in &turns.series {
+        let labels = format!("shard=\"{shard}\",phase=\"{phase}\"");
+        let bounds =
+            turns.bounds_us.iter().map(|bound| Duration::from_micros(*bound).as_secs_f64().to_string());
+        let mut count = 0;
+        for (bound, durations) in bounds.chain(["+Inf".to_owned()]).zip(buckets) {
+            count += durations;
+            writeln!(text, "{SECONDS}_bucket{{{labels},le=\"{bound}\"}} {count}")
+                .expect("writing to a string cannot fail");
+        }
+        let sum_s = Duration::from_nanos(*sum_ns).as_secs_f64();
+        writeln!(text, "{SECONDS}_sum{{{labels}}} {sum_s}\n{SECONDS}_count{{{labels}}} {count}")
+            .expect("writing to a string cannot fail");
+    }
+}
+
 fn head(text: &mut String, name: &str, kind: &str, help: &str) {
     writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}").expect("writing to a string cannot fail");
 }
@@ -196,6 +220,23 @@ mod tests {
         assert!(text.contains("mainstem_memory_bytes{owner=\"sessions\"} 7\n"));
         assert!(text.contains("# TYPE mainstem_memory_max_bytes gauge\nmainstem_memory_max_bytes 100\n"));
         assert!(text.contains("\nprocess_resident_memory_bytes 9\n"));
+    }
+
+    #[test]
+    fn turns_are_histograms_in_seconds() {
+        let phase =
+            PhaseDurations { shard: 1, phase: "input", buckets: vec![4, 0, 2], sum_ns: 1_500_000_000 };
+        let mut text = String::new();
+        turn_metrics(&mut text, &TurnDurations { bounds_us: &[10, 2_000], series: vec![phase] });
+        let expected = "\
+            # HELP mainstem_turn_duration_seconds Duration of the turns of a shard, by phase.\n\
+            # TYPE mainstem_turn_duration_seconds histogram\n\
+            mainstem_turn_duration_seconds_bucket{shard=\"1\",phase=\"input\",le=\"0.00001\"} 4\n\
+            mainstem_turn_duration_seconds_bucket{shard=\"1\",phase=\"input\",le=\"0.002\"} 4\n\
+            mainstem_turn_duration_seconds_bucket{shard=\"1\",phase=\"input\",le=\"+Inf\"} 6\n\
+            mainstem_turn_duration_seconds_sum{shard=\"1\",phase=\"input\"} 1.5\n\
+            mainstem_turn_duration_seconds_count{shard=\"1\",phase=\"input\"} 6\n";
+        assert_eq!(text, expected);
     }
 
     #[test]

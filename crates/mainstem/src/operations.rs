@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstem_admin::{
-    Bound, Broker, ConnectionPermit, HttpServer, MemoryUsage, RESERVED_CONNECTIONS, ReplyCallback, Settings,
+    Bound, Broker, ConnectionPermit, HttpServer, MemoryUsage, PhaseDurations, RESERVED_CONNECTIONS,
+    ReplyCallback, Settings, TurnDurations,
 };
 use mainstem_kafka_server::QueueClient;
 use mainstem_queue_core::Request;
-use mainstem_runtime::Admission;
+use mainstem_runtime::{Admission, TURN_BOUNDS_US, TurnPhase, TurnTimes};
 use serde_json::{Map, Value};
 
 use crate::bindings::BindingManager;
@@ -26,6 +27,7 @@ struct ApiBroker {
     mqtt: Arc<mainstem_mqtt_server::Shared>,
     failing_logs: FailingLogs,
     bindings: Arc<BindingManager>,
+    turn_times: Arc<TurnTimes>,
 }
 
 impl Broker for ApiBroker {
@@ -62,12 +64,28 @@ impl Broker for ApiBroker {
         }
     }
 
+    fn turn_durations(&self) -> TurnDurations {
+        let of_shard = |shard| TurnPhase::ALL.map(|phase| phase_durations(&self.turn_times, shard, phase));
+        let series = (0..self.turn_times.shards()).flat_map(of_shard).collect();
+        TurnDurations { bounds_us: &TURN_BOUNDS_US, series }
+    }
+
     fn errors(&self) -> Vec<String> {
         let mut errors = self.failing_logs.messages();
         if self.mqtt.is_failing() {
             errors.push("MQTT sessions or retained messages cannot be written to disk".into());
         }
         errors
+    }
+}
+
+fn phase_durations(times: &TurnTimes, shard: usize, phase: TurnPhase) -> PhaseDurations {
+    let histogram = times.histogram(shard, phase);
+    PhaseDurations {
+        shard,
+        phase: phase.name(),
+        buckets: histogram.buckets.to_vec(),
+        sum_ns: histogram.sum_ns,
     }
 }
 
@@ -98,6 +116,7 @@ pub(crate) fn open(
     shared: &SharedState,
     bindings: Arc<BindingManager>,
     admission: Arc<Admission>,
+    turn_times: Arc<TurnTimes>,
 ) -> Result<HttpServer, String> {
     let settings = Settings {
         body_bytes_max: config.max_body_bytes as usize,
@@ -111,6 +130,7 @@ pub(crate) fn open(
         mqtt: Arc::clone(&shared.mqtt),
         failing_logs: shared.failing_logs.clone(),
         bindings,
+        turn_times,
     };
     bound.start(settings, Arc::new(broker)).map_err(|error| format!("http: {error}"))
 }

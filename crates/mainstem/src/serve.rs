@@ -68,7 +68,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let drain = handle.drainer();
     let open_http = |bound, bindings| {
         let admission = Arc::clone(&options.admission);
-        operations::open(bound, &config.http, &shared, bindings, admission)
+        operations::open(bound, &config.http, &shared, bindings, admission, handle.turn_times())
     };
     let opened = declare_queues(&config.queue, &QueueClient::new(&shared.kafka))
         .and_then(|()| http.map(|http| open_http(http, bindings)).transpose());

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use mainstem_admin::{Broker, ConnectionPermit, MemoryUsage, ReplyCallback};
+use mainstem_admin::{Broker, ConnectionPermit, MemoryUsage, PhaseDurations, ReplyCallback, TurnDurations};
 use mainstem_log::{Batch, BatchBuilder};
 use mainstem_queue_core::{
     Config, Delivery, Disposition, GroupInfo, Info, NewMessage, Payload, PeekedMessage, QueueError, Receipt,
@@ -334,6 +334,11 @@ impl Broker for Fake {
 
     fn memory(&self) -> MemoryUsage {
         MemoryUsage::default()
+    }
+
+    fn turn_durations(&self) -> TurnDurations {
+        let total = PhaseDurations { shard: 0, phase: "total", buckets: vec![3, 1], sum_ns: 2_000 };
+        TurnDurations { bounds_us: &[500], series: vec![total] }
     }
 
     fn errors(&self) -> Vec<String> {

@@ -63,6 +63,8 @@ fn metrics_cover_all_queues() {
     let metrics = server.request("GET", "/metrics", "").expect_status(200);
     let text = std::str::from_utf8(&metrics.body).unwrap();
     assert!(text.contains("\nmainstem_queue_group_ready{queue=\"q\",group=\"default\"} "), "{text}");
+    let turns = "\nmainstem_turn_duration_seconds_bucket{shard=\"0\",phase=\"total\",le=\"+Inf\"} 4\n";
+    assert!(text.contains(turns), "{text}");
 }
 
 #[test]

@@ -22,6 +22,8 @@ use crate::routes::{Matched, Routes, ShardSet};
 
 /// Owner of the memory of messages, wherever they are: queued, in flight, retained, wills.
 const MESSAGES: &str = "messages";
+/// Owner of what sessions hold besides messages: identifiers, subscriptions, replays of retained messages.
+const SESSIONS: &str = "sessions";
 
 /// Messages between the shards of one broker.
 pub enum Mail {
@@ -169,6 +171,11 @@ impl Shared {
     /// Counts the memory of the messages that a shard makes.
     pub(crate) fn message_meter(&self, shard: u16) -> MemoryMeter {
         self.memory.meter(usize::from(shard), self.memory.owner(MESSAGES))
+    }
+
+    /// Counts what the sessions of a shard hold, without messages.
+    pub(crate) fn session_meter(&self, shard: u16) -> MemoryMeter {
+        self.memory.meter(usize::from(shard), self.memory.owner(SESSIONS))
     }
 
     /// When sessions count as durable.

@@ -187,6 +187,11 @@ settings! {
         max_queued_bytes: u64 = 16_777_216_u64, in 0 ..= 1_099_511_627_776;
         /// Maximum number of messages queued for all sessions. Further ones are dropped and counted.
         max_queued_messages_total: u64 = 100_000_000_u64, in 0 ..= 1_000_000_000_000;
+        /// Maximum memory of one session, in bytes: client identifier, subscriptions, will, acknowledgements that wait,
+        /// and messages in flight and in the part of the queue that is in memory. A subscription costs about 500 bytes
+        /// and three times its filter, and 160 bytes per level if it has wildcards. A subscription or a will beyond it
+        /// gets 0x97, and a message is dropped and counted.
+        max_session_bytes: u64 = 67_108_864_u64, in 65_536 ..= 1_099_511_627_776;
         /// Which message is dropped when the queue of a session is full. Each drop is counted.
         queue_overflow: QueueOverflow = QueueOverflow::DropNewest, one of "\"drop-newest\", \"drop-oldest\"";
         /// Whether QoS 0 messages are queued for sessions that are offline.

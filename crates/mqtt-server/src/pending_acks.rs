@@ -12,6 +12,9 @@ use mainstem_mqtt::ReasonCode;
 use crate::groups::Group;
 use crate::message::SessionKey;
 
+/// Memory of the acks of one session beyond which its client's requests wait, bytes.
+const WAITING_BYTES_MAX: u64 = 1024 * 1024;
+
 /// What an ack waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AckCondition {
@@ -75,11 +78,33 @@ pub(crate) enum Failure {
 #[derive(Debug, Default)]
 pub(crate) struct PendingAcks {
     waiting: VecDeque<PendingAck>,
+    /// Reason codes in the acks of subscriptions.
+    reasons: usize,
     /// Number of the last one that reports a publish that was rejected or is not durable.
     last_refusal: u64,
 }
 
+/// Number of reason codes of a SUBACK or UNSUBACK.
+fn reason_count(ack: &PendingAck) -> usize {
+    if let AckKind::List { reasons, .. } = &ack.kind { reasons.len() } else { 0 }
+}
+
 impl PendingAcks {
+    /// Memory of the acks.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.waiting.len() * size_of::<PendingAck>() + self.reasons) as u64
+    }
+
+    /// The same, computed anew.
+    pub(crate) fn recomputed_bytes(&self) -> u64 {
+        self.waiting.iter().map(|ack| size_of::<PendingAck>() + reason_count(ack)).sum::<usize>() as u64
+    }
+
+    /// Whether so many acks wait that no further request may begin.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes() >= WAITING_BYTES_MAX
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -92,6 +117,7 @@ impl PendingAcks {
         if ack.refuses() {
             self.last_refusal = ack.number;
         }
+        self.reasons += reason_count(&ack);
         self.waiting.push_back(ack);
     }
 
@@ -102,6 +128,7 @@ impl PendingAcks {
 
     /// Puts an ack that was taken out back to the front: it has to wait again.
     pub(crate) fn put_back(&mut self, ack: PendingAck) {
+        self.reasons += reason_count(&ack);
         self.waiting.push_front(ack);
     }
 
@@ -158,7 +185,9 @@ impl PendingAcks {
 
     /// Takes the next ack whose condition is met.
     pub(crate) fn pop(&mut self, durable_commit: u64) -> Option<PendingAck> {
-        self.waiting.pop_front_if(|ack| ack.condition.is_met(durable_commit))
+        let ack = self.waiting.pop_front_if(|ack| ack.condition.is_met(durable_commit))?;
+        self.reasons -= reason_count(&ack);
+        Some(ack)
     }
 
     /// The acks that only the journal gets. The end of the session waits for the same.
@@ -174,6 +203,7 @@ impl PendingAcks {
     /// The connection is lost: removes all that were for the client. Deliveries that others get continue to wait.
     pub(crate) fn clear(&mut self) {
         self.waiting.retain(|ack| matches!(ack.kind, AckKind::Settled { .. }));
+        self.reasons = 0;
     }
 }
 

@@ -16,6 +16,10 @@ use crate::retained::{Cursor, Read, Retained};
 
 /// Topics per session whose retained message was sent early.
 const EARLY_MAX: usize = 16 * 1024;
+/// Bytes of these topics.
+const EARLY_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Memory of such a topic besides its text.
+const EARLY_BYTES: usize = 48;
 /// Retained messages read for one subscription at a time.
 const BATCH_MESSAGES: usize = 64;
 
@@ -36,6 +40,10 @@ pub(crate) struct RetainedReplays {
     is_scheduled: bool,
     /// Topics whose retained message was sent before its replay reached it.
     early: HashSet<Box<str>, foldhash::fast::RandomState>,
+    /// Memory of `early`.
+    early_bytes: usize,
+    /// Bytes of the topics that the replays have come to.
+    position_bytes: usize,
 }
 
 /// How much a session can take.
@@ -74,24 +82,28 @@ impl RetainedReplays {
 
     /// Starts a replay, from the beginning if there is one for this filter.
     pub(crate) fn start(&mut self, replay: RetainedReplay) {
-        self.replays.insert(replay.cursor.filter().into(), replay);
+        let former = self.replays.insert(replay.cursor.filter().into(), replay);
+        self.position_bytes -= former.map_or(0, |former| former.cursor.last().len());
     }
 
     /// Restores a replay that has reached topic `last`.
     pub(crate) fn restore(&mut self, filter: &str, last: &str, options: SubscribeOptions, id: u32) {
         let cursor = Cursor::after(filter, last);
-        self.replays.insert(filter.into(), RetainedReplay { cursor, options, id });
+        self.position_bytes += cursor.last().len();
+        self.start(RetainedReplay { cursor, options, id });
     }
 
     /// Ends the replay of a subscription that is gone: nothing new is sent for it [MQTT-3.10.4-2].
     pub(crate) fn remove(&mut self, filter: &str) {
-        self.replays.remove(filter);
+        let former = self.replays.remove(filter);
+        self.position_bytes -= former.map_or(0, |former| former.cursor.last().len());
         self.forget_early_if_done();
     }
 
     fn forget_early_if_done(&mut self) {
         if self.replays.is_empty() {
             self.early = HashSet::default();
+            self.early_bytes = 0;
         }
     }
 
@@ -104,6 +116,17 @@ impl RetainedReplays {
         self.is_scheduled = false;
     }
 
+    /// Memory of positions and remembered topics. Replays themselves are part of what their subscriptions cost.
+    pub(crate) fn bytes(&self) -> usize {
+        self.early_bytes + self.position_bytes
+    }
+
+    /// The same, computed anew.
+    pub(crate) fn recomputed_bytes(&self) -> usize {
+        let early: usize = self.early.iter().map(|topic| EARLY_BYTES + topic.len()).sum();
+        early + self.replays.values().map(|replay| replay.cursor.last().len()).sum::<usize>()
+    }
+
     /// Number of topics that are remembered.
     pub(crate) fn early_topics(&self) -> usize {
         self.early.len()
@@ -111,7 +134,7 @@ impl RetainedReplays {
 
     /// Whether no further topic can be remembered.
     pub(crate) fn is_full(&self) -> bool {
-        self.early.len() >= EARLY_MAX
+        self.early.len() >= EARLY_MAX || self.early_bytes >= EARLY_BYTES_MAX
     }
 
     /// Whether a message published now on `topic` has to wait in the queue.
@@ -134,7 +157,9 @@ impl RetainedReplays {
         if self.replays.is_empty() {
             return None;
         }
-        self.early.insert(topic.into());
+        if self.early.insert(topic.into()) {
+            self.early_bytes += EARLY_BYTES + topic.len();
+        }
         let replay = self.replays.values().find(|replay| replay.cursor.is_ahead(topic))?;
         Some((replay.options, replay.id))
     }
@@ -165,7 +190,9 @@ impl RetainedReplays {
             _ => BATCH_MESSAGES.min(usize::from(room.window)),
         };
         let filter = filter.clone();
+        self.position_bytes -= replay.cursor.last().len();
         let Read { is_last, visited } = retained.read(&mut replay.cursor, limit, now_ms, found);
+        self.position_bytes += if is_last { 0 } else { replay.cursor.last().len() };
         if is_last {
             self.replays.remove(&filter);
         }

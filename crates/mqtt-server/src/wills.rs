@@ -61,6 +61,12 @@ impl WillState {
         self.leaving = None;
     }
 
+    /// Size of the wills, as limits count it.
+    pub(crate) fn bytes(&self) -> u64 {
+        let wills = self.pending.iter().chain(&self.leaving);
+        wills.map(|will| will.message.size() as u64).sum()
+    }
+
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.is_some()
     }

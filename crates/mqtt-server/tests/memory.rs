@@ -262,3 +262,199 @@ fn receivers_share_user_properties() {
         assert!(broker.used_by("messages") < MIB, "freed when all have it");
     }
 }
+
+/// User properties of about 975 kB.
+const LARGE_PAIRS: usize = 15;
+const LARGE_PAIR_BYTES: usize = 65_000;
+const LARGE_MESSAGES: usize = 600;
+
+/// Publishes a message of one byte with about 975 kB of user properties.
+fn publish_large(broker: &mut Broker, client: ConnId, topic: &str, retain: bool) -> Option<(u8, u8)> {
+    let value = "v".repeat(LARGE_PAIR_BYTES);
+    let pairs = vec![("k", &*value); LARGE_PAIRS];
+    let user_properties = UserProperties::Pairs(&pairs);
+    let properties = MessageProperties { user_properties, ..MessageProperties::default() };
+    broker.publish(client, &Publish { retain, properties, ..publish(QoS::AtLeastOnce, topic, b"1") })
+}
+
+fn asserts_accounts(broker: &mut Broker) {
+    for (account, recomputed) in broker.shard.accounts() {
+        assert_eq!(account, recomputed, "the account of a session");
+    }
+}
+
+/// Filters of 60 kB each.
+#[test]
+fn long_filters_are_refused_beyond_the_bytes_of_a_session() {
+    const PACKETS: usize = 4;
+    const FILTERS_EACH: usize = 100;
+    let config = MqttConfig { max_session_bytes: 16 * MIB as u64, ..MqttConfig::default() };
+    let mut broker = Broker::new(config);
+    let (other, attacker) = (broker.client("other"), broker.client("attacker"));
+    let before = broker.used_by("sessions");
+    let mut refused = 0;
+    for packet in 0..PACKETS {
+        let names: Vec<String> =
+            (0..FILTERS_EACH).map(|number| format!("{packet}/{number}/{}", "f".repeat(60_000))).collect();
+        let options = SubscribeOptions::qos(QoS::AtLeastOnce);
+        let filters: Vec<_> = names.iter().map(|filter| SubscribeFilter { filter, options }).collect();
+        let subscribe = Packet::Subscribe(Subscribe {
+            packet_id: 1,
+            subscription_id: None,
+            user_properties: UserProperties::default(),
+            filters: SubscribeFilters::List(&filters),
+        });
+        broker.send(attacker, &subscribe);
+        let suback = loop {
+            broker.detached.offer_held(&mut broker.shard);
+            broker.turn();
+            if let Some(suback) = broker.sent.remove(&attacker) {
+                break suback;
+            }
+        };
+        refused += suback[suback.len() - FILTERS_EACH..]
+            .iter()
+            .map(|code| usize::from(*code == QUOTA))
+            .sum::<usize>();
+    }
+    let granted = PACKETS * FILTERS_EACH - refused;
+    assert!((50..300).contains(&granted), "{granted} filters are granted");
+    let used = broker.used_by("sessions");
+    assert!((granted * 60_000..=17 * MIB).contains(&used), "{used} bytes for {granted} filters");
+    asserts_accounts(&mut broker);
+    assert_eq!(broker.subscribe(attacker, "short", QoS::AtLeastOnce), 1, "a short one has room");
+    assert_eq!(broker.subscribe(other, "another/filter", QoS::AtLeastOnce), 1, "others go on");
+    broker.detached.hang_up(&mut broker.shard, attacker);
+    for _ in 0..100 {
+        broker.turn();
+    }
+    asserts_accounts(&mut broker);
+    assert!(broker.used_by("sessions") < before + 1024, "everything is given back");
+}
+
+/// Filters of many short levels: each level is a node of the index.
+#[test]
+fn levels_of_filters_with_wildcards_count() {
+    let config = MqttConfig { max_session_bytes: MIB as u64, ..MqttConfig::default() };
+    let mut broker = Broker::new(config);
+    let client = broker.client("client");
+    let filter = |number: usize| format!("{number}/+{}", "/x".repeat(190));
+    let granted = (0..100).filter(|number| broker.subscribe(client, &filter(*number), QoS::AtMostOnce) == 0);
+    let granted = granted.count();
+    assert!((20..40).contains(&granted), "{granted} filters of 192 levels within a MiB");
+}
+
+#[test]
+fn wills_are_refused_beyond_the_bytes_of_a_session_and_the_budget() {
+    let config = MqttConfig { max_session_bytes: 15 * MIB as u64, ..MqttConfig::default() };
+    let mut broker = Broker::new(config);
+    let value = "v".repeat(LARGE_PAIR_BYTES);
+    let connect = |broker: &mut Broker, client_id: &str, pairs: usize| {
+        let pairs = vec![("k", &*value); pairs];
+        let user_properties = UserProperties::Pairs(&pairs);
+        let properties = MessageProperties { user_properties, ..MessageProperties::default() };
+        let will = mainstem_mqtt::Will {
+            topic: "will",
+            payload: b"1",
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            delay_interval: Some(100),
+            properties,
+        };
+        let conn = broker.detached.connect(&mut broker.shard);
+        let connect = Connect {
+            will: Some(will),
+            session_expiry: Some(100),
+            clean_start: false,
+            ..Connect::new(Version::V5, client_id)
+        };
+        broker.send(conn, &connect.into());
+        (conn, broker.answers(conn)[0].1)
+    };
+    assert_eq!(connect(&mut broker, "too large", 15 * MIB / LARGE_PAIR_BYTES + 1).1, QUOTA);
+    assert!(broker.used_by("messages") < MIB, "what is refused is not kept");
+    let (first, reason) = connect(&mut broker, "0", 200);
+    assert_eq!(reason, 0);
+    asserts_accounts(&mut broker);
+    let reasons: Vec<u8> = (1..40).map(|number| connect(&mut broker, &number.to_string(), 200).1).collect();
+    let granted = reasons.iter().map(|reason| usize::from(*reason == 0)).sum::<usize>();
+    assert!((5..9).contains(&granted), "{granted} wills of 13 MB within 100 MiB");
+    assert_eq!(reasons[39 - 1], QUOTA);
+    let used = broker.budget.used();
+    assert!(used < BUDGET + 14 * MIB as u64, "{used} bytes");
+    // A will that replaces another of the same size has room.
+    broker.fill(0);
+    broker.detached.hang_up(&mut broker.shard, first);
+    assert_eq!(connect(&mut broker, "0", 200).1, 0);
+    asserts_accounts(&mut broker);
+}
+
+#[test]
+fn properties_of_retained_messages_count() {
+    let config = MqttConfig { max_retained_bytes: 10 * MIB as u64, ..MqttConfig::default() };
+    let mut broker = Broker::new(config);
+    let client = broker.client("client");
+    let mut granted = 0;
+    for number in 0..LARGE_MESSAGES {
+        let answer = publish_large(&mut broker, client, &format!("t/{number}"), true);
+        granted += usize::from(answer != REFUSED);
+    }
+    assert_eq!(granted, 10 * MIB / (LARGE_PAIRS * LARGE_PAIR_BYTES), "10 MiB of them");
+    let used = broker.used_by("messages");
+    assert!(used < 11 * MIB, "{used} bytes");
+}
+
+/// The receiver is offline, or is connected and acknowledges nothing.
+#[test]
+fn properties_of_messages_of_a_session_count() {
+    for is_offline in [true, false] {
+        let limit = 16 * MIB;
+        let config = MqttConfig {
+            max_session_bytes: limit as u64,
+            max_queued_bytes: 100 * MIB as u64,
+            ..MqttConfig::default()
+        };
+        let mut broker = Broker::new(config);
+        let client = broker.client("client");
+        let (receiver, _) = broker.connect("receiver", Some(100));
+        broker.subscribe(receiver, "t", QoS::AtLeastOnce);
+        if is_offline {
+            broker.detached.hang_up(&mut broker.shard, receiver);
+        }
+        for _ in 0..LARGE_MESSAGES {
+            publish_large(&mut broker, client, "t", false);
+            broker.sent.remove(&receiver);
+        }
+        let used = broker.used_by("messages");
+        assert!((limit - 2 * MIB..limit + 2 * MIB).contains(&used), "{used} bytes, offline: {is_offline}");
+        asserts_accounts(&mut broker);
+        let dropped = broker.shared.counters().publish_dropped as usize;
+        let kept = limit / (LARGE_PAIRS * LARGE_PAIR_BYTES);
+        assert!((LARGE_MESSAGES - kept..=LARGE_MESSAGES - kept + 1).contains(&dropped), "{dropped} dropped");
+        let (_, reason) = broker.connect("receiver", Some(0));
+        assert_eq!(reason, 0);
+    }
+}
+
+/// With each acknowledgement, the next message finds room.
+#[test]
+fn messages_in_flight_make_room_for_the_next() {
+    let config = MqttConfig { max_session_bytes: MIB as u64, ..MqttConfig::default() };
+    let mut broker = Broker::new(config);
+    let client = broker.client("client");
+    let (receiver, _) = broker.connect("receiver", Some(100));
+    broker.subscribe(receiver, "t", QoS::AtLeastOnce);
+    let payload = vec![0; 3 * MIB];
+    for id in 1..=20_u16 {
+        // Larger than the limit: the only message in flight always has room.
+        broker.publish(client, &publish(QoS::AtLeastOnce, "t", &payload));
+        assert_eq!(broker.answers(receiver), [(0x30, 0)], "message {id}");
+        broker.publish(client, &publish(QoS::AtLeastOnce, "t", &payload));
+        assert_eq!(broker.answers(receiver), [], "message {id} is not acknowledged");
+        asserts_accounts(&mut broker);
+        broker.send(receiver, &Packet::PubAck(mainstem_mqtt::Ack { packet_id: id, ..Default::default() }));
+        broker.turn();
+        asserts_accounts(&mut broker);
+    }
+    assert_eq!(broker.shared.counters().publish_dropped, 20);
+}

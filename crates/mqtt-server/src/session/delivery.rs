@@ -53,6 +53,8 @@ pub(crate) struct Deliveries {
 struct QueueLimits {
     messages_max: usize,
     bytes_max: u64,
+    /// Everything that a session keeps.
+    session_bytes_max: u64,
     /// Over all sessions of all shards.
     total_max: u64,
     overflow: QueueOverflow,
@@ -88,6 +90,7 @@ impl Deliveries {
             limits: QueueLimits {
                 messages_max: config.max_queued_messages as usize,
                 bytes_max: config.max_queued_bytes,
+                session_bytes_max: config.max_session_bytes,
                 total_max: config.max_queued_messages_total,
                 overflow: config.queue_overflow,
                 queue_qos0: config.queue_qos0,
@@ -206,7 +209,8 @@ impl Deliveries {
         }
         // What the client is to get exactly once must be on disk before it is sent.
         let waits_for_disk = session.is_durable() && offer.qos == QoS::ExactlyOnce;
-        if waits_for_disk || session.must_queue(offer) {
+        let session_bytes_max = self.limits.session_bytes_max;
+        if waits_for_disk || session.must_queue(offer) || !session.takes_in_flight(offer, session_bytes_max) {
             if !waits_for_disk || session.queue.len() > COMMITTING_MESSAGES {
                 self.tally_queue(session, now_ms);
             }
@@ -288,11 +292,13 @@ impl Deliveries {
             return;
         }
         loop {
-            let full = session.queue.len() >= self.limits.messages_max
+            let is_full = session.queue.len() >= self.limits.messages_max
                 || session.queue.bytes() + size > self.limits.bytes_max;
-            if !full {
-                break;
-            }
+            let why = match (is_full, session.has_room_in_queue(size, self.limits.session_bytes_max)) {
+                (false, true) => break,
+                (true, _) => "its queue is full",
+                (false, false) => "its session is full (mqtt.max_session_bytes)",
+            };
             let oldest = match self.limits.overflow {
                 QueueOverflow::DropOldest => session.queue.drop_oldest(),
                 QueueOverflow::DropNewest => None,
@@ -302,10 +308,10 @@ impl Deliveries {
                 session.settle(&oldest);
                 self.counters.queued_messages -= 1;
                 settle_in_journal(persistence, session, &oldest);
-                self.count_drop(session, "its queue is full, the oldest message goes");
+                self.count_drop(session, why);
                 continue;
             }
-            self.drop_offer(session, offer, "its queue is full");
+            self.drop_offer(session, offer, why);
             return;
         }
         self.backlog += u64::from(session.connected);
@@ -326,6 +332,7 @@ impl Deliveries {
             (NEAR_MESSAGES_OFFLINE, NEAR_BYTES_OFFLINE)
         };
         let is_near = !session.queue.has_far()
+            && session.has_room_for(size, self.limits.session_bytes_max)
             && session.queue.near_len() < messages
             && session.queue.bytes() + size <= bytes;
         // What the journal cannot keep cannot be read back from it.
@@ -422,7 +429,9 @@ impl Deliveries {
                     window.pubrec(packet_id, false)
                 };
                 let is_released = matches!(ended, Acked::Release(_));
-                if let Acked::Done(Some(delivery)) | Acked::Release(Some(delivery)) = ended {
+                if let Acked::Done(Some(delivery)) | Acked::Release(Some(delivery)) =
+                    session.discount_acked(ended)
+                {
                     session.settle(&delivery);
                     if is_released {
                         release_delivery(persistence, session, packet_id, &delivery);
@@ -438,7 +447,8 @@ impl Deliveries {
     /// Brings messages in from disk that a session's client is to get next.
     fn refill(&mut self, persistence: &mut Persistence, session: &mut Session) {
         let mut journal = persistence.journal(session.journal);
-        let lost = session.queue.refill(REFILL_MESSAGES, |offset| journal.message(offset));
+        let room = self.limits.session_bytes_max.saturating_sub(session.memory());
+        let lost = session.queue.refill(REFILL_MESSAGES, room, |offset| journal.message(offset));
         if let Some(delivery) = lost {
             session.settle(&delivery);
             self.backlog -= 1;
@@ -478,6 +488,10 @@ impl Deliveries {
                 }
             }
             if !front.is_near {
+                // What acknowledgements free is filled again; the first message always has room.
+                if !session.has_room_in_flight(1, self.limits.session_bytes_max) {
+                    return;
+                }
                 self.refill(persistence, session);
                 continue;
             }

@@ -4,6 +4,7 @@
 //! the process: a journal has it. State that few sessions have is in [`SessionExt`], so that an idle session stays
 //! small. The files of this folder are all that touches the fields of [`Session`].
 
+pub(crate) mod account;
 pub(crate) mod delivery;
 pub(crate) mod offer;
 pub(crate) mod queue;
@@ -23,6 +24,7 @@ use mainstem_mqtt::{QoS, SubscribeOptions, Version};
 use mainstem_runtime::{Clock, ConnId};
 use mainstem_topic::FilterId;
 
+use account::Account;
 use offer::{Delivery, Extra};
 use queue::Queue;
 use shapes::WildcardShapes;
@@ -105,6 +107,7 @@ pub(crate) struct Session {
     gone_at_ms: i64,
     /// By filter identifier.
     subscriptions: Vec<Subscription>,
+    account: Account,
     ext: Option<Box<SessionExt>>,
 }
 
@@ -130,7 +133,7 @@ pub(crate) struct TakenDeliveries {
 }
 
 impl Session {
-    fn new(client_id: Arc<str>, key: SessionKey, conn: ConnId) -> Self {
+    fn new(client_id: Arc<str>, key: SessionKey, conn: ConnId, account: Account) -> Self {
         Self {
             key,
             number: 0,
@@ -154,6 +157,7 @@ impl Session {
             expiry_s: 0,
             gone_at_ms: 0,
             subscriptions: Vec::new(),
+            account,
             ext: None,
         }
     }
@@ -302,6 +306,11 @@ impl Session {
         // From the end, so that the others stay in order.
         let kept = self.subscriptions.len().saturating_sub(limit);
         self.subscriptions.split_off(kept)
+    }
+
+    /// Shared subscriptions.
+    pub(crate) fn groups(&self) -> &[Arc<Group>] {
+        self.ext.as_ref().map_or(&[], |ext| &ext.groups)
     }
 
     /// Takes up to `limit` shared subscriptions.
@@ -514,15 +523,18 @@ impl Session {
     }
 
     pub(crate) fn on_puback(&mut self, packet_id: u16) -> Acked<Delivery> {
-        self.window.puback(packet_id)
+        let acked = self.window.puback(packet_id);
+        self.discount_acked(acked)
     }
 
     pub(crate) fn on_pubrec(&mut self, packet_id: u16, is_error: bool) -> Acked<Delivery> {
-        self.window.pubrec(packet_id, is_error)
+        let acked = self.window.pubrec(packet_id, is_error);
+        self.discount_acked(acked)
     }
 
     pub(crate) fn on_pubcomp(&mut self, packet_id: u16) -> Acked<Delivery> {
-        self.window.pubcomp(packet_id)
+        let acked = self.window.pubcomp(packet_id);
+        self.discount_acked(acked)
     }
 
     /// Whether messages are in flight.
@@ -560,6 +572,7 @@ impl Session {
                 delivery.message = load(delivery.offset);
             }
         }
+        self.recount_in_flight();
     }
 
     /// Takes the deliveries that another member of their group may get, as `may_move` decides. QoS 2 messages that were
@@ -569,6 +582,7 @@ impl Session {
         let sent = self.window.take_messages(|delivery, pending| {
             pending == Pending::PubAck && moves(delivery.qos, delivery.group())
         });
+        self.discount_in_flight(&sent);
         let group = |extra: Option<&Extra>| extra.and_then(|extra| extra.group.clone());
         let queued = self.queue.take_if(|qos, extra| moves(qos, group(extra).as_ref()));
         TakenDeliveries { sent, queued }
@@ -579,6 +593,7 @@ impl Session {
     pub(crate) fn take_all(&mut self) -> TakenDeliveries {
         let queued = self.queue.take_if(|_, _| true);
         let sent = self.window.take_messages(|_, pending| pending == Pending::PubAck);
+        self.discount_in_flight(&sent);
         TakenDeliveries { sent, queued }
     }
 

@@ -47,6 +47,12 @@ impl Delivery {
         self.message.as_ref().map_or(0, |message| message.size() as u64)
     }
 
+    /// What it costs the session that keeps it.
+    pub(crate) fn memory(&self) -> u64 {
+        let extra = self.extra.as_ref().map_or(0, |extra| size_of::<Extra>() + size_of_val(&*extra.ids));
+        self.size() + extra as u64
+    }
+
     pub(crate) fn ids(&self) -> &[u32] {
         self.extra.as_ref().map_or(&[], |extra| &extra.ids)
     }

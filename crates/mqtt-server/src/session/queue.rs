@@ -55,6 +55,9 @@ impl<E> Run<E> {
     }
 }
 
+/// What a run costs. Few have more than a pointer to their extra.
+pub(crate) const RUN_BYTES: usize = size_of::<Run<Extra>>();
+
 /// The queued deliveries of a session, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
@@ -63,6 +66,8 @@ pub(crate) struct Queue {
     far: VecDeque<Run<Extra>>,
     far_len: usize,
     bytes: u64,
+    /// What the deliveries of `near` cost.
+    near_memory: u64,
 }
 
 /// The oldest delivery.
@@ -99,6 +104,16 @@ impl Queue {
         self.bytes
     }
 
+    /// What the queue keeps in memory.
+    pub(crate) fn memory(&self) -> u64 {
+        self.near_memory + (self.far.len() * RUN_BYTES) as u64
+    }
+
+    /// The same, computed anew.
+    pub(crate) fn recomputed_memory(&self) -> u64 {
+        self.near.iter().map(Delivery::memory).sum::<u64>() + (self.far.len() * RUN_BYTES) as u64
+    }
+
     pub(crate) fn front(&self) -> Option<Front> {
         if let Some(Delivery { qos, sequence, offset, .. }) = self.near.front() {
             return Some(Front { qos: *qos, sequence: *sequence, offset: *offset, is_near: true });
@@ -111,6 +126,7 @@ impl Queue {
     pub(crate) fn push(&mut self, delivery: Delivery) {
         debug_assert!(self.far.is_empty());
         self.bytes += delivery.size();
+        self.near_memory += delivery.memory();
         self.near.push_back(delivery);
     }
 
@@ -127,6 +143,7 @@ impl Queue {
     pub(crate) fn pop(&mut self) -> Option<Delivery> {
         let delivery = self.near.pop_front()?;
         self.bytes -= delivery.size();
+        self.near_memory -= delivery.memory();
         Some(delivery)
     }
 
@@ -157,11 +174,12 @@ impl Queue {
         Some((delivery, bytes))
     }
 
-    /// Loads up to `most` of the oldest deliveries into memory. Ends at the first message that `load` does not find:
-    /// its delivery is removed and returned.
+    /// Loads up to `most` of the oldest deliveries into memory, and no more once they cost `room` bytes. Ends at the
+    /// first message that `load` does not find: its delivery is removed and returned.
     pub(crate) fn refill(
         &mut self,
         most: usize,
+        room: u64,
         mut load: impl FnMut(u64) -> Option<Arc<Message>>,
     ) -> Option<Delivery> {
         debug_assert!(self.near.is_empty());
@@ -173,7 +191,11 @@ impl Queue {
             let Some(message) = message else { return Some(delivery) };
             delivery.message = Some(message);
             self.bytes += delivery.size();
+            self.near_memory += delivery.memory();
             self.near.push_back(delivery);
+            if self.near_memory >= room {
+                break;
+            }
         }
         None
     }
@@ -184,6 +206,7 @@ impl Queue {
         let (mut taken, rest) = std::mem::take(&mut self.near).into_iter().partition::<Vec<_>, _>(is_taken);
         self.near = rest.into();
         self.bytes -= taken.iter().map(Delivery::size).sum::<u64>();
+        self.near_memory -= taken.iter().map(Delivery::memory).sum::<u64>();
         let is_taken = |run: &Run<Extra>| take(run.qos, run.extra.as_deref());
         let (far, rest) = std::mem::take(&mut self.far).into_iter().partition::<Vec<_>, _>(is_taken);
         self.far = rest.into();
@@ -205,6 +228,7 @@ impl Queue {
         let (mut taken, rest) = std::mem::take(&mut self.near).into_iter().partition::<Vec<_>, _>(is_taken);
         self.near = rest.into();
         self.bytes -= taken.iter().map(Delivery::size).sum::<u64>();
+        self.near_memory -= taken.iter().map(Delivery::memory).sum::<u64>();
         let runs = std::mem::take(&mut self.far);
         let mut removed = Self::default();
         for mut run in runs {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use mainstem_runtime::ConnId;
+use mainstem_runtime::{ConnId, MemoryMeter};
 
 use super::Session;
+use super::account::Account;
 use crate::message::SessionKey;
 
 /// The sessions of one shard.
@@ -14,11 +15,14 @@ pub(crate) struct Sessions {
     shard: u16,
     slab: slab::Slab<Session>,
     generations: u32,
+    /// Counts what the sessions hold.
+    meter: MemoryMeter,
 }
 
 impl Sessions {
-    pub(crate) fn new(shard: u16) -> Self {
-        Self { shard, slab: slab::Slab::new(), generations: 0 }
+    /// Sessions that charge what they hold to `meter`.
+    pub(crate) fn new(shard: u16, meter: MemoryMeter) -> Self {
+        Self { shard, slab: slab::Slab::new(), generations: 0, meter }
     }
 
     /// A new, unconnected session.
@@ -28,7 +32,9 @@ impl Sessions {
         let generation = self.generations;
         let entry = self.slab.vacant_entry();
         let key = SessionKey { shard: self.shard, slot: entry.key() as u32, generation };
-        entry.insert(Session::new(client_id, key, conn));
+        let mut session = Session::new(client_id, key, conn, Account::new(&self.meter));
+        session.update_charge();
+        entry.insert(session);
         key
     }
 
@@ -41,7 +47,8 @@ impl Sessions {
     pub(crate) fn retire(&mut self, slot: u32) -> Session {
         let key = SessionKey { shard: self.shard, slot, generation: 0 };
         let session = self.at(slot);
-        let mut rest = Session::new(Arc::default(), key, session.conn);
+        let account = session.account.split_subscriptions();
+        let mut rest = Session::new(Arc::default(), key, session.conn, account);
         rest.end();
         rest.subscriptions = std::mem::take(&mut session.subscriptions);
         let groups = session.take_groups(usize::MAX);

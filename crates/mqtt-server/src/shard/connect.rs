@@ -13,11 +13,16 @@ use crate::connections::{ConnState, Connected};
 use crate::message::{Content, Message, SessionKey};
 use crate::queue_consumers::{is_of_queue, queue_of};
 use crate::session::ClientParameters;
+use crate::session::account::new_session_cost;
 use crate::wills::Will;
 
 /// Newest protocol level that the broker speaks.
 const NEWEST_LEVEL: u8 = Version::V5 as u8;
 
+/// Shortest time between two log lines about wills that are too large, ms.
+const LOG_INTERVAL_MS: u64 = 10_000;
+/// Characters of a client identifier in them.
+const LOGGED_CHARS: usize = 128;
 /// Cost of a CONNECT, units.
 const CONNECT_UNITS: u32 = 30;
 
@@ -176,6 +181,11 @@ impl Shard {
             }
         }
         let Some(will) = &connect.will else { return Ok(()) };
+        self.check_will_content(will)
+    }
+
+    fn check_will_content(&self, will: &mainstem_mqtt::Will<'_>) -> Result<(), ReasonCode> {
+        let config = self.config();
         if check_name(will.topic).is_err()
             || level_count(will.topic) > usize::from(config.max_topic_levels)
             || will.topic.starts_with("$SYS/")
@@ -204,6 +214,9 @@ impl Shard {
         client_id: &Arc<str>,
     ) -> Result<Attached, ReasonCode> {
         let known = self.shared.registry.find(client_id);
+        if !self.has_room_for_will(io, connect, client_id, known) {
+            return Err(ReasonCode::QuotaExceeded);
+        }
         if let Some(known) = known.filter(|known| !self.is_closing_session(*known))
             && let Some(attached) = self.attach_known(io, conn, known, connect.clean_start)?
         {
@@ -228,6 +241,34 @@ impl Shard {
         }
         self.deliveries.counters_mut().sessions += 1;
         Ok(Attached::Here(SessionPlace { slot: key.slot, is_present: false }))
+    }
+
+    /// Whether the will of a CONNECT is within the limit of its session. Refusals are logged, at intervals. A session
+    /// of another shard is checked there.
+    fn has_room_for_will(
+        &mut self,
+        io: &Io<'_, Mail>,
+        connect: &Connect<'_>,
+        client_id: &str,
+        known: Option<SessionKey>,
+    ) -> bool {
+        let Some(will) = &connect.will else { return true };
+        let bytes_max = self.config().max_session_bytes;
+        let session = known.filter(|key| key.shard == self.me && !connect.clean_start);
+        let session = session.and_then(|key| self.sessions.get(key));
+        // The will of the session is replaced.
+        let kept = session.map_or(new_session_cost(client_id), |session| {
+            session.memory() - session.ext_ref().map_or(0, |ext| ext.will.bytes())
+        });
+        let has_room = kept + will_content(will, None).size() as u64 <= bytes_max;
+        if !has_room && io.clock.now_ms >= self.will_log_ms {
+            self.will_log_ms = io.clock.now_ms + LOG_INTERVAL_MS;
+            let client_id: String = client_id.chars().take(LOGGED_CHARS).collect();
+            log::warn!(
+                "client {client_id:?} is refused: with its will, its session would have more than {bytes_max} bytes (mqtt.max_session_bytes)"
+            );
+        }
+        has_room
     }
 
     /// Attaches the session `known`, or ends it for a clean start. `None` if a new session is to be created.
@@ -470,15 +511,19 @@ fn connack<'a>(
     }
 }
 
-fn own_will(will: &mainstem_mqtt::Will<'_>, publisher: SessionKey, meter: &MemoryMeter) -> Will {
-    let content = Content {
+fn will_content<'a>(will: &mainstem_mqtt::Will<'a>, publisher: Option<SessionKey>) -> Content<'a> {
+    Content {
         qos: will.qos,
         retain: will.retain,
-        publisher: Some(publisher),
+        publisher,
         topic: will.topic,
         payload: will.payload,
         properties: will.properties,
-    };
+    }
+}
+
+fn own_will(will: &mainstem_mqtt::Will<'_>, publisher: SessionKey, meter: &MemoryMeter) -> Will {
+    let content = will_content(will, Some(publisher));
     Will {
         message: Message::new(&content, 0, meter),
         expiry_s: will.properties.message_expiry,

@@ -118,6 +118,8 @@ pub struct Shard {
     undecided_publishes: Vec<restore::UndecidedPublish>,
     sys: Option<Sys>,
     is_draining: bool,
+    /// When a refused will may be logged again.
+    will_log_ms: u64,
     /// Counters as of the end of the last turn.
     flushed: Counters,
 }
@@ -134,7 +136,7 @@ impl Shard {
         Self {
             me,
             connections: Connections::default(),
-            sessions: Sessions::new(me),
+            sessions: Sessions::new(me, shared.session_meter(me)),
             deliveries: Deliveries::new(&shared.config),
             router: Router::new(me, shared.config.one_copy_per_client),
             persistence: Persistence::default(),
@@ -149,6 +151,7 @@ impl Shard {
             undecided_publishes: Vec::new(),
             sys: None,
             is_draining: false,
+            will_log_ms: 0,
             flushed: Counters::default(),
             shared,
         }
@@ -303,15 +306,17 @@ fn is_answered(first: u8) -> bool {
     }
 }
 
-/// Whether a PUBLISH comes before something that it must not overtake. It may repeat a QoS 2 publish of which other
-/// shards have yet to report who misses it. Or an earlier publish was rejected and its client does not know: if the
-/// connection is lost now, the client sends that one again, behind this one [MQTT-4.6.0-6].
+/// Whether a PUBLISH has to wait. It may repeat a QoS 2 publish of which other shards have yet to report who misses it.
+/// Or an earlier publish was rejected and its client does not know: if the connection is lost now, the client sends
+/// that one again, behind this one [MQTT-4.6.0-6]. Or too many acks wait for the disk already.
 fn is_early(session: &Session, publish: &Publish<'_>) -> bool {
     let Some(ext) = session.ext_ref() else { return false };
     match publish.qos {
         QoS::AtMostOnce => false,
-        QoS::AtLeastOnce => ext.acks.has_refusal(),
-        QoS::ExactlyOnce => ext.acks.has_refusal() || ext.qos2.is_unconfirmed(publish.packet_id),
+        QoS::AtLeastOnce => ext.acks.has_refusal() || ext.acks.is_full(),
+        QoS::ExactlyOnce => {
+            ext.acks.has_refusal() || ext.acks.is_full() || ext.qos2.is_unconfirmed(publish.packet_id)
+        }
     }
 }
 

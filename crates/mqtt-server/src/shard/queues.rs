@@ -15,6 +15,7 @@ use crate::queue_consumers::{
     Capacity, Encoded, QueueDelivery, QueueGroup, QueueRequest, QueueSubscription, RETRY_REFUSED_MS,
     SessionConsumers, disposition, suback_reason,
 };
+use crate::session::account::subscription_cost;
 use crate::timers::Timer;
 
 impl Shard {
@@ -97,11 +98,14 @@ impl Shard {
         if session.consumers_mut().is_some_and(|known| known.replace(filter, options, id)) {
             return Some(false);
         }
-        if !self.has_room_for_subscription(slot) {
+        let cost = subscription_cost(filter, "");
+        if !self.has_room_for_subscription(slot, filter, cost) {
             return None;
         }
         self.deliveries.counters_mut().subscriptions += 1;
-        self.sessions.at(slot).add_consumers().add(filter, group, options, id);
+        let session = self.sessions.at(slot);
+        session.count_subscription(cost);
+        session.add_consumers().add(filter, group, options, id);
         Some(true)
     }
 
@@ -138,7 +142,9 @@ impl Shard {
     }
 
     fn remove_queue_subscription(&mut self, slot: u32, filter: &str) -> Option<QueueSubscription> {
-        let mut removed = self.sessions.at(slot).consumers_mut()?.remove(filter)?;
+        let session = self.sessions.at(slot);
+        let mut removed = session.consumers_mut()?.remove(filter)?;
+        session.discount_subscription(subscription_cost(filter, ""));
         self.deliveries.counters_mut().subscriptions -= 1;
         self.queues.retire(&mut removed);
         Some(removed)

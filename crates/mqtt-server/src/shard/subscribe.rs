@@ -8,6 +8,7 @@ use mainstem_topic::{has_wildcard, level_count, parse_subscription};
 
 use super::{Handled, Next, ProtocolError, Shard};
 use crate::broker_state::Mail;
+use crate::config::MqttConfig;
 use crate::filter_list::{FilterList, HandledFilters};
 use crate::journal::entry::Entry;
 use crate::message::Message;
@@ -15,6 +16,7 @@ use crate::pending_acks::AckKind;
 use crate::queue_consumers::is_of_queue;
 use crate::retained_replay::{ReplayRoom, RetainedReplay};
 use crate::router::Subscriber;
+use crate::session::account::subscription_cost;
 use crate::session::offer::Offer;
 
 /// Batches of retained messages for one session in one turn.
@@ -27,6 +29,9 @@ const VISITS_PER_UNIT: u32 = 2;
 /// Cost of a filter of a SUBSCRIBE or UNSUBSCRIBE, units, and the bytes of it that cost one more.
 const FILTER_UNITS: u32 = 8;
 const FILTER_BYTES_PER_UNIT: usize = 16;
+
+/// Characters of a refused filter that are logged.
+const LOGGED_CHARS: usize = 128;
 
 /// A granted subscription.
 struct Granted {
@@ -48,6 +53,9 @@ impl Shard {
         is_subscribe: bool,
         frame: &[u8],
     ) -> Handled {
+        if self.sessions.at(slot).ext_ref().is_some_and(|ext| ext.acks.is_full()) {
+            return Ok(Next::Hold);
+        }
         let mut list = match self.connections.take_filter_list(conn) {
             Some(list) => list,
             None => Box::new(FilterList::new(self.connections.version(conn), frame)?),
@@ -219,10 +227,25 @@ impl Shard {
         }
     }
 
-    pub(super) fn has_room_for_subscription(&mut self, slot: u32) -> bool {
-        let most = self.config().max_subscriptions_per_session as usize;
-        self.deliveries.pressure() < MemoryPressure::Critical
-            && self.sessions.at(slot).subscription_count() < most
+    /// Whether a session may have another subscription, to `filter`, of this [cost](subscription_cost). If its account
+    /// is full, the first refusal is logged.
+    pub(super) fn has_room_for_subscription(&mut self, slot: u32, filter: &str, cost: usize) -> bool {
+        let MqttConfig { max_subscriptions_per_session, max_session_bytes, .. } = *self.config();
+        let session = self.sessions.at(slot);
+        if self.deliveries.pressure() >= MemoryPressure::Critical
+            || session.subscription_count() >= max_subscriptions_per_session as usize
+        {
+            return false;
+        }
+        let has_room = session.has_room_for(cost as u64, max_session_bytes);
+        if !has_room && session.refuses_first() {
+            let client_id = session.client_id();
+            let filter: String = filter.chars().take(LOGGED_CHARS).collect();
+            log::warn!(
+                "client {client_id:?}: subscription {filter:?} is refused: its session would have more than {max_session_bytes} bytes (mqtt.max_session_bytes)"
+            );
+        }
+        has_room
     }
 
     /// Counts the shape of a new filter. False, with one log line per session, if the session has too many.
@@ -262,9 +285,11 @@ impl Shard {
         if self.router.replace(routes, filter, self.sessions.at(slot), subscriber) {
             return Some(false);
         }
-        if !self.has_room_for_subscription(slot) || !self.has_room_for_shape(slot, filter) {
+        let cost = subscription_cost(filter, "");
+        if !self.has_room_for_subscription(slot, filter, cost) || !self.has_room_for_shape(slot, filter) {
             return None;
         }
+        self.sessions.at(slot).count_subscription(cost);
         self.router.add(&self.shared.routes, filter, self.sessions.at(slot), subscriber);
         self.deliveries.counters_mut().subscriptions += 1;
         Some(true)
@@ -281,7 +306,10 @@ impl Shard {
         id: u32,
     ) -> Option<bool> {
         let is_new = !self.sessions.at(slot).is_in_group(name, filter);
-        if is_new && !(self.has_room_for_subscription(slot) && self.has_room_for_shape(slot, filter)) {
+        let cost = subscription_cost(filter, name);
+        if is_new
+            && !(self.has_room_for_subscription(slot, filter, cost) && self.has_room_for_shape(slot, filter))
+        {
             return None;
         }
         let session = self.sessions.at(slot);
@@ -289,6 +317,7 @@ impl Shard {
         let group = self.shared.routes.join(filter, name, member);
         if is_new {
             session.add_group(group);
+            session.count_subscription(cost);
             let counters = self.deliveries.counters_mut();
             counters.subscriptions += 1;
             counters.shared_subscriptions += 1;
@@ -326,6 +355,7 @@ impl Shard {
         if let Some(ext) = session.ext_mut() {
             ext.retained.remove(name);
         }
+        session.discount_subscription(subscription_cost(name, ""));
         self.router.remove(&self.shared.routes, &mut self.sessions, [subscription]);
         self.deliveries.counters_mut().subscriptions -= 1;
         ReasonCode::Success
@@ -340,6 +370,7 @@ impl Shard {
         if let Some(shapes) = session.shapes_mut() {
             shapes.remove(filter);
         }
+        session.discount_subscription(subscription_cost(filter, name));
         self.shared.routes.leave(&group, key);
         let counters = self.deliveries.counters_mut();
         counters.subscriptions -= 1;
@@ -396,19 +427,21 @@ impl Shard {
         if self.sessions.at(slot).ext_ref().is_none_or(|ext| ext.retained.is_empty()) {
             return true;
         }
+        let session_bytes_max = self.config().max_session_bytes;
         let mut found = Vec::new();
         for _ in 0..REPLAY_BATCHES_PER_TURN {
             let session = self.sessions.at(slot);
             let window = session.retained_replay_room();
-            let has_window = if session.is_durable() { window > 0 } else { session.has_window_room() };
+            let has_window = if session.is_durable() { window > 0 } else { session.has_window_room() }
+                && session.has_room_in_flight(1, session_bytes_max);
             let room = ReplayRoom { has_window, window, has_output: io.has_ample_room(session.conn()) };
             let replays = &mut session.ext().retained;
             if replays.is_empty() {
                 return true;
             }
-            let Some(batch) = replays.read(&self.shared.retained, room, io.clock.now_ms, &mut found) else {
-                return false;
-            };
+            let read = replays.read(&self.shared.retained, room, io.clock.now_ms, &mut found);
+            session.update_charge();
+            let Some(batch) = read else { return false };
             for message in found.drain(..) {
                 if self.shared.routes.is_write_only(message.topic()) {
                     continue;

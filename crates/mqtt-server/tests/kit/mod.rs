@@ -95,6 +95,17 @@ impl World {
         self.shared.counters()
     }
 
+    /// The accounts of all sessions: what each says, and what it should say.
+    pub(crate) fn accounts(&mut self) -> Vec<(u64, u64)> {
+        self.shards.iter_mut().flat_map(Shard::accounts).collect()
+    }
+
+    /// What sessions are charged for in the memory budget, bytes.
+    pub(crate) fn charged_for_sessions(&self) -> u64 {
+        let by_owner = self.shared.memory().used_by_owner();
+        by_owner.iter().find(|(owner, _)| *owner == "sessions").expect("an owner of memory").1
+    }
+
     /// Hash over every byte sent and its connection, and the number of bytes.
     pub(crate) fn trace(&self) -> (u64, u64) {
         (self.trace.finish(), self.bytes_sent)

@@ -16,6 +16,9 @@ impl Run {
     pub(crate) fn check(&mut self) {
         self.check_links();
         self.check_gauges();
+        for (account, recomputed) in self.world.accounts() {
+            assert_eq!(account, recomputed, "the account of a session");
+        }
         let serials: Vec<Serial> = self.oracle.sessions.keys().copied().collect();
         let drained: Vec<Serial> = serials.into_iter().filter(|serial| self.is_drained(*serial)).collect();
         let now_ms = self.oracle.now_ms;
@@ -114,6 +117,7 @@ impl Run {
         let left =
             [connections, clients_connected, sessions, subscriptions, shared_subscriptions, queued_messages];
         assert_eq!(left, [0; 6], "something is left");
+        assert_eq!(self.world.charged_for_sessions(), 0, "memory of sessions is left");
     }
 
     fn come_back(&mut self, client: usize, clean: bool) {

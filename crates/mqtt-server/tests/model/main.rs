@@ -14,6 +14,7 @@
 //! | answers | every request is answered in turn, with the reason code that is due | `traffic.rs` |
 //! | wills, keep alive, expiry | at their time, and not without cause | `oracle.rs`, `run.rs` |
 //! | gauges | connections, sessions, subscriptions and queues as counted by the oracle, and zero at the end | `checks.rs` |
+//! | accounts | what each session keeps is what its account says; the budget is charged for nothing at the end | `checks.rs` |
 //! | loads | at the end nobody of a group has anything outstanding | `checks.rs` |
 //! | determinism | the same seed gives the same bytes | this file |
 //!

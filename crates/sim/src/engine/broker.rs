@@ -163,6 +163,11 @@ impl Broker {
         self.shards.iter_mut().map(|shard| shard.mqtt().unfinished()).sum()
     }
 
+    /// The accounts of all MQTT sessions: what each says, and what it should say.
+    pub(super) fn accounts(&mut self) -> Vec<(u64, u64)> {
+        self.shards.iter_mut().flat_map(|shard| shard.mqtt().accounts()).collect()
+    }
+
     /// Whether the broker reports that it cannot write to its journals.
     pub(crate) fn is_failing(&self) -> bool {
         self.shared.is_failing()

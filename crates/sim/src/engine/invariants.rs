@@ -51,6 +51,9 @@ pub(super) fn check_rest(broker: &mut Broker, sessions_expected: Option<u64>) ->
     if unfinished != 0 {
         return Err(Violation(format!("all is over, and {unfinished} things are remembered")));
     }
+    if let Some((account, due)) = broker.accounts().into_iter().find(|(account, due)| account != due) {
+        return Err(Violation(format!("the account of a session is {account} bytes, and should be {due}")));
+    }
     let Counters { queued_messages, sessions, .. } = broker.counters();
     if queued_messages != 0 {
         return Err(Violation(format!("all is delivered, and {queued_messages} messages are queued")));

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use mainstem_log::{Completion, Durability, Error, Store};
 use mainstem_partition::{CompactedLog, KeyValue, NameCollisions, Outcome};
+use mainstem_queue_server::ReplyTo;
 use mainstem_runtime::Clock;
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Catalogue, Topic, TopicId};
 use crate::groups::GroupCoordinator;
 use crate::pending::AfterTopicChange;
-use crate::queues::message::ReplyTo;
 use crate::shared::Shared;
 use crate::topic_change::TopicChange;
 use crate::topic_config::TopicConfig;

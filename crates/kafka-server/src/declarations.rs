@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mainstem_queue_core::{QueueError, Reply};
+use mainstem_queue_server::ReplyTo;
 use mainstem_runtime::Io;
 
-use crate::queues::message::ReplyTo;
 use crate::shard::Shard;
 use crate::shard_message::Mail;
 use crate::shared::Shared;

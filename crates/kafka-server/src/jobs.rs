@@ -5,13 +5,13 @@
 
 use hashbrown::HashMap;
 use mainstem_kafka::ErrorCode;
+use mainstem_queue_server::AppendTicket;
 
 use crate::append_error::{AppendError, Produced};
 use crate::fetch_job::FetchJob;
 use crate::partition_message::PartitionQueryResult;
 use crate::pending::{AfterChanges, AfterMarkers, AfterQueries};
 use crate::produce_job::ProduceJob;
-use crate::queues::message::QueueAppend;
 use crate::sinks::SinkJob;
 
 /// Pending jobs by number.
@@ -29,7 +29,7 @@ pub(crate) enum Job {
     Produce(ProduceJob),
     Fetch(FetchJob),
     Sink(SinkJob),
-    QueueAppend(QueueAppend),
+    QueueAppend(AppendTicket),
     Query(QueryJob),
     Mark(MarkJob),
     Changes(ChangesJob),

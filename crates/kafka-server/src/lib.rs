@@ -1,4 +1,5 @@
-//! The Kafka server: connections, request handlers, coordinators, and the hosts of work queues.
+//! The Kafka server: connections, request handlers, coordinators. It also drives the shard's work queues, which are
+//! topics: those of [`mainstem_queue_server`].
 //!
 //! Topics and partitions are those of [`mainstem_partition`]. A client may connect to any shard: the shard that owns
 //! the partition appends and reads, and shards exchange messages. Shard 0 is the controller: it owns the topic
@@ -66,7 +67,8 @@
 //! | `sink.rs`, `sinks.rs` | records from other protocols: the shard's part, and the batches |
 //! | `source.rs`, `sources.rs` | records for other protocols: the shard's part, and the readers |
 //! | `binding_registry.rs`, `declarations.rs` | which topics other protocols use, and what those declared |
-//! | `queues.rs`, `queues/` | hosts of work queues |
+//! | `queues.rs` | drives the host of work queues |
+//! | `queue_admin.rs`, `dead_letters.rs` | creating, configuring and deleting queues, as topics |
 //! | `log_throttle.rs` | limits log lines about client errors |
 
 mod append_error;
@@ -80,6 +82,7 @@ mod conn;
 mod connection_affinity;
 mod controller;
 mod coordinators;
+mod dead_letters;
 mod declarations;
 mod fetch_job;
 mod fetch_session;
@@ -98,6 +101,7 @@ mod partition_requests;
 mod pending;
 mod pending_work;
 mod produce_job;
+mod queue_admin;
 mod queues;
 mod resume;
 mod service;
@@ -122,8 +126,6 @@ pub use binding_registry::{BoundTopic, Source};
 pub use config::Config;
 pub use handlers::{SERVED, ServedApi};
 pub use mainstem_log::{Header, put_headers};
-pub use queues::client::QueueClient;
-pub use queues::command_queue::ReplyFn;
 pub use shard::Shard;
 pub use shard_message::Mail;
 pub use shared::{Sendable, Shared};

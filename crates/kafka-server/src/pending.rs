@@ -15,10 +15,10 @@ use mainstem_kafka::api::metadata::MetadataRequest;
 use mainstem_kafka::api::offset_for_leader_epoch::OffsetForLeaderEpochRequest;
 use mainstem_kafka::api::txn_offset_commit::TxnOffsetCommitRequest;
 use mainstem_kafka::api::write_txn_markers::WriteTxnMarkersRequest;
+use mainstem_queue_server::{QueueRequest, ReplyTo};
 
 use crate::append_error::AppendError;
 use crate::catalogue::{PartitionId, Topic};
-use crate::queues::message::{QueueRequest, ReplyTo};
 use crate::shard_message::RequestContext;
 use crate::topic_change::{ConfigChange, NewTopic};
 

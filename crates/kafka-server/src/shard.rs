@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use mainstem_kafka::{Message, Request, frame, put_response_header};
 use mainstem_log::{Completion, Error, LogOwner, Stores};
 use mainstem_partition::Partitions;
+use mainstem_queue_server::{QueueHost, topic_of_state};
 use mainstem_runtime::{Clock, ConnId, Io};
 
 use crate::binding_registry::BindingRegistry;
@@ -19,11 +20,11 @@ use crate::jobs::Jobs;
 use crate::log_throttle::LogThrottle;
 use crate::maintenance::Maintenance;
 use crate::pending_work::PendingWork;
-use crate::queues::state::{Queues, topic_of_state};
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
 use crate::shared::Shared;
 use crate::sinks::Sinks;
 use crate::sources::SourceReaders;
+use crate::topic_config::TopicConfig;
 use crate::unverified_batches::UnverifiedBatches;
 
 /// Bytes of a response that one unit of the turn's budget pays for: building and encoding it.
@@ -52,7 +53,7 @@ pub struct Shard {
     pub(crate) bindings: Arc<BindingRegistry>,
     pub(crate) sinks: Sinks,
     pub(crate) source_readers: SourceReaders,
-    pub(crate) queues: Queues,
+    pub(crate) queues: QueueHost<TopicConfig>,
     completions: Vec<Completion>,
     pub(crate) log_throttle: LogThrottle,
     is_draining: bool,
@@ -89,7 +90,7 @@ impl Shard {
             bindings: Arc::default(),
             sinks: Sinks::default(),
             source_readers: SourceReaders::default(),
-            queues: Queues::default(),
+            queues: QueueHost::new(me, shared.command_queues.clone(), shared.config.queue_tuning),
             completions: Vec::new(),
             log_throttle: LogThrottle::default(),
             is_draining: false,
@@ -126,7 +127,7 @@ impl Shard {
         }
         self.completions = completions;
         self.take_partition_events(io);
-        self.deliver_client_replies();
+        self.queues.deliver_client_replies();
         self.poll_coordinators(io);
         self.begin_queued_requests(io);
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use mainstem_coordinator::Error;
 use mainstem_coordinator::transaction::Producer;
 pub(crate) use mainstem_partition::JobId;
+use mainstem_queue_server::{QueueRequest, ReplyTo};
 use mainstem_runtime::ConnId;
 
 use crate::catalogue::PartitionId;
 use crate::partition_message::{PartitionRequest, PartitionResponse};
-use crate::queues::message::{QueueRequest, ReplyTo};
 use crate::unverified_batches::Transactional;
 
 /// A message to another shard.

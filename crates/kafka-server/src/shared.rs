@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use mainstem_partition::ProducerLimits;
+use mainstem_queue_server::{CommandQueues, QueueClient, QueueDirectory};
 use mainstem_runtime::{FileBytes, Wake};
 
 use crate::binding_registry::{BoundTopic, SharedBindings, Source};
 use crate::catalogue::Catalogue;
 use crate::config::Config;
-use crate::queues::command_queue::CommandQueue;
 use crate::unverified_batches::HeldBytesBudget;
 
 /// Converts the source of a [`mainstem_log::FileSlice`] into a file that an output can send; `None` if it cannot.
@@ -31,8 +31,8 @@ pub struct Shared {
     pub(crate) connections: AtomicI64,
     /// Host and port that clients of each listener are told; the first is that of a listener that has none.
     advertised: RwLock<Vec<(Arc<str>, u16)>>,
-    /// For each shard, commands to its queues from other threads.
-    pub(crate) command_queues: Vec<CommandQueue>,
+    /// Commands to the queues of each shard from other threads.
+    pub(crate) command_queues: CommandQueues,
     /// Topics that other protocols write to and read.
     pub(crate) bound: SharedBindings,
     /// Budget of batches that wait for the transaction coordinator.
@@ -55,30 +55,23 @@ impl Shared {
             cluster_id: RwLock::new("".into()),
             connections: AtomicI64::new(0),
             advertised: RwLock::new(advertised),
-            command_queues: (0..shards).map(|_| CommandQueue::default()).collect(),
+            command_queues: CommandQueues::new(shards),
         })
     }
 
     /// Sets the waker of a shard, for commands from other threads.
     pub fn bind_wake(&self, shard: usize, wake: Wake) {
-        self.command_queues[shard].bind(wake);
+        self.command_queues.bind_wake(shard, wake);
+    }
+
+    /// A client of the queues, for any thread.
+    pub fn queue_client(self: &Arc<Self>) -> QueueClient {
+        let directory = Arc::clone(self);
+        QueueClient::new(directory, self.command_queues.clone())
     }
 
     pub(crate) fn snapshot(&self) -> Arc<Catalogue> {
         Arc::clone(&self.catalogue.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The shard that owns a queue, or the shard that would create it.
-    pub(crate) fn shard_of_queue(&self, name: &str) -> usize {
-        let store_id = self.snapshot().topic(name).and_then(|topic| topic.store_id(0));
-        store_id.map_or(0, |store_id| self.owner(store_id))
-    }
-
-    /// The names of all queues, in order.
-    pub(crate) fn queues(&self) -> Vec<Arc<str>> {
-        let catalogue = self.snapshot();
-        let queues = catalogue.by_name.values().filter(|topic| topic.config.queue.is_some());
-        queues.map(|topic| Arc::clone(&topic.name)).collect()
     }
 
     /// Sets the host and port that clients of each listener connect to, in the order of the listeners' numbers.
@@ -164,5 +157,18 @@ impl Shared {
                 *place = None;
             }
         });
+    }
+}
+
+impl QueueDirectory for Shared {
+    fn shard_of_queue(&self, name: &str) -> usize {
+        let store_id = self.snapshot().topic(name).and_then(|topic| topic.store_id(0));
+        store_id.map_or(0, |store_id| self.owner(store_id))
+    }
+
+    fn queues(&self) -> Vec<Arc<str>> {
+        let catalogue = self.snapshot();
+        let queues = catalogue.by_name.values().filter(|topic| topic.config.queue.is_some());
+        queues.map(|topic| Arc::clone(&topic.name)).collect()
     }
 }

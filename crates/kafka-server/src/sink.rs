@@ -12,6 +12,7 @@ use std::sync::Arc;
 use mainstem_kafka::partition_for_key;
 use mainstem_partition::Waiter;
 use mainstem_queue_core::{Reply, Request};
+use mainstem_queue_server::{QueueOperation, QueueRequest, ReplyTo, Requester};
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
@@ -20,7 +21,6 @@ use crate::catalogue::{PartitionId, Topic};
 use crate::jobs::Job;
 use crate::partition_message::{PartitionRequest, ProducePart};
 use crate::pending::AfterTopicChange;
-use crate::queues::message::{QueueOperation, QueueRequest, ReplyTo, Requester};
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, ShardMessage};
 use crate::sinks::{SinkBatch, SinkRecord, SinkResult, SinkSend};
@@ -151,7 +151,7 @@ impl Shard {
 
     fn send_queue_batch(&mut self, io: &mut Io<'_, Mail>, queue: Arc<str>, mut send: SinkSend) {
         let job = self.jobs.add(Job::Sink(self.sinks.begin_send(&mut send)));
-        let to = ReplyTo { shard: self.me, requester: Requester::Sink(job) };
+        let to = ReplyTo { shard: self.me, requester: Requester::Job(job) };
         let operation = QueueOperation::Request(Request::Send(send.messages));
         self.route_queue_request(io, QueueRequest { queue, operation, to });
     }

@@ -8,14 +8,14 @@ use mainstem_kafka::{ErrorCode, Uuid};
 use mainstem_log::{Completion, Error};
 use mainstem_partition::Partition;
 use mainstem_queue_core::{QueueError, Reply};
+use mainstem_queue_server::ReplyTo;
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
 use crate::catalogue::{PartitionId, Topic, TopicId, new_name_error};
 use crate::controller::{CatalogueWrite, Controller, WaitingOperation};
 use crate::pending::AfterTopicChange;
-use crate::queues::admin::changed_settings;
-use crate::queues::message::ReplyTo;
+use crate::queue_admin::changed_settings;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, ShardMessage};
 use crate::topic_change::{ConfigChange, ConfigOperation, ConfigStep, NewTopic, TopicChange};

@@ -8,8 +8,8 @@ use mainstem_admin::{
     Bound, Broker, ConnectionPermit, HttpServer, MemoryUsage, PhaseDurations, RESERVED_CONNECTIONS,
     ReplyCallback, Settings, TurnDurations,
 };
-use mainstem_kafka_server::QueueClient;
 use mainstem_queue_core::Request;
+use mainstem_queue_server::QueueClient;
 use mainstem_runtime::{Admission, TURN_BOUNDS_US, TurnPhase, TurnTimes};
 use serde_json::{Map, Value};
 
@@ -126,7 +126,7 @@ pub(crate) fn open(
     };
     let broker = ApiBroker {
         admission,
-        queues: QueueClient::new(&shared.kafka),
+        queues: shared.kafka.queue_client(),
         mqtt: Arc::clone(&shared.mqtt),
         failing_logs: shared.failing_logs.clone(),
         bindings,

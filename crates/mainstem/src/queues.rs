@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use mainstem_kafka_server::{BoundTopic, QueueClient, check_topic};
+use mainstem_kafka_server::{BoundTopic, check_topic};
 use mainstem_mqtt_server::config_value::parse_quantity;
 use mainstem_queue_core::{QueueError, Reply, Request};
+use mainstem_queue_server::QueueClient;
 use serde::Deserialize;
 use toml::Value;
 

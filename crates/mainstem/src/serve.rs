@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use log::LevelFilter;
 use mainstem_admin::HttpServer;
-use mainstem_kafka_server::QueueClient;
 use mainstem_mqtt_server::Shared;
 use mainstem_node::BindingTable;
 use mainstem_runtime::{Admission, AdmissionLimits, Options, raise_open_files_limit, shard_count, start};
@@ -70,7 +69,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         let admission = Arc::clone(&options.admission);
         operations::open(bound, &config.http, &shared, bindings, admission, handle.turn_times())
     };
-    let opened = declare_queues(&config.queue, &QueueClient::new(&shared.kafka))
+    let opened = declare_queues(&config.queue, &shared.kafka.queue_client())
         .and_then(|()| http.map(|http| open_http(http, bindings)).transpose());
     let http = match opened {
         Ok(http) => http,

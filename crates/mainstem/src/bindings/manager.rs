@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mainstem_kafka_server::{BoundTopic, QueueClient, ReplyFn, Source};
+use mainstem_kafka_server::{BoundTopic, Source};
 use mainstem_node::{BindingTable, Inbound, Outbound, find_loop};
 use mainstem_queue_core::{QueueError, Reply};
+use mainstem_queue_server::ReplyFn;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -247,7 +248,7 @@ impl BindingManager {
             manager.stored(&stored_name, &result);
             reply(result);
         };
-        QueueClient::new(&self.targets.kafka).declare(name, Some(&text), Box::new(stored));
+        self.targets.kafka.queue_client().declare(name, Some(&text), Box::new(stored));
     }
 
     /// Activates a binding once it is durable, or forgets it if it could not be stored.
@@ -280,6 +281,6 @@ impl BindingManager {
             }
             reply(result);
         };
-        QueueClient::new(&self.targets.kafka).declare(name, None, Box::new(removed));
+        self.targets.kafka.queue_client().declare(name, None, Box::new(removed));
     }
 }

@@ -14,6 +14,7 @@ use mainstem_kafka_server as kafka;
 use mainstem_log::{Error, Store, StoreAt, Stores};
 use mainstem_mqtt_server::{Counters, MqttConfig, Shard, Shared, settle_origins};
 use mainstem_node::{BindingTable, Bindings, Protocol, ShardMessage, ShardService};
+use mainstem_queue_server::QueueClient;
 use mainstem_runtime::{Clock, ConnId, Detached, Io, Service};
 
 use super::network::LinkId;
@@ -150,8 +151,8 @@ impl Broker {
         self.shards.len()
     }
 
-    pub(crate) fn queue_client(&self) -> kafka::QueueClient {
-        kafka::QueueClient::new(&self.topics)
+    pub(crate) fn queue_client(&self) -> QueueClient {
+        self.topics.queue_client()
     }
 
     pub(super) fn counters(&self) -> Counters {

@@ -5,10 +5,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mainstem_queue_core::{Reply, Request};
-use mainstem_runtime::Wake;
 
 /// Limit of the requests that wait for a shard.
 const WAITING_MAX: usize = 16 * 1024;
+
+/// Wakes a shard for a turn. Callable from any thread.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Receives the reply on a shard's thread. It must not block.
 pub type ReplyFn = Box<dyn FnOnce(Reply) + Send>;
@@ -27,9 +29,13 @@ pub(crate) enum CommandKind {
     Declare(Arc<str>, Option<Arc<str>>),
 }
 
+/// The commands that wait for each shard of a broker. Clones share them.
+#[derive(Clone, Debug)]
+pub struct CommandQueues(Arc<[CommandQueue]>);
+
 /// Commands that wait for one shard.
 #[derive(Default)]
-pub(crate) struct CommandQueue {
+struct CommandQueue {
     waiting: Mutex<VecDeque<Command>>,
     wake: Mutex<Option<Wake>>,
 }
@@ -40,17 +46,38 @@ impl fmt::Debug for CommandQueue {
     }
 }
 
+impl CommandQueues {
+    /// Queues for this number of shards.
+    pub fn new(shards: usize) -> Self {
+        Self((0..shards).map(|_| CommandQueue::default()).collect())
+    }
+
+    /// Sets the waker of a shard.
+    pub fn bind_wake(&self, shard: usize, wake: Wake) {
+        self.0[shard].bind(wake);
+    }
+
+    /// Takes all commands that wait for a shard.
+    pub(crate) fn take(&self, shard: usize) -> VecDeque<Command> {
+        self.0[shard].take()
+    }
+
+    /// Adds a command, or returns it if too many wait.
+    pub(crate) fn put(&self, shard: usize, command: Command) -> Result<(), Command> {
+        self.0[shard].put(command)
+    }
+}
+
 impl CommandQueue {
-    /// Takes all waiting commands.
-    pub(crate) fn take(&self) -> VecDeque<Command> {
+    fn take(&self) -> VecDeque<Command> {
         std::mem::take(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn bind(&self, wake: Wake) {
+    fn bind(&self, wake: Wake) {
         *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(wake);
     }
 
-    pub(super) fn put(&self, command: Command) -> Result<(), Command> {
+    fn put(&self, command: Command) -> Result<(), Command> {
         {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if waiting.len() >= WAITING_MAX {

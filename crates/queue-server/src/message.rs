@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use mainstem_log::Durability;
+use mainstem_partition::PartitionId;
 use mainstem_queue_core::{Request, TransferredMessage};
-
-use crate::catalogue::PartitionId;
 
 /// A request, or messages of another queue.
 #[derive(Debug)]
-pub(crate) enum QueueOperation {
+pub enum QueueOperation {
     /// From a protocol.
     Request(Request),
     /// From another queue: messages that move here, and the durability that they need.
@@ -18,37 +17,33 @@ pub(crate) enum QueueOperation {
 
 /// An operation with its queue and its requester.
 #[derive(Debug)]
-pub(crate) struct QueueRequest {
-    pub(crate) queue: Arc<str>,
-    pub(crate) operation: QueueOperation,
-    pub(crate) to: ReplyTo,
+pub struct QueueRequest {
+    /// Name of the queue.
+    pub queue: Arc<str>,
+    /// The operation.
+    pub operation: QueueOperation,
+    /// The requester.
+    pub to: ReplyTo,
 }
 
 /// The recipient of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ReplyTo {
-    pub(crate) shard: usize,
-    pub(crate) requester: Requester,
+pub struct ReplyTo {
+    /// Its shard.
+    pub shard: usize,
+    /// The requester on that shard.
+    pub requester: Requester,
 }
 
 /// A requester on its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Requester {
+pub enum Requester {
     /// Another protocol, by its token.
     Token(u64),
-    /// Another thread, by its key in `client_replies`.
+    /// Another thread, by its key in the host's table of such requesters.
     Client(usize),
     /// A queue with transfers in flight.
     Queue(PartitionId),
-    /// A binding, by the number of its job.
-    Sink(u64),
-}
-
-/// An append for a queue that is not durable yet.
-#[derive(Debug)]
-pub(crate) enum QueueAppend {
-    /// A batch of the queue's engine, by its number.
-    Batch { id: PartitionId, number: u64 },
-    /// Messages of another queue.
-    Transfer { to: ReplyTo, count: u64 },
+    /// The owner of the host, by the number of its job.
+    Job(u64),
 }

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mainstem_kafka::ErrorCode;
-use mainstem_queue_core::{QueueError, Reply, Request};
+use mainstem_queue_core::{EngineSettings, QueueError, Reply, Request};
+use mainstem_queue_server::{QueueOperation, QueueRequest, QueueTopicConfig, ReplyTo, Requester};
 use mainstem_runtime::Io;
 
-use super::dead_letters;
-use super::message::{QueueOperation, QueueRequest, ReplyTo, Requester};
 use crate::append_error::AppendError;
 use crate::catalogue::Topic;
+use crate::dead_letters;
+use crate::partition_message::RECORD_OVERHEAD_BYTES;
 use crate::pending::AfterTopicChange;
 use crate::shard::Shard;
 use crate::shard_message::Mail;
@@ -30,15 +31,26 @@ fn topic_settings(settings: &[(String, String)]) -> BTreeMap<String, String> {
     settings.iter().map(pair).chain([enabled]).collect()
 }
 
-/// The settings of a queue, as all protocols show them.
-pub(super) fn settings_of(topic: &Topic) -> Vec<(String, String)> {
-    let own = topic.config.queue.as_ref().map(mainstem_queue_core::Config::pairs).unwrap_or_default();
-    let durability = topic_config::durability_name(topic.config.partition.options.durability);
-    let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
-    let mut settings: Vec<(String, String)> =
-        own.chain([(DURABILITY_SETTING.to_owned(), durability.to_owned())]).collect();
-    settings.sort_unstable();
-    settings
+impl QueueTopicConfig for TopicConfig {
+    fn engine_settings(&self) -> Option<EngineSettings> {
+        let config = self.queue.clone()?;
+        let message_bytes_max = self.partition.message_bytes_max.saturating_sub(RECORD_OVERHEAD_BYTES);
+        Some(EngineSettings { config, durability: self.partition.options.durability, message_bytes_max })
+    }
+
+    fn shown_settings(&self) -> Vec<(String, String)> {
+        let own = self.queue.as_ref().map(mainstem_queue_core::Config::pairs).unwrap_or_default();
+        let durability = topic_config::durability_name(self.partition.options.durability);
+        let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let mut settings: Vec<(String, String)> =
+            own.chain([(DURABILITY_SETTING.to_owned(), durability.to_owned())]).collect();
+        settings.sort_unstable();
+        settings
+    }
+
+    fn is_queue(&self) -> bool {
+        self.queue.is_some()
+    }
 }
 
 /// Validates the topic settings of a queue.
@@ -76,7 +88,7 @@ pub(crate) fn changed_settings(
 
 impl Shard {
     /// Creates, configures or deletes a queue, or creates one that a request needs.
-    pub(super) fn administer_queue(&mut self, io: &mut Io<'_, Mail>, request: QueueRequest) {
+    pub(crate) fn administer_queue(&mut self, io: &mut Io<'_, Mail>, request: QueueRequest) {
         let QueueRequest { queue, operation, to } = request;
         match operation {
             QueueOperation::Request(Request::Create { settings }) => {
@@ -176,7 +188,7 @@ impl Shard {
         }
         let from = match request.to.requester {
             Requester::Queue(origin) => Some(origin.topic),
-            Requester::Token(_) | Requester::Client(_) | Requester::Sink(_) => None,
+            Requester::Token(_) | Requester::Client(_) | Requester::Job(_) => None,
         };
         let durability = dead_letters::durability(&self.catalogue, &request.queue, from);
         let durability = durability.map(|durability| (DURABILITY_SETTING.to_owned(), durability));
@@ -207,16 +219,9 @@ impl Shard {
             Ok(()) => self.route_queue_request(io, request),
             // Another request is creating it.
             Err(refused) if refused.code == ErrorCode::TopicAlreadyExists => {
-                self.queues.pending_creation.push(request);
+                self.queues.await_creation(request);
             }
             Err(refused) => self.reply_to_requester(io, request.to, Reply::Refused(refusal(&refused))),
-        }
-    }
-
-    /// Topics have changed: routes the requests that wait for a queue.
-    pub(crate) fn retry_pending_requests(&mut self, io: &mut Io<'_, Mail>) {
-        for request in std::mem::take(&mut self.queues.pending_creation) {
-            self.route_queue_request(io, request);
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::topic_change::NewTopic;
 use crate::topic_config::{DURABILITY, queue_of};
 
 /// Suffix of the default name of a dead-letter queue.
-pub(super) const DEAD_LETTERS: &str = ".dead";
+pub(crate) const DEAD_LETTERS: &str = ".dead";
 
 impl Shard {
     /// Why a topic cannot be created, because of its dead-letter queue or that of another queue.
@@ -44,7 +44,7 @@ impl Shard {
 
     /// Why the destination of pending transfers cannot be created. The rules for its own dead letters do not apply,
     /// except that they must not form a cycle.
-    pub(super) fn transfer_destination_error(&self, new: &NewTopic) -> Option<AppendError> {
+    pub(crate) fn transfer_destination_error(&self, new: &NewTopic) -> Option<AppendError> {
         let controller = self.controller.as_ref()?;
         let cycle = || cycle(controller, &new.name, &queue_of(&new.config)?);
         let cycle = || cycle().map(|error| AppendError::new(ErrorCode::InvalidConfig, error));
@@ -140,7 +140,7 @@ fn destination_of(topic: &Topic) -> Option<String> {
 
 /// The durability for a new dead-letter queue: the strictest of its source queues and of the queue `from`, which has
 /// pending transfers to it. `None` if none of them sets it: the broker's default applies.
-pub(super) fn durability(catalogue: &Catalogue, queue: &str, from: Option<TopicId>) -> Option<String> {
+pub(crate) fn durability(catalogue: &Catalogue, queue: &str, from: Option<TopicId>) -> Option<String> {
     let goes_here = |topic: &&Topic| {
         topic.config.queue.is_some()
             && (from == Some(topic.id) || destination_of(topic).is_some_and(|at| at == queue))

@@ -1,27 +1,37 @@
 //! Requests from threads that are no shards: the client, and a callback for the reply.
 
+use std::fmt;
 use std::sync::Arc;
 
 use mainstem_queue_core::{QueueError, Reply, Request};
 
-use super::command_queue::{Command, CommandKind, ReplyFn};
-use crate::shared::Shared;
+use crate::command_queue::{Command, CommandKind, CommandQueues, ReplyFn};
+
+/// Knows which queues a broker has.
+pub trait QueueDirectory: fmt::Debug + Send + Sync {
+    /// The shard that owns a queue, or the shard that would create it.
+    fn shard_of_queue(&self, name: &str) -> usize;
+
+    /// The names of all queues, in order.
+    fn queues(&self) -> Vec<Arc<str>>;
+}
 
 /// Sends requests to queues from any thread.
 #[derive(Clone, Debug)]
 pub struct QueueClient {
-    shared: Arc<Shared>,
+    directory: Arc<dyn QueueDirectory>,
+    commands: CommandQueues,
 }
 
 impl QueueClient {
-    /// A client of the queues of these shards.
-    pub fn new(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::clone(shared) }
+    /// A client of the queues in `directory`, whose hosts take `commands`.
+    pub fn new(directory: Arc<dyn QueueDirectory>, commands: CommandQueues) -> Self {
+        Self { directory, commands }
     }
 
     /// Sends a request to a queue. `answer` is called once: on a shard's thread, or at once if the shard is overloaded.
     pub fn send(&self, queue: &str, request: Request, answer: ReplyFn) {
-        let shard = self.shared.shard_of_queue(queue);
+        let shard = self.directory.shard_of_queue(queue);
         self.submit(shard, Command { kind: CommandKind::Queue(queue.into(), request), answer });
     }
 
@@ -31,13 +41,13 @@ impl QueueClient {
     }
 
     fn submit(&self, shard: usize, command: Command) {
-        if let Err(command) = self.shared.command_queues[shard].put(command) {
+        if let Err(command) = self.commands.put(shard, command) {
             (command.answer)(Reply::Refused(QueueError::Busy));
         }
     }
 
     /// The names of all queues, in order.
     pub fn queues(&self) -> Vec<Arc<str>> {
-        self.shared.queues()
+        self.directory.queues()
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Cleaning {
 pub(crate) struct Compaction {
     /// Start time, Unix time in ms.
     pub(crate) unix_ms: u64,
+    /// Base offset of the first segment that it leaves out.
+    pub(crate) end: u64,
     pub(crate) keys: Keys,
     pub(crate) phase: Phase,
 }
@@ -36,7 +38,7 @@ pub(crate) enum Phase {
     /// Collects keys from new segments; the position is the next batch to read.
     Collect(Place),
     /// Rewrites these groups of segments.
-    Rewrite(VecDeque<Vec<u64>>, Option<Output>),
+    Rewrite(VecDeque<Vec<u64>>, Option<Box<Output>>),
 }
 
 /// The segment that replaces a group.
@@ -50,6 +52,8 @@ pub(crate) struct Output {
     pub(crate) index: Index,
     /// Base offset of each producer's last batch in the segment being read. It is retained for its sequence number.
     pub(crate) last_of: BTreeMap<i64, u64>,
+    /// How far `last_of` is collected; `None` once it is complete.
+    pub(crate) survey: Option<Place>,
 }
 
 impl Cleaning {
@@ -80,9 +84,9 @@ impl Cleaning {
         self.compaction.is_some()
     }
 
-    /// Starts a compaction of the segments before `end`.
-    pub(crate) fn start(&mut self, compaction: Compaction, end: u64) {
-        self.compacted_to = end;
+    /// Starts a compaction.
+    pub(crate) fn start(&mut self, compaction: Compaction) {
+        self.compacted_to = compaction.end;
         self.compaction = Some(Box::new(compaction));
     }
 
@@ -99,9 +103,16 @@ impl Cleaning {
         self.compaction.as_deref_mut()
     }
 
-    /// Abandons the compaction in progress.
+    /// The compaction in progress reaches only up to `offset`. The next one continues there.
+    pub(crate) fn cut_range(&mut self, offset: u64) {
+        self.compacted_to = offset;
+    }
+
+    /// Abandons the compaction in progress. The same range may be compacted again.
     pub(crate) fn stop(&mut self) {
-        self.compaction = None;
+        if self.compaction.take().is_some() {
+            self.compacted_to = 0;
+        }
     }
 
     /// The compaction in progress has failed. The same range may be compacted again.

@@ -22,11 +22,13 @@ use crate::journal::Journal;
 use crate::keys::Keys;
 use crate::name;
 use crate::scan::{Gaps, Place, Scan, Step};
-use crate::segments::Segment;
+use crate::segments::{Segment, time};
 use crate::single::Log;
 
 /// Bytes read per step.
-const STEP_BYTES: u64 = 1 << 20;
+pub(crate) const STEP_BYTES: u64 = 256 << 10;
+/// Maximum number of indexes loaded per step.
+const INDEXES_MAX: usize = 8;
 /// Maximum number of keys per compaction, checked at segment ends. The next compaction continues after them.
 const KEYS_MAX: usize = 1 << 20;
 
@@ -43,37 +45,103 @@ pub(crate) enum Progress {
     Done,
 }
 
+/// When the next compaction of a log starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextCompaction {
+    /// Now, with the segments before this offset.
+    Start { end: u64 },
+    /// At this Unix time in ms; `None` for not before another segment is closed.
+    At(Option<u64>),
+    /// Some timestamps are not known yet; ask again.
+    Unknown,
+}
+
+/// The closed segments that compaction has not processed, as far as it may now.
+#[derive(Clone, Copy, Debug)]
+struct Dirty {
+    /// Base offset of the first segment that must stay as it is.
+    end: u64,
+    /// Timestamp of the oldest first batch, ms.
+    oldest_ms: Option<u64>,
+    /// When the segment at `end` may be compacted, Unix time in ms.
+    blocked_until_ms: Option<u64>,
+}
+
 impl Log {
-    /// Bytes of the closed, synced segments; bytes of those not yet compacted; end offset of the range.
-    fn cleanable(&self) -> (u64, u64, u64) {
-        let end = self.positions.synced().base.min(self.positions.head().base);
-        let complete = self.segments.iter().filter(|segment| segment.base < end);
+    /// Base offset of the first segment that is not closed, or not known to be on disk.
+    fn closed_end(&self) -> u64 {
+        self.positions.synced().base.min(self.positions.head().base)
+    }
+
+    /// Determines the segments that compaction may process now: records younger than the minimum lag stay. `None` if
+    /// some timestamps are not known yet.
+    fn dirty(&mut self, disk: &mut Disk, unix_ms: u64) -> io::Result<Option<Dirty>> {
+        let mut dirty = Dirty { end: self.closed_end(), oldest_ms: None, blocked_until_ms: None };
+        let min_lag_ms = self.options.min_compaction_lag_ms;
+        if min_lag_ms == 0 && self.options.max_compaction_lag_ms.is_none() {
+            return Ok(Some(dirty));
+        }
+        let mut loaded = 0;
+        for at in 0..self.segments.len() {
+            let base = self.segments[at].base;
+            if base < self.cleaning.cleaned() {
+                continue;
+            }
+            if base >= dirty.end {
+                break;
+            }
+            if self.segments[at].times.is_none() {
+                loaded += 1;
+            }
+            if loaded > INDEXES_MAX {
+                return Ok(None);
+            }
+            let (first_ms, newest_ms) = self.closed_times(disk, at)?;
+            let free_ms = time(newest_ms, min_lag_ms);
+            if min_lag_ms > 0 && free_ms > unix_ms {
+                (dirty.end, dirty.blocked_until_ms) = (base, Some(free_ms));
+                break;
+            }
+            // Records without a timestamp have no age.
+            let first_ms = u64::try_from(first_ms).ok().filter(|first_ms| *first_ms > 0);
+            dirty.oldest_ms = dirty.oldest_ms.into_iter().chain(first_ms).min();
+        }
+        Ok(Some(dirty))
+    }
+
+    /// Whether the uncompacted share of the segments before `end` suffices; `None` if nothing is uncompacted.
+    #[expect(clippy::cast_precision_loss, reason = "the ratio is a rough threshold")]
+    fn is_dirty_enough(&self, end: u64) -> Option<bool> {
         let (mut all, mut dirty) = (0, 0);
-        for segment in complete {
+        for segment in self.segments.iter().take_while(|segment| segment.base < end) {
             all += segment.bytes;
             if segment.base >= self.cleaning.cleaned() {
                 dirty += segment.bytes;
             }
         }
-        (all, dirty, end)
+        (dirty > 0).then_some(dirty as f64 >= all as f64 * self.options.min_cleanable_dirty_ratio)
     }
 
-    /// Whether enough uncompacted data exists to start a compaction.
-    #[expect(clippy::cast_precision_loss, reason = "the ratio is a rough threshold")]
-    pub(crate) fn is_dirty(&self) -> bool {
-        let (all, dirty, end) = self.cleanable();
-        self.cleaning.is_beyond_last(end)
-            && dirty > 0
-            && dirty as f64 >= all as f64 * self.options.min_cleanable_dirty_ratio
+    /// When the next compaction starts (KIP-58, KIP-354): as soon as enough of the log is uncompacted, and at the
+    /// latest when the oldest uncompacted record has reached the maximum lag.
+    pub(crate) fn next_compaction(&mut self, disk: &mut Disk, unix_ms: u64) -> io::Result<NextCompaction> {
+        let Some(dirty) = self.dirty(disk, unix_ms)? else { return Ok(NextCompaction::Unknown) };
+        let is_enough = self.is_dirty_enough(dirty.end).filter(|_| self.cleaning.is_beyond_last(dirty.end));
+        let Some(is_enough) = is_enough else { return Ok(NextCompaction::At(dirty.blocked_until_ms)) };
+        let lag_ms = self.options.max_compaction_lag_ms;
+        let forced_ms = lag_ms.and_then(|lag_ms| Some(dirty.oldest_ms?.saturating_add(lag_ms)));
+        if is_enough || forced_ms.is_some_and(|forced_ms| forced_ms <= unix_ms) {
+            return Ok(NextCompaction::Start { end: dirty.end });
+        }
+        Ok(NextCompaction::At(forced_ms.into_iter().chain(dirty.blocked_until_ms).min()))
     }
 
-    /// Starts a compaction.
-    pub(crate) fn start_compaction(&mut self, unix_ms: u64) {
-        let (_, _, end) = self.cleanable();
+    /// Starts a compaction of the closed segments before `end`.
+    pub(crate) fn start_compaction(&mut self, unix_ms: u64, end: u64) {
         let first = self.segments.iter().find(|segment| segment.base >= self.cleaning.cleaned());
         let place = Place::beginning(first.map_or(self.positions.head().base, |segment| segment.base));
         let phase = Phase::Collect(place);
-        self.cleaning.start(Compaction { unix_ms, keys: Keys::default(), phase }, end);
+        self.cleaning.start(Compaction { unix_ms, end, keys: Keys::default(), phase });
     }
 
     /// Runs one step of the current compaction.
@@ -83,11 +151,14 @@ impl Log {
     pub(crate) fn compact(&mut self, disk: &mut Disk) -> io::Result<Progress> {
         let Some(mut compaction) = self.cleaning.take() else { return Ok(Progress::Done) };
         let progress = match &mut compaction.phase {
-            Phase::Collect(place) => self.collect_keys(disk, place, &mut compaction.keys)?.map(|upto| {
-                compaction.phase = Phase::Rewrite(self.groups(upto), None);
-                self.cleaning.allow_gaps_before(upto);
-                Progress::Checkpoint
-            }),
+            Phase::Collect(place) => {
+                let collected = self.collect_keys(disk, place, compaction.end, &mut compaction.keys)?;
+                collected.map(|upto| {
+                    compaction.phase = Phase::Rewrite(self.groups(upto), None);
+                    self.cleaning.allow_gaps_before(upto);
+                    Progress::Checkpoint
+                })
+            }
             Phase::Rewrite(groups, output) => {
                 let decompress = disk.settings.decompress.clone();
                 let filter = Filter {
@@ -111,16 +182,20 @@ impl Log {
         &mut self,
         disk: &mut Disk,
         place: &mut Place,
+        end: u64,
         keys: &mut Keys,
     ) -> io::Result<Option<u64>> {
-        let (_, _, end) = self.cleanable();
         let Some(at) = self.segments.position(place.base) else {
             return Ok(Some(end));
         };
         if place.base >= end || place.position == 0 && keys.len() >= KEYS_MAX {
             // The next compaction covers open transactions, starting with the segment of the first one.
             let upto = keys.first_open().unwrap_or(place.base).min(place.base);
-            return Ok(Some(self.segments[self.segments.containing(upto)].base));
+            let upto = self.segments[self.segments.containing(upto)].base;
+            if place.base < end && upto == place.base {
+                self.cleaning.cut_range(upto);
+            }
+            return Ok(Some(upto));
         }
         let next = self.segments.get(at + 1).map_or(end, |next| next.base);
         let bytes = self.segments[at].bytes;
@@ -164,7 +239,7 @@ impl Log {
         &mut self,
         disk: &mut Disk,
         groups: &mut VecDeque<Vec<u64>>,
-        output: &mut Option<Output>,
+        output: &mut Option<Box<Output>>,
         filter: &Filter<'_>,
     ) -> io::Result<Option<Progress>> {
         if let Some(output) = output {
@@ -175,11 +250,11 @@ impl Log {
             self.cleaning.complete();
             return Ok(Some(Progress::Done));
         };
-        *output = Some(self.create_output(disk, bases)?);
+        *output = Some(Box::new(self.create_output(disk, bases)?));
         Ok(None)
     }
 
-    fn create_output(&mut self, disk: &mut Disk, bases: Vec<u64>) -> io::Result<Output> {
+    fn create_output(&self, disk: &mut Disk, bases: Vec<u64>) -> io::Result<Output> {
         let base = bases[0];
         let path = self.dir.join(name::cleaned(base));
         let file = match disk.fs.open(&path, Mode::New) {
@@ -192,8 +267,16 @@ impl Log {
             outcome => outcome?,
         };
         let place = Place::beginning(base);
-        let last_of = self.last_of_producers(disk, base)?;
-        Ok(Output { bases, at: 0, place, file, bytes: 0, index: Index::new(base), last_of })
+        Ok(Output {
+            bases,
+            at: 0,
+            place,
+            file,
+            bytes: 0,
+            index: Index::new(base),
+            last_of: BTreeMap::new(),
+            survey: Some(place),
+        })
     }
 
     /// Size of the closed segment with this base, and the base of the next segment.
@@ -205,19 +288,26 @@ impl Log {
         }
     }
 
-    fn last_of_producers(&self, disk: &mut Disk, base: u64) -> io::Result<BTreeMap<i64, u64>> {
+    /// Collects the last batch of each producer in some of the segment that is read next. Returns where to continue.
+    fn survey_producers(
+        &self,
+        disk: &mut Disk,
+        base: u64,
+        from: Place,
+        last_of: &mut BTreeMap<i64, u64>,
+    ) -> io::Result<Option<Place>> {
         let (bytes, next) = self.closed_segment(base)?;
         let file = self.file(&mut disk.files, base)?;
         let mut scan = Scan::new(&*file, bytes, next, self.gaps(base));
-        let mut place = Place::beginning(base);
-        let mut last_of = BTreeMap::new();
-        while let Step::Batch(header) = scan.step(place)? {
+        let mut place = from;
+        while place.position - from.position < STEP_BYTES {
+            let Step::Batch(header) = scan.step(place)? else { return Ok(None) };
             if header.producer_id >= 0 {
                 last_of.insert(header.producer_id, header.base_offset);
             }
             place = place.after(&header);
         }
-        Ok(last_of)
+        Ok(Some(place))
     }
 
     /// Rewrites some batches of a group. Returns whether the group is complete.
@@ -228,6 +318,10 @@ impl Log {
         filter: &Filter<'_>,
     ) -> io::Result<bool> {
         let base = output.bases[output.at];
+        if let Some(place) = output.survey {
+            output.survey = self.survey_producers(disk, base, place, &mut output.last_of)?;
+            return Ok(false);
+        }
         let (bytes, next) = self.closed_segment(base)?;
         let file = self.file(&mut disk.files, base)?;
         let mut scan = Scan::new(&*file, bytes, next, self.gaps(base));
@@ -258,7 +352,8 @@ impl Log {
             output.at += 1;
             let base = output.bases[output.at];
             output.place = Place::beginning(base);
-            output.last_of = self.last_of_producers(disk, base)?;
+            output.survey = Some(output.place);
+            output.last_of.clear();
         }
         Ok(is_at_end && is_last)
     }
@@ -278,7 +373,7 @@ impl Log {
         let Some(output) = output.take() else { return Ok(()) };
         output.file.sync_data()?;
         self.forget_journal(disk, journal)?;
-        self.swap_in(disk, output).map_err(Failure::Broken)
+        self.swap_in(disk, *output).map_err(Failure::Broken)
     }
 
     /// Puts a synced output segment in the place of its group.

@@ -16,13 +16,15 @@ pub(crate) struct Segment {
     pub(crate) index: Option<Box<SegmentIndex>>,
     /// Bytes whose checksums were verified since the store was opened.
     pub(crate) checked: u64,
+    /// Timestamps of a closed segment, once they were needed: of its first batch, and the largest one, ms.
+    pub(crate) times: Option<(i64, i64)>,
     /// Whether its last batch was seen to end where the next segment begins.
     pub(crate) is_whole: bool,
 }
 
 impl Segment {
     pub(crate) fn new(base: u64, bytes: u64, index: Option<Box<SegmentIndex>>) -> Self {
-        Self { base, bytes, index, checked: 0, is_whole: false }
+        Self { base, bytes, index, checked: 0, times: None, is_whole: false }
     }
 }
 
@@ -135,6 +137,11 @@ impl IndexMut<usize> for Segments {
     fn index_mut(&mut self, at: usize) -> &mut Segment {
         &mut self.segments[at]
     }
+}
+
+/// A duration after a timestamp, which may be negative, as a Unix time in ms.
+pub(crate) fn time(timestamp_ms: i64, later_ms: u64) -> u64 {
+    u64::try_from(timestamp_ms).unwrap_or(0).saturating_add(later_ms)
 }
 
 /// Size of all segments except the newest.

@@ -24,8 +24,8 @@ pub struct Settings {
     pub checkpoint_bytes: u64,
     /// Number of closed segments whose index stays in memory. Each index takes up to 48 KiB.
     pub indexes: usize,
-    /// Interval between retention checks, ms; 0 checks in every maintenance call. The first check comes after a tenth
-    /// of the interval. Compaction ignores it.
+    /// How long records stay that exceed the retention time of their log when they are appended, ms, unless that time
+    /// is shorter. So a producer of old records does not close a segment per append.
     pub retention_check_ms: u64,
     /// Whether logs with [`Durability::Os`](mainstem_log::Durability::Os) append through a memory mapping of their
     /// newest segment instead of a system call. If the disk fails, or another process truncates a segment, the process

@@ -54,6 +54,9 @@ pub(crate) struct Log {
     unsealed: Vec<(u64, Vec<u8>)>,
     /// Time of the next maintenance attempt after a failure, Unix time in ms.
     pub(crate) maintain_after_ms: u64,
+    /// When maintenance first saw a record in the newest segment, Unix time in ms; 0 for a segment that was there when
+    /// the log was opened.
+    pub(crate) newest_since_ms: Option<u64>,
     /// Whether the directory entry of its first segment may not be durable yet.
     is_new: bool,
     /// Bytes of the newest segment submitted to the committer.
@@ -95,6 +98,7 @@ impl Log {
             unreadable: None,
             unsealed: Vec::new(),
             maintain_after_ms: 0,
+            newest_since_ms: (end.position > 0).then_some(0),
             is_new: false,
             submitted_bytes: end.position,
             ticket: None,
@@ -246,6 +250,7 @@ impl Log {
         }
         let begin = self.positions.start_segment();
         self.space.restart(0);
+        self.newest_since_ms = None;
         self.submitted_bytes = 0;
         // No ticket depends on this, but it advances `synced`: recovery skips what is before it, and truncation may
         // remove it.
@@ -426,6 +431,11 @@ impl Log {
         let newest = self.segments.newest_mut();
         newest.bytes = place.position;
         newest.checked = newest.checked.min(place.position);
+        newest.times = None;
+        if place.position == 0 {
+            self.newest_since_ms = None;
+        }
+        let newest = self.segments.newest_mut();
         if let Some(index) = &mut newest.index {
             index.truncate(place);
         }
@@ -467,6 +477,18 @@ impl Log {
         self.touch_index(disk, at);
         let segment = &mut self.segments[at];
         Ok(segment.index.as_deref().expect("it has just been made"))
+    }
+
+    /// First and largest timestamp of a closed segment, ms; `i64::MIN` if it has lost its batches.
+    pub(crate) fn closed_times(&mut self, disk: &mut Disk, at: usize) -> io::Result<(i64, i64)> {
+        if let Some(times) = self.segments[at].times {
+            return Ok(times);
+        }
+        let index = self.index(disk, at)?;
+        let times = (index.first_timestamp_ms(), index.max_timestamp_ms());
+        let times = (times.0.unwrap_or(i64::MIN), times.1.unwrap_or(i64::MIN));
+        self.segments[at].times = Some(times);
+        Ok(times)
     }
 
     /// Marks the index of a closed segment as recently used.

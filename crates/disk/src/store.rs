@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainstem_log::{
-    Appended, Completion, Error, FileSlice, LogAdmin, LogId, LogReader, LogWriter, Options, State, Status,
-    Store, Ticket, TimestampOffset, ValidBatch,
+    Appended, Completion, Error, FileSlice, LogAdmin, LogId, LogReader, LogWriter, Maintained, Options,
+    State, Status, Store, Ticket, TimestampOffset, ValidBatch,
 };
 
 use crate::checkpoint::{self, Checkpoint, Known, Loaded};
@@ -28,9 +28,10 @@ use crate::recover::Prior;
 use crate::redo::redo;
 use crate::settings::{Committer, Settings};
 use crate::single::Log;
-use maintenance::Maintenance;
+use schedule::{Due, Schedule};
 
 mod maintenance;
+mod schedule;
 
 /// Number of removed logs in the last checkpoint above which creating a log rewrites the checkpoint.
 const REMOVED_MAX: usize = 1000;
@@ -65,7 +66,7 @@ pub struct SegmentStore {
     since_checkpoint: u64,
     checkpoint_bytes: u64,
     cached: TailCache,
-    maintenance: Maintenance,
+    schedule: Schedule,
 }
 
 /// Whether a log of the directory is open.
@@ -152,7 +153,7 @@ impl SegmentStore {
             since_checkpoint: 0,
             checkpoint_bytes,
             cached: TailCache::default(),
-            maintenance: Maintenance::default(),
+            schedule: Schedule::default(),
         })
     }
 
@@ -182,7 +183,12 @@ impl SegmentStore {
         let Some(report) = self.queue.report() else { return };
         for ack in report.acks {
             let Some(log) = &mut self.logs[ack.log.0 as usize] else { continue };
+            let synced = log.positions.synced().base;
             log.on_report(&ack);
+            if log.positions.synced().base > synced {
+                // A closed segment may be removed or compacted once the next one is on disk.
+                self.schedule.set(ack.log, Due::Now);
+            }
             log.seal_indexes(&mut self.disk);
             if let Some(ticket) = ack.ticket {
                 self.completed.push(Completion { log: ack.log, ticket, outcome: ack.outcome });
@@ -280,6 +286,7 @@ impl SegmentStore {
             self.disk.group.acknowledge(log.creation_ack());
         }
         self.logs.push(Some(Box::new(log)));
+        self.schedule.set(id, Due::Now);
         self.names.insert(name.to_owned(), LogEntry::Open(id));
         self.refresh_checkpoint()?;
         Ok(id)
@@ -494,6 +501,7 @@ impl LogAdmin for SegmentStore {
         if let Some(LogEntry::Open(log)) = self.names.get(name) {
             let log = *log;
             open_log(&mut self.logs, log).options = options.clone();
+            self.schedule.set(log, Due::Now);
             return Ok(log);
         }
         self.create_log(name, options).map_err(|error| store_error(&error))
@@ -502,6 +510,7 @@ impl LogAdmin for SegmentStore {
     fn remove(&mut self, log: LogId) -> Result<(), Error> {
         let Some(mut gone) = self.logs[log.0 as usize].take() else { return Ok(()) };
         self.dirty.retain(|dirty| *dirty != log);
+        self.schedule.set(log, Due::Never);
         self.completed.retain(|completion| completion.log != log);
         self.cached.forget(&mut gone);
         self.names.remove(&*gone.name);
@@ -523,6 +532,7 @@ impl LogAdmin for SegmentStore {
             self.commit();
             self.settle();
         }
+        self.schedule.set(log, Due::Now);
         let Self { logs, disk, .. } = self;
         open_log(logs, log).truncate_prefix(disk, offset).map_err(|error| store_error(&error))
     }
@@ -551,6 +561,7 @@ impl LogAdmin for SegmentStore {
         to.positions.limit_synced(place);
         self.is_checkpoint_stale = true;
         self.refresh_checkpoint().map_err(|error| store_error(&error))?;
+        self.schedule.set(log, Due::Now);
         let Self { logs, disk, queue, .. } = self;
         let mut syncer = queue.wait_idle();
         let to = open_log(logs, log);
@@ -558,7 +569,7 @@ impl LogAdmin for SegmentStore {
         outcome.map_err(|failure| fail_log(to, queue, &mut syncer, failure))
     }
 
-    fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
+    fn maintain(&mut self, unix_ms: u64) -> Maintained {
         self.run_maintenance(unix_ms)
     }
 }
@@ -581,6 +592,12 @@ impl Store for SegmentStore {
             } else {
                 to.positions.submitted().position
             };
+            if before.position == 0
+                || before.base < to.positions.submitted().base
+                || to.exceeds_retention_bytes()
+            {
+                self.schedule.set(log, Due::Now);
+            }
             self.cached.note(to);
         }
         self.dirty = dirty;

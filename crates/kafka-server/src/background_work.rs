@@ -3,16 +3,13 @@
 //! Retention and compaction need an open log, so partitions that no client has opened since the start are opened here,
 //! a few per turn.
 
-use mainstem_log::StoreAt;
 use mainstem_runtime::Io;
 
+use crate::service::MAINTENANCE_INTERVAL_MS;
 use crate::shard::Shard;
 use crate::shard_message::Mail;
 use crate::timer::Timer;
 use crate::work_slices::OPEN_UNITS;
-
-/// Delay until stores with more background work continue, ms.
-const BUSY_MS: u64 = 10;
 
 impl Shard {
     /// Opens a few partitions and removes a few logs of deleted topics.
@@ -36,15 +33,20 @@ impl Shard {
         }
     }
 
-    /// Runs one step of the stores' background work. Stores with more work continue soon.
+    /// Runs what is due in the stores, within the share of the turn: rolling, retention, compaction. The rest continues
+    /// in the next turn.
     pub(crate) fn run_maintenance(&mut self, io: &mut Io<'_, Mail>) {
         let unix_ms = io.clock.unix_ms;
-        let mut is_busy = false;
-        for StoreAt { store, .. } in &mut *self.stores {
-            is_busy |= store.maintain(unix_ms).is_some_and(|due_ms| due_ms <= unix_ms);
+        let due_ms = self.maintenance.maintain(&mut self.stores, unix_ms, |units| {
+            io.charge(units);
+            !io.is_exhausted()
+        });
+        if self.maintenance.is_behind() {
+            return io.request_turn();
         }
-        if is_busy && self.maintenance.request_timer() {
-            io.set_timer(io.clock.now_ms + BUSY_MS, Timer::MaintainMore.token());
+        let Some(delay_ms) = due_ms.map(|due_ms| due_ms.saturating_sub(unix_ms).max(1)) else { return };
+        if delay_ms < MAINTENANCE_INTERVAL_MS && self.maintenance.request_timer() {
+            io.set_timer(io.clock.now_ms + delay_ms, Timer::MaintainMore.token());
         }
     }
 

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use mainstem_log::{Error, LogId, Options, StoreAt};
+use mainstem_log::{Error, LogId, Maintained, Options, StoreAt};
 
 use crate::catalogue::{Catalogue, PartitionId, TopicId};
 
@@ -22,6 +22,10 @@ pub(crate) struct Maintenance {
     doomed: VecDeque<(usize, LogToRemove)>,
     /// The timer of further background work of the stores is set.
     has_timer: bool,
+    /// Logs are due that did not fit into the turn.
+    is_behind: bool,
+    /// The store that comes first in the next turn.
+    first_store: usize,
 }
 
 /// A log of a topic that has been deleted.
@@ -108,6 +112,41 @@ impl Maintenance {
     /// The timer of further background work has fired.
     pub(crate) fn on_timer(&mut self) {
         self.has_timer = false;
+    }
+
+    /// Whether logs are due that did not fit into the last turn.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    /// Runs what is due in the stores, while `charge` accepts the work that was done. Returns when more is due; `None`
+    /// if nothing is.
+    pub(crate) fn maintain(
+        &mut self,
+        stores: &mut [StoreAt],
+        unix_ms: u64,
+        mut charge: impl FnMut(u32) -> bool,
+    ) -> Option<u64> {
+        let (count, mut next_ms) = (stores.len(), None);
+        self.is_behind = false;
+        for _ in 0..count {
+            // The stores take turns, so that none waits for another with much to do.
+            let store = &mut *stores[self.first_store % count].store;
+            self.first_store = (self.first_store + 1) % count;
+            loop {
+                let Maintained { due_ms, units } = store.maintain(unix_ms);
+                let has_room = charge(units);
+                if units == 0 || due_ms.is_none_or(|due_ms| due_ms > unix_ms) {
+                    next_ms = next_ms.into_iter().chain(due_ms).min();
+                    break;
+                }
+                if !has_room {
+                    self.is_behind = true;
+                    return Some(unix_ms);
+                }
+            }
+        }
+        next_ms
     }
 
     /// Removes the next log; `None` if there is none to remove.

@@ -15,7 +15,7 @@ use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
 use crate::timer::Timer;
 
 /// Interval of background work, ms.
-const MAINTENANCE_INTERVAL_MS: u64 = 1_000;
+pub(crate) const MAINTENANCE_INTERVAL_MS: u64 = 1_000;
 /// Bytes of records in flight to other shards, or held for later turns, beyond which producers are no longer read.
 const MAILED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Cost of a request in units of the turn's budget, besides its partitions and its response.
@@ -151,6 +151,9 @@ impl Service for Shard {
         self.poll_completions(io);
         self.continue_work(io);
         self.open_pending_logs(io);
+        if self.maintenance.is_behind() {
+            self.run_maintenance(io);
+        }
         self.poll_queues(io);
     }
 

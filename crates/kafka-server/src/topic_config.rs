@@ -216,6 +216,8 @@ pub(crate) struct TopicConfig {
     pub(crate) queue: Option<mainstem_queue_core::Config>,
 }
 
+/// Value of `max.compaction.lag.ms` that stands for no limit.
+const NO_LAG_LIMIT_MS: u64 = i64::MAX as u64;
 /// The key that makes a topic a work queue.
 pub(crate) const QUEUE_ENABLED: &str = "queue.enabled";
 /// Prefix of the keys with queue settings.
@@ -283,6 +285,8 @@ impl TopicConfig {
             retention_ms: limit("retention.ms"),
             retention_bytes: limit("retention.bytes"),
             delete_retention_ms: limit("delete.retention.ms").unwrap_or(0),
+            min_compaction_lag_ms: limit("min.compaction.lag.ms").unwrap_or(0),
+            max_compaction_lag_ms: limit("max.compaction.lag.ms").filter(|lag_ms| *lag_ms < NO_LAG_LIMIT_MS),
             min_cleanable_dirty_ratio: text("min.cleanable.dirty.ratio").trim().parse().unwrap_or(0.5),
         };
         let timestamp_type = if text("message.timestamp.type") == "LogAppendTime" {

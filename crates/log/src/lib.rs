@@ -46,6 +46,6 @@ pub use headers::{Header, Headers, put_headers};
 pub use memory::MemoryStore;
 pub use store::{
     Appended, Cleanup, Completion, Durability, Error, FileSlice, LogAdmin, LogId, LogReader, LogWriter,
-    Options, State, Status, Store, Ticket, TimestampOffset,
+    Maintained, Options, State, Status, Store, Ticket, TimestampOffset,
 };
 pub use stores::{LogOwner, StoreAt, Stores};

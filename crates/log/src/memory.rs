@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use crate::batch::{Batch, BatchHeader, ValidBatch};
 use crate::store::{
-    Appended, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, Options, State, Status, Store,
-    Ticket, TimestampOffset,
+    Appended, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, Maintained, Options, State, Status,
+    Store, Ticket, TimestampOffset,
 };
 
 /// A store in memory. Every commit completes immediately. It implements neither retention nor compaction.
@@ -218,8 +218,8 @@ impl LogAdmin for MemoryStore {
         Ok(())
     }
 
-    fn maintain(&mut self, _unix_ms: u64) -> Option<u64> {
-        None
+    fn maintain(&mut self, _unix_ms: u64) -> Maintained {
+        Maintained::default()
     }
 }
 

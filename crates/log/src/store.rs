@@ -64,6 +64,10 @@ pub struct Options {
     pub delete_retention_ms: u64,
     /// Minimum uncompacted fraction of the log before it is compacted again, 0 to 1.
     pub min_cleanable_dirty_ratio: f64,
+    /// Age of records below which compaction leaves them alone, ms (KIP-58).
+    pub min_compaction_lag_ms: u64,
+    /// Age of records at which they are compacted whatever the ratio, ms; `None` for no limit (KIP-354).
+    pub max_compaction_lag_ms: Option<u64>,
 }
 
 impl Default for Options {
@@ -77,8 +81,19 @@ impl Default for Options {
             retention_bytes: None,
             delete_retention_ms: 24 * 60 * 60 * 1000,
             min_cleanable_dirty_ratio: 0.5,
+            min_compaction_lag_ms: 0,
+            max_compaction_lag_ms: None,
         }
     }
+}
+
+/// Outcome of a [`LogAdmin::maintain`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Maintained {
+    /// Unix time of the next call, ms; `None` if nothing is due before the next commit.
+    pub due_ms: Option<u64>,
+    /// Work done, as an estimate in units of about 100 ns of a core.
+    pub units: u32,
 }
 
 /// Result of an append.
@@ -309,9 +324,9 @@ pub trait LogAdmin {
     /// space to record the removal, and nothing was removed; [`Error::Broken`].
     fn truncate_suffix(&mut self, log: LogId, offset: u64) -> Result<(), Error>;
 
-    /// Runs a bounded amount of maintenance: rolling by age, retention, compaction. Returns the Unix time in ms of the
-    /// next call, or `None` if nothing is due before the next append.
-    fn maintain(&mut self, unix_ms: u64) -> Option<u64>;
+    /// Runs one small piece of the maintenance that is due: rolling by age, retention, compaction. Call it again while
+    /// [`Maintained::due_ms`] is not later than `unix_ms`, as the work budget allows.
+    fn maintain(&mut self, unix_ms: u64) -> Maintained;
 }
 
 /// All logs of one shard behind one committer.

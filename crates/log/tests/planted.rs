@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mainstem_log::contract::{self, StoreFactory};
 use mainstem_log::{
-    Appended, Batch, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, MemoryStore, Options, Status,
-    Store, Ticket, TimestampOffset, ValidBatch, batches,
+    Appended, Batch, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, Maintained, MemoryStore,
+    Options, Status, Store, Ticket, TimestampOffset, ValidBatch, batches,
 };
 
 /// The defect of a store.
@@ -176,7 +176,7 @@ impl LogAdmin for DefectiveStore {
         self.store.truncate_suffix(log, offset)
     }
 
-    fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
+    fn maintain(&mut self, unix_ms: u64) -> Maintained {
         self.store.maintain(unix_ms)
     }
 }

@@ -89,7 +89,8 @@ settings! {
         retention_bytes: i64 = -1_i64, in -1 ..= 9_223_372_036_854_775_807;
         /// Default of topics: size of a segment, in bytes (segment.bytes).
         segment_bytes: u32 = 134_217_728_u32, in 1_024 ..= 2_147_483_647;
-        /// Interval of retention checks, in ms (log.retention.check.interval.ms).
+        /// How long records stay that exceed `retention.ms` when they are produced, in ms, unless `retention.ms` is
+        /// shorter (log.retention.check.interval.ms).
         retention_check_interval_ms: u64 = 300_000_u64, in 1 ..= 9_223_372_036_854_775_807;
         /// How long a new consumer group waits for more members before it assigns partitions, in ms
         /// (group.initial.rebalance.delay.ms).

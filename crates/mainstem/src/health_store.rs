@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mainstem_log::{
-    Appended, Completion, Error, FileSlice, LogAdmin, LogId, LogReader, LogWriter, Options, Status, Store,
-    TimestampOffset, ValidBatch,
+    Appended, Completion, Error, FileSlice, LogAdmin, LogId, LogReader, LogWriter, Maintained, Options,
+    Status, Store, TimestampOffset, ValidBatch,
 };
 
 /// Maximum number of failing logs to report.
@@ -163,7 +163,7 @@ impl<S: Store> LogAdmin for HealthTrackingStore<S> {
         self.store.truncate_suffix(log, offset)
     }
 
-    fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
+    fn maintain(&mut self, unix_ms: u64) -> Maintained {
         self.store.maintain(unix_ms)
     }
 }

@@ -58,7 +58,7 @@ pub(crate) struct SharedState {
     pub(crate) mqtt: Arc<Shared>,
     pub(crate) kafka: Arc<kafka::Shared>,
     pub(crate) bindings: Arc<BindingTable>,
-    /// Interval of retention checks, in ms.
+    /// How long records stay that are too old when they are produced, in ms.
     pub(crate) retention_check_ms: u64,
     /// Logs that cannot be written to.
     pub(crate) failing_logs: FailingLogs,

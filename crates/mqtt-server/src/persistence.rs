@@ -250,11 +250,9 @@ impl Persistence {
         self.journals.iter().any(Journal::is_behind)
     }
 
-    /// Lets stores do what is due by itself.
-    pub(crate) fn maintain(&mut self, unix_ms: u64) {
-        for at in &mut *self.stores {
-            at.store.maintain(unix_ms);
-        }
+    /// Lets each store do one piece of what is due by itself. Returns the work done, in units of the turn's budget.
+    pub(crate) fn maintain(&mut self, unix_ms: u64) -> u32 {
+        self.stores.iter_mut().map(|at| at.store.maintain(unix_ms).units).sum()
     }
 
     /// Tries again to write retained messages that could not be written.

@@ -1,73 +1,48 @@
 //! Maintenance: rolling by age, retention, compaction.
 //!
-//! Each call does a bounded amount of work, so that the shard stays responsive: it processes a few logs of the current
-//! round and runs at most one compaction step. A log with more work waits for the next round, so that no log starves
-//! the others. A log that fails is skipped for a minute.
+//! Each log is visited when its [`Schedule`](super::schedule::Schedule) says so: at a time that its records and options
+//! determine, or after a change that may move that time (its first record, a closed segment, new options). A visit does
+//! one small piece of work at most, and a call ends after the first visit that did any, so that the caller can stop
+//! between two of them. A log that fails is skipped for a minute.
+//!
+//! Timestamps come from producers, who may send old ones. So that such records do not close a segment per append, the
+//! newest segment also counts from when it got its first record.
 
 use std::io;
 
-use mainstem_log::{Cleanup, Error, LogId, State};
+use mainstem_log::{Cleanup, Error, LogId, Maintained, State};
 
+use super::schedule::Due;
 use super::{SegmentStore, fail_log, open_log, store_error};
 use crate::checkpoint;
-use crate::compact::Progress;
+use crate::compact::{NextCompaction, Progress, STEP_BYTES};
 use crate::disk::Disk;
+use crate::scan::{Place, Scan, Step};
+use crate::segments::time;
 use crate::single::Log;
 
-/// Maximum number of logs per call.
+/// Maximum number of logs visited per call.
 const LOGS_MAX: usize = 64;
-/// Maximum number of segments removed from one log per call.
-const SEGMENTS_MAX: usize = 8;
 /// Delay before retrying a log after an error, ms.
 const RETRY_DELAY_MS: u64 = 60_000;
-
-/// Progress of a round through all logs.
-#[derive(Default)]
-pub(super) struct Maintenance {
-    next: usize,
-    /// When the next round is due, according to the logs processed so far.
-    due_ms: Option<u64>,
-    /// When the next retention check is due.
-    check_at_ms: Option<u64>,
-    /// Whether this round checks retention.
-    checks: bool,
-}
-
-/// The earlier of two optional times; `None` is never.
-fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
-    one.into_iter().chain(other).min()
-}
-
-fn time(timestamp_ms: i64, later_ms: u64) -> u64 {
-    u64::try_from(timestamp_ms).unwrap_or(0).saturating_add(later_ms)
-}
+/// Work of a visit that finds nothing to do, in units of about 100 ns.
+const VISIT_UNITS: u32 = 10;
+/// Work of creating or removing a segment, or of loading an index.
+const FILE_UNITS: u32 = 2_000;
+/// Work of reading and rewriting one piece of a compaction.
+const STEP_UNITS: u32 = (STEP_BYTES / 128) as u32;
 
 impl SegmentStore {
     /// Implements [`mainstem_log::LogAdmin::maintain`].
-    pub(super) fn run_maintenance(&mut self, unix_ms: u64) -> Option<u64> {
-        let check_ms = self.disk.settings.retention_check_ms;
-        if self.maintenance.next == 0 {
-            let check_at_ms =
-                *self.maintenance.check_at_ms.get_or_insert(unix_ms.saturating_add(check_ms / 10));
-            self.maintenance.checks = check_at_ms <= unix_ms;
-            if self.maintenance.checks {
-                self.maintenance.check_at_ms = Some(unix_ms.saturating_add(check_ms));
-            }
-        }
-        let mut is_busy = false;
+    pub(super) fn run_maintenance(&mut self, unix_ms: u64) -> Maintained {
+        let mut units = 0;
         for _ in 0..LOGS_MAX {
-            if self.maintenance.next >= self.logs.len() {
-                break;
-            }
-            let log = LogId(self.maintenance.next as u32);
-            let due_ms = self.maintain_log(log, unix_ms);
-            if due_ms.is_some_and(|due_ms| due_ms <= unix_ms) {
-                // The log has more work, in the next round: the other logs come first.
-                is_busy = true;
-            }
-            self.maintenance.due_ms = earlier(self.maintenance.due_ms, due_ms);
-            self.maintenance.next += 1;
-            if is_busy {
+            let Some(log) = self.schedule.next(unix_ms) else { break };
+            units += VISIT_UNITS;
+            let before = units;
+            let due = self.maintain_log(log, unix_ms, &mut units);
+            self.schedule.set_no_later(log, due);
+            if units > before {
                 break;
             }
         }
@@ -75,42 +50,19 @@ impl SegmentStore {
         let group = std::mem::take(&mut self.disk.group);
         self.queue.submit(group);
         self.process_reports();
-        if self.maintenance.next < self.logs.len() {
-            return Some(unix_ms);
-        }
-        self.maintenance.next = 0;
-        let due_ms = std::mem::take(&mut self.maintenance.due_ms);
-        if self.maintenance.checks && due_ms.is_some_and(|due_ms| due_ms <= unix_ms.saturating_add(1)) {
-            // Some logs have not finished their retention check.
-            self.maintenance.check_at_ms = Some(unix_ms);
-        }
-        due_ms
+        Maintained { due_ms: self.schedule.first(unix_ms), units }
     }
 
     /// Maintains one log. Returns when its next maintenance is due.
-    fn maintain_log(&mut self, log: LogId, unix_ms: u64) -> Option<u64> {
-        let Self { logs, disk, maintenance, .. } = self;
-        let (checks, check_at_ms) = (maintenance.checks, maintenance.check_at_ms);
-        let to = logs[log.0 as usize].as_deref_mut()?;
+    fn maintain_log(&mut self, log: LogId, unix_ms: u64, units: &mut u32) -> Due {
+        let Some(to) = self.logs[log.0 as usize].as_deref_mut() else { return Due::Never };
         if to.state == State::Broken {
-            return None;
+            return Due::Never;
         }
         if unix_ms < to.maintain_after_ms {
-            return Some(to.maintain_after_ms);
+            return Due::At(to.maintain_after_ms);
         }
-        let cleanup = to.options.cleanup;
-        let deletes = matches!(cleanup, Cleanup::Delete | Cleanup::CompactAndDelete);
-        let compacts = matches!(cleanup, Cleanup::Compact | Cleanup::CompactAndDelete);
-        let rolled = if checks { to.roll_aged(disk, unix_ms) } else { Ok(check_at_ms) };
-        let maintained = rolled.and_then(|rolled| {
-            let expired = if deletes && checks { to.apply_retention(disk, unix_ms)? } else { None };
-            Ok(earlier(rolled, expired))
-        });
-        let maintained = maintained.and_then(|due_ms| {
-            let more = compacts && self.compact_log(log, unix_ms)?;
-            Ok(if more { Some(unix_ms) } else { due_ms })
-        });
-        maintained.unwrap_or_else(|error| {
+        self.try_maintain_log(log, unix_ms, units).unwrap_or_else(|error| {
             let to = open_log(&mut self.logs, log);
             log::warn!(
                 "log {}: maintenance failed: {error}; next attempt in {} s",
@@ -119,27 +71,48 @@ impl SegmentStore {
             );
             to.cleaning.fail();
             to.maintain_after_ms = unix_ms.saturating_add(RETRY_DELAY_MS);
-            Some(to.maintain_after_ms)
+            *units += FILE_UNITS;
+            Due::At(to.maintain_after_ms)
         })
     }
 
-    /// Runs one compaction step. Returns whether there is more to do.
-    fn compact_log(&mut self, log: LogId, unix_ms: u64) -> Result<bool, Error> {
+    fn try_maintain_log(&mut self, log: LogId, unix_ms: u64, units: &mut u32) -> Result<Due, Error> {
         let Self { logs, disk, .. } = self;
         let to = open_log(logs, log);
-        if !to.cleaning.is_running() {
-            if !to.is_dirty() {
-                return Ok(false);
-            }
-            to.start_compaction(unix_ms);
-        }
+        let cleanup = to.options.cleanup;
+        let rolled = to.roll_aged(disk, unix_ms, units)?;
+        let expired = match cleanup {
+            Cleanup::Delete | Cleanup::CompactAndDelete => to.apply_retention(disk, unix_ms, units)?,
+            Cleanup::Manual | Cleanup::Compact => Due::Never,
+        };
+        let compacted = match cleanup {
+            Cleanup::Compact | Cleanup::CompactAndDelete => self.compact_log(log, unix_ms, units)?,
+            Cleanup::Manual | Cleanup::Delete => Due::Never,
+        };
+        Ok(rolled.min(expired).min(compacted))
+    }
+
+    /// Runs one compaction step, if a compaction is running or due. Returns when the next one is due.
+    fn compact_log(&mut self, log: LogId, unix_ms: u64, units: &mut u32) -> Result<Due, Error> {
+        let Self { logs, disk, .. } = self;
+        let to = open_log(logs, log);
         let explain = |error: io::Error| match store_error(&error) {
             Error::System(what) => Error::System(format!("compaction: {what}")),
             error => error,
         };
+        if !to.cleaning.is_running() {
+            match to.next_compaction(disk, unix_ms).map_err(explain)? {
+                NextCompaction::Start { end } => to.start_compaction(unix_ms, end),
+                NextCompaction::At(due_ms) => return Ok(due_ms.map_or(Due::Never, Due::At)),
+                NextCompaction::Unknown => {
+                    *units += FILE_UNITS;
+                    return Ok(Due::Now);
+                }
+            }
+        }
+        *units += STEP_UNITS;
         match to.compact(disk).map_err(explain)? {
-            Progress::More => return Ok(true),
-            Progress::Done => return Ok(to.is_dirty()),
+            Progress::More | Progress::Done => {}
             Progress::Checkpoint => {
                 self.settle();
                 let bytes = self.checkpoint();
@@ -156,69 +129,111 @@ impl SegmentStore {
                 outcome.map_err(|failure| fail_log(to, queue, &mut syncer, failure))?;
             }
         }
-        Ok(true)
+        Ok(Due::Now)
     }
 }
 
 impl Log {
-    /// Rolls the newest segment if it is old enough. Returns when it will be otherwise.
-    fn roll_aged(&mut self, disk: &mut Disk, unix_ms: u64) -> Result<Option<u64>, Error> {
-        let Some(segment_ms) = self.options.segment_ms else { return Ok(None) };
-        if self.positions.head().position == 0 {
-            return Ok(None);
-        }
-        let newest = self.segments.len() - 1;
-        let index = self.index(disk, newest).map_err(|error| store_error(&error))?;
-        let Some(first_ms) = index.first_timestamp_ms() else { return Ok(None) };
-        let due_ms = time(first_ms, segment_ms);
-        if due_ms > unix_ms {
-            return Ok(Some(due_ms));
-        }
-        self.roll(disk)?;
-        Ok(None)
+    /// Whether the log exceeds its size limit by a whole segment.
+    pub(super) fn exceeds_retention_bytes(&self) -> bool {
+        let Some(bound) = self.options.retention_bytes else { return false };
+        let deletes = matches!(self.options.cleanup, Cleanup::Delete | Cleanup::CompactAndDelete);
+        deletes && self.segments.len() > 1 && self.segments.bytes() - self.segments[0].bytes >= bound
     }
 
-    /// Removes the oldest segments beyond the retention limits. Returns when the next check is due.
-    fn apply_retention(&mut self, disk: &mut Disk, unix_ms: u64) -> Result<Option<u64>, Error> {
-        for _ in 0..SEGMENTS_MAX {
-            let oldest = self.segments[0].bytes;
-            let exceeds = |bound: u64| self.segments.len() > 1 && self.segments.bytes() - oldest >= bound;
-            if !self.options.retention_bytes.is_some_and(exceeds) {
-                match self.oldest_expiry(disk)? {
-                    Some(due_ms) if due_ms <= unix_ms => {}
-                    due_ms => return Ok(due_ms),
-                }
-            }
-            if self.segments.len() == 1 && self.positions.committed().offset < self.positions.head().offset {
-                // Appends in flight must be committed before they are removed.
-                return Ok(Some(unix_ms.saturating_add(1)));
-            }
-            if self.segments.len() == 1 {
-                // The newest segment has expired too.
-                self.roll(disk)?;
-            }
-            let before = self.segments.len();
-            let start = self.segments[1].base;
-            if start > self.positions.committed().offset {
-                // Uncommitted offsets could be reused after a crash.
-                return Ok(Some(unix_ms.saturating_add(1)));
-            }
-            self.truncate_prefix(disk, start).map_err(|error| store_error(&error))?;
-            if self.segments.len() == before {
-                // The segment can be removed once the next one is known to be on disk.
-                return Ok(Some(unix_ms.saturating_add(1)));
+    /// Rolls the newest segment if it is old enough. Returns when it will be otherwise.
+    fn roll_aged(&mut self, disk: &mut Disk, unix_ms: u64, units: &mut u32) -> Result<Due, Error> {
+        if self.positions.head().position == 0 {
+            return Ok(Due::Never);
+        }
+        let since_ms = *self.newest_since_ms.get_or_insert(unix_ms);
+        let compacts = matches!(self.options.cleanup, Cleanup::Compact | Cleanup::CompactAndDelete);
+        let lag_ms = self.options.max_compaction_lag_ms.filter(|_| compacts);
+        let Some(age_ms) = self.options.segment_ms.into_iter().chain(lag_ms).min() else {
+            return Ok(Due::Never);
+        };
+        let Some(first_ms) = self.newest_first_ms(disk).map_err(|error| store_error(&error))? else {
+            return Ok(Due::Never);
+        };
+        let due_ms = time(first_ms, age_ms).max(since_ms.saturating_add(age_ms));
+        if due_ms > unix_ms {
+            return Ok(Due::At(due_ms));
+        }
+        *units += FILE_UNITS;
+        self.roll(disk)?;
+        Ok(Due::Never)
+    }
+
+    /// Max timestamp of the first batch in the newest segment.
+    fn newest_first_ms(&mut self, disk: &mut Disk) -> io::Result<Option<i64>> {
+        let newest = self.segments.newest();
+        if newest.index.is_none() && self.positions.written().position > 0 {
+            // After a restart: building the index would read the whole segment.
+            let base = newest.base;
+            let file = self.file(&mut disk.files, base)?;
+            let (bytes, end) = (self.positions.written().position, self.positions.written().offset);
+            let first = Scan::new(&*file, bytes, end, self.gaps(base)).step(Place::beginning(base))?;
+            if let Step::Batch(header) = first {
+                return Ok(Some(header.max_timestamp_ms));
             }
         }
-        Ok(Some(unix_ms))
+        Ok(self.index(disk, self.segments.len() - 1)?.first_timestamp_ms())
+    }
+
+    /// Removes the oldest segment if it is beyond the retention limits. Returns when the next one will be.
+    fn apply_retention(&mut self, disk: &mut Disk, unix_ms: u64, units: &mut u32) -> Result<Due, Error> {
+        if !self.exceeds_retention_bytes() {
+            match self.oldest_expiry(disk, unix_ms)? {
+                Due::At(due_ms) if due_ms <= unix_ms => {}
+                due => return Ok(due),
+            }
+        }
+        let soon = Due::At(unix_ms.saturating_add(1));
+        if self.segments.len() == 1 {
+            if self.positions.committed().offset < self.positions.head().offset {
+                // Appends in flight must be committed before they are removed.
+                return Ok(soon);
+            }
+            // The newest segment has expired too.
+            *units += FILE_UNITS;
+            self.roll(disk)?;
+        }
+        let before = self.segments.len();
+        let start = self.segments[1].base;
+        if start > self.positions.committed().offset {
+            // Uncommitted offsets could be reused after a crash.
+            return Ok(soon);
+        }
+        self.truncate_prefix(disk, start).map_err(|error| store_error(&error))?;
+        if self.segments.len() == before {
+            // The segment can be removed once the next one is known to be on disk.
+            return Ok(soon);
+        }
+        *units += FILE_UNITS;
+        Ok(Due::Now)
     }
 
     /// When the oldest segment expires.
-    fn oldest_expiry(&mut self, disk: &mut Disk) -> Result<Option<u64>, Error> {
-        let Some(retention_ms) = self.options.retention_ms else { return Ok(None) };
-        let has_next = self.segments.len() > 1;
+    fn oldest_expiry(&mut self, disk: &mut Disk, unix_ms: u64) -> Result<Due, Error> {
+        let Some(retention_ms) = self.options.retention_ms else { return Ok(Due::Never) };
+        if self.segments.len() > 1 {
+            // A closed segment without a batch has lost them. It must not keep the segments after it from expiring.
+            let (_, newest_ms) = self.closed_times(disk, 0).map_err(|error| store_error(&error))?;
+            return Ok(Due::At(time(newest_ms, retention_ms)));
+        }
+        if self.positions.head().position == 0 {
+            return Ok(Due::Never);
+        }
+        let hold_ms = retention_ms.min(disk.settings.retention_check_ms);
+        let hold_until_ms = self.newest_since_ms.map_or(0, |since_ms| since_ms.saturating_add(hold_ms));
+        let first_ms = self.newest_first_ms(disk).map_err(|error| store_error(&error))?;
+        let earliest_ms = first_ms.map_or(0, |first_ms| time(first_ms, retention_ms)).max(hold_until_ms);
+        if earliest_ms > unix_ms {
+            return Ok(Due::At(earliest_ms));
+        }
         let index = self.index(disk, 0).map_err(|error| store_error(&error))?;
-        // A closed segment without a batch has lost them. It must not keep the segments after it from expiring.
-        let newest_ms = index.max_timestamp_ms().or(has_next.then_some(0));
-        Ok(newest_ms.map(|newest_ms| time(newest_ms, retention_ms)))
+        let newest_ms = index.max_timestamp_ms();
+        let due = |newest_ms| Due::At(time(newest_ms, retention_ms).max(hold_until_ms));
+        Ok(newest_ms.map_or(Due::Never, due))
     }
 }

@@ -126,7 +126,8 @@ pub(crate) fn settings(rng: &mut Rng) -> Settings {
 
 fn options(name: &str, rng: &mut Rng) -> Options {
     let segment_bytes = [512, 2000, 10_000, 1 << 20][rng.below(4) as usize];
-    Options { durability: durability(name), segment_bytes, ..Options::default() }
+    let segment_ms = rng.chance(30).then_some(1000);
+    Options { durability: durability(name), segment_bytes, segment_ms, ..Options::default() }
 }
 
 fn durability(name: &str) -> Durability {
@@ -276,7 +277,9 @@ impl Incarnation<'_> {
             88..90 => self.remove(name, log)?,
             90..93 => self.open(name)?,
             93..97 => {
-                let next = self.store.maintain(self.run.salt);
+                // The time may go back. At most times, some segments are old enough to be closed.
+                let unix_ms = self.run.rng.below(1 << 44);
+                let next = self.store.maintain(unix_ms).due_ms;
                 self.run.fs.note(|| format!("maintain, due at {next:?}"));
                 self.complete();
                 self.check_crash()?;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use mainstem_disk::fault::FaultFs;
 use mainstem_disk::{Committer, File, Fs, Mode, SegmentStore, Settings};
 use mainstem_log::{
-    Appended, Batch, BatchHeader, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, Options, Status,
-    Store, TimestampOffset, ValidBatch, batches,
+    Appended, Batch, BatchHeader, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, Maintained,
+    Options, Status, Store, TimestampOffset, ValidBatch, batches,
 };
 
 use crate::incarnation::OpenStore;
@@ -217,7 +217,7 @@ macro_rules! forward_admin {
             self.store.truncate_suffix(log, offset)
         }
 
-        fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
+        fn maintain(&mut self, unix_ms: u64) -> Maintained {
             self.store.maintain(unix_ms)
         }
     };

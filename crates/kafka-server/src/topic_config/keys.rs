@@ -137,7 +137,7 @@ pub(crate) const KEYS: &[Key] = &[
         "log.cleaner.max.compaction.lag.ms",
         Kind::Long(1, i64::MAX),
         Fixed("9223372036854775807"),
-        "Accepted without effect; min.cleanable.dirty.ratio decides when a log is compacted.",
+        "Age at which records are compacted whatever min.cleanable.dirty.ratio says, ms; the newest segment is closed for it.",
     ),
     key(
         "max.message.bytes",
@@ -179,7 +179,7 @@ pub(crate) const KEYS: &[Key] = &[
         "log.cleaner.min.compaction.lag.ms",
         Kind::Long(0, i64::MAX),
         Fixed("0"),
-        "Accepted without effect; only closed segments are compacted.",
+        "Age below which records are not compacted, ms.",
     ),
     key(
         "min.insync.replicas",

@@ -390,6 +390,11 @@ impl Broker {
         }
     }
 
+    /// Advances the clock without running the shards.
+    pub(crate) fn skip(&mut self, ms: u64) {
+        self.now_ms += ms;
+    }
+
     /// Advances the clock in steps of 100 ms, then runs the shards.
     #[track_caller]
     pub(crate) fn pass(&mut self, ms: u64) {

@@ -503,7 +503,7 @@ fn maintenance_loses_nothing(factory: &mut dyn StoreFactory) {
         if round % 3 == 0 {
             harness.settle();
         }
-        if let Some(next) = harness.store.maintain(now) {
+        if let Some(next) = harness.store.maintain(now).due_ms {
             now = now.max(next);
         }
         now += 700;

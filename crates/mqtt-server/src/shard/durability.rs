@@ -428,7 +428,7 @@ impl Shard {
 
     /// Lets stores do what is due by itself, and tries again what has failed.
     pub(super) fn maintain_stores(&mut self, io: &mut Io<'_, Mail>) {
-        self.persistence.maintain(io.clock.unix_ms);
+        io.charge(self.persistence.maintain(io.clock.unix_ms));
         self.append_session_ends();
         self.confirm_after_recovery(io);
         self.persistence.retry_retained(io.clock, &self.shared.retained);

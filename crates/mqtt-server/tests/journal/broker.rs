@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mainstem_log::{
-    Appended, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, MemoryStore, Options, Status, Store,
-    StoreAt, TimestampOffset, ValidBatch, batches,
+    Appended, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, Maintained, MemoryStore, Options,
+    Status, Store, StoreAt, TimestampOffset, ValidBatch, batches,
 };
 use mainstem_mqtt::{
     Ack, Connect, Disconnect, Header, Packet, Publish, QoS, ReasonCode, Subscribe, SubscribeFilter,
@@ -170,8 +170,8 @@ impl LogAdmin for TestStore {
         self.memory().truncate_suffix(log, offset)
     }
 
-    fn maintain(&mut self, _unix_ms: u64) -> Option<u64> {
-        None
+    fn maintain(&mut self, _unix_ms: u64) -> Maintained {
+        Maintained::default()
     }
 }
 

@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mainstem_log::{
-    Appended, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, Options, Status, Store, Ticket,
-    TimestampOffset, ValidBatch,
+    Appended, Completion, Error, LogAdmin, LogId, LogReader, LogWriter, Maintained, Options, Status, Store,
+    Ticket, TimestampOffset, ValidBatch,
 };
 
 struct Gated {
@@ -176,7 +176,7 @@ impl LogAdmin for SlowStore {
         self.0.open().store.truncate_suffix(log, offset)
     }
 
-    fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
+    fn maintain(&mut self, unix_ms: u64) -> Maintained {
         self.0.open().store.maintain(unix_ms)
     }
 }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use mainstem_log::{
-    Appended, BatchBuilder, Completion, Durability, Error, LogAdmin, LogId, LogReader, LogWriter, Options,
-    Status, Store, Ticket, ValidBatch, batches,
+    Appended, BatchBuilder, Completion, Durability, Error, LogAdmin, LogId, LogReader, LogWriter, Maintained,
+    Options, Status, Store, Ticket, ValidBatch, batches,
 };
 
 /// Forwards `status` and `find_time` to the store that is wrapped.
@@ -52,7 +52,7 @@ macro_rules! forward_admin {
             self.store.truncate_suffix(log, offset)
         }
 
-        fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
+        fn maintain(&mut self, unix_ms: u64) -> Maintained {
             self.store.maintain(unix_ms)
         }
     };
@@ -161,7 +161,7 @@ impl LogAdmin for Lax {
         self.0.truncate_suffix(log, offset)
     }
 
-    fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
+    fn maintain(&mut self, unix_ms: u64) -> Maintained {
         self.0.maintain(unix_ms)
     }
 }
@@ -336,7 +336,7 @@ impl LogAdmin for Changed {
         self.store.truncate_suffix(log, offset)
     }
 
-    fn maintain(&mut self, unix_ms: u64) -> Option<u64> {
+    fn maintain(&mut self, unix_ms: u64) -> Maintained {
         self.store.maintain(unix_ms)
     }
 }

@@ -167,6 +167,12 @@ pub(crate) const KEYS: &[BrokerKey] = &[
         "Idle time after which a partition forgets a producer, ms.",
     ),
     key(
+        "queued.max.request.bytes",
+        LONG,
+        |facts| facts.config.queued_request_bytes_max.to_string(),
+        "Most bytes of requests that have not arrived completely; -1 for no limit but the memory budget.",
+    ),
+    key(
         "socket.request.max.bytes",
         INT,
         |facts| facts.config.request_bytes_max.to_string(),

@@ -25,6 +25,9 @@ pub struct Config {
     pub connections_max_idle_ms: u64,
     /// Largest request, bytes (`socket.request.max.bytes`).
     pub request_bytes_max: u32,
+    /// Most bytes of unfinished large requests; negative for no limit but the memory budget
+    /// (`queued.max.request.bytes`).
+    pub queued_request_bytes_max: i64,
     /// Log directory that tools display (`log.dirs`).
     pub log_dir: String,
     /// Default of `mainstem.durability`.
@@ -79,6 +82,7 @@ impl Default for Config {
             partitions_max: 20_000,
             connections_max_idle_ms: 600_000,
             request_bytes_max: 100 * 1024 * 1024,
+            queued_request_bytes_max: -1,
             log_dir: "data".into(),
             durability: Durability::Fsync,
             group_initial_rebalance_delay_ms: 0,

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use mainstem_runtime::ConnId;
 
+use crate::request_memory::Reservation;
+
 /// Most requests of one connection in flight. Producers pipeline a handful.
 pub(crate) const PIPELINED_MAX: usize = 1024;
 /// Bytes of queued requests beyond which the connection is no longer read.
@@ -42,6 +44,12 @@ pub(crate) struct Conn {
     /// Frames queued until the requests in flight are answered.
     queued: VecDeque<Box<[u8]>>,
     queued_bytes: usize,
+    /// Since when a request is there in part, ms.
+    unfinished_since_ms: Option<u64>,
+    /// Memory for that request.
+    reservation: Option<Reservation>,
+    /// Whether it has been logged that the request waits for memory.
+    has_logged_wait: bool,
     /// Whether the shard has listed the connection because a queued frame may begin.
     is_listed: bool,
     /// Whether an unsupported request of this client has been logged.
@@ -66,6 +74,8 @@ pub(crate) struct Connections {
     ready: Vec<ConnId>,
     /// Slot at which the search for idle connections continues.
     idle_check: usize,
+    /// Bytes of queued frames of all connections.
+    queued_bytes: usize,
 }
 
 impl Connections {
@@ -83,7 +93,46 @@ impl Connections {
 
     /// Removes a connection.
     pub(crate) fn remove(&mut self, id: ConnId) -> Option<Conn> {
-        self.get_mut(id).map(std::mem::take)
+        let conn = self.get_mut(id).map(std::mem::take)?;
+        self.queued_bytes -= conn.queued_bytes;
+        Some(conn)
+    }
+
+    /// Queues a frame of a connection; false if too many bytes are queued.
+    pub(crate) fn wait(&mut self, id: ConnId, frame: &[u8]) -> bool {
+        let is_queued = self.get_mut(id).is_some_and(|conn| conn.wait(frame));
+        self.queued_bytes += if is_queued { frame.len() } else { 0 };
+        is_queued
+    }
+
+    /// The next queued frame of a connection, if it may begin now; `pipelines` classifies it.
+    pub(crate) fn next_waiting(
+        &mut self,
+        id: ConnId,
+        pipelines: impl Fn(&[u8]) -> bool,
+    ) -> Option<Box<[u8]>> {
+        let frame = self.get_mut(id)?.next_waiting(pipelines)?;
+        self.queued_bytes -= frame.len();
+        Some(frame)
+    }
+
+    /// The request of a connection is complete.
+    pub(crate) fn finish_request(&mut self, id: ConnId) {
+        if let Some(conn) = self.get_mut(id) {
+            conn.finish_request();
+        }
+    }
+
+    /// Bytes of queued frames of all connections.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    /// The connections with a request that is unfinished for so long that `is_overdue`.
+    pub(crate) fn overdue(&self, is_overdue: impl Fn(u64) -> bool) -> Vec<ConnId> {
+        let slots = self.slots.iter().enumerate();
+        let overdue = slots.filter(|(_, conn)| conn.unfinished_since_ms.is_some_and(&is_overdue));
+        overdue.map(|(slot, conn)| ConnId::from_parts(slot as u32, conn.generation)).collect()
     }
 
     /// Lists a connection whose queued frames may begin in this turn.
@@ -147,7 +196,7 @@ impl Conn {
     }
 
     /// Queues a frame; false if too many bytes are queued.
-    pub(crate) fn wait(&mut self, frame: &[u8]) -> bool {
+    fn wait(&mut self, frame: &[u8]) -> bool {
         if self.queued_bytes + frame.len() > QUEUED_BYTES_MAX {
             return false;
         }
@@ -157,13 +206,32 @@ impl Conn {
     }
 
     /// The next queued frame, if it may begin now; `pipelines` classifies it.
-    pub(crate) fn next_waiting(&mut self, pipelines: impl Fn(&[u8]) -> bool) -> Option<Box<[u8]>> {
+    fn next_waiting(&mut self, pipelines: impl Fn(&[u8]) -> bool) -> Option<Box<[u8]>> {
         let frame = self.queued.front()?;
         if !self.has_turn(pipelines(frame)) {
             return None;
         }
         self.queued_bytes -= frame.len();
         self.queued.pop_front()
+    }
+
+    /// A request is not complete. Returns its reservation, if there is one.
+    pub(crate) fn unfinished_request(&mut self, now_ms: u64) -> &mut Option<Reservation> {
+        self.unfinished_since_ms.get_or_insert(now_ms);
+        &mut self.reservation
+    }
+
+    /// The request waits for memory. True for the first time.
+    pub(crate) fn waits_first(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_logged_wait, true)
+    }
+
+    /// The request is complete.
+    pub(crate) fn finish_request(&mut self) {
+        if self.unfinished_since_ms.take().is_some() {
+            self.reservation = None;
+            self.has_logged_wait = false;
+        }
     }
 
     /// The client has sent something.

@@ -40,6 +40,7 @@
 //! | `shard.rs` | the state of a shard, and responses to its connections |
 //! | `shard_message.rs` | messages between shards |
 //! | `conn.rs` | a connection and the order of its responses |
+//! | `memory_use.rs`, `request_memory.rs` | what is charged to the memory budget; room for requests that have not arrived completely |
 //! | `connection_affinity.rs` | moves a connection to the shard that owns its partitions |
 //! | `handlers.rs`, `handlers/` | dispatch, and one file per API |
 //! | `jobs.rs`, `produce_job.rs`, `fetch_job.rs` | requests that wait for partitions |
@@ -93,6 +94,7 @@ mod leader_epoch;
 mod log_throttle;
 mod maintenance;
 mod markers;
+mod memory_use;
 mod offset_lookup;
 mod partition_client;
 mod partition_message;
@@ -103,6 +105,7 @@ mod pending_work;
 mod produce_job;
 mod queue_admin;
 mod queues;
+mod request_memory;
 mod resume;
 mod service;
 mod shard;

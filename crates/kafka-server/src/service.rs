@@ -4,12 +4,15 @@
 //! it. `turn_begins` delivers what has become durable, `turn_ends` hands the stores what this turn has gathered, and
 //! the caller then commits all logs of the shard together.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mainstem_kafka::{RequestHeader, frame};
 use mainstem_partition::IsLast;
-use mainstem_runtime::{ConnId, Io, ProtocolTag, Received, Service};
+use mainstem_runtime::{ConnId, Io, MemoryPressure, ProtocolTag, Received, Service};
 
+use crate::memory_use::MemoryUse;
+use crate::request_memory::UNRESERVED_BYTES;
 use crate::shard::Shard;
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
 use crate::timer::Timer;
@@ -60,6 +63,7 @@ impl Service for Shard {
             };
             let Some(frame) = rest.get(frame::LENGTH_BYTES..end) else {
                 received.next_len = end;
+                received.hold = !self.has_memory_for(io, id, end, rest.len());
                 break;
             };
             let appended_bytes = self.jobs.mailed_bytes() + self.pending_work.bytes();
@@ -74,11 +78,14 @@ impl Service for Shard {
                 break;
             };
             if conn.may_begin(pipelines(frame)) && has_room {
+                conn.finish_request();
                 if !conn.is_settled && self.hand_over_if_remote(io, id, frame) {
                     return received;
                 }
                 self.begin(io, id, frame);
-            } else if !conn.wait(frame) {
+            } else if self.conns.wait(id, frame) {
+                self.conns.finish_request(id);
+            } else {
                 received.hold = true;
                 break;
             }
@@ -133,6 +140,8 @@ impl Service for Shard {
                 self.retry_pending_requests(io);
                 self.trim_queues(io);
                 self.close_idle_connections(io);
+                self.close_overdue_connections(io);
+                self.count_queues(io);
                 self.partitions.maintain(&mut self.stores, io.clock.unix_ms, IsLast::No);
                 io.set_timer(io.clock.now_ms + MAINTENANCE_INTERVAL_MS, Timer::Maintain.token());
             }
@@ -145,6 +154,7 @@ impl Service for Shard {
     fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
         self.unix_ms = io.clock.unix_ms;
         if self.begin_first_turn() {
+            self.memory = Some(MemoryUse::new(self.me, io.memory().budget()));
             io.set_timer(io.clock.now_ms + MAINTENANCE_INTERVAL_MS, Timer::Maintain.token());
             self.start_coordinators(io);
         }
@@ -169,6 +179,7 @@ impl Service for Shard {
         self.store_compacted_logs();
         self.store_positions();
         self.partitions.store_snapshots(&mut self.stores);
+        self.count_records(io);
     }
 
     /// Answers the appends in flight, begins nothing else, and closes the other connections.
@@ -194,11 +205,55 @@ impl Shard {
             }
             // Without room, `drained` continues.
             while io.has_ample_room(id)
-                && let Some(conn) = self.conns.get_mut(id)
-                && let Some(frame) = conn.next_waiting(pipelines)
+                && let Some(frame) = self.conns.next_waiting(id, pipelines)
             {
                 self.begin(io, id, &frame);
             }
+        }
+    }
+
+    /// Whether more may be read of a request of `len` bytes, of which `arrived` are there.
+    fn has_memory_for(&mut self, io: &Io<'_, Mail>, id: ConnId, len: usize, arrived: usize) -> bool {
+        let now_ms = io.clock.now_ms;
+        let (Some(conn), Some(memory)) = (self.conns.get_mut(id), &self.memory) else { return true };
+        let reservation = conn.unfinished_request(now_ms);
+        if let Some(reservation) = reservation {
+            reservation.note_arrived(arrived);
+            return true;
+        }
+        if len <= UNRESERVED_BYTES && io.memory().pressure() < MemoryPressure::Critical {
+            return true;
+        }
+        match self.shared.request_pool.reserve((len, arrived), &memory.requests, io.memory(), now_ms) {
+            Ok(reserved) => {
+                *reservation = Some(reserved);
+                true
+            }
+            Err(shortage) => {
+                if conn.waits_first() && self.log_throttle.should_log(now_ms) {
+                    let client_id = conn.client_id.as_deref().unwrap_or("");
+                    log::warn!(
+                        "kafka client {client_id:?}: a request of {len} bytes has to wait: {shortage}"
+                    );
+                }
+                false
+            }
+        }
+    }
+
+    /// Closes connections with requests that have been unfinished for too long while others wait for memory.
+    fn close_overdue_connections(&mut self, io: &mut Io<'_, Mail>) {
+        let now_ms = io.clock.now_ms;
+        let pool = Arc::clone(&self.shared.request_pool);
+        if !pool.is_short(now_ms) {
+            return;
+        }
+        for id in self.conns.overdue(|since_ms| pool.is_overdue(since_ms, now_ms)) {
+            self.refuse(
+                io,
+                id,
+                "a request is unfinished for too long while others wait for memory (kafka.queued_max_request_bytes, memory.max_bytes)",
+            );
         }
     }
 

@@ -19,6 +19,7 @@ use crate::controller::Controller;
 use crate::jobs::Jobs;
 use crate::log_throttle::LogThrottle;
 use crate::maintenance::Maintenance;
+use crate::memory_use::MemoryUse;
 use crate::pending_work::PendingWork;
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
 use crate::shared::Shared;
@@ -56,6 +57,8 @@ pub struct Shard {
     pub(crate) queues: QueueHost<TopicConfig>,
     completions: Vec<Completion>,
     pub(crate) log_throttle: LogThrottle,
+    /// Set in the first turn.
+    pub(crate) memory: Option<MemoryUse>,
     is_draining: bool,
     has_begun: bool,
 }
@@ -93,6 +96,7 @@ impl Shard {
             queues: QueueHost::new(me, shared.command_queues.clone(), shared.config.queue_tuning),
             completions: Vec::new(),
             log_throttle: LogThrottle::default(),
+            memory: None,
             is_draining: false,
             has_begun: false,
             shared,

@@ -11,6 +11,7 @@ use mainstem_runtime::{FileBytes, Wake};
 use crate::binding_registry::{BoundTopic, SharedBindings, Source};
 use crate::catalogue::Catalogue;
 use crate::config::Config;
+use crate::request_memory::RequestPool;
 use crate::unverified_batches::HeldBytesBudget;
 
 /// Converts the source of a [`mainstem_log::FileSlice`] into a file that an output can send; `None` if it cannot.
@@ -37,6 +38,8 @@ pub struct Shared {
     pub(crate) bound: SharedBindings,
     /// Budget of batches that wait for the transaction coordinator.
     pub(crate) held_bytes: Arc<HeldBytesBudget>,
+    /// Memory for requests that have not arrived completely.
+    pub(crate) request_pool: Arc<RequestPool>,
 }
 
 impl Shared {
@@ -47,6 +50,7 @@ impl Shared {
         Arc::new(Self {
             bound,
             held_bytes: Arc::default(),
+            request_pool: RequestPool::new(config.queued_request_bytes_max),
             config,
             sendable,
             shards,

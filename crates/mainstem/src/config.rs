@@ -75,6 +75,10 @@ settings! {
         connections_max_idle_ms: u64 = 600_000_u64, in 1_000 ..= 9_223_372_036_854_775_807;
         /// Largest request, in bytes.
         max_request_size_bytes: u32 = 104_857_600_u32, in 1_024 ..= 1_073_741_824;
+        /// Maximum size of all requests above 64 KiB that have not arrived completely, in bytes; connections with
+        /// further ones are not read until there is room. -1 for no limit but `memory.max_bytes`
+        /// (queued.max.request.bytes).
+        queued_max_request_bytes: i64 = -1_i64, in -1 ..= 9_223_372_036_854_775_807;
         /// Send buffer of a Kafka connection in the kernel, in bytes; 0 leaves the size to the kernel. Much larger
         /// buffers make fetches slower (socket.send.buffer.bytes).
         send_buffer_bytes: u32 = 102_400_u32, in 0 ..= 1_073_741_824;
@@ -155,6 +159,7 @@ impl KafkaConfig {
             partitions_max: self.max_partitions.cast_signed(),
             connections_max_idle_ms: self.connections_max_idle_ms,
             request_bytes_max: self.max_request_size_bytes,
+            queued_request_bytes_max: self.queued_max_request_bytes,
             durability: match self.durability {
                 Durability::Os => mainstem_log::Durability::Os,
                 Durability::Fsync | Durability::None => mainstem_log::Durability::Fsync,

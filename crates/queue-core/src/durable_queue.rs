@@ -246,6 +246,12 @@ impl DurableQueue {
         self.cache.limit(cache_bytes);
     }
 
+    /// Memory of the messages, bytes, about: their state, and recent batches.
+    pub fn memory(&self) -> u64 {
+        let unwritten: usize = self.unwritten.iter().map(|(_, events)| events.len()).sum();
+        self.machine().memory() + (self.cache.bytes() + unwritten) as u64
+    }
+
     /// Settles a delivery.
     ///
     /// # Errors

@@ -374,6 +374,11 @@ impl<R: Copy> Engine<R> {
         self.sends.release_buffers();
     }
 
+    /// Memory of the queue's messages, bytes, about: their state, and recent batches.
+    pub fn memory(&self) -> u64 {
+        self.queue.memory()
+    }
+
     /// The host shuts down: consumers that wait get no messages.
     pub fn drain(&mut self) {
         for wait in self.waits.drain(..) {

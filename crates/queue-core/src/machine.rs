@@ -57,6 +57,10 @@ pub struct PendingTransfer {
     pub since_ms: u64,
 }
 
+/// Memory of a message with a key, and what it takes more in each group that it was delivered to.
+const MESSAGE_BYTES: u64 = 145;
+const DELIVERED_BYTES: u64 = 120;
+
 /// A queue: the offsets of its messages, and the state of each message in each group. It does not know the contents
 /// of messages, reads no clock and does no I/O. Times are in ms since 1970.
 ///
@@ -121,6 +125,12 @@ impl Queue {
     /// default.
     pub fn set_known_max(&mut self, messages: u64) {
         self.known_max = messages.max(1);
+    }
+
+    /// Memory of all messages, bytes, about.
+    pub fn memory(&self) -> u64 {
+        let delivered: usize = self.groups.values().map(|group| group.entries.len()).sum();
+        self.shared.messages.len() * MESSAGE_BYTES + delivered as u64 * DELIVERED_BYTES
     }
 
     /// The configuration.

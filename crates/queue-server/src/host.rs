@@ -126,6 +126,12 @@ impl<C: QueueTopicConfig> QueueHost<C> {
         effect
     }
 
+    /// Memory of all queues, bytes, about.
+    pub fn memory(&self) -> u64 {
+        let open = self.open.values().map(|open| &open.engine);
+        open.chain(&self.closed).map(Engine::memory).sum()
+    }
+
     pub(crate) fn request_turn(&mut self) {
         if !matches!(self.effects.back(), Some(Effect::RequestTurn)) {
             self.effects.push_back(Effect::RequestTurn);

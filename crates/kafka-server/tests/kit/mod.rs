@@ -22,7 +22,9 @@ use mainstem_kafka::{Message, Reader, Request, RequestHeader};
 use mainstem_kafka_server::{Config, Mail, Shard, Shared, SinkRecord, SinkResult, SourceRecord};
 use mainstem_log::{BatchBuilder, MemoryStore, Options, Store, StoreAt, Stores, batches};
 use mainstem_queue_core::{Reply, Request as QueueRequest};
-use mainstem_runtime::{Clock, ConnId, Departure, Detached, Io, ProtocolTag, Received, Service};
+use mainstem_runtime::{
+    Clock, ConnId, Departure, Detached, Io, MemoryBudget, ProtocolTag, Received, Service,
+};
 
 /// Virtual time starts here, ms since 1970.
 pub(crate) const UNIX_MS: u64 = 1_750_000_000_000;
@@ -52,6 +54,9 @@ struct KafkaService {
 /// A broker and its clients.
 pub(crate) struct Broker {
     pub(crate) config: Config,
+    /// Memory budget, bytes.
+    pub(crate) memory_max: u64,
+    budget: Arc<MemoryBudget>,
     now_ms: u64,
     services: Vec<KafkaService>,
     detached: Vec<Detached<Mail>>,
@@ -85,6 +90,8 @@ impl Broker {
     fn over(shards: usize, config: Config, disks: Option<Vec<FaultFs>>) -> Self {
         let mut broker = Self {
             config,
+            memory_max: u64::MAX,
+            budget: MemoryBudget::unlimited(shards),
             now_ms: 1_000,
             services: Vec::new(),
             detached: Vec::new(),
@@ -155,7 +162,8 @@ impl Broker {
         }
         let shared = Shared::new(self.config.clone(), shards, None);
         let clock = self.clock();
-        self.detached = Io::<Mail>::detached(shards, self.now_ms);
+        self.budget = MemoryBudget::new(self.memory_max, shards);
+        self.detached = Io::<Mail>::detached_within(&self.budget, shards, self.now_ms);
         let service = |(me, stores)| {
             let restored = Shard::restore(me, Arc::clone(&shared), stores, clock);
             KafkaService { shard: restored.expect("stores that can be read"), is_stuck: false }
@@ -208,6 +216,17 @@ impl Broker {
     pub(crate) fn is_open(&mut self, client: Client) -> bool {
         let Place { shard, conn } = self.places[client.0];
         self.detached[shard].io().is_open(conn)
+    }
+
+    /// Memory that is counted for an owner, bytes.
+    pub(crate) fn used_by(&self, owner: &str) -> u64 {
+        let by_owner = self.budget.used_by_owner();
+        by_owner.iter().find(|(name, _)| *name == owner).map_or(0, |(_, bytes)| *bytes)
+    }
+
+    /// Memory that is counted for all owners, bytes.
+    pub(crate) fn used(&self) -> u64 {
+        self.budget.used()
     }
 
     /// Creates a log in a store, as an interrupted operation may leave one behind.

@@ -122,6 +122,11 @@ impl Cache {
         self.batches.insert(header.base_offset, cached);
     }
 
+    /// Cached bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Sets the limit of cached bytes.
     pub(super) fn limit(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max.clamp(BYTES_MIN, BYTES_MAX);

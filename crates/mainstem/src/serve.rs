@@ -15,7 +15,9 @@ use log::LevelFilter;
 use mainstem_admin::HttpServer;
 use mainstem_mqtt_server::Shared;
 use mainstem_node::BindingTable;
-use mainstem_runtime::{Admission, AdmissionLimits, Options, raise_open_files_limit, shard_count, start};
+use mainstem_runtime::{
+    Admission, AdmissionLimits, Options, raise_open_files_limit, return_free_memory, shard_count, start,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -49,6 +51,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let options = options(&config, &plan, &certificates)?;
     let http = operations::bind(&config.http)?;
     let count = shard_count(options.shards);
+    return_free_memory(Arc::clone(&options.memory)).map_err(|error| format!("no thread: {error}"))?;
     let shared = shared_state(&config, &options)?;
     let asked = options.listeners.iter().map(|listener| (listener.name.as_str(), listener.address));
     advertise(&shared.kafka, &config, asked)?;

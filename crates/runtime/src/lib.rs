@@ -29,7 +29,8 @@
 //! | `transport.rs` | plain connections, and layers such as TLS |
 //! | `links.rs` | connection slots |
 //! | `output.rs`, `file.rs` | pending bytes of a connection; file ranges among them |
-//! | `memory.rs`, `shared.rs` | the memory budget of the process; bytes that many outputs share |
+//! | `memory.rs`, `trim.rs` | the memory budget of the process; free memory goes back to the system |
+//! | `shared.rs` | bytes that many outputs share |
 //! | `mailbox.rs`, `timer.rs` | messages between shards; the timing wheel |
 //! | `work.rs`, `turn_times.rs` | the work budget of a turn; histograms of how long turns take |
 //! | `driver.rs` | the `mio` loop; its folder has new connections, input, flush and close, lingering, drain |
@@ -52,6 +53,7 @@ mod shared;
 mod start;
 mod timer;
 mod transport;
+mod trim;
 mod turn_times;
 mod work;
 
@@ -67,5 +69,6 @@ pub use service::{Received, Service};
 pub use shared::SharedBytes;
 pub use start::{Handle, Options, SHARDS_MAX, Wake, raise_open_files_limit, shard_count, start};
 pub use transport::{ListenerTransport, StreamState, TransportLayer};
+pub use trim::return_free_memory;
 pub use turn_times::{TURN_BOUNDS_US, TurnHistogram, TurnPhase, TurnTimes};
 pub use work::TURN_UNITS;

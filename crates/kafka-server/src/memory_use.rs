@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use mainstem_runtime::{Io, MemoryBudget, MemoryMeter, MemoryOwner};
-
-use crate::shard::Shard;
-use crate::shard_message::Mail;
+use mainstem_runtime::{MemoryBudget, MemoryMeter, MemoryOwner, ShardMemory};
 
 /// The owners that a shard counts for.
 #[derive(Debug)]
@@ -26,21 +23,14 @@ impl MemoryUse {
             queues: budget.owner("queues"),
         }
     }
-}
 
-impl Shard {
-    /// Counts requests and records that wait for other requests, shards or turns.
-    pub(crate) fn count_records(&self, io: &Io<'_, Mail>) {
-        if let Some(memory) = &self.memory {
-            let bytes = self.conns.queued_bytes() + self.jobs.mailed_bytes() + self.pending_work.bytes();
-            io.memory().set(memory.records, bytes as u64);
-        }
+    /// Sets the bytes of requests and records that wait for other requests, shards or turns.
+    pub(crate) fn set_records(&self, memory: &ShardMemory, bytes: usize) {
+        memory.set(self.records, bytes as u64);
     }
 
-    /// Counts the memory of the work queues. There may be thousands, so this is not for each turn.
-    pub(crate) fn count_queues(&self, io: &Io<'_, Mail>) {
-        if let Some(memory) = &self.memory {
-            io.memory().set(memory.queues, self.queues.memory());
-        }
+    /// Sets the bytes of the work queues.
+    pub(crate) fn set_queues(&self, memory: &ShardMemory, bytes: u64) {
+        memory.set(self.queues, bytes);
     }
 }

@@ -1,9 +1,9 @@
 //! Memory for requests that have not arrived completely.
 //!
 //! A request is collected in memory until its last byte is there. A large one reserves its whole length before more of
-//! it is read, within `kafka.queued_max_request_bytes` (Kafka's `queued.max.request.bytes`) and the memory budget of the
-//! process. Reserving bytes only as they arrive would let requests that are half there block each other for ever. A
-//! connection that finds no room is not read until there is some; requests that fit into one read go on.
+//! it is read, within `kafka.queued_max_request_bytes` (Kafka's `queued.max.request.bytes`) and the memory budget of
+//! the process. Reserving bytes only as they arrive would let requests that are half there block each other for ever.
+//! A connection that finds no room is not read until there is some; requests that fit into one read go on.
 //!
 //! A client that announces a large request and never completes it would keep the room from others. While some wait,
 //! requests that have been unfinished for longer than [`UNFINISHED_MS_MAX`] therefore end their connections.

@@ -212,6 +212,21 @@ impl Shard {
         }
     }
 
+    /// Counts requests and records that wait, at the end of each turn.
+    fn count_records(&self, io: &Io<'_, Mail>) {
+        if let Some(memory) = &self.memory {
+            let bytes = self.conns.queued_bytes() + self.jobs.mailed_bytes() + self.pending_work.bytes();
+            memory.set_records(io.memory(), bytes);
+        }
+    }
+
+    /// Counts the memory of the work queues. There may be thousands, so this is not for each turn.
+    fn count_queues(&self, io: &Io<'_, Mail>) {
+        if let Some(memory) = &self.memory {
+            memory.set_queues(io.memory(), self.queues.memory());
+        }
+    }
+
     /// Whether more may be read of a request of `len` bytes, of which `arrived` are there.
     fn has_memory_for(&mut self, io: &Io<'_, Mail>, id: ConnId, len: usize, arrived: usize) -> bool {
         let now_ms = io.clock.now_ms;
@@ -232,8 +247,9 @@ impl Shard {
             Err(shortage) => {
                 if conn.waits_first() && self.log_throttle.should_log(now_ms) {
                     let client_id = conn.client_id.as_deref().unwrap_or("");
+                    let peer = conn.peer.map(|peer| peer.to_string()).unwrap_or_default();
                     log::warn!(
-                        "kafka client {client_id:?}: a request of {len} bytes has to wait: {shortage}"
+                        "kafka client {client_id:?} {peer}: a request of {len} bytes has to wait: {shortage}"
                     );
                 }
                 false

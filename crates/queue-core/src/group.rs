@@ -10,9 +10,27 @@
 //!   blocked          └──────────── expired, overflow, redriven ──► leaving ──────────────┘
 //! ```
 //! A message is blocked while another message is the head of its key; see [`KeyOrder`].
+//!
+//! The fields of a group are private to this file and its folder. What a message is for the group stands in several of
+//! them: an unsettled message is in `pending` or in `unknown`, never in both; a message in `ready` is pending and idle;
+//! `due`, `held`, `leased` and `delayed` follow from the states in `entries`.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `consume.rs` | leases, and settlements of deliveries |
+//! | `events.rs` | replay of events, and snapshots |
+//! | `loading.rs` | messages that are not loaded |
+//! | `operations.rs` | purge, redrive, peek, information |
+//! | `order.rs` | changes of the `fifo` setting |
+//! | `takeover.rs` | what new groups take over from older ones |
+//! | `transfer.rs` | messages that leave for another queue |
 
 mod consume;
+mod events;
+mod loading;
+mod operations;
 mod order;
+mod takeover;
 mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +48,7 @@ const IDLE_HOLDERS_MAX: usize = 16;
 
 /// State of a pending message. A message without an entry is `Idle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+enum State {
     /// Ready, or blocked behind another message of its key.
     Idle,
     Leased {
@@ -49,28 +67,27 @@ pub(crate) enum State {
 
 /// What the group knows of a pending message beyond that it is pending.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+struct Entry {
     /// Number of deliveries so far.
-    pub(crate) count: u32,
+    count: u32,
     /// Incarnation of the queue at the last delivery.
-    pub(crate) incarnation: u32,
-    pub(crate) first_ms: u64,
+    incarnation: u32,
+    first_ms: u64,
     /// Earliest redelivery after the last negative acknowledgement.
-    pub(crate) not_before_ms: u64,
-    pub(crate) state: State,
+    not_before_ms: u64,
+    state: State,
 }
 
 impl Entry {
-    pub(crate) const NEW: Self =
-        Self { count: 0, incarnation: 0, first_ms: 0, not_before_ms: 0, state: State::Idle };
+    const NEW: Self = Self { count: 0, incarnation: 0, first_ms: 0, not_before_ms: 0, state: State::Idle };
 
     /// Whether the receipt belongs to the last delivery.
-    pub(crate) fn is_of(&self, receipt: Receipt) -> bool {
+    fn is_of(&self, receipt: Receipt) -> bool {
         (self.count, self.incarnation) == (receipt.count, receipt.incarnation) && self.count > 0
     }
 
     /// The part that is written as an event.
-    pub(crate) fn delivered(&self) -> Delivered {
+    fn delivered(&self) -> Delivered {
         Delivered { count: self.count, incarnation: self.incarnation, first_ms: self.first_ms }
     }
 }
@@ -84,49 +101,50 @@ struct Active {
 
 /// Counts since the start of the process.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) delivered: u64,
-    pub(crate) redelivered: u64,
-    pub(crate) acked: u64,
-    pub(crate) nacked: u64,
-    pub(crate) dead: u64,
+struct Counters {
+    delivered: u64,
+    redelivered: u64,
+    acked: u64,
+    nacked: u64,
+    dead: u64,
 }
 
 /// One group of consumers, with its own state for every pending message.
 #[derive(Debug)]
 pub(crate) struct Group {
-    pub(crate) id: u32,
-    pub(crate) name: GroupName,
+    id: u32,
+    name: GroupName,
     /// Flush that records the creation of the group. Nobody gets a message before it is durable. 0 for a group that
     /// was restored.
-    pub(crate) created_by_flush: u64,
+    created_by_flush: u64,
     /// Set when the group is removed: groups with this number or a higher one were created afterwards.
-    pub(crate) removed_before: u32,
+    removed_before: u32,
     /// Unsettled messages that are loaded.
-    pub(crate) pending: OffsetRanges,
+    pending: OffsetRanges,
     /// Unsettled messages that are registered, but not loaded, because the group is [lagging](crate::lagging). None
     /// of them is on its way to another queue.
-    pub(crate) unknown: OffsetRanges,
+    unknown: OffsetRanges,
     /// The group loads no more messages before this flush is durable; 0 for no such limit.
-    pub(crate) loads_after_flush: u64,
+    loads_after_flush: u64,
     /// Messages that can be leased, by priority.
-    pub(crate) ready: [OffsetRanges; 10],
-    pub(crate) entries: BTreeMap<u64, Entry>,
+    ready: [OffsetRanges; 10],
+    entries: BTreeMap<u64, Entry>,
     key_order: KeyOrder,
     /// Offsets to which a change of the `fifo` setting has not been applied yet.
     fifo_pending: OffsetRanges,
     /// Ends of leases and delays: time and offset.
     due: BTreeSet<(u64, u64)>,
-    pub(crate) transfers: OutgoingTransfers,
-    pub(crate) leased: u64,
-    pub(crate) delayed: u64,
+    transfers: OutgoingTransfers,
+    leased: u64,
+    delayed: u64,
     active: Option<Active>,
     /// Number of leases by consumer. Some consumers without a lease stay in it.
     held: BTreeMap<u64, u64>,
-    pub(crate) counters: Counters,
+    counters: Counters,
 }
 
 impl Group {
+    /// A group whose creation is durable. Its transfer numbers are above `last_number`.
     pub(crate) fn new(id: u32, name: GroupName, last_number: u64) -> Self {
         Self {
             id,
@@ -150,17 +168,45 @@ impl Group {
         }
     }
 
+    /// A group whose creation this flush records.
+    pub(crate) fn created_by(flush: u64, id: u32, name: GroupName, last_number: u64) -> Self {
+        Self { created_by_flush: flush, ..Self::new(id, name, last_number) }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn name(&self) -> &GroupName {
+        &self.name
+    }
+
+    /// Unsettled messages that are loaded.
+    pub(crate) fn pending(&self) -> &OffsetRanges {
+        &self.pending
+    }
+
+    /// Number of messages that can be leased.
+    pub(crate) fn ready(&self) -> u64 {
+        self.ready.iter().map(OffsetRanges::len).sum()
+    }
+
+    /// Whether a message can be leased.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.ready.iter().any(|ready| !ready.is_empty())
+    }
+
     /// Whether the creation of the group is durable, given that flushes up to `durable_to` are.
     pub(crate) fn is_created(&self, durable_to: u64) -> bool {
         self.created_by_flush <= durable_to
     }
 
-    pub(crate) fn state(&self, offset: u64) -> State {
+    fn state(&self, offset: u64) -> State {
         self.entries.get(&offset).map_or(State::Idle, |entry| entry.state)
     }
 
     /// Whether an idle message may be leased.
-    pub(crate) fn is_ready(&self, shared: &Shared, offset: u64) -> bool {
+    fn is_ready(&self, shared: &Shared, offset: u64) -> bool {
         shared
             .messages
             .get(offset)
@@ -176,7 +222,7 @@ impl Group {
     }
 
     /// The key that orders this message. `None` if it has no key or the group does not order by key.
-    pub(crate) fn key_of(&self, shared: &Shared, offset: u64) -> Option<u64> {
+    fn key_of(&self, shared: &Shared, offset: u64) -> Option<u64> {
         let has_order = shared.config.fifo != self.fifo_pending.contains(offset);
         if has_order { shared.messages.get(offset)?.key() } else { None }
     }
@@ -186,7 +232,7 @@ impl Group {
         [
             ("pending messages", !self.pending.is_empty()),
             ("unknown messages", !self.unknown.is_empty()),
-            ("ready messages", self.ready.iter().any(|ready| !ready.is_empty())),
+            ("ready messages", self.has_ready()),
             ("deliveries", !self.entries.is_empty()),
             ("order by key", !self.key_order.is_empty()),
             ("ends of leases and delays", !self.due.is_empty()),
@@ -203,46 +249,6 @@ impl Group {
         self.pending.insert(offset);
         shared.messages.add_pending(offset);
         self.admit(shared, offset, now_ms);
-    }
-
-    /// Takes the next message at or after `from` that a new group starts with, and returns its offset.
-    pub(crate) fn take_over_next(&mut self, shared: &mut Shared, from: u64, now_ms: u64) -> Option<u64> {
-        let offset = shared.messages.take_joining(self.id, from)?;
-        if self.skips_older_message(offset) {
-            // Messages before it are not loaded, and they come first.
-            self.unknown.insert(offset);
-            shared.messages.miss(offset);
-            shared.messages.forget_if_settled(offset);
-            return Some(offset);
-        }
-        self.add(shared, offset, now_ms);
-        if shared.messages.has_expired(offset, now_ms) {
-            self.expel(shared, offset, Reason::Expired, now_ms);
-        }
-        Some(offset)
-    }
-
-    /// The lowest unsettled offset at or after `from`. Offsets that the group has still to list do not count.
-    pub(crate) fn first_from(&self, shared: &Shared, from: u64) -> Option<u64> {
-        let joining = shared.messages.joining(self.id).and_then(|joining| joining.listed.first_from(from));
-        let unknown = self.unknown.first_from(from);
-        self.pending.first_from(from).into_iter().chain(unknown).chain(joining).min()
-    }
-
-    /// Loads a message that the group had to settle without knowing it. The message is in memory.
-    pub(crate) fn load(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
-        self.unknown.remove(offset);
-        self.pending.insert(offset);
-        shared.messages.add_pending(offset);
-        let entry = self.entries.get(&offset).copied().unwrap_or(Entry::NEW);
-        if let State::Leaving { .. } = entry.state {
-            return shared.messages.begin_transfer(offset);
-        }
-        self.admit(shared, offset, now_ms);
-        if shared.is_spent(entry.count) && entry.not_before_ms <= now_ms {
-            self.withdraw(shared, offset);
-            self.begin_transfer(shared, offset, Reason::MaxDeliveries, now_ms);
-        }
     }
 
     /// Makes an idle message ready, or blocks it behind its key.
@@ -306,7 +312,7 @@ impl Group {
 
     /// Takes a pending message out of its state: afterwards it is idle, and neither ready nor blocked. The caller
     /// decides at once what happens to it.
-    pub(crate) fn withdraw(&mut self, shared: &mut Shared, offset: u64) {
+    fn withdraw(&mut self, shared: &mut Shared, offset: u64) {
         match self.state(offset) {
             State::Idle => {
                 self.unready(shared, offset);
@@ -347,13 +353,13 @@ impl Group {
     }
 
     /// Settles a withdrawn message.
-    pub(crate) fn finish(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+    fn finish(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
         self.remove_pending(shared, offset, now_ms);
         shared.messages.settle(offset);
     }
 
     /// Settles a message whose lease has ended and that was not withdrawn.
-    pub(crate) fn finish_leased(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
+    fn finish_leased(&mut self, shared: &mut Shared, offset: u64, now_ms: u64) {
         self.remove_pending(shared, offset, now_ms);
         shared.messages.settle_held(offset);
     }
@@ -379,7 +385,7 @@ impl Group {
 
     /// Whether the head of the key is being redriven and that is not durable yet. Later messages of the key may
     /// follow it.
-    pub(crate) fn is_redriven(&self, key: u64) -> bool {
+    fn is_redriven(&self, key: u64) -> bool {
         let Some(State::Leaving { number }) = self.key_order.head(key).map(|head| self.state(head)) else {
             return false;
         };

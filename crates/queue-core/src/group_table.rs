@@ -100,8 +100,7 @@ impl GroupTable {
         let id = self.next_id;
         self.next_id += 1;
         self.created_by_flush = flush;
-        let mut group = Group::new(id, name.clone(), self.last_number);
-        group.created_by_flush = flush;
+        let group = Group::created_by(flush, id, name.clone(), self.last_number);
         let before = self.names.insert(name.clone(), id);
         debug_assert!(before.is_none(), "a name belongs to one group");
         self.by_id.entry(id).or_insert(group)
@@ -124,7 +123,7 @@ impl GroupTable {
         let next_id = id.checked_add(1).ok_or(Malformed("a group number is out of bounds"))?;
         self.next_id = self.next_id.max(next_id);
         if let Some(old) = self.by_id.remove(&id) {
-            self.names.remove(&old.name);
+            self.names.remove(old.name());
         }
         self.names.insert(name.into(), id);
         self.by_id.insert(id, Group::new(id, name.into(), last_number));
@@ -134,8 +133,8 @@ impl GroupTable {
     /// Removes a group and returns it. Later groups use higher transfer numbers.
     pub(crate) fn remove(&mut self, id: u32) -> Option<Group> {
         let gone = self.by_id.remove(&id)?;
-        self.names.remove(&gone.name);
-        self.last_number = self.last_number.max(gone.transfers.last_number());
+        self.names.remove(gone.name());
+        self.last_number = self.last_number.max(gone.last_number());
         Some(gone)
     }
 
@@ -144,7 +143,7 @@ impl GroupTable {
     /// Removes a group that has messages to release. Returns false if there is none with this number.
     pub(crate) fn retire(&mut self, id: u32) -> bool {
         let Some(mut gone) = self.remove(id) else { return false };
-        gone.removed_before = self.next_id;
+        gone.retire(self.next_id);
         self.removed.push(gone);
         true
     }
@@ -189,7 +188,7 @@ impl GroupTable {
     pub(crate) fn skip_numbers_to(&mut self, number: u64) {
         self.last_number = self.last_number.max(number);
         for group in self.by_id.values_mut() {
-            group.transfers.skip_to(number);
+            group.skip_numbers_to(number);
         }
     }
 }

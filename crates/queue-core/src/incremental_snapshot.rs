@@ -8,10 +8,8 @@ use std::ops::Range;
 
 use crate::event::Event;
 use crate::event_recorder::Recorder;
-use crate::group::{Group, State};
+use crate::group::Group;
 use crate::machine::Queue;
-use crate::offset_ranges::OffsetRanges;
-use crate::outgoing_transfers::LeavingMessage;
 
 /// Position of an incremental snapshot: see [`Queue::begin_snapshot`].
 #[derive(Debug)]
@@ -48,9 +46,7 @@ impl Queue {
         }
         self.record_default_group_removed(&mut recorder);
         for group in self.groups.values() {
-            let Group { id, ref name, ref transfers, .. } = *group;
-            let last_number = transfers.last_number();
-            recorder.record(&Event::Group { group: id, name, last_number });
+            group.snapshot_header(&mut recorder);
         }
         recorder.flush(to, into);
         SnapshotCursor { to, ids: self.duplicates.index().positions(), dropped: 0, group: 0, from: 0 }
@@ -78,7 +74,7 @@ impl Queue {
                 cursor.dropped = end;
             } else {
                 let group = self.groups.first_from(cursor.group)?;
-                if self.shared.messages.is_unlisted(group.id) {
+                if self.shared.messages.is_unlisted(group.id()) {
                     break;
                 }
                 self.snapshot_group(group, cursor, most, &mut recorder);
@@ -94,50 +90,15 @@ impl Queue {
         most: usize,
         recorder: &mut Recorder,
     ) {
-        if cursor.group < group.id {
+        if cursor.group < group.id() {
             // The group before it has been removed.
-            (cursor.group, cursor.from) = (group.id, 0);
+            (cursor.group, cursor.from) = (group.id(), 0);
         }
         if cursor.from < cursor.to {
-            let joining = self.shared.messages.joining(group.id).map(|joining| &joining.listed);
+            let joining = self.shared.messages.joining(group.id()).map(|joining| &joining.listed);
             cursor.from = group.snapshot_messages(joining, cursor.from..cursor.to, most, recorder);
         } else {
-            (cursor.group, cursor.from) = (group.id + 1, 0);
+            (cursor.group, cursor.from) = (group.id() + 1, 0);
         }
-    }
-}
-
-impl Group {
-    /// Records the state of the first messages of a range, about `most`. Returns the end of those messages.
-    fn snapshot_messages(
-        &self,
-        joining: Option<&OffsetRanges>,
-        range: Range<u64>,
-        most: usize,
-        recorder: &mut Recorder,
-    ) -> u64 {
-        let group = self.id;
-        let end = self.end_of(joining, range.clone(), most);
-        let range = range.start..end;
-        recorder.record(&Event::Settled { group, offsets: range.clone() });
-        let joining = joining.into_iter().flat_map(|joining| joining.ranges_within(range.clone()));
-        let unknown = self.unknown.ranges_within(range.clone());
-        for offsets in self.pending.ranges_within(range.clone()).chain(unknown).chain(joining) {
-            recorder.record(&Event::Pending { group, offsets });
-        }
-        for (&offset, entry) in self.entries.range(range.clone()).filter(|(_, entry)| entry.count > 0) {
-            recorder.delivered(group, offset, entry.delivered());
-        }
-        for (&offset, entry) in self.entries.range(range) {
-            if entry.not_before_ms > 0 {
-                recorder.record(&Event::Delayed { group, offset, until_ms: entry.not_before_ms });
-            }
-            if let State::Leaving { number } = entry.state
-                && let Some(&LeavingMessage { reason, since_ms, .. }) = self.transfers.get(number)
-            {
-                recorder.record(&Event::Leaving { group, offset, number, reason, since_ms });
-            }
-        }
-        end
     }
 }

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use crate::config::Start;
 use crate::event::Event;
-use crate::group::{Group, State};
+use crate::group::Group;
 use crate::machine::Queue;
 use crate::offset_ranges::OffsetRanges;
 
@@ -32,7 +32,7 @@ impl Queue {
             return self.shared.recorder.record(&Event::PendingElsewhere { group });
         }
         self.list(&mut { usize::MAX });
-        let mut runs: Vec<Range<u64>> = self.groups[group].unknown.ranges().collect();
+        let mut runs: Vec<Range<u64>> = self.groups[group].unknown().ranges().collect();
         let joining = self.shared.messages.joining(group);
         runs.extend(joining.into_iter().flat_map(|joining| joining.listed.ranges()));
         for offsets in runs {
@@ -47,8 +47,9 @@ impl Queue {
             return usize::MAX;
         }
         let of_group = |group: &Group| {
-            let joining = self.shared.messages.joining(group.id).map_or(0, |joining| joining.listed.count());
-            group.pending.count() + group.unknown.count() + group.entries.len() + joining
+            let joining =
+                self.shared.messages.joining(group.id()).map_or(0, |joining| joining.listed.count());
+            group.snapshot_entries() + joining
         };
         self.groups.values().map(of_group).sum()
     }
@@ -83,7 +84,7 @@ impl Queue {
         let sources = || self.groups.with_removed().filter(|group| group.existed_before(id));
         // Groups before this one have listed everything.
         let joining_of =
-            |group: &Group| self.shared.messages.joining(group.id).map(|joining| &joining.listed);
+            |group: &Group| self.shared.messages.joining(group.id()).map(|joining| &joining.listed);
         let share = (*budget / sources().count().max(1)).max(1);
         let ends = sources().map(|group| group.end_of(joining_of(group), joining.rest.clone(), share));
         let ends = ends.chain([self.shared.messages.unloaded().end_of(joining.rest.clone(), share)]);
@@ -92,7 +93,7 @@ impl Queue {
         let mut seen = 0;
         for group in sources() {
             let staying = group.staying_within(part.clone());
-            seen += staying.count().max(group.entries.range(part.clone()).count());
+            seen += staying.count().max(group.deliveries_within(part.clone()));
             let joining =
                 joining_of(group).into_iter().flat_map(|joining| joining.ranges_within(part.clone()));
             listed.add(staying);
@@ -101,7 +102,7 @@ impl Queue {
         *budget = budget.saturating_sub(seen.max(1));
         let unknown = self.take_unknown(&mut listed, part.clone());
         if let Some(group) = self.groups.get_mut(id) {
-            group.unknown.add(unknown);
+            group.add_unloaded_ranges(unknown);
         }
         self.shared.messages.list(id, listed, part.end);
     }
@@ -116,34 +117,5 @@ impl Queue {
             listed.remove_range(run);
         }
         unknown
-    }
-}
-
-impl Group {
-    /// Whether the group existed when the group `opened` was created.
-    fn existed_before(&self, opened: u32) -> bool {
-        (self.id + 1..self.removed_before).contains(&opened)
-    }
-
-    /// The end of the first `most` entries of a range.
-    pub(crate) fn end_of(&self, joining: Option<&OffsetRanges>, range: Range<u64>, most: usize) -> u64 {
-        let entry = self.entries.range(range.clone()).nth(most).map(|(&offset, _)| offset);
-        let joining = joining.map(|joining| joining.end_of(range.clone(), most));
-        let unknown = self.unknown.end_of(range.clone(), most);
-        let pending = self.pending.end_of(range, most);
-        [entry, joining].into_iter().flatten().fold(pending.min(unknown), u64::min)
-    }
-
-    /// Offsets in a range that are pending and do not leave.
-    fn staying_within(&self, range: Range<u64>) -> OffsetRanges {
-        let mut staying = OffsetRanges::default();
-        self.pending.ranges_within(range.clone()).for_each(|run| staying.insert_range(run));
-        self.unknown.ranges_within(range.clone()).for_each(|run| staying.insert_range(run));
-        for (&offset, entry) in self.entries.range(range) {
-            if let State::Leaving { .. } = entry.state {
-                staying.remove(offset);
-            }
-        }
-        staying
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! A queue keeps up to `known_max` unsettled messages in memory. When there are more, a group with more than its
 //! share *lags*: newly registered messages are pending for it, but it does not load them. They are only ranges of
-//! offsets in [`unknown`](Group::unknown). When the group has half of its share or less, or nothing ready, the
-//! durable queue reads the next messages again and the group loads them. So loaded messages always precede unloaded
-//! ones, and order by key holds.
+//! offsets in [`Group::unknown`]. When the group has half of its share or less, or nothing ready, the durable queue
+//! reads the next messages again and the group loads them. So loaded messages always precede unloaded ones, and order
+//! by key holds.
 //!
 //! A message that some groups have not loaded counts as held: overflow does not drop it before every group has loaded
 //! it. A message that no group has loaded is *unloaded*: it is not in memory, but is counted. A group never transfers
@@ -13,47 +13,11 @@
 
 use std::ops::Range;
 
-use crate::event::Event;
-use crate::group::{Group, State};
+use crate::group::Group;
 use crate::machine::{GroupId, Queue};
 use crate::meta::Meta;
 use crate::offset_ranges::OffsetRanges;
-use crate::request::{Disposition, QueueError, Reason, Settlement};
-use crate::shared::Shared;
-
-impl Group {
-    /// Whether the group has registered messages that it has not loaded.
-    pub(crate) fn is_lagging(&self, registered_to: u64) -> bool {
-        self.unknown.first().is_some_and(|first| first < registered_to)
-    }
-
-    /// Whether the group does not load newly registered messages.
-    pub(crate) fn skips_new_messages(&self) -> bool {
-        !self.unknown.is_empty() || self.loads_after_flush > 0
-    }
-
-    /// Whether the group does not load this older message, because it has not loaded an earlier one.
-    pub(crate) fn skips_older_message(&self, offset: u64) -> bool {
-        let is_last = || self.pending.first_from(offset).is_none();
-        self.unknown.first().is_some_and(|first| first < offset) || self.loads_after_flush > 0 && is_last()
-    }
-
-    pub(crate) fn is_leaving(&self, offset: u64) -> bool {
-        matches!(self.state(offset), State::Leaving { .. })
-    }
-
-    /// Settles the unloaded messages of a range, and returns their offsets.
-    fn purge_unknown(&mut self, shared: &mut Shared, range: Range<u64>) -> Vec<Range<u64>> {
-        let purged: Vec<Range<u64>> = self.unknown.ranges_within(range).collect();
-        for run in &purged {
-            self.forget(run.clone());
-            shared.recorder.record(&Event::Settled { group: self.id, offsets: run.clone() });
-            // Otherwise a later message of the key could become available before this settlement is durable.
-            self.loads_after_flush = shared.recorder.next_flush();
-        }
-        purged
-    }
-}
+use crate::request::{QueueError, Reason, Settlement};
 
 impl Queue {
     /// Whether registering must pause: the queue has enough messages in memory and no group has few of them, or all
@@ -69,7 +33,7 @@ impl Queue {
 
     /// Whether a group may load more messages: there is room in memory, or the group has less than its share.
     pub fn has_room_for(&self, group: GroupId) -> bool {
-        let knows_few = |group: &Group| group.pending.len() <= self.share();
+        let knows_few = |group: &Group| group.pending().len() <= self.share();
         !self.is_full() || self.groups.get(group.0).is_some_and(knows_few)
     }
 
@@ -81,15 +45,15 @@ impl Queue {
     /// How many registered messages a group has still to load.
     pub(crate) fn unknown_of(&self, group: &Group) -> u64 {
         if !self.registration.is_restoring() {
-            return group.unknown.len();
+            return group.unknown().len();
         }
-        let runs = group.unknown.ranges_within(0..self.registration.to());
+        let runs = group.unknown().ranges_within(0..self.registration.to());
         runs.map(|run| run.end - run.start).sum()
     }
 
     /// The lowest offset at or after `from` that the group has to settle and has not loaded.
     pub fn first_unknown(&self, group: GroupId, from: u64) -> Option<u64> {
-        self.groups.get(group.0)?.unknown.first_from(from)
+        self.groups.get(group.0)?.unknown().first_from(from)
     }
 
     /// Number of messages that each group may have in memory in any case.
@@ -113,8 +77,8 @@ impl Queue {
     /// Whether some group that does not lag has no more than its share.
     fn has_room_for_some(&self) -> bool {
         let share = self.share();
-        let is_new = |group: &Group| self.shared.messages.joining(group.id).is_some();
-        self.caught_up_groups().any(|group| group.pending.len() <= share && !is_new(group))
+        let is_new = |group: &Group| self.shared.messages.joining(group.id()).is_some();
+        self.caught_up_groups().any(|group| group.pending().len() <= share && !is_new(group))
     }
 
     /// Groups that do not lag.
@@ -127,14 +91,13 @@ impl Queue {
     /// Whether the group loads more messages now.
     pub(crate) fn can_load(&self, group: &Group) -> bool {
         // This is the common case, and this method runs at every turn.
-        if !group.is_lagging(self.registration.to()) || group.loads_after_flush > 0 {
+        if !group.is_lagging(self.registration.to()) || group.awaits_flush() {
             return false;
         }
-        let is_idle = group.ready.iter().all(OffsetRanges::is_empty);
-        let most = if is_idle { self.share() } else { self.share() / 2 };
+        let most = if group.has_ready() { self.share() / 2 } else { self.share() };
         // Messages that a new group takes over come first.
-        self.shared.messages.joining(group.id).is_none()
-            && (group.pending.len() <= most || self.shared.messages.len() < self.known_max / 2)
+        self.shared.messages.joining(group.id()).is_none()
+            && (group.pending().len() <= most || self.shared.messages.len() < self.known_max / 2)
     }
 
     /// The offset from which messages must be read again for [`Queue::load_missed`]. `None` if no group loads any now.
@@ -142,22 +105,22 @@ impl Queue {
         self.groups
             .values()
             .filter(|group| self.can_load(group))
-            .filter_map(|group| group.unknown.first())
+            .filter_map(|group| group.unknown().first())
             .min()
     }
 
     /// Whether some group has to settle the message and has not loaded it.
     pub(crate) fn misses(&self, offset: u64) -> bool {
-        self.groups.values().any(|group| group.unknown.contains(offset))
+        self.groups.values().any(|group| group.unknown().contains(offset))
     }
 
     /// Loads messages into the groups that can take more. `messages` are all messages that still exist in `range`, in
     /// order. The range begins at the result of [`Queue::next_to_load`].
     pub fn load_missed(&mut self, range: Range<u64>, messages: &[Meta], now_ms: u64) {
         let range = range.start..range.end.min(self.registration.to());
-        let of_range = |group: &&Group| group.unknown.first().is_some_and(|first| range.contains(&first));
+        let of_range = |group: &&Group| group.unknown().first().is_some_and(|first| range.contains(&first));
         let loading = self.groups.values().filter(of_range).filter(|group| self.can_load(group));
-        let loading: Vec<u32> = loading.map(|group| group.id).collect();
+        let loading: Vec<u32> = loading.map(Group::id).collect();
         let mut from = range.start;
         for meta in messages.iter().filter(|meta| range.contains(&meta.offset)) {
             self.drop_lost(&loading, from..meta.offset);
@@ -178,7 +141,7 @@ impl Queue {
         // The message stays in memory until all groups have loaded it.
         shared.messages.add_pending(offset);
         for id in loading {
-            let group = groups.get_mut(*id).filter(|group| group.unknown.contains(offset));
+            let group = groups.get_mut(*id).filter(|group| group.unknown().contains(offset));
             let Some(group) = group else { continue };
             shared.messages.stop_missing(offset);
             group.load(shared, offset, now_ms);
@@ -192,7 +155,7 @@ impl Queue {
     /// How many groups have to settle the message without having it loaded.
     pub(crate) fn missing(&self, offset: u64) -> usize {
         let all = self.groups.with_removed();
-        all.filter(|group| group.unknown.contains(offset)).count()
+        all.filter(|group| group.unknown().contains(offset)).count()
     }
 
     /// The offsets of this range no longer exist, so these groups do not have to settle them.
@@ -202,7 +165,7 @@ impl Queue {
         }
         for id in loading {
             let Some(group) = self.groups.get_mut(*id) else { continue };
-            let lost: Vec<Range<u64>> = group.unknown.ranges_within(range.clone()).collect();
+            let lost: Vec<Range<u64>> = group.unknown().ranges_within(range.clone()).collect();
             for run in &lost {
                 group.forget(run.clone());
             }
@@ -219,7 +182,7 @@ impl Queue {
         let mut gone = OffsetRanges::default();
         gone.insert_range(run.clone());
         for group in self.groups.with_removed() {
-            group.unknown.ranges_within(run.clone()).for_each(|missed| gone.remove_range(missed));
+            group.unknown().ranges_within(run.clone()).for_each(|missed| gone.remove_range(missed));
         }
         self.shared.messages.forget_unloaded(&gone);
         self.shared.messages.stop_missing_range(run)
@@ -242,10 +205,10 @@ impl Queue {
     /// Releases the unloaded messages of a removed group, while `budget` lasts.
     pub(crate) fn release_missed(&mut self, gone: &mut Group, budget: &mut usize) {
         while *budget > 0
-            && let Some(run) = gone.unknown.first_range()
+            && let Some(run) = gone.unknown().first_range()
         {
             let run = run.start..self.shared.messages.end_of(run, *budget);
-            gone.unknown.remove_range(run.clone());
+            gone.remove_unloaded(run.clone());
             *budget = budget.saturating_sub(self.forget_missed(run) + 1);
         }
     }
@@ -263,11 +226,7 @@ impl Queue {
             self.list(&mut { self.at_once });
         }
         let known = self.groups.get_mut(group.0).ok_or(QueueError::Stale)?;
-        let is_it = known.entries.get(&offset).is_some_and(|entry| entry.is_of(settlement.receipt));
-        if !is_it || known.is_leaving(offset) || settlement.disposition != Disposition::Ack {
-            return Err(QueueError::Stale);
-        }
-        known.counters.acked += 1;
+        known.acknowledge_unloaded(settlement)?;
         self.purge_unknown(&[group.0], offset..offset + 1);
         Ok(())
     }

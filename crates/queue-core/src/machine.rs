@@ -5,7 +5,6 @@ use crate::duplicates::Duplicates;
 use crate::event::Event;
 use crate::group::Group;
 use crate::group_table::{DEFAULT_ID, GROUPS_MAX, GroupTable};
-use crate::offset_ranges::OffsetRanges;
 use crate::registration::Registration;
 use crate::request::{GroupName, QueueError, Reason, Receipt, Settlement};
 use crate::shared::Shared;
@@ -129,7 +128,7 @@ impl Queue {
 
     /// Memory of all messages, bytes, about.
     pub fn memory(&self) -> u64 {
-        let delivered: usize = self.groups.values().map(|group| group.entries.len()).sum();
+        let delivered: usize = self.groups.values().map(Group::deliveries).sum();
         self.shared.messages.len() * MESSAGE_BYTES + delivered as u64 * DELIVERED_BYTES
     }
 
@@ -186,7 +185,7 @@ impl Queue {
     /// # Panics
     /// If the group was removed.
     pub fn group_name(&self, group: GroupId) -> &GroupName {
-        &self.groups[group.0].name
+        self.groups[group.0].name()
     }
 
     /// All groups, in the order of their creation.
@@ -212,7 +211,7 @@ impl Queue {
         // A group with this name may have existed before.
         self.shared.resume_incarnation();
         let group = self.groups.create(name, self.shared.recorder.next_flush());
-        let (id, last_number) = (group.id, group.transfers.last_number());
+        let (id, last_number) = (group.id(), group.last_number());
         self.shared.recorder.record(&Event::Group { group: id, name, last_number });
         self.begin_joining(id);
         // The new group has to settle messages that are registered later, but not those registered before.
@@ -298,7 +297,7 @@ impl Queue {
 
     /// Number of messages that are ready in a group.
     pub fn ready(&self, group: GroupId) -> u64 {
-        self.groups.get(group.0).map_or(0, |group| group.ready.iter().map(OffsetRanges::len).sum())
+        self.groups.get(group.0).map_or(0, Group::ready)
     }
 
     /// Settles a delivery. `random` is the random part of the backoff.
@@ -314,7 +313,7 @@ impl Queue {
         random: u32,
     ) -> Result<(), QueueError> {
         let known = self.groups.get_mut(group.0).ok_or(QueueError::Stale)?;
-        if !known.unknown.is_empty() && known.unknown.contains(settlement.receipt.offset) {
+        if !known.unknown().is_empty() && known.unknown().contains(settlement.receipt.offset) {
             return self.settle_unknown(group, settlement);
         }
         known.settle(&mut self.shared, settlement, now_ms, random)

@@ -4,10 +4,9 @@
 use std::ops::Range;
 
 use crate::event::Event;
-use crate::group::{Group, State};
 use crate::machine::{GroupId, MOVE_COST, Queue};
 use crate::meta::Meta;
-use crate::request::{GroupInfo, GroupName, Info, Reason};
+use crate::request::{GroupName, Info};
 use crate::shared::Shared;
 
 /// Entries that can be freed in the time that one message takes otherwise.
@@ -16,8 +15,7 @@ const FREED_PER_MESSAGE: usize = 8;
 impl Queue {
     /// The group with the most unsettled messages, and their number.
     pub fn most_lagging(&self) -> Option<(&GroupName, u64)> {
-        let groups =
-            self.groups.values().map(|group| (&group.name, group.pending.len() + group.unknown.len()));
+        let groups = self.groups.values().map(|group| (group.name(), group.unsettled()));
         groups.max_by_key(|(_, pending)| *pending)
     }
 
@@ -37,7 +35,7 @@ impl Queue {
     pub fn purge_some(&mut self, group: Option<GroupId>, offsets: Range<u64>) -> (u64, Option<u64>) {
         let selected = |id: &u32| group.is_none_or(|group| group.0 == *id);
         let ids: Vec<u32> = self.groups.ids().filter(selected).collect();
-        let is_unknown = |id: &u32| self.groups[*id].unknown.first_from(offsets.start).is_some();
+        let is_unknown = |id: &u32| self.groups[*id].unknown().first_from(offsets.start).is_some();
         let unlisted = if ids.iter().any(is_unknown) { self.is_listing() } else { false };
         if unlisted || ids.iter().any(|&id| self.shared.messages.is_unlisted(id)) {
             // Messages that these groups take over must be settled too, and messages that other groups take over must
@@ -92,10 +90,10 @@ impl Queue {
     /// the others.
     pub fn redrives_to(&self) -> u64 {
         let Some(group) = self.groups.values().next() else { return self.registration.to() };
-        let joining = self.shared.messages.joining(group.id);
+        let joining = self.shared.messages.joining(group.id());
         let unlisted = joining.filter(|joining| !joining.rest.is_empty()).map(|joining| joining.rest.start);
         let joining = joining.and_then(|joining| joining.listed.first());
-        let unknown = [group.unknown.first(), unlisted, joining];
+        let unknown = [group.unknown().first(), unlisted, joining];
         unknown.into_iter().flatten().fold(self.registration.to(), u64::min)
     }
 
@@ -106,8 +104,8 @@ impl Queue {
             return false;
         };
         let comes_by_itself = self.registration.to() < to && !self.is_crowded();
-        let is_joining = self.shared.messages.joining(group.id).is_some();
-        !group.transfers.is_empty() || comes_by_itself || is_joining || self.can_load(group)
+        let is_joining = self.shared.messages.joining(group.id()).is_some();
+        group.is_transferring() || comes_by_itself || is_joining || self.can_load(group)
     }
 
     /// Frees some of the memory of a queue that is not used any more. Returns whether there is more; the rest can be
@@ -144,22 +142,22 @@ impl Queue {
                 continue;
             }
             if run.end != meta.offset {
-                record_pending(shared, group.id, &run);
+                record_pending(shared, group.id(), &run);
                 run = meta.offset..meta.offset;
             }
             run.end += 1;
             count += 1;
             if group.skips_older_message(meta.offset) {
                 // Messages before it are not loaded, and they come first.
-                group.unknown.insert(meta.offset);
+                group.add_unloaded(meta.offset);
                 shared.messages.miss_unloaded(meta);
                 continue;
             }
             shared.messages.load(meta, missing);
             shared.messages.put(meta);
-            let joining = shared.messages.joining(group.id).and_then(|joining| joining.listed.first());
+            let joining = shared.messages.joining(group.id()).and_then(|joining| joining.listed.first());
             if joining.is_some_and(|joining| joining < meta.offset) {
-                shared.messages.append_joining(group.id, meta.offset);
+                shared.messages.append_joining(group.id(), meta.offset);
             } else {
                 group.add(shared, meta.offset, now_ms);
             }
@@ -171,26 +169,7 @@ impl Queue {
     /// Appends up to `max` unsettled messages of a group from an offset on: offset, deliveries, state.
     pub fn peek(&self, group: GroupId, from: u64, max: usize, out: &mut Vec<(u64, u32, &'static str)>) {
         let Some(group) = self.groups.get(group.0) else { return };
-        let (mut known, mut unknown) =
-            (group.pending.from(from).peekable(), group.unknown.from(from).peekable());
-        let next = || match (known.peek(), unknown.peek()) {
-            (Some(first), Some(other)) if first < other => known.next(),
-            (_, Some(_)) => unknown.next(),
-            _ => known.next(),
-        };
-        for offset in std::iter::from_fn(next).take(max) {
-            let count = group.entries.get(&offset).map_or(0, |entry| entry.count);
-            let state = match group.state(offset) {
-                State::Idle if group.is_ready(&self.shared, offset) => "ready",
-                // It is ready as far as the group knows.
-                State::Idle if group.unknown.contains(offset) => "ready",
-                State::Idle => "blocked",
-                State::Leased { .. } => "leased",
-                State::Delayed { .. } => "delayed",
-                State::Leaving { .. } => "leaving",
-            };
-            out.push((offset, count, state));
-        }
+        group.peek(&self.shared, from, max, out);
     }
 
     /// Fills in the information, except for name, settings and waiting consumers.
@@ -221,85 +200,5 @@ impl Queue {
 fn record_pending(shared: &mut Shared, group: u32, run: &std::ops::Range<u64>) {
     if !run.is_empty() {
         shared.recorder.record(&Event::Pending { group, offsets: run.clone() });
-    }
-}
-
-impl Group {
-    /// Settles the pending messages of a range that do not leave. Returns how many were settled, and the cost in
-    /// messages examined; ordered messages cost more.
-    fn purge(&mut self, shared: &mut Shared, offsets: Range<u64>) -> (u64, usize) {
-        let (mut from, mut purged, mut seen) = (offsets.start, 0, 0);
-        while shared
-            .messages
-            .joining(self.id)
-            .and_then(|joining| joining.listed.first_from(from))
-            .is_some_and(|at| at < offsets.end)
-        {
-            self.take_over_next(shared, from, 0);
-        }
-        while let Some(offset) = self.pending.first_from(from).filter(|offset| *offset < offsets.end) {
-            from = offset + 1;
-            seen += if self.key_of(shared, offset).is_some() { MOVE_COST } else { 1 };
-            if !matches!(self.state(offset), State::Leaving { .. }) {
-                self.withdraw(shared, offset);
-                // No unsettled message becomes available before this is complete, so the time does not matter.
-                self.finish(shared, offset, 0);
-                purged += 1;
-            }
-        }
-        (purged, seen)
-    }
-
-    fn redrive(
-        &mut self,
-        shared: &mut Shared,
-        mut from: u64,
-        max: u64,
-        at_once: usize,
-        now_ms: u64,
-    ) -> (u64, Option<u64>) {
-        let (mut moved, mut seen) = (0, 0);
-        while moved < max
-            && let Some(offset) = self.pending.first_from(from)
-        {
-            if seen == at_once {
-                return (moved, Some(offset));
-            }
-            (from, seen) = (offset + 1, seen + 1);
-            let line = self.key_of(shared, offset);
-            let is_moved = shared.messages.get(offset).is_some_and(|known| known.is_moved);
-            let is_free = self.state(offset) == State::Idle
-                && (self.is_ready(shared, offset) || line.is_some_and(|key| self.is_redriven(key)));
-            if is_moved && is_free {
-                self.withdraw(shared, offset);
-                self.begin_transfer(shared, offset, Reason::Redriven, now_ms);
-                moved += 1;
-            }
-        }
-        (moved, None)
-    }
-
-    fn info(&self, shared: &Shared, unknown: u64) -> GroupInfo {
-        let ready = self.ready.iter().map(crate::offset_ranges::OffsetRanges::len).sum::<u64>();
-        let leaving = self.transfers.len() as u64;
-        let others = ready + leaving + self.leased + self.delayed;
-        let first = self.pending.first().into_iter().chain(self.unknown.first()).min();
-        let first = first.and_then(|offset| shared.messages.get(offset));
-        GroupInfo {
-            name: self.name.to_string(),
-            // Messages that the group has not loaded may turn out to be delayed or blocked.
-            ready: ready + unknown,
-            leased: self.leased,
-            delayed: self.delayed,
-            blocked: self.pending.len().saturating_sub(others),
-            leaving,
-            oldest_ms: first.map(|known| known.timestamp_ms),
-            waiting: 0,
-            delivered: self.counters.delivered,
-            redelivered: self.counters.redelivered,
-            acked: self.counters.acked,
-            nacked: self.counters.nacked,
-            dead: self.counters.dead,
-        }
     }
 }

@@ -51,11 +51,11 @@ impl Queue {
         shared.messages.put(meta);
         let mut is_missed = false;
         for group in groups.values_mut() {
-            if group.skips_new_messages() || group.pending.len() > most {
-                group.unknown.insert(offset);
+            if group.skips_new_messages() || group.pending().len() > most {
+                group.add_unloaded(offset);
                 shared.messages.miss(offset);
                 is_missed = true;
-            } else if !shared.messages.append_joining(group.id, offset) {
+            } else if !shared.messages.append_joining(group.id(), offset) {
                 group.add(shared, offset, now_ms);
             }
         }
@@ -69,22 +69,22 @@ impl Queue {
         let offset = meta.offset;
         self.duplicates.registered_again(meta);
         let Self { shared, groups, .. } = self;
-        if !groups.with_removed().any(|group| group.unknown.contains(offset)) {
+        if !groups.with_removed().any(|group| group.unknown().contains(offset)) {
             return;
         }
         shared.messages.put(meta);
         // It stays in memory until all groups have seen it.
         shared.messages.add_pending(offset);
-        for group in groups.values_mut().filter(|group| group.unknown.contains(offset)) {
-            let is_next = group.unknown.first() == Some(offset) && group.pending.len() <= most;
-            let is_given_older_ones = shared.messages.joining(group.id).is_some();
+        for group in groups.values_mut().filter(|group| group.unknown().contains(offset)) {
+            let is_next = group.unknown().first() == Some(offset) && group.pending().len() <= most;
+            let is_given_older_ones = shared.messages.joining(group.id()).is_some();
             if is_next && !is_given_older_ones || group.is_leaving(offset) {
                 group.load(shared, offset, now_ms);
             } else {
                 shared.messages.miss(offset);
             }
         }
-        for _ in groups.removed().iter().filter(|gone| gone.unknown.contains(offset)) {
+        for _ in groups.removed().iter().filter(|gone| gone.unknown().contains(offset)) {
             shared.messages.miss(offset);
         }
         shared.messages.settle(offset);

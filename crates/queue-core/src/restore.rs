@@ -3,15 +3,11 @@
 //! During replay `pending` of each group holds the offsets that the events leave pending. No message is in memory at
 //! that point, so all of them become `unknown` when the replay ends; registration loads them again.
 
-use std::ops::Range;
-
-use crate::event::{Delivered, Event, Malformed, Reader};
+use crate::event::{Event, Malformed, Reader};
 use crate::event_recorder::Recorder;
-use crate::group::{Entry, Group, State};
-use crate::joining_group::JoiningGroup;
+use crate::group::Group;
 use crate::machine::{GroupId, Queue};
 use crate::offset_ranges::OffsetRanges;
-use crate::outgoing_transfers::LeavingMessage;
 
 impl Queue {
     /// Replays one batch of [`Queue::flush`] or [`Queue::snapshot`]. Batches must come in order, before any message
@@ -41,7 +37,7 @@ impl Queue {
             Event::Registered { to } => {
                 let fresh = self.shared.recorder.registered_to()..to;
                 if !fresh.is_empty() {
-                    self.groups.values_mut().for_each(|group| group.pending.insert_range(fresh.clone()));
+                    self.groups.values_mut().for_each(|group| group.replay_registered(fresh.clone()));
                     self.shared.recorder.set_registered_to(to);
                 }
             }
@@ -74,12 +70,11 @@ impl Queue {
 
     /// Makes everything that is pending in other groups pending in this one.
     fn replay_elsewhere(&mut self, id: u32) {
-        let others = self.groups.values().filter(|other| other.id != id);
+        let others = self.groups.values().filter(|other| other.id() != id);
         let staying: Vec<OffsetRanges> = others.map(Group::replayed_staying).collect();
         let Some(group) = self.groups.get_mut(id) else { return };
         for offsets in staying.iter().flat_map(OffsetRanges::ranges) {
-            group.forget(offsets.clone());
-            group.pending.insert_range(offsets);
+            group.replay_pending(offsets);
         }
     }
 
@@ -102,7 +97,7 @@ impl Queue {
         }
         self.record_default_group_removed(&mut recorder);
         for group in self.groups.values() {
-            group.snapshot(self.shared.messages.joining(group.id), &mut recorder);
+            group.snapshot(self.shared.messages.joining(group.id()), &mut recorder);
         }
         // Registration alone makes nothing pending here: each group lists its own pending offsets.
         recorder.flush(to, into);
@@ -113,94 +108,6 @@ impl Queue {
         let group = GroupId::DEFAULT.0;
         if !self.groups.contains(group) {
             recorder.record(&Event::GroupRemoved { group });
-        }
-    }
-}
-
-impl Group {
-    /// Offsets that are pending by the events are not in memory before they are registered.
-    fn swap_pending_and_unknown(&mut self) {
-        std::mem::swap(&mut self.pending, &mut self.unknown);
-    }
-
-    /// During a replay: offsets that are pending and do not leave.
-    fn replayed_staying(&self) -> OffsetRanges {
-        let mut staying = self.pending.clone();
-        for (_, leaving) in self.transfers.iter() {
-            staying.remove(leaving.offset);
-        }
-        staying
-    }
-
-    /// Removes offsets that are no longer messages. None of them is in memory.
-    pub(crate) fn forget(&mut self, offsets: Range<u64>) {
-        self.pending.remove_range(offsets.clone());
-        self.unknown.remove_range(offsets.clone());
-        while let Some((&offset, _)) = self.entries.range(offsets.clone()).next() {
-            self.cancel_leaving(offset);
-            self.entries.remove(&offset);
-        }
-    }
-
-    /// The offset does not leave the queue, whatever earlier events said.
-    fn cancel_leaving(&mut self, offset: u64) {
-        if let Some(entry) = self.entries.get_mut(&offset)
-            && let State::Leaving { number } = entry.state
-        {
-            entry.state = State::Idle;
-            self.transfers.remove(number);
-        }
-    }
-
-    /// Replays an event of this group.
-    fn replay(&mut self, event: &Event<'_>) {
-        match *event {
-            Event::Settled { ref offsets, .. } => self.forget(offsets.clone()),
-            Event::Pending { ref offsets, .. } => {
-                self.forget(offsets.clone());
-                self.pending.insert_range(offsets.clone());
-            }
-            Event::Delivered { ref offsets, how, .. } => {
-                let Delivered { count, incarnation, first_ms } = how;
-                for offset in offsets.clone() {
-                    if self.pending.contains(offset) {
-                        self.cancel_leaving(offset);
-                        self.entries.insert(offset, Entry { count, incarnation, first_ms, ..Entry::NEW });
-                    }
-                }
-            }
-            Event::Delayed { offset, until_ms, .. } if self.pending.contains(offset) => {
-                self.entries.entry(offset).or_insert(Entry::NEW).not_before_ms = until_ms;
-            }
-            Event::Leaving { offset, number, reason, since_ms, .. } => {
-                self.transfers.skip_to(number);
-                if self.pending.contains(offset) && self.transfers.get(number).is_none() {
-                    self.cancel_leaving(offset);
-                    self.entries.entry(offset).or_insert(Entry::NEW).state = State::Leaving { number };
-                    self.transfers.restore(number, LeavingMessage { offset, reason, since_ms });
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn snapshot(&self, joining: Option<&JoiningGroup>, recorder: &mut Recorder) {
-        let group = self.id;
-        let last_number = self.transfers.last_number();
-        recorder.record(&Event::Group { group, name: &self.name, last_number });
-        let joining = joining.into_iter().flat_map(|joining| joining.listed.ranges());
-        for offsets in self.pending.ranges().chain(self.unknown.ranges()).chain(joining) {
-            recorder.record(&Event::Pending { group, offsets });
-        }
-        for (&offset, entry) in self.entries.iter().filter(|(_, entry)| entry.count > 0) {
-            recorder.delivered(group, offset, entry.delivered());
-        }
-        for (&offset, entry) in self.entries.iter().filter(|(_, entry)| entry.not_before_ms > 0) {
-            recorder.record(&Event::Delayed { group, offset, until_ms: entry.not_before_ms });
-        }
-        for (number, gone) in self.transfers.iter() {
-            let LeavingMessage { offset, reason, since_ms } = *gone;
-            recorder.record(&Event::Leaving { group, offset, number, reason, since_ms });
         }
     }
 }

@@ -20,7 +20,7 @@ impl Group {
             Some(active) if shared.config.single_active_consumer => active.consumer == consumer,
             _ => true,
         };
-        may && self.ready.iter().any(|ready| !ready.is_empty())
+        may && self.has_ready()
     }
 
     fn activate(&mut self, shared: &Shared, consumer: u64, now_ms: u64) -> bool {

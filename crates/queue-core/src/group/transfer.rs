@@ -14,7 +14,7 @@ use crate::shared::Shared;
 impl Group {
     /// Starts the transfer of a withdrawn message. A message that would become a dead letter is settled instead if
     /// the queue keeps none.
-    pub(crate) fn begin_transfer(&mut self, shared: &mut Shared, offset: u64, reason: Reason, now_ms: u64) {
+    pub(super) fn begin_transfer(&mut self, shared: &mut Shared, offset: u64, reason: Reason, now_ms: u64) {
         if reason != Reason::Redriven {
             self.counters.dead += 1;
             if !shared.config.dead_letters {
@@ -76,5 +76,20 @@ impl Group {
     /// All numbers given so far are durable.
     pub(crate) fn all_durable(&mut self) {
         self.transfers.all_durable();
+    }
+
+    /// Whether messages are on their way to another queue.
+    pub(crate) fn is_transferring(&self) -> bool {
+        !self.transfers.is_empty()
+    }
+
+    /// The highest transfer number given so far.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.transfers.last_number()
+    }
+
+    /// Makes future transfer numbers higher than this one.
+    pub(crate) fn skip_numbers_to(&mut self, number: u64) {
+        self.transfers.skip_to(number);
     }
 }

@@ -89,7 +89,7 @@ impl Client for QueueCreator {
                 context.ask(self.next, Request::Create { settings });
             }
             Some(_) => self.next += 1,
-            None => context.oracle.has_queues = true,
+            None => context.oracle.queues_created(),
         }
     }
 

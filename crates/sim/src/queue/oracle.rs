@@ -22,6 +22,7 @@ use mainstem_queue_core::{
 use super::group::{Group, Lease};
 use super::plan::{QueuePlan, Role};
 use crate::Violation;
+use crate::engine::Totals;
 use room::check_reply_size;
 
 /// Number of a message.
@@ -110,19 +111,19 @@ enum Origin {
 
 /// A message stored in a queue.
 #[derive(Clone, Debug)]
-pub(crate) struct StoredMessage {
-    pub(crate) message: MessageId,
+struct StoredMessage {
+    message: MessageId,
     origin: Origin,
     timestamp_ms: Option<u64>,
     /// Since when it is known to be there.
-    pub(crate) since: Moment,
+    since: Moment,
 }
 
 #[derive(Debug)]
-pub(crate) struct QueueState {
-    pub(crate) plan: QueuePlan,
-    pub(crate) stored: BTreeMap<u64, StoredMessage>,
-    pub(crate) groups: BTreeMap<GroupName, Group>,
+struct QueueState {
+    plan: QueuePlan,
+    stored: BTreeMap<u64, StoredMessage>,
+    groups: BTreeMap<GroupName, Group>,
     /// Offsets by message key.
     by_key: BTreeMap<u64, BTreeSet<u64>>,
     /// Offsets by message.
@@ -156,18 +157,18 @@ pub(crate) struct Pending {
 /// Everything known about the queues of a run.
 #[derive(Debug)]
 pub(crate) struct Oracle {
-    pub(crate) messages: Vec<Message>,
-    pub(crate) queues: Vec<QueueState>,
+    messages: Vec<Message>,
+    queues: Vec<QueueState>,
     last: Moment,
     /// Incarnation of the broker.
-    pub(crate) incarnation: u32,
+    incarnation: u32,
     /// When it started.
-    pub(crate) incarnation_began: Moment,
-    pub(crate) acknowledged: u64,
-    pub(crate) delivered: u64,
-    pub(crate) has_queues: bool,
+    incarnation_began: Moment,
+    acknowledged: u64,
+    delivered: u64,
+    has_queues: bool,
     /// Subscribers may hold messages before they report it.
-    pub(crate) has_subscribers: bool,
+    has_subscribers: bool,
     /// Number of messages that a queue keeps in memory.
     known_max: u64,
 }
@@ -200,7 +201,56 @@ impl Oracle {
         }
     }
 
-    pub(crate) fn tick(&mut self) -> Moment {
+    /// Subscribers take part.
+    pub(crate) fn expect_subscribers(&mut self) {
+        self.has_subscribers = true;
+    }
+
+    /// All queues of the plan exist.
+    pub(crate) fn queues_created(&mut self) {
+        self.has_queues = true;
+    }
+
+    pub(crate) fn has_queues(&self) -> bool {
+        self.has_queues
+    }
+
+    /// Number of the broker's incarnation.
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
+    /// A new message, which nobody has sent yet. Its number is the [count](Self::message_count) before the call.
+    pub(crate) fn add_message(&mut self, message: Message) -> MessageId {
+        debug_assert!(message.attempts.is_empty(), "attempts are recorded when they are sent");
+        self.messages.push(message);
+        self.messages.len() - 1
+    }
+
+    pub(crate) fn message(&self, id: MessageId) -> &Message {
+        &self.messages[id]
+    }
+
+    pub(crate) fn message_count(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// The groups of all queues that are not deleted, and the numbers of their queues. `default` comes first.
+    pub(crate) fn lasting_groups(&self) -> impl Iterator<Item = (usize, GroupName)> {
+        let lasting = self.queues.iter().enumerate();
+        let lasting = lasting.filter(|(_, state)| state.plan.role != Role::Temporary);
+        lasting.flat_map(|(queue, state)| {
+            let others = state.groups.keys().filter(|name| ***name != *DEFAULT_GROUP).cloned();
+            std::iter::once(DEFAULT_GROUP.into()).chain(others).map(move |group| (queue, group))
+        })
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        let Self { acknowledged, delivered, .. } = *self;
+        Totals { published: self.messages.len() as u64, acknowledged, delivered }
+    }
+
+    fn tick(&mut self) -> Moment {
         self.last += 1;
         self.last
     }

@@ -25,25 +25,18 @@ pub(crate) struct Producer {
 
 impl Producer {
     fn send(context: &mut Context<'_>, queue: usize, ids: Vec<MessageId>) {
-        let messages = ids.iter().map(|id| new_message(*id, &context.oracle.messages[*id])).collect();
+        let messages = ids.iter().map(|id| new_message(*id, context.oracle.message(*id))).collect();
         context.requests.push_back((queue, Request::Send(messages), ids));
     }
 }
 
-/// Makes a message with random properties.
-pub(super) fn make_message(
-    plan: &Plan,
-    rng: &mut Rng,
-    messages: &mut Vec<Message>,
-    queue: usize,
-    route: Route,
-) -> MessageId {
+/// Makes the message `id` with random properties.
+pub(super) fn make_message(plan: &Plan, rng: &mut Rng, id: MessageId, queue: usize, route: Route) -> Message {
     let delay_ms = if rng.chance(plan.delays) { pick(rng, &[1, 200, 3_000, 15_000]) } else { 0 };
     let ttl_ms = if rng.chance(plan.ttls) { pick(rng, &[1, 500, 5_000, 60_000]) } else { 0 };
-    let id = messages.len();
     let small = if id.is_multiple_of(19) { 3_000 } else { id % 7 };
     let is_large = rng.chance(plan.large);
-    messages.push(Message {
+    Message {
         queue,
         route,
         padding: if is_large { pick(rng, &[510, 5_000, 70_000, 300_000]) } else { small },
@@ -54,8 +47,7 @@ pub(super) fn make_message(
         has_id: rng.chance(plan.ids),
         may_be_settled: false,
         attempts: Vec::new(),
-    });
-    id
+    }
 }
 
 /// Properties of a message, by the name of their header.
@@ -87,20 +79,20 @@ impl Client for Producer {
             return;
         }
         let unsure = std::mem::take(&mut self.unsure);
-        self.unknown.extend(unsure.into_iter().filter(|id| context.oracle.messages[*id].has_id));
+        self.unknown.extend(unsure.into_iter().filter(|id| context.oracle.message(*id).has_id));
         if !self.unknown.is_empty() && context.rng.chance(if context.is_ending { 100 } else { 40 }) {
             let at = context.rng.below(self.unknown.len() as u64) as usize;
             let id = self.unknown.swap_remove(at);
-            let queue = context.oracle.messages[id].queue;
+            let queue = context.oracle.message(id).queue;
             return Self::send(context, queue, vec![id]);
         }
         if !context.is_ending
             && let Some(id) = context.oracle.perhaps_lost(context.rng).filter(|_| context.rng.chance(20))
         {
-            let queue = context.oracle.messages[id].queue;
+            let queue = context.oracle.message(id).queue;
             return Self::send(context, queue, vec![id]);
         }
-        if (context.is_ending || context.oracle.messages.len() >= context.plan.messages_max) && self.has_sent
+        if (context.is_ending || context.oracle.message_count() >= context.plan.messages_max) && self.has_sent
         {
             return;
         }
@@ -114,7 +106,9 @@ impl Client for Producer {
         let count = pick(context.rng, &[1, 1, 2, 5, 20]);
         let ids = (0..count)
             .map(|_| {
-                make_message(context.plan, context.rng, &mut context.oracle.messages, queue, Route::Request)
+                let id = context.oracle.message_count();
+                let message = make_message(context.plan, context.rng, id, queue, Route::Request);
+                context.oracle.add_message(message)
             })
             .collect();
         Self::send(context, queue, ids);
@@ -122,7 +116,7 @@ impl Client for Producer {
 
     fn handle_reply(&mut self, context: &mut Context<'_>, pending: &Pending, _: &Reply) {
         for id in &pending.messages {
-            let message = &context.oracle.messages[*id];
+            let message = context.oracle.message(*id);
             let last = message.attempts.last().map(|attempt| attempt.outcome);
             // A message that was taken may be sent again, and is discarded.
             let is_repeated = message.is_taken() && !context.is_ending && context.rng.chance(10);

@@ -131,11 +131,11 @@ impl Publisher {
 
     /// Publishes a message for the first time.
     pub(crate) fn publish(&mut self, oracle: &mut Oracle, queues: &[QueuePlan], message: MessageId) {
-        let Route::Published { qos, .. } = oracle.messages[message].route else { return };
+        let Route::Published { qos, .. } = oracle.message(message).route else { return };
         let sent_at = oracle.publishing(message, true);
         let packet_id = if qos == QoS::AtMostOnce { 0 } else { self.packet_id() };
         if packet_id != 0 {
-            let incarnation = oracle.incarnation;
+            let incarnation = oracle.incarnation();
             self.outgoing.push_back(Outgoing {
                 packet_id,
                 message,
@@ -165,7 +165,7 @@ impl Publisher {
         (id, packet_id): (MessageId, u16),
         dup: bool,
     ) {
-        let message = &oracle.messages[id];
+        let message = oracle.message(id);
         let Route::Published { qos, is_bound } = message.route else { return };
         let topic = topic(message, &queues[message.queue].name, is_bound);
         let pairs = properties(id, message);
@@ -238,7 +238,7 @@ impl Publisher {
         (self.is_online, self.is_new, self.has_abandoned_session) = (true, false, false);
         let is_kept = connack.session_present;
         self.outgoing.retain(|known| is_kept || known.qos == QoS::AtLeastOnce);
-        let incarnation = oracle.incarnation;
+        let incarnation = oracle.incarnation();
         for mut known in std::mem::take(&mut self.outgoing) {
             let (message, packet_id) = (known.message, known.packet_id);
             if known.is_received {

@@ -11,7 +11,7 @@ use crate::engine::pick;
 
 impl QueueScenario {
     pub(super) fn act_as_publisher(&mut self, engine: &mut QueueEngine<'_>, number: usize) {
-        if !self.oracle.has_queues {
+        if !self.oracle.has_queues() {
             return;
         }
         let publisher = &self.publishers[number];
@@ -30,7 +30,7 @@ impl QueueScenario {
         }
         let count = pick(&mut engine.rng, &[1, 1, 3]);
         for _ in 0..count {
-            if self.publishers[number].can_publish() && self.oracle.messages.len() < self.plan.messages_max {
+            if self.publishers[number].can_publish() && self.oracle.message_count() < self.plan.messages_max {
                 self.publish(engine, number);
             }
         }
@@ -48,12 +48,12 @@ impl QueueScenario {
             _ => QoS::AtLeastOnce,
         };
         let route = Route::Published { qos, is_bound: rng.chance(70) };
-        let id = make_message(&self.plan, rng, &mut self.oracle.messages, queue, route);
+        let mut message = make_message(&self.plan, rng, self.oracle.message_count(), queue, route);
         if profile.version == Version::V4 {
             // Without user properties, it cannot ask for anything.
-            let message = &mut self.oracle.messages[id];
             (message.priority, message.delay_ms, message.ttl_ms, message.has_id) = (0, 0, 0, false);
         }
+        let id = self.oracle.add_message(message);
         let name = &self.plan.queues[queue].name;
         engine.note(|| format!("publisher {number} publishes {id} for {name}: {route:?}"));
         self.publishers[number].publish(&mut self.oracle, &self.plan.queues, id);

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mainstem_disk::fault::Rng;
-use mainstem_queue_core::{DEFAULT_GROUP, GroupName, Reply, Request};
+use mainstem_queue_core::{Reply, Request};
 
 use super::client::{Client, Context, NewRequest, QueueCreator};
 use super::drainer::Drainer;
@@ -79,7 +79,9 @@ impl Scenario for QueueScenario {
         let publishers = plan.publishers.iter().enumerate();
         let publishers = publishers.map(|(number, profile)| Publisher::new(number, *profile)).collect();
         let mut oracle = Oracle::new(&plan.queues, environment.broker.kafka.queue_tuning.known_max);
-        oracle.has_subscribers = !subscribers.is_empty();
+        if !subscribers.is_empty() {
+            oracle.expect_subscribers();
+        }
         let scenario = Self {
             plan,
             oracle,
@@ -153,7 +155,7 @@ impl Scenario for QueueScenario {
     }
 
     fn is_done(&self) -> bool {
-        let has_queues = self.oracle.has_queues;
+        let has_queues = self.oracle.has_queues();
         let are_done = || {
             self.clients.iter().all(|client| client.is_done())
                 && self.publishers.iter().all(Publisher::is_done)
@@ -166,15 +168,8 @@ impl Scenario for QueueScenario {
         if count > 1 {
             return false;
         }
-        let mut drained: Vec<(usize, GroupName)> = Vec::new();
-        for (queue, state) in self.oracle.queues.iter().enumerate() {
-            if state.plan.role != Role::Temporary {
-                let others = state.groups.keys().filter(|name| ***name != *DEFAULT_GROUP).cloned();
-                let groups = std::iter::once(DEFAULT_GROUP.into()).chain(others);
-                drained.extend(groups.map(|group| (queue, group)));
-            }
-        }
-        for (number, (queue, group)) in drained.into_iter().enumerate() {
+        let drained = self.oracle.lasting_groups();
+        for (number, (queue, group)) in drained.enumerate() {
             self.clients.push(Box::new(Drainer::new(number as u64, queue, group)));
         }
         self.is_draining = true;
@@ -186,8 +181,7 @@ impl Scenario for QueueScenario {
     }
 
     fn totals(&self) -> Totals {
-        let Oracle { acknowledged, delivered, .. } = self.oracle;
-        Totals { published: self.oracle.messages.len() as u64, acknowledged, delivered }
+        self.oracle.totals()
     }
 
     fn unfinished(&self) -> String {
@@ -219,7 +213,7 @@ impl QueueScenario {
     }
 
     fn act_as_client(&mut self, engine: &mut QueueEngine<'_>, number: usize) -> Result<(), Violation> {
-        if number > 0 && !self.oracle.has_queues {
+        if number > 0 && !self.oracle.has_queues() {
             return Ok(());
         }
         let requests = self.with(engine, number, |client, context| client.act(context));

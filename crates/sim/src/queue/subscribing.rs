@@ -10,7 +10,7 @@ use crate::engine::pick;
 
 impl QueueScenario {
     pub(super) fn act_as_subscriber(&mut self, engine: &mut QueueEngine<'_>, number: usize) {
-        if !self.oracle.has_queues {
+        if !self.oracle.has_queues() {
             return;
         }
         let subscriber = &self.subscribers[number];

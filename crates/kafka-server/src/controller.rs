@@ -1,4 +1,5 @@
-//! The controller on shard 0: creates, changes and deletes topics, and owns the log of the catalogue.
+//! The controller on shard 0: creates, changes and deletes topics, and owns the log of the catalogue. Which changes are
+//! valid is in `topic_validation.rs`.
 //!
 //! A change takes effect when its record is durable: only then do the shards see the new catalogue. Until that, names
 //! and partitions that are being created count against collisions and limits. Changes of one topic run one after the
@@ -7,13 +8,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use mainstem_kafka::ErrorCode;
 use mainstem_log::{Completion, Durability, Error, Store};
 use mainstem_partition::{CompactedLog, KeyValue, NameCollisions, Outcome};
 use mainstem_queue_server::ReplyTo;
 use mainstem_runtime::Clock;
 use serde::{Deserialize, Serialize};
 
+use crate::append_error::AppendError;
 use crate::catalogue::{Catalogue, Topic, TopicId};
+use crate::config::Config;
 use crate::groups::GroupCoordinator;
 use crate::pending::AfterTopicChange;
 use crate::shared::Shared;
@@ -62,6 +66,13 @@ pub(crate) enum WaitingOperation {
     Delete { id: TopicId, then: AfterTopicChange },
 }
 
+/// A change that was refused: what continues, and why.
+#[derive(Debug)]
+pub(crate) struct RefusedChange {
+    pub(crate) then: AfterTopicChange,
+    pub(crate) error: AppendError,
+}
+
 /// A topic that is being changed or deleted.
 struct Changing {
     /// The new topic; `None` if it is being deleted.
@@ -71,6 +82,7 @@ struct Changing {
 
 /// The state that only shard 0 has.
 pub(crate) struct Controller {
+    shared: Arc<Shared>,
     log: CompactedLog<CatalogueWrite>,
     /// The durable catalogue, which `publish_changes` shows to all shards.
     catalogue: Catalogue,
@@ -139,7 +151,7 @@ impl Controller {
     ///
     /// # Errors
     /// The store fails, or a record cannot be read.
-    pub(crate) fn restore(store: &mut dyn Store, shared: &Shared, clock: Clock) -> Result<Self, Error> {
+    pub(crate) fn restore(store: &mut dyn Store, shared: &Arc<Shared>, clock: Clock) -> Result<Self, Error> {
         let mut catalogue = Catalogue::default();
         let (mut cluster, mut unreadable) = (None, None);
         let log = CompactedLog::open(store, LOG, Durability::Fsync, |key, value| {
@@ -175,6 +187,7 @@ impl Controller {
         let groups = GroupCoordinator::restore(store, shared, clock)?;
         let transactions = TransactionCoordinator::restore(store, shared, clock)?;
         Ok(Self {
+            shared: Arc::clone(shared),
             log,
             catalogue,
             creating: BTreeMap::new(),
@@ -186,6 +199,16 @@ impl Controller {
             groups,
             transactions,
         })
+    }
+
+    /// The settings of the server.
+    pub(crate) fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// Stores for `count` partitions, assigned round-robin from `first`.
+    pub(crate) fn store_ids_from(&self, first: usize, count: i32) -> Vec<u16> {
+        self.shared.store_ids_from(first, count)
     }
 
     /// All topics, before and after the changes in progress: either form may become durable.
@@ -207,11 +230,6 @@ impl Controller {
     }
 
     /// A topic of the durable catalogue.
-    pub(crate) fn topic(&self, name: &str) -> Option<&Arc<Topic>> {
-        self.catalogue.topic(name)
-    }
-
-    /// A topic of the durable catalogue.
     pub(crate) fn topic_by_id(&self, id: TopicId) -> Option<&Arc<Topic>> {
         self.catalogue.topic_by_id(id)
     }
@@ -224,18 +242,6 @@ impl Controller {
     /// The number of partitions, with those being created.
     pub(crate) fn partitions(&self) -> i32 {
         self.catalogue.partitions + self.creating_partitions
-    }
-
-    /// Whether a topic is being changed or deleted.
-    pub(crate) fn is_changing(&self, id: TopicId) -> bool {
-        self.changing.contains_key(&id.0)
-    }
-
-    /// Lets an operation wait until the change of the topic in progress has ended.
-    pub(crate) fn wait_for_change(&mut self, id: TopicId, operation: WaitingOperation) {
-        if let Some(changing) = self.changing.get_mut(&id.0) {
-            changing.waiting.push(operation);
-        }
     }
 
     /// Ends the change of a topic and returns the operations that wait for it.
@@ -268,36 +274,63 @@ impl Controller {
         self.log.append(store, unix_ms, &[record], CatalogueWrite::Create { topic, then });
     }
 
-    /// Starts the change of the topic `known` to `topic`.
-    pub(crate) fn start_change(
+    /// Changes a topic's partitions or configuration, after its change in progress.
+    ///
+    /// # Errors
+    /// The topic does not exist, or the change is invalid.
+    pub(crate) fn change(
         &mut self,
         store: &mut dyn Store,
         unix_ms: u64,
-        (known, topic): (&Topic, Arc<Topic>),
+        name: &str,
+        change: TopicChange,
         then: AfterTopicChange,
-    ) {
+    ) -> Result<(), RefusedChange> {
+        let Some(known) = self.catalogue.topic(name).cloned() else {
+            return Err(RefusedChange { then, error: ErrorCode::UnknownTopicOrPartition.into() });
+        };
+        if let Some(changing) = self.changing.get_mut(&known.id.0) {
+            changing.waiting.push(WaitingOperation::Change { name: name.to_owned(), change, then });
+            return Ok(());
+        }
+        let topic = match self.changed_topic(&known, change) {
+            Ok(topic) => Arc::new(topic),
+            Err(error) => return Err(RefusedChange { then, error }),
+        };
         let more = topic.partitions() - known.partitions();
         let changing = Changing { next: Some(Arc::clone(&topic)), waiting: Vec::new() };
         self.changing.insert(topic.id.0, changing);
         self.creating_partitions += more;
         let record = topic_record(&topic);
         self.log.append(store, unix_ms, &[record], CatalogueWrite::Change { topic, more, then });
+        Ok(())
     }
 
-    /// Starts the deletion of a topic. Returns `then` if the topic does not exist.
-    pub(crate) fn start_deletion(
+    /// Deletes a topic, after its change in progress.
+    ///
+    /// # Errors
+    /// The topic does not exist, or it is a work queue and its administrator does not delete it.
+    pub(crate) fn delete(
         &mut self,
         store: &mut dyn Store,
         unix_ms: u64,
         id: TopicId,
         then: AfterTopicChange,
-    ) -> Option<AfterTopicChange> {
+    ) -> Result<(), RefusedChange> {
+        let is_by_administrator = matches!(then, AfterTopicChange::QueueReply(_));
+        if let Some(error) = self.queue_deletion_error(id).filter(|_| !is_by_administrator) {
+            return Err(RefusedChange { then, error });
+        }
+        if let Some(changing) = self.changing.get_mut(&id.0) {
+            changing.waiting.push(WaitingOperation::Delete { id, then });
+            return Ok(());
+        }
         if self.catalogue.topic_by_id(id).is_none() {
-            return Some(then);
+            return Err(RefusedChange { then, error: ErrorCode::UnknownTopicOrPartition.into() });
         }
         self.changing.insert(id.0, Changing { next: None, waiting: Vec::new() });
         self.log.append(store, unix_ms, &[(topic_key(id), None)], CatalogueWrite::Delete { id, then });
-        None
+        Ok(())
     }
 
     /// Stores a declaration of another protocol, or removes it if there is no text.
@@ -388,6 +421,84 @@ impl Controller {
 mod tests {
     use super::*;
     use mainstem_log::{BatchBuilder, LogAdmin, LogWriter, MemoryStore};
+
+    fn job(part: usize) -> AfterTopicChange {
+        AfterTopicChange::Job { job: 1, part }
+    }
+
+    /// A controller with a topic of each of these names; `queue` is a work queue.
+    fn with_topics(names: &[&str]) -> (Controller, MemoryStore) {
+        let mut store = MemoryStore::new();
+        let shared = Shared::new(Config::default(), 1, None);
+        let mut controller = Controller::restore(&mut store, &shared, Clock::default()).unwrap();
+        for (at, name) in names.iter().enumerate() {
+            let set =
+                if *name == "queue" { vec![("queue.enabled".to_owned(), "true".to_owned())] } else { vec![] };
+            let config = TopicConfig::new(set.into_iter().collect(), controller.config());
+            let id = TopicId([at as u8 + 1; 16]);
+            let topic = Arc::new(Topic { name: (*name).into(), id, store_ids: vec![0], config });
+            controller.start_creation(&mut store, 1, topic, job(0));
+            assert_eq!(end_writes(&mut controller, &mut store), 1);
+        }
+        (controller, store)
+    }
+
+    /// Makes the writes durable, and applies them. Returns how many there were.
+    fn end_writes(controller: &mut Controller, store: &mut MemoryStore) -> usize {
+        let mut completions = Vec::new();
+        controller.store_pending(store);
+        store.commit();
+        store.completions(&mut completions);
+        let ended = completions.iter().flat_map(|completion| controller.on_completion(completion).1);
+        let ended: Vec<_> = ended.collect();
+        for (write, outcome) in &ended {
+            controller.apply(write, outcome.is_ok());
+        }
+        ended.len()
+    }
+
+    fn add_partitions(count: i32) -> TopicChange {
+        TopicChange::AddPartitions(mainstem_kafka::api::create_partitions::CreatePartitionsTopic {
+            name: "orders".into(),
+            count,
+            ..Default::default()
+        })
+    }
+
+    #[test]
+    fn changes_of_a_topic_run_one_after_the_other() {
+        let (mut controller, mut store) = with_topics(&["orders", "other"]);
+        let id = controller.catalogue.topic("orders").unwrap().id;
+        controller.change(&mut store, 1, "orders", add_partitions(3), job(0)).unwrap();
+        assert_eq!(controller.partitions(), 4, "partitions being added count");
+        controller.change(&mut store, 1, "orders", add_partitions(4), job(1)).unwrap();
+        controller.delete(&mut store, 1, id, job(2)).unwrap();
+        assert_eq!(end_writes(&mut controller, &mut store), 1, "the others wait");
+        assert_eq!(controller.catalogue.topic("orders").unwrap().partitions(), 3);
+        let waiting = controller.end_change(id);
+        assert!(
+            matches!(&waiting[..], [WaitingOperation::Change { .. }, WaitingOperation::Delete { .. }]),
+            "{waiting:?}"
+        );
+        controller.delete(&mut store, 1, id, job(2)).unwrap();
+        assert_eq!(end_writes(&mut controller, &mut store), 1);
+        controller.end_change(id);
+        let refused = controller.change(&mut store, 1, "orders", add_partitions(4), job(3)).unwrap_err();
+        assert_eq!(refused.error.code, ErrorCode::UnknownTopicOrPartition);
+        assert!(matches!(refused.then, AfterTopicChange::Job { part: 3, .. }));
+    }
+
+    #[test]
+    fn only_its_administrator_deletes_a_queue() {
+        let (mut controller, mut store) = with_topics(&["queue"]);
+        let id = controller.catalogue.topic("queue").unwrap().id;
+        let refused = controller.delete(&mut store, 1, id, job(0)).unwrap_err();
+        assert_eq!(refused.error.code, ErrorCode::PolicyViolation);
+        let to = ReplyTo { shard: 0, requester: mainstem_queue_server::Requester::Token(1) };
+        controller.delete(&mut store, 1, id, AfterTopicChange::QueueReply(to)).unwrap();
+        assert_eq!(end_writes(&mut controller, &mut store), 1);
+        assert!(controller.topic_by_id(id).is_none());
+    }
 
     /// The bytes of `docs/formats/kafka-catalogue.md`.
     #[test]

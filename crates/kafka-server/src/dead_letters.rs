@@ -14,22 +14,20 @@ use mainstem_queue_core::Config;
 use crate::append_error::AppendError;
 use crate::catalogue::{Catalogue, Topic, TopicId, new_name_error};
 use crate::controller::Controller;
-use crate::shard::Shard;
 use crate::topic_change::NewTopic;
 use crate::topic_config::{DURABILITY, queue_of};
 
 /// Suffix of the default name of a dead-letter queue.
 pub(crate) const DEAD_LETTERS: &str = ".dead";
 
-impl Shard {
+impl Controller {
     /// Why a topic cannot be created, because of its dead-letter queue or that of another queue.
     pub(crate) fn dead_letter_topic_error(&self, new: &NewTopic) -> Option<AppendError> {
-        let controller = self.controller.as_ref()?;
-        if let Some(other) = dead_letter_collision(controller, &new.name) {
+        if let Some(other) = dead_letter_collision(self, &new.name) {
             let message = format!("Topic '{}' collides with {other}", new.name);
             return Some(AppendError::new(ErrorCode::InvalidTopicException, message));
         }
-        config_error(controller, &new.name, &new.config)
+        config_error(self, &new.name, &new.config)
             .map(|error| AppendError::new(ErrorCode::InvalidConfig, error))
     }
 
@@ -39,14 +37,13 @@ impl Shard {
         queue: &str,
         set: &BTreeMap<String, String>,
     ) -> Option<String> {
-        config_error(self.controller.as_ref()?, queue, set)
+        config_error(self, queue, set)
     }
 
     /// Why the destination of pending transfers cannot be created. The rules for its own dead letters do not apply,
     /// except that they must not form a cycle.
     pub(crate) fn transfer_destination_error(&self, new: &NewTopic) -> Option<AppendError> {
-        let controller = self.controller.as_ref()?;
-        let cycle = || cycle(controller, &new.name, &queue_of(&new.config)?);
+        let cycle = || cycle(self, &new.name, &queue_of(&new.config)?);
         let cycle = || cycle().map(|error| AppendError::new(ErrorCode::InvalidConfig, error));
         self.topic_error(new).or_else(cycle)
     }

@@ -61,7 +61,8 @@
 //! | `markers.rs` | transaction markers |
 //! | `topic_change.rs` | changes of topics, as data |
 //! | `controller.rs` | the catalogue's owner on shard 0: its log and the changes in progress |
-//! | `topic_admin.rs` | validates changes of topics and carries out their effects |
+//! | `topic_validation.rs` | which changes of topics are valid |
+//! | `topic_admin.rs` | carries out the effects of changes of topics |
 //! | `groups.rs`, `transactions.rs` | the coordinators on shard 0, their logs and callers |
 //! | `coordinators.rs` | requests to the coordinators, and their effects |
 //! | `background_work.rs`, `maintenance.rs` | background work: opening logs, retention, removal |
@@ -69,7 +70,8 @@
 //! | `source.rs`, `sources.rs` | records for other protocols: the shard's part, and the readers |
 //! | `binding_registry.rs`, `declarations.rs` | which topics other protocols use, and what those declared |
 //! | `queues.rs` | drives the host of work queues |
-//! | `queue_admin.rs`, `dead_letters.rs` | creating, configuring and deleting queues, as topics |
+//! | `queue_admin.rs` | creating, configuring and deleting queues, as topics |
+//! | `queue_settings.rs`, `dead_letters.rs` | settings of queues as those of topics; valid dead-letter queues |
 //! | `log_throttle.rs` | limits log lines about client errors |
 
 mod append_error;
@@ -104,6 +106,7 @@ mod pending;
 mod pending_work;
 mod produce_job;
 mod queue_admin;
+mod queue_settings;
 mod queues;
 mod request_memory;
 mod resume;
@@ -119,6 +122,7 @@ mod timer;
 mod topic_admin;
 mod topic_change;
 mod topic_config;
+mod topic_validation;
 mod transactions;
 mod txn_verification;
 mod uncreated;

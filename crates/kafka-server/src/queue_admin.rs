@@ -1,65 +1,20 @@
 //! Creating, configuring and deleting queues, on shard 0: they are topics of one partition.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mainstem_kafka::ErrorCode;
-use mainstem_queue_core::{EngineSettings, QueueError, Reply, Request};
-use mainstem_queue_server::{QueueOperation, QueueRequest, QueueTopicConfig, ReplyTo, Requester};
+use mainstem_queue_core::{QueueError, Reply, Request};
+use mainstem_queue_server::{QueueOperation, QueueRequest, ReplyTo, Requester};
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
-use crate::catalogue::Topic;
 use crate::dead_letters;
-use crate::partition_message::RECORD_OVERHEAD_BYTES;
 use crate::pending::AfterTopicChange;
+use crate::queue_settings::{DURABILITY_SETTING, check_settings, topic_settings};
 use crate::shard::Shard;
 use crate::shard_message::Mail;
 use crate::topic_change::{NewTopic, TopicChange};
-use crate::topic_config::{self, DURABILITY, QUEUE, QUEUE_ENABLED, TopicConfig};
-
-/// The setting of a queue that is not one of [`mainstem_queue_core::Config`].
-const DURABILITY_SETTING: &str = "durability";
-
-/// Converts a queue's settings to topic settings.
-fn topic_settings(settings: &[(String, String)]) -> BTreeMap<String, String> {
-    let pair = |(name, value): &(String, String)| match name.as_str() {
-        DURABILITY_SETTING => (DURABILITY.to_owned(), value.clone()),
-        name => (format!("{QUEUE}{name}"), value.clone()),
-    };
-    let enabled = (QUEUE_ENABLED.to_owned(), "true".to_owned());
-    settings.iter().map(pair).chain([enabled]).collect()
-}
-
-impl QueueTopicConfig for TopicConfig {
-    fn engine_settings(&self) -> Option<EngineSettings> {
-        let config = self.queue.clone()?;
-        let message_bytes_max = self.partition.message_bytes_max.saturating_sub(RECORD_OVERHEAD_BYTES);
-        Some(EngineSettings { config, durability: self.partition.options.durability, message_bytes_max })
-    }
-
-    fn shown_settings(&self) -> Vec<(String, String)> {
-        let own = self.queue.as_ref().map(mainstem_queue_core::Config::pairs).unwrap_or_default();
-        let durability = topic_config::durability_name(self.partition.options.durability);
-        let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
-        let mut settings: Vec<(String, String)> =
-            own.chain([(DURABILITY_SETTING.to_owned(), durability.to_owned())]).collect();
-        settings.sort_unstable();
-        settings
-    }
-
-    fn is_queue(&self) -> bool {
-        self.queue.is_some()
-    }
-}
-
-/// Validates the topic settings of a queue.
-fn check(set: &BTreeMap<String, String>) -> Result<(), QueueError> {
-    if set.get(QUEUE_ENABLED).map(String::as_str) != Some("true") {
-        return Err(QueueError::Invalid("enabled: a queue cannot be set to be none".into()));
-    }
-    topic_config::config_error(set).map_or(Ok(()), |error| Err(QueueError::Invalid(error)))
-}
+use crate::topic_config::TopicConfig;
 
 fn refusal(refused: &AppendError) -> QueueError {
     let words = || refused.message.clone().unwrap_or_else(|| refused.code.name().to_owned());
@@ -70,20 +25,6 @@ fn refusal(refused: &AppendError) -> QueueError {
         ErrorCode::KafkaStorageError => QueueError::Storage,
         _ => QueueError::Invalid(words()),
     }
-}
-
-/// The settings of a queue's topic after the change, validated.
-///
-/// # Errors
-/// The settings are invalid.
-pub(crate) fn changed_settings(
-    known: &Topic,
-    settings: BTreeMap<String, String>,
-) -> Result<BTreeMap<String, String>, String> {
-    let mut set = known.config.set.clone();
-    set.extend(settings);
-    check(&set).map_err(|refusal| refusal.to_string())?;
-    Ok(set)
 }
 
 impl Shard {
@@ -110,7 +51,7 @@ impl Shard {
         to: ReplyTo,
     ) {
         let config = topic_settings(settings);
-        if let Err(refusal) = check(&config) {
+        if let Err(refusal) = check_settings(&config) {
             return self.reply_to_requester(io, to, Reply::Refused(refusal));
         }
         if let Some(known) = self.catalogue.topic(&queue) {
@@ -195,12 +136,10 @@ impl Shard {
         let settings: Vec<_> = limit.into_iter().chain(durability).collect();
         let config = topic_settings(&settings);
         let new = NewTopic { name: Arc::clone(&request.queue), partitions: 1, config };
-        let error = match request.operation {
-            QueueOperation::Transfer(..) => self.transfer_destination_error(&new),
-            QueueOperation::Request(_) => {
-                self.topic_error(&new).or_else(|| self.dead_letter_topic_error(&new))
-            }
-        };
+        let error = self.controller.as_deref().and_then(|controller| match request.operation {
+            QueueOperation::Transfer(..) => controller.transfer_destination_error(&new),
+            QueueOperation::Request(_) => controller.creation_error(&new),
+        });
         match error {
             Some(refused) => self.on_queue_auto_created(io, request, Err(refused)),
             None => self.create_valid_topic(io, new, AfterTopicChange::AutoCreatedQueue(Box::new(request))),

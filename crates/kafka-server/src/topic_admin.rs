@@ -1,25 +1,22 @@
-//! Creating, changing and deleting topics on shard 0: validation, and the effects of the [`Controller`]'s changes.
+//! Creating, changing and deleting topics on shard 0: the effects of the [`Controller`]'s changes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstem_kafka::api::create_partitions::CreatePartitionsTopic;
-use mainstem_kafka::{ErrorCode, Uuid};
-use mainstem_log::{Completion, Error};
+use mainstem_kafka::Uuid;
+use mainstem_log::{Completion, Error, Store};
 use mainstem_partition::Partition;
 use mainstem_queue_core::{QueueError, Reply};
 use mainstem_queue_server::ReplyTo;
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
-use crate::catalogue::{PartitionId, Topic, TopicId, new_name_error};
-use crate::controller::{CatalogueWrite, Controller, WaitingOperation};
+use crate::catalogue::{PartitionId, Topic, TopicId};
+use crate::controller::{CatalogueWrite, Controller, RefusedChange, WaitingOperation};
 use crate::pending::AfterTopicChange;
-use crate::queue_admin::changed_settings;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, ShardMessage};
-use crate::topic_change::{ConfigChange, ConfigOperation, ConfigStep, NewTopic, TopicChange};
-use crate::topic_config::{self, TopicConfig};
+use crate::topic_change::{NewTopic, TopicChange};
+use crate::topic_config::TopicConfig;
 
 impl Shard {
     /// Whether this is shard 0.
@@ -90,44 +87,9 @@ impl Shard {
         self.poll_coordinators(io);
     }
 
-    /// Why a topic cannot be created, if so.
-    pub(crate) fn topic_error(&self, new: &NewTopic) -> Option<AppendError> {
-        let refused = |code, message: String| Some(AppendError::new(code, message));
-        if let Some(error) = new_name_error(&new.name) {
-            return refused(ErrorCode::InvalidTopicException, error);
-        }
-        let controller = self.controller.as_ref()?;
-        if controller.is_name_taken(&new.name) {
-            return refused(ErrorCode::TopicAlreadyExists, format!("Topic '{}' already exists.", new.name));
-        }
-        if let Some(other) = controller.name_collision(&new.name) {
-            let message = format!("Topic '{}' collides with existing topic: {other}", new.name);
-            return refused(ErrorCode::InvalidTopicException, message);
-        }
-        if new.partitions != 1
-            && let Some(refused) = topic_config::queue_error(&new.config)
-        {
-            return Some(refused);
-        }
-        if new.partitions < 1 {
-            let message = "Number of partitions was set to an invalid non-positive value.";
-            return refused(ErrorCode::InvalidPartitions, message.into());
-        }
-        self.partitions_error(new.partitions)
-    }
-
-    /// Why `more` partitions cannot be created, if so.
-    pub(crate) fn partitions_error(&self, more: i32) -> Option<AppendError> {
-        let partitions = self.controller.as_ref()?.partitions();
-        let most = self.shared.config.partitions_max;
-        let message = format!("There may be {most} partitions in all.");
-        (partitions.saturating_add(more) > most)
-            .then(|| AppendError::new(ErrorCode::PolicyViolation, message))
-    }
-
     /// Validates and creates a topic; `then` continues when it is durable.
     pub(crate) fn create_topic(&mut self, io: &mut Io<'_, Mail>, new: NewTopic, then: AfterTopicChange) {
-        match self.topic_error(&new).or_else(|| self.dead_letter_topic_error(&new)) {
+        match self.controller.as_deref().and_then(|controller| controller.creation_error(&new)) {
             Some(refused) => self.resume_topic_change(io, then, Err(refused)),
             None => self.create_valid_topic(io, new, then),
         }
@@ -158,45 +120,27 @@ impl Shard {
         change: TopicChange,
         then: AfterTopicChange,
     ) {
-        let known = self.controller.as_ref().and_then(|controller| controller.topic(name).cloned());
-        let Some(known) = known else {
-            return self.resume_topic_change(io, then, Err(ErrorCode::UnknownTopicOrPartition.into()));
-        };
-        if let Some(controller) = &mut self.controller
-            && controller.is_changing(known.id)
-        {
-            let operation = WaitingOperation::Change { name: name.to_owned(), change, then };
-            return controller.wait_for_change(known.id, operation);
-        }
-        let topic = match self.changed_topic(&known, change) {
-            Ok(topic) => Arc::new(topic),
-            Err(refused) => return self.resume_topic_change(io, then, Err(refused)),
-        };
-        if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
-            controller.start_change(&mut *first.store, io.clock.unix_ms, (&known, topic), then);
-        }
+        self.with_controller(io, |controller, store, now_ms| {
+            controller.change(store, now_ms, name, change, then)
+        });
     }
 
-    /// Deletes a topic and its records, after its change in progress. Only its administrator deletes a work queue,
-    /// because consumers may hold messages that no topic shows.
+    /// Deletes a topic and its records, after its change in progress.
     pub(crate) fn delete_topic(&mut self, io: &mut Io<'_, Mail>, id: TopicId, then: AfterTopicChange) {
-        if !matches!(then, AfterTopicChange::QueueReply(_))
-            && let Some(refused) =
-                self.controller.as_ref().and_then(|controller| queue_deletion_error(controller, id))
+        self.with_controller(io, |controller, store, now_ms| controller.delete(store, now_ms, id, then));
+    }
+
+    /// Calls the controller with its store, and continues a change that it refuses.
+    fn with_controller(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        call: impl FnOnce(&mut Controller, &mut dyn Store, u64) -> Result<(), RefusedChange>,
+    ) {
+        debug_assert!(self.is_controller(), "topics change on shard 0");
+        if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut())
+            && let Err(RefusedChange { then, error }) = call(controller, &mut *first.store, io.clock.unix_ms)
         {
-            return self.resume_topic_change(io, then, Err(refused));
-        }
-        let refused = match (&mut self.controller, self.stores.first_mut()) {
-            (Some(controller), _) if controller.is_changing(id) => {
-                return controller.wait_for_change(id, WaitingOperation::Delete { id, then });
-            }
-            (Some(controller), Some(first)) => {
-                controller.start_deletion(&mut *first.store, io.clock.unix_ms, id, then)
-            }
-            _ => Some(then),
-        };
-        if let Some(then) = refused {
-            self.resume_topic_change(io, then, Err(ErrorCode::UnknownTopicOrPartition.into()));
+            self.resume_topic_change(io, then, Err(error));
         }
     }
 
@@ -312,153 +256,6 @@ impl Shard {
             }
         }
     }
-}
-
-/// Changes of one topic.
-impl Shard {
-    /// The topic after a change.
-    fn changed_topic(&self, existing: &Topic, change: TopicChange) -> Result<Topic, AppendError> {
-        match change {
-            TopicChange::AlterConfig(change) => {
-                let config = TopicConfig::new(self.altered_config(&change, existing)?, &self.shared.config);
-                let refused = existing.config.change_error(&config, existing.partitions());
-                refused.map_or_else(|| Ok(Topic { config, ..existing.clone() }), Err)
-            }
-            TopicChange::AddPartitions(request) => self.add_partitions(existing, &request),
-            TopicChange::ConfigureQueue(settings) => {
-                let refused = |error: String| AppendError::new(ErrorCode::InvalidConfig, error);
-                let set = changed_settings(existing, settings).map_err(refused)?;
-                if let Some(error) = self.dead_letter_config_error(&existing.name, &set) {
-                    return Err(refused(error));
-                }
-                Ok(Topic { config: TopicConfig::new(set, &self.shared.config), ..existing.clone() })
-            }
-        }
-    }
-
-    /// The configuration of the topic after the changes.
-    pub(crate) fn altered_config(
-        &self,
-        change: &ConfigChange,
-        existing: &Topic,
-    ) -> Result<BTreeMap<String, String>, AppendError> {
-        let refused = |message: String| AppendError::new(ErrorCode::InvalidConfig, message);
-        let mut set = if change.replaces_all { BTreeMap::new() } else { existing.config.set.clone() };
-        for ConfigStep { name, operation, value } in &change.steps {
-            let value = value.clone().unwrap_or_default();
-            match operation {
-                Some(ConfigOperation::Set) => {
-                    set.insert(name.clone(), value);
-                }
-                Some(ConfigOperation::Delete) => {
-                    set.remove(name);
-                }
-                Some(operation @ (ConfigOperation::Append | ConfigOperation::Subtract)) => {
-                    let key = topic_config::find(name).filter(|key| key.kind.is_list());
-                    let key = key.ok_or_else(|| {
-                        let operation = format!("{operation:?}").to_uppercase();
-                        refused(format!("Can't {operation} to key {name} because its type is not LIST."))
-                    })?;
-                    let now =
-                        set.get(name).cloned().unwrap_or_else(|| key.default_value(&self.shared.config));
-                    set.insert(name.clone(), edit_list(*operation, &now, &value));
-                }
-                None => {}
-            }
-        }
-        let error =
-            topic_config::config_error(&set).or_else(|| self.dead_letter_config_error(&existing.name, &set));
-        error.map_or(Ok(set), |error| Err(refused(error)))
-    }
-
-    /// The topic with the requested number of partitions.
-    pub(crate) fn add_partitions(
-        &self,
-        existing: &Topic,
-        request: &CreatePartitionsTopic,
-    ) -> Result<Topic, AppendError> {
-        let refused = |code, message: String| Err(AppendError::new(code, message));
-        let (count, now) = (request.count, existing.partitions());
-        if count == now {
-            return refused(ErrorCode::InvalidPartitions, format!("Topic already has {now} partition(s)."));
-        }
-        if count < now {
-            let message = format!(
-                "The topic {} currently has {now} partition(s); {count} would not be an increase.",
-                request.name
-            );
-            return refused(ErrorCode::InvalidPartitions, message);
-        }
-        if existing.config.queue.is_some() {
-            let message = format!("The topic {} is a work queue, which has one partition.", request.name);
-            return refused(ErrorCode::InvalidPartitions, message);
-        }
-        let more = count - now;
-        if let Some(assignments) = &request.assignments {
-            if assignments.len() != more.unsigned_abs() as usize {
-                let message = format!(
-                    "Attempted to add {more} additional partition(s), but only {} assignment(s) were specified.",
-                    assignments.len()
-                );
-                return refused(ErrorCode::InvalidReplicaAssignment, message);
-            }
-            for assignment in assignments {
-                check_assignment(self.shared.config.node_id, &assignment.broker_ids)?;
-            }
-        }
-        if let Some(refused) = self.partitions_error(more) {
-            return Err(refused);
-        }
-        let next = existing.store_ids.last().map_or(0, |store_id| usize::from(*store_id) + 1);
-        let mut changed = existing.clone();
-        changed.store_ids.extend(self.shared.store_ids_from(next, more));
-        Ok(changed)
-    }
-}
-
-/// Why a topic cannot be deleted by a request for topics: it is a work queue.
-fn queue_deletion_error(controller: &Controller, id: TopicId) -> Option<AppendError> {
-    let topic = controller.topic_by_id(id).filter(|topic| topic.config.queue.is_some())?;
-    let name = &topic.name;
-    let message = format!(
-        "Topic '{name}' is a work queue. Delete it with `mainstem queue delete {name}` or over HTTP."
-    );
-    Some(AppendError::new(ErrorCode::PolicyViolation, message))
-}
-
-/// The list `now` with the entries of `value` added or removed.
-fn edit_list(operation: ConfigOperation, now: &str, value: &str) -> String {
-    let mut list: Vec<&str> = topic_config::list_items(now).collect();
-    for part in topic_config::list_items(value) {
-        match operation {
-            ConfigOperation::Append if !list.contains(&part) => list.push(part),
-            ConfigOperation::Subtract => list.retain(|item| *item != part),
-            _ => {}
-        }
-    }
-    list.join(",")
-}
-
-/// Checks the replicas of a partition: the only valid one is this node.
-///
-/// # Errors
-/// The assignment is invalid.
-pub(crate) fn check_assignment(node: i32, brokers: &[i32]) -> Result<(), AppendError> {
-    if brokers.is_empty() {
-        let message = "The manual partition assignment includes an empty replica list.";
-        return Err(AppendError::new(ErrorCode::InvalidReplicaAssignment, message));
-    }
-    if let Some(other) = brokers.iter().find(|broker| **broker != node) {
-        let message = format!(
-            "The manual partition assignment includes broker {other}, but no such broker is registered."
-        );
-        return Err(AppendError::new(ErrorCode::InvalidReplicaAssignment, message));
-    }
-    if brokers.len() > 1 {
-        let message = format!("The manual partition assignment includes the broker {node} more than once.");
-        return Err(AppendError::new(ErrorCode::InvalidReplicaAssignment, message));
-    }
-    Ok(())
 }
 
 /// A random UUID (version 4, RFC 9562).

@@ -124,7 +124,8 @@ fn check(shard: &Shard, change: &ConfigChange) -> Result<bool, AppendError> {
                 let message = format!("The topic '{name}' does not exist.");
                 return Err(AppendError::new(ErrorCode::UnknownTopicOrPartition, message));
             };
-            Ok(shard.altered_config(change, topic)? != topic.config.set)
+            let Some(controller) = &shard.controller else { return Err(ErrorCode::NotController.into()) };
+            Ok(controller.altered_config(change, topic)? != topic.config.set)
         }
         BROKER => {
             if !name.is_empty() {

@@ -11,7 +11,7 @@ use mainstem_runtime::Io;
 use crate::append_error::AppendError;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
-use crate::topic_admin::check_assignment;
+use crate::topic_validation::check_assignment;
 
 pub(crate) fn handle(
     shard: &mut Shard,

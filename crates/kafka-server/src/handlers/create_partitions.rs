@@ -26,11 +26,11 @@ pub(crate) fn handle(
         duplicates.iter().map(|_| Err(invalid_request("Duplicate topic name."))).collect();
     let mut to_apply = Vec::new();
     for topic in request.topics.iter().filter(|topic| !duplicates.contains(topic.name.as_str())) {
-        let unknown = || Err(ErrorCode::UnknownTopicOrPartition.into());
-        let changed = shard
-            .catalogue
-            .topic(&topic.name)
-            .map_or_else(unknown, |existing| shard.add_partitions(existing, topic));
+        let changed = match (&shard.controller, shard.catalogue.topic(&topic.name)) {
+            (None, _) => Err(ErrorCode::NotController.into()),
+            (_, None) => Err(ErrorCode::UnknownTopicOrPartition.into()),
+            (Some(controller), Some(existing)) => controller.add_partitions(existing, topic),
+        };
         if changed.is_ok() && !validate_only {
             to_apply.push((names.len(), topic.clone()));
         }

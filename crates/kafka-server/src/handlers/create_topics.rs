@@ -18,9 +18,10 @@ use crate::config_entries::{Entry, of_topic};
 use crate::pending::{AfterChanges, AfterTopicChange};
 use crate::shard::Shard;
 use crate::shard_message::{Mail, RequestContext};
-use crate::topic_admin::{check_assignment, new_uuid};
+use crate::topic_admin::new_uuid;
 use crate::topic_change::NewTopic;
 use crate::topic_config::{self, TopicConfig, queue_error};
+use crate::topic_validation::check_assignment;
 
 pub(crate) fn handle(
     shard: &mut Shard,
@@ -93,7 +94,8 @@ fn plan(shard: &Shard, topic: &CreatableTopic) -> Result<NewTopic, AppendError> 
         return refused(ErrorCode::InvalidTopicException, error);
     }
     let name_only = NewTopic { name: Arc::clone(&name), partitions: 1, config: BTreeMap::new() };
-    if let Some(refused) = shard.topic_error(&name_only) {
+    let Some(controller) = &shard.controller else { return Err(ErrorCode::NotController.into()) };
+    if let Some(refused) = controller.topic_error(&name_only) {
         return Err(refused);
     }
     let config = config(topic)?;
@@ -102,7 +104,7 @@ fn plan(shard: &Shard, topic: &CreatableTopic) -> Result<NewTopic, AppendError> 
         partitions = 1;
     }
     let new = NewTopic { name, partitions, config };
-    shard.topic_error(&new).or_else(|| shard.dead_letter_topic_error(&new)).map_or(Ok(new), Err)
+    controller.creation_error(&new).map_or(Ok(new), Err)
 }
 
 fn config(topic: &CreatableTopic) -> Result<BTreeMap<String, String>, AppendError> {

@@ -418,7 +418,7 @@ fn damaged(malformed: mainstem_log::Malformed) -> io::Error {
 }
 
 /// Whether `path` is a segment that replaces others from `base` to before `end`: valid batches only, up to `end`.
-fn is_valid_output(fs: &dyn Fs, path: &Path, base: u64, end: u64) -> io::Result<bool> {
+pub(crate) fn is_valid_output(fs: &dyn Fs, path: &Path, base: u64, end: u64) -> io::Result<bool> {
     let file = fs.open(path, Mode::Existing)?;
     let mut scan = Scan::new(&*file, file.len()?, end, Gaps::Allowed);
     let mut place = Place::beginning(base);

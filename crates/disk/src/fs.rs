@@ -31,7 +31,7 @@ pub trait Fs: Send + Sync {
     /// IO errors.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Opens a file for reading and writing.
+    /// Opens a file for reading and, unless `mode` says otherwise, for writing.
     ///
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`] or [`io::ErrorKind::NotFound`], depending on `mode`; other IO errors.
@@ -69,6 +69,8 @@ pub enum Mode {
     New,
     /// Open an existing file.
     Existing,
+    /// Open an existing file for reading only.
+    ReadOnly,
 }
 
 /// An open file. Safe for concurrent use by several threads.
@@ -191,7 +193,7 @@ impl Fs for RealFs {
 
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn File>> {
         let mut options = fs::File::options();
-        options.read(true).write(true).create_new(mode == Mode::New);
+        options.read(true).write(mode != Mode::ReadOnly).create_new(mode == Mode::New);
         Ok(Arc::new(RealFile { file: Arc::new(options.open(path)?), mapped: Mutex::default() }))
     }
 

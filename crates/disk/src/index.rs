@@ -162,6 +162,11 @@ impl Index {
         Ok(())
     }
 
+    /// Whether each entry is one of these batches, given by position and offset in order.
+    pub(crate) fn agrees_with(&self, batches: &[(u64, u64)]) -> bool {
+        self.entries.iter().all(|entry| batches.binary_search(&(entry.position, entry.offset)).is_ok())
+    }
+
     /// Encodes the index file.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.entries.len() * ENTRY_BYTES + 4);

@@ -451,53 +451,67 @@ fn contents(bytes: &[u8]) -> Contents<'_> {
     Contents { generation: first.unwrap_or(0), entries, is_damaged }
 }
 
-/// Calls `redo` in order for each write in the journal of `dir` that recovery must apply.
-///
-/// # Errors
-/// IO errors, and errors of `redo`.
-pub(crate) fn replay(
-    fs: &dyn Fs,
-    dir: &Path,
-    mut redo: impl FnMut(&Write<'_>) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut files = Vec::new();
-    for file in name::JOURNAL {
-        match fs.open(&dir.join(file), Mode::Existing) {
-            Ok(found) => {
-                let mut bytes = vec![0; found.len()? as usize];
-                let read = found.read_at(&mut bytes, 0)?;
-                bytes.truncate(read);
-                files.push((file, bytes));
+/// The journal files of a store, as a crash has left them.
+pub(crate) struct Found {
+    files: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl Found {
+    /// Reads the journal files in `dir`.
+    pub(crate) fn read(fs: &dyn Fs, dir: &Path) -> io::Result<Self> {
+        let mut files = Vec::new();
+        for file in name::JOURNAL {
+            match fs.open(&dir.join(file), Mode::Existing) {
+                Ok(found) => {
+                    let mut bytes = vec![0; found.len()? as usize];
+                    let read = found.read_at(&mut bytes, 0)?;
+                    bytes.truncate(read);
+                    files.push((file, bytes));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
         }
+        Ok(Self { files })
     }
-    let mut halves = Vec::new();
-    for (file, bytes) in &files {
-        let half = contents(bytes);
-        if half.is_damaged {
+
+    /// Names of the files that are damaged.
+    pub(crate) fn damaged(&self) -> impl Iterator<Item = &'static str> {
+        self.files.iter().filter(|(_, bytes)| contents(bytes).is_damaged).map(|(file, _)| *file)
+    }
+
+    /// Sets the damaged files aside.
+    pub(crate) fn set_damaged_aside(&self, fs: &dyn Fs, dir: &Path) -> io::Result<()> {
+        for file in self.damaged() {
             log::error!("{} is damaged; it is set aside", dir.join(file).display());
             fs.rename(&dir.join(file), &dir.join(name::damaged(file)))?;
         }
-        halves.push(half);
+        Ok(())
     }
-    halves.sort_by_key(|half| half.generation);
-    let all: Vec<&Entry<'_>> = halves.iter().flat_map(|half| &half.entries).collect();
-    let mut forgotten = BTreeMap::new();
-    for (at, entry) in all.iter().enumerate() {
-        if let Entry::Forget(name) = entry {
-            forgotten.insert(*name, at);
+
+    /// Calls `redo` in order for each write that recovery must apply.
+    ///
+    /// # Errors
+    /// Errors of `redo`.
+    pub(crate) fn replay(&self, mut redo: impl FnMut(&Write<'_>) -> io::Result<()>) -> io::Result<()> {
+        let mut halves: Vec<Contents<'_>> = self.files.iter().map(|(_, bytes)| contents(bytes)).collect();
+        halves.sort_by_key(|half| half.generation);
+        let all: Vec<&Entry<'_>> = halves.iter().flat_map(|half| &half.entries).collect();
+        let mut forgotten = BTreeMap::new();
+        for (at, entry) in all.iter().enumerate() {
+            if let Entry::Forget(name) = entry {
+                forgotten.insert(*name, at);
+            }
         }
-    }
-    for (at, entry) in all.iter().enumerate() {
-        if let Entry::Write(write) = entry
-            && forgotten.get(write.name).is_none_or(|forgotten| *forgotten < at)
-        {
-            redo(write)?;
+        for (at, entry) in all.iter().enumerate() {
+            if let Entry::Write(write) = entry
+                && forgotten.get(write.name).is_none_or(|forgotten| *forgotten < at)
+            {
+                redo(write)?;
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Removes the journal from `dir`.

@@ -8,8 +8,9 @@
 //! The origin of an append; the contents of a record beyond its key and timestamp. Protocols, sockets, clocks.
 //!
 //! # Entry points
-//! [`SegmentStore::open`], with [`Settings`] and a [`Committer`]. [`Fs`] and [`File`] are the file system interface;
-//! [`RealFs`] implements it for the operating system, and [`fault::FaultFs`] injects faults.
+//! [`SegmentStore::open`], with [`Settings`] and a [`Committer`]; offline, [`verify`](verify()) and
+//! [`repair`](repair()). [`Fs`] and [`File`] are the file system interface; [`RealFs`] implements it for the operating
+//! system, and [`fault::FaultFs`] injects faults.
 //!
 //! # Invariants
 //! - Nothing is reported durable before its sync succeeded. A failed sync is never retried: the log becomes
@@ -33,6 +34,7 @@
 //! | `read.rs`, `cursors.rs`, `scan.rs`, `index.rs` | reading a log, where readers continue, a segment front to back, the sparse index |
 //! | `truncate.rs` | removing entries from either end |
 //! | `recover.rs`, `redo.rs`, `checkpoint.rs` | opening after a crash |
+//! | `verify.rs`, `overlay.rs`, `repair.rs` | offline check, its view of the files, and offline repair |
 //! | `compact.rs`, `cleaning.rs`, `keys.rs`, `filter.rs` | compaction by key, and its state |
 //! | `tail.rs` | the newest entries, in memory |
 //! | `commit.rs`, `queue.rs` | group commit; the channel between a shard and its committer |
@@ -57,11 +59,13 @@ mod keys;
 mod mapped;
 mod name;
 mod notes;
+mod overlay;
 mod positions;
 mod queue;
 mod read;
 mod recover;
 mod redo;
+mod repair;
 mod scan;
 mod segments;
 mod settings;
@@ -70,8 +74,11 @@ mod space;
 mod store;
 mod tail;
 mod truncate;
+mod verify;
 
 pub use fs::{File, Fs, Mode, RealFs};
 pub use read::FileRange;
+pub use repair::repair;
 pub use settings::{Committer, Decompress, Settings};
 pub use store::SegmentStore;
+pub use verify::{Finding, FindingKind, Report, Severity, verify};

@@ -46,6 +46,11 @@ pub(crate) fn log_dir(name: &str) -> String {
     format!("{name}{LOG}")
 }
 
+/// Directory of a log, or nothing for the store itself, whose name is empty.
+pub(crate) fn log_dir_of(name: &str) -> String {
+    if name.is_empty() { String::new() } else { log_dir(name) }
+}
+
 /// Directory of a log that is being removed.
 pub(crate) fn gone_dir(name: &str) -> String {
     format!("{name}{GONE}")

@@ -130,6 +130,28 @@ impl DirContents {
     }
 }
 
+/// Whether the segment at `at` of these, which is not the newest and ends at `end`, was once durable as a whole. A
+/// missing part was then lost later.
+pub(crate) fn is_durable(
+    fs: &dyn Fs,
+    dir: &Path,
+    bases: &[u64],
+    at: usize,
+    end: Place,
+    committed: Place,
+) -> io::Result<bool> {
+    if bases[at + 1] <= committed.base || end.base == committed.base && end.position < committed.position {
+        return Ok(true);
+    }
+    // Segments become durable in order.
+    for later in &bases[at..] {
+        if Index::sealed_end(fs, &dir.join(name::index(*later)), *later)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 struct Recovery<'a> {
     fs: &'a dyn Fs,
     dir: &'a Path,
@@ -216,10 +238,12 @@ impl Recovery<'_> {
             self.segments[at].bytes = end.position;
             let is_sealed = self.sealed_end(at)?.is_some();
             // What follows is damage, not a torn write.
+            let bases: Vec<u64> = self.segments.iter().map(|segment| segment.base).collect();
             let is_damaged = if at == last {
                 base == known.committed.base && end.position < known.committed.position
             } else {
-                end.offset != limit && (!found.is_torn || self.is_durable(at, end, known.committed)?)
+                end.offset != limit
+                    && (!found.is_torn || is_durable(self.fs, self.dir, &bases, at, end, known.committed)?)
             };
             let is_end = at == last || !is_damaged && end.offset != limit;
             if is_damaged {
@@ -253,22 +277,6 @@ impl Recovery<'_> {
     fn sealed_end(&self, at: usize) -> io::Result<Option<u64>> {
         let base = self.segments[at].base;
         Index::sealed_end(self.fs, &self.dir.join(name::index(base)), base)
-    }
-
-    /// Whether the segment at `at`, which is not the newest and ends at `end`, was once durable as a whole. A missing
-    /// part was then lost later.
-    fn is_durable(&self, at: usize, end: Place, committed: Place) -> io::Result<bool> {
-        let next = self.segments[at + 1].base;
-        if next <= committed.base || end.base == committed.base && end.position < committed.position {
-            return Ok(true);
-        }
-        // Segments become durable in order.
-        for later in at..self.segments.len() {
-            if self.sealed_end(later)?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Truncates a torn write.

@@ -16,10 +16,22 @@ use crate::journal::{self, Write};
 use crate::name;
 use crate::scan::{Gaps, Place, Scan, Step};
 
-/// Replays the journal into the segments and syncs them.
+/// Replays the journal into the segments and syncs them. Sets a damaged journal aside.
 pub(crate) fn redo(fs: &dyn Fs, dir: &Path, known: &Checkpoint) -> io::Result<()> {
+    let journal = journal::Found::read(fs, dir)?;
+    journal.set_damaged_aside(fs, dir)?;
+    redo_from(fs, dir, &journal, known)
+}
+
+/// Replays this journal into the segments and syncs them.
+pub(crate) fn redo_from(
+    fs: &dyn Fs,
+    dir: &Path,
+    journal: &journal::Found,
+    known: &Checkpoint,
+) -> io::Result<()> {
     let mut touched: BTreeMap<PathBuf, Arc<dyn File>> = BTreeMap::new();
-    journal::replay(fs, dir, |write| {
+    journal.replay(|write| {
         // Closed segments were synced before the checkpoint moved on to the next one, and may be compacted since.
         if known.get(write.name).is_some_and(|known| write.base < known.committed.base) {
             return Ok(());

@@ -11,8 +11,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mainstem_disk::fault::FaultFs;
-use mainstem_disk::{Committer, Fs, Mode, SegmentStore, Settings};
+use mainstem_disk::fault::{FaultFs, Plan};
+use mainstem_disk::{Committer, Fs, Mode, SegmentStore, Settings, repair, verify};
 use mainstem_log::contract::batch;
 use mainstem_log::{
     Cleanup, Durability, Error, LogAdmin, LogId, LogReader, LogWriter, Options, Store, batches,
@@ -313,6 +313,138 @@ impl Populated {
             }
         }
     }
+}
+
+/// Reads a whole log, as its owner does at a start.
+fn read_all(store: &mut SegmentStore, log: LogId) -> Result<(), Error> {
+    let status = store.status(log);
+    let mut next = status.start;
+    while next < status.end {
+        let mut read = Vec::new();
+        store.read(log, next..status.end, 1000, &mut read)?;
+        match batches(&read).last() {
+            Some(last) => next = last.header.end_offset(),
+            // Nothing but a gap follows.
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+impl Populated {
+    /// Damages one file, checks what `verify` says, repairs the store and checks the result.
+    fn check_repair(&self, path: &str, damage: Damage) {
+        let what: String =
+            format!("{path}: {damage:?}, closed: {}", self.was_closed).chars().take(200).collect();
+        let cases = [Case { path, damage }];
+        let damage = &cases[0].damage;
+        let fs = self.fs.killed(2);
+        damage.apply(&fs, path);
+        let dir = Path::new("/");
+        let before = contents(&fs);
+        let report = verify(&fs, dir).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(before == contents(&fs), "{what}: verify has changed a file");
+        // Whether it is readable without a repair.
+        let opened = fs.killed(4);
+        let mut store = open(&opened).unwrap();
+        let is_readable = NAMES.iter().all(|name| {
+            let log = store.open(name, &options(name)).unwrap();
+            store.status(log).end <= self.ends[name] && read_all(&mut store, log).is_ok()
+        });
+        drop(store);
+        // Nothing tells whether a damaged journal or checkpoint had anything that is missing now, nor which records of
+        // a compacted segment are missing.
+        let is_unsure =
+            matches!(path, "/checkpoint" | "/journal-0" | "/journal-1") || path.starts_with("/compacted");
+        assert!(is_readable == report.is_sound() || is_unsure, "{what}: {report:?}");
+        assert!(is_readable || !report.is_sound(), "{what}: {report:?}");
+        if !report.needs_repair() {
+            return;
+        }
+        let fs = fs.killed(5);
+        let saved = PathBuf::from("/damaged");
+        let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+        repair(&shared, dir, &saved, &mut |_| {}).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let report = verify(&fs, dir).unwrap();
+        assert!(report.findings.is_empty(), "{what}: {:?} after the repair", report.findings);
+        let after = contents(&fs);
+        if let Some(bytes) = before.get(path) {
+            let is_saved = after.iter().any(|(path, saved)| path.starts_with("/damaged/") && saved == bytes);
+            assert!(is_saved || after.get(path) == Some(bytes), "{what}: the damaged file is not saved");
+        }
+        let mut store = open(&fs).unwrap();
+        for name in NAMES {
+            let log = store.open(name, &options(name)).unwrap();
+            self.check_batches(&mut store, name, log, &cases, &what);
+            read_all(&mut store, log).unwrap_or_else(|error| panic!("{what}: {name}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn verify_finds_damage_and_repair_accepts_the_loss() {
+    for was_closed in [true, false] {
+        let populated = populate(was_closed);
+        let report = verify(&populated.fs.killed(2), Path::new("/")).unwrap();
+        assert!(report.is_sound() && report.findings.is_empty() == was_closed, "{report:?}");
+        assert_eq!(report.logs, NAMES.len());
+        for (path, content) in &populated.files {
+            for damage in Damage::all(content) {
+                populated.check_repair(path, damage);
+            }
+        }
+    }
+}
+
+/// Each call to the file system is the last one before a loss of power, once.
+#[test]
+fn an_interrupted_repair_can_be_repeated() {
+    let populated = populate(true);
+    let (path, dir) = ("/plain.log/00000000000000000004.segment", Path::new("/"));
+    let cases = [Case { path, damage: Damage::Flipped(30) }];
+    for crash_at in 1.. {
+        let fs = populated.fs.killed(2);
+        cases[0].damage.apply(&fs, path);
+        fs.set(Plan { crash_at: Some(crash_at), ..Plan::default() });
+        let run = |fs: &FaultFs| {
+            let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+            repair(&shared, dir, Path::new("/damaged"), &mut |_| {})
+        };
+        let outcome = run(&fs);
+        let is_complete = !fs.has_crashed();
+        let fs = if is_complete { fs.killed(1) } else { fs.survivor(crash_at) };
+        if is_complete {
+            outcome.unwrap();
+        } else {
+            run(&fs).unwrap_or_else(|error| panic!("after call {crash_at}: {error}"));
+        }
+        let what = format!("after call {crash_at}");
+        let report = verify(&fs, dir).unwrap();
+        assert!(report.findings.is_empty(), "{what}: {:?}", report.findings);
+        let mut store = open(&fs).unwrap();
+        for name in NAMES {
+            let log = store.open(name, &options(name)).unwrap();
+            populated.check_batches(&mut store, name, log, &cases, &what);
+            read_all(&mut store, log).unwrap_or_else(|error| panic!("{what}: {name}: {error}"));
+        }
+        if is_complete {
+            assert!(crash_at > 50, "{crash_at} calls");
+            return;
+        }
+    }
+}
+
+#[test]
+fn verify_accepts_an_interrupted_compaction() {
+    let (populated, swap) = interrupted_compaction();
+    let report = verify(&populated.fs, Path::new("/")).unwrap();
+    let notes: Vec<&str> = report.findings.iter().map(|finding| finding.kind.name()).collect();
+    assert!(report.is_sound() && notes.contains(&"compaction"), "{:?}", report.findings);
+    // Its segment may be gone already.
+    let (base, _) = swap.split_once('-').unwrap();
+    populated.fs.remove_file(Path::new(&format!("{base}.segment"))).unwrap();
+    let report = verify(&populated.fs, Path::new("/")).unwrap();
+    assert!(report.is_sound(), "{:?}", report.findings);
 }
 
 /// Whether a batch is read as it was written. The leader epoch does not count, since no checksum covers it.

@@ -45,7 +45,7 @@ impl Fs for FaultFs {
         let mut disk = self.disk();
         let known = disk.find(path);
         let node = match (mode, known) {
-            (Mode::Existing, known) => {
+            (Mode::Existing | Mode::ReadOnly, known) => {
                 if disk.has_crashed {
                     return Err(crashed());
                 }

@@ -2,10 +2,11 @@
 //! recovers.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mainstem_disk::Settings;
 use mainstem_disk::fault::{FaultFs, Plan, Rng};
+use mainstem_disk::{Settings, verify};
 use mainstem_log::contract::batch;
 use mainstem_log::{Completion, Durability, Error, LogId, Options, State, Store};
 
@@ -239,9 +240,15 @@ impl Run {
             End::Killed => self.fs.killed(seed),
             End::PowerLost => self.fs.survivor(seed),
         };
+        // What a crash leaves behind is not damage.
+        let report = verify(&self.fs, Path::new("/")).expect("a file system without faults");
+        assert!(report.is_sound(), "{:?}", report.findings);
         self.tally.power_losses += u64::from(how == End::PowerLost);
         for log in self.logs.values_mut() {
             log.end_incarnation(how);
+        }
+        if how == End::PowerLost {
+            self.notes.values_mut().for_each(NotesModel::lose_power);
         }
     }
 }

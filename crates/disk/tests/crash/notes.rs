@@ -46,6 +46,11 @@ impl NotesModel {
         }
     }
 
+    /// Records a loss of power. No note must be there after it, also if a later incarnation fails before it reads them.
+    pub(crate) fn lose_power(&mut self) {
+        self.last = None;
+    }
+
     /// Records a suffix truncation. Earlier notes for that end may or may not be found.
     pub(crate) fn end_at(&mut self, end: u64) {
         self.lists.split_off(&(end + 1));

@@ -14,6 +14,7 @@ mod kafka;
 mod produce;
 mod publish;
 mod queue;
+mod storage;
 mod subscribe;
 mod topic;
 
@@ -38,6 +39,7 @@ pub(crate) use publish::PubArgs;
 pub(crate) use queue::{
     HttpArgs, OutputArgs, PeekArgs, QueueArgs, QueueCommand, ReceiveArgs, ReplayArgs, SendArgs,
 };
+pub(crate) use storage::{RepairArgs, VerifyArgs};
 pub(crate) use subscribe::SubArgs;
 pub(crate) use topic::{TopicArgs, TopicCommand, TopicConfigArgs, TopicCreateArgs};
 
@@ -72,6 +74,10 @@ pub(crate) enum Command {
     /// Benchmark a broker
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Check every file of a data directory while no broker runs
+    Verify(VerifyArgs),
+    /// Repair a damaged data directory while no broker runs
+    Repair(RepairArgs),
     /// Print the configuration reference, docs/configuration.md
     #[command(hide = true)]
     ConfigReference,

@@ -1,7 +1,8 @@
 //! The `mainstem` binary: the broker and its command-line tools.
 //!
 //! `mainstem` or `mainstem serve` runs the broker. `mainstem pub`, `sub`, `topic`, `produce`, `consume`, `group`,
-//! `queue`, `binding` and `bench` are tools that talk to a broker over the network; `cert` makes certificates.
+//! `queue`, `binding` and `bench` are tools that talk to a broker over the network; `cert` makes certificates. `verify`
+//! and `repair` work on a data directory that no broker uses.
 //!
 //! # Files
 //! | file | contents |
@@ -15,12 +16,14 @@
 //! | `listener_section.rs` | listeners declared in the configuration |
 //! | `descriptors.rs` | how the limit of open files is shared |
 //! | `storage.rs` | the data directory, and the state restored from it |
+//! | `check.rs` | `mainstem verify` and `mainstem repair` |
 //! | `health_store.rs` | logs that cannot be written to, for the readiness check |
 //! | `memory.rs` | the memory budget of the process |
 //! | `operations.rs` | the broker behind the HTTP API |
 //! | `tool.rs`, `tool/` | the command-line tools |
 
 mod bindings;
+mod check;
 mod cli;
 mod config;
 mod descriptors;
@@ -52,6 +55,8 @@ fn main() -> ExitCode {
         Command::Binding(args) => return tool::binding(&args),
         Command::Cert(args) => return tool::cert(&args),
         Command::Bench(command) => return tool::bench(&command),
+        Command::Verify(args) => return check::run_verify(&args),
+        Command::Repair(args) => return check::run_repair(&args),
         Command::ConfigReference => print_config_reference(),
     };
     match outcome {

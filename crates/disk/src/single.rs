@@ -234,9 +234,9 @@ impl Log {
         let index = self.dir.join(name::index(base));
         let opened = opened.and_then(|file| Index::remove(&*disk.fs, &index).map(|()| file));
         let file = opened.map_err(|error| match Failure::from(error) {
-            Failure::Full => {
+            Failure::Full(error) => {
                 self.state = State::Full;
-                Error::Full
+                error
             }
             Failure::Broken(error) => self.fail_turn(disk, Failure::Broken(error)),
         })?;
@@ -362,13 +362,13 @@ impl Log {
     /// Rolls back the appends since the last commit.
     fn fail_turn(&mut self, disk: &mut Disk, failure: Failure) -> Error {
         match failure {
-            Failure::Full => {
+            Failure::Full(full) => {
                 if let Err(error) = self.roll_back(disk, self.positions.submitted()) {
                     return self.fail_turn(disk, Failure::Broken(error));
                 }
                 self.state = State::Full;
-                self.acknowledge(disk, false, Err(Error::Full));
-                Error::Full
+                self.acknowledge(disk, false, Err(full.clone()));
+                full
             }
             Failure::Broken(error) => {
                 log::error!("log {}: {error}; the log is now read-only", self.name);

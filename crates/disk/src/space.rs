@@ -55,7 +55,7 @@ impl Space {
             Ok(()) => self.end = from + size,
             Err(error) if error.kind() == io::ErrorKind::Unsupported => self.is_unsupported = true,
             Err(error) => match Failure::from(error) {
-                Failure::Full if needed > 0 => {
+                Failure::Full(_) if needed > 0 => {
                     file.allocate(from, needed)?;
                     self.end = from + needed;
                 }

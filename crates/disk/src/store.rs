@@ -17,7 +17,7 @@ use mainstem_log::{
 
 use crate::checkpoint::{self, Checkpoint, Known, Loaded};
 use crate::commit::{DirSync, Group, Syncer, remove_dir};
-use crate::disk::{Disk, Failure};
+use crate::disk::{Disk, Failure, store_error};
 use crate::files::{Files, Recent};
 use crate::fs::{Fs, create_dir_durably};
 use crate::journal::{self, Journal};
@@ -335,17 +335,12 @@ fn open_log(logs: &mut [Option<Box<Log>>], log: LogId) -> &mut Log {
     logs[log.0 as usize].as_deref_mut().expect("the log has been removed")
 }
 
-/// Maps an IO error to [`Error::Full`] or [`Error::System`].
-fn store_error(error: &io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full,
-        _ => Error::System(error.to_string()),
-    }
-}
-
 /// Handles the failure of work that a log did with the syncer locked: it is broken, unless the disk was full.
 fn fail_log(log: &mut Log, queue: &CommitQueue, syncer: &mut Syncer, failure: Failure) -> Error {
-    let Failure::Broken(error) = failure else { return Error::Full };
+    let error = match failure {
+        Failure::Full(error) => return error,
+        Failure::Broken(error) => error,
+    };
     syncer.fail(log.id, &error);
     queue.note_broken(syncer.newly_broken());
     log.fail();

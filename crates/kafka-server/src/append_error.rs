@@ -86,9 +86,11 @@ fn store_error_code(error: &StoreError) -> ErrorCode {
         StoreError::Malformed(Malformed::Checksum | Malformed::Length) => ErrorCode::CorruptMessage,
         StoreError::Malformed(_) => ErrorCode::InvalidRecord,
         StoreError::OutOfRange => ErrorCode::OffsetOutOfRange,
-        StoreError::Full | StoreError::Broken | StoreError::Corrupt { .. } | StoreError::System(_) => {
-            ErrorCode::KafkaStorageError
-        }
+        StoreError::Full
+        | StoreError::TooManyFiles
+        | StoreError::Broken
+        | StoreError::Corrupt { .. }
+        | StoreError::System(_) => ErrorCode::KafkaStorageError,
     }
 }
 

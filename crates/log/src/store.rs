@@ -140,7 +140,7 @@ pub enum State {
     /// The log accepts appends.
     #[default]
     Ready,
-    /// The last append failed for lack of space. The next one may succeed.
+    /// The last append failed for lack of space or file descriptors. The next one may succeed.
     Full,
     /// A write or sync failed, so the state on disk is unknown. The log is read-only until it is recovered.
     Broken,
@@ -177,6 +177,8 @@ pub enum Error {
     OutOfRange,
     /// No space left. The caller may retry.
     Full,
+    /// The process or the system has no file descriptors left. The caller may retry.
+    TooManyFiles,
     /// A write or sync failed; the log is read-only ([`State::Broken`]).
     Broken,
     /// The entry at this offset cannot be read: a read error or a checksum mismatch.
@@ -188,12 +190,22 @@ pub enum Error {
     System(String),
 }
 
+impl Error {
+    /// Whether the same call may succeed later, without a repair.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Full | Self::TooManyFiles)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(malformed) => write!(f, "not a record batch: {malformed}"),
             Self::OutOfRange => f.write_str("offset out of range"),
             Self::Full => f.write_str("no space left"),
+            Self::TooManyFiles => {
+                f.write_str("too many open files: raise the limit of open files (ulimit -n, LimitNOFILE)")
+            }
             Self::Broken => f.write_str("the log is read only since a write failed"),
             Self::Corrupt { offset } => write!(f, "unreadable from offset {offset} on"),
             Self::System(what) => f.write_str(what),

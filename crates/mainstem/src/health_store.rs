@@ -49,7 +49,7 @@ impl LogHealth {
     fn record(&mut self, log: LogId, error: Option<&Error>) {
         match error {
             None => self.forget(log),
-            Some(error @ (Error::Broken | Error::Full | Error::System(_))) => {
+            Some(error @ (Error::Broken | Error::Full | Error::TooManyFiles | Error::System(_))) => {
                 if self.errors.get(&log) == Some(error) {
                     return;
                 }
@@ -197,6 +197,8 @@ mod tests {
         store.health.record(one, Some(&Error::Full));
         store.health.record(other, Some(&Error::OutOfRange));
         assert_eq!(failing_logs.messages(), ["log 3/one: no space left"]);
+        store.health.record(one, Some(&Error::TooManyFiles));
+        assert!(failing_logs.messages()[0].contains("LimitNOFILE"));
         store.health.record(one, None);
         assert!(failing_logs.messages().is_empty());
         store.health.record(other, Some(&Error::Broken));

@@ -13,10 +13,10 @@ use std::io;
 use mainstem_log::{Cleanup, Error, LogId, Maintained, State};
 
 use super::schedule::Due;
-use super::{SegmentStore, fail_log, open_log, store_error};
+use super::{SegmentStore, fail_log, open_log};
 use crate::checkpoint;
 use crate::compact::{NextCompaction, Progress, STEP_BYTES};
-use crate::disk::Disk;
+use crate::disk::{Disk, store_error};
 use crate::scan::{Place, Scan, Step};
 use crate::segments::time;
 use crate::single::Log;

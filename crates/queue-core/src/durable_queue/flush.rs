@@ -4,7 +4,7 @@
 //! batch and confirms when [`durable`](DurableQueue::durable) reaches it. A batch whose write failed is written again
 //! before later ones.
 
-use mainstem_log::{Completion, Error, Store};
+use mainstem_log::{Completion, Store};
 
 use super::{DurableQueue, InFlight, Written, size};
 
@@ -63,7 +63,7 @@ impl DurableQueue {
                     self.in_flight.push_back(InFlight { ticket: appended.ticket, kind });
                 }
                 Err(error) => {
-                    self.has_failed |= error != Error::Full;
+                    self.has_failed |= !error.is_transient();
                     self.unwritten.push_front((number, events));
                     return;
                 }
@@ -123,7 +123,7 @@ impl DurableQueue {
                 (Written::Part | Written::Relocated(_), Ok(())) => {}
             }
         }
-        if completion.outcome.as_ref().is_err_and(|error| *error != Error::Full) {
+        if completion.outcome.as_ref().is_err_and(|error| !error.is_transient()) {
             self.has_failed = true;
         }
         for (number, events) in lost {

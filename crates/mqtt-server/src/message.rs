@@ -35,6 +35,8 @@ pub(crate) struct Message {
     topic: String,
     payload: Payload,
     properties: Option<Box<Properties>>,
+    /// See [`Message::size`]. Kept, because each delivery asks for it.
+    size: usize,
     /// Its memory without shared bytes.
     charge: MemoryCharge,
 }
@@ -121,6 +123,7 @@ impl Message {
             topic: String::new(),
             payload: Payload::Copied(Vec::new()),
             properties: None,
+            size: 0,
             charge: meter.charge(0),
         };
         message.fill(content, now_ms);
@@ -147,6 +150,8 @@ impl Message {
             Payload::Shared(_) => self.payload = Payload::Copied(content.payload.to_vec()),
         }
         self.properties = Properties::copy(&content.properties, self.charge.meter());
+        let properties = self.properties.as_ref().map_or(0, |own| own.len());
+        self.size = MESSAGE_BYTES + content.topic.len() + content.payload.len() + properties;
         self.charge.set(self.memory());
     }
 
@@ -188,9 +193,9 @@ impl Message {
     }
 
     /// What the message costs, as limits count it: topic, payload, properties and the structure around them.
+    #[inline]
     pub(crate) fn size(&self) -> usize {
-        let properties = self.properties.as_ref().map_or(0, |own| own.len());
-        MESSAGE_BYTES + self.topic.len() + self.payload().len() + properties
+        self.size
     }
 
     pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
@@ -231,6 +236,7 @@ impl Message {
             topic: self.topic.as_str().to_owned(),
             payload,
             properties: self.properties.as_ref().map(|own| Box::new(own.share())),
+            size: self.size,
             charge: meter.charge(0),
         };
         message.charge.set(message.memory());

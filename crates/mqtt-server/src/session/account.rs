@@ -26,6 +26,9 @@ const TEXT_COPIES: usize = 3;
 /// Memory of one level of a filter with wildcards: a node of the index, an interned level, a part of a shape.
 const LEVEL_BYTES: usize = 160;
 
+/// Messages in flight that always have room, bytes.
+const IN_FLIGHT_BYTES_MIN: u64 = 64 * 1024;
+
 /// What a session without anything costs, bytes.
 pub(crate) fn new_session_cost(client_id: &str) -> u64 {
     (SESSION_BYTES + client_id.len()) as u64
@@ -76,10 +79,12 @@ impl Session {
         self.memory() + bytes <= bytes_max
     }
 
-    /// Whether it may keep another message of `bytes` in flight. One always has room, or nothing would ever leave.
+    /// Whether it may keep another message of `bytes` in flight. One always has room, or nothing would ever leave, and
+    /// so do a few small ones, which need no closer look.
     #[inline]
     pub(crate) fn has_room_in_flight(&self, bytes: u64, bytes_max: u64) -> bool {
-        self.account.in_flight == 0 || self.has_room_for(bytes, bytes_max)
+        let in_flight = self.account.in_flight;
+        in_flight == 0 || in_flight + bytes <= IN_FLIGHT_BYTES_MIN || self.has_room_for(bytes, bytes_max)
     }
 
     /// Whether a message on offer may be sent at once. QoS 0 is not kept.
@@ -119,27 +124,26 @@ impl Session {
 
     /// A delivery enters the window and is kept there.
     #[inline]
-    pub(super) fn count_in_flight(&mut self, delivery: Delivery) -> Delivery {
+    pub(super) fn count_in_flight(&mut self, delivery: &Delivery) {
         self.account.in_flight += delivery.memory();
-        delivery
     }
 
     /// Deliveries have left the window.
     #[inline]
     pub(super) fn discount_in_flight(&mut self, deliveries: &[Delivery]) {
         for delivery in deliveries {
-            debug_assert!(self.account.in_flight >= delivery.memory(), "each delivery in flight was counted");
-            self.account.in_flight = self.account.in_flight.saturating_sub(delivery.memory());
+            let left = self.account.in_flight.checked_sub(delivery.memory());
+            debug_assert!(left.is_some(), "each delivery in flight was counted");
+            self.account.in_flight = left.unwrap_or(0);
         }
     }
 
     /// Discounts the delivery that an acknowledgement has taken out of the window.
     #[inline]
-    pub(super) fn discount_acked(&mut self, acked: Acked<Delivery>) -> Acked<Delivery> {
-        if let Acked::Done(Some(delivery)) | Acked::Release(Some(delivery)) = &acked {
+    pub(super) fn discount_acked(&mut self, acked: &Acked<Delivery>) {
+        if let Acked::Done(Some(delivery)) | Acked::Release(Some(delivery)) = acked {
             self.discount_in_flight(std::slice::from_ref(delivery));
         }
-        acked
     }
 
     /// Counts all messages in flight anew, after many of them have changed.

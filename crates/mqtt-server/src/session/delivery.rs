@@ -429,9 +429,8 @@ impl Deliveries {
                     window.pubrec(packet_id, false)
                 };
                 let is_released = matches!(ended, Acked::Release(_));
-                if let Acked::Done(Some(delivery)) | Acked::Release(Some(delivery)) =
-                    session.discount_acked(ended)
-                {
+                session.discount_acked(&ended);
+                if let Acked::Done(Some(delivery)) | Acked::Release(Some(delivery)) = ended {
                     session.settle(&delivery);
                     if is_released {
                         release_delivery(persistence, session, packet_id, &delivery);

@@ -43,11 +43,13 @@ impl PartialEq for Extra {
 
 impl Delivery {
     /// Size of the message, as limits count it; 0 if it is not in memory.
+    #[inline]
     pub(crate) fn size(&self) -> u64 {
         self.message.as_ref().map_or(0, |message| message.size() as u64)
     }
 
     /// What it costs the session that keeps it.
+    #[inline]
     pub(crate) fn memory(&self) -> u64 {
         let extra = self.extra.as_ref().map_or(0, |extra| size_of::<Extra>() + size_of_val(&*extra.ids));
         self.size() + extra as u64

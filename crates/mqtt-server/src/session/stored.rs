@@ -150,7 +150,7 @@ impl Session {
                 extra: extra.clone(),
             };
             if run.qos != QoS::AtMostOnce {
-                let delivery = self.count_in_flight(delivery);
+                self.count_in_flight(&delivery);
                 self.window.restore(packet_id_of(run.sequence), pending, Some(delivery));
             }
             run.shorten(None);

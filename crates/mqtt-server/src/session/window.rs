@@ -63,12 +63,16 @@ pub(super) fn put_into_window(
     let pending = awaited(offer.qos);
     if !session.is_durable() {
         let keep = session.is_persistent() || offer.group.is_some();
-        let delivery = keep.then(|| session.count_in_flight(offer.into_delivery(Place::default())));
+        let delivery = keep.then(|| offer.into_delivery(Place::default()));
+        if let Some(delivery) = &delivery {
+            session.count_in_flight(delivery);
+        }
         return session.window.send(pending, delivery);
     }
     let place = append_delivery(session, persistence, offer);
     let packet_id = packet_id_of(place.sequence);
-    let delivery = session.count_in_flight(offer.into_delivery(place));
+    let delivery = offer.into_delivery(place);
+    session.count_in_flight(&delivery);
     session.window.send_as(packet_id, pending, Some(delivery));
     let mark = Mark::Sent { session: session.number, sequence: place.sequence };
     persistence.journal(session.journal).mark(mark);
@@ -95,12 +99,15 @@ pub(super) fn take_into_window(
     let pending = awaited(delivery.qos);
     if delivery.sequence > 0 {
         let packet_id = packet_id_of(delivery.sequence);
-        let delivery = session.count_in_flight(delivery);
+        session.count_in_flight(&delivery);
         session.window.send_as(packet_id, pending, Some(delivery));
         return packet_id;
     }
     let keep = session.is_persistent() || delivery.group().is_some();
-    let delivery = keep.then(|| session.count_in_flight(delivery));
+    let delivery = keep.then_some(delivery);
+    if let Some(delivery) = &delivery {
+        session.count_in_flight(delivery);
+    }
     session.window.send(pending, delivery)
 }
 

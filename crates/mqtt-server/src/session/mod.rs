@@ -522,18 +522,21 @@ impl Session {
         self.progress_ms = now_ms;
     }
 
+    #[inline]
     pub(crate) fn on_puback(&mut self, packet_id: u16) -> Acked<Delivery> {
         let acked = self.window.puback(packet_id);
         self.discount_acked(&acked);
         acked
     }
 
+    #[inline]
     pub(crate) fn on_pubrec(&mut self, packet_id: u16, is_error: bool) -> Acked<Delivery> {
         let acked = self.window.pubrec(packet_id, is_error);
         self.discount_acked(&acked);
         acked
     }
 
+    #[inline]
     pub(crate) fn on_pubcomp(&mut self, packet_id: u16) -> Acked<Delivery> {
         let acked = self.window.pubcomp(packet_id);
         self.discount_acked(&acked);

@@ -60,14 +60,20 @@ pub(super) fn put_into_window(
     if session.window.in_flight() == 0 {
         session.progress_ms = now_ms;
     }
+    if session.is_persistent() || offer.group.is_some() {
+        return keep_in_window(session, persistence, offer);
+    }
+    // Nobody would get it again.
+    session.window.send(awaited(offer.qos), None)
+}
+
+/// Puts a message into the window that has to be sent again if the connection is lost.
+fn keep_in_window(session: &mut Session, persistence: &mut Persistence, offer: &Offer<'_>) -> u16 {
     let pending = awaited(offer.qos);
     if !session.is_durable() {
-        let keep = session.is_persistent() || offer.group.is_some();
-        let delivery = keep.then(|| offer.into_delivery(Place::default()));
-        if let Some(delivery) = &delivery {
-            session.count_in_flight(delivery);
-        }
-        return session.window.send(pending, delivery);
+        let delivery = offer.into_delivery(Place::default());
+        session.count_in_flight(&delivery);
+        return session.window.send(pending, Some(delivery));
     }
     let place = append_delivery(session, persistence, offer);
     let packet_id = packet_id_of(place.sequence);

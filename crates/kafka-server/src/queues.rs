@@ -168,12 +168,17 @@ impl Shard {
         {
             log::error!("queue {}: {error}", topic.name);
         }
-        while self.with_queues(io, QueueHost::poll_next) {}
+        while self.queues.has_ready() {
+            self.with_queues(io, QueueHost::poll_next);
+        }
         self.with_queues(io, |queues, cx| queues.end_poll(cx.now_ms));
     }
 
     /// Hands the stores the messages and events of this turn. To be called before the turn's commit.
     pub(crate) fn append_queue_events(&mut self, io: &mut Io<'_, Mail>) {
+        if !self.queues.has_unappended() {
+            return;
+        }
         self.with_queues(io, QueueHost::end_batches);
         self.with_queues(io, QueueHost::append_events);
     }

@@ -163,15 +163,20 @@ impl<C: QueueTopicConfig> QueueHost<C> {
         Some(id)
     }
 
-    /// Polls a queue that is ready. Returns false if there is none left.
-    pub fn poll_next(&mut self, cx: &mut Context<'_, C>) -> bool {
-        let Some(id) = self.ready.pop_first() else { return false };
+    /// Whether a queue is ready. Mostly none is, so this is cheaper than [`QueueHost::poll_next`].
+    #[inline]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Polls a queue that is ready, if there is one.
+    pub fn poll_next(&mut self, cx: &mut Context<'_, C>) {
+        let Some(id) = self.ready.pop_first() else { return };
         self.changed.insert(id);
         if self.poll_queue(cx, id) {
             self.ready_next.insert(id);
             self.request_turn();
         }
-        true
     }
 
     /// Ends the poll that [`QueueHost::begin_poll`] has begun.
@@ -216,6 +221,12 @@ impl<C: QueueTopicConfig> QueueHost<C> {
         self.take_engine_effects(cx, id);
         self.admit_producers(cx, id);
         Some(result)
+    }
+
+    /// Whether a queue may have messages or events to append.
+    #[inline]
+    pub fn has_unappended(&self) -> bool {
+        !self.changed.is_empty()
     }
 
     /// Hands over the messages of this turn, as effects. To be called before [`QueueHost::append_events`].

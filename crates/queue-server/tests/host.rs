@@ -143,7 +143,9 @@ impl Owner {
         if let Some(id) = self.host.next_unopened() {
             self.open(id);
         }
-        while self.call(QueueHost::poll_next) {}
+        while self.host.has_ready() {
+            self.call(QueueHost::poll_next);
+        }
         self.call(|host, cx| host.end_poll(cx.now_ms));
         self.call(QueueHost::end_batches);
         self.call(QueueHost::append_events);

@@ -39,6 +39,8 @@ pub(crate) struct Ack {
     pub(crate) outcome: Result<(), Error>,
     /// Number of earlier acks merged into this one.
     pub(crate) earlier: usize,
+    /// Base of a removed segment that cannot reappear any more.
+    pub(crate) removed: Option<u64>,
 }
 
 impl Ack {
@@ -157,6 +159,12 @@ impl Group {
 
     pub(crate) fn acknowledge(&mut self, ack: Ack) {
         match self.acks.last_mut() {
+            Some(last) if last.can_merge(&ack) && ack.ticket.is_none() => {
+                last.end = last.end.max(ack.end);
+                last.is_synced |= ack.is_synced;
+                last.removed = ack.removed.or(last.removed);
+                last.earlier += 1;
+            }
             Some(last) if last.can_merge(&ack) => *last = Ack { earlier: last.earlier + 1, ..ack },
             _ => self.acks.push(ack),
         }
@@ -382,7 +390,7 @@ mod tests {
 
     fn ack(log: LogId) -> Ack {
         let end = Place::default();
-        Ack { log, ticket: Some(Ticket(1)), end, is_synced: true, outcome: Ok(()), earlier: 0 }
+        Ack { log, ticket: Some(Ticket(1)), end, is_synced: true, outcome: Ok(()), earlier: 0, removed: None }
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl Log {
     /// Reports that the directory entry of its first segment is durable.
     pub(crate) fn creation_ack(&self) -> Ack {
         let end = self.positions.head();
-        Ack { log: self.id, ticket: None, end, is_synced: true, outcome: Ok(()), earlier: 0 }
+        Ack { log: self.id, ticket: None, end, is_synced: true, outcome: Ok(()), earlier: 0, removed: None }
     }
 
     pub(crate) fn key(&self, base: u64) -> SegmentKey {
@@ -261,6 +261,7 @@ impl Log {
             is_synced: true,
             outcome: Ok(()),
             earlier: 0,
+            removed: None,
         });
         Ok(())
     }
@@ -355,6 +356,7 @@ impl Log {
                 is_synced,
                 outcome,
                 earlier: 0,
+                removed: None,
             });
         }
     }
@@ -453,6 +455,9 @@ impl Log {
         match &ack.outcome {
             Ok(()) => {
                 self.is_new = false;
+                if ack.removed.is_some() && ack.removed == self.removed {
+                    self.removed = None;
+                }
                 self.positions.on_report(ack.end, ack.ticket.is_some(), ack.is_synced);
             }
             Err(Error::Broken) => self.fail(),

@@ -183,10 +183,11 @@ impl SegmentStore {
         let Some(report) = self.queue.report() else { return };
         for ack in report.acks {
             let Some(log) = &mut self.logs[ack.log.0 as usize] else { continue };
-            let synced = log.positions.synced().base;
+            let before = (log.positions.synced().base, log.removed);
             log.on_report(&ack);
-            if log.positions.synced().base > synced {
-                // A closed segment may be removed or compacted once the next one is on disk.
+            if (log.positions.synced().base, log.removed) != before {
+                // A closed segment may be removed or compacted once the next one is on disk, and the removal of the one
+                // before.
                 self.schedule.set(ack.log, Due::Now);
             }
             log.seal_indexes(&mut self.disk);

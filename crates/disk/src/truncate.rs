@@ -5,6 +5,7 @@
 
 use std::io;
 
+use crate::commit::Ack;
 use crate::disk::{Disk, Failure};
 use crate::index::Index;
 use crate::journal::Journal;
@@ -34,6 +35,20 @@ impl Log {
             self.cleaning.stop();
         }
         Ok(())
+    }
+
+    /// Lets the committer make the removal of the last removed segment durable.
+    pub(crate) fn submit_removal(&self, disk: &mut Disk) {
+        disk.group.add_dir(self.id, &self.dir);
+        disk.group.acknowledge(Ack {
+            log: self.id,
+            ticket: None,
+            end: Place::default(),
+            is_synced: false,
+            outcome: Ok(()),
+            earlier: 0,
+            removed: self.removed,
+        });
     }
 
     /// Lowest offset at which the log may start after a crash.

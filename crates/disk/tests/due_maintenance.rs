@@ -1,10 +1,14 @@
 //! When maintenance is due: by the records and options of each log, and by nothing else.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 use mainstem_disk::fault::FaultFs;
-use mainstem_disk::{Committer, SegmentStore, Settings};
+use mainstem_disk::{Committer, File, Fs, Mode, SegmentStore, Settings};
 use mainstem_log::{
     BatchBuilder, Cleanup, LogAdmin, LogId, LogReader, LogWriter, Maintained, Options, Records, Store,
     batches,
@@ -236,4 +240,80 @@ fn a_restart_forgets_no_due_time() {
     assert_eq!(run(&mut third, NOW_MS + 2 * HOUR_MS).0, Some(NOW_MS + 3 * HOUR_MS + 1));
     run(&mut third, NOW_MS + 3 * HOUR_MS + 1);
     assert_eq!(third.status(log).start, 2);
+}
+
+/// A file system that counts the directory syncs of one thread.
+struct WatchedFs {
+    fs: FaultFs,
+    watched: ThreadId,
+    dir_syncs: AtomicU32,
+}
+
+impl Fs for WatchedFs {
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.fs.list(dir)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        self.fs.create_dir(dir)
+    }
+
+    fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn File>> {
+        self.fs.open(path, mode)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.fs.remove_file(path)
+    }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.fs.remove_dir(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.fs.rename(from, to)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        if thread::current().id() == self.watched {
+            self.dir_syncs.fetch_add(1, Ordering::Relaxed);
+        }
+        self.fs.sync_dir(dir)
+    }
+}
+
+/// Removing a segment needs the removal of the one before to be durable. The shard does not wait for that.
+#[test]
+fn retention_leaves_syncs_to_the_committer() {
+    let fs = WatchedFs { fs: FaultFs::new(1), watched: thread::current().id(), dir_syncs: AtomicU32::new(0) };
+    let fs = Arc::new(fs);
+    let committer = Committer::Thread { wake: Arc::new(|| {}) };
+    let dyn_fs: Arc<dyn Fs> = fs.clone();
+    let mut store =
+        SegmentStore::open(dyn_fs, PathBuf::from("/log"), Settings::default(), committer).unwrap();
+    let options = Options {
+        cleanup: Cleanup::Delete,
+        segment_bytes: 150,
+        retention_ms: Some(HOUR_MS),
+        ..Options::default()
+    };
+    let log = store.open("log", &options).unwrap();
+    let deadline = Instant::now() + Duration::from_mins(1);
+    let mut completions = Vec::new();
+    for end in 1..=20 {
+        put(&mut store, log, NOW_MS, "key");
+        while store.status(log).committed < end {
+            store.completions(&mut completions);
+            assert!(Instant::now() < deadline, "a commit does not complete");
+            thread::yield_now();
+        }
+    }
+    let before = fs.dir_syncs.load(Ordering::Relaxed);
+    while store.status(log).start < 20 {
+        store.maintain(NOW_MS + HOUR_MS);
+        store.commit();
+        assert!(Instant::now() < deadline, "{:?}", store.status(log));
+        thread::yield_now();
+    }
+    assert_eq!(fs.dir_syncs.load(Ordering::Relaxed), before);
 }

@@ -492,8 +492,68 @@ fn run_until_crash(fs: &Arc<FaultFs>, acknowledged: &mut u64) -> Result<(), Erro
     Ok(())
 }
 
+/// Opens the store, checks that the log is without holes, then appends, commits and removes old segments until the
+/// crash. `first` is the lowest offset at which the log may start.
+fn retain_until_crash(fs: &Arc<FaultFs>, first: &mut u64, acknowledged: &mut u64) -> Result<(), Error> {
+    let dyn_fs: Arc<dyn Fs> = fs.clone();
+    let settings = Settings { journal_bytes: 4096, checkpoint_bytes: 3000, ..Settings::default() };
+    let mut store = SegmentStore::open(dyn_fs, PathBuf::from("/log"), settings, Committer::Inline)?;
+    let options = Options {
+        cleanup: Cleanup::Delete,
+        segment_bytes: 300,
+        retention_bytes: Some(1500),
+        retention_ms: Some(40),
+        ..Options::default()
+    };
+    let log = store.open("log", &options)?;
+    let Status { start, end, .. } = store.status(log);
+    assert!(
+        (*first..=end).contains(&start) && end >= *acknowledged,
+        "{start}..{end}: {first} {acknowledged}"
+    );
+    let found: Vec<u64> =
+        records(&try_read_all(&mut store, log)?).iter().map(|(offset, ..)| *offset).collect();
+    assert_eq!(found, (start..end).collect::<Vec<u64>>());
+    let mut completions = Vec::new();
+    for offset in end..end + 100 {
+        let mut builder = BatchBuilder::default();
+        builder.push(offset.cast_signed(), None, Some(b"value"));
+        store.append(log, builder.finish())?;
+        store.commit();
+        store.completions(&mut completions);
+        if completions.drain(..).any(|done| done.outcome.is_ok()) && !fs.has_crashed() {
+            *acknowledged = offset + 1;
+        }
+        for _ in 0..3 {
+            store.maintain(offset);
+            if !fs.has_crashed() {
+                *first = store.status(log).start_after_crash;
+            }
+        }
+    }
+    assert!(store.status(log).start > end, "{:?}", store.status(log));
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn crash_during_retention_leaves_no_hole(
+        seed in any::<u64>(),
+        crashes in prop::collection::vec((1_u64..700, any::<bool>()), 1..6),
+    ) {
+        let mut fs = Arc::new(FaultFs::new(seed));
+        let (mut first, mut acknowledged) = (0, 0);
+        for (crash_at, is_power) in crashes {
+            fs.set(Plan { crash_at: Some(crash_at), ..Plan::default() });
+            let ended = retain_until_crash(&fs, &mut first, &mut acknowledged);
+            prop_assert!(ended.is_ok() || fs.has_crashed(), "{:?}", ended);
+            fs = Arc::new(if is_power { fs.survivor(crash_at) } else { fs.killed(crash_at) });
+        }
+        fs.set(Plan::default());
+        prop_assert_eq!(retain_until_crash(&fs, &mut first, &mut acknowledged), Ok(()));
+    }
 
     #[test]
     fn crash_during_compaction_loses_nothing(

@@ -25,6 +25,8 @@ use crate::single::Log;
 const LOGS_MAX: usize = 64;
 /// Delay before retrying a log after an error, ms.
 const RETRY_DELAY_MS: u64 = 60_000;
+/// Delay before retention looks again for a sync that it needs, ms.
+const SYNC_RETRY_MS: u64 = 1_000;
 /// Work of a visit that finds nothing to do, in units of about 100 ns.
 const VISIT_UNITS: u32 = 10;
 /// Work of creating or removing a segment, or of loading an index.
@@ -189,6 +191,13 @@ impl Log {
             }
         }
         let soon = Due::At(unix_ms.saturating_add(1));
+        // The report of the committer comes first, unless it was lost with a rollback.
+        let once_synced = Due::At(unix_ms.saturating_add(SYNC_RETRY_MS));
+        if self.removed.is_some() {
+            // Otherwise the last removed segment could reappear with a hole after it.
+            self.submit_removal(disk);
+            return Ok(once_synced);
+        }
         if self.segments.len() == 1 {
             if self.positions.committed().offset < self.positions.head().offset {
                 // Appends in flight must be committed before they are removed.
@@ -207,7 +216,7 @@ impl Log {
         self.truncate_prefix(disk, start).map_err(|error| store_error(&error))?;
         if self.segments.len() == before {
             // The segment can be removed once the next one is known to be on disk.
-            return Ok(soon);
+            return Ok(once_synced);
         }
         *units += FILE_UNITS;
         Ok(Due::Now)

@@ -7,11 +7,13 @@
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use mainstem_admin::{Bound, Broker, HttpServer, ReplyCallback, Settings};
-use mainstem_queue_core::{ItemResult, QueueError, Reply, Request};
+use mainstem_admin::{
+    Bound, Broker, ConnectionPermit, HttpServer, MemoryUsage, ReplyCallback, Settings, TurnDurations,
+};
+use mainstem_queue_core::{ItemResult, QueueError, Redriven, Reply, Request};
 use serde_json::{Map, Value};
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -76,8 +78,10 @@ const KEYS: [&str; 28] = [
 ];
 const TYPES: [&str; 4] =
     ["application/json", "text/plain", "application/json; charset=utf-8", "multipart/form-data"];
-const STATUSES: [u16; 21] =
-    [100, 200, 201, 204, 207, 400, 403, 404, 405, 408, 409, 411, 413, 414, 415, 422, 429, 431, 501, 503, 505];
+const STATUSES: [u16; 22] = [
+    100, 200, 201, 204, 207, 400, 403, 404, 405, 408, 409, 411, 413, 414, 415, 421, 422, 429, 431, 501, 503,
+    505,
+];
 /// The last request of an input that has only whole requests; the server closes the connection after it.
 const LAST: &[u8] = b"GET /v1/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 /// Longest time without a byte from the server.
@@ -187,7 +191,8 @@ fn address() -> SocketAddr {
         let bound = Bound::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
         let settings = Settings {
             body_bytes_max: 64 * 1024,
-            io_timeout: Duration::from_millis(100),
+            request_timeout: Duration::from_millis(100),
+            idle_timeout: Duration::from_millis(100),
             ..Settings::default()
         };
         let server = bound.start(settings, Arc::new(Answering)).expect("a thread");
@@ -200,6 +205,10 @@ fn address() -> SocketAddr {
 struct Answering;
 
 impl Broker for Answering {
+    fn admit(&self, _: IpAddr) -> Option<ConnectionPermit> {
+        Some(Box::new(()))
+    }
+
     fn submit(&self, queue: &str, request: Request, reply: ReplyCallback) {
         if queue != "q" && !matches!(request, Request::Create { .. }) {
             return reply(Reply::Refused(QueueError::UnknownQueue));
@@ -213,7 +222,8 @@ impl Broker for Answering {
             }
             Request::Peek { .. } => Reply::Peeked(Vec::new()),
             Request::Info => Reply::Refused(QueueError::Storage),
-            Request::Purge { .. } | Request::Redrive { .. } | Request::Replay { .. } => Reply::Count(7),
+            Request::Purge { .. } | Request::Replay { .. } => Reply::Count(7),
+            Request::Redrive { .. } => Reply::Redriven(Redriven { moved: 7, skipped: 0 }),
             _ => Reply::Done,
         });
     }
@@ -232,6 +242,14 @@ impl Broker for Answering {
 
     fn remove_binding(&self, _: &str, reply: ReplyCallback) {
         reply(Reply::Done);
+    }
+
+    fn memory(&self) -> MemoryUsage {
+        MemoryUsage::default()
+    }
+
+    fn turn_durations(&self) -> TurnDurations {
+        TurnDurations::default()
     }
 
     fn errors(&self) -> Vec<String> {

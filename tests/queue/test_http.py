@@ -156,10 +156,10 @@ def test_dead_letters_are_sent_back(operations, queue):
     dead = f"{queue}.dead"
     eventually(lambda: operations.info(queue)["messages"] == 0, "all have left")
     assert [message["headers"]["dead-letter-reason"] for message in operations.peek(dead)] == ["rejected"] * 3
-    assert operations.done("POST", at(dead, "/redrive"), params={"max": 1}) == {"count": 1}
+    assert operations.done("POST", at(dead, "/redrive"), params={"max": 1}) == {"count": 1, "skipped": 0}
     (first,) = operations.receive(queue)
     assert (first["body"], first["delivery_count"], first["headers"]) == ("a", 1, {})
-    assert operations.done("POST", at(dead, "/redrive")) == {"count": 2}
+    assert operations.done("POST", at(dead, "/redrive")) == {"count": 2, "skipped": 0}
     rest = operations.receive(queue) + operations.receive(queue)
     assert [message["body"] for message in rest] == ["b", "c"]
     operations.empty(dead)
@@ -402,9 +402,10 @@ def test_invalid_requests_are_refused(operations, queue, method, path, status, w
 
 
 def test_unknown_names_are_not_found(operations, unique):
-    for method, path in (("GET", ""), ("PATCH", ""), ("GET", "/peek"), ("POST", "/purge"), ("POST", "/redrive")):
+    for method, path in (("GET", ""), ("GET", "/peek"), ("POST", "/purge"), ("POST", "/redrive")):
         operations.refused(method, at(unique, path), 404, "unknown-queue")
     operations.refused("POST", at(unique, "/ack"), 404, "unknown-queue", json={"receipts": ["0-1-5d3c09e2"]})
+    operations.refused("PATCH", at(unique), 404, "unknown-queue", json={"lease_ms": 1000})
     operations.refused("PUT", at("no%20queue"), 422, "invalid")
 
 
@@ -433,7 +434,7 @@ def test_a_client_that_leaves_while_waiting_takes_no_messages(operations, queue)
     host, port = operations.url.removeprefix("http://").split(":")
     for _ in range(5):
         with socket.create_connection((host, int(port))) as gone:
-            gone.sendall(f"POST {at(queue, '/receive')}?wait_ms=60000 HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode())
+            gone.sendall(f"POST {at(queue, '/receive')}?wait_ms=60000 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n".encode())
             eventually(lambda: operations.group(queue)["waiting"] == 1, "it waits")
         eventually(lambda: operations.group(queue)["waiting"] == 0, "it has gone")
     operations.send(queue, "x")

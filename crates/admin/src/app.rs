@@ -60,6 +60,11 @@ impl App {
         &self.0.broker
     }
 
+    /// Names by which requests may address the server.
+    pub(crate) fn allowed_hosts(&self) -> &[String] {
+        &self.0.settings.allowed_hosts
+    }
+
     /// Largest request body, in bytes. A response holds about as many bytes of messages at most.
     pub(crate) fn body_bytes_max(&self) -> usize {
         self.0.settings.body_bytes_max

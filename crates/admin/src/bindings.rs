@@ -27,6 +27,9 @@ pub(crate) async fn add(
     PathParams(name): PathParams<String>,
     JsonBody(binding): JsonBody<Map<String, Value>>,
 ) -> Result<Response, Problem> {
+    if let Some((field, _)) = binding.iter().find(|(_, value)| value.is_null()) {
+        return Err(Problem::invalid(format!("{field}: must not be null; omit it for the default")));
+    }
     let exists = find(&app, &name).is_some();
     app.await_reply(|reply| app.broker().add_binding(&name, binding, reply)).await?;
     let binding = find(&app, &name).unwrap_or_default();

@@ -14,7 +14,8 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt;
-use serde::de::{DeserializeOwned, SeqAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -29,6 +30,9 @@ pub(crate) const LEASE_MS_MAX: u64 = 12 * 60 * 60 * 1000;
 /// Maximum number of messages or receipts in one request.
 pub(crate) const BATCH_MAX: usize = 1000;
 
+/// Largest integer that every JSON implementation represents exactly: 2^53 - 1.
+pub(crate) const INTEGER_MAX: u64 = (1 << 53) - 1;
+
 /// The variable segments of the path.
 pub(crate) struct PathParams<T>(pub(crate) T);
 
@@ -38,6 +42,30 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for PathParams<T> {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let path = Path::from_request_parts(parts, app).await;
         path.map(|Path(path)| Self(path)).map_err(|error| Problem::malformed(error.body_text()))
+    }
+}
+
+/// Parameters of an operation, in the query or in a JSON body. `T` rejects unknown parameters.
+pub(crate) struct Params<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send> FromRequest<App> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        let uri = request.uri().clone();
+        let raw = RawBody::from_request(request, app).await?;
+        if raw.bytes.is_empty() {
+            return Query::try_from_uri(&uri)
+                .map(|Query(query)| Self(query))
+                .map_err(|error| Problem::malformed(error.body_text()));
+        }
+        if !raw.is_json {
+            return Err(Problem::media_type());
+        }
+        if uri.query().is_some_and(|query| !query.is_empty()) {
+            return Err(Problem::invalid("parameters must be either in the query or in the body"));
+        }
+        parse(&raw.bytes).map(Self)
     }
 }
 
@@ -97,8 +125,33 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     }
 }
 
+/// A JSON object. Structs that derive [`Deserialize`] also accept an array of their fields.
+#[derive(Debug)]
+pub(crate) struct JsonObject<T>(pub(crate) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
+            type Value = JsonObject<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<JsonObject<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(JsonObject)
+            }
+        }
+
+        deserializer.deserialize_map(Object(PhantomData))
+    }
+}
+
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| {
+    let object = serde_json::from_slice(bytes).map(|JsonObject(object)| object);
+    object.map_err(|error| {
         if error.is_data() {
             Problem::invalid(error.to_string())
         } else {
@@ -152,6 +205,45 @@ pub(crate) fn check_range(name: &str, number: u64, bounds: RangeInclusive<u64>) 
         return Ok(number);
     }
     Err(Problem::invalid(format!("{name}: must be {} to {}", bounds.start(), bounds.end())))
+}
+
+/// Deserializes an optional integer. JSON does not tell `5` from `5.0`.
+pub(crate) fn integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    struct Integer;
+
+    impl Visitor<'_> for Integer {
+        type Value = Option<u64>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an integer from 0 on")
+        }
+
+        fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Self::Value, E> {
+            Ok(Some(number))
+        }
+
+        fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Self::Value, E> {
+            Err(E::invalid_value(Unexpected::Signed(number), &self))
+        }
+
+        fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Self::Value, E> {
+            let invalid = || E::invalid_value(Unexpected::Float(number), &self);
+            whole(number).map(Some).ok_or_else(invalid)
+        }
+
+        /// A number in a query.
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            text.parse().map(Some).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+        }
+    }
+
+    deserializer.deserialize_any(Integer)
+}
+
+/// The integer that equals `number`, if there is one from 0 to [`INTEGER_MAX`].
+pub(crate) fn whole(number: f64) -> Option<u64> {
+    let digits = (number.fract() == 0.0).then(|| format!("{number:.0}"))?;
+    digits.parse().ok().filter(|whole| *whole <= INTEGER_MAX)
 }
 
 /// A list of 1 to [`BATCH_MAX`] elements. Parsing fails at the first element beyond that, before it takes memory.

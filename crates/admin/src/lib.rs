@@ -23,6 +23,8 @@
 //! | `serve.rs` | thread, listener, connections, shutdown |
 //! | `connections.rs` | open connections, and which of them makes room for a new one |
 //! | `socket.rs` | a connection's socket; release of messages whose response was not sent |
+//! | `gate.rs`, `head.rs` | rejection of malformed requests before hyper reads them |
+//! | `hosts.rs` | names by which requests may address the server |
 //! | `app.rs` | state shared by all requests |
 //! | `routes.rs` | the table of all routes |
 //! | `queues.rs`, `send.rs`, `receive.rs`, `settle.rs` | handlers for queues and their messages |
@@ -38,7 +40,10 @@ mod bindings;
 mod broker;
 mod connections;
 mod consumers;
+mod gate;
+mod head;
 mod health;
+mod hosts;
 mod input;
 mod metrics;
 mod problem;

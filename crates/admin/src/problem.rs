@@ -57,6 +57,40 @@ impl Problem {
         Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", detail)
     }
 
+    /// The head of the request is too large: its first line, or the head as a whole.
+    pub(crate) fn head_too_large(has_request_line: bool, max_bytes: usize) -> Self {
+        if has_request_line {
+            let detail = format!("the request head is larger than {max_bytes} bytes");
+            return Self::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "head-too-large", detail);
+        }
+        let detail = format!("the request line is longer than {max_bytes} bytes");
+        Self::new(StatusCode::URI_TOO_LONG, "head-too-large", detail)
+    }
+
+    pub(crate) fn too_many_headers(max: usize) -> Self {
+        let detail = format!("the request has more than {max} headers");
+        Self::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "head-too-large", detail)
+    }
+
+    pub(crate) fn version() -> Self {
+        let detail = "this server speaks HTTP/1.1 and HTTP/1.0";
+        Self::new(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "version", detail)
+    }
+
+    pub(crate) fn transfer_encoding() -> Self {
+        let detail = "the only transfer encoding of a request is chunked";
+        Self::new(StatusCode::NOT_IMPLEMENTED, "transfer-encoding", detail)
+    }
+
+    /// The request names the server by a name that is not allowed.
+    pub(crate) fn host(name: &str) -> Self {
+        let detail = format!(
+            "requests must name this server by an IP address, localhost, or a name of http.allowed_hosts, which does \
+             not have {name:?}"
+        );
+        Self::new(StatusCode::MISDIRECTED_REQUEST, "host", detail)
+    }
+
     /// A web page from another origin sent the request.
     pub(crate) fn cross_site() -> Self {
         let detail = "requests with an Origin header, which web pages send, are rejected";
@@ -89,6 +123,11 @@ impl Problem {
     pub(crate) fn too_many_connections() -> Self {
         let detail = "all connections have a request under way (http.max_connections); only health and metrics are served";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "connections", detail)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
     }
 
     pub(crate) fn with_results(self, results: Value) -> Self {

@@ -8,13 +8,16 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use mainstem_queue_core::{
-    DEFAULT_GROUP, GroupInfo, Info, PeekedMessage, QueueError, ReplayFrom, Reply, Request,
+    Config, DEFAULT_GROUP, GroupInfo, Info, PeekedMessage, QueueError, Redriven, ReplayFrom, Reply, Request,
+    TIME_MS_MAX,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::app::{App, PendingReply};
-use crate::input::{BATCH_MAX, JsonBody, PathParams, QueryParams, check_range};
+use crate::input::{
+    BATCH_MAX, INTEGER_MAX, JsonBody, Params, PathParams, QueryParams, check_range, integer, whole,
+};
 use crate::problem::Problem;
 use crate::record;
 use crate::response::json_response;
@@ -91,6 +94,9 @@ pub(crate) async fn configure(
     PathParams(queue): PathParams<String>,
     JsonBody(settings): JsonBody<Settings>,
 ) -> Result<Response, Problem> {
+    if settings.is_empty() {
+        return Err(Problem::invalid("the body has no settings"));
+    }
     app.request(&queue, Request::Configure { settings: pairs(settings)? }).await?;
     let info = info(app.request(&queue, Request::Info).await?)?;
     Ok(json_response(StatusCode::OK, &show_info(info)))
@@ -109,6 +115,7 @@ pub(crate) async fn delete(
 pub(crate) struct PeekQuery {
     group: Option<String>,
     from: u64,
+    #[serde(deserialize_with = "integer")]
     max: Option<u64>,
 }
 
@@ -119,7 +126,8 @@ pub(crate) async fn peek(
 ) -> Result<Response, Problem> {
     let max = check_range("max", query.max.unwrap_or(PEEK_DEFAULT), 1..=BATCH_MAX as u64)?;
     let group = query.group.as_deref().unwrap_or(DEFAULT_GROUP).into();
-    let request = Request::Peek { group, from: query.from, max: max as u32 };
+    let from = check_range("from", query.from, 0..=INTEGER_MAX)?;
+    let request = Request::Peek { group, from, max: max as u32 };
     let Reply::Peeked(messages) = app.request(&queue, request).await? else {
         return Err(Problem::unanswered());
     };
@@ -136,7 +144,7 @@ pub(crate) struct PurgeQuery {
 pub(crate) async fn purge(
     State(app): State<App>,
     PathParams(queue): PathParams<String>,
-    QueryParams(query): QueryParams<PurgeQuery>,
+    Params(query): Params<PurgeQuery>,
 ) -> Result<Response, Problem> {
     let group = query.group.map(Into::into);
     count(&app.request(&queue, Request::Purge { group }).await?)
@@ -145,22 +153,29 @@ pub(crate) async fn purge(
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RedriveQuery {
+    #[serde(deserialize_with = "integer")]
     max: Option<u64>,
 }
 
 pub(crate) async fn redrive(
     State(app): State<App>,
     PathParams(queue): PathParams<String>,
-    QueryParams(query): QueryParams<RedriveQuery>,
+    Params(query): Params<RedriveQuery>,
 ) -> Result<Response, Problem> {
-    let max = query.max.unwrap_or(u64::MAX);
-    count(&app.request(&queue, Request::Redrive { max }).await?)
+    let max = query.max.map(|max| check_range("max", max, 0..=INTEGER_MAX)).transpose()?.unwrap_or(u64::MAX);
+    let Reply::Redriven(Redriven { moved, skipped }) = app.request(&queue, Request::Redrive { max }).await?
+    else {
+        return Err(Problem::unanswered());
+    };
+    Ok(json_response(StatusCode::OK, &json!({ "count": moved, "skipped": skipped })))
 }
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Replay {
+    #[serde(deserialize_with = "integer")]
     from_offset: Option<u64>,
+    #[serde(deserialize_with = "integer")]
     from_time_ms: Option<u64>,
 }
 
@@ -170,8 +185,8 @@ pub(crate) async fn replay(
     JsonBody(body): JsonBody<Replay>,
 ) -> Result<Response, Problem> {
     let from = match (body.from_offset, body.from_time_ms) {
-        (Some(offset), None) => ReplayFrom::Offset(offset),
-        (None, Some(time_ms)) => ReplayFrom::Time(time_ms),
+        (Some(offset), None) => ReplayFrom::Offset(check_range("from_offset", offset, 0..=INTEGER_MAX)?),
+        (None, Some(time_ms)) => ReplayFrom::Time(check_range("from_time_ms", time_ms, 0..=TIME_MS_MAX)?),
         _ => return Err(Problem::invalid("set either from_offset or from_time_ms")),
     };
     count(&app.request(&queue, Request::Replay { group: group.into(), from }).await?)
@@ -197,22 +212,36 @@ fn info(reply: Reply) -> Result<Info, Problem> {
 /// Settings as queues expect them: names with hyphens, values as text. JSON names have underscores; hyphens are
 /// accepted too.
 fn pairs(settings: Settings) -> Result<Vec<(String, String)>, Problem> {
+    let known = Config::default().pairs();
     let pair = |(name, value): (String, Value)| {
+        let setting = name.replace('_', "-");
+        // The queue rejects settings that it does not know.
+        let is_text = is_text(&setting) || !known.contains_key(setting.as_str());
         let value = match value {
-            Value::String(text) => text,
-            Value::Number(number) => number.to_string(),
-            Value::Bool(flag) => flag.to_string(),
-            _ => return Err(Problem::invalid(format!("{name}: must be a string, a number or a boolean"))),
+            Value::String(text) if is_text => text,
+            Value::Number(number) if !is_text => {
+                let whole = number.as_f64().filter(|_| number.is_f64()).and_then(whole);
+                whole.map_or_else(|| number.to_string(), |whole| whole.to_string())
+            }
+            Value::Bool(flag) if !is_text => flag.to_string(),
+            _ => {
+                let kind = if is_text { "a string" } else { "a number or a boolean" };
+                return Err(Problem::invalid(format!("{name}: must be {kind}")));
+            }
         };
-        Ok((name.replace('_', "-"), value))
+        Ok((setting, value))
     };
     settings.into_iter().map(pair).collect()
 }
 
+/// Whether the value of a setting is text. Others are numbers or booleans.
+fn is_text(setting: &str) -> bool {
+    matches!(setting, "dead-letter-queue" | "durability" | "overflow" | "start")
+}
+
 /// A setting as a JSON field: numbers and booleans become JSON numbers and booleans.
 fn show_setting((name, value): (String, String)) -> (String, Value) {
-    let is_text = matches!(name.as_str(), "dead-letter-queue" | "durability" | "overflow" | "start");
-    let shown = if is_text { None } else { serde_json::from_str(&value).ok() };
+    let shown = if is_text(&name) { None } else { serde_json::from_str(&value).ok() };
     (name.replace('-', "_"), shown.unwrap_or(Value::String(value)))
 }
 

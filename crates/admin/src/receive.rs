@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use crate::app::{App, Phase};
 use crate::broker::Broker;
 use crate::consumers::ReceiveId;
-use crate::input::{BATCH_MAX, LEASE_MS_MAX, PathParams, QueryParams, check_range};
+use crate::input::{BATCH_MAX, LEASE_MS_MAX, Params, PathParams, check_range, integer};
 use crate::problem::Problem;
 use crate::receipt::show_receipt;
 use crate::record;
@@ -29,15 +29,18 @@ use crate::socket::{BufferedLeases, MessagesBody, UnsentLeases};
 
 /// Longest wait for a message, in ms.
 const WAIT_MS_MAX: u64 = 60_000;
-/// Longest name of a consumer, in bytes.
-const NAME_BYTES_MAX: usize = 255;
+/// Longest name of a consumer, in characters.
+const NAME_CHARS_MAX: usize = 255;
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Query {
     group: Option<String>,
+    #[serde(deserialize_with = "integer")]
     max: Option<u64>,
+    #[serde(deserialize_with = "integer")]
     wait_ms: Option<u64>,
+    #[serde(deserialize_with = "integer")]
     lease_ms: Option<u64>,
     consumer: Option<String>,
 }
@@ -45,16 +48,16 @@ pub(crate) struct Query {
 pub(crate) async fn receive(
     State(app): State<App>,
     PathParams(queue): PathParams<String>,
-    QueryParams(query): QueryParams<Query>,
     Extension(buffered): Extension<BufferedLeases>,
+    Params(query): Params<Query>,
 ) -> Result<Response, Problem> {
     let wait_ms = check_range("wait_ms", query.wait_ms.unwrap_or(0), 0..=WAIT_MS_MAX)?;
     let max = check_range("max", query.max.unwrap_or(1), 1..=BATCH_MAX as u64)?;
     if let Some(lease_ms) = query.lease_ms {
         check_range("lease_ms", lease_ms, 1..=LEASE_MS_MAX)?;
     }
-    if query.consumer.as_ref().is_some_and(|name| !(1..=NAME_BYTES_MAX).contains(&name.len())) {
-        return Err(Problem::invalid(format!("consumer: must be 1 to {NAME_BYTES_MAX} bytes")));
+    if query.consumer.as_ref().is_some_and(|name| !(1..=NAME_CHARS_MAX).contains(&name.chars().count())) {
+        return Err(Problem::invalid(format!("consumer: must be 1 to {NAME_CHARS_MAX} characters")));
     }
     let queue: Arc<str> = queue.into();
     let group: GroupName = query.group.as_deref().unwrap_or(DEFAULT_GROUP).into();

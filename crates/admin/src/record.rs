@@ -6,9 +6,11 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mainstem_log::{Header, Headers, Record, put_headers};
-use mainstem_queue_core::{NewMessage, header};
+use mainstem_queue_core::{NewMessage, SPAN_MS_MAX, TIME_MS_MAX, check_option, header};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+
+use crate::input::integer;
 
 /// Longest deduplication id, in bytes.
 const DEDUP_ID_BYTES_MAX: usize = 255;
@@ -22,9 +24,13 @@ pub(crate) struct Draft {
     pub(crate) key: Option<String>,
     pub(crate) key_base64: Option<String>,
     pub(crate) headers: Map<String, Value>,
+    #[serde(deserialize_with = "integer")]
     pub(crate) priority: Option<u64>,
+    #[serde(deserialize_with = "integer")]
     pub(crate) delay_ms: Option<u64>,
+    #[serde(deserialize_with = "integer")]
     pub(crate) deliver_at: Option<u64>,
+    #[serde(deserialize_with = "integer")]
     pub(crate) ttl_ms: Option<u64>,
     pub(crate) dedup_id: Option<String>,
 }
@@ -44,8 +50,15 @@ impl Draft {
         if self.delay_ms.is_some() && self.deliver_at.is_some() {
             return Err("delay_ms and deliver_at exclude each other".into());
         }
-        if self.priority.is_some_and(|priority| priority > 9) {
-            return Err("priority: must be 0 to 9".into());
+        for (name, number, max) in [
+            ("priority", self.priority, 9),
+            ("delay_ms", self.delay_ms, SPAN_MS_MAX),
+            ("deliver_at", self.deliver_at, TIME_MS_MAX),
+            ("ttl_ms", self.ttl_ms, SPAN_MS_MAX),
+        ] {
+            if number.is_some_and(|number| number > max) {
+                return Err(format!("{name}: must be 0 to {max}"));
+            }
         }
         let is_id = |id: &String| (1..=DEDUP_ID_BYTES_MAX).contains(&id.len());
         if self.dedup_id.as_ref().is_some_and(|id| !is_id(id)) {
@@ -98,7 +111,10 @@ fn header_value(name: &str, value: Value) -> Result<Option<Vec<u8>>, String> {
     let explain = |what: &dyn std::fmt::Display| format!("header {name:?}: {what}");
     match value {
         Value::Null => Ok(None),
-        Value::String(text) => Ok(Some(text.into_bytes())),
+        Value::String(text) => {
+            check_option(name, &text).map_err(|what| explain(&what))?;
+            Ok(Some(text.into_bytes()))
+        }
         Value::Object(mut object) if object.len() == 1 => match object.remove("base64") {
             Some(Value::String(base64)) => STANDARD.decode(base64).map(Some).map_err(|error| explain(&error)),
             _ => Err(explain(&"an object must have exactly one field, base64")),
@@ -198,6 +214,11 @@ mod tests {
             (json!({ "boddy": "a" }), "boddy"),
             (json!({ "priority": 10 }), "0 to 9"),
             (json!({ "priority": -1 }), "invalid value"),
+            (json!({ "delay_ms": u64::MAX }), "delay_ms: must be"),
+            (json!({ "ttl_ms": SPAN_MS_MAX + 1 }), "ttl_ms: must be"),
+            (json!({ "deliver_at": TIME_MS_MAX + 1 }), "deliver_at: must be"),
+            (json!({ "headers": { "delay-ms": u64::MAX.to_string() } }), "delay-ms: must be"),
+            (json!({ "headers": { "ttl-ms": ["1", "9".repeat(30)] } }), "ttl-ms: must be"),
             (json!({ "delay_ms": 1, "deliver_at": 1 }), "exclude"),
             (json!({ "dedup_id": "" }), "1 to 255"),
             (json!({ "headers": { "a": 7 } }), "header \"a\""),

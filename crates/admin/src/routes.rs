@@ -1,13 +1,16 @@
 //! All routes in one table, and the middleware around them.
 
-use axum::Router;
-use axum::extract::Request;
+use axum::body::HttpBody;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post, put};
+use axum::{Extension, Router};
 
 use crate::app::App;
+use crate::gate::{REJECTED_METHOD, Rejection};
+use crate::hosts::check_host;
 use crate::problem::Problem;
 use crate::response::with_json;
 use crate::{bindings, health, metrics, queues, receive, send, settle};
@@ -49,13 +52,16 @@ fn table() -> Vec<Route> {
 }
 
 pub(crate) fn router(app: App) -> Router {
-    let add = |router: Router<App>, (_, path, handler): Route| router.route(path, handler);
+    let add = |router: Router<App>, (method, path, handler): Route| {
+        let takes_body = !matches!(method, Method::GET | Method::DELETE);
+        router.route(path, if takes_body { handler } else { handler.route_layer(from_fn(reject_body)) })
+    };
     table()
         .into_iter()
         .fold(Router::new(), add)
         .fallback(async || Problem::no_route())
         .method_not_allowed_fallback(async || Problem::method())
-        .layer(from_fn(guard))
+        .layer(from_fn_with_state(app.clone(), guard))
         .with_state(app)
 }
 
@@ -74,16 +80,37 @@ async fn monitoring_only(request: Request, next: Next) -> Response {
     }
 }
 
-/// Rejects requests with an `Origin` header: without authentication, any web page could otherwise use the API through
-/// the browser of a user who can reach it.
-async fn guard(request: Request, next: Next) -> Response {
-    let mut response = if request.headers().contains_key(header::ORIGIN) {
-        Problem::cross_site().into_response()
-    } else {
-        next.run(request).await
+/// Rejects invalid requests, and those from web pages: without authentication, any page could otherwise use the API
+/// through the browser of a user who can reach it.
+async fn guard(
+    State(app): State<App>,
+    Extension(rejection): Extension<Rejection>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut response = match check(&app, &rejection, &request) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
     };
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+fn check(app: &App, rejection: &Rejection, request: &Request) -> Result<(), Problem> {
+    if request.method().as_str() == REJECTED_METHOD {
+        return Err(rejection.problem().unwrap_or_else(Problem::method));
+    }
+    check_host(request, app.allowed_hosts())?;
+    // Also those of the same origin: this server has no pages.
+    if request.headers().contains_key(header::ORIGIN) { Err(Problem::cross_site()) } else { Ok(()) }
+}
+
+/// Rejects a body where none is expected: it would be ignored, and its parameters with it.
+async fn reject_body(request: Request, next: Next) -> Response {
+    if request.body().is_end_stream() {
+        return next.run(request).await;
+    }
+    Problem::invalid(format!("a {} request has no body", request.method())).into_response()
 }
 
 async fn openapi() -> Response {

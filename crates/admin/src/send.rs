@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::input::{BoundedList, PathParams, QueryParams, RawBody, parse};
+use crate::input::{BoundedList, JsonObject, PathParams, QueryParams, RawBody, parse};
 use crate::problem::Problem;
 use crate::record::Draft;
 use crate::response::json_response;
@@ -16,7 +16,7 @@ use crate::response::json_response;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Batch {
-    messages: BoundedList<Draft>,
+    messages: BoundedList<JsonObject<Draft>>,
 }
 
 pub(crate) async fn send(
@@ -55,7 +55,7 @@ pub(crate) async fn send(
 
 fn batch(bytes: &[u8]) -> Result<Vec<NewMessage>, Problem> {
     let Batch { messages: BoundedList(drafts) } = parse(bytes)?;
-    let message = |(index, draft): (usize, Draft)| {
+    let message = |(index, JsonObject(draft)): (usize, JsonObject<Draft>)| {
         draft.message().map_err(|what| Problem::invalid(format!("messages[{index}]: {what}")))
     };
     drafts.into_iter().enumerate().map(message).collect()

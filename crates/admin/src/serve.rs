@@ -26,6 +26,8 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::app::{App, Phase};
 use crate::broker::Broker;
 use crate::connections::{Admitted, Connection, ConnectionTable, GuardedBody, Timeouts};
+use crate::gate::{Rejection, RequestGate};
+use crate::head::{HEAD_BYTES_MAX, HEADERS_MAX};
 use crate::problem::Problem;
 use crate::routes::{monitoring_router, router};
 use crate::settings::Settings;
@@ -33,8 +35,6 @@ use crate::socket::{BufferedLeases, Socket, UnreadInput};
 
 /// Longest wait for connections to finish at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Size of a connection's read buffer, which bounds the head of a request, in bytes.
-const BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// Connections above the limit that answer a request for health or metrics, or with 503. At this limit, too, a new one
 /// closes the one that has been idle for longest.
 pub const RESERVED_CONNECTIONS: usize = 64;
@@ -71,10 +71,10 @@ impl Bound {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (sender, phase) = watch::channel(Phase::Serving);
         let serve = move || {
-            let app = App::new(Arc::clone(&broker), settings, phase.clone());
+            let app = App::new(Arc::clone(&broker), settings.clone(), phase.clone());
             let outcome = runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(self.0)?;
-                let mut acceptor = Acceptor::new(broker, settings, app, phase);
+                let mut acceptor = Acceptor::new(broker, &settings, app, phase);
                 acceptor.run(&listener).await;
                 Ok::<(), io::Error>(())
             });
@@ -142,7 +142,7 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    fn new(broker: Arc<dyn Broker>, settings: Settings, app: App, phase: watch::Receiver<Phase>) -> Self {
+    fn new(broker: Arc<dyn Broker>, settings: &Settings, app: App, phase: watch::Receiver<Phase>) -> Self {
         let regular = Kind {
             table: ConnectionTable::new(settings.connections_max),
             router: router(app.clone()),
@@ -265,17 +265,20 @@ fn serve_connection(
     let buffered = BufferedLeases::default();
     let unread = if kind.is_reserved { UnreadInput::Discard } else { UnreadInput::Reset };
     let write_timeout = kind.timeouts.head;
-    let socket = Socket::new(stream, connection.clone(), buffered.clone(), write_timeout, unread);
+    let rejection = Rejection::default();
+    let gate = RequestGate::new(rejection.clone());
+    let socket = Socket::new(stream, gate, connection.clone(), buffered.clone(), write_timeout, unread);
     let router = TowerToHyperService::new(kind.router.clone());
     let requests = connection.clone();
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         let guard = requests.begin_request();
         request.extensions_mut().insert(buffered.clone());
+        request.extensions_mut().insert(rejection.clone());
         let response = router.call(request.map(Body::new));
         async move { response.await.map(|response| response.map(|body| GuardedBody { body, _guard: guard })) }
     });
     let mut builder = http1::Builder::new();
-    builder.keep_alive(!kind.is_reserved).max_buf_size(BUFFER_BYTES_MAX);
+    builder.keep_alive(!kind.is_reserved).max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
     let mut http = builder.serve_connection(socket, service);
     async move {
         let outcome = tokio::select! {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::input::{BoundedList, JsonBody, LEASE_MS_MAX, PathParams, QueryParams, check_range};
+use crate::input::{BoundedList, JsonBody, LEASE_MS_MAX, PathParams, QueryParams, check_range, integer};
 use crate::problem::Problem;
 use crate::receipt::parse_receipt;
 use crate::response::json_response;
@@ -29,6 +29,7 @@ pub(crate) struct ReceiptsBody {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NackBody {
     receipts: BoundedList<String>,
+    #[serde(deserialize_with = "integer", default)]
     delay_ms: Option<u64>,
 }
 
@@ -36,7 +37,8 @@ pub(crate) struct NackBody {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExtendBody {
     receipts: BoundedList<String>,
-    lease_ms: u64,
+    #[serde(deserialize_with = "integer", default)]
+    lease_ms: Option<u64>,
 }
 
 pub(crate) async fn ack(
@@ -75,7 +77,8 @@ pub(crate) async fn extend(
     QueryParams(query): QueryParams<Query>,
     JsonBody(body): JsonBody<ExtendBody>,
 ) -> Result<Response, Problem> {
-    let lease_ms = check_range("lease_ms", body.lease_ms, 1..=LEASE_MS_MAX)?;
+    let lease_ms = body.lease_ms.ok_or_else(|| Problem::invalid("lease_ms: missing"))?;
+    let lease_ms = check_range("lease_ms", lease_ms, 1..=LEASE_MS_MAX)?;
     settle(&app, &queue, query, body.receipts, Disposition::Extend(lease_ms)).await
 }
 

@@ -6,6 +6,7 @@
 //! released and other consumers get the messages.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -22,6 +23,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::broker::Broker;
 use crate::connections::Connection;
+use crate::gate::RequestGate;
 
 /// Leases of messages that the client may not have received. Dropping this releases them.
 pub(crate) struct UnsentLeases {
@@ -108,6 +110,8 @@ impl Body for MessagesBody {
     }
 }
 
+/// Bytes to read at once.
+const READ_BYTES_MAX: usize = 16 * 1024;
 /// Bytes to discard behind the last response.
 const DISCARDED_BYTES_MAX: usize = 256 * 1024;
 /// Longest time to discard them.
@@ -122,11 +126,16 @@ pub(crate) enum UnreadInput {
     Discard,
 }
 
-/// A connection's socket. Writes fail if the client reads nothing for `write_timeout`.
+/// A connection's socket. Writes fail if the client reads nothing for `write_timeout`. What is read has passed the
+/// gate for requests.
 pub(crate) struct Socket {
     io: TokioIo<TcpStream>,
     connection: Connection,
     unread: UnreadInput,
+    gate: RequestGate,
+    /// Bytes that have passed the gate, of which the first `read` are read.
+    passed: Vec<u8>,
+    read: usize,
     discarded: usize,
     buffered: BufferedLeases,
     write_timeout: Duration,
@@ -137,17 +146,40 @@ pub(crate) struct Socket {
 impl Socket {
     pub(crate) fn new(
         stream: TcpStream,
+        gate: RequestGate,
         connection: Connection,
         buffered: BufferedLeases,
         write_timeout: Duration,
         unread: UnreadInput,
     ) -> Self {
-        let io = TokioIo::new(stream);
-        Self { io, connection, unread, discarded: 0, buffered, write_timeout, deadline: None }
+        Self {
+            io: TokioIo::new(stream),
+            connection,
+            unread,
+            gate,
+            passed: Vec::new(),
+            read: 0,
+            discarded: 0,
+            buffered,
+            write_timeout,
+            deadline: None,
+        }
     }
 
     pub(crate) fn into_stream(self) -> TcpStream {
         self.io.into_inner()
+    }
+
+    /// Reads from the socket into the gate. Returns the number of bytes, which is 0 at the end of the input.
+    fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut space = [MaybeUninit::uninit(); READ_BYTES_MAX];
+        let mut input = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(self.io.inner_mut()).poll_read(cx, &mut input))?;
+        if !input.filled().is_empty() {
+            self.gate.feed(input.filled(), &mut self.passed);
+            self.connection.received();
+        }
+        Poll::Ready(Ok(input.filled().len()))
     }
 
     /// Reads and discards input.
@@ -156,12 +188,11 @@ impl Socket {
         if deadline.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        let mut space = [0; 4096];
         while self.discarded < DISCARDED_BYTES_MAX {
-            let mut input = ReadBuf::new(&mut space);
-            match ready!(Pin::new(self.io.inner_mut()).poll_read(cx, &mut input)) {
-                Ok(()) if !input.filled().is_empty() => self.discarded += input.filled().len(),
-                Ok(()) | Err(_) => break,
+            self.passed.clear();
+            match ready!(self.poll_input(cx)) {
+                Ok(0) | Err(_) => break,
+                Ok(len) => self.discarded += len,
             }
         }
         Poll::Ready(())
@@ -188,13 +219,28 @@ impl Read for Socket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        into: ReadBufCursor<'_>,
+        mut into: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.io).poll_read(cx, into);
-        if matches!(result, Poll::Ready(Ok(()))) {
-            self.connection.received();
+        while self.read == self.passed.len() {
+            self.read = 0;
+            self.passed.clear();
+            if self.gate.is_rejected() {
+                // hyper closes the connection after the response. The end of the input would cancel a request before.
+                return Poll::Pending;
+            }
+            if self.gate.is_broken() || ready!(self.poll_input(cx))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
         }
-        result
+        let end = self.passed.len().min(self.read + into.remaining());
+        into.put_slice(&self.passed[self.read..end]);
+        self.read = end;
+        if end == self.passed.len() {
+            // An idle connection has no buffer.
+            self.passed = Vec::new();
+            self.read = 0;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -213,7 +259,7 @@ impl Write for Socket {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
-        if self.unread == UnreadInput::Discard {
+        if self.unread == UnreadInput::Discard || self.gate.is_rejected() || self.gate.is_broken() {
             ready!(self.poll_discard(cx));
         }
         Poll::Ready(Ok(()))

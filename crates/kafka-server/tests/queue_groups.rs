@@ -4,7 +4,9 @@ mod kit;
 
 use kit::Broker;
 use kit::queues::{JOBS, Queues as _, message, receive_as, texts};
-use mainstem_queue_core::{DEFAULT_GROUP, Delivery, Disposition, ReplayFrom, Reply, Request, Settlement};
+use mainstem_queue_core::{
+    DEFAULT_GROUP, Delivery, Disposition, Redriven, ReplayFrom, Reply, Request, Settlement,
+};
 
 /// Unsettled messages that the queue keeps in memory.
 const IN_MEMORY_MAX: u64 = 20;
@@ -163,10 +165,10 @@ fn redrive_reads_dead_letters_that_are_not_in_memory() {
         }
         // Three more than are in memory, then all the rest.
         let some = broker.ask_queue(0, JOBS, Request::Redrive { max: 23 });
-        assert!(matches!(some, Reply::Count(23)), "{some:?}");
+        assert!(matches!(some, Reply::Redriven(Redriven { moved: 23, .. })), "{some:?}");
         assert_eq!(broker.info("work").messages, 23);
         let all = broker.ask_queue(0, JOBS, Request::Redrive { max: 1_000 });
-        assert!(matches!(all, Reply::Count(27)), "{all:?}");
+        assert!(matches!(all, Reply::Redriven(Redriven { moved: 27, .. })), "{all:?}");
         assert_eq!((broker.info(JOBS).messages, broker.info("work").messages), (0, 50));
     }
 }
@@ -180,8 +182,8 @@ fn redrive_is_answered_although_unread_dead_letters_wait_for_consumers() {
     broker.put(JOBS, (0..30).map(|number| message(&number.to_string())).collect());
     dead_letter(&mut broker, 10);
     let none = broker.ask_queue(0, JOBS, Request::Redrive { max: 1_000 });
-    assert!(matches!(none, Reply::Count(0)), "{none:?}");
+    assert!(matches!(none, Reply::Redriven(Redriven { moved: 0, .. })), "{none:?}");
     assert_eq!(take(&mut broker, DEFAULT_GROUP, 30).len(), 30);
     let all = broker.ask_queue(0, JOBS, Request::Redrive { max: 1_000 });
-    assert!(matches!(all, Reply::Count(10)), "{all:?}");
+    assert!(matches!(all, Reply::Redriven(Redriven { moved: 10, .. })), "{all:?}");
 }

@@ -7,7 +7,7 @@ use kit::{Broker, batch, produce_request};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::produce::ProduceRequest;
 use mainstem_kafka_server::{BoundTopic, Config, SinkResult};
-use mainstem_queue_core::{Disposition, NewMessage, QueueError, Reply, Request};
+use mainstem_queue_core::{Disposition, NewMessage, QueueError, Redriven, Reply, Request};
 
 /// A few bytes below the default of `max.message.bytes`.
 const NEARLY_MAX: usize = 1024 * 1024 - 100;
@@ -41,7 +41,7 @@ fn large_messages_become_dead_letters_and_come_back() {
         assert_eq!(broker.settle("jobs.dead", delivery.receipt, Disposition::Release), Ok(()));
     }
     let redriven = broker.ask_queue(0, "jobs.dead", Request::Redrive { max: 100 });
-    assert!(matches!(redriven, Reply::Count(4)), "{redriven:?}");
+    assert!(matches!(redriven, Reply::Redriven(Redriven { moved: 4, .. })), "{redriven:?}");
     broker.pass(5_000);
     assert_eq!(prefixes(&broker.get(JOBS, 9)), ["a", "b", "c", "d"]);
 }

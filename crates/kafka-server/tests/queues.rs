@@ -7,7 +7,9 @@ use kit::{Broker, batch, fetch_request, produce_request, values};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::fetch::FetchRequest;
 use mainstem_kafka::api::produce::ProduceRequest;
-use mainstem_queue_core::{DEFAULT_GROUP, Disposition, QueueError, ReplayFrom, Reply, Request, Settlement};
+use mainstem_queue_core::{
+    DEFAULT_GROUP, Disposition, QueueError, Redriven, ReplayFrom, Reply, Request, Settlement,
+};
 
 #[test]
 fn each_message_is_delivered_to_one_consumer_until_acknowledged() {
@@ -114,7 +116,7 @@ fn rejected_and_exhausted_messages_become_dead_letters_once_and_can_be_redriven(
         assert_eq!(texts(&good), ["good"]);
         assert_eq!(broker.settle(JOBS, good[0].receipt, Disposition::Ack), Ok(()));
         let redriven = broker.ask_queue(0, "jobs.dead", Request::Redrive { max: 100 });
-        assert!(matches!(redriven, Reply::Count(2)), "{redriven:?}");
+        assert!(matches!(redriven, Reply::Redriven(Redriven { moved: 2, .. })), "{redriven:?}");
         assert!(broker.get("jobs.dead", 9).is_empty());
         let back = broker.get(JOBS, 9);
         assert_eq!(texts(&back), ["bad", "worn"]);
@@ -524,7 +526,7 @@ fn purge_redrive_and_removal_run_in_steps() {
     broker.ask_queue(0, JOBS, Request::Settle { group: DEFAULT_GROUP.into(), settlements });
     assert_eq!(broker.info("jobs.dead").messages, 50);
     let redriven = broker.ask_queue(0, "jobs.dead", Request::Redrive { max: 45 });
-    assert!(matches!(redriven, Reply::Count(45)), "{redriven:?}");
+    assert!(matches!(redriven, Reply::Redriven(Redriven { moved: 45, .. })), "{redriven:?}");
     assert_eq!((broker.info("jobs.dead").messages, broker.info(JOBS).messages), (5, 95));
     assert!(matches!(broker.ask_queue(0, JOBS, Request::RemoveGroup { group: "late".into() }), Reply::Done));
     assert_eq!(broker.info(JOBS).messages, 45);

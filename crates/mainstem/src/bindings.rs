@@ -10,15 +10,16 @@ use std::sync::Arc;
 use mainstem_kafka_server::{BoundTopic, Source, check_topic};
 use mainstem_mqtt::QoS;
 use mainstem_mqtt_server::Durability;
-use mainstem_node::{Bindings, Inbound, Key, Outbound, Template, find_loop};
-use mainstem_topic::check_filter;
+use mainstem_node::{Bindings, Inbound, Outbound, find_loop};
 use serde::{Deserialize, Serialize};
 
 use crate::queues::{DeclaredQueue, queue_topic};
 
 mod manager;
+mod validate;
 
 pub(crate) use manager::{BindingManager, BindingTargets};
+use validate::{check_source_filter, parse_key, parse_template};
 
 /// Appends messages that match a filter to a Kafka topic.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -106,6 +107,8 @@ pub(crate) struct Sections<'a> {
     pub(crate) queues: &'a [DeclaredQueue],
     /// Whether the broker has a Kafka listener.
     pub(crate) has_kafka: bool,
+    /// Maximum number of levels of a topic.
+    pub(crate) topic_levels_max: u16,
 }
 
 /// Checks and converts the bindings.
@@ -117,14 +120,14 @@ pub(crate) fn convert(sections: &Sections<'_>) -> Result<Declared, String> {
     let mut names = Vec::new();
     for binding in sections.mqtt_to_topic {
         let with_name = |error: String| format!("mqtt_to_topic {:?}: {error}", binding.name);
-        let (inbound, topic) = binding.read().map_err(with_name)?;
+        let (inbound, topic) = binding.read(sections.topic_levels_max).map_err(with_name)?;
         declared.bindings.inbound.push(inbound);
         declared.topics.push(topic);
         names.push(&binding.name);
     }
     for binding in sections.mqtt_to_queue {
         let with_name = |error: String| format!("mqtt_to_queue {:?}: {error}", binding.name);
-        let (inbound, topic) = binding.read(sections.queues).map_err(with_name)?;
+        let (inbound, topic) = binding.read(sections.queues, sections.topic_levels_max).map_err(with_name)?;
         declared.bindings.inbound.push(inbound);
         declared.topics.push(topic);
         names.push(&binding.name);
@@ -159,10 +162,10 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 impl MqttToTopic {
-    fn read(&self) -> Result<(Inbound, BoundTopic), String> {
+    fn read(&self, topic_levels_max: u16) -> Result<(Inbound, BoundTopic), String> {
         check_name(&self.name)?;
-        check_filter(&self.filter).map_err(|error| format!("filter {:?}: {error}", self.filter))?;
-        let key = Key::parse(&self.key).map_err(|error| format!("key: {error}"))?;
+        check_source_filter(&self.filter, topic_levels_max)?;
+        let key = parse_key(&self.key, &self.filter, topic_levels_max)?;
         let mut config = self.config.clone();
         match self.durability {
             None => {}
@@ -182,12 +185,12 @@ impl MqttToTopic {
 }
 
 impl MqttToQueue {
-    fn read(&self, queues: &[DeclaredQueue]) -> Result<(Inbound, BoundTopic), String> {
+    fn read(&self, queues: &[DeclaredQueue], topic_levels_max: u16) -> Result<(Inbound, BoundTopic), String> {
         let bound = queue_topic(queues, &self.queue)?;
         check_topic(&bound).map_err(|error| format!("queue: {error}"))?;
         check_name(&self.name)?;
-        check_filter(&self.filter).map_err(|error| format!("filter {:?}: {error}", self.filter))?;
-        let key = Key::parse(&self.key).map_err(|error| format!("key: {error}"))?;
+        check_source_filter(&self.filter, topic_levels_max)?;
+        let key = parse_key(&self.key, &self.filter, topic_levels_max)?;
         let topic = Arc::clone(&bound.name);
         let inbound = Inbound { name: self.name.as_str().into(), filter: self.filter.clone(), topic, key };
         Ok((inbound, bound))
@@ -197,7 +200,7 @@ impl MqttToQueue {
 impl TopicToMqtt {
     fn read(&self) -> Result<(Outbound, Source), String> {
         check_name(&self.name)?;
-        let template = Template::parse(&self.publish).map_err(|error| format!("publish: {error}"))?;
+        let template = parse_template(&self.publish)?;
         let qos = match self.qos {
             0 => QoS::AtMostOnce,
             1 => QoS::AtLeastOnce,

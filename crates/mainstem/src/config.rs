@@ -8,6 +8,7 @@ use std::path::Path;
 
 use mainstem_mqtt_server::config::Field;
 use mainstem_mqtt_server::{Durability, MqttConfig, settings};
+use mainstem_topic::check_filter;
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -128,6 +129,9 @@ settings! {
         /// Address or host name, and port, to listen on; empty to disable the HTTP API. There is no authentication:
         /// every client that can connect has full access to queues and bindings.
         listen: String = "127.0.0.1:8080";
+        /// Host names by which requests may address the API, besides IP addresses and `localhost`; `"*"` allows any.
+        /// Requests to other names get 421, so that web pages cannot reach the API by DNS rebinding.
+        allowed_hosts: Vec<String> = Vec::new();
         /// Largest request body, in bytes. Also the approximate limit for the messages of a response.
         max_body_bytes: u32 = 8_388_608_u32, in 1_024 ..= 1_073_741_824;
         /// Maximum number of connections. A further one closes the connection that has been idle for longest. If all
@@ -249,6 +253,7 @@ impl Config {
         checked("runtime", config.runtime.check())?;
         checked("memory", config.memory.check())?;
         checked("mqtt", config.mqtt.check())?;
+        checked("mqtt", check_write_only(&config.mqtt.write_only_topics))?;
         checked("kafka", config.kafka.check())?;
         checked("kafka", config.kafka.check_more())?;
         checked("http", config.http.check())?;
@@ -270,8 +275,21 @@ impl Config {
             topic_to_mqtt: &self.topic_to_mqtt,
             queues: &self.queue,
             has_kafka: !self.kafka.listen.is_empty(),
+            topic_levels_max: self.mqtt.max_topic_levels,
         })
     }
+}
+
+/// Checks `mqtt.write_only_topics`: a filter that matches nothing would protect nothing.
+fn check_write_only(filters: &[String]) -> Result<(), (&'static str, String)> {
+    let check = |filter: &String| match check_filter(filter) {
+        Err(error) => Err(format!("filter {filter:?}: {error}")),
+        Ok(()) if filter.starts_with("$share/") => {
+            Err(format!("filter {filter:?}: use the filter of the topics, without $share/NAME/"))
+        }
+        Ok(()) => Ok(()),
+    };
+    filters.iter().try_for_each(check).map_err(|error| ("write_only_topics", error))
 }
 
 /// Parses and checks a file on its own, so that an error points at its line.
@@ -413,6 +431,15 @@ mod tests {
         assert_eq!(with(&["mqtt.maximum_qos=3"]).unwrap_err(), "mqtt.maximum_qos: 3 is not within 0 to 2");
         assert!(with(&["mqtt.max_quued=3"]).unwrap_err().contains("unknown key `max_quued`"));
         assert!(with(&["mqtt.retain_available=7"]).unwrap_err().contains("retain_available"));
+    }
+
+    #[test]
+    fn write_only_topics_are_valid_filters() {
+        assert!(with(&["mqtt.write_only_topics=[\"secret/#\", \"+/key\"]"]).is_ok());
+        for filter in ["", "a#", "a/#/b", "a+", "$share/g/a"] {
+            let error = with(&[&format!("mqtt.write_only_topics=[{filter:?}]")]).unwrap_err();
+            assert!(error.starts_with("mqtt.write_only_topics: filter"), "{error}");
+        }
     }
 
     #[test]

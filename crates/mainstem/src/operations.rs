@@ -119,6 +119,7 @@ pub(crate) fn open(
     turn_times: Arc<TurnTimes>,
 ) -> Result<HttpServer, String> {
     let settings = Settings {
+        allowed_hosts: config.allowed_hosts.clone(),
         body_bytes_max: config.max_body_bytes as usize,
         connections_max: config.max_connections as usize,
         request_timeout: Duration::from_millis(config.request_timeout_ms),

@@ -79,6 +79,9 @@ impl ShardService {
     pub(crate) fn sink_to_queue(&mut self, io: &mut Io<'_, ShardMessage>, message: &SinkMessage) {
         // The MQTT server rejects topics with invalid queue names.
         let Some((queue, key)) = queue_of(message.topic()) else { return };
+        if let Err(what) = check_options(message, io.clock.now_ms) {
+            return self.refuse(io, queue, message.ticket, QueueError::Invalid(what));
+        }
         let queues = &mut self.queues;
         queues.headers.clear();
         binding::headers(message, io.clock.now_ms, &mut queues.headers);
@@ -184,6 +187,18 @@ impl ShardService {
         }
     }
 
+    /// Refuses a message that was not sent to its queue.
+    #[cold]
+    fn refuse(
+        &mut self,
+        io: &mut Io<'_, ShardMessage>,
+        queue: &str,
+        ticket: Option<SinkTicket>,
+        error: QueueError,
+    ) {
+        self.sent(io, queue, &[ticket], &Reply::Refused(error));
+    }
+
     /// Logs the loss of a QoS 0 message.
     fn note_loss(&mut self, queue: &str, error: &QueueError) {
         let logged = &mut self.queues.logged;
@@ -241,6 +256,13 @@ impl ShardService {
         self.queues.scratch = scratch;
         is_there
     }
+}
+
+/// Checks the options of a message, which are among its user properties.
+fn check_options(message: &SinkMessage, now_ms: u64) -> Result<(), String> {
+    let properties = message.properties(now_ms);
+    let mut options = properties.user_properties.iter();
+    options.try_for_each(|(name, value)| mainstem_queue_core::check_option(name, value))
 }
 
 /// A late settlement is normal. After a failed one, the message is redelivered when its lease expires.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::meta::SPAN_MS_MAX;
+
 /// What happens when a message does not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
@@ -95,8 +97,10 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The longest time of any setting: a hundred years.
-const LONGEST_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
+/// The longest time of any setting, in ms.
+const LONGEST_MS: u64 = SPAN_MS_MAX;
+/// The largest number of messages or bytes: the largest integer that every JSON implementation represents exactly.
+const COUNT_MAX: u64 = (1 << 53) - 1;
 /// The longest lease: twelve hours.
 pub const LEASE_MS_MAX: u64 = 12 * 60 * 60 * 1000;
 
@@ -135,7 +139,7 @@ const KEYS: &[Key] = &[
     },
     Key {
         name: "bytes-max",
-        set: |config, value| number(value, 0, u64::MAX).map(|value| config.bytes_max = value),
+        set: |config, value| number(value, 0, COUNT_MAX).map(|value| config.bytes_max = value),
         get: |config| config.bytes_max.to_string(),
     },
     Key {
@@ -168,7 +172,7 @@ const KEYS: &[Key] = &[
     },
     Key {
         name: "length-max",
-        set: |config, value| number(value, 0, u64::MAX).map(|value| config.length_max = value),
+        set: |config, value| number(value, 0, COUNT_MAX).map(|value| config.length_max = value),
         get: |config| config.length_max.to_string(),
     },
     Key {
@@ -300,6 +304,8 @@ mod tests {
             ("overflow", "block"),
             ("backoff-jitter-percent", "101"),
             ("dead-letters", "yes"),
+            ("length-max", "9007199254740992"),
+            ("bytes-max", "18446744073709551615"),
         ] {
             let fault = Config::from_pairs([(name, value)]).unwrap_err();
             assert!(fault.0.contains(name), "{fault}");

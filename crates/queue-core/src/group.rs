@@ -383,6 +383,17 @@ impl Group {
         }
     }
 
+    /// Whether no consumer has the message or an earlier one of its key that stays.
+    pub(crate) fn can_redrive(&self, shared: &Shared, offset: u64) -> bool {
+        let key = self.key_of(shared, offset);
+        match self.state(offset) {
+            State::Idle => self.is_ready(shared, offset) || key.is_some_and(|key| self.is_redriven(key)),
+            // A delayed message is the head of its key.
+            State::Delayed { .. } => key.is_none_or(|key| !self.key_order.has_extra_leased(key)),
+            State::Leased { .. } | State::Leaving { .. } => false,
+        }
+    }
+
     /// Whether the head of the key is being redriven and that is not durable yet. Later messages of the key may
     /// follow it.
     fn is_redriven(&self, key: u64) -> bool {

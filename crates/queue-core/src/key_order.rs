@@ -84,6 +84,11 @@ impl KeyOrder {
         }
     }
 
+    /// Whether consumers have messages of the key besides its head.
+    pub(crate) fn has_extra_leased(&self, key: u64) -> bool {
+        first_of(&self.extra_leased, key).is_some()
+    }
+
     /// The next head: an extra leased message, otherwise the lowest one that waits.
     fn next(&self, key: u64) -> Option<u64> {
         first_of(&self.extra_leased, key).or_else(|| first_of(&self.waiting, key))

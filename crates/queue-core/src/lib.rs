@@ -96,10 +96,11 @@ pub use engine::{
 pub use event::Malformed;
 pub use incremental_snapshot::SnapshotCursor;
 pub use machine::{GroupId, Lease, PendingTransfer, Queue};
-pub use meta::{DEDUP_ID_BYTES_MAX, Meta, header};
+pub use meta::{DEDUP_ID_BYTES_MAX, Meta, SPAN_MS_MAX, TIME_MS_MAX, check_option, header};
 pub use request::{
     DEFAULT_GROUP, Delivery, Disposition, GroupInfo, GroupName, Info, ItemResult, NewMessage, Payload,
-    PeekedMessage, QueueError, Reason, Receipt, ReplayFrom, Reply, Request, Settlement, UncompressedBatch,
+    PeekedMessage, QueueError, Reason, Receipt, Redriven, ReplayFrom, Reply, Request, Settlement,
+    UncompressedBatch,
 };
 pub use transferred::{Origin, TransferredMessage, transfer_batch};
 pub use tuning::Tuning;

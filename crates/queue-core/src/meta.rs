@@ -37,6 +37,33 @@ pub mod header {
 
 /// Longest deduplication identifier in bytes. Longer ones are ignored.
 pub const DEDUP_ID_BYTES_MAX: usize = 255;
+/// Longest delay and time to live: 100 years, in ms.
+pub const SPAN_MS_MAX: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
+/// Latest time of delivery: the end of the year 9999, in ms since 1970.
+pub const TIME_MS_MAX: u64 = 253_402_300_799_999;
+
+/// Checks the number in a header of a message that is to be sent. Text that is no number has no effect.
+///
+/// # Errors
+/// The number is out of bounds. Explanation in words.
+pub fn check_option(name: &str, value: &str) -> Result<(), String> {
+    let max = match name {
+        header::DELAY_MS | header::TTL_MS => SPAN_MS_MAX,
+        header::DELIVER_AT => TIME_MS_MAX,
+        _ => return Ok(()),
+    };
+    match parse_number(value) {
+        Some(number) if number > max => Err(format!("{name}: must be 0 to {max}")),
+        _ => Ok(()),
+    }
+}
+
+/// A decimal number; `u64::MAX` if it is larger than that. `None` if it is no number.
+fn parse_number(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+}
 
 /// Metadata of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,13 +121,15 @@ impl Meta {
     }
 
     fn apply_header(&mut self, name: &str, value: &[u8], is_moved: bool) {
-        let text = std::str::from_utf8(value).unwrap_or_default().trim();
-        let number = || text.parse::<u64>().ok();
-        let from_now = |span: u64| self.timestamp_ms.saturating_add(span);
+        let text = std::str::from_utf8(value).unwrap_or_default();
+        let number = || parse_number(text);
+        let from_now = |span: u64| self.timestamp_ms.saturating_add(span.min(SPAN_MS_MAX));
         match name {
             header::PRIORITY => self.priority = number().map_or(0, |priority| priority.min(9) as u8),
             header::DELAY_MS => self.due_ms = number().map_or(self.due_ms, from_now),
-            header::DELIVER_AT => self.due_ms = number().unwrap_or(self.due_ms),
+            header::DELIVER_AT => {
+                self.due_ms = number().map_or(self.due_ms, |at_ms| at_ms.min(TIME_MS_MAX));
+            }
             header::TTL_MS => self.expires_ms = number().map_or(self.expires_ms, from_now),
             header::MESSAGE_EXPIRY => {
                 let span_ms = number().map(|span_s| span_s.saturating_mul(1000));
@@ -110,7 +139,8 @@ impl Meta {
                 self.dedup_id = Some(value.into());
             }
             header::MOVED_BY if is_moved => {
-                let parts = text.rsplit_once('/').and_then(|(who, number)| Some((who, number.parse().ok()?)));
+                let parts =
+                    text.trim().rsplit_once('/').and_then(|(who, number)| Some((who, number.parse().ok()?)));
                 self.moved_by = parts.map(|(who, number)| (who.into(), number));
             }
             _ => {}
@@ -141,6 +171,31 @@ mod tests {
         assert_eq!(asked.dedup_id.as_deref(), Some(b"a".as_slice()));
         assert_eq!(meta(&[("mqtt.message-expiry-interval", "3")], false).expires_ms, 4_000);
         assert_eq!(meta(&[("deliver-at", "99")], false).due_ms, 99);
+    }
+
+    #[test]
+    fn numbers_are_bounded() {
+        for huge in [(SPAN_MS_MAX + 1).to_string(), u64::MAX.to_string(), "9".repeat(99)] {
+            let huge = huge.as_str();
+            let all = [("delay-ms", huge), ("ttl-ms", huge)];
+            let meta = meta(&all, false);
+            assert_eq!((meta.due_ms, meta.expires_ms), (1_000 + SPAN_MS_MAX, 1_000 + SPAN_MS_MAX), "{huge}");
+            assert!(all.iter().all(|(name, value)| check_option(name, value).is_err()), "{huge}");
+        }
+        let at = u64::MAX.to_string();
+        assert_eq!(meta(&[("deliver-at", &at)], false).due_ms, TIME_MS_MAX);
+        assert!(check_option("deliver-at", &at).is_err());
+        let seconds = meta(&[("mqtt.message-expiry-interval", &at)], false);
+        assert_eq!(seconds.expires_ms, 1_000 + SPAN_MS_MAX);
+        for (name, value) in [
+            ("delay-ms", SPAN_MS_MAX.to_string()),
+            ("ttl-ms", " 0 ".into()),
+            ("deliver-at", TIME_MS_MAX.to_string()),
+            ("delay-ms", "soon".into()),
+            ("trace", u64::MAX.to_string()),
+        ] {
+            assert_eq!(check_option(name, &value), Ok(()), "{name}: {value}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::event::Event;
 use crate::machine::{GroupId, MOVE_COST, Queue};
 use crate::meta::Meta;
-use crate::request::{GroupName, Info};
+use crate::request::{GroupName, Info, Redriven};
 use crate::shared::Shared;
 
 /// Entries that can be freed in the time that one message takes otherwise.
@@ -68,21 +68,22 @@ impl Queue {
     }
 
     /// Moves up to `max` messages back to the queues that they came from. Only messages of the oldest group
-    /// (`default` unless it was removed) that another queue moved here and no consumer has can go. Messages of one
-    /// key go in order, and stay behind one that is leased. Returns how many messages leave.
-    pub fn redrive(&mut self, max: u64, now_ms: u64) -> u64 {
-        let (mut next, mut moved) = (Some(0), 0);
+    /// (`default` unless it was removed) that another queue moved here and no consumer has can go; a delay ends.
+    /// Messages of one key go in order, and stay behind one that is leased.
+    pub fn redrive(&mut self, max: u64, now_ms: u64) -> Redriven {
+        let (mut next, mut redriven) = (Some(0), Redriven::default());
         while let Some(from) = next {
-            let (count, rest) = self.redrive_some(from, max - moved, now_ms);
-            (next, moved) = (rest, moved + count);
+            let (step, rest) = self.redrive_some(from, max - redriven.moved, now_ms);
+            redriven.moved += step.moved;
+            redriven.skipped += step.skipped;
+            next = rest;
         }
-        moved
+        redriven
     }
 
-    /// As [`redrive`](Self::redrive), for some messages from an offset on. Returns how many leave, and the offset to
-    /// continue from.
-    pub fn redrive_some(&mut self, from: u64, max: u64, now_ms: u64) -> (u64, Option<u64>) {
-        let Some(group) = self.groups.values_mut().next() else { return (0, None) };
+    /// As [`redrive`](Self::redrive), for some messages from an offset on. Also returns the offset to continue from.
+    pub fn redrive_some(&mut self, from: u64, max: u64, now_ms: u64) -> (Redriven, Option<u64>) {
+        let Some(group) = self.groups.values_mut().next() else { return (Redriven::default(), None) };
         group.redrive(&mut self.shared, from, max, self.at_once, now_ms)
     }
 

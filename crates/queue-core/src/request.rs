@@ -273,7 +273,7 @@ pub enum Request {
         /// The group; `None` for all groups.
         group: Option<GroupName>,
     },
-    /// Moves dead letters back to the queues that they came from. Answered by [`Reply::Count`].
+    /// Moves dead letters back to the queues that they came from. Answered by [`Reply::Redriven`].
     Redrive {
         /// Limit of messages.
         max: u64,
@@ -333,10 +333,21 @@ pub enum Reply {
     Info(Box<Info>),
     /// Number of messages.
     Count(u64),
+    /// The result of a redrive.
+    Redriven(Redriven),
     /// The request is complete.
     Done,
     /// The request failed as a whole.
     Refused(QueueError),
+}
+
+/// The result of a redrive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Redriven {
+    /// Dead letters that leave for the queues they came from.
+    pub moved: u64,
+    /// Dead letters that stay, because a consumer holds them or an earlier message of their key.
+    pub skipped: u64,
 }
 
 /// Why a request failed.

@@ -2,7 +2,7 @@
 //! groups, purges and restarts.
 
 use mainstem_queue_core::{
-    Config, Disposition, GroupId, Lease, Meta, Queue, QueueError, Reason, Receipt, Settlement,
+    Config, Disposition, GroupId, Lease, Meta, Queue, QueueError, Reason, Receipt, Redriven, Settlement,
 };
 
 const GROUP: GroupId = GroupId::DEFAULT;
@@ -407,12 +407,35 @@ fn dead_letters_are_redriven_in_order() {
         ..message(offset)
     };
     let mut queue = queue(&[], (0..3).map(moved).chain([message(3)]));
-    assert_eq!(queue.redrive(9, 1_000), 3);
+    assert_eq!(queue.redrive(9, 1_000), Redriven { moved: 3, skipped: 0 });
     flush(&mut queue, 1_001).unwrap();
     let leaving = queue.take_pending_transfers(9);
     let seen: Vec<_> =
         leaving.iter().map(|leaving| (leaving.number, leaving.offset, leaving.reason)).collect();
     assert_eq!(seen, [(1, 0, Reason::Redriven), (2, 1, Reason::Redriven), (3, 2, Reason::Redriven)]);
+}
+
+#[test]
+fn a_redrive_ends_delays_and_counts_what_consumers_hold() {
+    let moved = |offset| Meta {
+        key: [None, None, None, Some(5), Some(5)][offset as usize],
+        moved_by: Some(("work/default".into(), offset + 1)),
+        ..message(offset)
+    };
+    let mut queue =
+        queue(&[("backoff-ms", "60000"), ("max-deliveries", "0")], (0..5).map(moved).chain([message(5)]));
+    let leases = lease(&mut queue, 1, 9, 1_000);
+    assert_eq!(leases.len(), 5, "offset 4 waits behind its key");
+    for at in [0, 4] {
+        settle(&mut queue, leases[at].receipt, Disposition::Nack(None), 1_001).unwrap();
+    }
+    // Delayed: 0, and 5, which is no dead letter. Leased: 1, 2, and 3, behind which 4 waits.
+    assert_eq!(queue.redrive(9, 1_002), Redriven { moved: 1, skipped: 4 });
+    settle(&mut queue, leases[3].receipt, Disposition::Nack(None), 1_003).unwrap();
+    assert_eq!(queue.redrive(9, 1_004), Redriven { moved: 2, skipped: 2 });
+    flush(&mut queue, 1_005).unwrap();
+    let leaving: Vec<u64> = queue.take_pending_transfers(9).iter().map(|leaving| leaving.offset).collect();
+    assert_eq!(leaving, [0, 3, 4]);
 }
 
 #[test]
@@ -702,7 +725,7 @@ fn a_redrive_in_steps_moves_all_messages_of_a_key() {
     let (mut next, mut moved) = (Some(0), 0);
     while let Some(from) = next {
         let (count, rest) = queue.redrive_some(from, 100, 1_000);
-        (next, moved) = (rest, moved + count);
+        (next, moved) = (rest, moved + count.moved);
     }
     assert_eq!(moved, 25);
 }

@@ -71,8 +71,8 @@ pub use delivery::Delivery;
 pub use error::Error;
 pub use mainstem_log::{Durability, Header, Headers, put_headers};
 pub use mainstem_queue_core::{
-    Config, ConfigError, GroupInfo, Info, Overflow, Payload, PeekedMessage, QueueError, Receipt, ReplayFrom,
-    Start,
+    Config, ConfigError, GroupInfo, Info, Overflow, Payload, PeekedMessage, QueueError, Receipt, Redriven,
+    ReplayFrom, Start,
 };
 pub use message::Message;
 pub use queue::Queue;

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::time::{Duration, SystemTime};
 
 use mainstem_log::{Header, Headers, put_headers};
-use mainstem_queue_core::{DEDUP_ID_BYTES_MAX, QueueError, header};
+use mainstem_queue_core::{DEDUP_ID_BYTES_MAX, QueueError, check_option, header};
 use smallvec::SmallVec;
 
 use crate::time::{as_ms, ms_of};
@@ -136,6 +136,10 @@ impl<'a> Message<'a> {
             (header::DELIVER_AT, due),
             (header::TTL_MS, self.ttl.map(as_ms)),
         ];
+        for (key, number) in &numbers[1..] {
+            let digits = number.map(|number| number.to_string()).unwrap_or_default();
+            check_option(key, &digits).map_err(QueueError::Invalid)?;
+        }
         let numbers = numbers.map(|(key, number)| (key, number.map(Digits::new)));
         let mut all: SmallVec<[Header<'_>; 16]> =
             Headers::parse(self.headers).into_iter().flatten().map_while(Result::ok).collect();
@@ -194,15 +198,27 @@ mod tests {
         let message = Message::new("x").headers(&own);
         assert_eq!(message.encode(&mut Vec::new()).unwrap(), own, "no options");
         let at = UNIX_EPOCH + Duration::from_millis(99);
-        let message = message.priority(12).ttl(Duration::MAX).delay(Duration::from_secs(1)).dedup_id("id");
+        let message =
+            message.priority(12).ttl(Duration::from_hours(1)).delay(Duration::from_secs(1)).dedup_id("id");
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        let (trace, ttl, id) =
-            (pair("trace", "1"), pair("ttl-ms", &u64::MAX.to_string()), pair("dedup-id", "id"));
+        let (trace, ttl, id) = (pair("trace", "1"), pair("ttl-ms", "3600000"), pair("dedup-id", "id"));
         let priority = pair("priority", "9");
         let expected = [trace.clone(), priority.clone(), pair("delay-ms", "1000"), ttl.clone(), id.clone()];
         assert_eq!(encoded(message), expected);
         assert_eq!(encoded(message.deliver_at(at)), [trace, priority, pair("deliver-at", "99"), ttl, id]);
         assert_eq!(encoded(Message::new("x")), []);
+    }
+
+    #[test]
+    fn absurd_times_are_errors() {
+        let far = UNIX_EPOCH + Duration::from_hours(24 * 366 * 9_000);
+        let message = Message::new("x");
+        for message in [message.delay(Duration::MAX), message.ttl(Duration::MAX), message.deliver_at(far)] {
+            let refused = message.encode(&mut Vec::new()).unwrap_err();
+            assert!(
+                matches!(&refused, QueueError::Invalid(what) if what.contains("-ms") || what.contains("deliver-at"))
+            );
+        }
     }
 
     #[test]

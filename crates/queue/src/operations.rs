@@ -1,7 +1,7 @@
 //! Operations on a whole queue. An operation on many messages runs in steps and releases the lock between them.
 use mainstem_log::LogReader;
 
-use mainstem_queue_core::{Info, PeekedMessage, QueueError, ReplayFrom, Reply, Request};
+use mainstem_queue_core::{Info, PeekedMessage, QueueError, Redriven, ReplayFrom, Reply, Request};
 
 use crate::error::Error;
 use crate::group_handle::GroupHandle;
@@ -63,14 +63,16 @@ impl Queue {
         self.count(Request::Purge { group: Some(self.handle().group.clone()) })
     }
 
-    /// Sends at most `max` dead letters of the group `default` back to their source queues, except leased ones. Dead
-    /// letters beyond the limit of messages in memory follow when earlier ones have left; some may stay behind very
-    /// many messages that are no dead letters. Returns the number of transfers when they are durable.
+    /// Sends at most `max` dead letters of the group `default` back to their source queues, except leased ones and
+    /// those behind a leased one of their key, which are counted as skipped. A retry delay ends. Dead letters beyond
+    /// the limit of messages in memory follow when earlier ones have left; some may stay behind very many messages that
+    /// are no dead letters. Returns when the transfers are durable.
     ///
     /// # Errors
     /// A disk error.
-    pub fn redrive(&self, max: u64) -> Result<u64, Error> {
-        self.count(Request::Redrive { max })
+    pub fn redrive(&self, max: u64) -> Result<Redriven, Error> {
+        let reply = self.operate(Request::Redrive { max })?;
+        Ok(if let Reply::Redriven(redriven) = reply { redriven } else { Redriven::default() })
     }
 
     /// Makes settled messages of the group available again, as far back as they are on disk, where
@@ -92,10 +94,16 @@ impl Queue {
 
     /// Waits until an operation on many messages is durable. Returns their number, if it is counted.
     fn count(&self, request: Request) -> Result<u64, Error> {
+        let reply = self.operate(request)?;
+        Ok(if let Reply::Count(count) = reply { count } else { 0 })
+    }
+
+    /// Waits until an operation on many messages is durable.
+    fn operate(&self, request: Request) -> Result<Reply, Error> {
         let GroupHandle { queues, at, .. } = self.handle();
         let reply = queues.common.request(*at, request)?;
         queues.common.arrivals.notify();
         queues.common.due.notify();
-        Ok(if let Reply::Count(count) = reply { count } else { 0 })
+        Ok(reply)
     }
 }

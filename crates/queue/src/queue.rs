@@ -53,7 +53,8 @@ impl Queues {
     /// # Errors
     /// [`Error::Config`] for an invalid name, a setting out of bounds, or a queue that is its own dead-letter queue; a
     /// disk error.
-    pub fn queue(&self, name: &str, settings: Settings) -> Result<Queue, Error> {
+    pub fn queue(&self, name: &str, settings: impl Into<Settings>) -> Result<Queue, Error> {
+        let settings = settings.into();
         settings.check(name)?;
         let at = self.common.lock().open(name, settings)?;
         // The new settings may make messages due.

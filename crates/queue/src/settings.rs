@@ -15,7 +15,20 @@ pub struct Settings {
     pub durability: Durability,
 }
 
+impl From<Config> for Settings {
+    /// With the default durability.
+    fn from(config: Config) -> Self {
+        Self { config, ..Self::default() }
+    }
+}
+
 impl Settings {
+    /// With this durability.
+    #[must_use]
+    pub fn durability(self, durability: Durability) -> Self {
+        Self { durability, ..self }
+    }
+
     /// Validates the settings for the queue of this name.
     pub(crate) fn check(&self, name: &str) -> Result<(), ConfigError> {
         check_name(name)?;

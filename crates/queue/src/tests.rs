@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mainstem_disk::fault::{FaultFs, Plan};
 use mainstem_log::Durability;
-use mainstem_queue_core::{Config, QueueError, Tuning};
+use mainstem_queue_core::{Config, QueueError, Redriven, Tuning};
 
 use crate::common::Queues;
 use crate::error::Error;
@@ -187,8 +187,8 @@ fn dead_letters_go_back_that_the_queue_does_not_know_yet() {
     while jobs.info().messages > 0 && Instant::now() < until {
         std::thread::yield_now();
     }
-    assert_eq!(dead.redrive(5), Ok(5));
-    assert_eq!(dead.redrive(u64::MAX), Ok(LETTERS - 5));
+    assert_eq!(dead.redrive(5), Ok(Redriven { moved: 5, skipped: 0 }));
+    assert_eq!(dead.redrive(u64::MAX), Ok(Redriven { moved: LETTERS - 5, skipped: 0 }));
     while (jobs.info().messages < LETTERS || dead.info().messages > 0) && Instant::now() < until {
         std::thread::yield_now();
     }

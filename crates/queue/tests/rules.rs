@@ -5,7 +5,9 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use mainstem_queue::{Config, Delivery, Error, Headers, Message, Overflow, Queue, QueueError, Queues};
+use mainstem_queue::{
+    Config, Delivery, Error, Headers, Message, Overflow, Queue, QueueError, Queues, Redriven,
+};
 use support::{DEADLINE, Directory, becomes, set, take, take_one, text, texts};
 
 /// A lease that ends soon.
@@ -234,11 +236,14 @@ fn rejected_messages_go_and_can_be_sent_back() {
     assert_eq!(queues.names(), ["jobs", "jobs.dead"]);
     let seen = dead.peek(0, 1).unwrap();
     assert_eq!((seen.len(), seen[0].payload.value(), seen[0].count), (1, &b"a"[..], 0));
-    assert_eq!(dead.redrive(1), Ok(1));
+    assert_eq!(dead.redrive(1), Ok(Redriven { moved: 1, skipped: 0 }));
     let back = take_one(&jobs);
     assert_eq!((text(&back), back.count()), ("a", 1));
     back.ack().unwrap();
-    assert_eq!(dead.redrive(u64::MAX), Ok(1));
+    let held = take_one(&dead);
+    assert_eq!(dead.redrive(u64::MAX), Ok(Redriven { moved: 0, skipped: 1 }));
+    held.nack(Some(Duration::from_hours(1))).unwrap();
+    assert_eq!(dead.redrive(u64::MAX), Ok(Redriven { moved: 1, skipped: 0 }));
     assert_eq!(text(&take_one(&jobs)), "b");
     assert!(becomes(|| dead.info().messages == 0));
 }

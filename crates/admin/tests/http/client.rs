@@ -75,7 +75,7 @@ impl Connection {
 
     /// Sends a request. Each line of `headers` ends with CRLF.
     pub(crate) fn send(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n{headers}");
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}");
         if !body.is_empty() {
             write!(head, "content-length: {}\r\n", body.len()).unwrap();
         }
@@ -112,7 +112,7 @@ impl Connection {
     /// The status of a liveness check. `None` if the server closes the connection instead.
     pub(crate) fn try_live(&mut self) -> Option<u16> {
         // The connection may be closed already.
-        self.0.get_mut().write_all(b"GET /v1/health/live HTTP/1.1\r\nhost: test\r\n\r\n").ok();
+        self.0.get_mut().write_all(b"GET /v1/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").ok();
         self.try_response().map(|response| response.status)
     }
 

@@ -9,7 +9,7 @@ use mainstem_admin::{Broker, ConnectionPermit, MemoryUsage, PhaseDurations, Repl
 use mainstem_log::{Batch, BatchBuilder};
 use mainstem_queue_core::{
     Config, Delivery, Disposition, GroupInfo, Info, NewMessage, Payload, PeekedMessage, QueueError, Receipt,
-    Reply, Request, Settlement, UncompressedBatch,
+    Redriven, Reply, Request, Settlement, UncompressedBatch,
 };
 use serde_json::{Map, Value};
 
@@ -257,7 +257,7 @@ impl State {
                 ..Info::default()
             })),
             Request::Purge { .. } => Reply::Count(std::mem::take(&mut queue.ready).len() as u64),
-            Request::Redrive { max } => Reply::Count(max.min(3)),
+            Request::Redrive { max } => Reply::Redriven(Redriven { moved: max.min(3), skipped: 2 }),
             Request::Replay { .. } => Reply::Count(2),
             Request::RemoveGroup { .. } => Reply::Done,
         };

@@ -17,7 +17,7 @@ fn creates_shows_configures_and_deletes_a_queue() {
     assert_eq!((&shown["name"], &shown["messages"]), (&json!("jobs"), &json!(0)));
     assert_eq!(shown["groups"][0]["name"], "default");
     let changed =
-        server.request("PATCH", "/v1/queues/jobs", r#"{ "lease-ms": "900" }"#).expect_status(200).json();
+        server.request("PATCH", "/v1/queues/jobs", r#"{ "lease-ms": 900 }"#).expect_status(200).json();
     assert_eq!(changed["settings"], json!({ "lease_ms": 900 }));
     let list = server.request("GET", "/v1/queues", "").expect_status(200).json();
     assert_eq!(list, json!({ "queues": [{ "name": "jobs" }, { "name": "q" }] }));
@@ -33,7 +33,10 @@ fn rejects_invalid_settings() {
     let server = TestServer::start();
     let detail = server.request("PUT", "/v1/queues/jobs", r#"{ "lease": 1 }"#).problem(422, "invalid");
     assert!(detail.contains("lease"), "{detail}");
-    server.request("PUT", "/v1/queues/jobs", r#"{ "lease_ms": [] }"#).problem(422, "invalid");
+    for lease_ms in ["[]", "null", "\"900\""] {
+        let settings = format!(r#"{{ "lease_ms": {lease_ms} }}"#);
+        server.request("PUT", "/v1/queues/jobs", &settings).problem(422, "invalid");
+    }
     server.request("PUT", "/v1/queues/jobs", "[]").problem(422, "invalid");
     server.request("PUT", "/v1/queues/jobs", "{").problem(400, "malformed");
 }
@@ -47,6 +50,8 @@ fn adds_shows_and_removes_bindings() {
     server.request("PUT", "/v1/bindings/b", binding).expect_status(200);
     server.request("PUT", "/v1/bindings/b", r#"{ "kind": "mqtt-to-topic" }"#).problem(409, "exists");
     server.request("PUT", "/v1/bindings/c", "{}").problem(422, "invalid");
+    let null = r#"{ "kind": "mqtt-to-topic", "durability": null }"#;
+    assert!(server.request("PUT", "/v1/bindings/c", null).problem(422, "invalid").contains("durability"));
     assert_eq!(
         server.request("GET", "/v1/bindings", "").expect_status(200).json(),
         json!({ "bindings": [added.clone()] })
@@ -102,12 +107,12 @@ fn peeks_purges_redrives_and_replays() {
         json!({ "count": 3 })
     );
     assert_eq!(
-        server.request("POST", "/v1/queues/q/redrive?max=1", "").expect_status(200).json(),
-        json!({ "count": 1 })
+        server.request("POST", "/v1/queues/q/redrive", r#"{ "max": 1 }"#).expect_status(200).json(),
+        json!({ "count": 1, "skipped": 2 })
     );
     assert_eq!(
         server.request("POST", "/v1/queues/q/redrive", "").expect_status(200).json(),
-        json!({ "count": 3 })
+        json!({ "count": 3, "skipped": 2 })
     );
     let replay = "/v1/queues/q/groups/a%2Fb/replay";
     server.request("POST", replay, r#"{ "from_offset": 7 }"#).expect_status(200);

@@ -179,12 +179,12 @@ impl BindingManager {
         match kind {
             MQTT_TO_TOPIC => {
                 let binding: MqttToTopic = parse(object)?;
-                let (inbound, topic) = binding.read()?;
+                let (inbound, topic) = binding.read(self.config.mqtt.max_topic_levels)?;
                 Ok((show(kind, &binding), Binding::Inbound(inbound, topic)))
             }
             MQTT_TO_QUEUE => {
                 let binding: MqttToQueue = parse(object)?;
-                let (inbound, topic) = binding.read(&self.config.queue)?;
+                let (inbound, topic) = binding.read(&self.config.queue, self.config.mqtt.max_topic_levels)?;
                 Ok((show(kind, &binding), Binding::Inbound(inbound, topic)))
             }
             TOPIC_TO_MQTT => {

@@ -22,9 +22,9 @@ pub(crate) struct SubArgs {
     /// Unsubscribe from this filter after subscribing; may be repeated
     #[arg(short = 'U', long, value_name = "FILTER")]
     pub(crate) unsubscribe: Vec<String>,
-    /// Highest quality of service to receive: 0, 1 or 2
-    #[arg(short, long, value_name = "QOS", default_value = "0", value_parser = parse_qos)]
-    pub(crate) qos: QoS,
+    /// Highest quality of service to receive: 0, 1 or 2 [default: 1 for work queues, otherwise 0]
+    #[arg(short, long, value_name = "QOS", value_parser = parse_qos)]
+    pub(crate) qos: Option<QoS>,
     /// Exit after this many messages
     #[arg(short = 'C', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
@@ -94,6 +94,7 @@ Examples:
   mainstem sub -t plant/7/temp -C 1                      print one message and exit
   mainstem sub -t 'plant/+/temp' -F '@F @T %t %p'        with a time stamp
   mainstem sub -t '$share/workers/jobs' -q 1 --json      as a member of a shared subscription
+  mainstem sub -t '$queue/jobs' -C 1                     receive and acknowledge a message of a work queue
   mainstem sub -t '#' --retained-only --remove-retained  clear all retained messages
 
 Exit status: 0 after -C messages, an interrupt, or -E; 27 when -W expired; the reason code (128 and above)

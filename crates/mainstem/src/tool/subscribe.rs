@@ -4,11 +4,11 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use mainstem_mqtt::ReasonCode;
 use mainstem_mqtt::packet::{
     Packet, RetainHandling, SubAck, Subscribe, SubscribeFilter, SubscribeOptions, Unsubscribe,
     UserProperties, Version,
 };
+use mainstem_mqtt::{QoS, ReasonCode};
 use mainstem_topic::{check_filter, parse_subscription};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -67,6 +67,12 @@ fn check(args: &SubArgs, filters: &[String]) -> Result<(), Failure> {
     for filter in &args.filter_out {
         check_filter(filter).map_err(|error| Failure::new(format!("filter {filter:?} {error}")))?;
     }
+    if let Some(filter) = filters.iter().find(|filter| is_of_queue(filter))
+        && args.qos == Some(QoS::AtMostOnce)
+    {
+        let what = "a work queue needs acknowledgements; use -q 1, or omit -q";
+        return Err(Failure::new(format!("filter {filter:?}: {what}")));
+    }
     if filters.is_empty() && args.unsubscribe.is_empty() {
         return Err(Failure::new("the URL has no topic"));
     }
@@ -78,6 +84,15 @@ fn check(args: &SubArgs, filters: &[String]) -> Result<(), Failure> {
         return Err(Failure::new("subscription options need protocol version 5"));
     }
     Ok(())
+}
+
+/// Whether a filter names a work queue, whose messages must be acknowledged.
+fn is_of_queue(filter: &str) -> bool {
+    parse_subscription(filter).is_ok_and(|parsed| parsed.filter.starts_with("$queue/"))
+}
+
+fn default_qos(filter: &str) -> QoS {
+    if is_of_queue(filter) { QoS::AtLeastOnce } else { QoS::AtMostOnce }
 }
 
 /// Returns a descriptor that becomes readable on SIGINT and SIGTERM.
@@ -147,8 +162,8 @@ impl Subscriber<'_> {
         let properties = &self.session.properties;
         let mut pending_acks = 0;
         if !self.filters.is_empty() {
-            let options = SubscribeOptions {
-                qos: self.args.qos,
+            let options = |filter: &str| SubscribeOptions {
+                qos: self.args.qos.unwrap_or(default_qos(filter)),
                 no_local: self.args.no_local,
                 retain_as_published: self.args.retain_as_published,
                 retain_handling: match self.args.retain_handling {
@@ -157,8 +172,11 @@ impl Subscriber<'_> {
                     _ => RetainHandling::DoNotSend,
                 },
             };
-            let filters: Vec<_> =
-                self.filters.iter().map(|filter| SubscribeFilter { filter, options }).collect();
+            let filters: Vec<_> = self
+                .filters
+                .iter()
+                .map(|filter| SubscribeFilter { filter, options: options(filter) })
+                .collect();
             let user = borrowed(&properties.subscribe_user);
             let subscribe = Subscribe {
                 packet_id: client.next_packet_id(),
@@ -230,7 +248,8 @@ impl Subscriber<'_> {
             }
             some => {
                 for (filter, reason) in some {
-                    self.warn(&format!("subscription to {filter} refused: {}", reason_text(*reason)));
+                    let what = format!("subscription to {filter} refused");
+                    self.warn(&Failure::refused(&what, *reason, suback.reason_string).to_string());
                 }
                 Ok(())
             }

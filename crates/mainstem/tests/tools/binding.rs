@@ -58,6 +58,14 @@ fn rejects_invalid_bindings() {
     refused(&["add", "b", "--from-mqtt", "a/#/b", "--to-queue", "q"], "filter");
     refused(&["add", "b", "--from-mqtt", "a", "--to-queue", "q/r"], "queue");
     refused(&["add", "b c", "--from-mqtt", "a", "--to-queue", "q"], "name");
+    refused(&["add", "b", "--from-mqtt", "$share/g/a", "--to-queue", "q"], "share");
+    refused(&["add", "b", "--from-mqtt", "$queue/a", "--to-topic", "t"], "$queue/NAME");
+    refused(&["add", "b", "--from-mqtt", "$SYS/#", "--to-topic", "t"], "the broker itself");
+    refused(
+        &["add", "b", "--from-mqtt", "a/#", "--to-topic", "t", "-k", "level:9999"],
+        "mqtt.max_topic_levels",
+    );
+    refused(&["add", "b", "--from-topic", "t", "--to-mqtt", "$SYS/{key}"], "$SYS");
     broker.binding(&["add", "in", "--from-mqtt", "a/#", "--to-topic", "t"]).succeeds();
     broker.binding(&["add", "in", "--from-mqtt", "a/#", "--to-topic", "t"]).succeeds();
     refused(&["add", "in", "--from-mqtt", "b/#", "--to-topic", "t"], "other settings");

@@ -13,7 +13,7 @@ const LONG: &str = "20";
 /// Sends one request to the HTTP API. Returns status and body.
 fn request(broker: &Broker, method: &str, path: &str, body: &str) -> (u16, Value) {
     let mut stream = TcpStream::connect(broker.http()).unwrap();
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     let kind = format!("content-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
     stream.write_all(format!("{head}{kind}{body}").as_bytes()).unwrap();
     let mut response = String::new();
@@ -164,7 +164,7 @@ fn shutdown_ends_waiting_requests() {
     let broker = Broker::start(&[]);
     broker.queue(&["create", "jobs"]).succeeds();
     let mut client = TcpStream::connect(broker.http()).unwrap();
-    let request = "POST /v1/queues/jobs/receive?wait_ms=60000 HTTP/1.1\r\nhost: test\r\n\r\n";
+    let request = "POST /v1/queues/jobs/receive?wait_ms=60000 HTTP/1.1\r\nhost: localhost\r\n\r\n";
     client.write_all(request.as_bytes()).unwrap();
     while info(&broker, "jobs")["groups"][0]["waiting"] != 1 {}
     let pid = rustix::process::Pid::from_raw(i32::try_from(broker.pid()).unwrap()).unwrap();
@@ -172,4 +172,50 @@ fn shutdown_ends_waiting_requests() {
     let mut response = String::new();
     client.read_to_string(&mut response).unwrap();
     assert!(response.ends_with("{\"messages\":[]}"), "{response}");
+}
+
+#[test]
+fn topic_delete_leaves_queues_alone() {
+    let broker = Broker::start(&[]);
+    broker.queue(&["create", "jobs"]).succeeds();
+    broker.kafka("topic", &["create", "plain"]).succeeds();
+    let refused = broker.kafka("topic", &["delete", "jobs", "plain"]).fails_with(1);
+    assert!(refused.errors().contains("mainstem queue delete jobs"), "{}", refused.errors());
+    broker.queue(&["list"]).succeeds();
+    broker.queue(&["info", "jobs"]).succeeds();
+    assert!(!broker.kafka("topic", &["list"]).succeeds().text().contains("plain"));
+    broker.queue(&["delete", "jobs"]).succeeds();
+    broker.queue(&["info", "jobs"]).fails_with(1);
+}
+
+#[test]
+fn sub_receives_from_a_queue_without_flags() {
+    let broker = Broker::start(&[]);
+    broker.queue(&["create", "jobs"]).succeeds();
+    for payload in ["one", "two"] {
+        broker.queue(&["send", "jobs", payload]).succeeds();
+    }
+    broker.run("sub", &["-t", "$queue/jobs", "-C", "1"]).succeeds().prints("one\n");
+    broker.run("sub", &["-t", "$share/default/$queue/jobs", "-C", "1"]).succeeds().prints("two\n");
+    let refused = broker.run("sub", &["-t", "$queue/jobs", "-q", "0"]).fails_with(1);
+    assert!(refused.errors().contains("-q 1"), "{}", refused.errors());
+}
+
+#[test]
+fn a_redrive_reports_what_consumers_hold() {
+    let broker = Broker::start(&[]);
+    for queue in ["jobs", "jobs.dead"] {
+        broker.queue(&["create", queue]).succeeds();
+    }
+    broker.queue(&["send", "jobs", "bad"]).succeeds();
+    let (_, taken) = request(&broker, "POST", "/v1/queues/jobs/receive?wait_ms=20000", "");
+    let receipts = json!({ "receipts": [taken["messages"][0]["receipt"]] }).to_string();
+    assert_eq!(request(&broker, "POST", "/v1/queues/jobs/reject", &receipts).0, 200);
+    let (_, held) = request(&broker, "POST", "/v1/queues/jobs.dead/receive?wait_ms=20000", "");
+    let redriven = broker.queue(&["redrive", "jobs.dead"]).succeeds().prints("0\n");
+    assert!(redriven.errors().contains("1 dead letters stay"), "{}", redriven.errors());
+    let nack = json!({ "receipts": [held["messages"][0]["receipt"]], "delay_ms": 3_600_000 }).to_string();
+    assert_eq!(request(&broker, "POST", "/v1/queues/jobs.dead/nack", &nack).0, 200);
+    broker.queue(&["redrive", "jobs.dead"]).succeeds().prints("1\n");
+    broker.queue(&["receive", "jobs", "-c", "1", "-W", LONG]).succeeds().prints("bad\n");
 }

@@ -3,7 +3,7 @@
 
 use super::{Context, Engine, MessageLog, WhenCrowded};
 use crate::machine::Queue;
-use crate::request::{GroupName, ItemResult, QueueError, Reply, Settlement};
+use crate::request::{GroupName, ItemResult, QueueError, Redriven, Reply, Settlement};
 
 /// An operation in progress.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) enum Task {
     /// Removes the messages from `next` to `to`, of one group or of all.
     Purge { group: Option<GroupName>, next: u64, to: u64 },
     /// Sends `max` dead letters from `next` to `to` back.
-    Redrive { next: u64, to: u64, max: u64 },
+    Redrive { next: u64, to: u64, max: u64, skipped: u64 },
     /// Settles deliveries.
     Settle { group: GroupName, rest: std::vec::IntoIter<Settlement>, outcomes: Vec<ItemResult<()>> },
 }
@@ -104,14 +104,19 @@ impl<R: Copy> Engine<R> {
                     rest.or_else(|| (registered_to < *to && comes).then_some(registered_to.max(*next)));
                 (added, next, self.unless_unreadable(rest)?)
             }
-            Task::Redrive { next, to, max } => {
+            Task::Redrive { next, to, max, skipped } => {
                 let queue = self.queue.machine_mut();
                 // Dead letters that are not registered are sent back after their registration.
                 let known_to = queue.redrives_to();
-                let (added, rest) = queue.redrive_some(*next, *max - *count, cx.now_ms);
-                let has_more = *count + added < *max && queue.redrives_more(*to);
+                let (step, rest) = queue.redrive_some(*next, *max - *count, cx.now_ms);
+                *skipped += step.skipped;
+                let has_more = *count + step.moved < *max && queue.redrives_more(*to);
                 let rest = rest.or_else(|| has_more.then_some(known_to.max(*next)));
-                (added, next, self.unless_unreadable(rest)?)
+                let Some(rest) = self.unless_unreadable(rest)? else {
+                    let redriven = Redriven { moved: *count + step.moved, skipped: *skipped };
+                    return Ok(Some(Reply::Redriven(redriven)));
+                };
+                (step.moved, next, Some(rest))
             }
             Task::Settle { group, rest, outcomes } => {
                 let known = self.machine().group(group).ok_or(QueueError::UnknownGroup)?;

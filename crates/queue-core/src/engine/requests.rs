@@ -111,7 +111,7 @@ impl<R: Copy> Engine<R> {
                 };
                 Ok(Task::Replay { group, next })
             }
-            Request::Redrive { max } => Ok(Task::Redrive { next: 0, to, max }),
+            Request::Redrive { max } => Ok(Task::Redrive { next: 0, to, max, skipped: 0 }),
             _ => Err(QueueError::Busy),
         }
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Group, State};
 use crate::machine::MOVE_COST;
-use crate::request::{GroupInfo, Reason};
+use crate::request::{GroupInfo, Reason, Redriven};
 use crate::shared::Shared;
 
 impl Group {
@@ -41,26 +41,28 @@ impl Group {
         max: u64,
         at_once: usize,
         now_ms: u64,
-    ) -> (u64, Option<u64>) {
-        let (mut moved, mut seen) = (0, 0);
-        while moved < max
+    ) -> (Redriven, Option<u64>) {
+        let (mut redriven, mut seen) = (Redriven::default(), 0);
+        while redriven.moved < max
             && let Some(offset) = self.pending.first_from(from)
         {
             if seen == at_once {
-                return (moved, Some(offset));
+                return (redriven, Some(offset));
             }
             (from, seen) = (offset + 1, seen + 1);
-            let line = self.key_of(shared, offset);
-            let is_moved = shared.messages.get(offset).is_some_and(|known| known.is_moved);
-            let is_free = self.state(offset) == State::Idle
-                && (self.is_ready(shared, offset) || line.is_some_and(|key| self.is_redriven(key)));
-            if is_moved && is_free {
+            let is_dead_letter = shared.messages.get(offset).is_some_and(|known| known.is_moved);
+            if !is_dead_letter || matches!(self.state(offset), State::Leaving { .. }) {
+                continue;
+            }
+            if self.can_redrive(shared, offset) {
                 self.withdraw(shared, offset);
                 self.begin_transfer(shared, offset, Reason::Redriven, now_ms);
-                moved += 1;
+                redriven.moved += 1;
+            } else {
+                redriven.skipped += 1;
             }
         }
-        (moved, None)
+        (redriven, None)
     }
 
     /// The information, except for waiting consumers. `unknown` messages are registered and not loaded.

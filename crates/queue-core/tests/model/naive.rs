@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mainstem_queue_core::{Config, Disposition, Lease, Meta, Overflow, Reason, Receipt, Settlement, Start};
+use mainstem_queue_core::{
+    Config, Disposition, Lease, Meta, Overflow, Reason, Receipt, Redriven, Settlement, Start,
+};
 
 /// Messages that a new one evicts at most.
 const EVICTED_AT_ONCE: usize = 16;
@@ -767,19 +769,39 @@ impl Naive {
         self.groups.iter().any(|group| !group.fifo_pending.is_empty())
     }
 
-    pub(crate) fn redrive(&mut self, max: u64, now_ms: u64) -> u64 {
+    pub(crate) fn redrive(&mut self, max: u64, now_ms: u64) -> Redriven {
         let offsets: Vec<u64> = self.groups[0].messages.keys().copied().collect();
-        let mut moved = 0;
+        let mut redriven = Redriven::default();
         for offset in offsets {
+            if redriven.moved == max {
+                break;
+            }
             let key = self.key(0, offset);
-            let is_idle = self.groups[0].messages[&offset].state == State::Idle;
-            let is_next = self.is_ready(0, offset) || key.is_some_and(|key| self.is_redriven(key));
-            if moved < max && self.metas[&offset].moved_by.is_some() && is_idle && is_next {
+            let can_go = match self.groups[0].messages[&offset].state {
+                State::Idle => self.is_ready(0, offset) || key.is_some_and(|key| self.is_redriven(key)),
+                State::Delayed { .. } => !key.is_some_and(|key| self.is_leased(key)),
+                State::Leased { .. } => false,
+                State::Leaving { .. } => continue,
+            };
+            if self.metas[&offset].moved_by.is_none() {
+                continue;
+            }
+            if can_go {
                 self.begin_transfer(0, offset, Reason::Redriven, now_ms);
-                moved += 1;
+                redriven.moved += 1;
+            } else {
+                redriven.skipped += 1;
             }
         }
-        moved
+        redriven
+    }
+
+    /// Whether a consumer has a message of a key in the oldest group.
+    fn is_leased(&self, key: u64) -> bool {
+        let mut all = self.groups[0].messages.iter();
+        all.any(|(&offset, message)| {
+            matches!(message.state, State::Leased { .. }) && self.key(0, offset) == Some(key)
+        })
     }
 
     /// Whether the first message of a key in the oldest group is being redriven, not durably, and no other one is

@@ -119,12 +119,22 @@ fn describe_one(cluster: &mut Cluster, topic: &Topic) -> Result<(), Failure> {
 }
 
 fn delete(cluster: &mut Cluster, names: &[String], if_exists: bool, quiet: bool) -> Result<(), Failure> {
-    let request = DeleteTopicsRequest {
-        topic_names: names.to_vec(),
-        timeout_ms: timeout_ms(cluster),
-        ..DeleteTopicsRequest::default()
-    };
     let mut first_failure = FirstFailure::new("topic", quiet);
+    let mut topic_names = Vec::new();
+    for name in names {
+        if is_queue(cluster, name) {
+            let what =
+                format!("topic {name}: it is a work queue; delete it with 'mainstem queue delete {name}'");
+            first_failure.record(Err(Failure::new(what)));
+        } else {
+            topic_names.push(name.clone());
+        }
+    }
+    if topic_names.is_empty() {
+        return first_failure.finish();
+    }
+    let timeout_ms = timeout_ms(cluster);
+    let request = DeleteTopicsRequest { topic_names, timeout_ms, ..DeleteTopicsRequest::default() };
     for topic in cluster.bootstrap()?.call(&request)?.responses {
         let is_missing = topic.error_code == ErrorCode::UnknownTopicOrPartition.code();
         if !(is_missing && if_exists) {
@@ -133,6 +143,12 @@ fn delete(cluster: &mut Cluster, names: &[String], if_exists: bool, quiet: bool)
         }
     }
     first_failure.finish()
+}
+
+/// Whether a topic stores a work queue. A topic that does not exist is none.
+fn is_queue(cluster: &mut Cluster, topic: &str) -> bool {
+    let configs = configs(cluster, topic).unwrap_or_default();
+    configs.iter().any(|config| config.name == "queue.enabled" && config.value.as_deref() == Some("true"))
 }
 
 fn config(cluster: &mut Cluster, args: &TopicConfigArgs) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::message::Output;
@@ -109,7 +109,16 @@ pub(super) fn purge(http: &Http, queue: &str, group: Option<&str>) -> Result<(),
 
 pub(super) fn redrive(http: &Http, queue: &str, max: Option<u64>) -> Result<(), Failure> {
     let query = max.map(|max| format!("?max={max}")).unwrap_or_default();
-    count(http, queue, &path(queue, &format!("/redrive{query}")), None)
+    let path = path(queue, &format!("/redrive{query}"));
+    let response = http.request(&label(queue), Method::POST, &path, None)?;
+    match response["skipped"].as_u64() {
+        None | Some(0) => {}
+        Some(skipped) => {
+            let which = "dead letters stay: consumers hold them, or an earlier one of their key";
+            eprintln!("{}: {skipped} {which}", label(queue));
+        }
+    }
+    print(&format!("{}\n", cell(&response["count"])))
 }
 
 pub(super) fn replay(http: &Http, args: &ReplayArgs) -> Result<(), Failure> {
@@ -142,8 +151,18 @@ pub(super) fn elements(value: &Value) -> &[Value] {
 }
 
 fn settings(set: &[(String, String)]) -> Value {
-    let settings: Map<String, Value> = set.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
-    Value::Object(settings)
+    let typed = |(key, value): &(String, String)| {
+        let number = || value.trim().parse::<u64>().ok().map(|number| json!(number));
+        let flag = || value.trim().parse::<bool>().ok().map(|flag| json!(flag));
+        let is_text = matches!(
+            key.replace('_', "-").as_str(),
+            "dead-letter-queue" | "durability" | "overflow" | "start"
+        );
+        let value =
+            if is_text { json!(value) } else { number().or_else(flag).unwrap_or_else(|| json!(value)) };
+        (key.clone(), value)
+    };
+    Value::Object(set.iter().map(typed).collect())
 }
 
 fn cell(value: &Value) -> String {

@@ -4,7 +4,7 @@
 //! to has been synced; those syncs are spread over the time in which the active file fills. Both files are filled
 //! with zeros in advance: syncing allocated blocks is faster than syncing a growing file.
 //!
-//! Recovery replays the journal before it reads anything else ([`replay`]).
+//! Recovery replays the journal before it reads anything else (`redo.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

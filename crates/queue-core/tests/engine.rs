@@ -7,7 +7,7 @@ use mainstem_log::{
 };
 use mainstem_queue_core::{
     Config, Context, DEFAULT_GROUP, Disposition, Effect, Engine, EngineOptions, EngineSettings, MessageLog,
-    NewMessage, QueueError, ReplayFrom, Reply, Request, Settlement, Tuning, WhenCrowded,
+    NewMessage, QueueError, ReplayFrom, Reply, Request, Settlement, Start, Tuning, WhenCrowded,
 };
 
 /// Longest wait of a consumer, ms.
@@ -234,6 +234,32 @@ fn a_wait_ends_with_a_message_or_at_its_deadline() {
     host.poll();
     let replies = host.replies();
     assert!(matches!(&replies[..], [(2, Reply::Received(all))] if all.is_empty()), "{replies:?}");
+}
+
+#[test]
+fn a_group_for_later_messages_gets_none_that_was_stored_before_it() {
+    let mut host = Host::new(Config { start: Start::Latest, ..Config::default() });
+    let later = || {
+        let (group, bytes_max) = ("later".into(), usize::MAX);
+        Request::Receive { group, consumer: 1, max: 9, bytes_max, lease_ms: None, wait_ms: 0 }
+    };
+    let message = NewMessage { value: b"before".to_vec(), ..NewMessage::default() };
+    host.handle(Request::Send(vec![message]), 0);
+    host.engine.end_batch();
+    host.collect();
+    // The message is visible, and the engine has not been polled since.
+    host.store.commit();
+    host.handle(later(), 7);
+    host.poll();
+    host.commit();
+    let replies = host.replies();
+    let received: Vec<_> = replies.iter().filter(|(to, _)| *to == 7).collect();
+    assert!(matches!(&received[..], [(7, Reply::Received(all))] if all.is_empty()), "{received:?}");
+    host.send(&["after"]);
+    host.handle(later(), 8);
+    host.poll();
+    let replies = host.replies();
+    assert!(matches!(&replies[..], [(8, Reply::Received(all))] if all.len() == 1), "{replies:?}");
 }
 
 #[test]

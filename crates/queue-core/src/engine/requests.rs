@@ -2,6 +2,7 @@
 
 use super::background_ops::{BackgroundOp, Task};
 use super::{Context, Engine, MessageLog, WAITING_MAX};
+use crate::config::Start;
 use crate::request::{GroupName, Info, QueueError, ReplayFrom, Reply, Request, Settlement};
 
 /// Limit of the messages of one reply.
@@ -12,7 +13,7 @@ impl<R: Copy> Engine<R> {
     pub fn handle<L: MessageLog>(&mut self, request: Request, from: R, cx: &mut Context<'_, L>) {
         // Without limits a message needs no knowledge of the others.
         let needs_all = !matches!(request, Request::Send(_)) || self.machine().config().has_limits();
-        if !self.is_ready && needs_all {
+        if !self.is_ready && needs_all || self.must_register_first(&request, cx) {
             if self.held.len() < WAITING_MAX {
                 return self.held.push((request, from));
             }
@@ -21,6 +22,17 @@ impl<R: Copy> Engine<R> {
         if let Err(error) = self.try_handle(request, from, cx) {
             self.reply(from, Reply::Refused(error));
         }
+    }
+
+    /// Whether a request creates a group that gets later messages only, while messages are visible that are not
+    /// registered. Their senders may have been told that they are stored, so the group must not get them.
+    fn must_register_first<L: MessageLog>(&self, request: &Request, cx: &Context<'_, L>) -> bool {
+        let Request::Receive { group, .. } = request else { return false };
+        let queue = self.machine();
+        queue.config().start == Start::Latest
+            && !self.is_unreadable
+            && queue.group(group).is_none()
+            && queue.registered_to() < cx.log.visible_to(cx.store)
     }
 
     fn try_handle<L: MessageLog>(

@@ -4,7 +4,6 @@ mod kit;
 
 use kit::{Broker, Client, batch, produce_request};
 use mainstem_kafka::ErrorCode;
-use mainstem_kafka::api::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use mainstem_kafka::api::fetch::FetchResponse;
 use mainstem_kafka::api::incremental_alter_configs::{
     AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
@@ -15,24 +14,6 @@ use mainstem_log::BatchBuilder;
 
 /// Units of a turn, see `work.rs` of the runtime.
 const TURN_UNITS: u64 = 10_000;
-
-fn create_topic(broker: &mut Broker, name: &str, partitions: i32, configs: &[(&str, &str)]) {
-    let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
-        name: (*name).into(),
-        value: Some((*value).into()),
-    };
-    let topic = CreatableTopic {
-        name: name.into(),
-        num_partitions: partitions,
-        replication_factor: 1,
-        configs: configs.iter().map(config).collect(),
-        ..CreatableTopic::default()
-    };
-    let client = broker.connect(0);
-    let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
-    let response = broker.ask(client, 7, &request);
-    assert_eq!(response.topics[0].error_code, 0, "{response:?}");
-}
 
 fn set_configs(broker: &mut Broker, client: Client, topic: &str, configs: &[(&str, &str)]) {
     let config = |(name, value): &(&str, &str)| AlterableConfig {
@@ -73,8 +54,8 @@ fn log_start(response: &FetchResponse) -> i64 {
 fn partitions_due_at_once_leave_room_for_clients() {
     const PARTITIONS: i32 = 1_000;
     let mut broker = Broker::on_disk(1, Config::default());
-    create_topic(&mut broker, "t", PARTITIONS, &[("retention.ms", "60000")]);
-    create_topic(&mut broker, "other", 1, &[]);
+    broker.create_topic_with("t", PARTITIONS, &[("retention.ms", "60000")]);
+    broker.create_topic("other", 1);
     let client = broker.connect(0);
     for index in 0..PARTITIONS {
         assert_eq!(broker.produce(client, "t", index, &["old"]).error_code, 0);
@@ -106,7 +87,7 @@ fn partitions_due_at_once_leave_room_for_clients() {
 fn a_partition_is_compacted_when_its_records_reach_the_maximum_lag() {
     let mut broker = Broker::on_disk(1, Config::default());
     let configs = [("cleanup.policy", "compact"), ("max.compaction.lag.ms", "60000")];
-    create_topic(&mut broker, "t", 1, &configs);
+    broker.create_topic_with("t", 1, &configs);
     let client = broker.connect(0);
     for value in ["1", "2", "3"] {
         put(&mut broker, client, "key", value);
@@ -121,7 +102,7 @@ fn a_partition_is_compacted_when_its_records_reach_the_maximum_lag() {
 fn records_younger_than_the_minimum_lag_are_not_compacted() {
     let mut broker = Broker::on_disk(1, Config::default());
     let configs = [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0"), ("segment.ms", "1000")];
-    create_topic(&mut broker, "t", 1, &configs);
+    broker.create_topic_with("t", 1, &configs);
     let client = broker.connect(0);
     set_configs(&mut broker, client, "t", &[("min.compaction.lag.ms", "60000")]);
     for value in ["1", "2", "3"] {
@@ -137,7 +118,7 @@ fn records_younger_than_the_minimum_lag_are_not_compacted() {
 #[test]
 fn new_settings_are_due_at_once() {
     let mut broker = Broker::on_disk(1, Config::default());
-    create_topic(&mut broker, "t", 1, &[]);
+    broker.create_topic("t", 1);
     let client = broker.connect(0);
     assert_eq!(broker.produce(client, "t", 0, &["old"]).error_code, 0);
     broker.pass(10_000);

@@ -7,7 +7,6 @@ use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,
 };
-use mainstem_kafka::api::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use mainstem_kafka::api::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
 use mainstem_kafka::api::delete_topics::DeleteTopicsRequest;
 use mainstem_kafka::api::describe_log_dirs::{DescribableLogDirTopic, DescribeLogDirsRequest};
@@ -21,24 +20,6 @@ use mainstem_log::{BatchBuilder, BatchKind, Origin};
 
 fn code(code: i16) -> ErrorCode {
     ErrorCode::from_code(code).expect("a known error code")
-}
-
-fn create_topic(broker: &mut Broker, name: &str, partitions: i32, configs: &[(&str, &str)]) {
-    let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
-        name: (*name).into(),
-        value: Some((*value).into()),
-    };
-    let topic = CreatableTopic {
-        name: name.into(),
-        num_partitions: partitions,
-        replication_factor: 1,
-        configs: configs.iter().map(config).collect(),
-        ..CreatableTopic::default()
-    };
-    let client = broker.connect(0);
-    let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
-    let response = broker.ask(client, 7, &request);
-    assert_eq!(response.topics[0].error_code, 0, "{response:?}");
 }
 
 fn delete_before(
@@ -74,7 +55,7 @@ fn offset_at(
 fn records_are_deleted_up_to_an_offset_but_not_beyond_the_high_watermark() {
     let mut broker = Broker::new(2);
     broker.create_topic("t", 2);
-    create_topic(&mut broker, "compacted", 1, &[("cleanup.policy", "compact")]);
+    broker.create_topic_with("compacted", 1, &[("cleanup.policy", "compact")]);
     let client = broker.connect(1);
     for index in 0..2 {
         for value in ["a", "b", "c", "d"] {
@@ -256,7 +237,7 @@ fn deleting_a_topic_answers_fetches_waiting_for_its_first_record() {
 #[test]
 fn retention_applies_to_partitions_without_clients() {
     let mut broker = Broker::on_disk(2, Config::default());
-    create_topic(&mut broker, "t", 6, &[("retention.ms", "60000"), ("segment.ms", "1000")]);
+    broker.create_topic_with("t", 6, &[("retention.ms", "60000"), ("segment.ms", "1000")]);
     let client = broker.connect(0);
     for index in 0..6 {
         assert_eq!(broker.produce(client, "t", index, &["old"]).error_code, 0);
@@ -327,7 +308,7 @@ fn deleting_a_topic_removes_logs_that_are_not_open() {
 #[test]
 fn a_compacted_topic_reports_the_records_without_a_key() {
     let mut broker = Broker::new(1);
-    create_topic(&mut broker, "compact", 1, &[("cleanup.policy", "compact")]);
+    broker.create_topic_with("compact", 1, &[("cleanup.policy", "compact")]);
     let client = broker.connect(0);
     let refused = broker.produce(client, "compact", 0, &["a", "b", "c"]);
     assert_eq!(code(refused.error_code), ErrorCode::InvalidRecord);

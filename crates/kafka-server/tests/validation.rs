@@ -6,7 +6,6 @@ use kit::queues::Queues;
 use kit::{Broker, Client, produce_request};
 use mainstem_compress::{Compression, compress};
 use mainstem_kafka::ErrorCode;
-use mainstem_kafka::api::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use mainstem_kafka::api::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
 use mainstem_kafka::api::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use mainstem_kafka::api::write_txn_markers::{
@@ -23,20 +22,7 @@ fn code(code: i16) -> ErrorCode {
 }
 
 fn create_topic(broker: &mut Broker, name: &str, configs: &[(&str, &str)]) -> ErrorCode {
-    let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
-        name: (*name).into(),
-        value: Some((*value).into()),
-    };
-    let topic = CreatableTopic {
-        name: name.into(),
-        num_partitions: 1,
-        replication_factor: 1,
-        configs: configs.iter().map(config).collect(),
-        ..CreatableTopic::default()
-    };
-    let client = broker.connect(0);
-    let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
-    code(broker.ask(client, 7, &request).topics[0].error_code)
+    code(broker.try_create_topic(name, 1, configs))
 }
 
 fn produce(broker: &mut Broker, client: Client, topic: &str, records: Vec<u8>) -> ErrorCode {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use mainstem_disk::fault::{FaultFs, Plan};
 use mainstem_disk::{Committer, SegmentStore, Settings};
-use mainstem_kafka::api::create_topics::{CreatableTopic, CreateTopicsRequest};
+use mainstem_kafka::api::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
 use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic};
 use mainstem_kafka::api::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponse};
 use mainstem_kafka::api::produce::{
@@ -461,18 +461,36 @@ impl Broker {
 impl Broker {
     /// Creates a topic; its partitions are spread over the shards.
     #[track_caller]
-    pub(crate) fn create_topic(&mut self, name: &str, num_partitions: i32) {
+    pub(crate) fn create_topic(&mut self, name: &str, partitions: i32) {
+        self.create_topic_with(name, partitions, &[]);
+    }
+
+    /// Creates a topic with a configuration.
+    #[track_caller]
+    pub(crate) fn create_topic_with(&mut self, name: &str, partitions: i32, configs: &[(&str, &str)]) {
+        let error_code = self.try_create_topic(name, partitions, configs);
+        assert_eq!(error_code, 0, "the topic {name} was not created");
+    }
+
+    /// Asks for a topic with a configuration. Returns the error code.
+    #[track_caller]
+    pub(crate) fn try_create_topic(&mut self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> i16 {
         let client = self.connect(0);
+        let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
+            name: (*name).into(),
+            value: Some((*value).into()),
+        };
         let topic = CreatableTopic {
             name: name.into(),
-            num_partitions,
+            num_partitions: partitions,
             replication_factor: 1,
+            configs: configs.iter().map(config).collect(),
             ..CreatableTopic::default()
         };
         let request = CreateTopicsRequest { topics: vec![topic], ..CreateTopicsRequest::default() };
         let response = self.ask(client, 7, &request);
-        assert_eq!(response.topics[0].error_code, 0, "{response:?}");
         self.hang_up(client);
+        response.topics[0].error_code
     }
 
     /// The metadata of one topic or of all topics.

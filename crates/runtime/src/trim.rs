@@ -4,6 +4,10 @@
 //! process would keep its largest size for ever. So a thread of its own compares the counted memory once per second
 //! with its peak. When it has fallen by a quarter and 64 MiB, and stays there, the allocator releases its free pages.
 //! It locks the memory of each thread in turn for that, which is why this is not done more often.
+//!
+//! Large blocks do not wait for that: they are mapped one by one and unmapped when they are freed. By default, the
+//! allocator raises the size from which it does so to that of the largest block freed so far, up to 32 MiB. After one
+//! packet of 16 MiB, the input of the next ones would grow by copying, and leave holes that stay resident.
 
 use std::io;
 use std::sync::Arc;
@@ -18,6 +22,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const FALL_BYTES_MIN: u64 = 64 * 1024 * 1024;
 /// Comparisons in which the memory must not have fallen further.
 const STEADY_MIN: u32 = 2;
+/// Size from which a block has pages of its own, bytes: above what the hot paths allocate.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const MAPPED_BLOCK_BYTES: libc::c_int = 1024 * 1024;
 
 /// Finds out when much memory was freed and no more is being freed.
 #[derive(Debug, Default)]
@@ -53,11 +60,13 @@ impl FallDetector {
     }
 }
 
-/// Starts the thread that releases free memory when what `budget` counts has fallen. It runs until the process ends.
+/// Lets the allocator map large blocks one by one, and starts the thread that releases free memory when what `budget`
+/// counts has fallen. It runs until the process ends.
 ///
 /// # Errors
 /// If the operating system cannot start a thread.
 pub fn return_free_memory(budget: Arc<MemoryBudget>) -> io::Result<()> {
+    map_large_blocks();
     let watch = move || {
         let mut detector = FallDetector::default();
         loop {
@@ -70,6 +79,18 @@ pub fn return_free_memory(budget: Arc<MemoryBudget>) -> io::Result<()> {
     };
     Builder::new().name("memory".into()).spawn(watch).map(drop)
 }
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[expect(unsafe_code, reason = "a call of the C library")]
+fn map_large_blocks() {
+    // SAFETY: mallopt takes the lock of the allocator and changes only its parameters.
+    let is_set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BLOCK_BYTES) };
+    debug_assert_eq!(is_set, 1, "mallopt accepts this size");
+}
+
+/// Other allocators decide this by themselves.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn map_large_blocks() {}
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "a call of the C library")]

@@ -7,7 +7,8 @@
 use std::path::Path;
 
 use mainstem_mqtt_server::config::Field;
-use mainstem_mqtt_server::{Durability, MqttConfig, settings};
+use mainstem_mqtt_server::{Durability, MqttConfig, choices, settings};
+use mainstem_runtime::Pinning;
 use mainstem_topic::check_filter;
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -34,13 +35,35 @@ settings! {
     }
 }
 
+/// Whether each shard is pinned to a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Pin {
+    Auto,
+    Always,
+    Never,
+}
+
+choices!(Pin);
+
+impl From<Pin> for Pinning {
+    fn from(pin: Pin) -> Self {
+        match pin {
+            Pin::Auto => Self::Auto,
+            Pin::Always => Self::Always,
+            Pin::Never => Self::Never,
+        }
+    }
+}
+
 settings! {
     /// The threads that serve connections.
     pub struct RuntimeConfig {
         /// Number of shards, each with one thread; 0 means one per core available to the process.
         shards: u16 = 0_u16, in 0 ..= 64;
-        /// Whether each shard is pinned to a core.
-        pin: bool = true;
+        /// Whether each shard is pinned to a core. `auto` pins if the process may use only a part of the machine's
+        /// cores (a CPU set), or has 16 or more: a pinned shard waits while another process uses its core.
+        pin: Pin = Pin::Auto, one of "auto, always, never";
         /// Number of connections that the first shard gets before the others get any. With few connections this saves
         /// the wakeup of another thread per message. 0 distributes connections from the first one on.
         first_shard_connections: u32 = 16_u32, in 0 ..= 1_000_000;

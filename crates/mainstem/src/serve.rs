@@ -128,7 +128,7 @@ fn options(config: &Config, plan: &DescriptorPlan, certificates: &Certificates) 
     };
     Ok(Options {
         shards: usize::from(config.runtime.shards),
-        pin: config.runtime.pin,
+        pin: config.runtime.pin.into(),
         first_shard_connections: config.runtime.first_shard_connections as usize,
         coalesce_us: config.runtime.coalesce_us,
         listeners: listeners::table(config, plan, certificates)?,

@@ -5,8 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use mainstem_mqtt::QoS;
 
-use crate::config_value::ConfigValue;
-
 /// A field of the reference page.
 #[derive(Clone, Debug)]
 pub struct Field {
@@ -144,15 +142,16 @@ pub enum Redirect {
     ServerMoved,
 }
 
-/// Makes an enum of choices the type of a key.
+/// Makes enums of choices types of keys.
+#[macro_export]
 macro_rules! choices {
     ($($type:ty),+) => {$(
-        impl ConfigValue for $type {
+        impl $crate::config_value::ConfigValue for $type {
             fn deserialize<'de, D: serde::Deserializer<'de>>(
                 _: &'static str,
                 deserializer: D,
             ) -> Result<Self, D::Error> {
-                Deserialize::deserialize(deserializer)
+                serde::Deserialize::deserialize(deserializer)
             }
         }
     )+};

@@ -35,7 +35,7 @@
 //! | `work.rs`, `turn_times.rs` | the work budget of a turn; histograms of how long turns take |
 //! | `driver.rs` | the `mio` loop; its folder has new connections, input, flush and close, lingering, drain |
 //! | `detached.rs` | a shard without sockets |
-//! | `start.rs` | threads, limits, pinning |
+//! | `start.rs`, `pinning.rs` | threads, limits; whether threads are pinned to cores |
 
 mod accept;
 mod admission;
@@ -48,6 +48,7 @@ mod listener;
 mod mailbox;
 mod memory;
 mod output;
+mod pinning;
 mod service;
 mod shared;
 mod start;
@@ -65,6 +66,7 @@ pub use links::ConnId;
 pub use listener::{BoundListener, ListenerConfig, ProtocolTag};
 pub use memory::{MemoryBudget, MemoryCharge, MemoryMeter, MemoryOwner, MemoryPressure, ShardMemory};
 pub use output::{Output, SHARED_MIN_BYTES};
+pub use pinning::Pinning;
 pub use service::{Received, Service};
 pub use shared::SharedBytes;
 pub use start::{Handle, Options, SHARDS_MAX, Wake, raise_open_files_limit, shard_count, start};

@@ -1,4 +1,4 @@
-//! Startup of the shards: listeners, threads, pinning and limits; and the handle that drains and joins them.
+//! Startup of the shards: listeners, threads and limits; and the handle that drains and joins them.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use mio::{Poll, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::accept::{Arrivals, bind_all};
 use crate::admission::Admission;
@@ -16,6 +15,7 @@ use crate::driver::{Common, Driver, WAKE};
 use crate::listener::{BoundListener, ListenerConfig};
 use crate::mailbox::Mailboxes;
 use crate::memory::MemoryBudget;
+use crate::pinning::{Pinning, pin, usable_cpus};
 use crate::service::Service;
 use crate::turn_times::TurnTimes;
 
@@ -28,7 +28,7 @@ pub struct Options {
     /// Number of shards; 0 for one per core available to the process. Clamped to [`SHARDS_MAX`].
     pub shards: usize,
     /// Whether to pin each shard's thread to one core.
-    pub pin: bool,
+    pub pin: Pinning,
     /// Listeners, with unique names.
     pub listeners: Vec<ListenerConfig>,
     /// Minimum time between the start of a busy turn and the next turn, microseconds. Idle shards never wait.
@@ -104,6 +104,7 @@ where
     S: Service + Send + 'static,
 {
     let cpus = usable_cpus();
+    let is_pinned = options.pin.applies_here(&cpus);
     let shards = shard_count(options.shards);
     let (mut listeners, bound) = bind_all(&options.listeners)?;
     let polls = (0..shards).map(|_| Poll::new()).collect::<io::Result<Vec<_>>>()?;
@@ -132,7 +133,7 @@ where
         let driver = Driver::new(shard, Arc::clone(&common), poll, shard_listeners, service, seed)?
             .with_coalescing(span)
             .with_first_shard_connections(options.first_shard_connections);
-        let cpu = options.pin.then(|| cpus[shard % cpus.len()]);
+        let cpu = is_pinned.then(|| cpus[shard % cpus.len()]);
         threads.push(Builder::new().name(format!("shard-{shard}")).spawn(move || {
             if let Some(cpu) = cpu {
                 pin(cpu);
@@ -147,22 +148,6 @@ where
         }
     });
     Ok(Handle { listeners: bound, drain, threads, turn_times })
-}
-
-/// CPUs available to the process; at least one.
-fn usable_cpus() -> Vec<usize> {
-    let cpus: Vec<usize> = sched_getaffinity(None)
-        .map(|set| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
-        .unwrap_or_default();
-    if cpus.is_empty() { vec![0] } else { cpus }
-}
-
-fn pin(cpu: usize) {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    if let Err(error) = sched_setaffinity(None, &set) {
-        log::warn!("cannot pin a shard to CPU {cpu}: {error}");
-    }
 }
 
 /// Raises the soft limit of open files to the hard limit and returns the resulting limit.

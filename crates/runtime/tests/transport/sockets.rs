@@ -32,7 +32,7 @@ fn masked() -> ListenerTransport {
 fn options(listeners: Vec<ListenerConfig>) -> Options {
     Options {
         shards: 2,
-        pin: false,
+        pin: mainstem_runtime::Pinning::Never,
         listeners,
         coalesce_us: 0,
         // Every connection begins on the first shard.

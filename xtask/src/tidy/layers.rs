@@ -76,6 +76,13 @@ const LAYERS: &[Layer] = &[
         pure: Some(&[]),
     },
     Layer {
+        name: "security",
+        tier: "0 pure",
+        contents: "users, password verifiers, access rules and their evaluation",
+        imports: &["topic"],
+        pure: Some(&["argon2", "base64", "hmac", "pbkdf2", "serde", "serde_json", "sha2", "subtle"]),
+    },
+    Layer {
         name: "compress",
         tier: "1",
         contents: "compression codecs of record batches, bounded",

@@ -1,0 +1,79 @@
+//! The interface through which protocols have passwords verified and users changed.
+//!
+//! Verifying a password takes tens of milliseconds, and a change waits for the disk. The host of the interface does
+//! both on threads of its own; the protocol gets the result by a callback and continues.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::error::SecurityError;
+use crate::state::{Change, SecurityState};
+use crate::user::User;
+
+/// A log-in with user name and password.
+#[derive(Clone)]
+pub struct LogIn {
+    /// Name of the user.
+    pub user: Arc<str>,
+    /// The password.
+    pub password: Vec<u8>,
+    /// Where the client is.
+    pub address: Option<IpAddr>,
+    /// The protocol, for the audit log: `mqtt`, `kafka`, `http`.
+    pub protocol: &'static str,
+}
+
+/// Shows no password.
+impl std::fmt::Debug for LogIn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogIn")
+            .field("user", &self.user)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The result of a log-in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogInResult {
+    /// The password is right.
+    Accepted(Arc<User>),
+    /// The user is unknown or disabled, or the password is wrong. Nothing tells which.
+    Rejected,
+    /// Too many log-ins are waiting, or too many have failed from this address or for this user; try later.
+    Busy,
+}
+
+/// Receives a result, on any thread. It must not block.
+pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
+
+/// Verifies log-ins.
+pub trait Authenticator: Send + Sync {
+    /// Starts to verify a log-in. `reply` gets exactly one result, perhaps before this returns.
+    fn log_in(&self, log_in: LogIn, reply: Reply<LogInResult>);
+}
+
+/// Why changes were not made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeError {
+    /// A change is invalid.
+    Invalid(SecurityError),
+    /// What is to be changed does not exist: what it is.
+    NotFound(String),
+    /// What is to be added exists: what it is.
+    Exists(String),
+    /// The log cannot store it: why.
+    Log(String),
+    /// The broker stops, or too many changes are waiting.
+    Unavailable,
+}
+
+/// Computes changes from the newest state. It runs where changes are ordered, so it must be quick.
+pub type Edit = Box<dyn FnOnce(&SecurityState) -> Result<Vec<Change>, ChangeError> + Send>;
+
+/// Changes users and rules.
+pub trait SecurityAdmin: Send + Sync {
+    /// Applies the changes that `edit` returns, all or none. `reply` gets the changes when they are durable and
+    /// published.
+    fn change(&self, edit: Edit, reply: Reply<Result<Vec<Change>, ChangeError>>);
+}

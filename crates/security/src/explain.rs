@@ -1,0 +1,89 @@
+//! Why an action is allowed or denied: the rules compared one by one.
+
+use std::sync::Arc;
+
+use mainstem_topic::matches;
+
+use crate::rule::{Action, Effect, Origin, Pattern, ResourceKind, Rule, RuleId, substituted};
+use crate::state::SecurityState;
+
+/// A decision and its reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Whether the action is allowed.
+    pub allowed: bool,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// What decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// `security.super_users` has the user.
+    SuperUser,
+    /// There are no rules.
+    NoRules,
+    /// The rule with the smallest identifier among those that decide.
+    Rule(RuleId, Arc<Rule>),
+    /// No rule allows it.
+    NoRuleAllows,
+}
+
+impl SecurityState {
+    /// Decides one action by comparing every rule, and says why. For people, and the reference for
+    /// [`Grants`](crate::Grants).
+    pub fn explain(
+        &self,
+        origin: &Origin<'_>,
+        action: Action,
+        kind: ResourceKind,
+        name: &str,
+    ) -> Explanation {
+        explain(self, origin, action, kind, name)
+    }
+}
+
+fn explain(
+    state: &SecurityState,
+    origin: &Origin<'_>,
+    action: Action,
+    kind: ResourceKind,
+    name: &str,
+) -> Explanation {
+    if state.is_super_user(origin.principal) {
+        return Explanation { allowed: true, reason: Reason::SuperUser };
+    }
+    if !state.has_rules() {
+        return Explanation { allowed: true, reason: Reason::NoRules };
+    }
+    let roles = state.roles(origin.principal);
+    let decides = |rule: &Rule, effect: Effect| {
+        let is_action = rule.action == Action::Any
+            || rule.action == action
+            || (effect == Effect::Allow && action.implied_by().contains(&rule.action));
+        let is_kind = rule.resource.kind.is_none_or(|of| of == kind);
+        rule.effect == effect
+            && is_action
+            && is_kind
+            && rule.applies_to(origin, roles)
+            && covers_name(rule, origin, name)
+    };
+    for effect in [Effect::Deny, Effect::Allow] {
+        if let Some((id, rule)) = state.rules().find(|(_, rule)| decides(rule, effect)) {
+            let reason = Reason::Rule(id, Arc::clone(rule));
+            return Explanation { allowed: effect == Effect::Allow, reason };
+        }
+    }
+    Explanation { allowed: false, reason: Reason::NoRuleAllows }
+}
+
+fn covers_name(rule: &Rule, origin: &Origin<'_>, name: &str) -> bool {
+    match &rule.resource.pattern {
+        Pattern::Any => true,
+        Pattern::Literal(literal) => **literal == *name,
+        Pattern::Prefix(prefix) => name.starts_with(&**prefix),
+        Pattern::Filter(filter) => {
+            substituted(filter, rule.effect, origin).is_some_and(|filter| matches(&filter, name))
+        }
+    }
+}

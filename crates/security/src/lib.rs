@@ -1,0 +1,68 @@
+//! Users and rules: who is a client, and what may it do. MQTT, Kafka and HTTP translate to this one model.
+//!
+//! # What this crate must never know
+//! Protocols, connections, files, logs, threads, clocks. Randomness is a parameter. [`Published`] has a lock, which
+//! readers take after a change only.
+//!
+//! # Entry points
+//! - [`SecurityState`]: users and rules. [`SecurityState::apply`] takes a [`Change`], which [`encode`] and [`decode`]
+//!   turn into a record and back. [`Published`] shows the newest state to all threads.
+//! - [`Grants::compile`]: the rules of one connection. [`Grants::allows`] and [`Grants::subscribe`] are the checks.
+//! - [`SecurityState::explain`]: the same decision with its reason, rule by rule.
+//! - [`Authenticator`] and [`SecurityAdmin`]: how protocols have log-ins verified and users changed by a host.
+//!
+//! # Invariants
+//! - Deny wins. As soon as one rule exists, what no rule allows is denied; without rules everything is allowed.
+//! - [`Grants`] and [`SecurityState::explain`] decide the same; property tests compare both with a third evaluator.
+//! - Text of a client never changes which topics a rule means: `${clientid}` stands for one plain level.
+//! - Verifiers do not show in debug output, and are compared in constant time.
+//!
+//! # Files
+//! | file | contents |
+//! |---|---|
+//! | `user.rs` | users and names |
+//! | `password.rs`, `password_file.rs` | password hashes, and the files of mosquitto |
+//! | `scram.rs` | stored keys of SCRAM |
+//! | `rule.rs` | rules, principals, and where connections come from |
+//! | `network.rs` | networks in CIDR notation |
+//! | `filter.rs` | whether topic filters cover each other or intersect |
+//! | `state.rs` | the state machine of users and rules |
+//! | `explain.rs` | decisions with their reasons |
+//! | `grants.rs` | the compiled rules of a connection |
+//! | `published.rs` | the newest state, shared by all threads |
+//! | `record.rs` | changes as records of a log |
+//! | `authenticator.rs` | the interface of the host |
+//! | `error.rs` | errors |
+
+mod authenticator;
+mod error;
+mod explain;
+mod filter;
+mod grants;
+mod network;
+mod password;
+mod password_file;
+mod published;
+mod record;
+mod rule;
+mod scram;
+mod state;
+mod user;
+
+pub use authenticator::{Authenticator, ChangeError, Edit, LogIn, LogInResult, Reply, SecurityAdmin};
+pub use error::SecurityError;
+pub use explain::{Explanation, Reason};
+pub use filter::{covers, intersects};
+pub use grants::{Grants, SubscribeDecision};
+pub use network::Network;
+pub use password::{MAX_PASSWORD_BYTES, PasswordHash, SALT_BYTES};
+pub use password_file::read_password_file;
+pub use published::Published;
+pub use record::{decode, encode};
+pub use rule::{
+    Action, CLIENT_ID_VARIABLE, Effect, MAX_RESOURCE_BYTES, Origin, Pattern, Principal, Resource,
+    ResourceKind, Rule, RuleId, Subject, USER_VARIABLE,
+};
+pub use scram::{SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramAlgorithm, ScramKeys};
+pub use state::{Change, MAX_RULES, MAX_USERS, SecurityState, Settings};
+pub use user::{MAX_NAME_BYTES, MAX_ROLES, Salts, User, check_name, check_user_name};

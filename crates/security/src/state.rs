@@ -1,0 +1,268 @@
+//! The state machine of users and rules: changes go in, snapshots come out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::error::SecurityError;
+use crate::rule::{Origin, Principal, Rule, RuleId, Subject};
+use crate::user::User;
+
+/// Most users.
+pub const MAX_USERS: usize = 100_000;
+/// Most rules.
+pub const MAX_RULES: usize = 100_000;
+
+/// What the configuration says, apart from users and rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether connections without a user are accepted.
+    pub allow_anonymous: bool,
+    /// Users that may do everything.
+    pub super_users: BTreeSet<Arc<str>>,
+    /// Users of the password file. A user of the log with the same name replaces one of these.
+    pub file_users: BTreeMap<Arc<str>, Arc<User>>,
+}
+
+/// A change of users or rules. Applying one twice has the effect of applying it once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Adds a user, or replaces the one with its name.
+    PutUser(Arc<User>),
+    /// Deletes a user.
+    DeleteUser(Arc<str>),
+    /// Adds a rule, or replaces the one with its identifier.
+    PutRule(RuleId, Arc<Rule>),
+    /// Deletes a rule.
+    DeleteRule(RuleId),
+}
+
+/// All users and rules at one time.
+#[derive(Clone, Debug, Default)]
+pub struct SecurityState {
+    epoch: u64,
+    settings: Arc<Settings>,
+    users: BTreeMap<Arc<str>, Arc<User>>,
+    rules: BTreeMap<RuleId, Arc<Rule>>,
+    /// The identifiers of the same rules by content, so that none is stored twice.
+    ids: BTreeMap<Arc<Rule>, RuleId>,
+    /// The identifiers of the same rules by subject.
+    by_subject: BTreeMap<Subject, BTreeSet<RuleId>>,
+}
+
+impl SecurityState {
+    /// No users but those of the settings, and no rules.
+    pub fn new(settings: Settings) -> Self {
+        Self { settings: Arc::new(settings), ..Self::default() }
+    }
+
+    /// Grows with every change.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Checks a change against the state it would be applied to.
+    ///
+    /// # Errors
+    /// The user or rule is invalid, or there would be too many.
+    pub fn check(&self, change: &Change) -> Result<(), SecurityError> {
+        match change {
+            Change::PutUser(user) => {
+                user.check()?;
+                if self.users.len() >= MAX_USERS && !self.users.contains_key(&user.name) {
+                    return Err(SecurityError::Limit("there are 100000 users, which is the limit"));
+                }
+            }
+            Change::PutRule(id, rule) => {
+                rule.check()?;
+                if self.rules.len() >= MAX_RULES && !self.rules.contains_key(id) {
+                    return Err(SecurityError::Limit("there are 100000 rules, which is the limit"));
+                }
+            }
+            Change::DeleteUser(_) | Change::DeleteRule(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Applies a change. Returns whether anything is different now.
+    pub fn apply(&mut self, change: &Change) -> bool {
+        let has_changed = match change {
+            Change::PutUser(user) => {
+                self.users.insert(Arc::clone(&user.name), Arc::clone(user)).as_ref() != Some(user)
+            }
+            Change::DeleteUser(name) => self.users.remove(name).is_some(),
+            Change::PutRule(id, rule) => {
+                self.rules.get(id) != Some(rule) && {
+                    self.remove_rule(*id);
+                    self.ids.insert(Arc::clone(rule), *id);
+                    self.by_subject.entry(rule.subject.clone()).or_default().insert(*id);
+                    self.rules.insert(*id, Arc::clone(rule));
+                    true
+                }
+            }
+            Change::DeleteRule(id) => self.remove_rule(*id),
+        };
+        self.epoch += u64::from(has_changed);
+        has_changed
+    }
+
+    fn remove_rule(&mut self, id: RuleId) -> bool {
+        let Some(rule) = self.rules.remove(&id) else { return false };
+        if self.ids.get(&rule) == Some(&id) {
+            self.ids.remove(&rule);
+        }
+        if let Some(ids) = self.by_subject.get_mut(&rule.subject) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_subject.remove(&rule.subject);
+            }
+        }
+        true
+    }
+
+    /// A user, of the log or of the password file.
+    pub fn user(&self, name: &str) -> Option<&Arc<User>> {
+        self.users.get(name).or_else(|| self.settings.file_users.get(name))
+    }
+
+    /// The users of the log, by name.
+    pub fn users(&self) -> impl Iterator<Item = &Arc<User>> {
+        self.users.values()
+    }
+
+    /// Whether a user of this name is in the log, where it can be changed.
+    pub fn is_in_log(&self, name: &str) -> bool {
+        self.users.contains_key(name)
+    }
+
+    /// All users: those of the log, and those of the password file that none of the log replaces.
+    pub fn all_users(&self) -> impl Iterator<Item = &Arc<User>> {
+        let file = self.settings.file_users.values();
+        self.users.values().chain(file.filter(|user| !self.users.contains_key(&user.name)))
+    }
+
+    /// Whether there is any user.
+    pub fn has_users(&self) -> bool {
+        !self.users.is_empty() || !self.settings.file_users.is_empty()
+    }
+
+    /// Whether everyone may do everything: there are no rules, and connections need no user.
+    pub fn is_open(&self) -> bool {
+        self.rules.is_empty() && self.settings.allow_anonymous && !self.has_users()
+    }
+
+    /// Whether there is any rule; the default is to deny then.
+    pub fn has_rules(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
+    /// The rules, by identifier.
+    pub fn rules(&self) -> impl Iterator<Item = (RuleId, &Arc<Rule>)> {
+        self.rules.iter().map(|(id, rule)| (*id, rule))
+    }
+
+    /// A rule.
+    pub fn rule(&self, id: RuleId) -> Option<&Arc<Rule>> {
+        self.rules.get(&id)
+    }
+
+    /// The identifier of a rule with this content.
+    pub fn rule_id(&self, rule: &Rule) -> Option<RuleId> {
+        self.ids.get(rule).copied()
+    }
+
+    /// An identifier for the next rule.
+    pub fn next_rule_id(&self) -> RuleId {
+        RuleId(self.rules.last_key_value().map_or(1, |(id, _)| id.0 + 1))
+    }
+
+    /// Whether a principal may do everything by the settings.
+    pub fn is_super_user(&self, principal: &Principal) -> bool {
+        principal.user().is_some_and(|name| self.settings.super_users.contains(name))
+    }
+
+    /// The roles of a principal.
+    pub fn roles(&self, principal: &Principal) -> &[Arc<str>] {
+        principal.user().and_then(|name| self.user(name)).map_or(&[], |user| &user.roles)
+    }
+
+    /// The rules that apply to connections from here, by identifier.
+    pub fn rules_for(&self, origin: &Origin<'_>) -> Vec<(RuleId, &Arc<Rule>)> {
+        let roles = self.roles(origin.principal);
+        let own = match origin.principal {
+            Principal::Anonymous => Subject::Anonymous,
+            Principal::User(name) => Subject::User(Arc::clone(name)),
+        };
+        let subjects =
+            roles.iter().map(|role| Subject::Role(Arc::clone(role))).chain([Subject::Everyone, own]);
+        let ids: BTreeSet<RuleId> =
+            subjects.filter_map(|subject| self.by_subject.get(&subject)).flatten().copied().collect();
+        ids.into_iter()
+            .map(|id| (id, &self.rules[&id]))
+            .filter(|(_, rule)| rule.applies_to(origin, roles))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::{Action, Effect, Resource};
+
+    fn rule(user: &str) -> Arc<Rule> {
+        Arc::new(Rule {
+            subject: Subject::User(user.into()),
+            effect: Effect::Allow,
+            action: Action::Publish,
+            resource: Resource::filter("a/#"),
+            listener: None,
+            network: None,
+        })
+    }
+
+    #[test]
+    fn changes_are_idempotent() {
+        let mut state = SecurityState::new(Settings::default());
+        let user = Arc::new(User::new("alice").unwrap());
+        let changes = [
+            Change::PutUser(Arc::clone(&user)),
+            Change::PutRule(RuleId(1), rule("alice")),
+            Change::PutRule(RuleId(2), rule("bob")),
+            Change::PutRule(RuleId(2), rule("carol")),
+            Change::DeleteRule(RuleId(1)),
+            Change::DeleteUser("alice".into()),
+        ];
+        for change in &changes {
+            state.check(change).unwrap();
+            let epoch = state.epoch();
+            assert!(state.apply(change), "{change:?}");
+            assert_eq!(state.epoch(), epoch + 1);
+            assert!(!state.apply(change), "{change:?}");
+            assert_eq!(state.epoch(), epoch + 1);
+        }
+        assert_eq!(state.rule_id(&rule("bob")), None);
+        assert_eq!(state.rule_id(&rule("carol")), Some(RuleId(2)));
+        assert_eq!(state.next_rule_id(), RuleId(3));
+        assert!(!state.has_users());
+    }
+
+    #[test]
+    fn users_of_the_log_replace_those_of_the_file() {
+        let named = |name: &str, disabled| Arc::new(User { disabled, ..User::new(name).unwrap() });
+        let file_users =
+            [named("alice", true), named("bob", true)].map(|user| (Arc::clone(&user.name), user));
+        let settings = Settings { file_users: file_users.into_iter().collect(), ..Settings::default() };
+        let mut state = SecurityState::new(settings);
+        assert!(state.user("alice").unwrap().disabled);
+        state.apply(&Change::PutUser(named("alice", false)));
+        assert!(!state.user("alice").unwrap().disabled);
+        let all: Vec<_> = state.all_users().map(|user| (&*user.name, user.disabled)).collect();
+        assert_eq!(all, [("alice", false), ("bob", true)]);
+        state.apply(&Change::DeleteUser("alice".into()));
+        assert!(state.user("alice").unwrap().disabled);
+    }
+}

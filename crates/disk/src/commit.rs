@@ -44,6 +44,11 @@ pub(crate) struct Ack {
 }
 
 impl Ack {
+    /// A report about a log that ends at `end`, on which no ticket depends.
+    pub(crate) fn of(log: LogId, end: Place) -> Self {
+        Self { log, ticket: None, end, is_synced: false, outcome: Ok(()), earlier: 0, removed: None }
+    }
+
     fn can_merge(&self, later: &Self) -> bool {
         let has_ticket = |ack: &Self| ack.ticket.is_some();
         self.log == later.log

@@ -2,7 +2,7 @@
 //!
 //! A compaction first reads the segments since the last one and collects the newest offset of each key. Then it
 //! rewrites every closed segment without obsolete records and merges small segments. It runs in bounded steps
-//! ([`Log::compact`]) so that the shard stays responsive.
+//! ([`Compactor::compact`]) so that the shard stays responsive.
 //!
 //! A tombstone is retained for `delete_retention_ms` after the first compaction that processes it; its batch then
 //! carries the deadline (KIP-534). Control batches are retained. Records of a transaction count once it is committed.
@@ -11,19 +11,23 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::Path;
 
-use mainstem_log::{Batch, Records};
+use mainstem_log::{Batch, Options, Records};
 
-use crate::cleaning::{Compaction, Output, Phase};
+use crate::cleaning::{Cleaning, Compaction, Output, Phase};
 use crate::disk::{Disk, Failure};
 use crate::filter::{Filter, decompressed};
 use crate::fs::{Fs, Mode};
 use crate::index::Index;
 use crate::journal::Journal;
 use crate::keys::Keys;
+use crate::log_dir::LogDir;
 use crate::name;
+use crate::positions::Positions;
+use crate::read::SegmentReader;
+use crate::removal::{forget_journal, forget_unsealed, remove_segment};
 use crate::scan::{Gaps, Place, Scan, Step};
-use crate::segments::{Segment, time};
-use crate::single::Log;
+use crate::segments::{Segment, Segments, time};
+use crate::tail::Tail;
 
 /// Bytes read per step.
 pub(crate) const STEP_BYTES: u64 = 256 << 10;
@@ -67,7 +71,23 @@ struct Dirty {
     blocked_until_ms: Option<u64>,
 }
 
-impl Log {
+/// The parts of a log that compaction needs.
+pub(crate) struct Compactor<'a> {
+    pub(crate) dir: &'a LogDir,
+    pub(crate) options: &'a Options,
+    pub(crate) segments: &'a mut Segments,
+    pub(crate) positions: &'a Positions,
+    pub(crate) tail: &'a Tail,
+    pub(crate) cleaning: &'a mut Cleaning,
+}
+
+impl Compactor<'_> {
+    fn reader(&mut self) -> SegmentReader<'_> {
+        let Self { dir, segments, positions, tail, cleaning, .. } = self;
+        let start = segments[0].base;
+        SegmentReader { dir, segments, positions, tail, cleaning, start }
+    }
+
     /// Base offset of the first segment that is not closed, or not known to be on disk.
     fn closed_end(&self) -> u64 {
         self.positions.synced().base.min(self.positions.head().base)
@@ -96,7 +116,7 @@ impl Log {
             if loaded > INDEXES_MAX {
                 return Ok(None);
             }
-            let (first_ms, newest_ms) = self.closed_times(disk, at)?;
+            let (first_ms, newest_ms) = self.reader().closed_times(disk, at)?;
             let free_ms = time(newest_ms, min_lag_ms);
             if min_lag_ms > 0 && free_ms > unix_ms {
                 (dirty.end, dirty.blocked_until_ms) = (base, Some(free_ms));
@@ -199,8 +219,8 @@ impl Log {
         }
         let next = self.segments.get(at + 1).map_or(end, |next| next.base);
         let bytes = self.segments[at].bytes;
-        let file = self.file(&mut disk.files, place.base)?;
-        let mut scan = Scan::new(&*file, bytes, next, self.gaps(place.base));
+        let file = self.dir.file(&mut disk.files, place.base)?;
+        let mut scan = Scan::new(&*file, bytes, next, self.cleaning.gaps(place.base));
         let from = place.position;
         while place.position - from < STEP_BYTES {
             let Some(batch) = valid_batch(&mut scan, *place)? else {
@@ -256,7 +276,7 @@ impl Log {
 
     fn create_output(&self, disk: &mut Disk, bases: Vec<u64>) -> io::Result<Output> {
         let base = bases[0];
-        let path = self.dir.join(name::cleaned(base));
+        let path = self.dir.path().join(name::cleaned(base));
         let file = match disk.fs.open(&path, Mode::New) {
             // Left by an abandoned compaction.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -297,8 +317,8 @@ impl Log {
         last_of: &mut BTreeMap<i64, u64>,
     ) -> io::Result<Option<Place>> {
         let (bytes, next) = self.closed_segment(base)?;
-        let file = self.file(&mut disk.files, base)?;
-        let mut scan = Scan::new(&*file, bytes, next, self.gaps(base));
+        let file = self.dir.file(&mut disk.files, base)?;
+        let mut scan = Scan::new(&*file, bytes, next, self.cleaning.gaps(base));
         let mut place = from;
         while place.position - from.position < STEP_BYTES {
             let Step::Batch(header) = scan.step(place)? else { return Ok(None) };
@@ -323,8 +343,8 @@ impl Log {
             return Ok(false);
         }
         let (bytes, next) = self.closed_segment(base)?;
-        let file = self.file(&mut disk.files, base)?;
-        let mut scan = Scan::new(&*file, bytes, next, self.gaps(base));
+        let file = self.dir.file(&mut disk.files, base)?;
+        let mut scan = Scan::new(&*file, bytes, next, self.cleaning.gaps(base));
         let from = output.place.position;
         let is_last = output.at + 1 == output.bases.len();
         let mut retained = Vec::new();
@@ -372,7 +392,7 @@ impl Log {
         };
         let Some(output) = output.take() else { return Ok(()) };
         output.file.sync_data()?;
-        self.forget_journal(disk, journal)?;
+        forget_journal(self.dir, self.segments, disk, journal)?;
         self.swap_in(disk, *output).map_err(Failure::Broken)
     }
 
@@ -381,24 +401,23 @@ impl Log {
         let Output { bases, file, bytes, mut index, .. } = output;
         let base = bases[0];
         let (_, end) = self.closed_segment(bases[bases.len() - 1])?;
-        let cleaned = self.dir.join(name::cleaned(base));
-        let swap = self.dir.join(name::swap(base, end));
+        let cleaned = self.dir.path().join(name::cleaned(base));
+        let swap = self.dir.path().join(name::swap(base, end));
         disk.fs.rename(&cleaned, &swap)?;
-        disk.fs.sync_dir(&self.dir)?;
-        self.forget_unsealed(disk, |base| bases.contains(&base));
+        disk.fs.sync_dir(self.dir.path())?;
+        forget_unsealed(self.dir, self.segments, disk, |base| bases.contains(&base));
         for gone in &bases {
-            self.remove_segment(disk, *gone)?;
+            remove_segment(self.dir, disk, *gone)?;
         }
         // The old segments must be gone durably before the `.swap` name, which lists them, disappears.
-        disk.fs.sync_dir(&self.dir)?;
-        disk.fs.rename(&swap, &self.path(base))?;
-        disk.fs.sync_dir(&self.dir)?;
+        disk.fs.sync_dir(self.dir.path())?;
+        disk.fs.rename(&swap, &self.dir.segment(base))?;
+        disk.fs.sync_dir(self.dir.path())?;
         let at = self.segments.containing(base);
         index.extend_to(Place { base, position: bytes, offset: end });
         self.segments.replace(at..at + bases.len(), Segment::new(base, bytes, Some(Box::new(index))));
-        disk.files.hold(self.key(base), file);
-        self.touch_index(disk, at);
-        self.cursors.clear();
+        disk.files.hold(self.dir.key(base), file);
+        self.reader().touch_index(disk, at);
         Ok(())
     }
 }

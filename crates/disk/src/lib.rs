@@ -29,10 +29,12 @@
 //! |---|---|
 //! | `store.rs` | all logs of a shard; rolling, retention and compaction in `store/` |
 //! | `disk.rs`, `single.rs` | what the logs of a store share; one log and its append path |
-//! | `positions.rs`, `segments.rs`, `space.rs` | how far a log has come, its segments, preallocation |
+//! | `log_dir.rs`, `segments.rs`, `positions.rs` | where a log is, its segments, how far it has come |
+//! | `writer.rs`, `space.rs`, `tickets.rs` | writes into the newest segment, preallocation, tickets that are not complete |
+//! | `log_start.rs`, `upkeep.rs` | where a log starts, what maintenance remembers of it |
 //! | `notes.rs`, `notes/` | sidecar notes of a log |
-//! | `read.rs`, `cursors.rs`, `scan.rs`, `index.rs` | reading a log, where readers continue, a segment front to back, the sparse index |
-//! | `truncate.rs` | removing entries from either end |
+//! | `read.rs`, `read/`, `cursors.rs`, `scan.rs`, `index.rs` | reading a log, where readers continue, a segment front to back, the sparse index |
+//! | `truncate.rs`, `removal.rs` | removing entries from either end, and segments |
 //! | `recover.rs`, `redo.rs`, `checkpoint.rs` | opening after a crash |
 //! | `verify.rs`, `overlay.rs`, `repair.rs` | offline check, its view of the files, and offline repair |
 //! | `compact.rs`, `cleaning.rs`, `keys.rs`, `filter.rs` | compaction by key, and its state |
@@ -56,6 +58,8 @@ mod fs;
 mod index;
 mod journal;
 mod keys;
+mod log_dir;
+mod log_start;
 mod mapped;
 mod name;
 mod notes;
@@ -65,6 +69,7 @@ mod queue;
 mod read;
 mod recover;
 mod redo;
+mod removal;
 mod repair;
 mod scan;
 mod segments;
@@ -73,8 +78,11 @@ mod single;
 mod space;
 mod store;
 mod tail;
+mod tickets;
 mod truncate;
+mod upkeep;
 mod verify;
+mod writer;
 
 pub use fs::{File, Fs, Mode, RealFs};
 pub use read::FileRange;

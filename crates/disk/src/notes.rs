@@ -39,7 +39,7 @@ enum FileState {
 }
 
 /// Notes written for the log end `log_end`.
-fn read(mut bytes: &[u8], log_end: u64) -> Vec<u8> {
+fn parse(mut bytes: &[u8], log_end: u64) -> Vec<u8> {
     let (mut notes, mut before) = (Vec::new(), 0);
     while let Some(([c0, c1, c2, c3, l0, l1, l2, l3], rest)) = bytes.split_first_chunk::<8>() {
         let len = u32::from_be_bytes([*l0, *l1, *l2, *l3]) as usize;

@@ -4,18 +4,25 @@
 //! offset and a scan of batch headers finds it. Checksums are verified once per byte since the store was opened. A
 //! header damaged at rest can mislead a scan of headers, so that a failed read repeats the scan with checksums.
 
+mod by_time;
+mod indexes;
+
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mainstem_log::{Batch, BatchHeader, Compression, Error, HEADER_BYTES, Records, TimestampOffset, batches};
+use mainstem_log::{Batch, BatchHeader, Error, HEADER_BYTES, batches};
 
+use crate::cleaning::Cleaning;
 use crate::disk::Disk;
 use crate::fs::File;
 use crate::index::Index;
+use crate::log_dir::LogDir;
+use crate::positions::Positions;
 use crate::scan::{Gaps, Place, Scan, Step};
-use crate::single::Log;
+use crate::segments::Segments;
+use crate::tail::Tail;
 
 /// A contiguous range of batches in a file.
 #[derive(Clone)]
@@ -79,10 +86,18 @@ enum Compare {
     Checksums,
 }
 
-/// Attribute bit: every record has the max timestamp of the header, set on append (Kafka's `LogAppendTime`).
-const APPEND_TIME: i16 = 8;
+/// The parts of a log that reading needs.
+pub(crate) struct SegmentReader<'a> {
+    pub(crate) dir: &'a LogDir,
+    pub(crate) segments: &'a mut Segments,
+    pub(crate) positions: &'a Positions,
+    pub(crate) tail: &'a Tail,
+    pub(crate) cleaning: &'a Cleaning,
+    /// Offset of the first record.
+    pub(crate) start: u64,
+}
 
-impl Log {
+impl SegmentReader<'_> {
     /// Implements [`mainstem_log::LogReader::read`].
     pub(crate) fn read(
         &mut self,
@@ -119,15 +134,6 @@ impl Log {
         Ok(())
     }
 
-    /// Logs that a read failed, once per offset.
-    pub(crate) fn log_unreadable(&mut self, offset: u64) {
-        if self.unreadable != Some(offset) {
-            self.unreadable = Some(offset);
-            let segment = self.path(self.segments[self.segments.containing(offset)].base);
-            log::error!("log {}: unreadable from offset {offset} on, {}", self.name, segment.display());
-        }
-    }
-
     /// Reads batches of one segment. Returns the next offset, or `None` at a limit.
     fn read_file(
         &mut self,
@@ -141,7 +147,7 @@ impl Log {
         let at = self.segments.containing(offsets.start);
         let limits = ReadLimits { end: offsets.end, max_bytes, first };
         // A sequential reader needs no search. If the cursor fails, the search determines why.
-        if let Some(place) = self.cursor(at, offsets.start) {
+        if let Some(place) = self.segments.cursor(at, offsets.start) {
             let before = into.len();
             match self.take_batches(disk, at, place, max_bytes, &limits, into)? {
                 Stopped::Offset(next) => return Ok(Some(next)),
@@ -190,11 +196,6 @@ impl Log {
         }
     }
 
-    /// The cursor of a reader that stopped before `offset` in segment `at`.
-    fn cursor(&self, at: usize, offset: u64) -> Option<Place> {
-        self.cursors.find(self.segments[at].base, offset)
-    }
-
     /// Reads up to `len` bytes from `place` on and appends the valid batches within the limits.
     fn take_batches(
         &mut self,
@@ -207,11 +208,11 @@ impl Log {
     ) -> Result<Stopped, Error> {
         let corrupt = |_: io::Error| Error::Corrupt { offset: place.offset };
         let behind = self.end_of_segment(at);
-        let file = self.file(&mut disk.files, place.base).map_err(corrupt)?;
+        let file = self.dir.file(&mut disk.files, place.base).map_err(corrupt)?;
         let len = len.min((behind.position - place.position) as usize);
         let checked = self.segments[at].checked;
         let unchecked_from = checked.saturating_sub(place.position) as usize;
-        let gaps = self.gaps(place.base);
+        let gaps = self.cleaning.gaps(place.base);
         let from = into.len();
         into.reserve_exact(len);
         let (mut accepted, mut end, mut taken) = (0, place.offset, Stopped::Short);
@@ -240,7 +241,7 @@ impl Log {
         if place.position <= checked {
             self.segments[at].checked = checked.max(next.position);
         }
-        self.cursors.remember(next);
+        self.segments.remember_cursor(next);
         Ok(match taken {
             _ if next.position == behind.position && (gaps == Gaps::Allowed || end == behind.offset) => {
                 Stopped::Offset(behind.offset)
@@ -279,9 +280,9 @@ impl Log {
         }
         // The index may be wrong. Rebuild it once from the segment.
         self.segments[at].index = None;
-        let path = self.dir.join(crate::name::index(base));
+        let path = self.dir.index(base);
         if let Err(error) = Index::remove(&*disk.fs, &path) {
-            log::debug!("log {}: {}: {error}", self.name, path.display());
+            log::debug!("log {}: {}: {error}", self.dir.name(), path.display());
         }
         let from = self.index(disk, at)?.before_offset(offset);
         self.walk(disk, at, from, offset, Compare::Headers)
@@ -290,8 +291,8 @@ impl Log {
     /// Whether a batch with the expected base offset starts at `place`.
     fn is_boundary(&self, disk: &mut Disk, at: usize, place: Place) -> io::Result<bool> {
         let end = self.end_of_segment(at);
-        let file = self.file(&mut disk.files, end.base)?;
-        let mut scan = Scan::new(&*file, end.position, end.offset, self.gaps(end.base));
+        let file = self.dir.file(&mut disk.files, end.base)?;
+        let mut scan = Scan::new(&*file, end.position, end.offset, self.cleaning.gaps(end.base));
         let step = scan.step(place)?;
         Ok(matches!(step, Step::Batch(header) if header.base_offset == place.offset))
     }
@@ -306,8 +307,8 @@ impl Log {
         compare: Compare,
     ) -> io::Result<Located> {
         let end = self.end_of_segment(at);
-        let gaps = self.gaps(end.base);
-        let file = self.file(&mut disk.files, end.base)?;
+        let gaps = self.cleaning.gaps(end.base);
+        let file = self.dir.file(&mut disk.files, end.base)?;
         let mut scan = Scan::new(&*file, end.position, end.offset, gaps);
         let is_missing = |located: &Located| match located {
             Located::Damaged => true,
@@ -338,7 +339,8 @@ impl Log {
         }
     }
 
-    /// Like [`Log::read`], but returns file ranges and does not verify checksums.
+    /// Like [`SegmentReader::read`], but returns file ranges, for a log without unwritten appends, and does not verify
+    /// checksums.
     pub(crate) fn ranges(
         &mut self,
         disk: &mut Disk,
@@ -348,7 +350,6 @@ impl Log {
         if !(self.start..=self.positions.head().offset).contains(&offsets.start) {
             return Err(Error::OutOfRange);
         }
-        self.flush(disk)?;
         let mut ranges = Vec::new();
         let mut next = offsets.start;
         let mut left = max_bytes;
@@ -372,7 +373,7 @@ impl Log {
             }
             let end = self.last_fitting(disk, at, place.after(&header), last, place.position + left);
             let end = end.map_err(corrupt)?;
-            let file = self.file(&mut disk.files, place.base).map_err(corrupt)?;
+            let file = self.dir.file(&mut disk.files, place.base).map_err(corrupt)?;
             let len = end.position - place.position;
             ranges.push(FileRange { file, position: place.position, len, end: end.offset });
             left = left.saturating_sub(len);
@@ -401,8 +402,8 @@ impl Log {
         let index = self.index(disk, at)?;
         let near = index.before_offset(last).min(index.before_position(position));
         let mut place = if near.position > place.position { near } else { place };
-        let file = self.file(&mut disk.files, end.base)?;
-        let mut scan = Scan::new(&*file, end.position, end.offset, self.gaps(end.base));
+        let file = self.dir.file(&mut disk.files, end.base)?;
+        let mut scan = Scan::new(&*file, end.position, end.offset, self.cleaning.gaps(end.base));
         while let Step::Batch(header) = scan.step(place)? {
             let behind = place.after(&header);
             if header.base_offset >= last || behind.position > position {
@@ -416,75 +417,18 @@ impl Log {
     /// Whether the last batch of segment `at` ends where the next segment begins.
     fn is_whole(&mut self, disk: &mut Disk, at: usize) -> io::Result<bool> {
         let end = self.end_of_segment(at);
-        let gaps = self.gaps(end.base);
+        let gaps = self.cleaning.gaps(end.base);
         if at + 1 == self.segments.len() || gaps == Gaps::Allowed || self.segments[at].is_whole {
             return Ok(true);
         }
         let mut place = self.index(disk, at)?.before_position(end.position);
-        let file = self.file(&mut disk.files, end.base)?;
+        let file = self.dir.file(&mut disk.files, end.base)?;
         let mut scan = Scan::new(&*file, end.position, end.offset, gaps);
         while let Step::Batch(header) = scan.step(place)? {
             place = place.after(&header);
         }
         self.segments[at].is_whole = place == end;
         Ok(place == end)
-    }
-
-    /// Implements [`mainstem_log::LogReader::find_time`].
-    pub(crate) fn find_time(
-        &mut self,
-        disk: &mut Disk,
-        timestamp_ms: i64,
-    ) -> Result<Option<TimestampOffset>, Error> {
-        let start = self.start;
-        let mut at = self.segments.containing(start);
-        while at < self.segments.len() {
-            let base = self.segments[at].base;
-            let corrupt = |_: io::Error| Error::Corrupt { offset: base };
-            let index = self.index(disk, at).map_err(corrupt)?;
-            if index.max_timestamp_ms().is_some_and(|max| max >= timestamp_ms) {
-                let by_time = index.before_time(timestamp_ms);
-                let from = if base < start { by_time.max(index.before_offset(start)) } else { by_time };
-                if let Some(found) = self.find_time_from(disk, at, from, timestamp_ms)? {
-                    return Ok(Some(found));
-                }
-            }
-            at += 1;
-        }
-        Ok(None)
-    }
-
-    fn find_time_from(
-        &mut self,
-        disk: &mut Disk,
-        at: usize,
-        from: Place,
-        timestamp_ms: i64,
-    ) -> Result<Option<TimestampOffset>, Error> {
-        let end = self.end_of_segment(at);
-        let mut place = from;
-        let file = self.file(&mut disk.files, end.base).map_err(|_| corrupt_at(place))?;
-        let mut scan = Scan::new(&*file, end.position, end.offset, self.gaps(end.base));
-        loop {
-            let header = match scan.step(place).map_err(|_| corrupt_at(place))? {
-                Step::Batch(header) => header,
-                Step::End if scan.is_at_end(place) => break,
-                Step::End | Step::Damaged => return Err(corrupt_at(place)),
-            };
-            if header.max_timestamp_ms >= timestamp_ms && header.end_offset() > self.start {
-                let bytes = scan.batch(place, &header).map_err(|_| corrupt_at(place))?;
-                let batch = Batch::parse(bytes).map_err(|_| corrupt_at(place))?;
-                if let Some(found) = find_in(disk, &batch, self.start, timestamp_ms) {
-                    return Ok(Some(found));
-                }
-            }
-            place = place.after(&header);
-        }
-        if at + 1 < self.segments.len() {
-            return Ok(None);
-        }
-        let unwritten = batches(self.tail.unwritten());
-        Ok(unwritten.into_iter().find_map(|batch| find_in(disk, &batch, self.start, timestamp_ms)))
     }
 }
 
@@ -526,35 +470,6 @@ fn is_batch_at(file: &dyn File, place: Place) -> bool {
 
 fn corrupt_at(place: Place) -> Error {
     Error::Corrupt { offset: place.offset }
-}
-
-/// The first record of a batch whose timestamp is at least `timestamp_ms`.
-fn find_in(disk: &Disk, batch: &Batch<'_>, start: u64, timestamp_ms: i64) -> Option<TimestampOffset> {
-    let header = &batch.header;
-    if header.max_timestamp_ms < timestamp_ms || header.end_offset() <= start {
-        return None;
-    }
-    let whole =
-        TimestampOffset { offset: header.base_offset.max(start), timestamp_ms: header.max_timestamp_ms };
-    if header.attributes & APPEND_TIME != 0 {
-        return Some(whole);
-    }
-    let first = |records: Records<'_>| {
-        let fits = |offset, timestamp| offset >= start && timestamp >= timestamp_ms;
-        let mut valid = records.map_while(Result::ok);
-        let record = valid.find(|record| fits(record.offset, record.timestamp_ms))?;
-        Some(TimestampOffset { offset: record.offset, timestamp_ms: record.timestamp_ms })
-    };
-    if header.compression() == Compression::None {
-        return first(batch.records());
-    }
-    let compressed = &batch.bytes()[HEADER_BYTES..];
-    let decompressed =
-        disk.settings.decompress.as_ref().and_then(|decompress| decompress(header.compression(), compressed));
-    match decompressed {
-        Some(decompressed) => first(Records::of(*header, &decompressed)),
-        None => Some(whole),
-    }
 }
 
 /// Copies whole batches and returns the offset after them, or `None` if none fits.

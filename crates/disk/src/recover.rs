@@ -22,6 +22,8 @@ use crate::compact;
 use crate::disk::Disk;
 use crate::fs::{File, Fs, Mode, create_dir_durably};
 use crate::index::Index;
+use crate::log_dir::LogDir;
+use crate::log_start::LogStart;
 use crate::name;
 use crate::scan::{Gaps, Place, Scan};
 use crate::segments::{Segment, Segments};
@@ -73,22 +75,19 @@ impl Log {
         let mut recovery = Recovery { fs: &*disk.fs, dir: &dir, name, segments: found.segments };
         let end = recovery.run(known, before)?;
         let segments = Segments::new(recovery.segments);
-        let mut log = Self::new(id, name, dir, options, segments, end);
+        let mut log = Self::new(LogDir::new(id, name, dir), options, segments, end, before.is_new);
         // Retention may have removed segments since the checkpoint. If it cannot have, reading them is an error.
         let start = match oldest {
             Some(oldest) if !before.is_exact() => oldest.max(known.start),
             _ => known.start,
         };
-        if start < log.start {
-            log::error!("log {name}: its records from offset {start} to {} are missing", log.start);
+        if start < log.start.offset() {
+            log::error!("log {name}: its records from offset {start} to {} are missing", log.start.offset());
         }
-        log.start = start.min(end.offset);
+        log.start = LogStart::new(start.min(end.offset));
         log.cleaning = Cleaning::restored(known.cleaned.min(end.offset), known.sparse.min(end.offset));
-        if before.is_new {
-            log.mark_new();
-        }
-        let file = log.file(&mut disk.files, end.base)?;
-        log.space.restart(file.len()?);
+        let file = log.dir.file(&mut disk.files, end.base)?;
+        log.writer.set_reserved(file.len()?);
         Ok(log)
     }
 }

@@ -2,114 +2,75 @@
 //!
 //! [`Positions`] says how far each step has come. When a write fails, the log rolls back to what was submitted; what
 //! the committer already has may still become durable.
+//!
+//! A log is made of parts that own their state: [`Segments`], [`Tail`], [`Writer`], [`Tickets`], [`LogStart`],
+//! [`Cleaning`], [`Upkeep`], [`Notes`]. Reading and compaction borrow the parts that they need:
+//! [`SegmentReader`], [`Compactor`].
 
 use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
 
-use mainstem_log::{BatchHeader, Durability, Error, LogId, Options, State, Ticket, ValidBatch, batches};
+use mainstem_log::{BatchHeader, Durability, Error, Options, State, Ticket, ValidBatch};
 
 use crate::cleaning::Cleaning;
 use crate::commit::{Ack, SealedIndex};
-use crate::cursors::Cursors;
+use crate::compact::Compactor;
 use crate::disk::{Disk, Failure};
-use crate::files::{Files, Range, SegmentKey};
-use crate::fs::{File, Mode};
+use crate::fs::Mode;
 use crate::index::Index;
-use crate::mapped::MAPPED_AHEAD_BYTES;
-use crate::name;
+use crate::log_dir::LogDir;
+use crate::log_start::LogStart;
 use crate::notes::Notes;
 use crate::positions::Positions;
-use crate::scan::{Gaps, Place, Scan};
+use crate::read::SegmentReader;
+use crate::scan::Place;
 use crate::segments::{Segment, Segments};
-use crate::space::Space;
 use crate::tail::Tail;
+use crate::tickets::Tickets;
+use crate::upkeep::Upkeep;
+use crate::writer::Writer;
 
 /// Maximum number of unwritten bytes per log. An append beyond it flushes immediately.
 const UNWRITTEN_MAX: usize = 4 << 20;
 
 /// One log of a store.
 pub(crate) struct Log {
-    pub(crate) id: LogId,
-    pub(crate) name: Arc<str>,
-    pub(crate) dir: PathBuf,
+    pub(crate) dir: LogDir,
     pub(crate) options: Options,
     pub(crate) state: State,
     pub(crate) segments: Segments,
     pub(crate) positions: Positions,
-    pub(crate) start: u64,
-    /// Base of the last removed segment if the directory was not synced since. It may reappear after a crash.
-    pub(crate) removed: Option<u64>,
-    /// Space reserved in the newest segment.
-    pub(crate) space: Space,
+    pub(crate) start: LogStart,
     pub(crate) tail: Tail,
-    pub(crate) notes: Notes,
-    pub(crate) cursors: Cursors,
+    pub(crate) writer: Writer,
     pub(crate) cleaning: Cleaning,
-    /// Age and memory of the tail, as accounted in [`crate::store`].
-    pub(crate) cached: Option<(u64, usize)>,
+    pub(crate) upkeep: Upkeep,
+    tickets: Tickets,
+    notes: Notes,
     /// Offset of the last read error that was logged.
-    pub(crate) unreadable: Option<u64>,
-    /// Closed segments whose index is not sealed yet, and its bytes.
-    unsealed: Vec<(u64, Vec<u8>)>,
-    /// Time of the next maintenance attempt after a failure, Unix time in ms.
-    pub(crate) maintain_after_ms: u64,
-    /// When maintenance first saw a record in the newest segment, Unix time in ms; 0 for a segment that was there when
-    /// the log was opened.
-    pub(crate) newest_since_ms: Option<u64>,
+    unreadable: Option<u64>,
     /// Whether the directory entry of its first segment may not be durable yet.
     is_new: bool,
-    /// Bytes of the newest segment submitted to the committer.
-    submitted_bytes: u64,
-    /// Ticket of the appends since the last commit.
-    ticket: Option<Ticket>,
-    /// Whether the next commit is synced regardless of the options.
-    forces_sync: bool,
-    /// Number of tickets submitted and not yet reported.
-    pending_acks: usize,
 }
 
 impl Log {
     /// A log as recovery has found it, with its end at `end`.
-    pub(crate) fn new(
-        id: LogId,
-        name: &str,
-        dir: PathBuf,
-        options: &Options,
-        segments: Segments,
-        end: Place,
-    ) -> Self {
+    pub(crate) fn new(dir: LogDir, options: &Options, segments: Segments, end: Place, is_new: bool) -> Self {
         Self {
-            id,
-            name: Arc::from(name),
             dir,
             options: options.clone(),
             state: State::Ready,
-            start: segments[0].base,
+            start: LogStart::new(segments[0].base),
             segments,
             positions: Positions::new(end),
-            removed: None,
-            space: Space::default(),
             tail: Tail::default(),
-            notes: Notes::default(),
-            cursors: Cursors::default(),
+            writer: Writer::new(end.position),
             cleaning: Cleaning::default(),
-            cached: None,
+            upkeep: Upkeep::new(end.position > 0),
+            tickets: Tickets::default(),
+            notes: Notes::default(),
             unreadable: None,
-            unsealed: Vec::new(),
-            maintain_after_ms: 0,
-            newest_since_ms: (end.position > 0).then_some(0),
-            is_new: false,
-            submitted_bytes: end.position,
-            ticket: None,
-            forces_sync: false,
-            pending_acks: 0,
+            is_new,
         }
-    }
-
-    /// The directory entry of its first segment may not be durable yet.
-    pub(crate) fn mark_new(&mut self) {
-        self.is_new = true;
     }
 
     /// Whether the directory entry of its first segment may not be durable yet.
@@ -119,36 +80,61 @@ impl Log {
 
     /// Reports that the directory entry of its first segment is durable.
     pub(crate) fn creation_ack(&self) -> Ack {
-        let end = self.positions.head();
-        Ack { log: self.id, ticket: None, end, is_synced: true, outcome: Ok(()), earlier: 0, removed: None }
+        Ack { is_synced: true, ..Ack::of(self.dir.id(), self.positions.head()) }
     }
 
-    pub(crate) fn key(&self, base: u64) -> SegmentKey {
-        (self.id, base)
+    /// What reading needs.
+    #[inline]
+    pub(crate) fn reader(&mut self) -> SegmentReader<'_> {
+        let Self { dir, segments, positions, tail, cleaning, start, .. } = self;
+        SegmentReader { dir, segments, positions, tail, cleaning, start: start.offset() }
     }
 
-    pub(crate) fn path(&self, base: u64) -> PathBuf {
-        self.dir.join(name::segment(base))
+    /// What compaction needs.
+    pub(crate) fn compactor(&mut self) -> Compactor<'_> {
+        let Self { dir, options, segments, positions, tail, cleaning, .. } = self;
+        Compactor { dir, options, segments, positions, tail, cleaning }
     }
 
-    pub(crate) fn file(&self, files: &mut Files, base: u64) -> io::Result<Arc<dyn File>> {
-        files.get(self.key(base), || self.path(base))
-    }
-
-    /// Whether the segment with base offset `base` may have offset gaps.
-    pub(crate) fn gaps(&self, base: u64) -> Gaps {
-        self.cleaning.gaps(base)
+    /// Logs that a read failed, once per offset.
+    pub(crate) fn log_unreadable(&mut self, offset: u64) {
+        if self.unreadable != Some(offset) {
+            self.unreadable = Some(offset);
+            let segment = self.dir.segment(self.segments[self.segments.containing(offset)].base);
+            log::error!("log {}: unreadable from offset {offset} on, {}", self.dir.name(), segment.display());
+        }
     }
 
     /// Ticket of the appends since the last commit; `next` if there were none.
     #[inline]
     pub(crate) fn ticket_or(&mut self, next: impl FnOnce() -> Ticket) -> Ticket {
-        *self.ticket.get_or_insert_with(next)
+        self.tickets.current_or(next)
     }
 
     /// Syncs the next commit regardless of the options.
     pub(crate) fn force_sync(&mut self) {
-        self.forces_sync = true;
+        self.tickets.force_sync();
+    }
+
+    /// Stores a note. Returns whether that was possible.
+    pub(crate) fn add_note(&mut self, disk: &mut Disk, note: &[u8]) -> bool {
+        let is_committed = self.state == State::Ready && self.tail.unwritten().is_empty();
+        is_committed && self.notes.add(disk, &self.dir, self.positions.head().offset, note)
+    }
+
+    /// Returns the valid notes, concatenated. Call it before the first append or note.
+    pub(crate) fn notes(&self, disk: &Disk) -> io::Result<Vec<u8>> {
+        self.notes.read(disk, &self.dir, self.positions.head().offset)
+    }
+
+    /// Invalidates all notes durably.
+    pub(crate) fn forget_notes(&mut self, disk: &mut Disk) -> io::Result<()> {
+        self.notes.forget(disk, &self.dir)
+    }
+
+    /// Deletes the notes on a clean shutdown if they are not valid.
+    pub(crate) fn close_notes(&self, disk: &mut Disk) {
+        self.notes.close(disk, &self.dir, self.positions.head().offset);
     }
 
     /// Appends a batch to the tail and returns its base offset.
@@ -189,7 +175,8 @@ impl Log {
         if self.tail.unwritten().is_empty() {
             return Ok(());
         }
-        match self.write(disk) {
+        let Self { dir, options, positions, tail, writer, .. } = self;
+        match writer.write(disk, dir, options, tail.unwritten(), positions.written(), positions.head()) {
             Ok(()) => {
                 self.tail.mark_written(disk.settings.tail_bytes);
                 self.positions.mark_written();
@@ -200,28 +187,13 @@ impl Log {
         }
     }
 
-    fn write(&mut self, disk: &mut Disk) -> Result<(), Failure> {
-        let base = self.positions.head().base;
-        let file = disk.files.borrow((self.id, base), || self.path(base))?;
-        let is_mapped = disk.settings.mapped_writes && self.options.durability == Durability::Os;
-        let ahead = if is_mapped { MAPPED_AHEAD_BYTES } else { 0 };
-        self.space.reserve(&**file, self.positions.head().position, ahead, self.options.segment_bytes)?;
-        let (bytes, at) = (self.tail.unwritten(), self.positions.written().position);
-        if is_mapped {
-            file.append_at(bytes, at)?;
-        } else {
-            file.write_at(bytes, at)?;
-        }
-        Ok(())
-    }
-
     /// Closes the newest segment and starts another.
     pub(crate) fn roll(&mut self, disk: &mut Disk) -> Result<(), Error> {
         self.flush(disk)?;
         let base = self.positions.head().offset;
-        let path = self.path(base);
+        let path = self.dir.segment(base);
         // The second segment must not become durable before the first one.
-        let first_synced = if self.is_new { disk.fs.sync_dir(&self.dir) } else { Ok(()) };
+        let first_synced = if self.is_new { disk.fs.sync_dir(self.dir.path()) } else { Ok(()) };
         first_synced.map_err(|error| self.fail_turn(disk, Failure::Broken(error)))?;
         self.is_new = false;
         let opened = match disk.fs.open(&path, Mode::New) {
@@ -231,8 +203,7 @@ impl Log {
             }
             outcome => outcome,
         };
-        let index = self.dir.join(name::index(base));
-        let opened = opened.and_then(|file| Index::remove(&*disk.fs, &index).map(|()| file));
+        let opened = opened.and_then(|file| Index::remove(&*disk.fs, &self.dir.index(base)).map(|()| file));
         let file = opened.map_err(|error| match Failure::from(error) {
             Failure::Full(error) => {
                 self.state = State::Full;
@@ -240,48 +211,22 @@ impl Log {
             }
             Failure::Broken(error) => self.fail_turn(disk, Failure::Broken(error)),
         })?;
-        self.close_newest(disk)?;
-        disk.files.hold(self.key(base), file);
-        disk.group.add_dir(self.id, &self.dir);
+        let closed = self.writer.close(disk, &self.dir, self.positions.head());
+        closed.map_err(|error| self.fail_turn(disk, Failure::Broken(error)))?;
+        self.segments.close_newest();
+        disk.files.hold(self.dir.key(base), file);
+        disk.group.add_dir(self.dir.id(), self.dir.path());
         self.segments.push(Segment::new(base, 0, Some(Box::new(Index::new(base)))));
         let closed = self.segments.len() - 2;
         if self.segments[closed].index.is_some() {
-            self.touch_index(disk, closed);
+            self.reader().touch_index(disk, closed);
         }
         let begin = self.positions.start_segment();
-        self.space.restart(0);
-        self.newest_since_ms = None;
-        self.submitted_bytes = 0;
+        self.writer.restart(0);
+        self.upkeep.newest_is_empty();
         // No ticket depends on this, but it advances `synced`: recovery skips what is before it, and truncation may
         // remove it.
-        disk.group.acknowledge(Ack {
-            log: self.id,
-            ticket: None,
-            end: begin,
-            is_synced: true,
-            outcome: Ok(()),
-            earlier: 0,
-            removed: None,
-        });
-        Ok(())
-    }
-
-    /// Closes the newest segment: releases the unused reserved space and submits it for a sync.
-    fn close_newest(&mut self, disk: &mut Disk) -> Result<(), Error> {
-        let Place { base, position, .. } = self.positions.head();
-        let closed = self.file(&mut disk.files, base).and_then(|file| {
-            if self.space.end > position {
-                file.set_len(position)?;
-            }
-            Ok(file)
-        });
-        let file = closed.map_err(|error| self.fail_turn(disk, Failure::Broken(error)))?;
-        if let Some(index) = &mut self.segments.newest_mut().index {
-            index.seal();
-            self.unsealed.push((base, index.encode()));
-        }
-        let (key, name, from) = (self.key(base), self.name.clone(), self.submitted_bytes);
-        disk.group.add(Range { key, name, file, from, to: position, is_closed: true });
+        disk.group.acknowledge(Ack { is_synced: true, ..Ack::of(self.dir.id(), begin) });
         Ok(())
     }
 
@@ -289,17 +234,10 @@ impl Log {
     /// directory entry of the next one are durable, so both must have been synced, and neither may be rolled back.
     pub(crate) fn seal_indexes(&mut self, disk: &mut Disk) {
         let durable = self.positions.synced().base.min(self.positions.submitted().base);
-        for (base, bytes) in self.unsealed.extract_if(.., |(base, _)| *base < durable) {
-            let path = self.dir.join(name::index(base));
-            disk.group.deferred.indexes.push(SealedIndex { key: (self.id, base), path, bytes });
+        for (base, bytes) in self.segments.take_unsealed(durable) {
+            let (key, path) = (self.dir.key(base), self.dir.index(base));
+            disk.group.deferred.indexes.push(SealedIndex { key, path, bytes });
         }
-    }
-
-    /// The index of these segments must not be written any more.
-    pub(crate) fn forget_unsealed(&mut self, disk: &mut Disk, is_affected: impl Fn(u64) -> bool) {
-        self.unsealed.retain(|(base, _)| !is_affected(*base));
-        let log = self.id;
-        disk.group.deferred.indexes.retain(|index| index.key.0 != log || !is_affected(index.key.1));
     }
 
     /// Submits the appends since the last commit. Returns the ticket if it is complete without the committer.
@@ -311,53 +249,27 @@ impl Log {
         if self.flush(disk).is_err() {
             return None;
         }
-        let is_synced = self.options.durability == Durability::Fsync || self.forces_sync;
-        if is_synced && let Err(error) = self.submit_newest(disk) {
-            let error = self.fail_turn(disk, Failure::from(error));
-            debug_assert!(self.ticket.is_none(), "{error} has been reported");
+        let is_synced = self.options.durability == Durability::Fsync || self.tickets.forces_sync();
+        if is_synced && let Err(error) = self.writer.submit(disk, &self.dir, self.positions.written()) {
+            self.fail_turn(disk, Failure::from(error));
             return None;
         }
-        self.forces_sync = false;
+        self.tickets.sync_submitted();
         // A segment that was closed since the last commit is synced in any case.
         self.positions.mark_submitted();
-        if !is_synced && self.pending_acks == 0 {
+        if !is_synced && !self.tickets.has_submitted() {
             self.positions.mark_committed();
-            return self.ticket.take();
+            return self.tickets.take();
         }
         self.acknowledge(disk, is_synced, Ok(()));
         None
     }
 
-    /// Submits the unsynced bytes of the newest segment.
-    fn submit_newest(&mut self, disk: &mut Disk) -> io::Result<()> {
-        let Place { base, position: to, .. } = self.positions.written();
-        if to > self.submitted_bytes {
-            let file = self.file(&mut disk.files, base)?;
-            let (key, name, from) = (self.key(base), self.name.clone(), self.submitted_bytes);
-            disk.group.add(Range { key, name, file, from, to, is_closed: false });
-            self.submitted_bytes = to;
-        }
-        Ok(())
-    }
-
-    /// Everything in the newest segment is on disk: the committer has nothing to do for it.
-    pub(crate) fn mark_all_submitted(&mut self) {
-        self.submitted_bytes = self.positions.written().position;
-    }
-
     /// Queues the completion of the turn's ticket after everything submitted before.
     fn acknowledge(&mut self, disk: &mut Disk, is_synced: bool, outcome: Result<(), Error>) {
-        if let Some(ticket) = self.ticket.take() {
-            self.pending_acks += 1;
-            disk.group.acknowledge(Ack {
-                log: self.id,
-                ticket: Some(ticket),
-                end: self.positions.submitted(),
-                is_synced,
-                outcome,
-                earlier: 0,
-                removed: None,
-            });
+        let end = self.positions.submitted();
+        if let Some(ack) = self.tickets.submit(self.dir.id(), end, is_synced, outcome) {
+            disk.group.acknowledge(ack);
         }
     }
 
@@ -373,7 +285,7 @@ impl Log {
                 full
             }
             Failure::Broken(error) => {
-                log::error!("log {}: {error}; the log is now read-only", self.name);
+                log::error!("log {}: {error}; the log is now read-only", self.dir.name());
                 // Submitted appends may still become durable and are reported by the committer.
                 self.fail_at(self.positions.submitted());
                 self.acknowledge(disk, false, Err(Error::Broken));
@@ -400,135 +312,56 @@ impl Log {
     fn roll_back(&mut self, disk: &mut Disk, place: Place) -> io::Result<()> {
         let has_rolled = place.base < self.positions.head().base;
         // Drop reports that a removed segment is on disk.
-        let log = self.id;
+        let log = self.dir.id();
         disk.group.acks.retain(|ack| ack.log != log || ack.ticket.is_some() || ack.end <= place);
         while self.segments.len() > 1 && self.segments.newest().base > place.base {
             let base = self.segments.newest().base;
             self.segments.pop_newest();
-            disk.files.close(self.key(base));
-            disk.group.ranges.remove(&self.key(base));
-            disk.fs.remove_file(&self.path(base))?;
-            disk.fs.sync_dir(&self.dir)?;
+            disk.files.close(self.dir.key(base));
+            disk.group.ranges.remove(&self.dir.key(base));
+            disk.fs.remove_file(&self.dir.segment(base))?;
+            disk.fs.sync_dir(self.dir.path())?;
         }
         if has_rolled {
-            Index::remove(&*disk.fs, &self.dir.join(name::index(place.base)))?;
-            disk.fs.sync_dir(&self.dir)?;
+            Index::remove(&*disk.fs, &self.dir.index(place.base))?;
+            disk.fs.sync_dir(self.dir.path())?;
         }
         // No batch, whole or partial, may reappear after the end.
-        let file = self.file(&mut disk.files, place.base)?;
+        let file = self.dir.file(&mut disk.files, place.base)?;
         file.set_len(place.position)?;
         file.sync_data()?;
-        self.space.restart(place.position);
-        self.submitted_bytes =
-            if has_rolled { place.position } else { self.submitted_bytes.min(place.position) };
+        if has_rolled {
+            self.writer.restart(place.position);
+        } else {
+            self.writer.cut(place.position);
+        }
         self.end_at(place);
         Ok(())
     }
 
     /// Ends the log at `place` in memory.
     pub(crate) fn end_at(&mut self, place: Place) {
-        while self.segments.len() > 1 && self.segments.newest().base > place.base {
-            self.segments.pop_newest();
-        }
-        let newest = self.segments.newest_mut();
-        newest.bytes = place.position;
-        newest.checked = newest.checked.min(place.position);
-        newest.times = None;
+        self.segments.end_at(place);
         if place.position == 0 {
-            self.newest_since_ms = None;
+            self.upkeep.newest_is_empty();
         }
-        let newest = self.segments.newest_mut();
-        if let Some(index) = &mut newest.index {
-            index.truncate(place);
-        }
-        self.unsealed.retain(|(base, _)| *base < place.base);
         self.tail.clear();
         self.positions.end_at(place);
-        self.cursors.clear();
     }
 
     /// Processes a report of the committer about what it was given.
     pub(crate) fn on_report(&mut self, ack: &Ack) {
-        let acknowledged = usize::from(ack.ticket.is_some()) * (1 + ack.earlier);
-        assert!(self.pending_acks >= acknowledged, "log {}: a ticket completes once", self.name);
-        self.pending_acks -= acknowledged;
+        self.tickets.on_report(ack);
         match &ack.outcome {
             Ok(()) => {
                 self.is_new = false;
-                if ack.removed.is_some() && ack.removed == self.removed {
-                    self.removed = None;
+                if let Some(base) = ack.removed {
+                    self.start.confirm_removal(base);
                 }
                 self.positions.on_report(ack.end, ack.ticket.is_some(), ack.is_synced);
             }
             Err(Error::Broken) => self.fail(),
             Err(_) => {}
         }
-    }
-
-    /// Writes the index of the newest segment to a file, if the index is in memory.
-    pub(crate) fn save_index(&self, disk: &Disk) {
-        let Segment { base, index: Some(index), .. } = self.segments.newest() else { return };
-        if let Err(error) = index.store(&*disk.fs, &self.dir.join(name::index(*base))) {
-            log::debug!("log {}: cannot save the index of segment {base}: {error}", self.name);
-        }
-    }
-
-    /// Returns the index of a segment, loading or building it if necessary.
-    pub(crate) fn index(&mut self, disk: &mut Disk, at: usize) -> io::Result<&Index> {
-        if self.segments[at].index.is_none() {
-            let index = self.build_index(disk, at)?;
-            self.segments[at].index = Some(Box::new(index));
-        }
-        self.touch_index(disk, at);
-        let segment = &mut self.segments[at];
-        Ok(segment.index.as_deref().expect("it has just been made"))
-    }
-
-    /// First and largest timestamp of a closed segment, ms; `i64::MIN` if it has lost its batches.
-    pub(crate) fn closed_times(&mut self, disk: &mut Disk, at: usize) -> io::Result<(i64, i64)> {
-        if let Some(times) = self.segments[at].times {
-            return Ok(times);
-        }
-        let index = self.index(disk, at)?;
-        let times = (index.first_timestamp_ms(), index.max_timestamp_ms());
-        let times = (times.0.unwrap_or(i64::MIN), times.1.unwrap_or(i64::MIN));
-        self.segments[at].times = Some(times);
-        Ok(times)
-    }
-
-    /// Marks the index of a closed segment as recently used.
-    pub(crate) fn touch_index(&self, disk: &mut Disk, at: usize) {
-        if at + 1 < self.segments.len() {
-            disk.indexes.note(self.key(self.segments[at].base));
-        }
-    }
-
-    fn build_index(&self, disk: &mut Disk, at: usize) -> io::Result<Index> {
-        let base = self.segments[at].base;
-        let is_newest = at + 1 == self.segments.len();
-        let limit = self.segments.get(at + 1).map_or(self.positions.head().offset, |next| next.base);
-        let position = if is_newest { self.positions.written().position } else { self.segments[at].bytes };
-        let end =
-            Place { base, position, offset: if is_newest { self.positions.written().offset } else { limit } };
-        let path = self.dir.join(name::index(base));
-        let mut index = match Index::load(&*disk.fs, &path, end) {
-            Some(saved) if saved.end() == end && !is_newest => return Ok(saved),
-            Some(saved) => saved,
-            None => Index::new(base),
-        };
-        let file = self.file(&mut disk.files, base)?;
-        let mut scan = Scan::new(&*file, position, limit, self.gaps(base));
-        index.extend(&mut scan, end)?;
-        if is_newest {
-            for batch in batches(self.tail.unwritten()) {
-                index.note(index.end(), &batch.header);
-            }
-        } else if self.positions.synced().base.min(self.positions.submitted().base) > base {
-            index.seal();
-            if let Err(error) = index.store(&*disk.fs, &path) {
-                log::debug!("log {}: cannot save the index of segment {base}: {error}", self.name);
-            }
-        }
-        Ok(index)
     }
 }

@@ -29,14 +29,14 @@ use crate::redo::redo;
 use crate::settings::{Committer, Settings};
 use crate::single::Log;
 use schedule::{Due, Schedule};
+use tail_cache::TailCache;
 
 mod maintenance;
 mod schedule;
+mod tail_cache;
 
 /// Number of removed logs in the last checkpoint above which creating a log rewrites the checkpoint.
 const REMOVED_MAX: usize = 1000;
-/// Number of commits per cache age. Logs written within one age are equally recent.
-const COMMITS_PER_AGE: u32 = 64;
 
 /// A store whose logs are files below one directory, which no other store may use at the same time.
 ///
@@ -74,17 +74,6 @@ pub struct SegmentStore {
 enum LogEntry {
     Closed,
     Open(LogId),
-}
-
-/// Accounts the memory of the logs' tails ([`Log::cached`]) and evicts the least recently written.
-#[derive(Default)]
-struct TailCache {
-    /// Tail bytes by age and log; a higher age is more recent.
-    by_age: BTreeMap<(u64, LogId), usize>,
-    bytes: usize,
-    age: u64,
-    /// Commits in the current age.
-    commits: u32,
 }
 
 impl SegmentStore {
@@ -169,7 +158,9 @@ impl SegmentStore {
         max_bytes: u64,
     ) -> Result<Vec<FileRange>, Error> {
         let Self { logs, disk, .. } = self;
-        let ranges = open_log(logs, log).ranges(disk, &offsets, max_bytes);
+        let from = open_log(logs, log);
+        from.flush(disk)?;
+        let ranges = from.reader().ranges(disk, &offsets, max_bytes);
         self.trim_indexes();
         ranges
     }
@@ -183,9 +174,9 @@ impl SegmentStore {
         let Some(report) = self.queue.report() else { return };
         for ack in report.acks {
             let Some(log) = &mut self.logs[ack.log.0 as usize] else { continue };
-            let before = (log.positions.synced().base, log.removed);
+            let before = (log.positions.synced().base, log.start.removed());
             log.on_report(&ack);
-            if (log.positions.synced().base, log.removed) != before {
+            if (log.positions.synced().base, log.start.removed()) != before {
                 // A closed segment may be removed or compacted once the next one is on disk, and the removal of the one
                 // before.
                 self.schedule.set(ack.log, Due::Now);
@@ -233,7 +224,7 @@ impl SegmentStore {
                 // Appends that were not submitted may still be rolled back.
                 let synced = log.positions.synced().min(log.positions.submitted());
                 Some(Known {
-                    start: log.start.min(synced.offset),
+                    start: log.start.offset().min(synced.offset),
                     cleaned: log.cleaning.cleaned().min(synced.offset),
                     sparse: log.cleaning.sparse().min(synced.offset),
                     committed: synced,
@@ -246,13 +237,9 @@ impl SegmentStore {
 
     /// Evicts the tails of the least recently written logs beyond the memory bound.
     fn trim_cache(&mut self) {
-        while self.cached.bytes > self.disk.settings.cache_bytes {
-            // Start a new age, so that later writes outlive the current tails.
-            self.cached.commits = COMMITS_PER_AGE;
-            let Some(((_, log), bytes)) = self.cached.by_age.pop_first() else { break };
-            self.cached.bytes -= bytes;
+        while let Some(log) = self.cached.evict(self.disk.settings.cache_bytes) {
             if let Some(log) = &mut self.logs[log.0 as usize] {
-                log.cached = None;
+                log.tail.account(None);
                 log.tail.drop_written();
             }
         }
@@ -282,7 +269,7 @@ impl SegmentStore {
         self.is_checkpoint_stale |=
             before.known.is_some_and(|known| log.positions.synced() < known.committed);
         if is_new {
-            self.disk.group.dirs.insert(id, DirSync { dir: log.dir.clone(), is_new });
+            self.disk.group.dirs.insert(id, DirSync { dir: log.dir.path().to_owned(), is_new });
             // No ticket depends on this, but the log counts as durable from then on.
             self.disk.group.acknowledge(log.creation_ack());
         }
@@ -342,7 +329,7 @@ fn fail_log(log: &mut Log, queue: &CommitQueue, syncer: &mut Syncer, failure: Fa
         Failure::Full(error) => return error,
         Failure::Broken(error) => error,
     };
-    syncer.fail(log.id, &error);
+    syncer.fail(log.dir.id(), &error);
     queue.note_broken(syncer.newly_broken());
     log.fail();
     Error::Broken
@@ -377,34 +364,6 @@ fn replace_checkpoint<'a>(
     Ok(known)
 }
 
-impl TailCache {
-    /// Counts a commit. Ages span several commits because a new age costs an update for each log written.
-    fn count_commit(&mut self) {
-        self.commits += 1;
-        if self.commits >= COMMITS_PER_AGE {
-            (self.age, self.commits) = (self.age + 1, 0);
-        }
-    }
-
-    /// Accounts for a write to a log.
-    fn note(&mut self, log: &mut Log) {
-        let now = (self.age, log.tail.capacity());
-        if log.cached != Some(now) {
-            self.forget(log);
-            self.by_age.insert((now.0, log.id), now.1);
-            self.bytes += now.1;
-            log.cached = Some(now);
-        }
-    }
-
-    fn forget(&mut self, log: &mut Log) {
-        if let Some((age, bytes)) = log.cached.take() {
-            self.by_age.remove(&(age, log.id));
-            self.bytes -= bytes;
-        }
-    }
-}
-
 impl LogReader for SegmentStore {
     fn read(
         &mut self,
@@ -415,7 +374,7 @@ impl LogReader for SegmentStore {
     ) -> Result<(), Error> {
         let Self { logs, disk, .. } = self;
         let from = open_log(logs, log);
-        let outcome = from.read(disk, offsets, max_bytes, into);
+        let outcome = from.reader().read(disk, offsets, max_bytes, into);
         if let Err(Error::Corrupt { offset }) = outcome {
             from.log_unreadable(offset);
         }
@@ -446,9 +405,9 @@ impl LogReader for SegmentStore {
     fn status(&self, log: LogId) -> Status {
         let log = self.log(log);
         Status {
-            start: log.start,
+            start: log.start.offset(),
             start_after_crash: log.start_after_crash(),
-            committed: log.positions.committed().offset.max(log.start),
+            committed: log.positions.committed().offset.max(log.start.offset()),
             end: log.positions.head().offset,
             bytes: log.segments.bytes(),
             state: log.state,
@@ -457,7 +416,7 @@ impl LogReader for SegmentStore {
 
     fn find_time(&mut self, log: LogId, timestamp_ms: i64) -> Result<Option<TimestampOffset>, Error> {
         let Self { logs, disk, .. } = self;
-        let found = open_log(logs, log).find_time(disk, timestamp_ms);
+        let found = open_log(logs, log).reader().find_time(disk, timestamp_ms);
         self.trim_indexes();
         found
     }
@@ -508,12 +467,13 @@ impl LogAdmin for SegmentStore {
         self.dirty.retain(|dirty| *dirty != log);
         self.schedule.set(log, Due::Never);
         self.completed.retain(|completion| completion.log != log);
-        self.cached.forget(&mut gone);
-        self.names.remove(&*gone.name);
-        self.known.remove(&*gone.name);
-        self.gone.insert(gone.name.to_string());
+        self.cached.forget(gone.dir.id(), &mut gone.tail);
+        let name = gone.dir.name();
+        self.names.remove(&**name);
+        self.known.remove(&**name);
+        self.gone.insert(name.to_string());
         self.disk.files.close_log(log);
-        self.disk.group.remove(log, gone.name);
+        self.disk.group.remove(log, name.clone());
         Ok(())
     }
 
@@ -536,14 +496,14 @@ impl LogAdmin for SegmentStore {
     fn truncate_suffix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {
         let Self { logs, disk, .. } = self;
         let to = open_log(logs, log);
-        if offset < to.start || offset > to.positions.head().offset {
+        if offset < to.start.offset() || offset > to.positions.head().offset {
             return Err(Error::OutOfRange);
         }
         if to.state == State::Broken {
             return Err(Error::Broken);
         }
         to.flush(disk)?;
-        let place = to.boundary(disk, offset).map_err(|_| Error::Corrupt { offset })?;
+        let place = to.reader().boundary(disk, offset).map_err(|_| Error::Corrupt { offset })?;
         let place = place.ok_or(Error::OutOfRange)?;
         if place == to.positions.head() {
             return Ok(());
@@ -594,7 +554,7 @@ impl Store for SegmentStore {
             {
                 self.schedule.set(log, Due::Now);
             }
-            self.cached.note(to);
+            self.cached.note(to.dir.id(), &mut to.tail);
         }
         self.dirty = dirty;
         self.trim_cache();

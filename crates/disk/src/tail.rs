@@ -15,6 +15,8 @@ pub(crate) struct Tail {
     newer: Run,
     /// Length of the written prefix of the newer run.
     written: usize,
+    /// Age and bytes that the store accounts for it.
+    accounted: Option<(u64, usize)>,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +93,18 @@ impl Tail {
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { accounted: self.accounted, ..Self::default() };
+    }
+
+    /// Age and bytes that the store accounts for it.
+    #[inline]
+    pub(crate) fn accounted(&self) -> Option<(u64, usize)> {
+        self.accounted
+    }
+
+    /// Replaces what the store accounts for it. Returns what it was.
+    pub(crate) fn account(&mut self, accounted: Option<(u64, usize)>) -> Option<(u64, usize)> {
+        std::mem::replace(&mut self.accounted, accounted)
     }
 
     /// Forgets what the file has; the rest stays.

@@ -9,7 +9,7 @@ use crate::commit::Ack;
 use crate::disk::{Disk, Failure};
 use crate::index::Index;
 use crate::journal::Journal;
-use crate::name;
+use crate::removal::{forget_journal, forget_unsealed, remove_segment};
 use crate::scan::Place;
 use crate::single::Log;
 
@@ -19,18 +19,20 @@ impl Log {
     /// # Errors
     /// IO errors; the log starts at `offset` regardless.
     pub(crate) fn truncate_prefix(&mut self, disk: &mut Disk, offset: u64) -> io::Result<()> {
-        self.start = self.start.max(offset.min(self.positions.head().offset));
+        self.start.advance_to(offset.min(self.positions.head().offset));
         // Remove a segment only once the next one is known to be on disk. Otherwise a crash could leave nothing.
-        while self.segments.len() > 1 && self.segments[1].base <= self.start.min(self.positions.synced().base)
+        while self.segments.len() > 1
+            && self.segments[1].base <= self.start.offset().min(self.positions.synced().base)
         {
             // The removal of the previous one must be durable. Otherwise it could reappear with a hole after it.
-            if self.removed.take().is_some() {
-                disk.fs.sync_dir(&self.dir)?;
+            if let Some(removed) = self.start.removed() {
+                self.start.confirm_removal(removed);
+                disk.fs.sync_dir(self.dir.path())?;
             }
             let base = self.segments[0].base;
-            self.removed = Some(base);
-            self.forget_unsealed(disk, |unsealed| unsealed == base);
-            self.remove_segment(disk, base)?;
+            self.start.remove(base);
+            forget_unsealed(&self.dir, &mut self.segments, disk, |unsealed| unsealed == base);
+            remove_segment(&self.dir, disk, base)?;
             self.segments.pop_oldest();
             self.cleaning.stop();
         }
@@ -39,28 +41,14 @@ impl Log {
 
     /// Lets the committer make the removal of the last removed segment durable.
     pub(crate) fn submit_removal(&self, disk: &mut Disk) {
-        disk.group.add_dir(self.id, &self.dir);
-        disk.group.acknowledge(Ack {
-            log: self.id,
-            ticket: None,
-            end: Place::default(),
-            is_synced: false,
-            outcome: Ok(()),
-            earlier: 0,
-            removed: self.removed,
-        });
+        disk.group.add_dir(self.dir.id(), self.dir.path());
+        disk.group
+            .acknowledge(Ack { removed: self.start.removed(), ..Ack::of(self.dir.id(), Place::default()) });
     }
 
     /// Lowest offset at which the log may start after a crash.
     pub(crate) fn start_after_crash(&self) -> u64 {
-        self.removed.unwrap_or(self.segments[0].base).min(self.start)
-    }
-
-    /// Deletes the files of a segment that is no longer part of the log.
-    pub(crate) fn remove_segment(&self, disk: &mut Disk, base: u64) -> io::Result<()> {
-        disk.files.close(self.key(base));
-        Index::remove(&*disk.fs, &self.dir.join(name::index(base)))?;
-        disk.fs.remove_file(&self.path(base))
+        self.start.after_crash(self.segments[0].base)
     }
 
     /// Ends the log at `place` durably. The committer must be idle.
@@ -74,7 +62,7 @@ impl Log {
         place: Place,
     ) -> Result<(), Failure> {
         // Nothing is removed before this, and nothing after it takes space.
-        self.forget_journal(disk, journal)?;
+        forget_journal(&self.dir, &self.segments, disk, journal)?;
         self.cut(disk, journal, place).map_err(Failure::Broken)
     }
 
@@ -83,43 +71,26 @@ impl Log {
         // The notes belong to a log end that is removed, or could match a new one.
         self.forget_notes(disk)?;
         // A sealed index claims that the next segment exists, so it goes first.
-        self.forget_unsealed(disk, |base| base >= place.base);
+        forget_unsealed(&self.dir, &mut self.segments, disk, |base| base >= place.base);
         for segment in self.segments.iter().filter(|segment| segment.base >= place.base) {
-            Index::remove(&*disk.fs, &self.dir.join(name::index(segment.base)))?;
+            Index::remove(&*disk.fs, &self.dir.index(segment.base))?;
         }
-        disk.fs.sync_dir(&self.dir)?;
+        disk.fs.sync_dir(self.dir.path())?;
         // Newest first, one at a time, so that a crash leaves no hole.
         while self.segments.newest().base > place.base {
             let base = self.segments.newest().base;
-            self.remove_segment(disk, base)?;
-            disk.fs.sync_dir(&self.dir)?;
-            journal.synced(self.key(base));
+            remove_segment(&self.dir, disk, base)?;
+            disk.fs.sync_dir(self.dir.path())?;
+            journal.synced(self.dir.key(base));
             self.segments.pop_newest();
         }
         self.cleaning.truncate(place.offset);
-        let file = self.file(&mut disk.files, place.base)?;
+        let file = self.dir.file(&mut disk.files, place.base)?;
         file.set_len(place.position)?;
         file.sync_data()?;
-        self.space.restart(place.position);
         self.end_at(place);
-        self.mark_all_submitted();
+        self.writer.restart(place.position);
         Ok(())
-    }
-
-    /// Excludes this log from journal replay, which would restore removed data. First syncs the segments that depend on
-    /// the journal.
-    ///
-    /// # Errors
-    /// The log is as it was after [`Failure::Full`], and broken otherwise.
-    pub(crate) fn forget_journal(&self, disk: &mut Disk, journal: &mut Journal) -> Result<(), Failure> {
-        for segment in self.segments.iter() {
-            let key = self.key(segment.base);
-            if journal.needs(key) {
-                self.file(&mut disk.files, segment.base)?.sync_data().map_err(Failure::Broken)?;
-                journal.synced(key);
-            }
-        }
-        Ok(journal.forget(&[&self.name])?)
     }
 
     /// Prepares a log for a start without recovery. Returns whether that succeeded.
@@ -128,22 +99,20 @@ impl Log {
             return false;
         }
         let Place { base, position, .. } = self.positions.written();
-        let closed = self.file(&mut disk.files, base).and_then(|file| {
-            if self.space.end > position {
-                file.set_len(position)?;
-            }
-            if self.space.end > position || self.positions.synced() < self.positions.written() {
+        let closed = self.dir.file(&mut disk.files, base).and_then(|file| {
+            let is_shorter = self.writer.release(&*file, position)?;
+            if is_shorter || self.positions.synced() < self.positions.written() {
                 file.sync_data()?;
             }
             Ok(())
         });
         if let Err(error) = closed {
-            log::warn!("log {}: not closed cleanly: {error}", self.name);
+            log::warn!("log {}: not closed cleanly: {error}", self.dir.name());
             return false;
         }
-        self.space.restart(position);
+        self.writer.set_reserved(position);
         self.positions.mark_synced();
-        self.save_index(disk);
+        self.reader().save_index(disk);
         self.close_notes(disk);
         true
     }

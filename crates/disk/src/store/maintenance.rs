@@ -61,20 +61,21 @@ impl SegmentStore {
         if to.state == State::Broken {
             return Due::Never;
         }
-        if unix_ms < to.maintain_after_ms {
-            return Due::At(to.maintain_after_ms);
+        if unix_ms < to.upkeep.retry_ms() {
+            return Due::At(to.upkeep.retry_ms());
         }
         self.try_maintain_log(log, unix_ms, units).unwrap_or_else(|error| {
             let to = open_log(&mut self.logs, log);
             log::warn!(
                 "log {}: maintenance failed: {error}; next attempt in {} s",
-                to.name,
+                to.dir.name(),
                 RETRY_DELAY_MS / 1000
             );
             to.cleaning.fail();
-            to.maintain_after_ms = unix_ms.saturating_add(RETRY_DELAY_MS);
+            let retry_ms = unix_ms.saturating_add(RETRY_DELAY_MS);
+            to.upkeep.retry_at(retry_ms);
             *units += FILE_UNITS;
-            Due::At(to.maintain_after_ms)
+            Due::At(retry_ms)
         })
     }
 
@@ -103,8 +104,8 @@ impl SegmentStore {
             error => error,
         };
         if !to.cleaning.is_running() {
-            match to.next_compaction(disk, unix_ms).map_err(explain)? {
-                NextCompaction::Start { end } => to.start_compaction(unix_ms, end),
+            match to.compactor().next_compaction(disk, unix_ms).map_err(explain)? {
+                NextCompaction::Start { end } => to.compactor().start_compaction(unix_ms, end),
                 NextCompaction::At(due_ms) => return Ok(due_ms.map_or(Due::Never, Due::At)),
                 NextCompaction::Unknown => {
                     *units += FILE_UNITS;
@@ -113,7 +114,7 @@ impl SegmentStore {
             }
         }
         *units += STEP_UNITS;
-        match to.compact(disk).map_err(explain)? {
+        match to.compactor().compact(disk).map_err(explain)? {
             Progress::More | Progress::Done => {}
             Progress::Checkpoint => {
                 self.settle();
@@ -127,7 +128,7 @@ impl SegmentStore {
                 let Self { logs, disk, queue, .. } = self;
                 let to = open_log(logs, log);
                 let mut syncer = queue.wait_idle();
-                let outcome = to.replace_group(disk, &mut syncer.journal);
+                let outcome = to.compactor().replace_group(disk, &mut syncer.journal);
                 outcome.map_err(|failure| fail_log(to, queue, &mut syncer, failure))?;
             }
         }
@@ -148,7 +149,7 @@ impl Log {
         if self.positions.head().position == 0 {
             return Ok(Due::Never);
         }
-        let since_ms = *self.newest_since_ms.get_or_insert(unix_ms);
+        let since_ms = self.upkeep.see_newest(unix_ms);
         let compacts = matches!(self.options.cleanup, Cleanup::Compact | Cleanup::CompactAndDelete);
         let lag_ms = self.options.max_compaction_lag_ms.filter(|_| compacts);
         let Some(age_ms) = self.options.segment_ms.into_iter().chain(lag_ms).min() else {
@@ -172,14 +173,16 @@ impl Log {
         if newest.index.is_none() && self.positions.written().position > 0 {
             // After a restart: building the index would read the whole segment.
             let base = newest.base;
-            let file = self.file(&mut disk.files, base)?;
+            let file = self.dir.file(&mut disk.files, base)?;
             let (bytes, end) = (self.positions.written().position, self.positions.written().offset);
-            let first = Scan::new(&*file, bytes, end, self.gaps(base)).step(Place::beginning(base))?;
+            let first =
+                Scan::new(&*file, bytes, end, self.cleaning.gaps(base)).step(Place::beginning(base))?;
             if let Step::Batch(header) = first {
                 return Ok(Some(header.max_timestamp_ms));
             }
         }
-        Ok(self.index(disk, self.segments.len() - 1)?.first_timestamp_ms())
+        let newest = self.segments.len() - 1;
+        Ok(self.reader().index(disk, newest)?.first_timestamp_ms())
     }
 
     /// Removes the oldest segment if it is beyond the retention limits. Returns when the next one will be.
@@ -193,7 +196,7 @@ impl Log {
         let soon = Due::At(unix_ms.saturating_add(1));
         // The report of the committer comes first, unless it was lost with a rollback.
         let once_synced = Due::At(unix_ms.saturating_add(SYNC_RETRY_MS));
-        if self.removed.is_some() {
+        if self.start.removed().is_some() {
             // Otherwise the last removed segment could reappear with a hole after it.
             self.submit_removal(disk);
             return Ok(once_synced);
@@ -227,20 +230,22 @@ impl Log {
         let Some(retention_ms) = self.options.retention_ms else { return Ok(Due::Never) };
         if self.segments.len() > 1 {
             // A closed segment without a batch has lost them. It must not keep the segments after it from expiring.
-            let (_, newest_ms) = self.closed_times(disk, 0).map_err(|error| store_error(&error))?;
+            let (_, newest_ms) = self.reader().closed_times(disk, 0).map_err(|error| store_error(&error))?;
             return Ok(Due::At(time(newest_ms, retention_ms)));
         }
         if self.positions.head().position == 0 {
             return Ok(Due::Never);
         }
         let hold_ms = retention_ms.min(disk.settings.retention_check_ms);
-        let hold_until_ms = self.newest_since_ms.map_or(0, |since_ms| since_ms.saturating_add(hold_ms));
+        let hold_until_ms =
+            self.upkeep.newest_since_ms().map_or(0, |since_ms| since_ms.saturating_add(hold_ms));
         let first_ms = self.newest_first_ms(disk).map_err(|error| store_error(&error))?;
         let earliest_ms = first_ms.map_or(0, |first_ms| time(first_ms, retention_ms)).max(hold_until_ms);
         if earliest_ms > unix_ms {
             return Ok(Due::At(earliest_ms));
         }
-        let index = self.index(disk, 0).map_err(|error| store_error(&error))?;
+        let mut reader = self.reader();
+        let index = reader.index(disk, 0).map_err(|error| store_error(&error))?;
         let newest_ms = index.max_timestamp_ms();
         let due = |newest_ms| Due::At(time(newest_ms, retention_ms).max(hold_until_ms));
         Ok(newest_ms.map_or(Due::Never, due))

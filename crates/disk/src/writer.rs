@@ -1,0 +1,100 @@
+//! Writes into the newest segment of a log: reserved space, and how much of it the committer has.
+
+use std::io;
+use std::sync::Arc;
+
+use mainstem_log::{Durability, Options};
+
+use crate::disk::{Disk, Failure};
+use crate::files::Range;
+use crate::fs::File;
+use crate::log_dir::LogDir;
+use crate::mapped::MAPPED_AHEAD_BYTES;
+use crate::scan::Place;
+use crate::space::Space;
+
+/// State of the newest segment's file.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    space: Space,
+    /// Bytes submitted to the committer.
+    submitted_bytes: u64,
+}
+
+impl Writer {
+    /// For a segment of which everything up to byte `position` is on disk.
+    pub(crate) fn new(position: u64) -> Self {
+        Self { space: Space::default(), submitted_bytes: position }
+    }
+
+    /// The newest segment is another one, or was truncated: everything up to byte `position` is on disk.
+    pub(crate) fn restart(&mut self, position: u64) {
+        self.space.restart(position);
+        self.submitted_bytes = position;
+    }
+
+    /// The file has `bytes` bytes, reserved ones included.
+    pub(crate) fn set_reserved(&mut self, bytes: u64) {
+        self.space.restart(bytes);
+    }
+
+    /// The segment was truncated at byte `position`, in its file too.
+    pub(crate) fn cut(&mut self, position: u64) {
+        self.space.restart(position);
+        self.submitted_bytes = self.submitted_bytes.min(position);
+    }
+
+    /// Writes the bytes between the places `from` and `to`.
+    pub(crate) fn write(
+        &mut self,
+        disk: &mut Disk,
+        dir: &LogDir,
+        options: &Options,
+        bytes: &[u8],
+        from: Place,
+        to: Place,
+    ) -> Result<(), Failure> {
+        let file = disk.files.borrow(dir.key(to.base), || dir.segment(to.base))?;
+        let is_mapped = disk.settings.mapped_writes && options.durability == Durability::Os;
+        let ahead = if is_mapped { MAPPED_AHEAD_BYTES } else { 0 };
+        self.space.reserve(&**file, to.position, ahead, options.segment_bytes)?;
+        if is_mapped {
+            file.append_at(bytes, from.position)?;
+        } else {
+            file.write_at(bytes, from.position)?;
+        }
+        Ok(())
+    }
+
+    /// Submits the unsynced bytes up to `to`.
+    pub(crate) fn submit(&mut self, disk: &mut Disk, dir: &LogDir, to: Place) -> io::Result<()> {
+        if to.position > self.submitted_bytes {
+            let file = dir.file(&mut disk.files, to.base)?;
+            disk.group.add(self.range(dir, file, to, false));
+            self.submitted_bytes = to.position;
+        }
+        Ok(())
+    }
+
+    /// Releases the unused reserved space of a segment that ends at `end`, and submits it as closed.
+    pub(crate) fn close(&mut self, disk: &mut Disk, dir: &LogDir, end: Place) -> io::Result<()> {
+        let file = dir.file(&mut disk.files, end.base)?;
+        self.release(&*file, end.position)?;
+        disk.group.add(self.range(dir, file, end, true));
+        Ok(())
+    }
+
+    fn range(&self, dir: &LogDir, file: Arc<dyn File>, to: Place, is_closed: bool) -> Range {
+        let (key, name, from) = (dir.key(to.base), dir.name().clone(), self.submitted_bytes);
+        Range { key, name, file, from, to: to.position, is_closed }
+    }
+
+    /// Releases the unused reserved space. Returns whether there was any.
+    pub(crate) fn release(&self, file: &dyn File, position: u64) -> io::Result<bool> {
+        let is_reserved = self.space.end > position;
+        if is_reserved {
+            file.set_len(position)?;
+        }
+        Ok(is_reserved)
+    }
+}

@@ -12,6 +12,7 @@ use mainstem_kafka::{Message, Reader, RequestHeader, Uuid};
 use mainstem_partition::TopicId;
 use mainstem_runtime::{ConnId, Io};
 
+use crate::environment::Environment;
 use crate::shard::Shard;
 use crate::shard_message::Mail;
 
@@ -22,33 +23,36 @@ impl Shard {
     /// Hands a connection over, with this frame, if another shard owns most of its partitions.
     pub(crate) fn hand_over_if_remote(&mut self, io: &mut Io<'_, Mail>, id: ConnId, frame: &[u8]) -> bool {
         let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key));
-        if !matches!(key, Some(PRODUCE | FETCH)) || !self.shared.config.follows_partitions {
+        if !matches!(key, Some(PRODUCE | FETCH)) || !self.env.shared().config.follows_partitions {
             return false;
         }
         let Some(conn) = self.conns.get_mut(id) else { return false };
         conn.is_settled = true;
         let is_idle = conn.may_begin(false) && !io.has_output(id);
-        let Some(shard) = self.preferred_shard(frame).filter(|shard| is_idle && *shard != self.me) else {
+        let Some(shard) = self.env.preferred_shard(frame).filter(|shard| is_idle && *shard != self.env.me())
+        else {
             return false;
         };
         self.remove_connection(io, id);
         io.hand_over(id, shard);
         true
     }
+}
 
+impl Environment {
     /// The shard that owns more than half of the partitions of a Produce or Fetch.
     fn preferred_shard(&mut self, frame: &[u8]) -> Option<usize> {
-        self.shared.refresh(&mut self.catalogue);
+        self.refresh();
         let (header, body) = RequestHeader::parse(frame).ok()?;
-        let mut counts = vec![0_usize; self.shared.shards];
+        let mut counts = vec![0_usize; self.shared().shards];
         let mut total = 0;
         let mut count = |name: &str, topic: Uuid, index: i32| {
             let topic = match topic {
-                Uuid::ZERO => self.catalogue.topic(name),
-                topic => self.catalogue.topic_by_id(TopicId(topic.0)),
+                Uuid::ZERO => self.catalogue().topic(name),
+                topic => self.catalogue().topic_by_id(TopicId(topic.0)),
             };
             if let Some(store_id) = topic.and_then(|topic| topic.store_id(index)) {
-                counts[self.shared.owner(store_id)] += 1;
+                counts[self.shared().owner(store_id)] += 1;
                 total += 1;
             }
         };

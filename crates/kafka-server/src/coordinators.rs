@@ -53,8 +53,8 @@ impl Shard {
 
     /// Carries out the effects of the groups.
     pub(crate) fn poll_groups(&mut self, io: &mut Io<'_, Mail>) {
-        while let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut())
-            && let Some((then, answer)) = controller.groups.poll(&mut *first.store, io.clock.unix_ms)
+        while let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store())
+            && let Some((then, answer)) = controller.groups.poll(first, io.clock.unix_ms)
         {
             self.resume_group_reply(io, then, answer);
         }
@@ -139,8 +139,8 @@ impl Shard {
 
     /// Carries out the effects of the transactions.
     fn poll_transactions(&mut self, io: &mut Io<'_, Mail>) {
-        while let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut())
-            && let Some(effect) = controller.transactions.poll(&mut *first.store, io.clock.unix_ms)
+        while let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store())
+            && let Some(effect) = controller.transactions.poll(first, io.clock.unix_ms)
         {
             match effect {
                 TransactionEffect::WriteMarkers(markers) => self.issue_markers(io, &Arc::new(markers)),

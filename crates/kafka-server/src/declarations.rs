@@ -33,7 +33,7 @@ impl Shard {
         text: Option<Arc<str>>,
         to: ReplyTo,
     ) {
-        if text.is_some() && self.catalogue.declared.len() >= DECLARED_MAX {
+        if text.is_some() && self.env.catalogue().declared.len() >= DECLARED_MAX {
             return self.reply_to_requester(io, to, Reply::Refused(QueueError::TooMany));
         }
         self.append_declaration(io, name, text, to);

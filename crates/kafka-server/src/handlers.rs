@@ -178,13 +178,13 @@ serve! {
 impl Shard {
     /// Dispatches a request of a connection of this shard.
     pub(crate) fn dispatch(&mut self, io: &mut Io<'_, Mail>, call: RequestContext, body: &[u8]) {
-        self.shared.refresh(&mut self.catalogue);
+        self.env.refresh();
         let served =
             ServedApi::find(call.api_key).filter(|served| served.api.versions.contains(&call.version));
         let Some(served) = served else { return self.answer_unsupported(io, &call) };
         match served.runs_on {
             RunsOn::Connection => (served.decode_and_handle)(self, io, call, body),
-            RunsOn::Controller if self.is_controller() => self.coordinate(io, call, body),
+            RunsOn::Controller if self.env.is_controller() => self.coordinate(io, call, body),
             RunsOn::Controller => {
                 io.send(0, Mail(ShardMessage::ForwardToController { call, body: body.to_vec() }));
             }
@@ -193,7 +193,7 @@ impl Shard {
 
     /// Handles a request on the controller, which may come from a connection of another shard.
     pub(crate) fn coordinate(&mut self, io: &mut Io<'_, Mail>, call: RequestContext, body: &[u8]) {
-        self.shared.refresh(&mut self.catalogue);
+        self.env.refresh();
         let served = ServedApi::find(call.api_key).expect("only served requests are forwarded");
         (served.decode_and_handle)(self, io, call, body);
         self.poll_coordinators(io);
@@ -207,10 +207,10 @@ impl Shard {
             let response = api_versions::response(ErrorCode::UnsupportedVersion);
             return self.reply::<ApiVersionsRequest>(io, &call, &response);
         }
-        if call.caller.shard == self.me
+        if call.caller.shard == self.env.me()
             && let Some(conn) = self.conns.get_mut(call.caller.conn)
             && !std::mem::replace(&mut conn.has_logged_unsupported, true)
-            && self.log_throttle.should_log(io.clock.now_ms)
+            && self.env.should_log(io.clock.now_ms)
         {
             let RequestContext { api_key, version, client_id, .. } = call;
             log::info!(
@@ -229,7 +229,7 @@ impl Shard {
     pub(crate) fn refuse_call(&mut self, io: &mut Io<'_, Mail>, call: &RequestContext, what: &str) {
         let name = api::find(call.api_key).map_or("?", |api| api.name);
         let what = format!("malformed {name} of version {}: {what}", call.version);
-        if call.caller.shard == self.me {
+        if call.caller.shard == self.env.me() {
             self.refuse(io, call.caller.conn, &what);
         } else {
             io.send(call.caller.shard, Mail(ShardMessage::CloseConnection { conn: call.caller.conn, what }));

@@ -38,6 +38,7 @@
 //! | `shared.rs` | state that all shards share |
 //! | `service.rs` | the entry of all events: connections, frames, the turn |
 //! | `shard.rs` | the state of a shard, and responses to its connections |
+//! | `environment.rs` | what a shard knows of the broker around it: shared state, topics, memory budget |
 //! | `shard_message.rs` | messages between shards |
 //! | `conn.rs` | a connection and the order of its responses |
 //! | `memory_use.rs`, `request_memory.rs` | what is charged to the memory budget; room for requests that have not arrived completely |
@@ -54,9 +55,9 @@
 //! | `partition_message.rs` | requests to the shard that owns a partition, and responses |
 //! | `partition_client.rs` | sending those requests, and their responses |
 //! | `partition_requests.rs`, `partition_reads.rs` | serving those requests |
-//! | `offset_lookup.rs`, `leader_epoch.rs` | offsets by timestamp, and the only leader epoch |
+//! | `storage.rs`, `storage/` | the partitions of a shard and their stores: appends, reads, queries, background work |
+//! | `leader_epoch.rs` | the only leader epoch |
 //! | `append_error.rs` | errors of partitions as Kafka error codes |
-//! | `uncreated.rs` | partitions that have no log yet |
 //! | `txn_verification.rs`, `unverified_batches.rs` | batches held until the coordinator verifies their transaction |
 //! | `markers.rs` | transaction markers |
 //! | `topic_change.rs` | changes of topics, as data |
@@ -65,7 +66,6 @@
 //! | `topic_admin.rs` | carries out the effects of changes of topics |
 //! | `groups.rs`, `transactions.rs` | the coordinators on shard 0, their logs and callers |
 //! | `coordinators.rs` | requests to the coordinators, and their effects |
-//! | `background_work.rs`, `maintenance.rs` | background work: opening logs, retention, removal |
 //! | `sink.rs`, `sinks.rs` | records from other protocols: the shard's part, and the batches |
 //! | `source.rs`, `sources.rs` | records for other protocols: the shard's part, and the readers |
 //! | `binding_registry.rs`, `declarations.rs` | which topics other protocols use, and what those declared |
@@ -75,7 +75,6 @@
 //! | `log_throttle.rs` | limits log lines about client errors |
 
 mod append_error;
-mod background_work;
 mod binding_registry;
 mod broker_config;
 mod catalogue;
@@ -87,6 +86,7 @@ mod controller;
 mod coordinators;
 mod dead_letters;
 mod declarations;
+mod environment;
 mod fetch_job;
 mod fetch_session;
 mod groups;
@@ -94,10 +94,8 @@ mod handlers;
 mod jobs;
 mod leader_epoch;
 mod log_throttle;
-mod maintenance;
 mod markers;
 mod memory_use;
-mod offset_lookup;
 mod partition_client;
 mod partition_message;
 mod partition_reads;
@@ -118,6 +116,7 @@ mod sink;
 mod sinks;
 mod source;
 mod sources;
+mod storage;
 mod timer;
 mod topic_admin;
 mod topic_change;
@@ -125,7 +124,6 @@ mod topic_config;
 mod topic_validation;
 mod transactions;
 mod txn_verification;
-mod uncreated;
 mod unverified_batches;
 mod work_slices;
 

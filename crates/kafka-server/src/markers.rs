@@ -23,10 +23,10 @@ impl Shard {
         then: AfterMarkers,
     ) {
         let mut outcomes = Vec::with_capacity(markers.len());
-        let mut by_shard: Vec<Vec<MarkPart>> = (0..self.shared.shards).map(|_| Vec::new()).collect();
+        let mut by_shard: Vec<Vec<MarkPart>> = (0..self.env.shared().shards).map(|_| Vec::new()).collect();
         let mut waiting = 0;
         for (part, (id, marker)) in (0..).zip(markers) {
-            match self.owner_of(id) {
+            match self.env.owner_of(id) {
                 Ok(shard) => {
                     by_shard[shard].push(MarkPart { part, id, marker });
                     outcomes.push(Ok(()));
@@ -46,7 +46,7 @@ impl Shard {
 
     /// Writes the markers of a transaction and reports each outcome to the coordinator.
     pub(crate) fn issue_markers(&mut self, io: &mut Io<'_, Mail>, markers: &Arc<Markers>) {
-        self.shared.refresh(&mut self.catalogue);
+        self.env.refresh();
         let marker = Marker {
             producer_id: markers.producer.id,
             producer_epoch: markers.producer.epoch,
@@ -58,7 +58,7 @@ impl Shard {
         for participant in &markers.participants {
             match participant {
                 Participant::Group(_) => groups.push(participant.clone()),
-                Participant::Partition { topic, index } => match self.catalogue.topic(topic) {
+                Participant::Partition { topic, index } => match self.env.catalogue().topic(topic) {
                     Some(known) => partitions.push((participant.clone(), known.partition(*index))),
                     None => gone.push(participant.clone()),
                 },

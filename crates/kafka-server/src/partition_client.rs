@@ -13,16 +13,6 @@ use crate::shard_message::{JobId, Mail, ShardMessage};
 use crate::sinks::SinkResult;
 
 impl Shard {
-    /// The shard that owns a partition.
-    ///
-    /// # Errors
-    /// The partition does not exist.
-    pub(crate) fn owner_of(&self, id: PartitionId) -> Result<usize, ErrorCode> {
-        let topic = self.catalogue.topic_by_id(id.topic).ok_or(ErrorCode::UnknownTopicOrPartition)?;
-        let store_id = topic.store_id(id.index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
-        Ok(self.shared.owner(store_id))
-    }
-
     /// Sends a request to the shard that owns the partitions, which may be this one.
     pub(crate) fn send_partition_request(
         &mut self,
@@ -31,8 +21,8 @@ impl Shard {
         job: u64,
         work: PartitionRequest,
     ) {
-        let job = JobId { shard: self.me, job };
-        if shard == self.me {
+        let job = JobId { shard: self.env.me(), job };
+        if shard == self.env.me() {
             self.handle_partition_request(io, job, work);
         } else {
             io.send(shard, Mail(ShardMessage::PartitionRequest { job, work }));
@@ -47,9 +37,9 @@ impl Shard {
         then: AfterQueries,
     ) {
         let mut results = Vec::with_capacity(queries.len());
-        let mut by_shard: Vec<Vec<_>> = (0..self.shared.shards).map(|_| Vec::new()).collect();
+        let mut by_shard: Vec<Vec<_>> = (0..self.env.shared().shards).map(|_| Vec::new()).collect();
         for (part, (id, query)) in queries.into_iter().enumerate() {
-            match self.owner_of(id) {
+            match self.env.owner_of(id) {
                 Ok(shard) => {
                     by_shard[shard].push((part as u32, id, query));
                     results.push(PartitionQueryResult::Failed(ErrorCode::UnknownServerError));

@@ -4,23 +4,16 @@
 //! itself checks what its manager admits. All that appends do for it is to let the manager act first if the partition
 //! awaits it.
 
-use std::sync::Arc;
-
 use mainstem_coordinator::producer::{Marker, TxnVerification};
 use mainstem_coordinator::transaction::Producer;
 use mainstem_kafka::ErrorCode;
 use mainstem_log::Completion;
-use mainstem_partition::{
-    Accepted, AppendInfo, AppendResult, IncomingBatch, Partition, PartitionSpec, Waiter,
-};
+use mainstem_partition::{Accepted, AppendInfo, AppendResult, IncomingBatch, Waiter};
 use mainstem_runtime::Io;
 
 use crate::append_error::{AppendError, Produced};
 use crate::catalogue::PartitionId;
-use crate::partition_message::{
-    PartitionQuery, PartitionQueryResult, PartitionRequest, PartitionResponse, ProducePart,
-};
-use crate::partition_reads::read_error;
+use crate::partition_message::{PartitionRequest, PartitionResponse, ProducePart};
 use crate::pending_work::{RemoteRead, Task};
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, ShardMessage};
@@ -66,7 +59,7 @@ impl Shard {
             PartitionRequest::Query(queries) => self.answer_queries(io, job, queries),
             PartitionRequest::Unwatch { watcher, partitions } => {
                 for id in partitions {
-                    self.partitions.unwatch(id, watcher);
+                    self.storage.unwatch(id, watcher);
                 }
             }
         }
@@ -79,7 +72,7 @@ impl Shard {
         job: JobId,
         done: PartitionResponse,
     ) {
-        if job.shard == self.me {
+        if job.shard == self.env.me() {
             self.on_partition_response(io, job.job, done);
         } else {
             io.send(job.shard, Mail(ShardMessage::PartitionResponse { job: job.job, done }));
@@ -119,7 +112,7 @@ impl Shard {
             && self.unverified.has(id, producer.id)
         {
             // The append follows the verification in the same turn, so the check must come first.
-            if self.partition(id)?.0.must_check_first(incoming, io.clock.unix_ms)? {
+            if self.storage.partition(&mut self.env, id)?.0.must_check_first(incoming, io.clock.unix_ms)? {
                 return Ok(false);
             }
             return self.hold(io, waiter, id, producer, incoming, transactional).map(|()| true);
@@ -163,13 +156,12 @@ impl Shard {
         incoming: &IncomingBatch<'_>,
         verification: TxnVerification,
     ) -> Result<Appended, AppendError> {
-        let (partition, store) = self.partition(id)?;
+        let (partition, store) = self.storage.partition(&mut self.env, id)?;
         let store_index = partition.store_index();
         if partition.awaits_manager(store) {
             self.prepare_partition(io, id);
         }
-        let store = &mut *self.stores[store_index].store;
-        match self.partitions.append(id, store, incoming, io.clock.unix_ms, verification, waiter)? {
+        match self.storage.append((id, store_index), incoming, verification, waiter)? {
             Accepted::Unverified(producer) => return Ok(Appended::Unverified(producer)),
             Accepted::Unchecked => return Ok(Appended::Unchecked),
             Accepted::Durable(info) => self.send_produced(io, waiter, Ok(info)),
@@ -200,78 +192,11 @@ impl Shard {
         id: PartitionId,
         marker: &Marker,
     ) -> Result<(), AppendError> {
-        let (partition, store) = self.partition(id)?;
+        let (partition, store) = self.storage.partition(&mut self.env, id)?;
         if partition.awaits_manager(store) {
             self.prepare_partition(io, id);
         }
-        let store_index = self.partition(id)?.0.store_index();
-        let store = &mut *self.stores[store_index].store;
-        Ok(self.partitions.mark(id, store, marker, io.clock.unix_ms, waiter)?)
-    }
-
-    /// Answers a query to a partition.
-    ///
-    /// # Errors
-    /// The query fails.
-    pub(crate) fn query_local(
-        &mut self,
-        id: PartitionId,
-        ask: &PartitionQuery,
-    ) -> Result<PartitionQueryResult, ErrorCode> {
-        if self.is_uncreated(id) {
-            return crate::uncreated::answer(ask);
-        }
-        let (partition, store) = self.partition(id)?;
-        let watermarks = partition.watermarks(store);
-        Ok(match *ask {
-            PartitionQuery::Offset { timestamp_ms, isolation } => {
-                return crate::offset_lookup::find(partition, store, watermarks, timestamp_ms, isolation);
-            }
-            PartitionQuery::DeleteBefore(offset) => {
-                let offset =
-                    if offset == -1 { watermarks.high_watermark } else { offset.max(-1).cast_unsigned() };
-                if offset > watermarks.high_watermark {
-                    return Err(ErrorCode::OffsetOutOfRange);
-                }
-                store.truncate_prefix(partition.log(), offset).map_err(|error| read_error(&error))?;
-                let start = partition.watermarks(store).start;
-                self.on_partition_start_advanced(id);
-                PartitionQueryResult::DeletedBefore(start.cast_signed())
-            }
-            PartitionQuery::Watermarks => PartitionQueryResult::Watermarks(watermarks),
-            PartitionQuery::Producers => PartitionQueryResult::Producers(partition.producers()),
-            PartitionQuery::Size => PartitionQueryResult::Size { bytes: store.status(partition.log()).bytes },
-        })
-    }
-
-    /// A partition of this shard, opened if necessary, and its store.
-    pub(crate) fn partition(
-        &mut self,
-        id: PartitionId,
-    ) -> Result<(&mut Partition, &mut dyn mainstem_log::Store), ErrorCode> {
-        if !self.partitions.contains(&id) {
-            self.open_partition(id)?;
-        }
-        let partition = self.partitions.get_mut(&id).ok_or(ErrorCode::UnknownTopicOrPartition)?;
-        let store = &mut *self.stores[partition.store_index()].store;
-        Ok((partition, store))
-    }
-
-    fn open_partition(&mut self, id: PartitionId) -> Result<(), ErrorCode> {
-        self.shared.refresh(&mut self.catalogue);
-        let unknown = ErrorCode::UnknownTopicOrPartition;
-        let topic = self.catalogue.topic_by_id(id.topic).ok_or(unknown)?;
-        let store_id = topic.store_id(id.index).ok_or(unknown)?;
-        let store = self.stores.iter().position(|known| known.store_id == store_id).ok_or(unknown)?;
-        let config = Arc::clone(&topic.config.partition);
-        let spec = PartitionSpec { id, topic: Arc::clone(&topic.name), config, store };
-        let opened = self.partitions.open(spec, &mut *self.stores[store].store, self.unix_ms);
-        opened.map_err(|error| {
-            log::error!("partition {}-{}: {error}", topic.name, id.index);
-            ErrorCode::KafkaStorageError
-        })?;
-        self.maintenance.has_opened(id);
-        Ok(())
+        self.storage.mark(&mut self.env, id, marker, waiter)
     }
 
     /// Delivers the results of appends that a store has completed.
@@ -282,8 +207,7 @@ impl Shard {
         completion: &Completion,
     ) {
         let mut results = Vec::new();
-        let store = &*self.stores[store_index].store;
-        let watchers = self.partitions.on_completion(store_index, store, completion, &mut results);
+        let watchers = self.storage.on_completion(store_index, completion, &mut results);
         self.send_append_results(io, results);
         self.wake_fetches(io, watchers);
     }
@@ -296,7 +220,7 @@ impl Shard {
 
     pub(crate) fn wake_fetches(&mut self, io: &mut Io<'_, Mail>, watchers: Vec<JobId>) {
         for watcher in watchers {
-            if watcher.shard == self.me {
+            if watcher.shard == self.env.me() {
                 self.on_fetch_wakeup(io, watcher.job);
             } else {
                 io.send(watcher.shard, Mail(ShardMessage::FetchWakeup { watcher }));

@@ -54,8 +54,8 @@ impl Shard {
         if let Err(refusal) = check_settings(&config) {
             return self.reply_to_requester(io, to, Reply::Refused(refusal));
         }
-        if let Some(known) = self.catalogue.topic(&queue) {
-            let (wanted, is) = (TopicConfig::new(config, &self.shared.config), &known.config);
+        if let Some(known) = self.env.catalogue().topic(&queue) {
+            let (wanted, is) = (TopicConfig::new(config, &self.env.shared().config), &known.config);
             let is_same = is.queue.is_some()
                 && wanted.queue == is.queue
                 && wanted.partition.options.durability == is.partition.options.durability;
@@ -87,7 +87,7 @@ impl Shard {
         settings: &[(String, String)],
         to: ReplyTo,
     ) {
-        let known = self.catalogue.topic(queue);
+        let known = self.env.catalogue().topic(queue);
         let reply = match known.map(|known| known.config.queue.is_some()) {
             None => Reply::Refused(QueueError::UnknownQueue),
             Some(false) => Reply::Refused(QueueError::NotAQueue),
@@ -100,7 +100,7 @@ impl Shard {
     }
 
     fn delete_queue(&mut self, io: &mut Io<'_, Mail>, queue: &str, to: ReplyTo) {
-        let known = self.catalogue.topic(queue).map(|known| (known.id, known.config.queue.is_some()));
+        let known = self.env.catalogue().topic(queue).map(|known| (known.id, known.config.queue.is_some()));
         let reply = match known {
             None => Reply::Refused(QueueError::UnknownQueue),
             Some((_, false)) => Reply::Refused(QueueError::NotAQueue),
@@ -120,7 +120,7 @@ impl Shard {
         let may_create = match &request.operation {
             QueueOperation::Transfer(..) => true,
             QueueOperation::Request(Request::Send(_) | Request::Receive { .. }) => {
-                self.shared.config.queues_auto_create
+                self.env.shared().config.queues_auto_create
             }
             QueueOperation::Request(_) => false,
         };
@@ -131,7 +131,7 @@ impl Shard {
             Requester::Queue(origin) => Some(origin.topic),
             Requester::Token(_) | Requester::Client(_) | Requester::Job(_) => None,
         };
-        let durability = dead_letters::durability(&self.catalogue, &request.queue, from);
+        let durability = dead_letters::durability(self.env.catalogue(), &request.queue, from);
         let durability = durability.map(|durability| (DURABILITY_SETTING.to_owned(), durability));
         let settings: Vec<_> = limit.into_iter().chain(durability).collect();
         let config = topic_settings(&settings);

@@ -26,9 +26,10 @@ impl Shard {
         io: &mut Io<'_, Mail>,
         call: impl FnOnce(&mut QueueHost<TopicConfig>, &mut Context<'_, TopicConfig>) -> T,
     ) -> T {
-        let Self { shared, catalogue, stores, partitions, queues, .. } = self;
-        shared.refresh(catalogue);
-        let owner_of_store = |store_id| shared.owner(store_id);
+        let Self { env, storage, queues, .. } = self;
+        env.refresh();
+        let owner_of_store = |store_id| env.shared().owner(store_id);
+        let ((stores, partitions), catalogue) = (storage.parts_mut(), env.catalogue());
         let now_ms = io.clock.unix_ms;
         let mut cx = Context { stores, partitions, catalogue, owner_of_store: &owner_of_store, now_ms };
         let result = call(queues, &mut cx);
@@ -48,7 +49,7 @@ impl Shard {
             }
             Effect::AppendTransfer { id, batch, is_synced, ticket } => {
                 self.append_for_queue(io, id, ticket, &batch);
-                if is_synced && let Ok((partition, store)) = self.partition(id) {
+                if is_synced && let Ok((partition, store)) = self.storage.partition(&mut self.env, id) {
                     store.force_sync(partition.log());
                 }
             }
@@ -65,9 +66,9 @@ impl Shard {
             Effect::ReplyToJob { job, reply } => self.on_sink_enqueued(job, &reply),
             Effect::Administer(request) => self.administer_queue(io, request),
             Effect::Declare { name, text, to } => self.declare(io, name, text, to),
-            Effect::StartAdvanced(id) => self.on_partition_start_advanced(id),
-            Effect::RemoveStateLog { store, log } => self.maintenance.remove_log(store, log),
-            Effect::RemoveClosedStateLog(name) => self.maintenance.remove_state(&name),
+            Effect::StartAdvanced(id) => self.storage.on_start_advanced(id),
+            Effect::RemoveStateLog { store, log } => self.storage.remove_log(store, log),
+            Effect::RemoveClosedStateLog(name) => self.storage.remove_state(&name),
             Effect::SetTimer(in_ms) => io.set_timer(io.clock.now_ms + in_ms, Timer::Queues.token()),
             Effect::RequestTurn => io.request_turn(),
         }
@@ -107,7 +108,7 @@ impl Shard {
         if self.queues.is_open(id) {
             return Ok(());
         }
-        self.partition(id).map_err(|_| QueueError::Storage)?;
+        self.storage.partition(&mut self.env, id).map_err(|_| QueueError::Storage)?;
         let random = io.random();
         self.with_queues(io, |queues, cx| queues.open(cx, id, random))
     }
@@ -128,7 +129,7 @@ impl Shard {
         ticket: AppendTicket,
         batch: &[u8],
     ) {
-        let job = JobId { shard: self.me, job: self.jobs.add(Job::QueueAppend(ticket)) };
+        let job = JobId { shard: self.env.me(), job: self.jobs.add(Job::QueueAppend(ticket)) };
         if let Err(error) = self.append_here(io, (job, 0, id), batch, TxnVerification::Unknown) {
             let produced = Produced { part: 0, outcome: Err(error) };
             self.send_partition_response(io, job, PartitionResponse::Produced(produced));
@@ -152,7 +153,7 @@ impl Shard {
     #[inline]
     pub(crate) fn take_partition_events(&mut self, io: &mut Io<'_, Mail>) {
         // Called several times per turn, mostly for nothing.
-        if self.partitions.has_events() {
+        if self.storage.has_events() {
             self.with_queues(io, QueueHost::take_partition_events);
         }
     }
@@ -164,7 +165,7 @@ impl Shard {
         self.with_queues(io, QueueHost::begin_poll);
         if let Some(id) = self.queues.next_unopened()
             && let Err(error) = self.open_queue(io, id)
-            && let Some(topic) = self.catalogue.topic_by_id(id.topic)
+            && let Some(topic) = self.env.catalogue().topic_by_id(id.topic)
         {
             log::error!("queue {}: {error}", topic.name);
         }

@@ -11,14 +11,12 @@ use mainstem_kafka::{RequestHeader, frame};
 use mainstem_partition::IsLast;
 use mainstem_runtime::{ConnId, Io, MemoryPressure, ProtocolTag, Received, Service};
 
-use crate::memory_use::MemoryUse;
 use crate::request_memory::UNRESERVED_BYTES;
 use crate::shard::Shard;
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
+use crate::storage::MAINTENANCE_INTERVAL_MS;
 use crate::timer::Timer;
 
-/// Interval of background work, ms.
-pub(crate) const MAINTENANCE_INTERVAL_MS: u64 = 1_000;
 /// Bytes of records in flight to other shards, or held for later turns, beyond which producers are no longer read.
 const MAILED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Cost of a request in units of the turn's budget, besides its partitions and its response.
@@ -33,7 +31,7 @@ impl Service for Shard {
 
     fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, ProtocolTag(listener): ProtocolTag) {
         self.conns.open(conn, io.peer(), listener, io.clock.now_ms);
-        self.shared.connections.fetch_add(1, Ordering::Relaxed);
+        self.env.shared().connections.fetch_add(1, Ordering::Relaxed);
         if self.is_draining() {
             self.remove_connection(io, conn);
             io.close(conn);
@@ -46,7 +44,7 @@ impl Service for Shard {
             received.consumed = bytes.len();
             return received;
         }
-        let bytes_max = self.shared.config.request_bytes_max as usize;
+        let bytes_max = self.env.shared().config.request_bytes_max as usize;
         if let Some(conn) = self.conns.get_mut(id) {
             conn.on_input(io.clock.now_ms);
         }
@@ -117,32 +115,34 @@ impl Service for Shard {
             ShardMessage::FetchWakeup { watcher } => self.on_fetch_wakeup(io, watcher.job),
             ShardMessage::RemovePartitions { partitions } => self.remove_partitions(io, partitions),
             ShardMessage::CatalogueChanged => {
-                self.apply_catalogue_changes();
+                self.storage.apply_catalogue(&mut self.env);
                 self.batch_waiting_records(io);
             }
             ShardMessage::CreateBoundTopic { bound } => self.create_bound_topic(io, bound),
             ShardMessage::QueueRequest(request) => self.route_queue_request(io, *request),
             ShardMessage::QueueReply { to, reply } => self.reply_to_requester(io, to, reply),
         }
-        debug_assert_ne!(from, self.me);
+        debug_assert_ne!(from, self.env.me());
         self.begin_queued_requests(io);
     }
 
     fn timer(&mut self, io: &mut Io<'_, Mail>, token: u64) {
         match Timer::from_token(token) {
             Timer::Fetch(job) => self.on_fetch_timeout(io, job),
-            Timer::MaintainMore => self.continue_maintenance(io),
+            Timer::MaintainMore => self.storage.on_maintenance_timer(io),
             Timer::Maintain => {
-                self.log_throttle.log_suppressed(io.clock.now_ms);
-                self.log_evictions(io);
-                self.run_maintenance(io);
+                self.env.log_suppressed(io.clock.now_ms);
+                let ids =
+                    self.controller.as_mut().map_or(0, |controller| controller.transactions.take_evictions());
+                self.env.log_evictions(io.clock.now_ms, self.storage.take_evicted_producers(), ids);
+                self.storage.run_maintenance(io);
                 self.retry_topic_creation(io);
                 self.retry_pending_requests(io);
                 self.trim_queues(io);
                 self.close_idle_connections(io);
                 self.close_overdue_connections(io);
                 self.count_queues(io);
-                self.partitions.maintain(&mut self.stores, io.clock.unix_ms, IsLast::No);
+                self.storage.maintain_producers(IsLast::No);
                 io.set_timer(io.clock.now_ms + MAINTENANCE_INTERVAL_MS, Timer::Maintain.token());
             }
             Timer::Coordinate => self.coordinate_due(io),
@@ -152,18 +152,15 @@ impl Service for Shard {
     }
 
     fn turn_begins(&mut self, io: &mut Io<'_, Mail>) {
-        self.unix_ms = io.clock.unix_ms;
-        if self.begin_first_turn() {
-            self.memory = Some(MemoryUse::new(self.me, io.memory().budget()));
+        self.storage.begin_turn(io.clock.unix_ms);
+        if self.env.begin_first_turn(io.memory().budget()) {
             io.set_timer(io.clock.now_ms + MAINTENANCE_INTERVAL_MS, Timer::Maintain.token());
             self.start_coordinators(io);
         }
         self.poll_completions(io);
         self.continue_work(io);
-        self.open_pending_logs(io);
-        if self.maintenance.is_behind() {
-            self.run_maintenance(io);
-        }
+        self.storage.open_pending_logs(&mut self.env, io);
+        self.storage.continue_maintenance(io);
         self.poll_queues(io);
     }
 
@@ -178,7 +175,7 @@ impl Service for Shard {
         self.append_queue_events(io);
         self.store_compacted_logs();
         self.store_positions();
-        self.partitions.store_snapshots(&mut self.stores);
+        self.storage.store_snapshots();
         self.count_records(io);
     }
 
@@ -188,7 +185,7 @@ impl Service for Shard {
         self.append_all_gathered(io);
         self.start_draining();
         self.drain_queues(io);
-        self.partitions.maintain(&mut self.stores, io.clock.unix_ms, IsLast::Yes);
+        self.storage.maintain_producers(IsLast::Yes);
         for id in self.conns.idle() {
             self.remove_connection(io, id);
             io.close(id);
@@ -214,7 +211,7 @@ impl Shard {
 
     /// Counts requests and records that wait, at the end of each turn.
     fn count_records(&self, io: &Io<'_, Mail>) {
-        if let Some(memory) = &self.memory {
+        if let Some(memory) = self.env.memory() {
             let bytes = self.conns.queued_bytes() + self.jobs.mailed_bytes() + self.pending_work.bytes();
             memory.set_records(io.memory(), bytes);
         }
@@ -222,7 +219,7 @@ impl Shard {
 
     /// Counts the memory of the work queues. There may be thousands, so this is not for each turn.
     fn count_queues(&self, io: &Io<'_, Mail>) {
-        if let Some(memory) = &self.memory {
+        if let Some(memory) = self.env.memory() {
             memory.set_queues(io.memory(), self.queues.memory());
         }
     }
@@ -230,7 +227,7 @@ impl Shard {
     /// Whether more may be read of a request of `len` bytes, of which `arrived` are there.
     fn has_memory_for(&mut self, io: &Io<'_, Mail>, id: ConnId, len: usize, arrived: usize) -> bool {
         let now_ms = io.clock.now_ms;
-        let (Some(conn), Some(memory)) = (self.conns.get_mut(id), &self.memory) else { return true };
+        let (Some(conn), Some(memory)) = (self.conns.get_mut(id), self.env.memory()) else { return true };
         let reservation = conn.unfinished_request(now_ms);
         if let Some(reservation) = reservation {
             reservation.note_arrived(arrived);
@@ -239,13 +236,13 @@ impl Shard {
         if len <= UNRESERVED_BYTES && io.memory().pressure() < MemoryPressure::Critical {
             return true;
         }
-        match self.shared.request_pool.reserve((len, arrived), &memory.requests, io.memory(), now_ms) {
+        match self.env.shared().request_pool.reserve((len, arrived), &memory.requests, io.memory(), now_ms) {
             Ok(reserved) => {
                 *reservation = Some(reserved);
                 true
             }
             Err(shortage) => {
-                if conn.waits_first() && self.log_throttle.should_log(now_ms) {
+                if conn.waits_first() && self.env.should_log(now_ms) {
                     let client_id = conn.client_id.as_deref().unwrap_or("");
                     let peer = conn.peer.map(|peer| peer.to_string()).unwrap_or_default();
                     log::warn!(
@@ -260,7 +257,7 @@ impl Shard {
     /// Closes connections with requests that have been unfinished for too long while others wait for memory.
     fn close_overdue_connections(&mut self, io: &mut Io<'_, Mail>) {
         let now_ms = io.clock.now_ms;
-        let pool = Arc::clone(&self.shared.request_pool);
+        let pool = Arc::clone(&self.env.shared().request_pool);
         if !pool.is_short(now_ms) {
             return;
         }
@@ -275,7 +272,7 @@ impl Shard {
 
     /// Closes connections that have been idle for too long, among a part of all.
     fn close_idle_connections(&mut self, io: &mut Io<'_, Mail>) {
-        let max_idle_ms = self.shared.config.connections_max_idle_ms;
+        let max_idle_ms = self.env.shared().config.connections_max_idle_ms;
         for id in self.conns.next_idle(io.clock.now_ms, max_idle_ms) {
             let client_id =
                 self.conns.get_mut(id).and_then(|conn| conn.client_id.clone()).unwrap_or_default();
@@ -292,7 +289,7 @@ impl Shard {
         let Ok((header, body)) = RequestHeader::parse(frame) else {
             return self.refuse(io, id, "a request without a header");
         };
-        let me = self.me;
+        let me = self.env.me();
         let Some(conn) = self.conns.get_mut(id) else { return };
         let client_id = header.client_id.as_deref().unwrap_or("");
         if conn.client_id.as_deref() != Some(client_id) {

@@ -7,24 +7,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mainstem_kafka::{Message, Request, frame, put_response_header};
-use mainstem_log::{Completion, Error, LogOwner, Stores};
-use mainstem_partition::Partitions;
-use mainstem_queue_server::{QueueHost, topic_of_state};
+use mainstem_log::{Completion, Error, Stores};
+use mainstem_queue_server::QueueHost;
 use mainstem_runtime::{Clock, ConnId, Io};
 
 use crate::binding_registry::BindingRegistry;
-use crate::catalogue::{Catalogue, PartitionId};
 use crate::conn::{Conn, Connections};
 use crate::controller::Controller;
+use crate::environment::Environment;
 use crate::jobs::Jobs;
-use crate::log_throttle::LogThrottle;
-use crate::maintenance::Maintenance;
-use crate::memory_use::MemoryUse;
 use crate::pending_work::PendingWork;
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
 use crate::shared::Shared;
 use crate::sinks::Sinks;
 use crate::sources::SourceReaders;
+use crate::storage::Storage;
 use crate::topic_config::TopicConfig;
 use crate::unverified_batches::UnverifiedBatches;
 
@@ -33,16 +30,8 @@ const RESPONSE_BYTES_PER_UNIT: usize = 64;
 
 /// The Kafka server on one shard: a [`Service`](mainstem_runtime::Service) for the runtime's loop.
 pub struct Shard {
-    pub(crate) me: usize,
-    pub(crate) shared: Arc<Shared>,
-    /// Snapshot of the topics.
-    pub(crate) catalogue: Arc<Catalogue>,
-    /// The stores of the shard, while it runs.
-    pub(crate) stores: Stores,
-    /// The time of the turn, ms since 1970.
-    pub(crate) unix_ms: u64,
-    pub(crate) partitions: Partitions,
-    pub(crate) maintenance: Maintenance,
+    pub(crate) env: Environment,
+    pub(crate) storage: Storage,
     pub(crate) unverified: UnverifiedBatches,
     pub(crate) pending_work: PendingWork,
     /// The coordinators, on shard 0.
@@ -56,11 +45,7 @@ pub struct Shard {
     pub(crate) source_readers: SourceReaders,
     pub(crate) queues: QueueHost<TopicConfig>,
     completions: Vec<Completion>,
-    pub(crate) log_throttle: LogThrottle,
-    /// Set in the first turn.
-    pub(crate) memory: Option<MemoryUse>,
     is_draining: bool,
-    has_begun: bool,
 }
 
 impl Shard {
@@ -76,14 +61,12 @@ impl Shard {
         {
             controller = Some(Box::new(Controller::restore(&mut *first.store, &shared, clock)?));
         }
-        let partitions = Partitions::restore(&mut stores, shared.producer_limits())?;
-        let mut made = Self {
-            me,
-            catalogue: Arc::default(),
-            stores,
-            unix_ms: clock.unix_ms,
-            partitions,
-            maintenance: Maintenance::default(),
+        let queues = QueueHost::new(me, shared.command_queues.clone(), shared.config.queue_tuning);
+        let env = Environment::new(me, shared);
+        let limits = env.shared().producer_limits();
+        Ok(Self {
+            storage: Storage::restore(stores, limits, env.catalogue(), clock.unix_ms)?,
+            env,
             unverified: UnverifiedBatches::default(),
             pending_work: PendingWork::default(),
             controller,
@@ -93,32 +76,27 @@ impl Shard {
             bindings: Arc::default(),
             sinks: Sinks::default(),
             source_readers: SourceReaders::default(),
-            queues: QueueHost::new(me, shared.command_queues.clone(), shared.config.queue_tuning),
+            queues,
             completions: Vec::new(),
-            log_throttle: LogThrottle::default(),
-            memory: None,
             is_draining: false,
-            has_begun: false,
-            shared,
-        };
-        made.shared.refresh(&mut made.catalogue);
-        made.maintenance = Maintenance::find(&made.stores, &made.catalogue, topic_of_state);
-        Ok(made)
+        })
     }
 
     /// The stores, to lend them and to take them back.
     pub fn stores_mut(&mut self) -> &mut Stores {
-        &mut self.stores
+        self.storage.stores_mut()
     }
 
     /// Delivers completions of the stores. Call it at the beginning of a turn and after its commit.
     pub fn poll_completions(&mut self, io: &mut Io<'_, Mail>) {
         let mut completions = std::mem::take(&mut self.completions);
-        for at in 0..self.stores.len() {
-            self.stores[at].take_completions(LogOwner::Default, &mut completions);
+        let mut stores = 0..;
+        while let Some(at) = stores.next()
+            && self.storage.take_completions(at, &mut completions).is_some()
+        {
             for completion in completions.drain(..) {
                 if (at == 0 && self.on_controller_completion(io, &completion))
-                    || self.partitions.on_snapshot_completion(at, &completion)
+                    || self.storage.on_snapshot_completion(at, &completion)
                 {
                     continue;
                 }
@@ -155,7 +133,7 @@ impl Shard {
 
     /// Answers a request with an encoded frame. An empty frame sends nothing.
     pub(crate) fn reply_with(&mut self, io: &mut Io<'_, Mail>, caller: Caller, response: Vec<u8>) {
-        if caller.shard != self.me {
+        if caller.shard != self.env.me() {
             return io.send(caller.shard, Mail(ShardMessage::Response { caller, response }));
         }
         let Some(conn) = self.conns.get_mut(caller.conn) else { return };
@@ -184,11 +162,6 @@ impl Shard {
         self.is_draining
     }
 
-    /// Whether this is the first turn.
-    pub(crate) fn begin_first_turn(&mut self) -> bool {
-        !std::mem::replace(&mut self.has_begun, true)
-    }
-
     /// Begins to shut down: connections without appends in flight close.
     pub(crate) fn start_draining(&mut self) {
         self.is_draining = true;
@@ -198,7 +171,7 @@ impl Shard {
     pub(crate) fn refuse(&mut self, io: &mut Io<'_, Mail>, id: ConnId, what: &str) {
         if let Some(conn) = self.conns.get_mut(id) {
             let client_id = conn.client_id.clone().unwrap_or_default();
-            if self.log_throttle.should_log(io.clock.now_ms) {
+            if self.env.should_log(io.clock.now_ms) {
                 log::info!("kafka client {client_id:?} is disconnected: {what}");
             }
             self.remove_connection(io, id);
@@ -206,16 +179,11 @@ impl Shard {
         }
     }
 
-    /// Records the new start of a partition after a deletion, so that a restart does not restore deleted records.
-    pub(crate) fn on_partition_start_advanced(&mut self, id: PartitionId) {
-        self.partitions.on_start_advanced(&mut self.stores, self.unix_ms, id);
-    }
-
     pub(crate) fn remove_connection(&mut self, io: &mut Io<'_, Mail>, id: ConnId) {
         if let Some(Conn { fetch_session, fetch_job, .. }) = self.conns.remove(id) {
             self.fetch_sessions.remove(fetch_session);
             self.cancel_fetch(io, fetch_job);
-            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            self.env.shared().connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -44,8 +44,8 @@ pub fn check_topic(topic: &BoundTopic) -> Result<(), String> {
 impl Shard {
     /// Accepts a record of another protocol. [`Shard::take_sink_results`] returns its result.
     pub fn sink(&mut self, io: &mut Io<'_, Mail>, record: &SinkRecord<'_>) {
-        self.shared.refresh(&mut self.catalogue);
-        self.shared.bound.refresh(&mut self.bindings);
+        self.env.refresh();
+        self.env.shared().bound.refresh(&mut self.bindings);
         match self.bound_topic(record.bound) {
             // Earlier records precede this one.
             Some(topic) if self.sinks.next_awaiting_topic().is_none() => self.add_record(io, &topic, record),
@@ -67,12 +67,12 @@ impl Shard {
     }
 
     fn bound_topic(&self, bound: usize) -> Option<Arc<Topic>> {
-        self.catalogue.topic(&self.bindings.topics.get(bound)?.name).cloned()
+        self.env.catalogue().topic(&self.bindings.topics.get(bound)?.name).cloned()
     }
 
     /// Adds waiting records to batches while their topics exist, then requests the creation of the next missing topic.
     pub(crate) fn batch_waiting_records(&mut self, io: &mut Io<'_, Mail>) {
-        self.shared.refresh(&mut self.catalogue);
+        self.env.refresh();
         while let Some(bound) = self.sinks.next_awaiting_topic() {
             let Some(topic) = self.bound_topic(bound) else {
                 if self.sinks.request(bound) {
@@ -93,7 +93,7 @@ impl Shard {
     }
 
     fn request_topic_creation(&mut self, io: &mut Io<'_, Mail>, bound: usize) {
-        if self.is_controller() {
+        if self.env.is_controller() {
             self.create_bound_topic(io, bound);
         } else {
             io.send(0, Mail(ShardMessage::CreateBoundTopic { bound }));
@@ -102,11 +102,11 @@ impl Shard {
 
     /// Creates a bound topic on shard 0, if it does not exist.
     pub(crate) fn create_bound_topic(&mut self, io: &mut Io<'_, Mail>, bound: usize) {
-        self.shared.bound.refresh(&mut self.bindings);
+        self.env.shared().bound.refresh(&mut self.bindings);
         let Some(topic) = self.bindings.topics.get(bound) else { return };
         let BoundTopic { name, partitions, config } = topic.clone();
-        self.shared.refresh(&mut self.catalogue);
-        if self.catalogue.topic(&name).is_some() {
+        self.env.refresh();
+        if self.env.catalogue().topic(&name).is_some() {
             return;
         }
         let new = NewTopic { name: Arc::clone(&name), partitions, config };
@@ -151,7 +151,7 @@ impl Shard {
 
     fn send_queue_batch(&mut self, io: &mut Io<'_, Mail>, queue: Arc<str>, mut send: SinkSend) {
         let job = self.jobs.add(Job::Sink(self.sinks.begin_send(&mut send)));
-        let to = ReplyTo { shard: self.me, requester: Requester::Job(job) };
+        let to = ReplyTo { shard: self.env.me(), requester: Requester::Job(job) };
         let operation = QueueOperation::Request(Request::Send(send.messages));
         self.route_queue_request(io, QueueRequest { queue, operation, to });
     }
@@ -159,9 +159,9 @@ impl Shard {
     fn append_sink_batch(&mut self, io: &mut Io<'_, Mail>, id: PartitionId, mut batch: SinkBatch) {
         let job = self.jobs.add(Job::Sink(self.sinks.begin(&mut batch)));
         let records = batch.builder.finish();
-        match self.owner_of(id) {
-            Ok(owner) if owner == self.me => {
-                let waiter = Waiter { job: JobId { shard: self.me, job }, part: 0 };
+        match self.env.owner_of(id) {
+            Ok(owner) if owner == self.env.me() => {
+                let waiter = Waiter { job: JobId { shard: self.env.me(), job }, part: 0 };
                 self.produce_local(io, waiter, id, records, None);
             }
             Ok(owner) => {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use mainstem_log::{Completion, Error};
-use mainstem_partition::Partition;
 use mainstem_runtime::Io;
 
 use crate::binding_registry::Source;
@@ -15,7 +14,7 @@ impl Shard {
     /// Takes the next records for other protocols; `None` if there are none. An empty result means that there may be
     /// more: call it again.
     pub fn take_outgoing(&mut self) -> Option<Vec<SourceRecord>> {
-        self.shared.bound.refresh(&mut self.bindings);
+        self.env.shared().bound.refresh(&mut self.bindings);
         if self.bindings.sources.is_empty() {
             return None;
         }
@@ -37,7 +36,7 @@ impl Shard {
         if !delivery.is_full() {
             // Reading needs the readers and a partition with its store, which is all of the shard.
             let mut readers = std::mem::take(&mut self.source_readers);
-            readers.read(key, self.partition(key.1), &mut delivery);
+            readers.read(key, self.storage.partition(&mut self.env, key.1), &mut delivery);
             self.source_readers = readers;
         }
         delivery
@@ -45,8 +44,8 @@ impl Shard {
 
     /// Creates readers for the partitions of sources on this shard, and removes those that no longer exist.
     fn sync_source_readers(&mut self) {
-        self.shared.refresh(&mut self.catalogue);
-        let (catalogue, bindings) = (Arc::clone(&self.catalogue), Arc::clone(&self.bindings));
+        self.env.refresh();
+        let (catalogue, bindings) = (Arc::clone(self.env.catalogue()), Arc::clone(&self.bindings));
         let versions = (catalogue.version, bindings.version);
         let Some(first_new) = self.source_readers.set_versions(versions, bindings.sources.len()) else {
             return;
@@ -59,7 +58,7 @@ impl Shard {
             let from_start = source.from_start || number < first_new;
             for index in 0..topic.partitions() {
                 let id = topic.partition(index);
-                if self.owner_of(id) != Ok(self.me) || self.source_readers.contains((number, id)) {
+                if self.env.owner_of(id) != Ok(self.env.me()) || self.source_readers.contains((number, id)) {
                     continue;
                 }
                 if let Err(error) = self.add_source_reader((number, id), source, from_start) {
@@ -71,7 +70,8 @@ impl Shard {
 
     fn add_source_reader(&mut self, key: ReaderKey, source: &Source, from_start: bool) -> Result<(), Error> {
         let mut readers = std::mem::take(&mut self.source_readers);
-        let partition = self.partition(key.1).map_err(|code| Error::System(code.name().into()));
+        let partition =
+            self.storage.partition(&mut self.env, key.1).map_err(|code| Error::System(code.name().into()));
         let added =
             partition.and_then(|(partition, store)| readers.add(key, (source, from_start), partition, store));
         self.source_readers = readers;
@@ -86,14 +86,13 @@ impl Shard {
     /// Ends a fence. If `is_durable`, all records delivered before it are durable in the other protocol.
     pub fn end_source_fence(&mut self, io: &mut Io<'_, Mail>, token: u64, is_durable: bool) {
         let Some((id, position)) = self.source_readers.end_fence(token, is_durable) else { return };
-        let Some(store_index) = self.partitions.get(&id).map(Partition::store_index) else { return };
-        let store = &mut *self.stores[store_index].store;
+        let Some((store_index, store)) = self.storage.store_of(id) else { return };
         self.source_readers.append_position(store_index, store, io.clock.unix_ms, position);
     }
 
     /// Appends the positions of this turn.
     pub(crate) fn store_positions(&mut self) {
-        self.source_readers.store_pending(&mut self.stores);
+        self.source_readers.store_pending(self.storage.stores_mut());
     }
 
     /// Handles a completion. Returns false if it belongs to another log.

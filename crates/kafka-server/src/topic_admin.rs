@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use mainstem_kafka::Uuid;
 use mainstem_log::{Completion, Error, Store};
-use mainstem_partition::Partition;
 use mainstem_queue_core::{QueueError, Reply};
 use mainstem_queue_server::ReplyTo;
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
-use crate::catalogue::{PartitionId, Topic, TopicId};
+use crate::catalogue::{Topic, TopicId};
 use crate::controller::{CatalogueWrite, Controller, RefusedChange, WaitingOperation};
 use crate::pending::AfterTopicChange;
 use crate::shard::Shard;
@@ -19,32 +18,27 @@ use crate::topic_change::{NewTopic, TopicChange};
 use crate::topic_config::TopicConfig;
 
 impl Shard {
-    /// Whether this is shard 0.
-    pub(crate) fn is_controller(&self) -> bool {
-        self.controller.is_some()
-    }
-
     /// Starts the coordinators in the first turn. A cluster without an identifier gets one.
     pub(crate) fn start_coordinators(&mut self, io: &mut Io<'_, Mail>) {
         self.poll_groups(io);
-        if self.is_controller() {
-            self.shared.bound.refresh(&mut self.bindings);
+        if self.env.is_controller() {
+            self.env.shared().bound.refresh(&mut self.bindings);
             (0..self.bindings.topics.len()).for_each(|bound| self.create_bound_topic(io, bound));
         }
         self.begin_transactions(io);
-        if self.is_controller() && self.shared.cluster_id().is_empty() {
+        if self.env.is_controller() && self.env.shared().cluster_id().is_empty() {
             let id = new_uuid(io).to_string();
-            self.shared.set_cluster_id(&id);
-            if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
-                controller.store_cluster_id(&mut *first.store, io.clock.unix_ms, id);
+            self.env.shared().set_cluster_id(&id);
+            if let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store()) {
+                controller.store_cluster_id(first, io.clock.unix_ms, id);
             }
         }
     }
 
     /// Appends the records of this turn to the logs of the coordinators.
     pub(crate) fn store_compacted_logs(&mut self) {
-        if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
-            controller.store_pending(&mut *first.store);
+        if let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store()) {
+            controller.store_pending(first);
         }
     }
 
@@ -104,11 +98,11 @@ impl Shard {
     ) {
         let id = TopicId(new_uuid(io).0);
         let first = io.random() as usize;
-        let store_ids = self.shared.store_ids_from(first, new.partitions);
-        let config = TopicConfig::new(new.config, &self.shared.config);
+        let store_ids = self.env.shared().store_ids_from(first, new.partitions);
+        let config = TopicConfig::new(new.config, &self.env.shared().config);
         let topic = Arc::new(Topic { name: new.name, id, store_ids, config });
-        if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
-            controller.start_creation(&mut *first.store, io.clock.unix_ms, topic, then);
+        if let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store()) {
+            controller.start_creation(first, io.clock.unix_ms, topic, then);
         }
     }
 
@@ -136,9 +130,9 @@ impl Shard {
         io: &mut Io<'_, Mail>,
         call: impl FnOnce(&mut Controller, &mut dyn Store, u64) -> Result<(), RefusedChange>,
     ) {
-        debug_assert!(self.is_controller(), "topics change on shard 0");
-        if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut())
-            && let Err(RefusedChange { then, error }) = call(controller, &mut *first.store, io.clock.unix_ms)
+        debug_assert!(self.env.is_controller(), "topics change on shard 0");
+        if let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store())
+            && let Err(RefusedChange { then, error }) = call(controller, first, io.clock.unix_ms)
         {
             self.resume_topic_change(io, then, Err(error));
         }
@@ -152,8 +146,8 @@ impl Shard {
         text: Option<Arc<str>>,
         to: ReplyTo,
     ) {
-        if let (Some(controller), Some(first)) = (&mut self.controller, self.stores.first_mut()) {
-            controller.store_declaration(&mut *first.store, io.clock.unix_ms, (name, text), to);
+        if let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store()) {
+            controller.store_declaration(first, io.clock.unix_ms, (name, text), to);
         }
     }
 
@@ -209,50 +203,21 @@ impl Shard {
     pub(crate) fn publish_changes(&mut self, io: &mut Io<'_, Mail>) {
         let changes = self.controller.as_deref_mut().and_then(Controller::take_changes);
         let Some((catalogue, deleted)) = changes else { return };
-        self.shared.publish(catalogue);
-        for shard in (0..self.shared.shards).filter(|shard| *shard != self.me) {
+        self.env.shared().publish(catalogue);
+        for shard in (0..self.env.shared().shards).filter(|shard| *shard != self.env.me()) {
             io.send(shard, Mail(ShardMessage::CatalogueChanged));
         }
-        self.apply_catalogue_changes();
+        self.storage.apply_catalogue(&mut self.env);
         self.batch_waiting_records(io);
         self.retry_pending_requests(io);
         for topic in deleted {
-            self.broadcast_removal(io, &topic);
-        }
-    }
-
-    fn broadcast_removal(&mut self, io: &mut Io<'_, Mail>, topic: &Topic) {
-        let mut by_shard: Vec<Vec<PartitionId>> = vec![Vec::new(); self.shared.shards];
-        for index in 0..topic.partitions() {
-            if let Some(store_id) = topic.store_id(index) {
-                by_shard[self.shared.owner(store_id)].push(topic.partition(index));
-            }
-        }
-        for (shard, partitions) in by_shard.into_iter().enumerate() {
-            if partitions.is_empty() {
-                continue;
-            }
-            if shard == self.me {
-                self.remove_partitions(io, partitions);
-            } else {
-                io.send(shard, Mail(ShardMessage::RemovePartitions { partitions }));
-            }
-        }
-    }
-
-    /// Applies the current catalogue to the open partitions.
-    pub(crate) fn apply_catalogue_changes(&mut self) {
-        self.shared.refresh(&mut self.catalogue);
-        let changed = |partition: &Partition| {
-            let topic = self.catalogue.topic_by_id(partition.id().topic)?;
-            let is_same = Arc::ptr_eq(&topic.config.partition, partition.config());
-            (!is_same).then(|| (partition.id(), partition.store_index(), Arc::clone(topic)))
-        };
-        let changed: Vec<_> = self.partitions.iter().filter_map(changed).collect();
-        for (id, store, topic) in changed {
-            let store = &mut *self.stores[store].store;
-            if let Err(error) = self.partitions.reconfigure(id, &topic.config.partition, store) {
-                log::error!("a partition of {} keeps its old configuration: {error}", topic.name);
+            let by_owner = self.env.partitions_by_owner(&topic).into_iter().enumerate();
+            for (shard, partitions) in by_owner.filter(|(_, partitions)| !partitions.is_empty()) {
+                if shard == self.env.me() {
+                    self.remove_partitions(io, partitions);
+                } else {
+                    io.send(shard, Mail(ShardMessage::RemovePartitions { partitions }));
+                }
             }
         }
     }

@@ -6,8 +6,6 @@
 //!
 //! The held batches of one producer keep their order: while one is held, later ones queue behind it.
 
-use std::sync::Arc;
-
 use mainstem_coordinator::Error;
 use mainstem_coordinator::transaction::{Participant, Producer, Request};
 use mainstem_kafka::ErrorCode;
@@ -37,7 +35,7 @@ impl Shard {
         transactional: &Transactional,
     ) -> Result<(), AppendError> {
         let records = incoming.bytes();
-        let share = self.shared.held_bytes.take(records.len()).ok_or_else(too_much)?;
+        let share = self.env.shared().held_bytes.take(records.len()).ok_or_else(too_much)?;
         let is_first = !self.unverified.has(id, producer.id);
         let batch = Batch {
             waiter,
@@ -61,10 +59,9 @@ impl Shard {
         producer: Producer,
         transactional: Transactional,
     ) {
-        let Some(partition) = self.partitions.get(&id) else { return };
-        let topic = Arc::clone(partition.topic());
-        let request = VerifyTxn { shard: self.me, id, topic, producer, transactional };
-        if self.is_controller() {
+        let Some(topic) = self.storage.topic_of(id).cloned() else { return };
+        let request = VerifyTxn { shard: self.env.me(), id, topic, producer, transactional };
+        if self.env.is_controller() {
             self.verify_txn(io, request);
         } else {
             io.send(0, Mail(ShardMessage::VerifyTxn(request)));
@@ -91,7 +88,7 @@ impl Shard {
     }
 
     pub(crate) fn send_verification(&mut self, io: &mut Io<'_, Mail>, to: usize, verified: TxnVerified) {
-        if to == self.me {
+        if to == self.env.me() {
             self.on_txn_verified(io, &verified);
         } else {
             io.send(to, Mail(ShardMessage::TxnVerified(verified)));

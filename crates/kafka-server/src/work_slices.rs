@@ -1,7 +1,4 @@
 //! Continues the work of requests that takes several turns, see `pending_work.rs`.
-//!
-//! Costs are charged in units of about 100 ns ([`Io::charge`]). They estimate what the store does: opening a log
-//! reads or creates files, a search by time reads an index, other operations stay in memory.
 
 use std::sync::Arc;
 
@@ -11,25 +8,13 @@ use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
 use crate::catalogue::PartitionId;
-use crate::offset_lookup::is_lookup_by_time;
 use crate::partition_message::{MarkPart, PartitionQuery, PartitionQueryResult, PartitionResponse};
 use crate::pending_work::{BatchBytes, HeldAppend, Task};
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail};
+use crate::storage::LOOKUP_UNITS;
 use crate::unverified_batches::Transactional;
 
-/// Opening or removing a log.
-pub(crate) const OPEN_UNITS: u32 = 3_000;
-/// Appending a batch, besides its bytes.
-const APPEND_UNITS: u32 = 20;
-/// Bytes of a batch that one unit pays for: checksum and copy.
-pub(crate) const BYTES_PER_UNIT: usize = 1024;
-/// Looking up a record by its time.
-const FIND_TIME_UNITS: u32 = 500;
-/// Deleting records, which takes a snapshot of the producers.
-const DELETE_UNITS: u32 = 500;
-/// A query that is answered from memory, and removing a partition from the tables.
-pub(crate) const LOOKUP_UNITS: u32 = 10;
 /// Decompressed bytes that are checked per step, and what a step costs.
 const CHECK_BYTES: usize = 256 * 1024;
 const CHECK_UNITS: u32 = 2_000;
@@ -56,7 +41,7 @@ impl Shard {
             let (records, transactional) = (records.to_vec(), transactional.cloned());
             return self.hold_batch(io, waiter, id, records, transactional);
         }
-        self.charge_append(io, id, records.len());
+        self.storage.charge_append(io, id, records.len());
         match self.try_produce(io, waiter, id, records, transactional) {
             Ok(true) => {}
             Ok(false) => self.hold_batch(io, waiter, id, records.to_vec(), transactional.cloned()),
@@ -76,7 +61,7 @@ impl Shard {
             self.pending_work.push(id, HeldAppend::Marker { waiter, marker });
             return io.request_turn();
         }
-        self.charge_append(io, id, 0);
+        self.storage.charge_append(io, id, 0);
         if let Err(error) = self.try_write_marker(io, waiter, id, &marker) {
             self.send_produced(io, waiter, Err(error));
         }
@@ -85,11 +70,6 @@ impl Shard {
     /// Whether a request may append to a partition in this turn.
     fn may_append_now(&self, io: &Io<'_, Mail>, id: PartitionId) -> bool {
         !self.pending_work.holds(id) && self.pending_work.has_room(io.charged())
-    }
-
-    fn charge_append(&self, io: &mut Io<'_, Mail>, id: PartitionId, bytes: usize) {
-        let open = if self.partitions.contains(&id) { 0 } else { OPEN_UNITS };
-        io.charge(APPEND_UNITS + open + (bytes / BYTES_PER_UNIT) as u32);
     }
 
     fn hold_batch(
@@ -131,10 +111,7 @@ impl Shard {
         answers: &mut Vec<(u32, PartitionQueryResult)>,
     ) -> bool {
         let Some((part, id, query)) = queries.next() else { return false };
-        let open = if self.maintenance.is_unopened(id) { OPEN_UNITS } else { 0 };
-        io.charge(open + query_units(&query));
-        let answer = self.query_local(id, &query);
-        answers.push((part, answer.unwrap_or_else(PartitionQueryResult::Failed)));
+        answers.push((part, self.storage.query(&mut self.env, io, id, &query)));
         true
     }
 
@@ -221,12 +198,12 @@ impl Shard {
     ) -> Result<Option<HeldAppend>, AppendError> {
         match append {
             HeldAppend::Marker { waiter, marker } => {
-                self.charge_append(io, id, 0);
+                self.storage.charge_append(io, id, 0);
                 self.try_write_marker(io, waiter, id, &marker)?;
                 Ok(None)
             }
             HeldAppend::Batch { waiter, records, transactional, check: None } => {
-                self.charge_append(io, id, records.0.len());
+                self.storage.charge_append(io, id, records.0.len());
                 if self.try_produce(io, waiter, id, &records.0, transactional.as_ref())? {
                     return Ok(None);
                 }
@@ -250,33 +227,12 @@ impl Shard {
     fn remove_partition(&mut self, io: &mut Io<'_, Mail>, id: PartitionId) {
         self.remove_queue(io, id);
         let mut results = Vec::new();
-        let (log, watchers) = self.partitions.remove(id, &mut results);
+        let watchers = self.storage.remove(id, &mut results);
         self.send_append_results(io, results);
         let held = self.pending_work.remove(id);
         for waiter in held.into_iter().chain(self.unverified.remove(id)) {
             self.send_produced(io, waiter, Err(ErrorCode::UnknownTopicOrPartition.into()));
         }
         self.wake_fetches(io, watchers);
-        let store_index = match log {
-            Some((store_index, log)) => {
-                self.maintenance.remove_log(store_index, log);
-                Some(store_index)
-            }
-            None => self.maintenance.remove_unopened(id),
-        };
-        if let Some(store_index) = store_index {
-            self.partitions.remove_snapshot(&mut self.stores, store_index, io.clock.unix_ms, id);
-        }
-    }
-}
-
-fn query_units(query: &PartitionQuery) -> u32 {
-    match query {
-        PartitionQuery::Offset { timestamp_ms, .. } if is_lookup_by_time(*timestamp_ms) => FIND_TIME_UNITS,
-        PartitionQuery::DeleteBefore(_) => DELETE_UNITS,
-        PartitionQuery::Offset { .. }
-        | PartitionQuery::Watermarks
-        | PartitionQuery::Size
-        | PartitionQuery::Producers => LOOKUP_UNITS,
     }
 }

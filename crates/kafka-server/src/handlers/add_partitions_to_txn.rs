@@ -151,7 +151,7 @@ fn missing_partition_result(
 ) -> Option<AddPartitionsToTxnResult> {
     let exists = |participant: &Participant| match participant {
         Participant::Partition { topic, index } => {
-            shard.catalogue.topic(topic).is_some_and(|topic| (0..topic.partitions()).contains(index))
+            shard.env.catalogue().topic(topic).is_some_and(|topic| (0..topic.partitions()).contains(index))
         }
         Participant::Group(_) => true,
     };

@@ -120,7 +120,7 @@ fn check(shard: &Shard, change: &ConfigChange) -> Result<bool, AppendError> {
             if let Some(error) = name_error(name) {
                 return Err(AppendError::new(ErrorCode::InvalidTopicException, error));
             }
-            let Some(topic) = shard.catalogue.topic(name) else {
+            let Some(topic) = shard.env.catalogue().topic(name) else {
                 let message = format!("The topic '{name}' does not exist.");
                 return Err(AppendError::new(ErrorCode::UnknownTopicOrPartition, message));
             };

@@ -42,14 +42,14 @@ pub(crate) fn handle(
 
 fn move_partition(shard: &Shard, topic: &str, partition: &ReassignablePartition) -> Result<(), AppendError> {
     let unknown = |what: String| Err(AppendError::new(ErrorCode::UnknownTopicOrPartition, what));
-    let Some(known) = shard.catalogue.topic(topic) else {
+    let Some(known) = shard.env.catalogue().topic(topic) else {
         return unknown(format!("Unable to find a topic named {topic}."));
     };
     if known.store_id(partition.partition_index).is_none() {
         return unknown(format!("Unable to find partition {topic}:{}.", partition.partition_index));
     }
     match &partition.replicas {
-        Some(replicas) => check_assignment(shard.shared.config.node_id, replicas),
+        Some(replicas) => check_assignment(shard.env.shared().config.node_id, replicas),
         // The request cancels a reassignment that is not in progress.
         None => Err(ErrorCode::NoReassignmentInProgress.into()),
     }

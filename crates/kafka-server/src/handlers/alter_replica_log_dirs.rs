@@ -19,9 +19,9 @@ pub(crate) fn handle(
 ) {
     let mut response = AlterReplicaLogDirsResponse::default();
     for dir in &request.dirs {
-        let is_here = dir.path == shard.shared.config.log_dir;
+        let is_here = dir.path == shard.env.shared().config.log_dir;
         for topic in &dir.topics {
-            let known = shard.catalogue.topic(&topic.name);
+            let known = shard.env.catalogue().topic(&topic.name);
             let partition = |index: &i32| {
                 let code = match known.and_then(|known| known.store_id(*index)) {
                     _ if !is_here => ErrorCode::LogDirNotFound,

@@ -26,7 +26,7 @@ pub(crate) fn handle(
         duplicates.iter().map(|_| Err(invalid_request("Duplicate topic name."))).collect();
     let mut to_apply = Vec::new();
     for topic in request.topics.iter().filter(|topic| !duplicates.contains(topic.name.as_str())) {
-        let changed = match (&shard.controller, shard.catalogue.topic(&topic.name)) {
+        let changed = match (&shard.controller, shard.env.catalogue().topic(&topic.name)) {
             (None, _) => Err(ErrorCode::NotController.into()),
             (_, None) => Err(ErrorCode::UnknownTopicOrPartition.into()),
             (Some(controller), Some(existing)) => controller.add_partitions(existing, topic),

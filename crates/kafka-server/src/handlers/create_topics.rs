@@ -122,7 +122,7 @@ fn config(topic: &CreatableTopic) -> Result<BTreeMap<String, String>, AppendErro
 
 fn partitions(shard: &Shard, topic: &CreatableTopic) -> Result<i32, AppendError> {
     if !topic.assignments.is_empty() {
-        return assigned_partitions(shard.shared.config.node_id, topic);
+        return assigned_partitions(shard.env.shared().config.node_id, topic);
     }
     match topic.replication_factor {
         -1 | 1 => {}
@@ -139,7 +139,7 @@ fn partitions(shard: &Shard, topic: &CreatableTopic) -> Result<i32, AppendError>
         }
     }
     match topic.num_partitions {
-        -1 => Ok(shard.shared.config.partitions),
+        -1 => Ok(shard.env.shared().config.partitions),
         count if count < 1 => {
             let message = "Number of partitions was set to an invalid non-positive value.";
             refused(ErrorCode::InvalidPartitions, message)
@@ -178,7 +178,7 @@ fn assigned_partitions(node: i32, topic: &CreatableTopic) -> Result<i32, AppendE
 }
 
 fn success(shard: &Shard, io: &mut Io<'_, Mail>, new: &NewTopic) -> CreatableTopicResult {
-    let config = &shard.shared.config;
+    let config = &shard.env.shared().config;
     let entry = |entry: Entry| CreatableTopicConfigs {
         name: entry.name.into(),
         value: Some(entry.value),
@@ -189,7 +189,7 @@ fn success(shard: &Shard, io: &mut Io<'_, Mail>, new: &NewTopic) -> CreatableTop
     let entries = of_topic(&TopicConfig::new(new.config.clone(), config), config);
     // With `validate_only`, Kafka also returns an identifier that the topic will not have.
     let topic_id: Uuid =
-        shard.catalogue.topic(&new.name).map_or_else(|| new_uuid(io), |topic| Uuid(topic.id.0));
+        shard.env.catalogue().topic(&new.name).map_or_else(|| new_uuid(io), |topic| Uuid(topic.id.0));
     CreatableTopicResult {
         name: new.name.to_string(),
         topic_id,

@@ -25,7 +25,7 @@ pub(crate) fn handle(
 ) {
     let (mut queries, mut is_protected) = (Vec::new(), Vec::new());
     for topic in &request.topics {
-        let known = shard.catalogue.topic(&topic.name);
+        let known = shard.env.catalogue().topic(&topic.name);
         // Kafka requires `delete` in the cleanup policy.
         let is_compact_only =
             known.is_some_and(|known| known.config.partition.options.cleanup == Cleanup::Compact);

@@ -97,10 +97,10 @@ fn find<'a>(
         (Some(_), true) if count > 1 => Err(invalid_request("Duplicate topic name.")),
         (None, false) if count > 1 => Err(invalid_request("Duplicate topic id.")),
         (Some(name), true) => {
-            shard.catalogue.topic(name).ok_or_else(|| ErrorCode::UnknownTopicOrPartition.into())
+            shard.env.catalogue().topic(name).ok_or_else(|| ErrorCode::UnknownTopicOrPartition.into())
         }
         (None, false) => {
-            shard.catalogue.topic_by_id(TopicId(id.0)).ok_or_else(|| ErrorCode::UnknownTopicId.into())
+            shard.env.catalogue().topic_by_id(TopicId(id.0)).ok_or_else(|| ErrorCode::UnknownTopicId.into())
         }
     }
 }

@@ -21,15 +21,15 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DescribeClusterRequest,
 ) {
-    let node_id = shard.shared.config.node_id;
+    let node_id = shard.env.shared().config.node_id;
     let mut response = DescribeClusterResponse {
         endpoint_type: request.endpoint_type,
-        cluster_id: shard.shared.cluster_id().to_string(),
+        cluster_id: shard.env.shared().cluster_id().to_string(),
         controller_id: node_id,
         ..DescribeClusterResponse::default()
     };
     if request.endpoint_type == BROKERS {
-        let (host, port) = shard.shared.advertised(call.listener);
+        let (host, port) = shard.env.shared().advertised(call.listener);
         response.brokers.push(DescribeClusterBroker {
             broker_id: node_id,
             host: host.to_string(),

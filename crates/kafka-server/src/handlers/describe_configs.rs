@@ -60,22 +60,22 @@ fn entries(
     resource: &DescribeConfigsResource,
 ) -> Result<Vec<Entry>, AppendError> {
     let name = resource.resource_name.as_str();
-    let config = &shard.shared.config;
+    let config = &shard.env.shared().config;
     match resource.resource_type {
         TOPIC => {
             if let Some(error) = name_error(name) {
                 return Err(AppendError::new(ErrorCode::InvalidTopicException, error));
             }
-            let topic = shard.catalogue.topic(name).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+            let topic = shard.env.catalogue().topic(name).ok_or(ErrorCode::UnknownTopicOrPartition)?;
             Ok(of_topic(&topic.config, config))
         }
         // The cluster-wide defaults, which cannot be set.
         BROKER if name.is_empty() => Ok(Vec::new()),
         BROKER => {
             is_this_node(shard, name, " or empty string")?;
-            let (host, port) = shard.shared.advertised(call.listener);
+            let (host, port) = shard.env.shared().advertised(call.listener);
             let advertised = format!("{host}:{port}");
-            Ok(of_broker(&Facts { config, advertised, shards: shard.shared.shards }))
+            Ok(of_broker(&Facts { config, advertised, shards: shard.env.shared().shards }))
         }
         BROKER_LOGGER if name.is_empty() => Err(invalid_request("Broker id must not be empty")),
         BROKER_LOGGER => {
@@ -99,7 +99,7 @@ pub(crate) fn is_this_node(shard: &Shard, name: &str, alternative: &str) -> Resu
     let Ok(id) = name.parse::<i32>() else {
         return Err(invalid_request(&format!("Broker id must be an integer, but it is: {name}")));
     };
-    let node = shard.shared.config.node_id;
+    let node = shard.env.shared().config.node_id;
     if id == node {
         return Ok(());
     }

@@ -24,12 +24,12 @@ pub(crate) fn handle(
     let mut requested: Vec<(Arc<Topic>, Vec<i32>)> = Vec::new();
     match &request.topics {
         None => {
-            let all = shard.catalogue.by_name.values();
+            let all = shard.env.catalogue().by_name.values();
             requested.extend(all.map(|topic| (Arc::clone(topic), (0..topic.partitions()).collect())));
         }
         Some(topics) => {
             for topic in topics {
-                let Some(known) = shard.catalogue.topic(&topic.topic) else { continue };
+                let Some(known) = shard.env.catalogue().topic(&topic.topic) else { continue };
                 let mut indexes = topic.partitions.clone();
                 indexes.retain(|index| known.store_id(*index).is_some());
                 indexes.sort_unstable();
@@ -70,7 +70,7 @@ pub(crate) fn finish(
     }
     let result = DescribeLogDirsResult {
         error_code: ErrorCode::None as i16,
-        log_dir: shard.shared.config.log_dir.clone(),
+        log_dir: shard.env.shared().config.log_dir.clone(),
         topics,
         ..DescribeLogDirsResult::default()
     };

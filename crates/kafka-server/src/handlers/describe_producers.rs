@@ -22,7 +22,7 @@ pub(crate) fn handle(
 ) {
     let mut queries = Vec::new();
     for topic in &request.topics {
-        let id = shard.catalogue.topic(&topic.name).map(|known| known.id).unwrap_or_default();
+        let id = shard.env.catalogue().topic(&topic.name).map(|known| known.id).unwrap_or_default();
         let ids = topic.partition_indexes.iter().map(|index| PartitionId { topic: id, index: *index });
         queries.extend(ids.map(|id| (id, PartitionQuery::Producers)));
     }

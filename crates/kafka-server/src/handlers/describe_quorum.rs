@@ -31,10 +31,10 @@ pub(crate) fn handle(
 }
 
 fn describe(shard: &Shard, call: &RequestContext, now_ms: u64) -> DescribeQuorumResponse {
-    let node_id = shard.shared.config.node_id;
-    let (host, port) = shard.shared.advertised(call.listener);
+    let node_id = shard.env.shared().config.node_id;
+    let (host, port) = shard.env.shared().advertised(call.listener);
     // Each change of the catalogue counts as one entry of that log.
-    let end = shard.catalogue.version.cast_signed();
+    let end = shard.env.catalogue().version.cast_signed();
     let now_ms = now_ms.cast_signed();
     let voter = ReplicaState {
         replica_id: node_id,

@@ -32,7 +32,7 @@ pub(crate) fn handle(
         Some(cursor) => (cursor.topic_name.as_str(), cursor.partition_index),
     };
     let names: BTreeSet<&str> = if is_all {
-        shard.catalogue.by_name.keys().map(|name| &**name).collect()
+        shard.env.catalogue().by_name.keys().map(|name| &**name).collect()
     } else {
         request.topics.iter().map(|topic| topic.name.as_str()).collect()
     };
@@ -84,14 +84,14 @@ fn page(
         topic_authorized_operations: TOPIC_OPERATIONS,
         ..DescribeTopicPartitionsResponseTopic::default()
     };
-    let Some(topic) = shard.catalogue.topic(name) else {
+    let Some(topic) = shard.env.catalogue().topic(name) else {
         let is_name = name_error(name).is_none();
         let code =
             if is_name { ErrorCode::UnknownTopicOrPartition } else { ErrorCode::InvalidTopicException };
         described.error_code = code as i16;
         return (described, None);
     };
-    let node = shard.shared.config.node_id;
+    let node = shard.env.shared().config.node_id;
     let partition = |partition_index: i32| DescribeTopicPartitionsResponsePartition {
         partition_index,
         leader_id: node,

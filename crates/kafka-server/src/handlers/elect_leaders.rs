@@ -28,7 +28,7 @@ pub(crate) fn handle(
 
 fn partition(shard: &Shard, topic: &str, index: i32) -> PartitionResult {
     let unknown = ErrorCode::UnknownTopicOrPartition;
-    let (code, message) = match shard.catalogue.topic(topic) {
+    let (code, message) = match shard.env.catalogue().topic(topic) {
         None => (unknown, format!("No such topic as {topic}")),
         Some(known) if known.store_id(index).is_none() => {
             (unknown, format!("No such partition as {topic}-{index}"))

@@ -44,7 +44,7 @@ const WAIT_MS_MAX: i32 = 5 * 60 * 1000;
 
 pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, request: FetchRequest) {
     // After the response to a deletion, no fetch may read the topic.
-    shard.shared.refresh(&mut shard.catalogue);
+    shard.env.refresh();
     let Some(conn) = shard.conns.get_mut(call.caller.conn) else { return };
     let own_session = &mut conn.fetch_session;
     let plan = shard.fetch_sessions.resolve(call.caller.conn, own_session, call.version, &request);
@@ -86,7 +86,7 @@ fn locate(
     key: &PartKey,
     cached: &CachedPartition,
 ) -> Result<Location, ErrorCode> {
-    let catalogue = &shard.catalogue;
+    let catalogue = shard.env.catalogue();
     let topic = if key.topic_id == Uuid::default() {
         catalogue.topic(&key.topic).ok_or(ErrorCode::UnknownTopicOrPartition)?
     } else {
@@ -110,7 +110,7 @@ fn locate(
     if cached.last_fetched_epoch > LEADER_EPOCH {
         return Err(ErrorCode::OffsetOutOfRange);
     }
-    Ok(Location { id: topic.partition(key.index), shard: shard.shared.owner(store_id) })
+    Ok(Location { id: topic.partition(key.index), shard: shard.env.shared().owner(store_id) })
 }
 
 fn answer_error(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, code: ErrorCode) {
@@ -154,7 +154,7 @@ impl Shard {
         let mut requests: Vec<FetchPartitions> = Vec::new();
         for (part, Part { cached, location, .. }) in fetch.parts.iter().enumerate() {
             let Ok(Location { id, shard }) = *location else { continue };
-            if shard == self.me {
+            if shard == self.env.me() {
                 continue;
             }
             if requests.is_empty() {
@@ -165,7 +165,7 @@ impl Shard {
                     bytes_min: fetch.bytes_min,
                     watcher,
                 };
-                requests.extend((0..self.shared.shards).map(work));
+                requests.extend((0..self.env.shared().shards).map(work));
             }
             requests[shard].parts.push(cached.part(part as u32, id));
         }
@@ -275,7 +275,7 @@ impl Shard {
                 (None, Err(code)) => Fetched::failed(0, code),
                 (None, Ok(Location { id, .. })) => {
                     let limit = budget.limit(part.cached.bytes_max, fetch.bytes_min);
-                    self.read_charged(io, &part.cached.part(0, id), fetch.isolation, limit)
+                    self.storage.read(&mut self.env, io, &part.cached.part(0, id), fetch.isolation, limit)
                 }
             };
             budget.spend(&fetched.records);
@@ -302,9 +302,9 @@ impl Shard {
         let watcher = fetch.watcher(number);
         for part in &mut fetch.parts[parts] {
             if let Ok(Location { id, shard }) = part.location
-                && shard == self.me
+                && shard == self.env.me()
             {
-                self.watch(id, watcher);
+                self.storage.watch(&mut self.env, id, watcher);
                 part.is_watched = true;
             }
         }
@@ -314,9 +314,9 @@ impl Shard {
         let watcher = fetch.watcher(number);
         for part in &fetch.parts {
             if let Ok(Location { id, shard }) = part.location
-                && shard == self.me
+                && shard == self.env.me()
             {
-                self.watch(id, watcher);
+                self.storage.watch(&mut self.env, id, watcher);
             }
         }
         if !std::mem::replace(&mut fetch.has_parked, true) {
@@ -331,17 +331,17 @@ impl Shard {
             return;
         }
         let watcher = fetch.watcher(number);
-        let mut by_shard: Vec<Vec<PartitionId>> = vec![Vec::new(); self.shared.shards];
+        let mut by_shard: Vec<Vec<PartitionId>> = vec![Vec::new(); self.env.shared().shards];
         for part in &fetch.parts {
             let Ok(Location { id, shard }) = part.location else { continue };
-            if shard == self.me {
-                self.partitions.unwatch(id, watcher);
+            if shard == self.env.me() {
+                self.storage.unwatch(id, watcher);
             } else if part.is_watched {
                 by_shard[shard].push(id);
             }
         }
         for (shard, partitions) in by_shard.into_iter().enumerate().filter(|(_, ids)| !ids.is_empty()) {
-            let job = JobId { shard: self.me, job: number };
+            let job = JobId { shard: self.env.me(), job: number };
             let work = PartitionRequest::Unwatch { watcher, partitions };
             io.send(shard, Mail(ShardMessage::PartitionRequest { job, work }));
         }

@@ -48,9 +48,9 @@ fn coordinator(shard: &Shard, call: &RequestContext, is_known: bool) -> Coordina
             ..Coordinator::default()
         };
     }
-    let (host, port) = shard.shared.advertised(call.listener);
+    let (host, port) = shard.env.shared().advertised(call.listener);
     Coordinator {
-        node_id: shard.shared.config.node_id,
+        node_id: shard.env.shared().config.node_id,
         host: host.to_string(),
         port: i32::from(port),
         ..Coordinator::default()

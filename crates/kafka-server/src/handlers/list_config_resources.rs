@@ -36,8 +36,8 @@ pub(crate) fn handle(
 fn resources(shard: &Shard, resource_type: i8) -> Vec<ConfigResource> {
     let named = |resource_name: String| ConfigResource { resource_name, resource_type };
     match resource_type {
-        BROKER | BROKER_LOGGER => vec![named(shard.shared.config.node_id.to_string())],
-        TOPIC => shard.catalogue.by_name.keys().map(|name| named(name.to_string())).collect(),
+        BROKER | BROKER_LOGGER => vec![named(shard.env.shared().config.node_id.to_string())],
+        TOPIC => shard.env.catalogue().by_name.keys().map(|name| named(name.to_string())).collect(),
         _ => Vec::new(),
     }
 }

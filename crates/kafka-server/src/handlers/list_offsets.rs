@@ -24,7 +24,7 @@ pub(crate) fn handle(
     let isolation = isolation(request.isolation_level);
     let mut queries = Vec::new();
     for topic in &request.topics {
-        let id = shard.catalogue.topic(&topic.name).map_or_else(Default::default, |topic| topic.id);
+        let id = shard.env.catalogue().topic(&topic.name).map_or_else(Default::default, |topic| topic.id);
         for part in &topic.partitions {
             let id = PartitionId { topic: id, index: part.partition_index };
             queries.push((id, PartitionQuery::Offset { timestamp_ms: part.timestamp, isolation }));

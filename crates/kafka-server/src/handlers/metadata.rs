@@ -38,7 +38,7 @@ pub(crate) fn handle(
         let response = response(shard, &call, &request);
         return shard.reply::<MetadataRequest>(io, &call, &response);
     }
-    if !shard.is_controller() {
+    if !shard.env.is_controller() {
         let mut body = Vec::new();
         request.encode(&mut body, call.version);
         return io.send(0, Mail(ShardMessage::ForwardToController { call, body }));
@@ -48,15 +48,15 @@ pub(crate) fn handle(
 
 /// Requested topics that do not exist and may be created.
 fn missing(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> Vec<Arc<str>> {
-    let may_create =
-        shard.shared.config.auto_create_topics && (call.version < 4 || request.allow_auto_topic_creation);
+    let may_create = shard.env.shared().config.auto_create_topics
+        && (call.version < 4 || request.allow_auto_topic_creation);
     if !may_create {
         return Vec::new();
     }
     let names = request.topics.iter().flatten().filter(|topic| topic.topic_id == Uuid::default());
     let mut missing: Vec<Arc<str>> = names
         .filter_map(|topic| topic.name.as_deref())
-        .filter(|name| new_name_error(name).is_none() && shard.catalogue.topic(name).is_none())
+        .filter(|name| new_name_error(name).is_none() && shard.env.catalogue().topic(name).is_none())
         .map(Into::into)
         .collect();
     missing.sort_unstable();
@@ -77,7 +77,8 @@ fn create_missing_topics(
     let waiting = missing.len();
     let job = shard.begin_changes(io, outcomes, waiting, AfterChanges::Metadata { call, request });
     for (part, name) in missing.into_iter().enumerate() {
-        let new = NewTopic { name, partitions: shard.shared.config.partitions, config: BTreeMap::new() };
+        let new =
+            NewTopic { name, partitions: shard.env.shared().config.partitions, config: BTreeMap::new() };
         shard.create_topic(io, new, AfterTopicChange::AutoCreatedTopic { job, part });
     }
 }
@@ -102,14 +103,14 @@ pub(crate) fn finish(
     call: &RequestContext,
     request: &MetadataRequest,
 ) {
-    shard.shared.refresh(&mut shard.catalogue);
+    shard.env.refresh();
     let response = response(shard, call, request);
     shard.reply::<MetadataRequest>(io, call, &response);
 }
 
 fn response(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> MetadataResponse {
-    let node = shard.shared.config.node_id;
-    let (host, port) = shard.shared.advertised(call.listener);
+    let node = shard.env.shared().config.node_id;
+    let (host, port) = shard.env.shared().advertised(call.listener);
     let is_all = match &request.topics {
         None => true,
         // In version 0 an empty list requests all topics.
@@ -117,7 +118,7 @@ fn response(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> 
     };
     let describe = |topic: &Arc<Topic>| describe(topic, node, request.include_topic_authorized_operations);
     let topics = if is_all {
-        shard.catalogue.by_name.values().map(describe).collect()
+        shard.env.catalogue().by_name.values().map(describe).collect()
     } else {
         let find = |requested: &MetadataRequestTopic| {
             find(shard, requested).map_or_else(|error| error, |topic| describe(&topic))
@@ -133,7 +134,7 @@ fn response(shard: &Shard, call: &RequestContext, request: &MetadataRequest) -> 
             port: i32::from(port),
             rack: None,
         }],
-        cluster_id: Some(shard.shared.cluster_id().to_string()),
+        cluster_id: Some(shard.env.shared().cluster_id().to_string()),
         controller_id: node,
         topics,
         cluster_authorized_operations: operations,
@@ -149,14 +150,14 @@ fn find(shard: &Shard, requested: &MetadataRequestTopic) -> Result<Arc<Topic>, M
         ..MetadataResponseTopic::default()
     };
     if requested.topic_id != Uuid::default() {
-        let topic = shard.catalogue.topic_by_id(TopicId(requested.topic_id.0)).cloned();
+        let topic = shard.env.catalogue().topic_by_id(TopicId(requested.topic_id.0)).cloned();
         return topic.ok_or_else(|| error(ErrorCode::UnknownTopicId));
     }
     let name = requested.name.as_deref().unwrap_or("");
     if name_error(name).is_some() {
         return Err(error(ErrorCode::InvalidTopicException));
     }
-    shard.catalogue.topic(name).cloned().ok_or_else(|| error(ErrorCode::UnknownTopicOrPartition))
+    shard.env.catalogue().topic(name).cloned().ok_or_else(|| error(ErrorCode::UnknownTopicOrPartition))
 }
 
 fn describe(topic: &Topic, node: i32, with_operations: bool) -> MetadataResponseTopic {

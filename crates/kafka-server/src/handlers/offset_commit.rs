@@ -30,13 +30,14 @@ pub(crate) fn handle(
     if call.version >= TOPIC_IDS {
         for topic in &mut request.topics {
             topic.name = shard
-                .catalogue
+                .env
+                .catalogue()
                 .topic_by_id(TopicId(topic.topic_id.0))
                 .map_or_else(String::new, |known| known.name.to_string());
         }
     }
     let topics = request.topics.iter().map(|topic| {
-        let count = shard.catalogue.topic(&topic.name).map_or(0, |known| known.partitions());
+        let count = shard.env.catalogue().topic(&topic.name).map_or(0, |known| known.partitions());
         TopicRequest {
             name: &topic.name,
             id: topic.topic_id.0,

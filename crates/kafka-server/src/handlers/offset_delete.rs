@@ -20,7 +20,7 @@ pub(crate) fn handle(
     request: OffsetDeleteRequest,
 ) {
     let topics = request.topics.iter().map(|topic| {
-        let count = shard.catalogue.topic(&topic.name).map_or(0, |known| known.partitions());
+        let count = shard.env.catalogue().topic(&topic.name).map_or(0, |known| known.partitions());
         let indexes = topic.partitions.iter().map(|wanted| wanted.partition_index);
         TopicRequest {
             name: &topic.name,

@@ -33,7 +33,7 @@ pub(crate) fn handle(
     let require_stable = request.require_stable;
     let mut requested = if call.version >= BATCHED { request.groups } else { vec![only_group(request)] };
     if call.version >= TOPIC_IDS {
-        name_topics(&mut requested, &shard.catalogue);
+        name_topics(&mut requested, shard.env.catalogue());
     }
     let fetch = OffsetFetch { groups: requested.iter().map(offsets_of).collect(), require_stable };
     shard.call_groups(
@@ -46,7 +46,7 @@ pub(crate) fn handle(
 /// Answers with what the groups have answered.
 pub(crate) fn finish(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext, answer: Response) {
     if let Response::Fetch(groups) = answer {
-        let response = response(groups, call.version, &shard.catalogue);
+        let response = response(groups, call.version, shard.env.catalogue());
         shard.reply::<OffsetFetchRequest>(io, call, &response);
     }
 }

@@ -24,7 +24,7 @@ pub(crate) fn handle(
 ) {
     let mut queries = Vec::new();
     for topic in &request.topics {
-        let id = shard.catalogue.topic(&topic.topic).map_or_else(Default::default, |topic| topic.id);
+        let id = shard.env.catalogue().topic(&topic.topic).map_or_else(Default::default, |topic| topic.id);
         let query = |part: &OffsetForLeaderPartition| {
             (PartitionId { topic: id, index: part.partition }, PartitionQuery::Watermarks)
         };

@@ -50,7 +50,7 @@ pub(crate) fn handle(
                 (Err(code), None) => Err(*code),
                 (Ok(found), None) => found
                     .store_id(partition.index)
-                    .map(|store_id| (shard.shared.owner(store_id), found.partition(partition.index)))
+                    .map(|store_id| (shard.env.shared().owner(store_id), found.partition(partition.index)))
                     .ok_or(ErrorCode::UnknownTopicOrPartition),
             };
             let outcome = match append {
@@ -66,7 +66,7 @@ pub(crate) fn handle(
         job.topics.push(ProduceTopic { name, id: topic.topic_id, parts: topic.partitions.len() });
     }
     job.waiting = appends.len() as u32;
-    let remote_appends = appends.iter().filter(|(owner, ..)| *owner != shard.me);
+    let remote_appends = appends.iter().filter(|(owner, ..)| *owner != shard.env.me());
     job.mailed_bytes = remote_appends.map(|(_, _, _, records)| records.len()).sum();
     if appends.is_empty() {
         return answer(shard, io, &job);
@@ -92,9 +92,9 @@ fn transactional_id_error(request: &ProduceRequestRef<'_>) -> Option<ErrorCode> 
 
 fn find(shard: &Shard, name: &str, id: Uuid) -> Result<Arc<Topic>, ErrorCode> {
     if id == Uuid::default() {
-        shard.catalogue.topic(name).cloned().ok_or(ErrorCode::UnknownTopicOrPartition)
+        shard.env.catalogue().topic(name).cloned().ok_or(ErrorCode::UnknownTopicOrPartition)
     } else {
-        shard.catalogue.topic_by_id(TopicId(id.0)).cloned().ok_or(ErrorCode::UnknownTopicId)
+        shard.env.catalogue().topic_by_id(TopicId(id.0)).cloned().ok_or(ErrorCode::UnknownTopicId)
     }
 }
 
@@ -106,15 +106,15 @@ fn dispatch_parts(
     appends: Vec<(usize, u32, PartitionId, &[u8])>,
     transactional: Option<&Transactional>,
 ) {
-    let job = JobId { shard: shard.me, job: number };
+    let job = JobId { shard: shard.env.me(), job: number };
     let mut remote: Vec<Vec<ProducePart>> = Vec::new();
     for (owner, part, id, records) in appends {
-        if owner == shard.me {
+        if owner == shard.env.me() {
             shard.produce_local(io, Waiter { job, part }, id, records, transactional);
             continue;
         }
         if remote.is_empty() {
-            remote.resize_with(shard.shared.shards, Vec::new);
+            remote.resize_with(shard.env.shared().shards, Vec::new);
         }
         let transactional = transactional.cloned();
         remote[owner].push(ProducePart { part, id, records: records.to_vec(), transactional });

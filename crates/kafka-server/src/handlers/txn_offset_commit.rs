@@ -63,7 +63,7 @@ pub(crate) fn on_group_added(
 
 fn commit(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, request: &TxnOffsetCommitRequest) {
     let topics = request.topics.iter().map(|topic| {
-        let count = shard.catalogue.topic(&topic.name).map_or(0, |known| known.partitions());
+        let count = shard.env.catalogue().topic(&topic.name).map_or(0, |known| known.partitions());
         TopicRequest {
             name: &topic.name,
             id: [0; 16],

@@ -30,7 +30,7 @@ pub(crate) fn handle(
             timestamp_ms: io.clock.unix_ms.cast_signed(),
         };
         for topic in &requested.topics {
-            let id = shard.catalogue.topic(&topic.name).map(|known| known.id).unwrap_or_default();
+            let id = shard.env.catalogue().topic(&topic.name).map(|known| known.id).unwrap_or_default();
             let ids = topic.partition_indexes.iter().map(|index| PartitionId { topic: id, index: *index });
             markers.extend(ids.map(|id| (id, marker)));
         }

@@ -11,7 +11,7 @@ use crate::catalogue::{Catalogue, PartitionId, TopicId};
 
 /// Pending background work.
 #[derive(Debug, Default)]
-pub(crate) struct Maintenance {
+pub(super) struct Maintenance {
     /// Partitions whose log has not been opened since the start, with their stores.
     unopened: BTreeMap<PartitionId, usize>,
     /// State logs of queues that exist since the start, with their stores.
@@ -39,7 +39,7 @@ enum LogToRemove {
 impl Maintenance {
     /// Classifies the logs of `stores`. A log whose topic is not in the catalogue belongs to a deleted topic.
     /// `topic_of_state` tells which logs hold the state of a queue.
-    pub(crate) fn find(
+    pub(super) fn find(
         stores: &[StoreAt],
         catalogue: &Catalogue,
         topic_of_state: fn(&str) -> Option<TopicId>,
@@ -68,36 +68,36 @@ impl Maintenance {
     }
 
     /// Whether the partition has a log that is not open yet.
-    pub(crate) fn is_unopened(&self, id: PartitionId) -> bool {
+    pub(super) fn is_unopened(&self, id: PartitionId) -> bool {
         self.unopened.contains_key(&id)
     }
 
     /// A partition's log has been opened.
-    pub(crate) fn has_opened(&mut self, id: PartitionId) {
+    pub(super) fn has_opened(&mut self, id: PartitionId) {
         self.unopened.remove(&id);
     }
 
     /// Schedules the removal of an open log.
-    pub(crate) fn remove_log(&mut self, store: usize, log: LogId) {
+    pub(super) fn remove_log(&mut self, store: usize, log: LogId) {
         self.doomed.push_back((store, LogToRemove::Open(log)));
     }
 
     /// Schedules the removal of a partition's log that is not open. Returns its store, if there is such a log.
-    pub(crate) fn remove_unopened(&mut self, id: PartitionId) -> Option<usize> {
+    pub(super) fn remove_unopened(&mut self, id: PartitionId) -> Option<usize> {
         let store = self.unopened.remove(&id)?;
         self.doomed.push_back((store, LogToRemove::Closed(id.log_name())));
         Some(store)
     }
 
     /// Schedules the removal of a queue's state log that is not open, if there is one.
-    pub(crate) fn remove_state(&mut self, name: &str) {
+    pub(super) fn remove_state(&mut self, name: &str) {
         if let Some((name, at)) = self.states.remove_entry(name) {
             self.doomed.push_back((at, LogToRemove::Closed(name)));
         }
     }
 
     /// The next partition to open. A partition that fails to open is retried only when a client requests it.
-    pub(crate) fn next_unopened(&mut self) -> Option<PartitionId> {
+    pub(super) fn next_unopened(&mut self) -> Option<PartitionId> {
         let from = self.tried.map_or(Bound::Unbounded, Bound::Excluded);
         let (id, _) = self.unopened.range((from, Bound::Unbounded)).next()?;
         self.tried = Some(*id);
@@ -105,23 +105,23 @@ impl Maintenance {
     }
 
     /// Notes that the timer of further background work is needed. Returns false if it is set already.
-    pub(crate) fn request_timer(&mut self) -> bool {
+    pub(super) fn request_timer(&mut self) -> bool {
         !std::mem::replace(&mut self.has_timer, true)
     }
 
     /// The timer of further background work has fired.
-    pub(crate) fn on_timer(&mut self) {
+    pub(super) fn on_timer(&mut self) {
         self.has_timer = false;
     }
 
     /// Whether logs are due that did not fit into the last turn.
-    pub(crate) fn is_behind(&self) -> bool {
+    pub(super) fn is_behind(&self) -> bool {
         self.is_behind
     }
 
     /// Runs what is due in the stores, while `charge` accepts the work that was done. Returns when more is due; `None`
     /// if nothing is.
-    pub(crate) fn maintain(
+    pub(super) fn maintain(
         &mut self,
         stores: &mut [StoreAt],
         unix_ms: u64,
@@ -150,7 +150,7 @@ impl Maintenance {
     }
 
     /// Removes the next log; `None` if there is none to remove.
-    pub(crate) fn remove_next(&mut self, stores: &mut [StoreAt]) -> Option<Result<(), Error>> {
+    pub(super) fn remove_next(&mut self, stores: &mut [StoreAt]) -> Option<Result<(), Error>> {
         let (at, doomed) = self.doomed.pop_front()?;
         let store = &mut *stores[at].store;
         let log = match doomed {

@@ -4,27 +4,21 @@
 //! creates the log; until then reads find the partition empty.
 
 use mainstem_kafka::ErrorCode;
-use mainstem_partition::{JobId, Watermarks};
+use mainstem_partition::Watermarks;
 
+use super::{Storage, offset_lookup};
 use crate::catalogue::PartitionId;
+use crate::environment::Environment;
 use crate::partition_message::{PartitionQuery, PartitionQueryResult};
-use crate::shard::Shard;
 
-impl Shard {
+impl Storage {
     /// Whether a partition of this shard has no log yet.
-    pub(crate) fn is_uncreated(&mut self, id: PartitionId) -> bool {
+    pub(super) fn is_uncreated(&self, env: &mut Environment, id: PartitionId) -> bool {
         if self.partitions.contains(&id) || self.maintenance.is_unopened(id) {
             return false;
         }
-        self.shared.refresh(&mut self.catalogue);
-        self.owner_of(id) == Ok(self.me)
-    }
-
-    /// Registers a parked fetch with a partition of this shard.
-    pub(crate) fn watch(&mut self, id: PartitionId, watcher: JobId) {
-        if self.partitions.contains(&id) || self.is_uncreated(id) {
-            self.partitions.watch(id, watcher);
-        }
+        env.refresh();
+        env.owner_of(id) == Ok(env.me())
     }
 }
 
@@ -32,10 +26,10 @@ impl Shard {
 ///
 /// # Errors
 /// The query would fail on an empty log too.
-pub(crate) fn answer(query: &PartitionQuery) -> Result<PartitionQueryResult, ErrorCode> {
+pub(super) fn answer(query: &PartitionQuery) -> Result<PartitionQueryResult, ErrorCode> {
     Ok(match *query {
         PartitionQuery::Offset { timestamp_ms, .. } => {
-            return crate::offset_lookup::find_in_empty(timestamp_ms);
+            return offset_lookup::find_in_empty(timestamp_ms);
         }
         PartitionQuery::DeleteBefore(0 | -1) => PartitionQueryResult::DeletedBefore(0),
         PartitionQuery::DeleteBefore(_) => return Err(ErrorCode::OffsetOutOfRange),

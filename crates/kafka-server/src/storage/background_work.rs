@@ -5,18 +5,19 @@
 
 use mainstem_runtime::Io;
 
-use crate::service::MAINTENANCE_INTERVAL_MS;
-use crate::shard::Shard;
-use crate::shard_message::Mail;
+use super::{OPEN_UNITS, Storage};
+use crate::environment::Environment;
 use crate::timer::Timer;
-use crate::work_slices::OPEN_UNITS;
 
-impl Shard {
+/// Interval of background work, ms.
+pub(crate) const MAINTENANCE_INTERVAL_MS: u64 = 1_000;
+
+impl Storage {
     /// Opens a few partitions and removes a few logs of deleted topics.
-    pub(crate) fn open_pending_logs(&mut self, io: &mut Io<'_, Mail>) {
+    pub(crate) fn open_pending_logs<M>(&mut self, env: &mut Environment, io: &mut Io<'_, M>) {
         loop {
             if let Some(id) = self.maintenance.next_unopened() {
-                if let Err(code) = self.partition(id) {
+                if let Err(code) = self.partition(env, id) {
                     log::debug!("partition {} of a topic is left closed: {code}", id.index);
                 }
             } else {
@@ -35,7 +36,7 @@ impl Shard {
 
     /// Runs what is due in the stores, within the share of the turn: rolling, retention, compaction. The rest continues
     /// in the next turn.
-    pub(crate) fn run_maintenance(&mut self, io: &mut Io<'_, Mail>) {
+    pub(crate) fn run_maintenance<M>(&mut self, io: &mut Io<'_, M>) {
         let unix_ms = io.clock.unix_ms;
         let due_ms = self.maintenance.maintain(&mut self.stores, unix_ms, |units| {
             io.charge(units);
@@ -50,32 +51,16 @@ impl Shard {
         }
     }
 
-    /// Logs how many producers and transactional ids were forgotten for lack of memory.
-    pub(crate) fn log_evictions(&mut self, io: &Io<'_, Mail>) {
-        let producers = self.partitions.take_evicted_producers();
-        let ids = self.controller.as_mut().map_or(0, |controller| controller.transactions.take_evictions());
-        let config = &self.shared.config;
-        let all = [
-            (producers, "idle producers", "kafka.max_producer_state_bytes", config.producer_bytes_max),
-            (
-                ids,
-                "unused transactional ids",
-                "kafka.max_transactional_id_bytes",
-                config.transactional_id_bytes_max,
-            ),
-        ];
-        for (count, what, key, bytes) in all.into_iter().filter(|(count, ..)| *count > 0) {
-            if self.log_throttle.should_log(io.clock.now_ms) {
-                log::warn!(
-                    "{count} {what} were forgotten before they expired: their state exceeds {key} ({bytes})"
-                );
-            }
-        }
-    }
-
-    /// Continues background work.
-    pub(crate) fn continue_maintenance(&mut self, io: &mut Io<'_, Mail>) {
+    /// The timer of further background work has fired.
+    pub(crate) fn on_maintenance_timer<M>(&mut self, io: &mut Io<'_, M>) {
         self.maintenance.on_timer();
         self.run_maintenance(io);
+    }
+
+    /// Continues the maintenance that did not fit into the last turn.
+    pub(crate) fn continue_maintenance<M>(&mut self, io: &mut Io<'_, M>) {
+        if self.maintenance.is_behind() {
+            self.run_maintenance(io);
+        }
     }
 }

@@ -19,7 +19,7 @@ const LATEST_TIERED: i64 = -5;
 const EARLIEST_PENDING_UPLOAD: i64 = -6;
 
 /// Whether the offset for a timestamp is looked up in the log.
-pub(crate) fn is_lookup_by_time(timestamp_ms: i64) -> bool {
+pub(super) fn is_lookup_by_time(timestamp_ms: i64) -> bool {
     timestamp_ms >= 0 || timestamp_ms == MAX_TIMESTAMP
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn is_lookup_by_time(timestamp_ms: i64) -> bool {
 ///
 /// # Errors
 /// It cannot be read.
-pub(crate) fn find(
+pub(super) fn find(
     partition: &Partition,
     store: &mut dyn Store,
     watermarks: Watermarks,
@@ -59,7 +59,7 @@ pub(crate) fn find(
 ///
 /// # Errors
 /// The special timestamp is unknown.
-pub(crate) fn find_in_empty(timestamp_ms: i64) -> Result<PartitionQueryResult, ErrorCode> {
+pub(super) fn find_in_empty(timestamp_ms: i64) -> Result<PartitionQueryResult, ErrorCode> {
     let offset = match timestamp_ms {
         LATEST | EARLIEST | EARLIEST_LOCAL | EARLIEST_PENDING_UPLOAD => 0,
         _ if timestamp_ms < LATEST_TIERED => return Err(ErrorCode::UnsupportedVersion),

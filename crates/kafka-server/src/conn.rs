@@ -10,9 +10,13 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use mainstem_runtime::ConnId;
+use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::fetch::FetchRequest;
+use mainstem_runtime::{ConnId, Io, MemoryPressure};
 
-use crate::request_memory::Reservation;
+use crate::environment::Environment;
+use crate::fetch_session::{Plan, Sessions};
+use crate::request_memory::{Reservation, UNRESERVED_BYTES};
 
 /// Most requests of one connection in flight. Producers pipeline a handful.
 pub(crate) const PIPELINED_MAX: usize = 1024;
@@ -61,7 +65,7 @@ pub(crate) struct Conn {
     /// Whether the connection has produced or fetched, so that it stays on this shard.
     pub(crate) is_settled: bool,
     /// The newest fetch session of this connection.
-    pub(crate) fetch_session: i32,
+    fetch_session: i32,
     /// Job number of the last fetch, which may have ended.
     pub(crate) fetch_job: u64,
 }
@@ -76,6 +80,8 @@ pub(crate) struct Connections {
     idle_check: usize,
     /// Bytes of queued frames of all connections.
     queued_bytes: usize,
+    fetch_sessions: Sessions,
+    is_draining: bool,
 }
 
 impl Connections {
@@ -91,11 +97,97 @@ impl Connections {
         self.slots.get_mut(id.slot()).filter(|conn| conn.is_open && conn.generation == id.generation())
     }
 
-    /// Removes a connection.
+    /// Removes a connection and its fetch session.
     pub(crate) fn remove(&mut self, id: ConnId) -> Option<Conn> {
         let conn = self.get_mut(id).map(std::mem::take)?;
         self.queued_bytes -= conn.queued_bytes;
+        self.fetch_sessions.remove(conn.fetch_session);
         Some(conn)
+    }
+
+    /// Begins to shut down: connections without appends in flight close.
+    pub(crate) fn start_draining(&mut self) {
+        self.is_draining = true;
+    }
+
+    /// Whether the broker is shutting down.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
+    /// The partitions of a fetch, from its request and the fetch session of its connection; `None` if that has closed.
+    ///
+    /// # Errors
+    /// See [`Sessions::resolve`].
+    pub(crate) fn resolve_fetch(
+        &mut self,
+        id: ConnId,
+        version: i16,
+        request: &FetchRequest,
+    ) -> Option<Result<Plan, ErrorCode>> {
+        let slot = self.slots.get_mut(id.slot())?;
+        let conn = Some(slot).filter(|conn| conn.is_open && conn.generation == id.generation())?;
+        Some(self.fetch_sessions.resolve(id, &mut conn.fetch_session, version, request))
+    }
+
+    /// The fetch sessions of all connections.
+    pub(crate) fn fetch_sessions(&mut self) -> &mut Sessions {
+        &mut self.fetch_sessions
+    }
+
+    /// Sends the responses of a connection that are ready. Returns false if the connection must close, because the
+    /// broker is shutting down and it has no appends in flight.
+    pub(crate) fn send_answers<M>(&mut self, io: &mut Io<'_, M>, id: ConnId) -> bool {
+        let is_draining = self.is_draining;
+        let Some(conn) = self.get_mut(id) else { return true };
+        while let Some(answer) = conn.next_answer() {
+            if !answer.is_empty()
+                && let Some(output) = io.output(id)
+            {
+                output.buffer().extend_from_slice(&answer);
+            }
+        }
+        if is_draining && !conn.is_producing() {
+            return false;
+        }
+        self.mark_ready(id);
+        true
+    }
+
+    /// Whether more may be read of a request of `len` bytes, of which `arrived` are there.
+    pub(crate) fn has_memory_for<M>(
+        &mut self,
+        env: &mut Environment,
+        io: &Io<'_, M>,
+        id: ConnId,
+        (len, arrived): (usize, usize),
+    ) -> bool {
+        let now_ms = io.clock.now_ms;
+        let (Some(conn), Some(memory)) = (self.get_mut(id), env.memory()) else { return true };
+        let reservation = conn.unfinished_request(now_ms);
+        if let Some(reservation) = reservation {
+            reservation.note_arrived(arrived);
+            return true;
+        }
+        if len <= UNRESERVED_BYTES && io.memory().pressure() < MemoryPressure::Critical {
+            return true;
+        }
+        match env.shared().request_pool.reserve((len, arrived), &memory.requests, io.memory(), now_ms) {
+            Ok(reserved) => {
+                *reservation = Some(reserved);
+                true
+            }
+            Err(shortage) => {
+                if conn.waits_first() && env.should_log(now_ms) {
+                    let client_id = conn.client_id.as_deref().unwrap_or("");
+                    let peer = conn.peer.map(|peer| peer.to_string()).unwrap_or_default();
+                    log::warn!(
+                        "kafka client {client_id:?} {peer}: a request of {len} bytes has to wait: {shortage}"
+                    );
+                }
+                false
+            }
+        }
     }
 
     /// Queues a frame of a connection; false if too many bytes are queued.
@@ -216,13 +308,13 @@ impl Conn {
     }
 
     /// A request is not complete. Returns its reservation, if there is one.
-    pub(crate) fn unfinished_request(&mut self, now_ms: u64) -> &mut Option<Reservation> {
+    fn unfinished_request(&mut self, now_ms: u64) -> &mut Option<Reservation> {
         self.unfinished_since_ms.get_or_insert(now_ms);
         &mut self.reservation
     }
 
     /// The request waits for memory. True for the first time.
-    pub(crate) fn waits_first(&mut self) -> bool {
+    fn waits_first(&mut self) -> bool {
         !std::mem::replace(&mut self.has_logged_wait, true)
     }
 
@@ -275,7 +367,7 @@ impl Conn {
     }
 
     /// Takes the next response, if it is ready.
-    pub(crate) fn next_answer(&mut self) -> Option<Vec<u8>> {
+    fn next_answer(&mut self) -> Option<Vec<u8>> {
         let answer = self.in_flight.front_mut()?.take()?;
         self.answered();
         Some(answer)

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use mainstem_coordinator::group::Response;
 use mainstem_kafka::ErrorCode;
 use mainstem_log::{Completion, Durability, Error, Store};
 use mainstem_partition::{CompactedLog, KeyValue, NameCollisions, Outcome};
@@ -19,7 +20,7 @@ use crate::append_error::AppendError;
 use crate::catalogue::{Catalogue, Topic, TopicId};
 use crate::config::Config;
 use crate::groups::GroupCoordinator;
-use crate::pending::AfterTopicChange;
+use crate::pending::{AfterGroupReply, AfterTopicChange};
 use crate::shared::Shared;
 use crate::topic_change::TopicChange;
 use crate::topic_config::TopicConfig;
@@ -71,6 +72,14 @@ pub(crate) enum WaitingOperation {
 pub(crate) struct RefusedChange {
     pub(crate) then: AfterTopicChange,
     pub(crate) error: AppendError,
+}
+
+/// What has waited for the logs of the controller and the coordinators, and continues now.
+#[derive(Default)]
+pub(crate) struct Ended {
+    pub(crate) writes: Vec<Outcome<CatalogueWrite>>,
+    pub(crate) group_answers: Vec<(AfterGroupReply, Response)>,
+    pub(crate) has_transaction_effects: bool,
 }
 
 /// A topic that is being changed or deleted.
@@ -352,11 +361,26 @@ impl Controller {
         self.transactions.store_pending(store);
     }
 
-    /// Takes a completion: the writes that have ended, and whether it is of the catalogue's log.
-    pub(crate) fn on_completion(&mut self, completion: &Completion) -> (bool, Vec<Outcome<CatalogueWrite>>) {
-        let mut ended = Vec::new();
-        let is_mine = self.log.on_completion(completion, &mut ended);
-        (is_mine, ended)
+    /// Takes a completion in the first store: what has ended with it; `None` if it is of another log.
+    pub(crate) fn on_completion(&mut self, completion: &Completion, clock: Clock) -> Option<Ended> {
+        let mut ended = Ended::default();
+        let (is_of_groups, answers) = self.groups.on_completion(completion);
+        if is_of_groups {
+            ended.group_answers = answers;
+            return Some(ended);
+        }
+        let (is_of_transactions, has_effects) = self.transactions.on_completion(completion, clock);
+        if is_of_transactions {
+            ended.has_transaction_effects = has_effects;
+            return Some(ended);
+        }
+        self.log.on_completion(completion, &mut ended.writes).then_some(ended)
+    }
+
+    /// Applies expired deadlines of the coordinators.
+    pub(crate) fn on_timer(&mut self, clock: Clock) {
+        self.groups.on_timer(clock);
+        self.transactions.on_timer(clock);
     }
 
     /// Whether a log of the controller or of a coordinator has appends that failed, or need not wait.
@@ -365,11 +389,13 @@ impl Controller {
         self.log.has_outcomes() || self.groups.has_outcomes() || self.transactions.has_outcomes()
     }
 
-    /// Takes the writes that the store has refused.
-    pub(crate) fn take_failed(&mut self) -> Vec<Outcome<CatalogueWrite>> {
-        let mut failed = Vec::new();
-        self.log.take_failed(&mut failed);
-        failed
+    /// Takes what the stores have refused, and what need not wait for them.
+    pub(crate) fn take_failed(&mut self, clock: Clock) -> Ended {
+        let mut ended = Ended::default();
+        self.log.take_failed(&mut ended.writes);
+        ended.group_answers = self.groups.take_failed();
+        ended.has_transaction_effects = self.transactions.take_failed(clock);
+        ended
     }
 
     /// Applies a write that is durable or has failed. Returns the topic that it has deleted.
@@ -449,8 +475,8 @@ mod tests {
         controller.store_pending(store);
         store.commit();
         store.completions(&mut completions);
-        let ended = completions.iter().flat_map(|completion| controller.on_completion(completion).1);
-        let ended: Vec<_> = ended.collect();
+        let ended = completions.iter().filter_map(|done| controller.on_completion(done, Clock::default()));
+        let ended: Vec<_> = ended.flat_map(|ended| ended.writes).collect();
         for (write, outcome) in &ended {
             controller.apply(write, outcome.is_ok());
         }

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use mainstem_coordinator::Caller;
-use mainstem_coordinator::group::{Groups, Response};
+use mainstem_coordinator::group::Groups;
 use mainstem_coordinator::transaction::Transactions;
-use mainstem_log::Completion;
 use mainstem_runtime::Io;
 
-use crate::groups::GroupCoordinator;
 use crate::pending::{AfterGroupReply, AfterTxnReply};
 use crate::shard::Shard;
 use crate::shard_message::Mail;
 use crate::timer::Timer;
-use crate::transactions::{TransactionCoordinator, TransactionEffect};
+use crate::transactions::TransactionEffect;
 
 /// Consumer groups.
 impl Shard {
@@ -24,8 +22,8 @@ impl Shard {
         request: impl FnOnce(&mut Groups, u64, Caller),
         then: AfterGroupReply,
     ) {
-        let Some(coordinator) = self.group_coordinator() else { return };
-        coordinator.call(io.clock, request, then);
+        let Some(controller) = &mut self.controller else { return };
+        controller.groups.call(io.clock, request, then);
         self.poll_groups(io);
     }
 
@@ -35,20 +33,9 @@ impl Shard {
         io: &mut Io<'_, Mail>,
         operation: impl FnOnce(&mut Groups, u64) -> R,
     ) -> Option<R> {
-        let result = self.group_coordinator()?.with_groups(io.clock, operation);
+        let result = self.controller.as_mut()?.groups.with_groups(io.clock, operation);
         self.poll_groups(io);
         Some(result)
-    }
-
-    fn group_coordinator(&mut self) -> Option<&mut GroupCoordinator> {
-        self.controller.as_mut().map(|controller| &mut controller.groups)
-    }
-
-    /// Applies expired deadlines of groups.
-    pub(crate) fn groups_due(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(coordinator) = self.group_coordinator() else { return };
-        coordinator.on_timer(io.clock);
-        self.poll_groups(io);
     }
 
     /// Carries out the effects of the groups.
@@ -58,29 +45,8 @@ impl Shard {
         {
             self.resume_group_reply(io, then, answer);
         }
-        if let Some(at_ms) = self.group_coordinator().and_then(GroupCoordinator::next_timer_ms) {
+        if let Some(at_ms) = self.controller.as_mut().and_then(|known| known.groups.next_timer_ms()) {
             io.set_timer(at_ms, Timer::Coordinate.token());
-        }
-    }
-
-    /// Handles a completion in the first store. Returns false if it is of another log.
-    pub(crate) fn on_groups_completion(&mut self, io: &mut Io<'_, Mail>, completion: &Completion) -> bool {
-        let Some(coordinator) = self.group_coordinator() else { return false };
-        let (is_mine, answers) = coordinator.on_completion(completion);
-        self.send_group_answers(io, answers);
-        is_mine
-    }
-
-    /// Answers callers whose append the store refused.
-    pub(crate) fn answer_refused_by_groups_log(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(coordinator) = self.group_coordinator() else { return };
-        let answers = coordinator.take_failed();
-        self.send_group_answers(io, answers);
-    }
-
-    fn send_group_answers(&mut self, io: &mut Io<'_, Mail>, answers: Vec<(AfterGroupReply, Response)>) {
-        for (then, answer) in answers {
-            self.resume_group_reply(io, then, answer);
         }
     }
 }
@@ -94,8 +60,8 @@ impl Shard {
         request: impl FnOnce(&mut Transactions, u64, Caller),
         then: AfterTxnReply,
     ) {
-        let Some(coordinator) = self.transaction_coordinator() else { return };
-        coordinator.call(io.clock, request, then);
+        let Some(controller) = &mut self.controller else { return };
+        controller.transactions.call(io.clock, request, then);
         self.poll_transactions(io);
     }
 
@@ -108,37 +74,19 @@ impl Shard {
         self.controller.as_ref().map(|controller| controller.transactions.read(io.clock, look))
     }
 
-    fn transaction_coordinator(&mut self) -> Option<&mut TransactionCoordinator> {
-        self.controller.as_mut().map(|controller| &mut controller.transactions)
-    }
-
-    /// Resumes the transactions in progress, in the first turn.
-    pub(crate) fn begin_transactions(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(coordinator) = self.transaction_coordinator() else { return };
-        coordinator.start(io.clock);
-        self.poll_transactions(io);
-    }
-
-    /// Applies expired deadlines of transactions.
-    pub(crate) fn transactions_due(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(coordinator) = self.transaction_coordinator() else { return };
-        coordinator.on_timer(io.clock);
-        self.poll_transactions(io);
-    }
-
     /// Changes the transactions and carries out their effects.
     pub(crate) fn update_transactions(
         &mut self,
         io: &mut Io<'_, Mail>,
         change: impl FnOnce(&mut Transactions, u64),
     ) {
-        let Some(coordinator) = self.transaction_coordinator() else { return };
-        coordinator.update(io.clock, change);
+        let Some(controller) = &mut self.controller else { return };
+        controller.transactions.update(io.clock, change);
         self.poll_transactions(io);
     }
 
     /// Carries out the effects of the transactions.
-    fn poll_transactions(&mut self, io: &mut Io<'_, Mail>) {
+    pub(crate) fn poll_transactions(&mut self, io: &mut Io<'_, Mail>) {
         while let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store())
             && let Some(effect) = controller.transactions.poll(first, io.clock.unix_ms)
         {
@@ -147,30 +95,8 @@ impl Shard {
                 TransactionEffect::Reply(then, answer) => self.resume_txn_reply(io, then, answer),
             }
         }
-        if let Some(at_ms) = self.transaction_coordinator().and_then(TransactionCoordinator::next_timer_ms) {
+        if let Some(at_ms) = self.controller.as_mut().and_then(|known| known.transactions.next_timer_ms()) {
             io.set_timer(at_ms, Timer::Coordinate.token());
-        }
-    }
-
-    /// Handles a completion in the first store. Returns false if it is of another log.
-    pub(crate) fn on_transactions_completion(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        completion: &Completion,
-    ) -> bool {
-        let Some(coordinator) = self.transaction_coordinator() else { return false };
-        let (is_mine, has_effects) = coordinator.on_completion(completion, io.clock);
-        if has_effects {
-            self.poll_transactions(io);
-        }
-        is_mine
-    }
-
-    /// Handles appends that the store refused.
-    pub(crate) fn take_refused_by_transaction_log(&mut self, io: &mut Io<'_, Mail>) {
-        let Some(coordinator) = self.transaction_coordinator() else { return };
-        if coordinator.take_failed(io.clock) {
-            self.poll_transactions(io);
         }
     }
 }

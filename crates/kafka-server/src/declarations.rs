@@ -36,6 +36,8 @@ impl Shard {
         if text.is_some() && self.env.catalogue().declared.len() >= DECLARED_MAX {
             return self.reply_to_requester(io, to, Reply::Refused(QueueError::TooMany));
         }
-        self.append_declaration(io, name, text, to);
+        if let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store()) {
+            controller.store_declaration(first, io.clock.unix_ms, (name, text), to);
+        }
     }
 }

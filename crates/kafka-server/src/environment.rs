@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainstem_kafka::ErrorCode;
-use mainstem_runtime::MemoryBudget;
+use mainstem_runtime::{MemoryBudget, ShardMemory};
 
 use crate::catalogue::{Catalogue, PartitionId, Topic};
 use crate::log_throttle::LogThrottle;
@@ -64,6 +64,20 @@ impl Environment {
     /// The meters of the memory budget, after the first turn has begun.
     pub(crate) fn memory(&self) -> Option<&MemoryUse> {
         self.memory.as_ref()
+    }
+
+    /// Counts the bytes of requests and records that wait for other requests, shards or turns.
+    pub(crate) fn count_records(&self, memory: &ShardMemory, bytes: usize) {
+        if let Some(charged) = &self.memory {
+            charged.set_records(memory, bytes);
+        }
+    }
+
+    /// Counts the memory of the work queues.
+    pub(crate) fn count_queues(&self, memory: &ShardMemory, bytes: u64) {
+        if let Some(charged) = &self.memory {
+            charged.set_queues(memory, bytes);
+        }
     }
 
     /// Whether another log line about an error of a client may be written now.

@@ -1,12 +1,16 @@
 //! The state of a fetch that has not been answered, see `handlers/fetch.rs`.
 
+use std::slice::SliceIndex;
+
 use mainstem_kafka::ErrorCode;
 use mainstem_partition::Isolation;
 
 use crate::catalogue::PartitionId;
+use crate::environment::Environment;
 use crate::fetch_session::{CachedPartition, PartKey};
-use crate::partition_message::{Fetched, ReadLimit, Records};
+use crate::partition_message::{FetchPartitions, Fetched, ReadLimit, Records};
 use crate::shard_message::{JobId, RequestContext};
+use crate::storage::Storage;
 
 /// Bytes of records in memory beyond which a response reads no more partitions.
 const COPIED_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -100,6 +104,53 @@ impl Part {
 impl Fetch {
     pub(crate) fn watcher(&self, number: u64) -> JobId {
         JobId { shard: self.call.caller.shard, job: number }
+    }
+
+    /// For each shard, the partitions to read there; empty if all partitions belong to the shard `me`.
+    pub(crate) fn remote_requests(&self, number: u64, me: usize, shards: usize) -> Vec<FetchPartitions> {
+        let watcher = (!self.is_due).then(|| self.watcher(number));
+        let mut requests: Vec<FetchPartitions> = Vec::new();
+        for (part, Part { cached, location, .. }) in self.parts.iter().enumerate() {
+            let Ok(Location { id, shard }) = *location else { continue };
+            if shard == me {
+                continue;
+            }
+            if requests.is_empty() {
+                let work = |_| FetchPartitions {
+                    parts: Vec::new(),
+                    isolation: self.isolation,
+                    bytes_max: self.bytes_max,
+                    bytes_min: self.bytes_min,
+                    watcher,
+                };
+                requests.extend((0..shards).map(work));
+            }
+            requests[shard].parts.push(cached.part(part as u32, id));
+        }
+        // All shards together should read about as much as the response can hold.
+        for work in &mut requests {
+            let share = self.bytes_max * work.parts.len() / self.parts.len();
+            work.bytes_max = share.max(self.bytes_min);
+        }
+        requests
+    }
+
+    /// Watches those of these parts that belong to this shard.
+    pub(crate) fn watch_own(
+        &self,
+        number: u64,
+        parts: impl SliceIndex<[Part], Output = [Part]>,
+        storage: &mut Storage,
+        env: &mut Environment,
+    ) {
+        let watcher = self.watcher(number);
+        for part in &self.parts[parts] {
+            if let Ok(Location { id, shard }) = part.location
+                && shard == env.me()
+            {
+                storage.watch(env, id, watcher);
+            }
+        }
     }
 
     /// Whether the response need not wait: there are enough bytes, no more would fit, or there is an error.

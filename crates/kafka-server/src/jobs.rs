@@ -8,8 +8,8 @@ use mainstem_kafka::ErrorCode;
 use mainstem_queue_server::AppendTicket;
 
 use crate::append_error::{AppendError, Produced};
-use crate::fetch_job::FetchJob;
-use crate::partition_message::PartitionQueryResult;
+use crate::fetch_job::{Fetch, FetchJob};
+use crate::partition_message::{Fetched, PartitionQueryResult, is_short};
 use crate::pending::{AfterChanges, AfterMarkers, AfterQueries};
 use crate::produce_job::ProduceJob;
 use crate::sinks::SinkJob;
@@ -92,6 +92,91 @@ impl Jobs {
     pub(crate) fn put(&mut self, number: u64, job: Job) {
         self.mailed_bytes += job.mailed_bytes();
         self.by_number.insert(number, job);
+    }
+
+    /// Takes a fetch, whatever its state.
+    pub(crate) fn take_fetch(&mut self, number: u64) -> Option<FetchJob> {
+        match self.take(number)? {
+            Job::Fetch(job) => Some(job),
+            other => {
+                self.put(number, other);
+                None
+            }
+        }
+    }
+
+    /// Takes a fetch if it is parked.
+    pub(crate) fn take_parked_fetch(&mut self, number: u64) -> Option<Box<Fetch>> {
+        let Some(Job::Fetch(FetchJob::Parked(_))) = self.by_number.get(&number) else { return None };
+        let Some(Job::Fetch(FetchJob::Parked(fetch))) = self.take(number) else { return None };
+        Some(fetch)
+    }
+
+    /// A partition that a fetch watches has new records. Takes the fetch if it is parked; otherwise notes that the
+    /// attempt may have missed them.
+    pub(crate) fn wake_fetch(&mut self, number: u64) -> Option<Box<Fetch>> {
+        if let Some(Job::Fetch(FetchJob::Collecting { is_woken, .. } | FetchJob::Reading { is_woken, .. })) =
+            self.by_number.get_mut(&number)
+        {
+            *is_woken = true;
+            return None;
+        }
+        self.take_parked_fetch(number)
+    }
+
+    /// The deadline of a fetch has passed. Takes the fetch if it is parked.
+    pub(crate) fn expire_fetch(&mut self, number: u64) -> Option<Box<Fetch>> {
+        match self.by_number.get_mut(&number)? {
+            Job::Fetch(FetchJob::Collecting { fetch, .. } | FetchJob::Reading { fetch, .. }) => {
+                fetch.is_due = true;
+                None
+            }
+            Job::Fetch(FetchJob::Parked(fetch)) => {
+                fetch.is_due = true;
+                self.take_parked_fetch(number)
+            }
+            _ => None,
+        }
+    }
+
+    /// Adds what another shard has read for a fetch. After the last shard, takes the fetch, and whether a partition has
+    /// received records in the meantime.
+    pub(crate) fn add_fetched(&mut self, number: u64, all: Vec<Fetched>) -> Option<(Box<Fetch>, bool)> {
+        let Some(Job::Fetch(FetchJob::Collecting { fetch, waiting, .. })) = self.by_number.get_mut(&number)
+        else {
+            return None;
+        };
+        let is_watched = is_short(&all, fetch.bytes_min);
+        for fetched in all {
+            let part = &mut fetch.parts[fetched.part as usize];
+            part.fetched = Some(fetched);
+            part.is_watched |= is_watched;
+        }
+        *waiting -= 1;
+        if *waiting > 0 {
+            return None;
+        }
+        let Some(FetchJob::Collecting { fetch, is_woken, .. }) = self.take_fetch(number) else { return None };
+        Some((fetch, is_woken))
+    }
+
+    /// Records the result of one append of a Produce. Takes the request after the last one.
+    pub(crate) fn end_append(&mut self, number: u64, produced: Produced) -> Option<ProduceJob> {
+        let Some(Job::Produce(job)) = self.by_number.get_mut(&number) else { return None };
+        job.parts[produced.part as usize].1 = produced.outcome;
+        job.waiting -= 1;
+        if job.waiting > 0 {
+            return None;
+        }
+        let Some(Job::Produce(job)) = self.take(number) else { return None };
+        Some(job)
+    }
+
+    /// Takes records of another protocol that have been appended, or not.
+    pub(crate) fn take_sink(&mut self, number: u64) -> Option<SinkJob> {
+        let Some(Job::Sink(_)) = self.by_number.get(&number) else { return None };
+        let Some(Job::Sink(job)) = self.take(number) else { return None };
+        Some(job)
     }
 
     /// Bytes of records that other shards have not answered yet.

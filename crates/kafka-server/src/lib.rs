@@ -66,6 +66,7 @@
 //! | `topic_admin.rs` | carries out the effects of changes of topics |
 //! | `groups.rs`, `transactions.rs` | the coordinators on shard 0, their logs and callers |
 //! | `coordinators.rs` | requests to the coordinators, and their effects |
+//! | `bindings.rs` | the topics that other protocols write to and read, on one shard |
 //! | `sink.rs`, `sinks.rs` | records from other protocols: the shard's part, and the batches |
 //! | `source.rs`, `sources.rs` | records for other protocols: the shard's part, and the readers |
 //! | `binding_registry.rs`, `declarations.rs` | which topics other protocols use, and what those declared |
@@ -76,6 +77,7 @@
 
 mod append_error;
 mod binding_registry;
+mod bindings;
 mod broker_config;
 mod catalogue;
 mod config;
@@ -128,6 +130,7 @@ mod unverified_batches;
 mod work_slices;
 
 pub use binding_registry::{BoundTopic, Source};
+pub use bindings::Bindings;
 pub use config::Config;
 pub use handlers::{SERVED, ServedApi};
 pub use mainstem_log::{Header, put_headers};

@@ -96,10 +96,14 @@ impl Shard {
     ) {
         match (self.jobs.get(number), done) {
             (Some(Job::Produce(_)), PartitionResponse::Produced(produced)) => {
-                self.on_part_produced(io, number, produced);
+                if let Some(job) = self.jobs.end_append(number, produced) {
+                    self.answer_produce(io, &job);
+                }
             }
             (Some(Job::Sink(_)), PartitionResponse::Produced(produced)) => {
-                self.on_sink_appended(number, SinkResult::of(&produced.outcome));
+                if let Some(job) = self.jobs.take_sink(number) {
+                    self.bindings.settle(job, SinkResult::of(&produced.outcome));
+                }
             }
             (Some(Job::QueueAppend(_)), PartitionResponse::Produced(produced)) => {
                 self.on_queue_append(io, number, &produced);
@@ -109,7 +113,11 @@ impl Shard {
                     self.resume_markers(io, then, outcomes);
                 }
             }
-            (Some(Job::Fetch(_)), PartitionResponse::Fetched(fetched)) => self.fetched(io, number, fetched),
+            (Some(Job::Fetch(_)), PartitionResponse::Fetched(fetched)) => {
+                if let Some((fetch, is_woken)) = self.jobs.add_fetched(number, fetched) {
+                    self.finish_attempt(io, number, fetch, is_woken);
+                }
+            }
             (Some(Job::Query(_)), PartitionResponse::Asked(results)) => {
                 if let Some((then, results)) = self.jobs.end_queries(number, results) {
                     self.resume_queries(io, then, results);

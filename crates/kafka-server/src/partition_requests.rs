@@ -83,22 +83,6 @@ impl Shard {
     ///
     /// # Errors
     /// The batch was not appended.
-    pub(crate) fn try_produce(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        waiter: Waiter,
-        id: PartitionId,
-        records: &[u8],
-        transactional: Option<&Transactional>,
-    ) -> Result<bool, AppendError> {
-        let incoming = IncomingBatch::parse(records)?;
-        self.produce_incoming(io, waiter, id, &incoming, transactional)
-    }
-
-    /// Like [`Self::try_produce`], for a parsed batch.
-    ///
-    /// # Errors
-    /// The batch was not appended.
     pub(crate) fn produce_incoming(
         &mut self,
         io: &mut Io<'_, Mail>,
@@ -125,23 +109,6 @@ impl Shard {
             }
             (Appended::Unverified(_), None) => Err(ErrorCode::TransactionalIdAuthorizationFailed.into()),
         }
-    }
-
-    /// Appends a batch of a component of the broker, such as a queue.
-    ///
-    /// # Errors
-    /// The batch was not appended.
-    pub(crate) fn append_here(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        (job, part, id): (JobId, u32, PartitionId),
-        records: &[u8],
-        verification: TxnVerification,
-    ) -> Result<(), AppendError> {
-        let incoming = IncomingBatch::parse_internal(records)?;
-        let appended = self.append_incoming(io, Waiter { job, part }, id, &incoming, verification)?;
-        debug_assert_eq!(appended, Appended::Yes, "components send plain batches outside transactions");
-        Ok(())
     }
 
     /// Appends a batch, unless something must happen first.

@@ -14,6 +14,7 @@ use std::vec;
 use hashbrown::HashMap;
 use mainstem_coordinator::producer::Marker;
 use mainstem_partition::{RecordsCheck, Waiter};
+use mainstem_runtime::Io;
 
 use crate::catalogue::PartitionId;
 use crate::partition_message::{FetchPartitions, Fetched, PartitionQuery, PartitionQueryResult};
@@ -127,6 +128,11 @@ impl PendingWork {
         charged.saturating_sub(self.charged_before) < REQUEST_UNITS
     }
 
+    /// Whether the current request may append to a partition at once.
+    pub(crate) fn may_append(&self, id: PartitionId, charged: u64) -> bool {
+        !self.holds(id) && self.has_room(charged)
+    }
+
     /// Bytes of the held batches.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -137,7 +143,7 @@ impl PendingWork {
     }
 
     /// Whether an append to the partition must queue behind others.
-    pub(crate) fn holds(&self, id: PartitionId) -> bool {
+    fn holds(&self, id: PartitionId) -> bool {
         !self.appends.is_empty() && self.appends.contains_key(&id)
     }
 
@@ -158,6 +164,25 @@ impl PendingWork {
         } else {
             self.tasks.push_back(Task::Append { job, partitions: [id].into() });
         }
+    }
+
+    /// Holds a batch for a later turn.
+    pub(crate) fn hold_batch<M>(
+        &mut self,
+        io: &mut Io<'_, M>,
+        (waiter, id): (Waiter, PartitionId),
+        records: &[u8],
+        transactional: Option<&Transactional>,
+    ) {
+        let (records, transactional) = (BatchBytes(Arc::new(records.to_vec())), transactional.cloned());
+        self.push(id, HeldAppend::Batch { waiter, records, transactional, check: None });
+        io.request_turn();
+    }
+
+    /// Removes partitions of a deleted topic in the next turns.
+    pub(crate) fn add_removal<M>(&mut self, io: &mut Io<'_, M>, partitions: Vec<PartitionId>) {
+        self.add(Task::Remove { partitions: partitions.into_iter() });
+        io.request_turn();
     }
 
     /// Takes the next append to a partition.

@@ -6,6 +6,7 @@
 use mainstem_coordinator::producer::TxnVerification;
 use mainstem_kafka::ErrorCode;
 use mainstem_log::Completion;
+use mainstem_partition::{IncomingBatch, Waiter};
 use mainstem_queue_core::{ItemResult, QueueError, Reply, Request};
 use mainstem_queue_server::{AppendTicket, Context, Effect, QueueHost, QueueRequest, ReplyTo};
 use mainstem_runtime::Io;
@@ -13,7 +14,7 @@ use mainstem_runtime::Io;
 use crate::append_error::{AppendError, Produced};
 use crate::catalogue::PartitionId;
 use crate::jobs::Job;
-use crate::partition_message::PartitionResponse;
+use crate::partition_requests::Appended;
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, ShardMessage};
 use crate::timer::Timer;
@@ -21,7 +22,7 @@ use crate::topic_config::TopicConfig;
 
 impl Shard {
     /// Calls the host of queues, and carries out its effects.
-    fn with_queues<T>(
+    pub(crate) fn with_queues<T>(
         &mut self,
         io: &mut Io<'_, Mail>,
         call: impl FnOnce(&mut QueueHost<TopicConfig>, &mut Context<'_, TopicConfig>) -> T,
@@ -63,7 +64,11 @@ impl Shard {
             Effect::SendReply { to, reply } => {
                 io.send(to.shard, Mail(ShardMessage::QueueReply { to, reply }));
             }
-            Effect::ReplyToJob { job, reply } => self.on_sink_enqueued(job, &reply),
+            Effect::ReplyToJob { job, reply } => {
+                if let Some(job) = self.jobs.take_sink(job) {
+                    self.bindings.settle_reply(job, &reply);
+                }
+            }
             Effect::Administer(request) => self.administer_queue(io, request),
             Effect::Declare { name, text, to } => self.declare(io, name, text, to),
             Effect::StartAdvanced(id) => self.storage.on_start_advanced(id),
@@ -96,11 +101,6 @@ impl Shard {
         self.with_queues(io, |queues, cx| queues.reply(cx.now_ms, to, reply));
     }
 
-    /// Topics have changed: routes the requests that wait for a queue.
-    pub(crate) fn retry_pending_requests(&mut self, io: &mut Io<'_, Mail>) {
-        self.with_queues(io, QueueHost::retry_awaiting_creation);
-    }
-
     // --- partitions
 
     /// Opens a queue of this shard and its partition, if they are not open.
@@ -130,9 +130,15 @@ impl Shard {
         batch: &[u8],
     ) {
         let job = JobId { shard: self.env.me(), job: self.jobs.add(Job::QueueAppend(ticket)) };
-        if let Err(error) = self.append_here(io, (job, 0, id), batch, TxnVerification::Unknown) {
-            let produced = Produced { part: 0, outcome: Err(error) };
-            self.send_partition_response(io, job, PartitionResponse::Produced(produced));
+        let waiter = Waiter { job, part: 0 };
+        let appended = IncomingBatch::parse_internal(batch)
+            .map_err(AppendError::from)
+            .and_then(|incoming| self.append_incoming(io, waiter, id, &incoming, TxnVerification::Unknown));
+        match appended {
+            Ok(appended) => {
+                debug_assert_eq!(appended, Appended::Yes, "queues send plain batches outside transactions");
+            }
+            Err(error) => self.send_produced(io, waiter, Err(error)),
         }
     }
 
@@ -142,11 +148,6 @@ impl Shard {
         let base: ItemResult<u64> =
             produced.outcome.as_ref().map(|info| info.base_offset).map_err(append_error);
         self.with_queues(io, |queues, cx| queues.on_appended(cx, ticket, &base));
-    }
-
-    /// A topic has been deleted, which may be a queue.
-    pub(crate) fn remove_queue(&mut self, io: &mut Io<'_, Mail>, id: PartitionId) {
-        self.with_queues(io, |queues, cx| queues.remove(cx, id));
     }
 
     /// Applies what has happened in the partitions of queues.
@@ -194,21 +195,6 @@ impl Shard {
         // Most completions are of partitions.
         self.queues.is_state_log(at, completion.log)
             && self.with_queues(io, |queues, cx| queues.on_completion(cx, at, completion))
-    }
-
-    /// The timer of queues is due.
-    pub(crate) fn queues_due(&mut self, io: &mut Io<'_, Mail>) {
-        self.with_queues(io, |queues, cx| queues.on_timer(cx.now_ms));
-    }
-
-    /// Truncates the logs of queues. To be called now and then.
-    pub(crate) fn trim_queues(&mut self, io: &mut Io<'_, Mail>) {
-        self.with_queues(io, QueueHost::trim);
-    }
-
-    /// The process is to end: consumers that wait get no messages.
-    pub(crate) fn drain_queues(&mut self, io: &mut Io<'_, Mail>) {
-        self.with_queues(io, QueueHost::drain);
     }
 }
 

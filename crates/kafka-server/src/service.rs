@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 
 use mainstem_kafka::{RequestHeader, frame};
 use mainstem_partition::IsLast;
-use mainstem_runtime::{ConnId, Io, MemoryPressure, ProtocolTag, Received, Service};
+use mainstem_queue_server::QueueHost;
+use mainstem_runtime::{ConnId, Io, ProtocolTag, Received, Service};
 
-use crate::request_memory::UNRESERVED_BYTES;
 use crate::shard::Shard;
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
 use crate::storage::MAINTENANCE_INTERVAL_MS;
@@ -32,7 +32,7 @@ impl Service for Shard {
     fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, ProtocolTag(listener): ProtocolTag) {
         self.conns.open(conn, io.peer(), listener, io.clock.now_ms);
         self.env.shared().connections.fetch_add(1, Ordering::Relaxed);
-        if self.is_draining() {
+        if self.conns.is_draining() {
             self.remove_connection(io, conn);
             io.close(conn);
         }
@@ -40,7 +40,7 @@ impl Service for Shard {
 
     fn received(&mut self, io: &mut Io<'_, Mail>, id: ConnId, bytes: &[u8]) -> Received {
         let mut received = Received::default();
-        if self.is_draining() {
+        if self.conns.is_draining() {
             received.consumed = bytes.len();
             return received;
         }
@@ -61,7 +61,7 @@ impl Service for Shard {
             };
             let Some(frame) = rest.get(frame::LENGTH_BYTES..end) else {
                 received.next_len = end;
-                received.hold = !self.has_memory_for(io, id, end, rest.len());
+                received.hold = !self.conns.has_memory_for(&mut self.env, io, id, (end, rest.len()));
                 break;
             };
             let appended_bytes = self.jobs.mailed_bytes() + self.pending_work.bytes();
@@ -113,7 +113,7 @@ impl Service for Shard {
             ShardMessage::VerifyTxn(request) => self.verify_txn(io, request),
             ShardMessage::TxnVerified(verified) => self.on_txn_verified(io, &verified),
             ShardMessage::FetchWakeup { watcher } => self.on_fetch_wakeup(io, watcher.job),
-            ShardMessage::RemovePartitions { partitions } => self.remove_partitions(io, partitions),
+            ShardMessage::RemovePartitions { partitions } => self.pending_work.add_removal(io, partitions),
             ShardMessage::CatalogueChanged => {
                 self.storage.apply_catalogue(&mut self.env);
                 self.batch_waiting_records(io);
@@ -128,7 +128,11 @@ impl Service for Shard {
 
     fn timer(&mut self, io: &mut Io<'_, Mail>, token: u64) {
         match Timer::from_token(token) {
-            Timer::Fetch(job) => self.on_fetch_timeout(io, job),
+            Timer::Fetch(job) => {
+                if let Some(fetch) = self.jobs.expire_fetch(job) {
+                    self.start_attempt(io, job, fetch);
+                }
+            }
             Timer::MaintainMore => self.storage.on_maintenance_timer(io),
             Timer::Maintain => {
                 self.env.log_suppressed(io.clock.now_ms);
@@ -136,17 +140,19 @@ impl Service for Shard {
                     self.controller.as_mut().map_or(0, |controller| controller.transactions.take_evictions());
                 self.env.log_evictions(io.clock.now_ms, self.storage.take_evicted_producers(), ids);
                 self.storage.run_maintenance(io);
-                self.retry_topic_creation(io);
-                self.retry_pending_requests(io);
-                self.trim_queues(io);
+                self.bindings.clear_topic_requests();
+                self.batch_waiting_records(io);
+                self.with_queues(io, QueueHost::retry_awaiting_creation);
+                self.with_queues(io, QueueHost::trim);
                 self.close_idle_connections(io);
                 self.close_overdue_connections(io);
-                self.count_queues(io);
+                // There may be thousands of queues, so this is not for each turn.
+                self.env.count_queues(io.memory(), self.queues.memory());
                 self.storage.maintain_producers(IsLast::No);
                 io.set_timer(io.clock.now_ms + MAINTENANCE_INTERVAL_MS, Timer::Maintain.token());
             }
             Timer::Coordinate => self.coordinate_due(io),
-            Timer::Queues => self.queues_due(io),
+            Timer::Queues => self.with_queues(io, |queues, cx| queues.on_timer(cx.now_ms)),
         }
         self.begin_queued_requests(io);
     }
@@ -173,18 +179,21 @@ impl Service for Shard {
         self.append_all_gathered(io);
         self.poll_queues(io);
         self.append_queue_events(io);
-        self.store_compacted_logs();
-        self.store_positions();
+        if let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store()) {
+            controller.store_pending(first);
+        }
+        self.bindings.store_positions(self.storage.stores_mut());
         self.storage.store_snapshots();
-        self.count_records(io);
+        let waiting = self.conns.queued_bytes() + self.jobs.mailed_bytes() + self.pending_work.bytes();
+        self.env.count_records(io.memory(), waiting);
     }
 
     /// Answers the appends in flight, begins nothing else, and closes the other connections.
     fn drain(&mut self, io: &mut Io<'_, Mail>) {
         // Records that other protocols brought before the shutdown still count.
         self.append_all_gathered(io);
-        self.start_draining();
-        self.drain_queues(io);
+        self.conns.start_draining();
+        self.with_queues(io, QueueHost::drain);
         self.storage.maintain_producers(IsLast::Yes);
         for id in self.conns.idle() {
             self.remove_connection(io, id);
@@ -197,7 +206,7 @@ impl Shard {
     /// Begins queued frames of the connections that are ready.
     pub(crate) fn begin_queued_requests(&mut self, io: &mut Io<'_, Mail>) {
         while let Some(id) = self.conns.pop_ready() {
-            if self.is_draining() {
+            if self.conns.is_draining() {
                 continue;
             }
             // Without room, `drained` continues.
@@ -205,51 +214,6 @@ impl Shard {
                 && let Some(frame) = self.conns.next_waiting(id, pipelines)
             {
                 self.begin(io, id, &frame);
-            }
-        }
-    }
-
-    /// Counts requests and records that wait, at the end of each turn.
-    fn count_records(&self, io: &Io<'_, Mail>) {
-        if let Some(memory) = self.env.memory() {
-            let bytes = self.conns.queued_bytes() + self.jobs.mailed_bytes() + self.pending_work.bytes();
-            memory.set_records(io.memory(), bytes);
-        }
-    }
-
-    /// Counts the memory of the work queues. There may be thousands, so this is not for each turn.
-    fn count_queues(&self, io: &Io<'_, Mail>) {
-        if let Some(memory) = self.env.memory() {
-            memory.set_queues(io.memory(), self.queues.memory());
-        }
-    }
-
-    /// Whether more may be read of a request of `len` bytes, of which `arrived` are there.
-    fn has_memory_for(&mut self, io: &Io<'_, Mail>, id: ConnId, len: usize, arrived: usize) -> bool {
-        let now_ms = io.clock.now_ms;
-        let (Some(conn), Some(memory)) = (self.conns.get_mut(id), self.env.memory()) else { return true };
-        let reservation = conn.unfinished_request(now_ms);
-        if let Some(reservation) = reservation {
-            reservation.note_arrived(arrived);
-            return true;
-        }
-        if len <= UNRESERVED_BYTES && io.memory().pressure() < MemoryPressure::Critical {
-            return true;
-        }
-        match self.env.shared().request_pool.reserve((len, arrived), &memory.requests, io.memory(), now_ms) {
-            Ok(reserved) => {
-                *reservation = Some(reserved);
-                true
-            }
-            Err(shortage) => {
-                if conn.waits_first() && self.env.should_log(now_ms) {
-                    let client_id = conn.client_id.as_deref().unwrap_or("");
-                    let peer = conn.peer.map(|peer| peer.to_string()).unwrap_or_default();
-                    log::warn!(
-                        "kafka client {client_id:?} {peer}: a request of {len} bytes has to wait: {shortage}"
-                    );
-                }
-                false
             }
         }
     }

@@ -11,16 +11,14 @@ use mainstem_log::{Completion, Error, Stores};
 use mainstem_queue_server::QueueHost;
 use mainstem_runtime::{Clock, ConnId, Io};
 
-use crate::binding_registry::BindingRegistry;
-use crate::conn::{Conn, Connections};
+use crate::bindings::Bindings;
+use crate::conn::Connections;
 use crate::controller::Controller;
 use crate::environment::Environment;
 use crate::jobs::Jobs;
 use crate::pending_work::PendingWork;
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
 use crate::shared::Shared;
-use crate::sinks::Sinks;
-use crate::sources::SourceReaders;
 use crate::storage::Storage;
 use crate::topic_config::TopicConfig;
 use crate::unverified_batches::UnverifiedBatches;
@@ -38,14 +36,9 @@ pub struct Shard {
     pub(crate) controller: Option<Box<Controller>>,
     pub(crate) conns: Connections,
     pub(crate) jobs: Jobs,
-    pub(crate) fetch_sessions: crate::fetch_session::Sessions,
-    /// Snapshot of the topics that other protocols write to and read.
-    pub(crate) bindings: Arc<BindingRegistry>,
-    pub(crate) sinks: Sinks,
-    pub(crate) source_readers: SourceReaders,
+    pub(crate) bindings: Bindings,
     pub(crate) queues: QueueHost<TopicConfig>,
     completions: Vec<Completion>,
-    is_draining: bool,
 }
 
 impl Shard {
@@ -72,13 +65,9 @@ impl Shard {
             controller,
             conns: Connections::default(),
             jobs: Jobs::default(),
-            fetch_sessions: crate::fetch_session::Sessions::default(),
-            bindings: Arc::default(),
-            sinks: Sinks::default(),
-            source_readers: SourceReaders::default(),
+            bindings: Bindings::default(),
             queues,
             completions: Vec::new(),
-            is_draining: false,
         })
     }
 
@@ -101,7 +90,7 @@ impl Shard {
                     continue;
                 }
                 if !self.on_queue_completion(io, at, &completion)
-                    && !self.on_positions_completion(at, &completion)
+                    && !self.bindings.on_positions_completion(at, &completion)
                 {
                     self.on_partition_completion(io, at, &completion);
                 }
@@ -138,33 +127,10 @@ impl Shard {
         }
         let Some(conn) = self.conns.get_mut(caller.conn) else { return };
         conn.answer(caller.request, response);
-        self.send_answers(io, caller.conn);
-    }
-
-    fn send_answers(&mut self, io: &mut Io<'_, Mail>, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        while let Some(answer) = conn.next_answer() {
-            if !answer.is_empty()
-                && let Some(output) = io.output(id)
-            {
-                output.buffer().extend_from_slice(&answer);
-            }
+        if !self.conns.send_answers(io, caller.conn) {
+            self.remove_connection(io, caller.conn);
+            io.close(caller.conn);
         }
-        if self.is_draining && self.conns.get_mut(id).is_some_and(|conn| !conn.is_producing()) {
-            self.remove_connection(io, id);
-            return io.close(id);
-        }
-        self.conns.mark_ready(id);
-    }
-
-    /// Whether the broker is shutting down.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.is_draining
-    }
-
-    /// Begins to shut down: connections without appends in flight close.
-    pub(crate) fn start_draining(&mut self) {
-        self.is_draining = true;
     }
 
     /// Closes a connection that violated the protocol.
@@ -180,10 +146,11 @@ impl Shard {
     }
 
     pub(crate) fn remove_connection(&mut self, io: &mut Io<'_, Mail>, id: ConnId) {
-        if let Some(Conn { fetch_session, fetch_job, .. }) = self.conns.remove(id) {
-            self.fetch_sessions.remove(fetch_session);
-            self.cancel_fetch(io, fetch_job);
-            self.env.shared().connections.fetch_sub(1, Ordering::Relaxed);
+        let Some(conn) = self.conns.remove(id) else { return };
+        self.env.shared().connections.fetch_sub(1, Ordering::Relaxed);
+        // A fetch that is not parked notices the closed connection itself.
+        if let Some(fetch) = self.jobs.take_parked_fetch(conn.fetch_job) {
+            self.unregister_fetch(io, conn.fetch_job, &fetch);
         }
     }
 }

@@ -9,21 +9,21 @@
 
 use std::sync::Arc;
 
-use mainstem_kafka::partition_for_key;
 use mainstem_partition::Waiter;
-use mainstem_queue_core::{Reply, Request};
+use mainstem_queue_core::Request;
 use mainstem_queue_server::{QueueOperation, QueueRequest, ReplyTo, Requester};
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
 use crate::binding_registry::BoundTopic;
-use crate::catalogue::{PartitionId, Topic};
+use crate::bindings::SinkEffect;
+use crate::catalogue::PartitionId;
 use crate::jobs::Job;
 use crate::partition_message::{PartitionRequest, ProducePart};
 use crate::pending::AfterTopicChange;
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, ShardMessage};
-use crate::sinks::{SinkBatch, SinkRecord, SinkResult, SinkSend};
+use crate::sinks::{SinkBatch, SinkJob, SinkRecord, SinkResult};
 use crate::topic_change::NewTopic;
 
 /// Validates a topic that another protocol writes to.
@@ -42,73 +42,73 @@ pub fn check_topic(topic: &BoundTopic) -> Result<(), String> {
 }
 
 impl Shard {
-    /// Accepts a record of another protocol. [`Shard::take_sink_results`] returns its result.
+    /// Accepts a record of another protocol. [`Bindings::take_sink_results`](crate::Bindings::take_sink_results)
+    /// returns its result.
     pub fn sink(&mut self, io: &mut Io<'_, Mail>, record: &SinkRecord<'_>) {
-        self.env.refresh();
-        self.env.shared().bound.refresh(&mut self.bindings);
-        match self.bound_topic(record.bound) {
-            // Earlier records precede this one.
-            Some(topic) if self.sinks.next_awaiting_topic().is_none() => self.add_record(io, &topic, record),
-            _ => {
-                self.sinks.push_awaiting_topic(record);
-                self.batch_waiting_records(io);
-            }
+        if let Some(effect) = self.bindings.add(&mut self.env, record) {
+            self.carry_out_sink_effect(io, effect);
         }
-    }
-
-    /// Takes the tokens and results of finished records.
-    pub fn take_sink_results(&mut self) -> Vec<(u64, SinkResult)> {
-        self.sinks.take_results()
-    }
-
-    /// Whether other protocols should pause.
-    pub fn is_sink_behind(&self) -> bool {
-        self.sinks.is_behind()
-    }
-
-    fn bound_topic(&self, bound: usize) -> Option<Arc<Topic>> {
-        self.env.catalogue().topic(&self.bindings.topics.get(bound)?.name).cloned()
+        if self.bindings.has_waiting() {
+            self.batch_waiting_records(io);
+        }
     }
 
     /// Adds waiting records to batches while their topics exist, then requests the creation of the next missing topic.
     pub(crate) fn batch_waiting_records(&mut self, io: &mut Io<'_, Mail>) {
         self.env.refresh();
-        while let Some(bound) = self.sinks.next_awaiting_topic() {
-            let Some(topic) = self.bound_topic(bound) else {
-                if self.sinks.request(bound) {
-                    self.request_topic_creation(io, bound);
-                }
-                return;
-            };
-            if let Some(waiting) = self.sinks.pop_awaiting_topic() {
-                self.add_record(io, &topic, &waiting.record());
+        while let Some(effect) = self.bindings.next_waiting(&self.env) {
+            self.carry_out_sink_effect(io, effect);
+        }
+    }
+
+    /// Sends the batches of this turn to the partitions and queues.
+    pub(crate) fn append_all_gathered(&mut self, io: &mut Io<'_, Mail>) {
+        while let Some(effect) = self.bindings.next_batch() {
+            self.carry_out_sink_effect(io, effect);
+        }
+    }
+
+    fn carry_out_sink_effect(&mut self, io: &mut Io<'_, Mail>, effect: SinkEffect) {
+        match effect {
+            SinkEffect::Append { id, batch, job } => self.append_sink_batch(io, id, batch, job),
+            SinkEffect::Send { queue, messages, job } => {
+                let requester = Requester::Job(self.jobs.add(Job::Sink(job)));
+                let to = ReplyTo { shard: self.env.me(), requester };
+                let operation = QueueOperation::Request(Request::Send(messages));
+                self.route_queue_request(io, QueueRequest { queue, operation, to });
+            }
+            SinkEffect::CreateTopic(bound) if self.env.is_controller() => self.create_bound_topic(io, bound),
+            SinkEffect::CreateTopic(bound) => {
+                io.send(0, Mail(ShardMessage::CreateBoundTopic { bound }));
             }
         }
     }
 
-    /// Requests missing topics again.
-    pub(crate) fn retry_topic_creation(&mut self, io: &mut Io<'_, Mail>) {
-        self.sinks.clear_requests();
-        self.batch_waiting_records(io);
-    }
-
-    fn request_topic_creation(&mut self, io: &mut Io<'_, Mail>, bound: usize) {
-        if self.env.is_controller() {
-            self.create_bound_topic(io, bound);
+    fn append_sink_batch(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        id: PartitionId,
+        mut batch: SinkBatch,
+        job: SinkJob,
+    ) {
+        let Ok(owner) = self.env.owner_of(id) else {
+            return self.bindings.settle(job, SinkResult::NotDurable);
+        };
+        let job = self.jobs.add(Job::Sink(job));
+        let records = batch.builder.finish();
+        if owner == self.env.me() {
+            let waiter = Waiter { job: JobId { shard: owner, job }, part: 0 };
+            self.produce_local(io, waiter, id, records, None);
         } else {
-            io.send(0, Mail(ShardMessage::CreateBoundTopic { bound }));
+            let part = ProducePart { part: 0, id, records: records.to_vec(), transactional: None };
+            self.send_partition_request(io, owner, job, PartitionRequest::Produce(vec![part]));
         }
     }
 
     /// Creates a bound topic on shard 0, if it does not exist.
     pub(crate) fn create_bound_topic(&mut self, io: &mut Io<'_, Mail>, bound: usize) {
-        self.env.shared().bound.refresh(&mut self.bindings);
-        let Some(topic) = self.bindings.topics.get(bound) else { return };
-        let BoundTopic { name, partitions, config } = topic.clone();
-        self.env.refresh();
-        if self.env.catalogue().topic(&name).is_some() {
-            return;
-        }
+        let Some(topic) = self.bindings.missing_topic(&mut self.env, bound) else { return };
+        let BoundTopic { name, partitions, config } = topic;
         let new = NewTopic { name: Arc::clone(&name), partitions, config };
         self.create_topic(io, new, AfterTopicChange::BoundTopic(name));
     }
@@ -123,69 +123,6 @@ impl Shard {
         match outcome {
             Ok(()) => self.batch_waiting_records(io),
             Err(refused) => log::warn!("topic {name}: cannot create the topic of a binding: {refused:?}"),
-        }
-    }
-
-    fn add_record(&mut self, io: &mut Io<'_, Mail>, topic: &Topic, record: &SinkRecord<'_>) {
-        if topic.config.queue.is_some() {
-            if let Some(full) = self.sinks.add_for_queue(&topic.name, record) {
-                self.send_queue_batch(io, Arc::clone(&topic.name), full);
-            }
-            return;
-        }
-        let id = topic.partition(partition_for_key(record.partition_key, topic.partitions()));
-        if let Some(full) = self.sinks.add(id, record, topic.config.partition.message_bytes_max) {
-            self.append_sink_batch(io, id, full);
-        }
-    }
-
-    /// Sends the batches of this turn to the partitions and queues.
-    pub(crate) fn append_all_gathered(&mut self, io: &mut Io<'_, Mail>) {
-        while let Some((queue, send)) = self.sinks.pop_send() {
-            self.send_queue_batch(io, queue, send);
-        }
-        while let Some((id, batch)) = self.sinks.pop_batch() {
-            self.append_sink_batch(io, id, batch);
-        }
-    }
-
-    fn send_queue_batch(&mut self, io: &mut Io<'_, Mail>, queue: Arc<str>, mut send: SinkSend) {
-        let job = self.jobs.add(Job::Sink(self.sinks.begin_send(&mut send)));
-        let to = ReplyTo { shard: self.env.me(), requester: Requester::Job(job) };
-        let operation = QueueOperation::Request(Request::Send(send.messages));
-        self.route_queue_request(io, QueueRequest { queue, operation, to });
-    }
-
-    fn append_sink_batch(&mut self, io: &mut Io<'_, Mail>, id: PartitionId, mut batch: SinkBatch) {
-        let job = self.jobs.add(Job::Sink(self.sinks.begin(&mut batch)));
-        let records = batch.builder.finish();
-        match self.env.owner_of(id) {
-            Ok(owner) if owner == self.env.me() => {
-                let waiter = Waiter { job: JobId { shard: self.env.me(), job }, part: 0 };
-                self.produce_local(io, waiter, id, records, None);
-            }
-            Ok(owner) => {
-                let part = ProducePart { part: 0, id, records: records.to_vec(), transactional: None };
-                self.send_partition_request(io, owner, job, PartitionRequest::Produce(vec![part]));
-            }
-            Err(_) => self.on_sink_appended(job, SinkResult::NotDurable),
-        }
-    }
-
-    /// Records the result of a batch.
-    pub(crate) fn on_sink_appended(&mut self, number: u64, result: SinkResult) {
-        if let Some(Job::Sink(job)) = self.jobs.take(number) {
-            self.sinks.settle(job, result);
-        }
-    }
-
-    /// Records the results of messages sent to a queue.
-    pub(crate) fn on_sink_enqueued(&mut self, number: u64, reply: &Reply) {
-        let Reply::Sent(answers) = reply else {
-            return self.on_sink_appended(number, SinkResult::NotDurable);
-        };
-        if let Some(Job::Sink(job)) = self.jobs.take(number) {
-            self.sinks.settle_each(job, answers);
         }
     }
 }

@@ -112,7 +112,7 @@ pub(crate) struct SinkBatch {
 /// Messages for one queue.
 #[derive(Debug, Default)]
 pub(crate) struct SinkSend {
-    pub(crate) messages: Vec<NewMessage>,
+    messages: Vec<NewMessage>,
     tokens: Vec<u64>,
     bytes: usize,
 }
@@ -250,8 +250,8 @@ impl Sinks {
     }
 
     /// Messages for a queue are in flight.
-    pub(crate) fn begin_send(&mut self, send: &mut SinkSend) -> SinkJob {
-        self.begin_job(std::mem::take(&mut send.tokens), send.bytes)
+    pub(crate) fn begin_send(&mut self, send: SinkSend) -> (Vec<NewMessage>, SinkJob) {
+        (send.messages, self.begin_job(send.tokens, send.bytes))
     }
 
     fn begin_job(&mut self, tokens: Vec<u64>, bytes: usize) -> SinkJob {
@@ -328,8 +328,9 @@ mod tests {
         let queue: Arc<str> = "queue".into();
         assert!(sinks.add_for_queue(&queue, &record(b"a", 1)).is_none());
         assert!(sinks.add_for_queue(&queue, &record(b"b", 2)).is_none());
-        let (_, mut send) = sinks.pop_send().expect("it has messages");
-        let job = sinks.begin_send(&mut send);
+        let (_, send) = sinks.pop_send().expect("it has messages");
+        let (messages, job) = sinks.begin_send(send);
+        assert_eq!(messages.len(), 2);
         sinks.settle_each(job, &[Ok(7), Err(QueueError::Full)]);
         assert_eq!(sinks.take_results(), [(1, SinkResult::Durable), (2, SinkResult::NoRoom)]);
         assert_eq!(sinks.bytes, 0);

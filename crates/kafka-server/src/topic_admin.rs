@@ -5,12 +5,12 @@ use std::sync::Arc;
 use mainstem_kafka::Uuid;
 use mainstem_log::{Completion, Error, Store};
 use mainstem_queue_core::{QueueError, Reply};
-use mainstem_queue_server::ReplyTo;
+use mainstem_queue_server::QueueHost;
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
 use crate::catalogue::{Topic, TopicId};
-use crate::controller::{CatalogueWrite, Controller, RefusedChange, WaitingOperation};
+use crate::controller::{CatalogueWrite, Controller, Ended, RefusedChange, WaitingOperation};
 use crate::pending::AfterTopicChange;
 use crate::shard::Shard;
 use crate::shard_message::{Mail, ShardMessage};
@@ -22,10 +22,13 @@ impl Shard {
     pub(crate) fn start_coordinators(&mut self, io: &mut Io<'_, Mail>) {
         self.poll_groups(io);
         if self.env.is_controller() {
-            self.env.shared().bound.refresh(&mut self.bindings);
-            (0..self.bindings.topics.len()).for_each(|bound| self.create_bound_topic(io, bound));
+            let topics = self.bindings.bound_topics(&self.env);
+            (0..topics).for_each(|bound| self.create_bound_topic(io, bound));
         }
-        self.begin_transactions(io);
+        if let Some(controller) = &mut self.controller {
+            controller.transactions.start(io.clock);
+            self.poll_transactions(io);
+        }
         if self.env.is_controller() && self.env.shared().cluster_id().is_empty() {
             let id = new_uuid(io).to_string();
             self.env.shared().set_cluster_id(&id);
@@ -35,49 +38,47 @@ impl Shard {
         }
     }
 
-    /// Appends the records of this turn to the logs of the coordinators.
-    pub(crate) fn store_compacted_logs(&mut self) {
-        if let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store()) {
-            controller.store_pending(first);
-        }
-    }
-
     /// Handles a completion in the first store. Returns false if it is of another log.
     pub(crate) fn on_controller_completion(
         &mut self,
         io: &mut Io<'_, Mail>,
         completion: &Completion,
     ) -> bool {
-        if self.on_groups_completion(io, completion) || self.on_transactions_completion(io, completion) {
-            return true;
-        }
-        let Some(controller) = &mut self.controller else { return false };
-        let (is_mine, ended) = controller.on_completion(completion);
-        for (write, outcome) in ended {
-            self.on_catalogue_write(io, write, outcome);
-        }
-        self.publish_changes(io);
-        is_mine
+        let ended = self.controller.as_mut().and_then(|known| known.on_completion(completion, io.clock));
+        let Some(ended) = ended else { return false };
+        self.carry_out_ended(io, ended);
+        true
     }
 
     /// Continues what need not wait for the disk, and what the store refused.
     pub(crate) fn poll_coordinators(&mut self, io: &mut Io<'_, Mail>) {
         // Called several times per turn, mostly for nothing.
-        let Some(controller) = self.controller.as_deref_mut().filter(|controller| controller.has_outcomes())
-        else {
-            return;
-        };
-        for (write, outcome) in controller.take_failed() {
+        let controller = self.controller.as_deref_mut().filter(|controller| controller.has_outcomes());
+        let Some(ended) = controller.map(|controller| controller.take_failed(io.clock)) else { return };
+        self.carry_out_ended(io, ended);
+    }
+
+    /// Continues what has waited for the logs of the controller and the coordinators.
+    fn carry_out_ended(&mut self, io: &mut Io<'_, Mail>, ended: Ended) {
+        let Ended { writes, group_answers, has_transaction_effects } = ended;
+        for (write, outcome) in writes {
             self.on_catalogue_write(io, write, outcome);
         }
-        self.answer_refused_by_groups_log(io);
-        self.take_refused_by_transaction_log(io);
+        self.publish_changes(io);
+        for (then, answer) in group_answers {
+            self.resume_group_reply(io, then, answer);
+        }
+        if has_transaction_effects {
+            self.poll_transactions(io);
+        }
     }
 
     /// Applies expired deadlines of the coordinators.
     pub(crate) fn coordinate_due(&mut self, io: &mut Io<'_, Mail>) {
-        self.groups_due(io);
-        self.transactions_due(io);
+        let Some(controller) = &mut self.controller else { return };
+        controller.on_timer(io.clock);
+        self.poll_groups(io);
+        self.poll_transactions(io);
         self.poll_coordinators(io);
     }
 
@@ -135,19 +136,6 @@ impl Shard {
             && let Err(RefusedChange { then, error }) = call(controller, first, io.clock.unix_ms)
         {
             self.resume_topic_change(io, then, Err(error));
-        }
-    }
-
-    /// Stores a declaration of another protocol, or removes it if there is no text.
-    pub(crate) fn append_declaration(
-        &mut self,
-        io: &Io<'_, Mail>,
-        name: Arc<str>,
-        text: Option<Arc<str>>,
-        to: ReplyTo,
-    ) {
-        if let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store()) {
-            controller.store_declaration(first, io.clock.unix_ms, (name, text), to);
         }
     }
 
@@ -209,12 +197,12 @@ impl Shard {
         }
         self.storage.apply_catalogue(&mut self.env);
         self.batch_waiting_records(io);
-        self.retry_pending_requests(io);
+        self.with_queues(io, QueueHost::retry_awaiting_creation);
         for topic in deleted {
             let by_owner = self.env.partitions_by_owner(&topic).into_iter().enumerate();
             for (shard, partitions) in by_owner.filter(|(_, partitions)| !partitions.is_empty()) {
                 if shard == self.env.me() {
-                    self.remove_partitions(io, partitions);
+                    self.pending_work.add_removal(io, partitions);
                 } else {
                     io.send(shard, Mail(ShardMessage::RemovePartitions { partitions }));
                 }

@@ -1,7 +1,5 @@
 //! Continues the work of requests that takes several turns, see `pending_work.rs`.
 
-use std::sync::Arc;
-
 use mainstem_kafka::ErrorCode;
 use mainstem_partition::{IncomingBatch, RecordsCheck, Waiter};
 use mainstem_runtime::Io;
@@ -9,7 +7,7 @@ use mainstem_runtime::Io;
 use crate::append_error::AppendError;
 use crate::catalogue::PartitionId;
 use crate::partition_message::{MarkPart, PartitionQuery, PartitionQueryResult, PartitionResponse};
-use crate::pending_work::{BatchBytes, HeldAppend, Task};
+use crate::pending_work::{HeldAppend, Task};
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail};
 use crate::storage::LOOKUP_UNITS;
@@ -37,14 +35,16 @@ impl Shard {
         records: &[u8],
         transactional: Option<&Transactional>,
     ) {
-        if !self.may_append_now(io, id) {
-            let (records, transactional) = (records.to_vec(), transactional.cloned());
-            return self.hold_batch(io, waiter, id, records, transactional);
+        if !self.pending_work.may_append(id, io.charged()) {
+            return self.pending_work.hold_batch(io, (waiter, id), records, transactional);
         }
         self.storage.charge_append(io, id, records.len());
-        match self.try_produce(io, waiter, id, records, transactional) {
+        let produced = IncomingBatch::parse(records)
+            .map_err(AppendError::from)
+            .and_then(|incoming| self.produce_incoming(io, waiter, id, &incoming, transactional));
+        match produced {
             Ok(true) => {}
-            Ok(false) => self.hold_batch(io, waiter, id, records.to_vec(), transactional.cloned()),
+            Ok(false) => self.pending_work.hold_batch(io, (waiter, id), records, transactional),
             Err(error) => self.send_produced(io, waiter, Err(error)),
         }
     }
@@ -57,7 +57,7 @@ impl Shard {
         MarkPart { part, id, marker }: MarkPart,
     ) {
         let waiter = Waiter { job, part };
-        if !self.may_append_now(io, id) {
+        if !self.pending_work.may_append(id, io.charged()) {
             self.pending_work.push(id, HeldAppend::Marker { waiter, marker });
             return io.request_turn();
         }
@@ -65,24 +65,6 @@ impl Shard {
         if let Err(error) = self.try_write_marker(io, waiter, id, &marker) {
             self.send_produced(io, waiter, Err(error));
         }
-    }
-
-    /// Whether a request may append to a partition in this turn.
-    fn may_append_now(&self, io: &Io<'_, Mail>, id: PartitionId) -> bool {
-        !self.pending_work.holds(id) && self.pending_work.has_room(io.charged())
-    }
-
-    fn hold_batch(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        waiter: Waiter,
-        id: PartitionId,
-        records: Vec<u8>,
-        transactional: Option<Transactional>,
-    ) {
-        let records = BatchBytes(Arc::new(records));
-        self.pending_work.push(id, HeldAppend::Batch { waiter, records, transactional, check: None });
-        io.request_turn();
     }
 
     /// Answers queries to partitions, and holds those that do not fit into the turn.
@@ -113,12 +95,6 @@ impl Shard {
         let Some((part, id, query)) = queries.next() else { return false };
         answers.push((part, self.storage.query(&mut self.env, io, id, &query)));
         true
-    }
-
-    /// Removes partitions of a deleted topic in the next turns.
-    pub(crate) fn remove_partitions(&mut self, io: &mut Io<'_, Mail>, partitions: Vec<PartitionId>) {
-        self.pending_work.add(Task::Remove { partitions: partitions.into_iter() });
-        io.request_turn();
     }
 
     /// Continues the work of requests, each with one partition in turn, within the share of the turn.
@@ -204,7 +180,8 @@ impl Shard {
             }
             HeldAppend::Batch { waiter, records, transactional, check: None } => {
                 self.storage.charge_append(io, id, records.0.len());
-                if self.try_produce(io, waiter, id, &records.0, transactional.as_ref())? {
+                let incoming = IncomingBatch::parse(&records.0)?;
+                if self.produce_incoming(io, waiter, id, &incoming, transactional.as_ref())? {
                     return Ok(None);
                 }
                 let check = Some(Box::new(RecordsCheck::new(records.clone())?));
@@ -225,7 +202,7 @@ impl Shard {
 
     /// Removes a partition of a deleted topic.
     fn remove_partition(&mut self, io: &mut Io<'_, Mail>, id: PartitionId) {
-        self.remove_queue(io, id);
+        self.with_queues(io, |queues, cx| queues.remove(cx, id));
         let mut results = Vec::new();
         let watchers = self.storage.remove(id, &mut results);
         self.send_append_results(io, results);

@@ -269,7 +269,7 @@ impl ShardService {
                 mqtt::Sink::Queue => self.sink_to_queue(io, &message),
             }
         }
-        for (token, result) in self.kafka.service.take_sink_results() {
+        for (token, result) in self.kafka.service.bindings_mut().take_sink_results() {
             let ticket = self.pending_sinks.remove(token as usize);
             let outcome = match result {
                 kafka::SinkResult::Durable => mqtt::SinkOutcome::Durable,
@@ -283,7 +283,7 @@ impl ShardService {
                 .call(&mut self.stores, io, |service, io| service.settle_sink_message(io, ticket, outcome));
         }
         self.take_queue_replies(io);
-        let is_behind = self.kafka.service.is_sink_behind() || self.queues.is_behind();
+        let is_behind = self.kafka.service.bindings_mut().is_sink_behind() || self.queues.is_behind();
         self.mqtt.service.hold_for_sinks(is_behind);
     }
 
@@ -326,7 +326,7 @@ impl ShardService {
             self.kafka.call(&mut self.stores, io, |service, io| service.end_source_fence(io, token, is_safe));
         }
         if io.clock.now_ms >= self.next_fence_ms {
-            let wanted = self.kafka.service.begin_source_fences();
+            let wanted = self.kafka.service.bindings_mut().begin_source_fences();
             if !wanted.is_empty() {
                 self.next_fence_ms = io.clock.now_ms + FENCE_INTERVAL_MS;
             }

@@ -17,21 +17,18 @@
 //! A request may name thousands of partitions, some of which must be opened first. What does not fit into a turn is
 //! read in the next ones, see `work_slices.rs`. The fetch then watches partitions before it reads them.
 
-use std::ops::Range;
-
 use mainstem_kafka::api::fetch::{AbortedTransaction, FetchRequest, FetchResponseWriter, PartitionData};
 use mainstem_kafka::{ErrorCode, Uuid, frame, put_response_header};
 use mainstem_partition::{Isolation, TopicId};
 use mainstem_runtime::{Io, Output};
 
 use crate::catalogue::PartitionId;
+use crate::conn::Connections;
 use crate::fetch_job::{Fetch, FetchJob, Location, Part, ReadBudget};
 use crate::fetch_session::{CachedPartition, PartKey, Plan};
 use crate::jobs::Job;
 use crate::leader_epoch::{LEADER_EPOCH, check_epoch};
-use crate::partition_message::{
-    FetchPartitions, Fetched, FileRange, PartitionRequest, Records, is_short, isolation,
-};
+use crate::partition_message::{Fetched, FileRange, PartitionRequest, Records, isolation};
 use crate::pending_work::Task;
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail, RequestContext, ShardMessage};
@@ -45,9 +42,7 @@ const WAIT_MS_MAX: i32 = 5 * 60 * 1000;
 pub(crate) fn handle(shard: &mut Shard, io: &mut Io<'_, Mail>, call: RequestContext, request: FetchRequest) {
     // After the response to a deletion, no fetch may read the topic.
     shard.env.refresh();
-    let Some(conn) = shard.conns.get_mut(call.caller.conn) else { return };
-    let own_session = &mut conn.fetch_session;
-    let plan = shard.fetch_sessions.resolve(call.caller.conn, own_session, call.version, &request);
+    let Some(plan) = shard.conns.resolve_fetch(call.caller.conn, call.version, &request) else { return };
     let Plan { parts, session_id, is_incremental } = match plan {
         Ok(plan) => plan,
         Err(code) => return answer_error(shard, io, &call, code),
@@ -93,7 +88,7 @@ fn locate(
         match (catalogue.topic_by_id(TopicId(key.topic_id.0)), &cached.name) {
             (Some(topic), Some(_)) => topic,
             (Some(topic), None) => {
-                shard.fetch_sessions.set_name(session_id, key, &topic.name);
+                shard.conns.fetch_sessions().set_name(session_id, key, &topic.name);
                 topic
             }
             (None, None) => return Err(ErrorCode::UnknownTopicId),
@@ -122,22 +117,12 @@ fn answer_error(shard: &mut Shard, io: &mut Io<'_, Mail>, call: &RequestContext,
 }
 
 impl Shard {
-    fn take_fetch(&mut self, number: u64) -> Option<FetchJob> {
-        match self.jobs.take(number)? {
-            Job::Fetch(job) => Some(job),
-            other => {
-                self.jobs.put(number, other);
-                None
-            }
-        }
-    }
-
     /// Starts an attempt: requests the partitions of other shards.
-    fn start_attempt(&mut self, io: &mut Io<'_, Mail>, number: u64, fetch: Box<Fetch>) {
+    pub(crate) fn start_attempt(&mut self, io: &mut Io<'_, Mail>, number: u64, fetch: Box<Fetch>) {
         if self.conns.get_mut(fetch.call.caller.conn).is_none() {
             return self.unregister_fetch(io, number, &fetch);
         }
-        let requests = self.requests_to_other_shards(number, &fetch);
+        let requests = fetch.remote_requests(number, self.env.me(), self.env.shared().shards);
         let waiting = requests.iter().filter(|work| !work.parts.is_empty()).count() as u32;
         if waiting == 0 {
             return self.finish_attempt(io, number, fetch, false);
@@ -148,94 +133,21 @@ impl Shard {
         }
     }
 
-    /// For each shard, the partitions to read there; empty if all partitions belong to this shard.
-    fn requests_to_other_shards(&self, number: u64, fetch: &Fetch) -> Vec<FetchPartitions> {
-        let watcher = (!fetch.is_due).then(|| fetch.watcher(number));
-        let mut requests: Vec<FetchPartitions> = Vec::new();
-        for (part, Part { cached, location, .. }) in fetch.parts.iter().enumerate() {
-            let Ok(Location { id, shard }) = *location else { continue };
-            if shard == self.env.me() {
-                continue;
-            }
-            if requests.is_empty() {
-                let work = |_| FetchPartitions {
-                    parts: Vec::new(),
-                    isolation: fetch.isolation,
-                    bytes_max: fetch.bytes_max,
-                    bytes_min: fetch.bytes_min,
-                    watcher,
-                };
-                requests.extend((0..self.env.shared().shards).map(work));
-            }
-            requests[shard].parts.push(cached.part(part as u32, id));
-        }
-        // All shards together should read about as much as the response can hold.
-        for work in &mut requests {
-            let share = fetch.bytes_max * work.parts.len() / fetch.parts.len();
-            work.bytes_max = share.max(fetch.bytes_min);
-        }
-        requests
-    }
-
-    /// Another shard has read its partitions.
-    pub(crate) fn fetched(&mut self, io: &mut Io<'_, Mail>, number: u64, all: Vec<Fetched>) {
-        let Some(Job::Fetch(FetchJob::Collecting { fetch, waiting, .. })) = self.jobs.get(number) else {
-            return;
-        };
-        let is_watched = is_short(&all, fetch.bytes_min);
-        for fetched in all {
-            let part = &mut fetch.parts[fetched.part as usize];
-            part.fetched = Some(fetched);
-            part.is_watched |= is_watched;
-        }
-        *waiting -= 1;
-        if *waiting == 0
-            && let Some(FetchJob::Collecting { fetch, is_woken, .. }) = self.take_fetch(number)
-        {
-            self.finish_attempt(io, number, fetch, is_woken);
-        }
-    }
-
     /// A partition that the fetch watches has new records.
     pub(crate) fn on_fetch_wakeup(&mut self, io: &mut Io<'_, Mail>, number: u64) {
-        match self.jobs.get(number) {
-            Some(Job::Fetch(FetchJob::Collecting { is_woken, .. } | FetchJob::Reading { is_woken, .. })) => {
-                *is_woken = true;
-            }
-            Some(Job::Fetch(FetchJob::Parked(_))) => self.unpark(io, number, false),
-            _ => {}
-        }
-    }
-
-    /// The deadline of a fetch has passed.
-    pub(crate) fn on_fetch_timeout(&mut self, io: &mut Io<'_, Mail>, number: u64) {
-        match self.jobs.get(number) {
-            Some(Job::Fetch(FetchJob::Collecting { fetch, .. } | FetchJob::Reading { fetch, .. })) => {
-                fetch.is_due = true;
-            }
-            Some(Job::Fetch(FetchJob::Parked(_))) => self.unpark(io, number, true),
-            _ => {}
-        }
-    }
-
-    fn unpark(&mut self, io: &mut Io<'_, Mail>, number: u64, is_due: bool) {
-        if let Some(FetchJob::Parked(mut fetch)) = self.take_fetch(number) {
-            fetch.is_due |= is_due;
+        if let Some(fetch) = self.jobs.wake_fetch(number) {
             self.start_attempt(io, number, fetch);
         }
     }
 
-    /// Ends the parked fetch of a closed connection. A fetch that is collecting notices the closed connection itself.
-    pub(crate) fn cancel_fetch(&mut self, io: &mut Io<'_, Mail>, number: u64) {
-        if matches!(self.jobs.get(number), Some(Job::Fetch(FetchJob::Parked(_))))
-            && let Some(FetchJob::Parked(fetch)) = self.take_fetch(number)
-        {
-            self.unregister_fetch(io, number, &fetch);
-        }
-    }
-
     /// Reads the partitions of this shard, then answers or parks the fetch.
-    fn finish_attempt(&mut self, io: &mut Io<'_, Mail>, number: u64, fetch: Box<Fetch>, is_woken: bool) {
+    pub(crate) fn finish_attempt(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        number: u64,
+        fetch: Box<Fetch>,
+        is_woken: bool,
+    ) {
         self.pending_work.begin_request(io.charged());
         let budget = ReadBudget::of(&fetch);
         self.read_own_partitions(io, number, FetchJob::Reading { fetch, budget, next: 0, is_woken });
@@ -244,7 +156,7 @@ impl Shard {
     /// Continues a fetch that reads in slices. Returns whether it must go on.
     pub(crate) fn continue_fetch(&mut self, io: &mut Io<'_, Mail>, number: u64) -> bool {
         self.pending_work.begin_request(io.charged());
-        let Some(job) = self.take_fetch(number) else { return false };
+        let Some(job) = self.jobs.take_fetch(number) else { return false };
         self.read_own_partitions(io, number, job);
         matches!(self.jobs.get(number), Some(Job::Fetch(FetchJob::Reading { .. })))
     }
@@ -261,7 +173,12 @@ impl Shard {
         let is_first_slice = next == 0;
         for index in next..fetch.parts.len() {
             if !self.pending_work.has_room(io.charged()) {
-                self.watch_early(number, &mut fetch, if is_first_slice { 0 } else { next }..index);
+                if !fetch.is_due {
+                    // Records may arrive before the last partition is read.
+                    let read = if is_first_slice { 0 } else { next }..index;
+                    fetch.watch_own(number, read.clone(), &mut self.storage, &mut self.env);
+                    fetch.parts[read].iter_mut().for_each(|part| part.is_watched = true);
+                }
                 if is_first_slice {
                     self.pending_work.add(Task::ReadFetch { number });
                 }
@@ -283,7 +200,7 @@ impl Shard {
         }
         if fetch.is_due || fetch.has_enough(&budget) {
             self.unregister_fetch(io, number, &fetch);
-            return self.write_response(io, *fetch);
+            return write_response(&mut self.conns, io, *fetch);
         }
         fetch.parts.iter_mut().for_each(|part| part.fetched = None);
         if is_woken {
@@ -294,31 +211,8 @@ impl Shard {
         }
     }
 
-    /// Watches partitions that were read in this turn, because records may arrive before the last one is read.
-    fn watch_early(&mut self, number: u64, fetch: &mut Fetch, parts: Range<usize>) {
-        if fetch.is_due {
-            return;
-        }
-        let watcher = fetch.watcher(number);
-        for part in &mut fetch.parts[parts] {
-            if let Ok(Location { id, shard }) = part.location
-                && shard == self.env.me()
-            {
-                self.storage.watch(&mut self.env, id, watcher);
-                part.is_watched = true;
-            }
-        }
-    }
-
     fn park(&mut self, io: &mut Io<'_, Mail>, number: u64, mut fetch: Box<Fetch>) {
-        let watcher = fetch.watcher(number);
-        for part in &fetch.parts {
-            if let Ok(Location { id, shard }) = part.location
-                && shard == self.env.me()
-            {
-                self.storage.watch(&mut self.env, id, watcher);
-            }
-        }
+        fetch.watch_own(number, .., &mut self.storage, &mut self.env);
         if !std::mem::replace(&mut fetch.has_parked, true) {
             io.set_timer(fetch.deadline_ms, Timer::Fetch(number).token());
         }
@@ -326,7 +220,7 @@ impl Shard {
     }
 
     /// Removes an ended fetch from the watchers of its partitions.
-    fn unregister_fetch(&mut self, io: &mut Io<'_, Mail>, number: u64, fetch: &Fetch) {
+    pub(crate) fn unregister_fetch(&mut self, io: &mut Io<'_, Mail>, number: u64, fetch: &Fetch) {
         if !fetch.has_parked && fetch.parts.iter().all(|part| !part.is_watched) {
             return;
         }
@@ -346,48 +240,42 @@ impl Shard {
             io.send(shard, Mail(ShardMessage::PartitionRequest { job, work }));
         }
     }
+}
 
-    /// Writes the response. Records in files are queued for sending; others are copied to the output.
-    fn write_response(&mut self, io: &mut Io<'_, Mail>, mut fetch: Fetch) {
-        let isolation = fetch.isolation;
-        let starving =
-            fetch.parts.iter().find(|part| part.fetched_bytes() == 0 && part.has_records(isolation));
-        if let Some(starving) = starving {
-            self.fetch_sessions.set_first(fetch.session_id, starving.key.clone());
-        }
-        if fetch.is_incremental {
-            fetch.parts.retain(|part| part.has_changed(isolation));
-        }
-        let RequestContext { caller, api_key, version, correlation_id, .. } = fetch.call;
-        let Some(conn) = self.conns.get_mut(caller.conn) else { return };
-        debug_assert!(conn.is_next(caller.request), "a fetch is the only request of its connection");
-        conn.answered();
-        let Some(output) = io.output(caller.conn) else { return };
-        let response = output.buffer();
-        let begun = frame::begin_frame(response);
-        put_response_header(correlation_id, api_key, version, response);
-        let topics = fetch.parts.chunk_by(|one, next| one.key.is_same_topic(&next.key)).count();
-        let mut writer = FetchResponseWriter::begin(response, version, 0, 0, fetch.session_id, topics);
-        let mut file_bytes = 0;
-        for parts in fetch.parts.chunk_by_mut(|one, next| one.key.is_same_topic(&next.key)) {
-            let PartKey { topic, topic_id, .. } = &parts[0].key;
-            writer.topic(output.buffer(), topic, *topic_id, parts.len());
-            for part in parts {
-                let Some(fetched) = part.fetched.take() else { continue };
-                self.fetch_sessions.set_last_sent(fetch.session_id, &part.key, fetched.outcome.ok());
-                file_bytes += fetched.records.file_bytes();
-                write_part(
-                    output,
-                    &mut writer,
-                    &data_of(part.key.index, &fetched, isolation),
-                    fetched.records,
-                );
-            }
-        }
-        writer.finish(output.buffer());
-        frame::end_frame(output.buffer(), begun, file_bytes);
-        self.conns.mark_ready(caller.conn);
+/// Writes the response. Records in files are queued for sending; others are copied to the output.
+fn write_response(conns: &mut Connections, io: &mut Io<'_, Mail>, mut fetch: Fetch) {
+    let isolation = fetch.isolation;
+    let starving = fetch.parts.iter().find(|part| part.fetched_bytes() == 0 && part.has_records(isolation));
+    if let Some(starving) = starving {
+        conns.fetch_sessions().set_first(fetch.session_id, starving.key.clone());
     }
+    if fetch.is_incremental {
+        fetch.parts.retain(|part| part.has_changed(isolation));
+    }
+    let RequestContext { caller, api_key, version, correlation_id, .. } = fetch.call;
+    let Some(conn) = conns.get_mut(caller.conn) else { return };
+    debug_assert!(conn.is_next(caller.request), "a fetch is the only request of its connection");
+    conn.answered();
+    let Some(output) = io.output(caller.conn) else { return };
+    let response = output.buffer();
+    let begun = frame::begin_frame(response);
+    put_response_header(correlation_id, api_key, version, response);
+    let topics = fetch.parts.chunk_by(|one, next| one.key.is_same_topic(&next.key)).count();
+    let mut writer = FetchResponseWriter::begin(response, version, 0, 0, fetch.session_id, topics);
+    let mut file_bytes = 0;
+    for parts in fetch.parts.chunk_by_mut(|one, next| one.key.is_same_topic(&next.key)) {
+        let PartKey { topic, topic_id, .. } = &parts[0].key;
+        writer.topic(output.buffer(), topic, *topic_id, parts.len());
+        for part in parts {
+            let Some(fetched) = part.fetched.take() else { continue };
+            conns.fetch_sessions().set_last_sent(fetch.session_id, &part.key, fetched.outcome.ok());
+            file_bytes += fetched.records.file_bytes();
+            write_part(output, &mut writer, &data_of(part.key.index, &fetched, isolation), fetched.records);
+        }
+    }
+    writer.finish(output.buffer());
+    frame::end_frame(output.buffer(), begun, file_bytes);
+    conns.mark_ready(caller.conn);
 }
 
 fn write_part(output: &mut Output, writer: &mut FetchResponseWriter, data: &PartitionData, records: Records) {

@@ -15,7 +15,7 @@ use mainstem_log::BatchHeader;
 use mainstem_partition::{AppendInfo, TopicId, Waiter};
 use mainstem_runtime::Io;
 
-use crate::append_error::{AppendError, Produced};
+use crate::append_error::AppendError;
 use crate::catalogue::{PartitionId, Topic};
 use crate::jobs::Job;
 use crate::partition_message::{PartitionRequest, ProducePart};
@@ -69,7 +69,7 @@ pub(crate) fn handle(
     let remote_appends = appends.iter().filter(|(owner, ..)| *owner != shard.env.me());
     job.mailed_bytes = remote_appends.map(|(_, _, _, records)| records.len()).sum();
     if appends.is_empty() {
-        return answer(shard, io, &job);
+        return shard.answer_produce(io, &job);
     }
     let number = shard.jobs.add(Job::Produce(job));
     let id = request.transactional_id.map(Into::into);
@@ -125,37 +125,26 @@ fn dispatch_parts(
 }
 
 impl Shard {
-    /// Records the result of one append.
-    pub(crate) fn on_part_produced(&mut self, io: &mut Io<'_, Mail>, number: u64, produced: Produced) {
-        let Some(Job::Produce(job)) = self.jobs.get(number) else { return };
-        job.parts[produced.part as usize].1 = produced.outcome;
-        job.waiting -= 1;
-        if job.waiting == 0
-            && let Some(Job::Produce(job)) = self.jobs.take(number)
-        {
-            answer(self, io, &job);
+    /// Answers a request whose appends have ended.
+    pub(crate) fn answer_produce(&mut self, io: &mut Io<'_, Mail>, job: &ProduceJob) {
+        if !job.wants_response {
+            self.reply_with(io, job.call.caller, Vec::new());
+            if let Some((_, Err(refused))) = job.parts.iter().find(|(_, outcome)| outcome.is_err()) {
+                // With `acks=0` a closed connection is the only sign of an error.
+                self.refuse_call(io, &job.call, refused.code.name());
+            }
+            return;
         }
+        let mut parts = job.parts.iter();
+        let topic = |topic: &ProduceTopic| TopicProduceResponse {
+            name: topic.name.to_string(),
+            topic_id: topic.id,
+            partition_responses: parts.by_ref().take(topic.parts).map(part_response).collect(),
+        };
+        let responses = job.topics.iter().map(topic).collect();
+        let response = ProduceResponse { responses, ..ProduceResponse::default() };
+        self.reply::<ProduceRequest>(io, &job.call, &response);
     }
-}
-
-fn answer(shard: &mut Shard, io: &mut Io<'_, Mail>, job: &ProduceJob) {
-    if !job.wants_response {
-        shard.reply_with(io, job.call.caller, Vec::new());
-        if let Some((_, Err(refused))) = job.parts.iter().find(|(_, outcome)| outcome.is_err()) {
-            // With `acks=0` a closed connection is the only sign of an error.
-            shard.refuse_call(io, &job.call, refused.code.name());
-        }
-        return;
-    }
-    let mut parts = job.parts.iter();
-    let topic = |topic: &ProduceTopic| TopicProduceResponse {
-        name: topic.name.to_string(),
-        topic_id: topic.id,
-        partition_responses: parts.by_ref().take(topic.parts).map(part_response).collect(),
-    };
-    let responses = job.topics.iter().map(topic).collect();
-    let response = ProduceResponse { responses, ..ProduceResponse::default() };
-    shard.reply::<ProduceRequest>(io, &job.call, &response);
 }
 
 fn part_response((index, outcome): &(i32, Result<AppendInfo, AppendError>)) -> PartitionProduceResponse {

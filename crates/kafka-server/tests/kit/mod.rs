@@ -307,7 +307,7 @@ impl Broker {
             self.services[shard].shard.sink(&mut self.detached[shard].io(), &record);
         }
         self.run();
-        self.services[shard].shard.take_sink_results()
+        self.services[shard].shard.bindings_mut().take_sink_results()
     }
 
     /// Another protocol of a shard sends a request to a queue. Does not run the shards.

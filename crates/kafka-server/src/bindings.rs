@@ -144,7 +144,7 @@ impl Bindings {
     }
 }
 
-/// Records for other protocols, see [`crate::sources`].
+/// Records for other protocols, see `sources.rs`.
 impl Bindings {
     /// Takes the next records, as [`crate::Shard::take_outgoing`] does.
     pub(crate) fn take_outgoing(

@@ -74,17 +74,6 @@ impl Shard {
         self.controller.as_ref().map(|controller| controller.transactions.read(io.clock, look))
     }
 
-    /// Changes the transactions and carries out their effects.
-    pub(crate) fn update_transactions(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        change: impl FnOnce(&mut Transactions, u64),
-    ) {
-        let Some(controller) = &mut self.controller else { return };
-        controller.transactions.update(io.clock, change);
-        self.poll_transactions(io);
-    }
-
     /// Carries out the effects of the transactions.
     pub(crate) fn poll_transactions(&mut self, io: &mut Io<'_, Mail>) {
         while let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store())

@@ -18,16 +18,18 @@
 //! - Everything that a client can make grow has a bound: frames, queued requests, responses, fetch sessions.
 //!
 //! # Layers
-//! A subsystem (`controller.rs`, `groups.rs`, `jobs.rs`, `sources.rs`, …) is a type that does not know [`Shard`]: it
-//! returns effects and outcomes as data. [`Shard`] holds the subsystems, and the files that implement it carry out the
-//! effects. A request that waits is a value of `pending.rs`, and `resume.rs` continues it. No file imports one of a
-//! higher layer:
+//! A subsystem (`storage.rs`, `bindings.rs`, `controller.rs`, `conn.rs`, `jobs.rs`, …) is a type with private fields
+//! that does not know [`Shard`]: it returns effects and outcomes as data. What it needs of the broker around it, it is
+//! given as an `Environment`. [`Shard`] holds the subsystems, and the files that implement it carry out the effects. A
+//! request that waits is a value of `pending.rs`, and `resume.rs` continues it. No file imports one of a higher layer:
 //!
 //! ```text
 //! service, handlers, resume          events in, requests, continuations
 //! coordinators, topic_admin, queues… impl Shard: carry out effects
 //! shard                              the state
-//! controller, groups, jobs, …        subsystems
+//! bindings, controller, jobs, …      subsystems
+//! storage                            the subsystem that others read and write
+//! environment                        what the shard shares with others
 //! pending, messages, catalogue       data
 //! ```
 //!

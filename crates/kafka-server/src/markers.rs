@@ -129,12 +129,14 @@ impl Shard {
                     | ErrorCode::InvalidProducerEpoch
                     | ErrorCode::TransactionCoordinatorFenced)
         );
-        self.update_transactions(io, |machine, now_ms| {
+        let Some(controller) = &mut self.controller else { return };
+        controller.transactions.update(io.clock, |machine, now_ms| {
             if is_written {
                 machine.marker_written(transactional_id, *producer, participant, now_ms);
             } else {
                 machine.marker_failed(transactional_id, *producer, participant, now_ms);
             }
         });
+        self.poll_transactions(io);
     }
 }

@@ -1,13 +1,11 @@
 //! Reads for fetches of other shards, on the shard that owns the partitions.
 //!
-//! If what a shard has read [is short](is_short) of what the fetch waits for, the shard registers the fetch as a watcher
-//! at once, so that no record can arrive between the read and the registration.
-
-use std::ops::Range;
+//! If what a shard has read [is short](is_short) of what the fetch waits for, the shard registers the fetch as a
+//! watcher at once, so that no record can arrive between the read and the registration.
 
 use mainstem_runtime::Io;
 
-use crate::partition_message::{FetchPartitions, PartitionResponse, ReadLimit, is_short};
+use crate::partition_message::{PartitionResponse, ReadLimit, is_short};
 use crate::pending_work::RemoteRead;
 use crate::shard::Shard;
 use crate::shard_message::Mail;
@@ -23,7 +21,7 @@ impl Shard {
         while let Some(part) = read.request.parts.get(read.all.len()) {
             if !self.pending_work.has_room(io.charged()) {
                 // Records may arrive before the last partition is read.
-                self.watch_parts(&read.request, begin..read.all.len());
+                self.storage.watch_parts(&mut self.env, &read.request, begin..read.all.len());
                 read.is_sliced = true;
                 return Some(read);
             }
@@ -36,18 +34,11 @@ impl Shard {
         }
         let RemoteRead { job, request, all, is_sliced, .. } = *read;
         if is_short(&all, request.bytes_min) {
-            self.watch_parts(&request, begin..all.len());
+            self.storage.watch_parts(&mut self.env, &request, begin..all.len());
         } else if is_sliced && let Some(watcher) = request.watcher {
             request.parts.iter().for_each(|part| self.storage.unwatch(part.id, watcher));
         }
         self.send_partition_response(io, job, PartitionResponse::Fetched(all));
         None
-    }
-
-    fn watch_parts(&mut self, request: &FetchPartitions, parts: Range<usize>) {
-        let Some(watcher) = request.watcher else { return };
-        for part in &request.parts[parts] {
-            self.storage.watch(&mut self.env, part.id, watcher);
-        }
     }
 }

@@ -175,17 +175,19 @@ impl Shard {
     ) {
         let mut results = Vec::new();
         let watchers = self.storage.on_completion(store_index, completion, &mut results);
-        self.send_append_results(io, results);
-        self.wake_fetches(io, watchers);
+        self.deliver_appends(io, results, watchers);
     }
 
-    pub(crate) fn send_append_results(&mut self, io: &mut Io<'_, Mail>, results: Vec<AppendResult>) {
+    /// Answers the waiters of appends, and wakes the fetches that watch their partition.
+    pub(crate) fn deliver_appends(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        results: Vec<AppendResult>,
+        watchers: Vec<JobId>,
+    ) {
         for AppendResult { waiter, outcome } in results {
             self.send_produced(io, waiter, outcome.map_err(AppendError::from));
         }
-    }
-
-    pub(crate) fn wake_fetches(&mut self, io: &mut Io<'_, Mail>, watchers: Vec<JobId>) {
         for watcher in watchers {
             if watcher.shard == self.env.me() {
                 self.on_fetch_wakeup(io, watcher.job);

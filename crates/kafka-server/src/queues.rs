@@ -5,7 +5,6 @@
 
 use mainstem_coordinator::producer::TxnVerification;
 use mainstem_kafka::ErrorCode;
-use mainstem_log::Completion;
 use mainstem_partition::{IncomingBatch, Waiter};
 use mainstem_queue_core::{ItemResult, QueueError, Reply, Request};
 use mainstem_queue_server::{AppendTicket, Context, Effect, QueueHost, QueueRequest, ReplyTo};
@@ -174,27 +173,6 @@ impl Shard {
             self.with_queues(io, QueueHost::poll_next);
         }
         self.with_queues(io, |queues, cx| queues.end_poll(cx.now_ms));
-    }
-
-    /// Hands the stores the messages and events of this turn. To be called before the turn's commit.
-    pub(crate) fn append_queue_events(&mut self, io: &mut Io<'_, Mail>) {
-        if !self.queues.has_unappended() {
-            return;
-        }
-        self.with_queues(io, QueueHost::end_batches);
-        self.with_queues(io, QueueHost::append_events);
-    }
-
-    /// Handles a completion. False if it is of no queue's state.
-    pub(crate) fn on_queue_completion(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        at: usize,
-        completion: &Completion,
-    ) -> bool {
-        // Most completions are of partitions.
-        self.queues.is_state_log(at, completion.log)
-            && self.with_queues(io, |queues, cx| queues.on_completion(cx, at, completion))
     }
 }
 

@@ -156,7 +156,12 @@ impl Shard {
             }
             AfterTopicChange::QueueReply(to) => self.on_queue_administered(io, to, outcome),
             AfterTopicChange::AutoCreatedQueue(request) => self.on_queue_auto_created(io, *request, outcome),
-            AfterTopicChange::BoundTopic(name) => self.on_bound_topic_created(io, &name, outcome),
+            AfterTopicChange::BoundTopic(name) => match outcome {
+                Ok(()) => self.batch_waiting_records(io),
+                Err(refused) => {
+                    log::warn!("topic {name}: cannot create the topic of a binding: {refused:?}");
+                }
+            },
         }
     }
 }

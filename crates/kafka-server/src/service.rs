@@ -178,7 +178,10 @@ impl Service for Shard {
         self.begin_queued_requests(io);
         self.append_all_gathered(io);
         self.poll_queues(io);
-        self.append_queue_events(io);
+        if self.queues.has_unappended() {
+            self.with_queues(io, QueueHost::end_batches);
+            self.with_queues(io, QueueHost::append_events);
+        }
         if let (Some(controller), Some(first)) = (&mut self.controller, self.storage.first_store()) {
             controller.store_pending(first);
         }

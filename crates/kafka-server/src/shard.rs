@@ -89,9 +89,10 @@ impl Shard {
                 {
                     continue;
                 }
-                if !self.on_queue_completion(io, at, &completion)
-                    && !self.bindings.on_positions_completion(at, &completion)
-                {
+                // Most completions are of partitions.
+                let is_of_queue = self.queues.is_state_log(at, completion.log)
+                    && self.with_queues(io, |queues, cx| queues.on_completion(cx, at, &completion));
+                if !is_of_queue && !self.bindings.on_positions_completion(at, &completion) {
                     self.on_partition_completion(io, at, &completion);
                 }
             }

@@ -14,7 +14,6 @@ use mainstem_queue_core::Request;
 use mainstem_queue_server::{QueueOperation, QueueRequest, ReplyTo, Requester};
 use mainstem_runtime::Io;
 
-use crate::append_error::AppendError;
 use crate::binding_registry::BoundTopic;
 use crate::bindings::SinkEffect;
 use crate::catalogue::PartitionId;
@@ -111,18 +110,5 @@ impl Shard {
         let BoundTopic { name, partitions, config } = topic;
         let new = NewTopic { name: Arc::clone(&name), partitions, config };
         self.create_topic(io, new, AfterTopicChange::BoundTopic(name));
-    }
-
-    /// A bound topic has been created, or not.
-    pub(crate) fn on_bound_topic_created(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        name: &str,
-        outcome: Result<(), AppendError>,
-    ) {
-        match outcome {
-            Ok(()) => self.batch_waiting_records(io),
-            Err(refused) => log::warn!("topic {name}: cannot create the topic of a binding: {refused:?}"),
-        }
     }
 }

@@ -38,7 +38,7 @@ pub struct SinkRecord<'a> {
     pub headers: &'a [u8],
     /// Timestamp, ms since 1970. A work queue uses its own time of arrival.
     pub timestamp_ms: i64,
-    /// Token that [`crate::Shard::take_sink_results`] returns.
+    /// Token that [`crate::Bindings::take_sink_results`] returns.
     pub token: u64,
 }
 

@@ -13,6 +13,7 @@ mod queries;
 mod reads;
 mod uncreated;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use mainstem_coordinator::producer::{Marker, TxnVerification};
@@ -31,6 +32,7 @@ use maintenance::Maintenance;
 use crate::append_error::AppendError;
 use crate::catalogue::{Catalogue, PartitionId};
 use crate::environment::Environment;
+use crate::partition_message::FetchPartitions;
 
 /// Opening or removing a log.
 const OPEN_UNITS: u32 = 3_000;
@@ -270,6 +272,19 @@ impl Storage {
     pub(crate) fn watch(&mut self, env: &mut Environment, id: PartitionId, watcher: JobId) {
         if self.partitions.contains(&id) || self.is_uncreated(env, id) {
             self.partitions.watch(id, watcher);
+        }
+    }
+
+    /// Registers a fetch of another shard with these of its partitions, if it waits.
+    pub(crate) fn watch_parts(
+        &mut self,
+        env: &mut Environment,
+        request: &FetchPartitions,
+        parts: Range<usize>,
+    ) {
+        let Some(watcher) = request.watcher else { return };
+        for part in &request.parts[parts] {
+            self.watch(env, part.id, watcher);
         }
     }
 

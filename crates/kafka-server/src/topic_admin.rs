@@ -150,32 +150,21 @@ impl Shard {
         if let Some(deleted) = controller.apply(&write, outcome.is_ok()) {
             self.with_groups(io, |groups, _| groups.forget_topic(&deleted.name));
         }
-        match write {
-            CatalogueWrite::ClusterId => {}
-            CatalogueWrite::Create { then, .. } => {
-                self.resume_topic_change(io, then, outcome.map_err(AppendError::from));
-            }
-            CatalogueWrite::Change { topic, then, .. } => {
-                self.resume_topic_change(io, then, outcome.map_err(AppendError::from));
-                self.resume_waiting_operations(io, topic.id);
-            }
-            CatalogueWrite::Delete { id, then } => {
-                self.resume_topic_change(io, then, outcome.map_err(AppendError::from));
-                self.resume_waiting_operations(io, id);
-            }
+        let (changed, then) = match write {
+            CatalogueWrite::ClusterId => return,
+            CatalogueWrite::Create { then, .. } => (None, then),
+            CatalogueWrite::Change { topic, then, .. } => (Some(topic.id), then),
+            CatalogueWrite::Delete { id, then } => (Some(id), then),
             CatalogueWrite::Declare { to, .. } => {
                 if outcome.is_ok() {
                     self.publish_changes(io);
                 }
                 let reply = outcome.map_or(Reply::Refused(QueueError::Storage), |()| Reply::Done);
-                self.reply_to_requester(io, to, reply);
+                return self.reply_to_requester(io, to, reply);
             }
-        }
-    }
-
-    /// Ends the change of a topic and begins the operations that wait for it.
-    fn resume_waiting_operations(&mut self, io: &mut Io<'_, Mail>, id: TopicId) {
-        let waiting = self.controller.as_mut().map(|controller| controller.end_change(id));
+        };
+        self.resume_topic_change(io, then, outcome.map_err(AppendError::from));
+        let waiting = changed.and_then(|id| Some(self.controller.as_mut()?.end_change(id)));
         for operation in waiting.into_iter().flatten() {
             match operation {
                 WaitingOperation::Change { name, change, then } => {

@@ -6,7 +6,7 @@ use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
 use crate::catalogue::PartitionId;
-use crate::partition_message::{MarkPart, PartitionQuery, PartitionQueryResult, PartitionResponse};
+use crate::partition_message::{MarkPart, PartitionQuery, PartitionResponse};
 use crate::pending_work::{HeldAppend, Task};
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail};
@@ -77,24 +77,12 @@ impl Shard {
         let answers = Vec::with_capacity(queries.len());
         let (mut queries, mut answers) = (queries.into_iter(), answers);
         while self.pending_work.has_room(io.charged()) {
-            if !self.answer_next_query(io, &mut queries, &mut answers) {
+            if !self.storage.query_next(&mut self.env, io, &mut queries, &mut answers) {
                 return self.send_partition_response(io, job, PartitionResponse::Asked(answers));
             }
         }
         self.pending_work.add(Task::Query { job, queries, answers });
         io.request_turn();
-    }
-
-    /// Answers the next query. Returns false if there is none.
-    fn answer_next_query(
-        &mut self,
-        io: &mut Io<'_, Mail>,
-        queries: &mut std::vec::IntoIter<(u32, PartitionId, PartitionQuery)>,
-        answers: &mut Vec<(u32, PartitionQueryResult)>,
-    ) -> bool {
-        let Some((part, id, query)) = queries.next() else { return false };
-        answers.push((part, self.storage.query(&mut self.env, io, id, &query)));
-        true
     }
 
     /// Continues the work of requests, each with one partition in turn, within the share of the turn.
@@ -124,7 +112,7 @@ impl Shard {
                 (!partitions.is_empty()).then_some(Task::Append { job, partitions })
             }
             Task::Query { job, mut queries, mut answers } => {
-                if self.answer_next_query(io, &mut queries, &mut answers) {
+                if self.storage.query_next(&mut self.env, io, &mut queries, &mut answers) {
                     return Some(Task::Query { job, queries, answers });
                 }
                 self.send_partition_response(io, job, PartitionResponse::Asked(answers));
@@ -205,11 +193,10 @@ impl Shard {
         self.with_queues(io, |queues, cx| queues.remove(cx, id));
         let mut results = Vec::new();
         let watchers = self.storage.remove(id, &mut results);
-        self.send_append_results(io, results);
         let held = self.pending_work.remove(id);
         for waiter in held.into_iter().chain(self.unverified.remove(id)) {
             self.send_produced(io, waiter, Err(ErrorCode::UnknownTopicOrPartition.into()));
         }
-        self.wake_fetches(io, watchers);
+        self.deliver_appends(io, results, watchers);
     }
 }

@@ -1,5 +1,7 @@
 //! Queries to partitions: offsets by timestamp, watermarks, sizes, producers, and the deletion of records.
 
+use std::vec;
+
 use mainstem_kafka::ErrorCode;
 use mainstem_runtime::Io;
 
@@ -16,17 +18,19 @@ const FIND_TIME_UNITS: u32 = 500;
 const DELETE_UNITS: u32 = 500;
 
 impl Storage {
-    /// Answers a query to a partition of this shard, and charges it to the turn.
-    pub(crate) fn query<M>(
+    /// Answers the next query to a partition of this shard, and charges it to the turn. Returns false if there is none.
+    pub(crate) fn query_next<M>(
         &mut self,
         env: &mut Environment,
         io: &mut Io<'_, M>,
-        id: PartitionId,
-        query: &PartitionQuery,
-    ) -> PartitionQueryResult {
+        queries: &mut vec::IntoIter<(u32, PartitionId, PartitionQuery)>,
+        answers: &mut Vec<(u32, PartitionQueryResult)>,
+    ) -> bool {
+        let Some((part, id, query)) = queries.next() else { return false };
         let open = if self.maintenance.is_unopened(id) { OPEN_UNITS } else { 0 };
-        io.charge(open + query_units(query));
-        self.answer(env, id, query).unwrap_or_else(PartitionQueryResult::Failed)
+        io.charge(open + query_units(&query));
+        answers.push((part, self.answer(env, id, &query).unwrap_or_else(PartitionQueryResult::Failed)));
+        true
     }
 
     fn answer(

@@ -126,9 +126,10 @@ impl Meta {
         let from_now = |span: u64| self.timestamp_ms.saturating_add(span.min(SPAN_MS_MAX));
         match name {
             header::PRIORITY => self.priority = number().map_or(0, |priority| priority.min(9) as u8),
-            header::DELAY_MS => self.due_ms = number().map_or(self.due_ms, from_now),
+            // Each says "no earlier than", so the later one counts.
+            header::DELAY_MS => self.due_ms = self.due_ms.max(number().map_or(0, from_now)),
             header::DELIVER_AT => {
-                self.due_ms = number().map_or(self.due_ms, |at_ms| at_ms.min(TIME_MS_MAX));
+                self.due_ms = self.due_ms.max(number().map_or(0, |at_ms| at_ms.min(TIME_MS_MAX)));
             }
             header::TTL_MS => self.expires_ms = number().map_or(self.expires_ms, from_now),
             header::MESSAGE_EXPIRY => {
@@ -171,6 +172,13 @@ mod tests {
         assert_eq!(asked.dedup_id.as_deref(), Some(b"a".as_slice()));
         assert_eq!(meta(&[("mqtt.message-expiry-interval", "3")], false).expires_ms, 4_000);
         assert_eq!(meta(&[("deliver-at", "99")], false).due_ms, 99);
+        for (delay_ms, deliver_at, due_ms) in
+            [("500", "99", 1_500), ("500", "1600", 1_600), ("0", "x", 1_000)]
+        {
+            let (delay, at) = (("delay-ms", delay_ms), ("deliver-at", deliver_at));
+            assert_eq!(meta(&[delay, at], false).due_ms, due_ms);
+            assert_eq!(meta(&[at, delay], false).due_ms, due_ms);
+        }
     }
 
     #[test]

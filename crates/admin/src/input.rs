@@ -14,6 +14,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt;
+use mainstem_queue_core::check_group_name;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -45,27 +46,31 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for PathParams<T> {
     }
 }
 
-/// Parameters of an operation, in the query or in a JSON body. `T` rejects unknown parameters.
+/// Parameters of an operation, in the query, in a JSON body, or in both. `T` rejects unknown parameters.
 pub(crate) struct Params<T>(pub(crate) T);
 
-impl<T: DeserializeOwned + Send> FromRequest<App> for Params<T> {
+/// Optional parameters of an operation.
+pub(crate) trait Parameters: DeserializeOwned + Send {
+    /// Rejects values out of bounds.
+    fn check(&self) -> Result<(), Problem>;
+
+    /// Takes what is not set here from `defaults`.
+    #[must_use]
+    fn or(self, defaults: Self) -> Self;
+}
+
+impl<T: Parameters> FromRequest<App> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        let uri = request.uri().clone();
-        let raw = RawBody::from_request(request, app).await?;
-        if raw.bytes.is_empty() {
-            return Query::try_from_uri(&uri)
-                .map(|Query(query)| Self(query))
-                .map_err(|error| Problem::malformed(error.body_text()));
-        }
-        if !raw.is_json {
-            return Err(Problem::media_type());
-        }
-        if uri.query().is_some_and(|query| !query.is_empty()) {
-            return Err(Problem::invalid("parameters must be either in the query or in the body"));
-        }
-        parse(&raw.bytes).map(Self)
+        let (mut parts, body) = request.into_parts();
+        let QueryParams(query): QueryParams<T> = QueryParams::from_request_parts(&mut parts, app).await?;
+        query.check()?;
+        let JsonBody(body): JsonBody<T> =
+            JsonBody::from_request(Request::from_parts(parts, body), app).await?;
+        body.check()?;
+        // The query is what a user changes about a request with a prepared body.
+        Ok(Self(query.or(body)))
     }
 }
 
@@ -199,6 +204,20 @@ async fn reject_too_large(app: &App, headers: &HeaderMap, mut body: Body) -> Pro
     Problem::body_too_large(max_bytes)
 }
 
+/// Rejects the name of a group that cannot exist.
+pub(crate) fn check_group(name: Option<&str>) -> Result<(), Problem> {
+    name.map_or(Ok(()), check_group_name).map_err(|error| Problem::from(&error))
+}
+
+/// Rejects a number outside of `bounds`, if there is one.
+pub(crate) fn check_optional(
+    name: &str,
+    number: Option<u64>,
+    bounds: RangeInclusive<u64>,
+) -> Result<(), Problem> {
+    number.map_or(Ok(()), |number| check_range(name, number, bounds).map(drop))
+}
+
 /// Rejects a number outside of `bounds`.
 pub(crate) fn check_range(name: &str, number: u64, bounds: RangeInclusive<u64>) -> Result<u64, Problem> {
     if bounds.contains(&number) {
@@ -207,7 +226,12 @@ pub(crate) fn check_range(name: &str, number: u64, bounds: RangeInclusive<u64>) 
     Err(Problem::invalid(format!("{name}: must be {} to {}", bounds.start(), bounds.end())))
 }
 
-/// Deserializes an optional integer. JSON does not tell `5` from `5.0`.
+/// Deserializes optional text. JSON's `null` is not the same as a field that is not set.
+pub(crate) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    String::deserialize(deserializer).map(Some)
+}
+
+/// Deserializes an optional integer: digits in a query, a number in JSON, which does not tell `5` from `5.0`.
 pub(crate) fn integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     struct Integer;
 
@@ -230,14 +254,9 @@ pub(crate) fn integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
             let invalid = || E::invalid_value(Unexpected::Float(number), &self);
             whole(number).map(Some).ok_or_else(invalid)
         }
-
-        /// A number in a query.
-        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
-            text.parse().map(Some).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
-        }
     }
 
-    deserializer.deserialize_any(Integer)
+    deserializer.deserialize_u64(Integer)
 }
 
 /// The integer that equals `number`, if there is one from 0 to [`INTEGER_MAX`].

@@ -60,5 +60,6 @@ mod settle;
 mod socket;
 
 pub use broker::{Broker, ConnectionPermit, MemoryUsage, PhaseDurations, ReplyCallback, TurnDurations};
+pub use routes::OPENAPI;
 pub use serve::{Bound, HttpServer, RESERVED_CONNECTIONS};
 pub use settings::Settings;

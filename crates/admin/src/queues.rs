@@ -16,7 +16,8 @@ use serde_json::{Map, Value, json};
 
 use crate::app::{App, PendingReply};
 use crate::input::{
-    BATCH_MAX, INTEGER_MAX, JsonBody, Params, PathParams, QueryParams, check_range, integer, whole,
+    BATCH_MAX, INTEGER_MAX, JsonBody, Parameters, Params, PathParams, QueryParams, check_group,
+    check_optional, check_range, integer, text, whole,
 };
 use crate::problem::Problem;
 use crate::record;
@@ -113,6 +114,7 @@ pub(crate) async fn delete(
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PeekQuery {
+    #[serde(deserialize_with = "text")]
     group: Option<String>,
     from: u64,
     #[serde(deserialize_with = "integer")]
@@ -138,7 +140,18 @@ pub(crate) async fn peek(
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PurgeQuery {
+    #[serde(deserialize_with = "text")]
     group: Option<String>,
+}
+
+impl Parameters for PurgeQuery {
+    fn check(&self) -> Result<(), Problem> {
+        check_group(self.group.as_deref())
+    }
+
+    fn or(self, defaults: Self) -> Self {
+        Self { group: self.group.or(defaults.group) }
+    }
 }
 
 pub(crate) async fn purge(
@@ -157,12 +170,22 @@ pub(crate) struct RedriveQuery {
     max: Option<u64>,
 }
 
+impl Parameters for RedriveQuery {
+    fn check(&self) -> Result<(), Problem> {
+        check_optional("max", self.max, 0..=INTEGER_MAX)
+    }
+
+    fn or(self, defaults: Self) -> Self {
+        Self { max: self.max.or(defaults.max) }
+    }
+}
+
 pub(crate) async fn redrive(
     State(app): State<App>,
     PathParams(queue): PathParams<String>,
     Params(query): Params<RedriveQuery>,
 ) -> Result<Response, Problem> {
-    let max = query.max.map(|max| check_range("max", max, 0..=INTEGER_MAX)).transpose()?.unwrap_or(u64::MAX);
+    let max = query.max.unwrap_or(u64::MAX);
     let Reply::Redriven(Redriven { moved, skipped }) = app.request(&queue, Request::Redrive { max }).await?
     else {
         return Err(Problem::unanswered());

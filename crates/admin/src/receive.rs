@@ -21,7 +21,9 @@ use tokio::sync::oneshot;
 use crate::app::{App, Phase};
 use crate::broker::Broker;
 use crate::consumers::ReceiveId;
-use crate::input::{BATCH_MAX, LEASE_MS_MAX, Params, PathParams, check_range, integer};
+use crate::input::{
+    BATCH_MAX, LEASE_MS_MAX, Parameters, Params, PathParams, check_group, check_optional, integer, text,
+};
 use crate::problem::Problem;
 use crate::receipt::show_receipt;
 use crate::record;
@@ -35,6 +37,7 @@ const NAME_CHARS_MAX: usize = 255;
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Query {
+    #[serde(deserialize_with = "text")]
     group: Option<String>,
     #[serde(deserialize_with = "integer")]
     max: Option<u64>,
@@ -42,7 +45,31 @@ pub(crate) struct Query {
     wait_ms: Option<u64>,
     #[serde(deserialize_with = "integer")]
     lease_ms: Option<u64>,
+    #[serde(deserialize_with = "text")]
     consumer: Option<String>,
+}
+
+impl Parameters for Query {
+    fn check(&self) -> Result<(), Problem> {
+        check_group(self.group.as_deref())?;
+        check_optional("wait_ms", self.wait_ms, 0..=WAIT_MS_MAX)?;
+        check_optional("max", self.max, 1..=BATCH_MAX as u64)?;
+        check_optional("lease_ms", self.lease_ms, 1..=LEASE_MS_MAX)?;
+        if self.consumer.as_ref().is_some_and(|name| !(1..=NAME_CHARS_MAX).contains(&name.chars().count())) {
+            return Err(Problem::invalid(format!("consumer: must be 1 to {NAME_CHARS_MAX} characters")));
+        }
+        Ok(())
+    }
+
+    fn or(self, defaults: Self) -> Self {
+        Self {
+            group: self.group.or(defaults.group),
+            max: self.max.or(defaults.max),
+            wait_ms: self.wait_ms.or(defaults.wait_ms),
+            lease_ms: self.lease_ms.or(defaults.lease_ms),
+            consumer: self.consumer.or(defaults.consumer),
+        }
+    }
 }
 
 pub(crate) async fn receive(
@@ -51,14 +78,7 @@ pub(crate) async fn receive(
     Extension(buffered): Extension<BufferedLeases>,
     Params(query): Params<Query>,
 ) -> Result<Response, Problem> {
-    let wait_ms = check_range("wait_ms", query.wait_ms.unwrap_or(0), 0..=WAIT_MS_MAX)?;
-    let max = check_range("max", query.max.unwrap_or(1), 1..=BATCH_MAX as u64)?;
-    if let Some(lease_ms) = query.lease_ms {
-        check_range("lease_ms", lease_ms, 1..=LEASE_MS_MAX)?;
-    }
-    if query.consumer.as_ref().is_some_and(|name| !(1..=NAME_CHARS_MAX).contains(&name.chars().count())) {
-        return Err(Problem::invalid(format!("consumer: must be 1 to {NAME_CHARS_MAX} characters")));
-    }
+    let (wait_ms, max) = (query.wait_ms.unwrap_or(0), query.max.unwrap_or(1));
     let queue: Arc<str> = queue.into();
     let group: GroupName = query.group.as_deref().unwrap_or(DEFAULT_GROUP).into();
     let guard = ReceiveGuard::new(&app, &queue, &group, query.consumer.as_deref());

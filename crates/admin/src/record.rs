@@ -10,7 +10,7 @@ use mainstem_queue_core::{NewMessage, SPAN_MS_MAX, TIME_MS_MAX, check_option, he
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::input::integer;
+use crate::input::{integer, text};
 
 /// Longest deduplication id, in bytes.
 const DEDUP_ID_BYTES_MAX: usize = 255;
@@ -19,9 +19,13 @@ const DEDUP_ID_BYTES_MAX: usize = 255;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Draft {
+    #[serde(deserialize_with = "text")]
     pub(crate) body: Option<String>,
+    #[serde(deserialize_with = "text")]
     pub(crate) body_base64: Option<String>,
+    #[serde(deserialize_with = "text")]
     pub(crate) key: Option<String>,
+    #[serde(deserialize_with = "text")]
     pub(crate) key_base64: Option<String>,
     pub(crate) headers: Map<String, Value>,
     #[serde(deserialize_with = "integer")]
@@ -32,10 +36,30 @@ pub(crate) struct Draft {
     pub(crate) deliver_at: Option<u64>,
     #[serde(deserialize_with = "integer")]
     pub(crate) ttl_ms: Option<u64>,
+    #[serde(deserialize_with = "text")]
     pub(crate) dedup_id: Option<String>,
 }
 
 impl Draft {
+    /// Takes the fields that are not set here from `defaults`, except the body. Headers are taken by name.
+    #[must_use]
+    pub(crate) fn or(mut self, defaults: &Self) -> Self {
+        if self.key.is_none() && self.key_base64.is_none() {
+            self.key.clone_from(&defaults.key);
+        }
+        for (name, value) in &defaults.headers {
+            self.headers.entry(name).or_insert_with(|| value.clone());
+        }
+        Self {
+            priority: self.priority.or(defaults.priority),
+            delay_ms: self.delay_ms.or(defaults.delay_ms),
+            deliver_at: self.deliver_at.or(defaults.deliver_at),
+            ttl_ms: self.ttl_ms.or(defaults.ttl_ms),
+            dedup_id: self.dedup_id.or_else(|| defaults.dedup_id.clone()),
+            ..self
+        }
+    }
+
     /// Returns the message. Priority, delay, expiry and deduplication id become headers, where the queue reads them.
     ///
     /// # Errors
@@ -46,9 +70,6 @@ impl Draft {
         let mut headers = Vec::new();
         for (name, value) in self.headers {
             header_values(&name, value, &mut headers)?;
-        }
-        if self.delay_ms.is_some() && self.deliver_at.is_some() {
-            return Err("delay_ms and deliver_at exclude each other".into());
         }
         for (name, number, max) in [
             ("priority", self.priority, 9),
@@ -200,6 +221,23 @@ mod tests {
     }
 
     #[test]
+    fn defaults_apply_to_what_a_message_does_not_set() {
+        let draft = |draft: Value| serde_json::from_value::<Draft>(draft).unwrap();
+        let mut defaults =
+            json!({ "key": "k", "headers": { "a": "1", "b": "2" }, "priority": 3, "delay_ms": 4 });
+        defaults["ttl_ms"] = json!(5);
+        let defaults = draft(defaults);
+        let own =
+            draft(json!({ "key_base64": "/w==", "headers": { "a": "x" }, "priority": 0, "deliver_at": 9 }));
+        let headers =
+            json!({ "a": "x", "b": "2", "priority": "0", "delay-ms": "4", "deliver-at": "9", "ttl-ms": "5" });
+        let expected = json!({ "enqueued_at": 5, "body": "", "key_base64": "/w==", "headers": headers });
+        assert_eq!(shown(&own.or(&defaults).message().unwrap()), expected);
+        let none = draft(json!({ "body": "x" })).or(&defaults).message().unwrap();
+        assert_eq!(none.key.as_deref(), Some(b"k".as_slice()));
+    }
+
+    #[test]
     fn hides_the_internal_transfer_header() {
         let moved = message(json!({ "headers": { "moved-by": "id/default/7", "a": "1" } })).unwrap();
         assert_eq!(shown(&moved)["headers"], json!({ "a": "1" }));
@@ -211,15 +249,17 @@ mod tests {
             (json!({ "body": "a", "body_base64": "" }), "exclude"),
             (json!({ "body_base64": "?" }), "body_base64"),
             (json!({ "body": 7 }), "string"),
+            (json!({ "key": null }), "string"),
+            (json!({ "dedup_id": null }), "string"),
             (json!({ "boddy": "a" }), "boddy"),
             (json!({ "priority": 10 }), "0 to 9"),
             (json!({ "priority": -1 }), "invalid value"),
+            (json!({ "priority": "1" }), "invalid type"),
             (json!({ "delay_ms": u64::MAX }), "delay_ms: must be"),
             (json!({ "ttl_ms": SPAN_MS_MAX + 1 }), "ttl_ms: must be"),
             (json!({ "deliver_at": TIME_MS_MAX + 1 }), "deliver_at: must be"),
             (json!({ "headers": { "delay-ms": u64::MAX.to_string() } }), "delay-ms: must be"),
             (json!({ "headers": { "ttl-ms": ["1", "9".repeat(30)] } }), "ttl-ms: must be"),
-            (json!({ "delay_ms": 1, "deliver_at": 1 }), "exclude"),
             (json!({ "dedup_id": "" }), "1 to 255"),
             (json!({ "headers": { "a": 7 } }), "header \"a\""),
             (json!({ "headers": { "a": { "base64": "?" } } }), "header \"a\""),

@@ -15,8 +15,8 @@ use crate::problem::Problem;
 use crate::response::with_json;
 use crate::{bindings, health, metrics, queues, receive, send, settle};
 
-/// The OpenAPI 3.1 description. A test compares its paths with [`table`].
-const OPENAPI: &str = include_str!("openapi.json");
+/// The OpenAPI 3.1 description of the API.
+pub const OPENAPI: &str = include_str!("openapi.json");
 
 type Route = (Method, &'static str, MethodRouter<App>);
 

@@ -25,15 +25,12 @@ pub(crate) async fn send(
     QueryParams(query): QueryParams<Vec<(String, String)>>,
     raw: RawBody,
 ) -> Result<Response, Problem> {
+    let options = options(query)?;
     let messages = if raw.is_json {
-        if let Some((name, _)) = query.first() {
-            let detail =
-                format!("{name}: with a JSON body, set this per message in the body, not in the query");
-            return Err(Problem::invalid(detail));
-        }
-        batch(&raw.bytes)?
+        batch(&raw.bytes, &options)?
     } else {
-        vec![single(&raw.bytes, query)?]
+        let message = options.message().map_err(Problem::invalid)?;
+        vec![NewMessage { value: raw.bytes.to_vec(), ..message }]
     };
     let Reply::Sent(outcomes) = app.request(&queue, Request::Send(messages)).await? else {
         return Err(Problem::unanswered());
@@ -53,43 +50,49 @@ pub(crate) async fn send(
     }
 }
 
-fn batch(bytes: &[u8]) -> Result<Vec<NewMessage>, Problem> {
+fn batch(bytes: &[u8], options: &Draft) -> Result<Vec<NewMessage>, Problem> {
     let Batch { messages: BoundedList(drafts) } = parse(bytes)?;
+    if options.dedup_id.is_some() && drafts.len() > 1 {
+        // All but the first would be discarded as duplicates.
+        let detail = "dedup_id: in the query, it is for one message; in a batch, set it per message";
+        return Err(Problem::invalid(detail));
+    }
     let message = |(index, JsonObject(draft)): (usize, JsonObject<Draft>)| {
-        draft.message().map_err(|what| Problem::invalid(format!("messages[{index}]: {what}")))
+        let message = draft.or(options).message();
+        message.map_err(|what| Problem::invalid(format!("messages[{index}]: {what}")))
     };
     drafts.into_iter().enumerate().map(message).collect()
 }
 
-/// One message with `body` as its body, and all else from the query.
-fn single(body: &[u8], query: Vec<(String, String)>) -> Result<NewMessage, Problem> {
-    let mut draft = Draft::default();
-    let mut headers: Vec<(String, Value)> = Vec::new();
+/// The options in the query: those of a raw body, or of each message of a batch that does not set them itself.
+fn options(query: Vec<(String, String)>) -> Result<Draft, Problem> {
+    let mut options = Draft::default();
     for (name, value) in query {
-        let number = || value.parse().map(Some).map_err(|_| Problem::invalid(format!("{name}: {value:?}")));
-        match name.as_str() {
-            "key" => draft.key = Some(value),
-            "dedup_id" => draft.dedup_id = Some(value),
-            "priority" => draft.priority = number()?,
-            "delay_ms" => draft.delay_ms = number()?,
-            "deliver_at" => draft.deliver_at = number()?,
-            "ttl_ms" => draft.ttl_ms = number()?,
+        let number =
+            || value.parse().map_err(|_| Problem::malformed(format!("{name}: {value:?} is no integer")));
+        let is_repeated = match name.as_str() {
+            "key" => options.key.replace(value).is_some(),
+            "dedup_id" => options.dedup_id.replace(value).is_some(),
+            "priority" => options.priority.replace(number()?).is_some(),
+            "delay_ms" => options.delay_ms.replace(number()?).is_some(),
+            "deliver_at" => options.deliver_at.replace(number()?).is_some(),
+            "ttl_ms" => options.ttl_ms.replace(number()?).is_some(),
             "header" => {
                 let (header, value) =
                     value.split_once('=').ok_or_else(|| Problem::invalid("header: must be NAME=VALUE"))?;
-                headers.push((header.to_owned(), json!(value)));
+                let values = options.headers.entry(header).or_insert_with(|| json!([]));
+                if let Value::Array(values) = values {
+                    values.push(json!(value));
+                }
+                false
             }
-            _ => return Err(Problem::invalid(format!("{name}: unknown parameter"))),
+            _ => return Err(Problem::malformed(format!("{name}: unknown parameter"))),
+        };
+        if is_repeated {
+            return Err(Problem::malformed(format!("{name}: occurs twice")));
         }
     }
-    for (name, value) in headers {
-        let all = draft.headers.entry(name).or_insert_with(|| json!([]));
-        if let Value::Array(all) = all {
-            all.push(value);
-        }
-    }
-    let message = draft.message().map_err(Problem::invalid)?;
-    Ok(NewMessage { value: body.to_vec(), ..message })
+    Ok(options)
 }
 
 fn show(outcome: &ItemResult<u64>) -> Value {

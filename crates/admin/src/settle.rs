@@ -8,7 +8,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::input::{BoundedList, JsonBody, LEASE_MS_MAX, PathParams, QueryParams, check_range, integer};
+use crate::input::{
+    BoundedList, JsonBody, LEASE_MS_MAX, PathParams, QueryParams, check_optional, check_range, integer, text,
+};
 use crate::problem::Problem;
 use crate::receipt::parse_receipt;
 use crate::response::json_response;
@@ -16,6 +18,7 @@ use crate::response::json_response;
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Query {
+    #[serde(deserialize_with = "text")]
     group: Option<String>,
 }
 
@@ -65,9 +68,7 @@ pub(crate) async fn nack(
     QueryParams(query): QueryParams<Query>,
     JsonBody(body): JsonBody<NackBody>,
 ) -> Result<Response, Problem> {
-    if let Some(delay_ms) = body.delay_ms {
-        check_range("delay_ms", delay_ms, 0..=LEASE_MS_MAX)?;
-    }
+    check_optional("delay_ms", body.delay_ms, 0..=LEASE_MS_MAX)?;
     settle(&app, &queue, query, body.receipts, Disposition::Nack(body.delay_ms)).await
 }
 

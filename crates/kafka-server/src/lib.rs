@@ -142,3 +142,4 @@ pub use shared::{Sendable, Shared};
 pub use sink::check_topic;
 pub use sinks::{SinkRecord, SinkResult};
 pub use sources::SourceRecord;
+pub use topic_config::topic_config_keys;

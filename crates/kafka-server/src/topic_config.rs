@@ -75,6 +75,11 @@ pub(crate) fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
+/// Names of all keys, ordered.
+pub fn topic_config_keys() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().map(|key| key.name)
+}
+
 /// The error of an invalid configuration, with Kafka's message.
 pub(crate) fn config_error(set: &BTreeMap<String, String>) -> Option<String> {
     for (name, value) in set {

@@ -128,7 +128,7 @@ pub fn name_error(name: &str) -> Option<String> {
 }
 
 /// Names of Kafka's internal topics. This broker stores their content in logs of its own.
-const RESERVED_NAMES: [&str; 4] =
+pub const RESERVED_NAMES: [&str; 4] =
     ["__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"];
 
 /// Why no topic can be created with this name.

@@ -61,7 +61,7 @@ mod snapshots;
 
 pub use aborted::AbortedFilter;
 pub use admission::Admission;
-pub use catalogue::{Catalogue, Topic, name_error, new_name_error};
+pub use catalogue::{Catalogue, RESERVED_NAMES, Topic, name_error, new_name_error};
 pub use compacted_log::{CompactedLog, KeyValue, Outcome};
 pub use config::{PartitionConfig, TimestampType};
 pub use error::PartitionError;

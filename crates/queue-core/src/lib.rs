@@ -95,7 +95,7 @@ pub use engine::{
 };
 pub use event::Malformed;
 pub use incremental_snapshot::SnapshotCursor;
-pub use machine::{GroupId, Lease, PendingTransfer, Queue};
+pub use machine::{GroupId, Lease, PendingTransfer, Queue, check_group_name};
 pub use meta::{DEDUP_ID_BYTES_MAX, Meta, SPAN_MS_MAX, TIME_MS_MAX, check_option, header};
 pub use request::{
     DEFAULT_GROUP, Delivery, Disposition, GroupInfo, GroupName, Info, ItemResult, NewMessage, Payload,

@@ -204,7 +204,7 @@ impl Queue {
         if let Some(group) = self.group(name) {
             return Ok(group);
         }
-        check_name(name)?;
+        check_group_name(name)?;
         if self.groups.len() >= GROUPS_MAX {
             return Err(QueueError::TooMany);
         }
@@ -478,7 +478,11 @@ impl Queue {
     }
 }
 
-fn check_name(name: &str) -> Result<(), QueueError> {
+/// Checks the name of a group.
+///
+/// # Errors
+/// [`QueueError::Invalid`]: it is empty, longer than 255 bytes, or has a character that it cannot have.
+pub fn check_group_name(name: &str) -> Result<(), QueueError> {
     let is_odd = |c: char| c.is_control() || matches!(c, '/' | '+' | '#');
     if !(1..=GROUP_NAME_BYTES_MAX).contains(&name.len()) || name.contains(is_odd) {
         let rule = "a group name must have 1 to 255 bytes, and no control characters, '/', '+' or '#'";

@@ -2,7 +2,7 @@
 
 use mainstem_admin::Settings;
 
-use crate::client::TestServer;
+use crate::client::{Response, TestServer};
 
 const MESSAGES: &str = "/v1/queues/q/messages";
 
@@ -51,7 +51,7 @@ fn rejects_bodies_above_the_limit() {
 }
 
 #[test]
-fn parameters_are_in_the_query_or_in_the_body() {
+fn parameters_are_in_the_query_and_in_the_body() {
     let server = TestServer::start();
     server.fake.put(&[b"a", b"b", b"c"]);
     let receive = "/v1/queues/q/receive";
@@ -62,7 +62,18 @@ fn parameters_are_in_the_query_or_in_the_body() {
     server.request("POST", receive, r#"{ "max": 0 }"#).problem(422, "invalid");
     server.request("POST", receive, r#"{ "most": 1 }"#).problem(422, "invalid");
     server.request("POST", receive, "{").problem(400, "malformed");
-    server.request("POST", "/v1/queues/q/receive?max=1", r#"{ "max": 1 }"#).problem(422, "invalid");
+    server.request("POST", receive, r#"{ "max": "1" }"#).problem(422, "invalid");
+    // The query comes first.
+    server.fake.put(&[b"d", b"e", b"f"]);
+    let both = |query: &str, body: &str| server.request("POST", &format!("{receive}?{query}"), body);
+    let count = |response: Response| response.expect_status(200).json()["messages"].as_array().unwrap().len();
+    assert_eq!(count(both("max=1", r#"{ "max": 2 }"#)), 1);
+    assert_eq!(count(both("wait_ms=0", r#"{ "max": 2 }"#)), 2);
+    both("max=0", r#"{ "max": 1 }"#).problem(422, "invalid");
+    both("max=1", r#"{ "max": 0 }"#).problem(422, "invalid");
+    both("max=1", r#"{ "consumer": null }"#).problem(422, "invalid");
+    both("group=a", r#"{ "group": "a/b" }"#).problem(422, "invalid");
+    both("most=1", r#"{ "max": 1 }"#).problem(400, "malformed");
     let mut connection = server.connect();
     connection.send("POST", "/v1/queues/q/purge", "content-type: text/plain\r\n", b"group=g");
     connection.response().problem(415, "media-type");

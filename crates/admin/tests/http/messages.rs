@@ -49,10 +49,31 @@ fn a_body_that_is_not_json_is_one_message() {
     let headers = json!({ "a": ["1", "2"], "priority": "9", "ttl-ms": "5", "dedup-id": "x" });
     assert_eq!(got[0]["headers"], headers);
     assert_eq!(got[1]["body"], "");
-    for query in ["prio=1", "priority=high", "priority=10", "header=a", "delay_ms=1&deliver_at=2"] {
+    for query in ["priority=10", "header=a"] {
         connection.send("POST", &format!("{MESSAGES}?{query}"), "", b"x");
         connection.response().problem(422, "invalid");
     }
+    for query in ["prio=1", "priority=high", "priority=1&priority=1", "dedup_id=a&dedup_id=b"] {
+        connection.send("POST", &format!("{MESSAGES}?{query}"), "", b"x");
+        connection.response().problem(400, "malformed");
+    }
+}
+
+#[test]
+fn the_query_sets_what_the_messages_of_a_batch_do_not() {
+    let server = TestServer::start();
+    let batch =
+        r#"{ "messages": [{ "body": "a" }, { "body": "b", "priority": 2, "headers": { "h": "own" } }] }"#;
+    let path = format!("{MESSAGES}?key=k&priority=9&header=h%3D1");
+    server.request("POST", &path, batch).expect_status(201);
+    let got = receive(&server, "max=2");
+    assert_eq!((&got[0]["key"], &got[1]["key"]), (&json!("k"), &json!("k")));
+    assert_eq!(got[0]["headers"], json!({ "h": "1", "priority": "9" }));
+    assert_eq!(got[1]["headers"], json!({ "h": "own", "priority": "2" }));
+    let one = r#"{ "messages": [{ "body": "a" }] }"#;
+    let path = format!("{MESSAGES}?dedup_id=d");
+    server.request("POST", &path, one).expect_status(201);
+    assert!(server.request("POST", &path, batch).problem(422, "invalid").contains("dedup_id"));
 }
 
 #[test]
@@ -76,7 +97,6 @@ fn each_message_of_a_batch_has_a_result() {
     server.request("POST", MESSAGES, &messages(&["x"; 1001])).problem(422, "invalid");
     server.request("POST", MESSAGES, &messages(&["x"; 1000])).expect_status(201);
     server.request("POST", MESSAGES, r#"{ "messages": [] }"#).problem(422, "invalid");
-    server.request("POST", &format!("{MESSAGES}?key=k"), &messages(&["x"])).problem(422, "invalid");
     server.request("POST", "/v1/queues/none/messages", &messages(&["x"])).problem(404, "unknown-queue");
 }
 

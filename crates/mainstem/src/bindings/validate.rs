@@ -70,7 +70,47 @@ fn levels(topic: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+
+    #[test]
+    fn the_openapi_description_has_the_names_that_are_checked() {
+        fn collect<'a>(name: &str, value: &'a Value, found: &mut Vec<&'a Value>) {
+            if let Value::Array(values) = value {
+                for value in values {
+                    collect(name, value, found);
+                }
+            }
+            for (key, value) in value.as_object().into_iter().flatten() {
+                if key == name {
+                    found.push(value);
+                }
+                collect(name, value, found);
+            }
+        }
+        let description: Value = serde_json::from_str(mainstem_admin::OPENAPI).unwrap();
+        let in_request = |pointer: &str, name: &str| {
+            let mut found = Vec::new();
+            collect(name, description.pointer(pointer).unwrap(), &mut found);
+            assert!(!found.is_empty(), "{pointer}");
+            found
+        };
+        let queue =
+            ["/components/parameters/Queue", "/components/schemas/Settings/properties/dead_letter_queue"];
+        for pointer in queue.into_iter().chain(["/components/schemas/NewBinding"]) {
+            for not in in_request(pointer, "not") {
+                let names: Vec<_> =
+                    not["enum"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
+                assert_eq!(names[..2], [".", ".."], "{pointer}");
+                assert_eq!(names[2..], mainstem_partition::RESERVED_NAMES, "{pointer}");
+            }
+        }
+        for keys in in_request("/components/schemas/NewBinding", "propertyNames") {
+            let keys = keys["enum"].as_array().unwrap().iter().filter_map(|key| key.as_str());
+            assert!(keys.eq(mainstem_kafka_server::topic_config_keys()));
+        }
+    }
 
     #[test]
     fn refuses_filters_that_match_nothing() {

@@ -100,6 +100,24 @@ def test_a_non_json_body_is_a_message(operations, queue):
     assert operations.info(queue)["duplicates"] == 1
 
 
+def test_the_query_completes_the_messages_of_a_batch(operations, queue):
+    batch = {"messages": [{"body": "1"}, {"body": "2", "priority": 9, "delay_ms": 0}]}
+    sent = operations.ask("POST", at(queue, "/messages"), params={"key": "k", "priority": 3, "deliver_at": 1}, json=batch)
+    assert sent.status_code == 201
+    shown = operations.peek(queue)
+    assert [(message["key"], message["headers"]) for message in shown] == [
+        ("k", {"priority": "3", "deliver-at": "1"}), ("k", {"priority": "9", "deliver-at": "1", "delay-ms": "0"})]
+
+
+def test_parameters_in_the_query_come_before_those_in_the_body(operations, queue):
+    operations.send(queue, *"abcd")
+    receive = at(queue, "/receive")
+    got = operations.done("POST", receive, params={"max": 1}, json={"max": 3, "lease_ms": 60_000})["messages"]
+    assert [message["body"] for message in got] == ["a"]
+    assert got[0]["lease_until"] - got[0]["first_delivered_at"] == 60_000
+    assert operations.done("POST", at(queue, "/purge"), params={"group": "default"}, json={"group": "none"}) == {"count": 4}
+
+
 def test_messages_come_in_batches(operations, queue):
     bodies = [f"{number}" for number in range(1000)]
     assert operations.send(queue, *bodies) == list(range(1000))
@@ -387,6 +405,11 @@ def test_the_disk_is_free_when_the_last_group_has_settled():
     ("POST", "/receive", 422, "invalid", {"params": {"wait_ms": 60_001}}),
     ("POST", "/receive", 400, "malformed", {"params": {"max": "many"}}),
     ("POST", "/receive", 400, "malformed", {"params": {"maximum": 1}}),
+    ("POST", "/receive", 422, "invalid", {"json": {"max": "1"}}),
+    ("POST", "/receive", 422, "invalid", {"json": {"group": None}}),
+    ("POST", "/receive", 422, "invalid", {"params": {"max": 1}, "json": {"max": 0}}),
+    ("POST", "/messages", 400, "malformed", {"params": {"prio": 1}, "content": b"x"}),
+    ("POST", "/messages", 422, "invalid", {"params": {"dedup_id": "d"}, "json": {"messages": [{}, {}]}}),
     ("POST", "/ack", 422, "invalid", {"json": {}}),
     ("POST", "/ack", 415, "media-type", {"content": b"receipts=0-1-5d3c09e2"}),
     ("POST", "/extend", 422, "invalid", {"json": {"receipts": ["0-1-5d3c09e2"], "lease_ms": 0}}),

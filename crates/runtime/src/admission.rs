@@ -229,14 +229,14 @@ impl Drop for AddressPermit {
 
 /// Lets one log line pass per interval, and counts what it stands for.
 #[derive(Debug, Default)]
-pub(crate) struct LogThrottle {
+pub struct LogThrottle {
     last: Option<Instant>,
     count: u64,
 }
 
 impl LogThrottle {
     /// Counts an occurrence. Returns the number since the last line if a line is due.
-    pub(crate) fn count(&mut self, now: Instant) -> Option<u64> {
+    pub fn count(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;
         if self.last.is_some_and(|last| now.duration_since(last) < LOG_INTERVAL) {
             return None;

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use crate::file::log_failure;
 use crate::io::{Clock, Io, IoStats};
+use crate::layer::TransportLayer;
 use crate::links::{ConnId, Link, Links, Phase};
 use crate::listener::ProtocolTag;
 use crate::mailbox::{Mailboxes, Mails};
 use crate::memory::{MemoryBudget, ShardMemory};
 use crate::service::Service;
 use crate::timer::Wheel;
-use crate::transport::{Transport, TransportLayer};
+use crate::transport::Transport;
 use crate::work::{Work, pay_debt};
 
 /// A shard without threads or sockets. The caller acts as the driver and as all peers, and controls turns and time.
@@ -178,7 +179,9 @@ impl<M: Send + 'static> Detached<M> {
 
     /// Feeds bytes that a layer must decode.
     fn decode(&mut self, service: &mut impl Service<Mail = M>, conn: ConnId, bytes: &[u8]) {
-        if let Some(input) = self.links.decode(conn.slot, bytes) {
+        let input = self.links.decode(conn.slot, bytes);
+        self.work.charge(self.links.slots[conn.slot()].transport.take_charge());
+        if let Some(input) = input {
             let share = self.work.share(self.held.len() + 1);
             self.offer(service, conn, &input, share);
         }

@@ -27,6 +27,7 @@
 //! | `listener.rs`, `accept.rs` | the table of listeners; their sockets, and the choice of a shard |
 //! | `admission.rs` | limits of the number of connections |
 //! | `transport.rs` | plain connections, and layers such as TLS |
+//! | `layer.rs`, `stacked.rs`, `frame.rs` | the interface of a layer; a layer above another one; output behind headers |
 //! | `links.rs` | connection slots |
 //! | `output.rs`, `file.rs` | pending bytes of a connection; file ranges among them |
 //! | `memory.rs`, `trim.rs` | the memory budget of the process; free memory goes back to the system |
@@ -42,7 +43,9 @@ mod admission;
 mod detached;
 mod driver;
 mod file;
+mod frame;
 mod io;
+mod layer;
 mod links;
 mod listener;
 mod mailbox;
@@ -51,6 +54,7 @@ mod output;
 mod pinning;
 mod service;
 mod shared;
+mod stacked;
 mod start;
 mod timer;
 mod transport;
@@ -58,10 +62,12 @@ mod trim;
 mod turn_times;
 mod work;
 
-pub use admission::{AddressPermit, Admission, AdmissionLimits, ListenerQuota, Permit, Refusal};
+pub use admission::{AddressPermit, Admission, AdmissionLimits, ListenerQuota, LogThrottle, Permit, Refusal};
 pub use detached::{Departure, Detached};
 pub use file::FileBytes;
+pub use frame::Frame;
 pub use io::{Clock, Io, IoStats, TIMER_MARK};
+pub use layer::{StreamState, TransportLayer};
 pub use links::ConnId;
 pub use listener::{BoundListener, ListenerConfig, ProtocolTag};
 pub use memory::{MemoryBudget, MemoryCharge, MemoryMeter, MemoryOwner, MemoryPressure, ShardMemory};
@@ -70,7 +76,7 @@ pub use pinning::Pinning;
 pub use service::{Received, Service};
 pub use shared::SharedBytes;
 pub use start::{Handle, Options, SHARDS_MAX, Wake, raise_open_files_limit, shard_count, start};
-pub use transport::{ListenerTransport, StreamState, TransportLayer};
+pub use transport::{ListenerTransport, MakeLayer};
 pub use trim::return_free_memory;
 pub use turn_times::{TURN_BOUNDS_US, TurnHistogram, TurnPhase, TurnTimes};
 pub use work::TURN_UNITS;

@@ -18,7 +18,7 @@ use crate::shared::SharedBytes;
 pub const SHARED_MIN_BYTES: usize = 8 * 1024;
 
 /// Maximum number of slices per `writev`. The kernel accepts 1,024, but a socket buffer is full long before.
-const IOVECS_MAX: usize = 32;
+pub(crate) const IOVECS_MAX: usize = 32;
 /// Maximum file bytes per flush, so that a peer that reads as fast as the shard sends does not starve others.
 const FILE_BYTES_PER_FLUSH: usize = 1024 * 1024;
 /// Number of sent bytes at which they are removed from the front of a buffer that never runs empty.

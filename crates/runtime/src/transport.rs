@@ -6,7 +6,8 @@
 //! it moves with its connection to another shard at any time, also during a handshake.
 //!
 //! A connection without a layer is [`Transport::Plain`]. Reads and flushes match on it once; there is no copy, dynamic
-//! call or allocation. A layer costs one dynamic call per read and one per [`ENCODE_BYTES`] of output.
+//! call or allocation. A layer costs two dynamic calls per read and one per [`ENCODE_BYTES`] of output, or per frame
+//! ([`Frame`]) if it does not change output.
 //!
 //! Output is encoded when it is flushed, and only as fast as the socket accepts it. Until then it counts toward the
 //! same limits as on a plain connection, and shared payloads remain shared.
@@ -16,7 +17,10 @@ use std::io::{self, IoSlice, Write};
 use std::sync::Arc;
 
 use crate::file::{FileBytes, Sink, copy};
+use crate::frame::{Frame, FrameSink};
+use crate::layer::{StreamState, TransportLayer};
 use crate::output::{BufferPool, Flushed, Output};
+use crate::stacked::StackedLayer;
 
 /// Encoded bytes pending for the socket at which encoding pauses.
 const ENCODED_BYTES_MAX: usize = 64 * 1024;
@@ -26,52 +30,6 @@ const ENCODE_BYTES: usize = 16 * 1024;
 /// much, for example to a peer that sends pings and does not read.
 const RESPONSE_BYTES_MAX: usize = 256 * 1024;
 
-/// A protocol between the socket and the service of one connection, such as TLS. Every call may append bytes for the
-/// peer to `to_send`.
-pub trait TransportLayer: Send {
-    /// Consumes all bytes `received` from the socket and appends the decoded bytes to `input`. Retains a partial
-    /// record.
-    ///
-    /// # Errors
-    /// A violation of the protocol by the peer. The connection is then closed after `to_send`, such as an alert, is
-    /// sent.
-    fn receive(
-        &mut self,
-        received: &[u8],
-        input: &mut Vec<u8>,
-        to_send: &mut Vec<u8>,
-    ) -> io::Result<StreamState>;
-
-    /// Encodes a prefix of `output`, which is not empty, and returns its length: 0 before the handshake is complete,
-    /// and at least 1 afterwards.
-    fn send(&mut self, output: &[u8], to_send: &mut Vec<u8>) -> usize;
-
-    /// Ends the stream, after all output. Called once, also after the peer has ended the stream or violated the
-    /// protocol, and possibly before the handshake is complete.
-    fn close(&mut self, to_send: &mut Vec<u8>);
-
-    /// Whether output bypasses the layer from now on: shared payloads without a copy, file ranges through `sendfile`.
-    /// For a layer that passed its keys to the kernel, or one that only parses a header.
-    fn passes_output(&self) -> bool {
-        false
-    }
-}
-
-impl fmt::Debug for dyn TransportLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TransportLayer")
-    }
-}
-
-/// State of the stream from the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamState {
-    /// More input may arrive.
-    Open,
-    /// The peer ended the stream within the layer's protocol.
-    Ended,
-}
-
 /// Transport of a listener's connections.
 #[derive(Clone, Default)]
 pub enum ListenerTransport {
@@ -79,10 +37,24 @@ pub enum ListenerTransport {
     #[default]
     Plain,
     /// Each accepted connection gets a layer from this function.
-    Layered(Arc<dyn Fn() -> Box<dyn TransportLayer> + Send + Sync>),
+    Layered(MakeLayer),
 }
 
+/// Makes the layer of an accepted connection.
+pub type MakeLayer = Arc<dyn Fn() -> Box<dyn TransportLayer> + Send + Sync>;
+
 impl ListenerTransport {
+    /// This transport with another layer above it, next to the service.
+    #[must_use]
+    pub fn with_layer(self, upper: MakeLayer) -> Self {
+        match self {
+            Self::Plain => Self::Layered(upper),
+            Self::Layered(lower) => {
+                Self::Layered(Arc::new(move || Box::new(StackedLayer::new(lower(), upper()))))
+            }
+        }
+    }
+
     pub(crate) fn open(&self) -> Transport {
         match self {
             Self::Plain => Transport::Plain,
@@ -115,6 +87,7 @@ impl Transport {
             to_send: Output::default(),
             input_has_ended: false,
             ending: Ending::No,
+            frame: Frame::default(),
         }))
     }
 
@@ -144,6 +117,14 @@ impl Transport {
         match self {
             Self::Plain => input.extend_from_slice(received),
             Self::Layered(layered) => layered.receive(received, input),
+        }
+    }
+
+    /// Returns what its layer has to be charged since the last call, units.
+    pub(crate) fn take_charge(&mut self) -> u32 {
+        match self {
+            Self::Plain => 0,
+            Self::Layered(layered) => layered.layer.take_charge(),
         }
     }
 
@@ -198,6 +179,8 @@ pub(crate) struct Layered {
     to_send: Output,
     input_has_ended: bool,
     ending: Ending,
+    /// The frame that is being sent, of a layer that passes output. `to_send` waits for its end.
+    frame: Frame,
 }
 
 /// Progress of the end of the stream to the peer.
@@ -232,7 +215,7 @@ impl Layered {
     #[inline(never)]
     fn write(&mut self, output: &mut Output, socket: &mut impl Sink, calls: &mut u64) -> io::Result<Flushed> {
         if self.layer.passes_output() {
-            return self.write_unencoded(output, socket, calls);
+            return self.write_frames(output, socket, calls);
         }
         let mut encoder = Encoder { layered: self, socket, calls, written: 0, is_blocked: false };
         let yields = output.write_to(&mut encoder, &mut 0)?.yields;
@@ -241,22 +224,42 @@ impl Layered {
         Ok(Flushed { bytes: encoder.written, yields })
     }
 
-    /// Writes the layer's own bytes, then `output` without encoding.
-    fn write_unencoded(
+    /// Writes the layer's own bytes between frames, and `output` in frames.
+    fn write_frames(
         &mut self,
         output: &mut Output,
         socket: &mut impl Sink,
         calls: &mut u64,
     ) -> io::Result<Flushed> {
-        let mut bytes = self.to_send.write_to(socket, calls)?.bytes;
-        let mut yields = false;
-        if self.to_send.is_empty() {
-            let flushed = output.write_to(socket, calls)?;
-            (bytes, yields) = (bytes + flushed.bytes, flushed.yields);
-            self.end_behind(output);
-            bytes += self.to_send.write_to(socket, calls)?.bytes;
+        let mut flushed = Flushed::default();
+        loop {
+            if self.frame.left() == 0 {
+                self.end_behind(output);
+                flushed.bytes += self.to_send.write_to(socket, calls)?.bytes;
+                if output.is_empty() || !self.to_send.is_empty() {
+                    break;
+                }
+                self.frame = self.layer.begin_frame(output.pending());
+                if self.frame.left() == 0 {
+                    break;
+                }
+            } else if output.pending() < self.frame.left() {
+                // The output was discarded, and nothing can follow half a frame.
+                self.frame = Frame::default();
+                self.to_send = Output::default();
+                self.ending = Ending::Done;
+                break;
+            }
+            let header_sent = self.frame.header_sent();
+            let mut sink = FrameSink { frame: &mut self.frame, socket };
+            let written = output.write_to(&mut sink, calls)?;
+            flushed.bytes += written.bytes + self.frame.header_sent() - header_sent;
+            flushed.yields = written.yields;
+            if self.frame.left() > 0 {
+                break;
+            }
         }
-        Ok(Flushed { bytes, yields })
+        Ok(flushed)
     }
 
     fn end_behind(&mut self, output: &Output) {

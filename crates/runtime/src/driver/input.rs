@@ -130,7 +130,9 @@ impl<S: Service> Driver<S> {
 
     /// Decodes the first `count` bytes of the shared buffer and offers the input in them.
     fn decode(&mut self, conn: ConnId, count: usize) {
-        if let Some(input) = self.core.links.decode(conn.slot, &self.buffer[..count]) {
+        let input = self.core.links.decode(conn.slot, &self.buffer[..count]);
+        self.core.work.charge(self.core.links.slots[conn.slot()].transport.take_charge());
+        if let Some(input) = input {
             self.offer(conn, input);
         }
         self.note_stream_end(conn);

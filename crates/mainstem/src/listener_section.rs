@@ -1,15 +1,20 @@
-//! The `[[listener]]` sections of the configuration: further listeners, plain or with TLS.
+//! The `[[listener]]` sections of the configuration: further listeners, with TLS or without, and WebSocket.
 
 use std::path::PathBuf;
 
 use mainstem_node::Protocol;
 use mainstem_tls::{CertificateFiles, ClientCertificates, MinVersion, Settings};
+use mainstem_websocket::AllowedOrigin;
 use serde::Deserialize;
 
 /// Names of the listeners of the sections `[mqtt]`, `[kafka]` and `[http]`.
 const RESERVED: [&str; 3] = ["mqtt", "kafka", "http"];
 /// Longest name, characters.
 const NAME_MAX: usize = 100;
+/// Path of WebSocket, unless another one is set.
+const WEBSOCKET_PATH: &str = "/mqtt";
+/// The name in section 6 of MQTT 5, and what clients of MQTT 3.1 offered before that had a specification of its own.
+const MQTT_SUBPROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
 
 /// A `[[listener]]` section.
 #[derive(Clone, Debug, Deserialize)]
@@ -21,6 +26,7 @@ pub(crate) struct ListenerSection {
     #[serde(default)]
     pub(crate) advertised: String,
     pub(crate) tls: Option<TlsSection>,
+    pub(crate) websocket: Option<WebSocketSection>,
 }
 
 /// Protocol of a listener.
@@ -82,9 +88,44 @@ enum Version {
     Tls13,
 }
 
+/// WebSocket of a listener.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WebSocketSection {
+    #[serde(default = "default_path")]
+    path: String,
+    #[serde(default)]
+    allowed_origins: Vec<String>,
+}
+
+fn default_path() -> String {
+    WEBSOCKET_PATH.into()
+}
+
+impl WebSocketSection {
+    /// The settings.
+    ///
+    /// # Errors
+    /// A value is invalid.
+    pub(crate) fn settings(&self) -> Result<mainstem_websocket::Settings, String> {
+        let is_path = self.path.starts_with('/') && self.path.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_path || self.path.contains(['?', '#']) {
+            return Err(format!("websocket.path: {:?} is not a path such as {WEBSOCKET_PATH:?}", self.path));
+        }
+        let origins = self.allowed_origins.iter().map(|origin| AllowedOrigin::parse(origin));
+        let allowed_origins = origins.collect::<Result<_, _>>();
+        Ok(mainstem_websocket::Settings {
+            path: self.path.clone(),
+            subprotocols: MQTT_SUBPROTOCOLS.map(str::to_owned).to_vec(),
+            allowed_origins: allowed_origins
+                .map_err(|error| format!("websocket.allowed_origins: {error}"))?,
+        })
+    }
+}
+
 impl TlsSection {
-    /// The settings, with the ALPN names of `protocol` unless others are set.
-    pub(crate) fn settings(&self, protocol: ListenerProtocol) -> Settings {
+    /// The settings, with `alpn` as the names of application protocols unless others are set.
+    fn settings(&self, alpn: &[&str]) -> Settings {
         let first = (&self.certificate, &self.key);
         let more = self.more_certificates.iter().map(|files| (&files.certificate, &files.key));
         let files = |(certificate, key): (&PathBuf, &PathBuf)| CertificateFiles {
@@ -104,10 +145,7 @@ impl TlsSection {
                 Version::Tls12 => MinVersion::Tls12,
                 Version::Tls13 => MinVersion::Tls13,
             },
-            alpn: self.alpn.clone().unwrap_or_else(|| match protocol {
-                ListenerProtocol::Mqtt => vec!["mqtt".into()],
-                ListenerProtocol::Kafka => Vec::new(),
-            }),
+            alpn: self.alpn.clone().unwrap_or_else(|| alpn.iter().map(|name| (*name).to_owned()).collect()),
         }
     }
 
@@ -131,6 +169,17 @@ impl TlsSection {
 }
 
 impl ListenerSection {
+    /// The settings of TLS, if the listener has it.
+    pub(crate) fn tls_settings(&self) -> Option<Settings> {
+        let alpn: &[&str] = match self.protocol {
+            // Browsers offer nothing else for WebSocket.
+            ListenerProtocol::Mqtt if self.websocket.is_some() => &["http/1.1"],
+            ListenerProtocol::Mqtt => &["mqtt"],
+            ListenerProtocol::Kafka => &[],
+        };
+        self.tls.as_ref().map(|tls| tls.settings(alpn))
+    }
+
     fn check(&self, has_kafka: bool) -> Result<(), String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if self.name.is_empty() || self.name.len() > NAME_MAX || !self.name.chars().all(is_plain) {
@@ -144,6 +193,12 @@ impl ListenerSection {
         }
         if self.protocol != ListenerProtocol::Kafka && !self.advertised.is_empty() {
             return Err("advertised is for listeners of the protocol \"kafka\"".into());
+        }
+        if let Some(websocket) = &self.websocket {
+            if self.protocol != ListenerProtocol::Mqtt {
+                return Err("websocket is for listeners of the protocol \"mqtt\"".into());
+            }
+            websocket.settings()?;
         }
         self.tls.as_ref().map_or(Ok(()), TlsSection::check)
     }
@@ -170,7 +225,7 @@ pub(crate) const REFERENCE: &str = "
 ## `[[listener]]`
 
 A further listener, beside those of the sections `[mqtt]`, `[kafka]` and `[http]`. May be repeated. See
-[tls.md](tls.md).
+[tls.md](tls.md) and [websocket.md](websocket.md).
 
 | key | default | bounds | description |
 |---|---|---|---|
@@ -185,5 +240,7 @@ A further listener, beside those of the sections `[mqtt]`, `[kafka]` and `[http]
 | `tls.client_ca` | | a PEM file | Authorities that sign client certificates. |
 | `tls.client_crl` | | a PEM file | Revocation lists. Every authority in a client's chain needs one that has not expired. |
 | `tls.min_version` | `\"1.2\"` | 1.2, 1.3 | Lowest version of TLS. |
-| `tls.alpn` | `[\"mqtt\"]` with MQTT, else `[]` | names of 1 to 255 bytes | Application protocols (ALPN). A client that uses ALPN must offer one of them; `[]` ignores ALPN. |
+| `tls.alpn` | `[\"mqtt\"]`; `[\"http/1.1\"]` with WebSocket; `[]` with Kafka | names of 1 to 255 bytes | Application protocols (ALPN). A client that uses ALPN must offer one of them; `[]` ignores ALPN. |
+| `websocket.path` | `\"/mqtt\"` | begins with `/` | MQTT: with `websocket`, clients connect by WebSocket, at this path. `websocket = {}` for the defaults. |
+| `websocket.allowed_origins` | `[]` | origins such as `https://example.com`, or `*` | Origins of the web pages that may connect, beside those that were served by the same address or by `localhost`. See [websocket.md](websocket.md#web-pages). |
 ";

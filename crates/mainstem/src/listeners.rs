@@ -17,7 +17,7 @@ use mainstem_runtime::{BoundListener, ListenerConfig, ListenerQuota, ListenerTra
 pub(crate) use self::certificates::{Certificates, ReloadSender};
 use crate::config::Config;
 use crate::descriptors::DescriptorPlan;
-use crate::listener_section::ListenerProtocol;
+use crate::listener_section::{ListenerProtocol, ListenerSection};
 
 const MQTT: &str = "mqtt";
 const KAFKA: &str = "kafka";
@@ -72,12 +72,20 @@ pub(crate) fn table(
             name: section.name.clone(),
             address: resolve(&format!("listener {:?}", section.name), &section.listen)?,
             protocol: protocol.tag_of(u8::try_from(number).map_err(|_| "there are too many listeners")?),
-            transport: certificates.transport(&section.name),
+            transport: transport(section, certificates)?,
             send_buffer_bytes: send_buffer_bytes as usize,
             quota: Arc::clone(quota),
         });
     }
     Ok(table)
+}
+
+/// The transport of a listener: plain or TLS, and WebSocket above it.
+fn transport(section: &ListenerSection, certificates: &Certificates) -> Result<ListenerTransport, String> {
+    let lower = certificates.transport(&section.name);
+    let Some(websocket) = &section.websocket else { return Ok(lower) };
+    let acceptor = mainstem_websocket::Acceptor::new(section.name.as_str(), websocket.settings()?);
+    Ok(lower.with_layer(Arc::new(move || acceptor.layer())))
 }
 
 /// Resolves `HOST:PORT` to a socket address: the first IPv4 address of a host name, if it has one. `localhost` is both

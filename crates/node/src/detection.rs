@@ -47,8 +47,10 @@ fn hint(peer: PeerProtocol) -> &'static str {
     match peer {
         PeerProtocol::Mqtt => " (mqtt.listen is the address for MQTT)",
         PeerProtocol::Kafka => " (kafka.listen is the address for Kafka)",
-        PeerProtocol::Http => " (http.listen is the address for HTTP; there is no MQTT over WebSocket)",
-        PeerProtocol::Tls => " (there is no TLS)",
+        PeerProtocol::Http => {
+            " (http.listen is the address for HTTP; a [[listener]] with `websocket` takes MQTT over WebSocket)"
+        }
+        PeerProtocol::Tls => " (a [[listener]] with `tls` takes TLS)",
         PeerProtocol::Proxy => " (the PROXY protocol is not supported)",
         PeerProtocol::Http2 | PeerProtocol::Amqp | PeerProtocol::Ssh => "",
     }

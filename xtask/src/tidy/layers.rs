@@ -118,6 +118,13 @@ const LAYERS: &[Layer] = &[
         pure: None,
     },
     Layer {
+        name: "websocket",
+        tier: "2",
+        contents: "WebSocket of listeners: the upgrade of a connection, frames, the layer of a connection",
+        imports: &["runtime"],
+        pure: None,
+    },
+    Layer {
         name: "queue",
         tier: "2",
         contents: "work queues in a directory of one program, without a broker: `mainstem-queue`",

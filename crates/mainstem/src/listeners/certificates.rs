@@ -29,8 +29,8 @@ impl Certificates {
     pub(crate) fn load(sections: &[ListenerSection]) -> Result<Self, String> {
         let mut listeners = Vec::new();
         for section in sections {
-            if let Some(tls) = &section.tls {
-                let acceptor = Acceptor::load(tls.settings(section.protocol))
+            if let Some(settings) = section.tls_settings() {
+                let acceptor = Acceptor::load(settings)
                     .map_err(|error| format!("listener {:?}: {error}", section.name))?;
                 listeners.push((section.name.clone(), Arc::new(acceptor)));
             }

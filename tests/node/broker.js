@@ -15,19 +15,21 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const START_MS = 10_000;
 const DRAIN_MS = 15_000;
 
-function binary() {
+/** Path of the binary. */
+export function binary() {
   if (process.env.MAINSTEM_BIN) return process.env.MAINSTEM_BIN;
   const built = ['release', 'debug'].map((profile) => join(ROOT, 'target', profile, 'mainstem')).find(existsSync);
   assert.ok(built, 'no mainstem binary: build one, or name it in MAINSTEM_BIN');
   return built;
 }
 
-/** Starts the binary and waits until a listener accepts connections. */
-async function start(listener) {
+/** Starts the binary with more flags, and waits until a listener and those announced before it accept connections. */
+export async function start(listener, more = []) {
   const data = mkdtempSync(join(tmpdir(), 'mainstem-test-'));
-  const flags = ['--listen', '127.0.0.1:0', '--kafka-listen', '127.0.0.1:0', '--data', data];
+  const flags = ['--listen', '127.0.0.1:0', '--kafka-listen', '127.0.0.1:0', '--data', data, ...more];
   flags.push('--http-listen', '127.0.0.1:0', '--set', 'mqtt.sys_interval_s=1');
   const child = spawn(binary(), flags, { stdio: ['ignore', 'pipe', 'inherit'] });
+  const addresses = {};
   const kill = () => child.kill('SIGKILL');
   process.once('exit', kill);
   const ready = new Promise((resolve, reject) => {
@@ -35,8 +37,10 @@ async function start(listener) {
     child.once('error', reject);
     child.once('exit', (code, signal) => reject(new Error(`the broker ended with ${code ?? signal}`)));
     createInterface({ input: child.stdout }).on('line', (line) => {
-      const address = line.match(/(\w+) listening on (\S+):(\d+)$/);
-      if (address?.[1] === listener) resolve({ host: address[2], port: Number(address[3]) });
+      const [, name, host, port] = line.match(/(\w+) listening on (\S+):(\d+)$/) ?? [];
+      if (!name) return;
+      addresses[name] = { host, port: Number(port) };
+      if (name === listener) resolve(addresses[name]);
     });
   });
   // SIGTERM drains the broker, which must then exit with status 0.
@@ -48,7 +52,7 @@ async function start(listener) {
     rmSync(data, { recursive: true, force: true });
     assert.deepEqual({ code, signal }, { code: 0, signal: null }, 'exit status after SIGTERM');
   };
-  return { ...(await ready), stop };
+  return { ...(await ready), addresses, stop };
 }
 
 /** The address of a listener of the broker that all tests of a file share; available while they run. */

@@ -1,4 +1,4 @@
-"""A broker with TLS listeners for MQTT and Kafka, and the certificates of its clients, made by `mainstem cert`."""
+"""A broker with TLS listeners for MQTT, Kafka and HTTP, and the certificates of its clients, made by `mainstem cert`."""
 
 import subprocess
 import tempfile
@@ -8,17 +8,27 @@ import pytest
 
 from broker import LISTENERS, binary, launch
 
-NAMES = (*LISTENERS, "mqtts", "mqttmutual", "kafkas")
+NAMES = (*LISTENERS, "mqtts", "mqttmutual", "kafkas", "https", "httpmutual")
+# Longest time for the handshake of an HTTP client.
+HANDSHAKE_S = 2
+HTTP_CONNECTIONS = 16
 
 
 def cert(directory: Path, *arguments: str):
     subprocess.run([str(binary()), "cert", str(directory), *arguments], check=True, capture_output=True)
 
 
-def configuration(certs: Path) -> str:
-    """One listener without client certificates, one that requires them, and one for Kafka."""
+def configuration(certs: Path, check_interval_s: int) -> str:
+    """For MQTT and HTTP each one listener without client certificates, and one that requires them; one for Kafka."""
     server = f'certificate = "{certs}/server.crt", key = "{certs}/server.key"'
     return f"""
+[server]
+certificate_check_interval_s = {check_interval_s}
+
+[http]
+max_connections = {HTTP_CONNECTIONS}
+request_timeout_ms = {HANDSHAKE_S * 1000}
+
 [[listener]]
 name = "mqtts"
 protocol = "mqtt"
@@ -36,18 +46,30 @@ name = "kafkas"
 protocol = "kafka"
 listen = "127.0.0.1:0"
 tls = {{ {server} }}
+
+[[listener]]
+name = "https"
+protocol = "http"
+listen = "127.0.0.1:0"
+tls = {{ {server} }}
+
+[[listener]]
+name = "httpmutual"
+protocol = "http"
+listen = "127.0.0.1:0"
+tls = {{ {server}, client_certificates = "required", client_ca = "{certs}/ca.crt" }}
 """
 
 
 class SecureBroker:
     """The broker's process, the addresses of its listeners, and the folder of the certificates."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, check_interval_s: int = 3600):
         self.certs = folder / "certs"
         self.ca = str(self.certs / "ca.crt")
         cert(self.certs, "--host", "localhost", "--host", "127.0.0.1", "--client", "device-7")
         config = folder / "mainstem.toml"
-        config.write_text(configuration(self.certs))
+        config.write_text(configuration(self.certs, check_interval_s))
         listen = ("--listen", "127.0.0.1:0", "--kafka-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0")
         flags = ["--config", str(config), "--data", str(folder / "data"), *listen]
         self.process, self.addresses = launch(flags, NAMES)

@@ -7,7 +7,7 @@
 //! Logs, shards, other protocols. Permissions: there is no authentication, so the default address is on loopback.
 //!
 //! # Entry points
-//! [`Bound::bind`] binds the address, [`Bound::start`] serves it, and [`HttpServer`] stops the server.
+//! [`Bound::bind`] binds an address, [`start`] serves all of them, and [`HttpServer`] stops the server.
 //!
 //! # Invariants
 //! - Everything that a client can make grow is bounded: connections, the size of one body and of all bodies together,
@@ -20,7 +20,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `broker.rs` | [`Broker`], the trait through which this crate reaches the broker |
-//! | `serve.rs` | thread, listener, connections, shutdown |
+//! | `serve.rs` | thread, connections, shutdown |
+//! | `listeners.rs` | addresses, and the streams of their connections: plain, or with TLS |
 //! | `connections.rs` | open connections, and which of them makes room for a new one |
 //! | `socket.rs` | a connection's socket; release of messages whose response was not sent |
 //! | `gate.rs`, `head.rs` | rejection of malformed requests before hyper reads them |
@@ -45,6 +46,7 @@ mod head;
 mod health;
 mod hosts;
 mod input;
+mod listeners;
 mod metrics;
 mod problem;
 mod queues;
@@ -60,6 +62,7 @@ mod settle;
 mod socket;
 
 pub use broker::{Broker, ConnectionPermit, MemoryUsage, PhaseDurations, ReplyCallback, TurnDurations};
+pub use listeners::{Bound, TlsSource};
 pub use routes::OPENAPI;
-pub use serve::{Bound, HttpServer, RESERVED_CONNECTIONS};
+pub use serve::{HttpServer, RESERVED_CONNECTIONS, start};
 pub use settings::Settings;

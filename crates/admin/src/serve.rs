@@ -7,7 +7,7 @@
 //! accepted.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,7 +18,6 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -28,6 +27,7 @@ use crate::broker::Broker;
 use crate::connections::{Admitted, Connection, ConnectionTable, GuardedBody, Timeouts};
 use crate::gate::{Rejection, RequestGate};
 use crate::head::{HEAD_BYTES_MAX, HEADERS_MAX};
+use crate::listeners::{Bound, Incoming, Listeners, Stream};
 use crate::problem::Problem;
 use crate::routes::{monitoring_router, router};
 use crate::settings::Settings;
@@ -47,58 +47,41 @@ const LAST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after `accept` failed, for example because the process has no file descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// A bound address that is not served yet.
-#[derive(Debug)]
-pub struct Bound(TcpListener);
-
-impl Bound {
-    /// Binds `address`.
-    ///
-    /// # Errors
-    /// If the operating system cannot bind it.
-    pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        Ok(Self(listener))
-    }
-
-    /// Serves the address on a new thread.
-    ///
-    /// # Errors
-    /// If the operating system cannot start a thread.
-    pub fn start(self, settings: Settings, broker: Arc<dyn Broker>) -> io::Result<HttpServer> {
-        let address = self.0.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let (sender, phase) = watch::channel(Phase::Serving);
-        let serve = move || {
-            let app = App::new(Arc::clone(&broker), settings.clone(), phase.clone());
-            let outcome = runtime.block_on(async {
-                let listener = tokio::net::TcpListener::from_std(self.0)?;
-                let mut acceptor = Acceptor::new(broker, &settings, app, phase);
-                acceptor.run(&listener).await;
-                Ok::<(), io::Error>(())
-            });
-            if let Err(error) = outcome {
-                log::error!("http: {error}");
-            }
-        };
-        let thread = std::thread::Builder::new().name("http".into()).spawn(serve)?;
-        Ok(HttpServer { address, phase: Arc::new(sender), thread })
-    }
+/// Serves bound listeners, at least one, on a new thread.
+///
+/// # Errors
+/// If the operating system cannot start a thread.
+pub fn start(bound: Vec<Bound>, settings: Settings, broker: Arc<dyn Broker>) -> io::Result<HttpServer> {
+    let addresses = bound.iter().map(Bound::name_and_address).collect::<io::Result<_>>()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let (sender, phase) = watch::channel(Phase::Serving);
+    let serve = move || {
+        let app = App::new(Arc::clone(&broker), settings.clone(), phase.clone());
+        let outcome = runtime.block_on(async {
+            let listeners = Listeners::new(bound)?;
+            Acceptor::new(broker, &settings, app, phase).run(listeners).await;
+            Ok::<(), io::Error>(())
+        });
+        if let Err(error) = outcome {
+            log::error!("http: {error}");
+        }
+    };
+    let thread = std::thread::Builder::new().name("http".into()).spawn(serve)?;
+    Ok(HttpServer { addresses, phase: Arc::new(sender), thread })
 }
 
 /// A running server.
 #[derive(Debug)]
 pub struct HttpServer {
-    address: SocketAddr,
+    addresses: Vec<(String, SocketAddr)>,
     phase: Arc<watch::Sender<Phase>>,
     thread: JoinHandle<()>,
 }
 
 impl HttpServer {
-    /// Returns the bound address.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Returns the name of each listener and its bound address.
+    pub fn addresses(&self) -> &[(String, SocketAddr)] {
+        &self.addresses
     }
 
     /// Returns a function that starts draining: readiness checks fail from then on, and requests that wait for messages
@@ -167,29 +150,30 @@ impl Acceptor {
         }
     }
 
-    async fn run(&mut self, listener: &tokio::net::TcpListener) {
+    async fn run(&mut self, mut listeners: Listeners) {
         let mut stopped = std::pin::pin!(Phase::Stopped.reached(self.phase.clone()));
         loop {
             let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+                accepted = listeners.accept() => accepted,
                 Some(_) = self.connections.join_next() => continue,
                 () = &mut stopped => break,
             };
             match accepted {
-                Ok((stream, peer)) => self.admit(stream, peer).await,
+                Ok((incoming, peer)) => self.admit(incoming, peer).await,
                 Err(error) => {
                     log::warn!("http: accept failed: {error}");
                     sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }
+        drop(listeners);
         let all = async { while self.connections.join_next().await.is_some() {} };
         if timeout(SHUTDOWN_TIMEOUT, all).await.is_err() {
             log::info!("http: closed {} connections with requests in flight", self.connections.len());
         }
     }
 
-    async fn admit(&mut self, stream: TcpStream, peer: SocketAddr) {
+    async fn admit(&mut self, incoming: Incoming, peer: SocketAddr) {
         let Some(permit) = self.broker.admit(peer.ip()) else { return };
         let max = self.connections_max;
         if self.regular.table.is_full() {
@@ -224,7 +208,7 @@ impl Acceptor {
             }
             Admitted::Full => return,
         };
-        let service = serve_connection(stream, connection, kind, self.phase.clone());
+        let service = serve_connection(incoming, connection, kind, self.phase.clone());
         self.connections.spawn(async move {
             service.await;
             drop(permit);
@@ -253,22 +237,42 @@ impl Throttle {
 
 /// Returns the future that serves a connection until it closes, is evicted or expires.
 fn serve_connection(
-    stream: TcpStream,
+    incoming: Incoming,
     connection: Connection,
     kind: &Kind,
     phase: watch::Receiver<Phase>,
 ) -> impl Future<Output = ()> + Send + use<> {
-    // Each response is written at once, so Nagle's algorithm only delays it.
-    if let Err(error) = stream.set_nodelay(true) {
-        log::debug!("http: {error}");
-    }
-    let buffered = BufferedLeases::default();
-    let unread = if kind.is_reserved { UnreadInput::Discard } else { UnreadInput::Reset };
+    let (router, is_reserved) = (kind.router.clone(), kind.is_reserved);
     let write_timeout = kind.timeouts.head;
+    async move {
+        let stream = tokio::select! {
+            biased;
+            () = connection.evicted() => return,
+            stream = incoming.handshake() => stream,
+            _ = connection.expired() => return,
+            () = Phase::Stopped.reached(phase.clone()) => return,
+        };
+        match stream {
+            Ok(stream) => serve_stream(stream, connection, router, is_reserved, write_timeout, phase).await,
+            Err(error) => log::debug!("http: TLS handshake failed: {error}"),
+        }
+    }
+}
+
+async fn serve_stream(
+    stream: Stream,
+    connection: Connection,
+    router: Router,
+    is_reserved: bool,
+    write_timeout: Duration,
+    phase: watch::Receiver<Phase>,
+) {
+    let buffered = BufferedLeases::default();
+    let unread = if is_reserved { UnreadInput::Discard } else { UnreadInput::Reset };
     let rejection = Rejection::default();
     let gate = RequestGate::new(rejection.clone());
     let socket = Socket::new(stream, gate, connection.clone(), buffered.clone(), write_timeout, unread);
-    let router = TowerToHyperService::new(kind.router.clone());
+    let router = TowerToHyperService::new(router);
     let requests = connection.clone();
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         let guard = requests.begin_request();
@@ -278,34 +282,32 @@ fn serve_connection(
         async move { response.await.map(|response| response.map(|body| GuardedBody { body, _guard: guard })) }
     });
     let mut builder = http1::Builder::new();
-    builder.keep_alive(!kind.is_reserved).max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
+    builder.keep_alive(!is_reserved).max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
     let mut http = builder.serve_connection(socket, service);
-    async move {
-        let outcome = tokio::select! {
-            biased;
-            () = connection.evicted() => return,
-            outcome = &mut http => outcome,
-            has_head = connection.expired() => {
-                if has_head {
-                    let stream = http.into_parts().io.into_stream();
-                    timeout(LAST_RESPONSE_TIMEOUT, respond_and_close(stream, &Problem::slow_head())).await.ok();
-                }
-                return;
+    let outcome = tokio::select! {
+        biased;
+        () = connection.evicted() => return,
+        outcome = &mut http => outcome,
+        has_head = connection.expired() => {
+            if has_head {
+                let stream = http.into_parts().io.into_stream();
+                timeout(LAST_RESPONSE_TIMEOUT, respond_and_close(stream, &Problem::slow_head())).await.ok();
             }
-            () = Phase::Stopped.reached(phase) => {
-                std::pin::Pin::new(&mut http).graceful_shutdown();
-                http.await
-            }
-        };
-        if let Err(error) = outcome {
-            log::debug!("http: connection failed: {error}");
+            return;
         }
+        () = Phase::Stopped.reached(phase) => {
+            std::pin::Pin::new(&mut http).graceful_shutdown();
+            http.await
+        }
+    };
+    if let Err(error) = outcome {
+        log::debug!("http: connection failed: {error}");
     }
 }
 
 /// Sends a response without a complete request, then reads until the client closes: closing a socket with unread input
 /// resets the connection, and the client might lose the response.
-async fn respond_and_close(mut stream: TcpStream, problem: &Problem) -> io::Result<()> {
+async fn respond_and_close(mut stream: Stream, problem: &Problem) -> io::Result<()> {
     stream.write_all(problem.last_response().as_bytes()).await?;
     stream.shutdown().await?;
     let mut bytes = [0; 4096];

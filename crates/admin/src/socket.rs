@@ -18,12 +18,12 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use mainstem_queue_core::{Disposition, GroupName, Receipt, Request, Settlement};
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use crate::broker::Broker;
 use crate::connections::Connection;
 use crate::gate::RequestGate;
+use crate::listeners::Stream;
 
 /// Leases of messages that the client may not have received. Dropping this releases them.
 pub(crate) struct UnsentLeases {
@@ -129,7 +129,7 @@ pub(crate) enum UnreadInput {
 /// A connection's socket. Writes fail if the client reads nothing for `write_timeout`. What is read has passed the
 /// gate for requests.
 pub(crate) struct Socket {
-    io: TokioIo<TcpStream>,
+    io: TokioIo<Stream>,
     connection: Connection,
     unread: UnreadInput,
     gate: RequestGate,
@@ -137,6 +137,7 @@ pub(crate) struct Socket {
     passed: Vec<u8>,
     read: usize,
     discarded: usize,
+    is_shut_down: bool,
     buffered: BufferedLeases,
     write_timeout: Duration,
     /// Runs while a write is blocked.
@@ -145,7 +146,7 @@ pub(crate) struct Socket {
 
 impl Socket {
     pub(crate) fn new(
-        stream: TcpStream,
+        stream: Stream,
         gate: RequestGate,
         connection: Connection,
         buffered: BufferedLeases,
@@ -160,13 +161,14 @@ impl Socket {
             passed: Vec::new(),
             read: 0,
             discarded: 0,
+            is_shut_down: false,
             buffered,
             write_timeout,
             deadline: None,
         }
     }
 
-    pub(crate) fn into_stream(self) -> TcpStream {
+    pub(crate) fn into_stream(self) -> Stream {
         self.io.into_inner()
     }
 
@@ -198,12 +200,12 @@ impl Socket {
         Poll::Ready(())
     }
 
-    /// Starts or stops the deadline after an attempt to write.
-    fn check_deadline(
+    /// Starts or stops the deadline after an attempt to write, or to flush what TLS has encrypted.
+    fn check_deadline<T>(
         &mut self,
         cx: &mut Context<'_>,
-        result: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
+        result: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if result.is_ready() {
             self.deadline = None;
             return result;
@@ -251,14 +253,19 @@ impl Write for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+        let result = Pin::new(&mut self.io).poll_flush(cx);
+        ready!(self.check_deadline(cx, result))?;
         self.buffered.flushed();
         self.connection.flushed();
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
+        if !self.is_shut_down {
+            let result = Pin::new(&mut self.io).poll_shutdown(cx);
+            ready!(self.check_deadline(cx, result))?;
+            self.is_shut_down = true;
+        }
         if self.unread == UnreadInput::Discard || self.gate.is_rejected() || self.gate.is_broken() {
             ready!(self.poll_discard(cx));
         }

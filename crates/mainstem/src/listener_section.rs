@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use mainstem_node::Protocol;
 use mainstem_tls::{CertificateFiles, ClientCertificates, MinVersion, Settings};
 use mainstem_websocket::AllowedOrigin;
 use serde::Deserialize;
@@ -35,15 +34,7 @@ pub(crate) struct ListenerSection {
 pub(crate) enum ListenerProtocol {
     Mqtt,
     Kafka,
-}
-
-impl From<ListenerProtocol> for Protocol {
-    fn from(protocol: ListenerProtocol) -> Self {
-        match protocol {
-            ListenerProtocol::Mqtt => Self::Mqtt,
-            ListenerProtocol::Kafka => Self::Kafka,
-        }
-    }
+    Http,
 }
 
 /// TLS of a listener.
@@ -176,6 +167,7 @@ impl ListenerSection {
             ListenerProtocol::Mqtt if self.websocket.is_some() => &["http/1.1"],
             ListenerProtocol::Mqtt => &["mqtt"],
             ListenerProtocol::Kafka => &[],
+            ListenerProtocol::Http => &["http/1.1"],
         };
         self.tls.as_ref().map(|tls| tls.settings(alpn))
     }
@@ -230,7 +222,7 @@ A further listener, beside those of the sections `[mqtt]`, `[kafka]` and `[http]
 | key | default | bounds | description |
 |---|---|---|---|
 | `name` | | 1 to 100 letters, digits, `.`, `_`, `-` | Name of the listener, in its line of output at start and in the log. |
-| `protocol` | | mqtt, kafka | Protocol of its clients. |
+| `protocol` | | mqtt, kafka, http | Protocol of its clients. |
 | `listen` | | | Address and port to listen on. |
 | `advertised` | `\"\"` | | Kafka: host and port that clients of this listener are told; empty for its address, or the host name if that is a wildcard address. |
 | `tls.certificate` | | a PEM file | Certificate chain, the server's certificate first. Without `tls`, the listener is plain. |
@@ -240,7 +232,7 @@ A further listener, beside those of the sections `[mqtt]`, `[kafka]` and `[http]
 | `tls.client_ca` | | a PEM file | Authorities that sign client certificates. |
 | `tls.client_crl` | | a PEM file | Revocation lists. Every authority in a client's chain needs one that has not expired. |
 | `tls.min_version` | `\"1.2\"` | 1.2, 1.3 | Lowest version of TLS. |
-| `tls.alpn` | `[\"mqtt\"]`; `[\"http/1.1\"]` with WebSocket; `[]` with Kafka | names of 1 to 255 bytes | Application protocols (ALPN). A client that uses ALPN must offer one of them; `[]` ignores ALPN. |
+| `tls.alpn` | `[\"mqtt\"]`; `[\"http/1.1\"]` with WebSocket and with HTTP; `[]` with Kafka | names of 1 to 255 bytes | Application protocols (ALPN). A client that uses ALPN must offer one of them; `[]` ignores ALPN. |
 | `websocket.path` | `\"/mqtt\"` | begins with `/` | MQTT: with `websocket`, clients connect by WebSocket, at this path. `websocket = {}` for the defaults. |
 | `websocket.allowed_origins` | `[]` | origins such as `https://example.com`, or `*` | Origins of the web pages that may connect, beside those that were served by the same address or by `localhost`. See [websocket.md](websocket.md#web-pages). |
 ";

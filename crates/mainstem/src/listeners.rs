@@ -22,7 +22,7 @@ use crate::listener_section::{ListenerProtocol, ListenerSection};
 const MQTT: &str = "mqtt";
 const KAFKA: &str = "kafka";
 
-/// Builds the table of listeners.
+/// Builds the table of the listeners that shards serve.
 ///
 /// # Errors
 /// An address that does not resolve.
@@ -65,6 +65,8 @@ pub(crate) fn table(
         let (protocol, send_buffer_bytes, quota) = match section.protocol {
             ListenerProtocol::Mqtt => (Protocol::Mqtt, config.runtime.send_buffer_bytes, &mqtt_quota),
             ListenerProtocol::Kafka => (Protocol::Kafka, config.kafka.send_buffer_bytes, &kafka_quota),
+            // The HTTP server has a thread of its own.
+            ListenerProtocol::Http => continue,
         };
         let before = config.listener.iter().take_while(|other| other.name != section.name);
         let number = 1 + before.filter(|other| other.protocol == section.protocol).count();
@@ -110,10 +112,11 @@ pub(crate) fn resolve(section: &str, address: &str) -> Result<SocketAddr, String
 
 /// Prints the address of each listener, for people and scripts. All lines are written at once, because a script may
 /// read only the first line and close the pipe.
-pub(crate) fn announce(listeners: &[BoundListener], http: Option<SocketAddr>) -> std::io::Result<()> {
+pub(crate) fn announce(listeners: &[BoundListener], http: &[(String, SocketAddr)]) -> std::io::Result<()> {
     let bound = listeners.iter().map(|listener| (listener.name.as_str(), listener.address));
     let line = |(name, address): (&str, SocketAddr)| format!("{name} listening on {address}\n");
-    let lines: String = bound.chain(http.map(|address| ("http", address))).map(line).collect();
+    let lines: String =
+        bound.chain(http.iter().map(|(name, address)| (name.as_str(), *address))).map(line).collect();
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(lines.as_bytes())?;
     stdout.flush()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mainstem_admin::{
     Bound, Broker, ConnectionPermit, HttpServer, MemoryUsage, PhaseDurations, RESERVED_CONNECTIONS,
-    ReplyCallback, Settings, TurnDurations,
+    ReplyCallback, Settings, TlsSource, TurnDurations, start,
 };
 use mainstem_queue_core::Request;
 use mainstem_queue_server::QueueClient;
@@ -14,11 +14,15 @@ use mainstem_runtime::{Admission, TURN_BOUNDS_US, TurnPhase, TurnTimes};
 use serde_json::{Map, Value};
 
 use crate::bindings::BindingManager;
-use crate::config::HttpConfig;
+use crate::config::{Config, HttpConfig};
 use crate::health_store::FailingLogs;
-use crate::listeners::resolve;
+use crate::listener_section::{ListenerProtocol, ListenerSection};
+use crate::listeners::{Certificates, resolve};
 use crate::memory::resident_bytes;
 use crate::storage::SharedState;
+
+/// Name of the listener at `http.listen`, and of all of them in the log.
+const HTTP: &str = "http";
 
 /// The broker behind the HTTP API.
 struct ApiBroker {
@@ -32,7 +36,7 @@ struct ApiBroker {
 
 impl Broker for ApiBroker {
     fn admit(&self, peer: IpAddr) -> Option<ConnectionPermit> {
-        self.admission.admit_address("http", peer).ok().map(|permit| Box::new(permit) as ConnectionPermit)
+        self.admission.admit_address(HTTP, peer).ok().map(|permit| Box::new(permit) as ConnectionPermit)
     }
 
     fn submit(&self, queue: &str, request: Request, reply: ReplyCallback) {
@@ -94,16 +98,34 @@ pub(crate) fn descriptors_max(config: &HttpConfig) -> usize {
     config.max_connections as usize + RESERVED_CONNECTIONS
 }
 
-/// Binds the address of the HTTP API, unless `http.listen` is empty.
+/// Whether the HTTP API is served: at `http.listen`, or at a listener of its own.
+pub(crate) fn is_enabled(config: &Config) -> bool {
+    !config.http.listen.is_empty() || http_sections(config).next().is_some()
+}
+
+fn http_sections(config: &Config) -> impl Iterator<Item = &ListenerSection> {
+    config.listener.iter().filter(|section| section.protocol == ListenerProtocol::Http)
+}
+
+/// Binds the addresses of the HTTP API: `http.listen`, unless it is empty, and the listeners of its own.
 ///
 /// # Errors
-/// If the address does not resolve, or the operating system cannot bind it.
-pub(crate) fn bind(config: &HttpConfig) -> Result<Option<Bound>, String> {
-    if config.listen.is_empty() {
-        return Ok(None);
+/// If an address does not resolve, or the operating system cannot bind it.
+pub(crate) fn bind(config: &Config, certificates: &Certificates) -> Result<Vec<Bound>, String> {
+    let mut bound = Vec::new();
+    if !config.http.listen.is_empty() {
+        let address = resolve(HTTP, &config.http.listen)?;
+        let listener = Bound::bind(HTTP, address, None);
+        bound.push(listener.map_err(|error| format!("http.listen: {address}: {error}"))?);
     }
-    let address = resolve("http", &config.listen)?;
-    Bound::bind(address).map(Some).map_err(|error| format!("http.listen: {address}: {error}"))
+    for ListenerSection { name, listen, .. } in http_sections(config) {
+        let address = resolve(&format!("listener {name:?}"), listen)?;
+        let tls =
+            certificates.acceptor(name).map(|acceptor| -> TlsSource { Arc::new(move || acceptor.config()) });
+        let listener = Bound::bind(name, address, tls);
+        bound.push(listener.map_err(|error| format!("listener {name:?}: {address}: {error}"))?);
+    }
+    Ok(bound)
 }
 
 /// Serves the HTTP API.
@@ -111,7 +133,7 @@ pub(crate) fn bind(config: &HttpConfig) -> Result<Option<Bound>, String> {
 /// # Errors
 /// If the operating system cannot start a thread.
 pub(crate) fn open(
-    bound: Bound,
+    bound: Vec<Bound>,
     config: &HttpConfig,
     shared: &SharedState,
     bindings: Arc<BindingManager>,
@@ -133,5 +155,5 @@ pub(crate) fn open(
         bindings,
         turn_times,
     };
-    bound.start(settings, Arc::new(broker)).map_err(|error| format!("http: {error}"))
+    start(bound, settings, Arc::new(broker)).map_err(|error| format!("http: {error}"))
 }

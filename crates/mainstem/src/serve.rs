@@ -49,7 +49,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| format!("no signals: {error}"))?;
     let certificates = Certificates::load(&config.listener)?;
     let options = options(&config, &plan, &certificates)?;
-    let http = operations::bind(&config.http)?;
+    let http = operations::bind(&config, &certificates)?;
     let count = shard_count(options.shards);
     return_free_memory(Arc::clone(&options.memory)).map_err(|error| format!("no thread: {error}"))?;
     let shared = shared_state(&config, &options)?;
@@ -73,7 +73,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         operations::open(bound, &config.http, &shared, bindings, admission, handle.turn_times())
     };
     let opened = declare_queues(&config.queue, &shared.kafka.queue_client())
-        .and_then(|()| http.map(|http| open_http(http, bindings)).transpose());
+        .and_then(|()| (!http.is_empty()).then(|| open_http(http, bindings)).transpose());
     let http = match opened {
         Ok(http) => http,
         Err(error) => {
@@ -82,7 +82,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
             return Err(error);
         }
     };
-    announce(handle.listeners(), http.as_ref().map(HttpServer::address))
+    announce(handle.listeners(), http.as_ref().map_or(&[], HttpServer::addresses))
         .map_err(|error| format!("stdout: {error}"))?;
     let drain_http = http.as_ref().map(HttpServer::drainer);
     let interval = Duration::from_secs(config.server.certificate_check_interval_s.into());
@@ -106,7 +106,7 @@ fn share_descriptors(config: &mut Config) -> Result<DescriptorPlan, String> {
     let wanted = Wanted {
         mqtt: config.mqtt.max_connections as usize,
         kafka: if config.kafka.listen.is_empty() { 0 } else { config.kafka.max_connections as usize },
-        http: if config.http.listen.is_empty() { 0 } else { operations::descriptors_max(&config.http) },
+        http: if operations::is_enabled(config) { operations::descriptors_max(&config.http) } else { 0 },
         stores: storage::count_stores(
             Path::new(&config.server.data),
             shard_count(usize::from(config.runtime.shards)),

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use mainstem_admin::{Bound, Broker, HttpServer, Settings};
+use mainstem_admin::{Bound, Broker, HttpServer, Settings, start};
 use serde_json::Value;
 
 use crate::fake::{Fake, TEST_TIMEOUT};
@@ -24,8 +24,8 @@ impl TestServer {
     pub(crate) fn start_with(settings: Settings) -> Self {
         let fake = Fake::new();
         let broker: Arc<dyn Broker> = Arc::<Fake>::clone(&fake);
-        let bound = Bound::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        Self { fake, control: Some(bound.start(settings, broker).unwrap()) }
+        let bound = Bound::bind("http", "127.0.0.1:0".parse().unwrap(), None).unwrap();
+        Self { fake, control: Some(start(vec![bound], settings, broker).unwrap()) }
     }
 
     fn control(&self) -> &HttpServer {
@@ -33,7 +33,7 @@ impl TestServer {
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.control().address()
+        self.control().addresses()[0].1
     }
 
     pub(crate) fn drain(&self) {

@@ -40,11 +40,15 @@ impl Certificates {
 
     /// The transport of a listener: TLS if it has any.
     pub(crate) fn transport(&self, listener: &str) -> ListenerTransport {
-        let found = self.listeners.iter().find(|(name, _)| name == listener);
-        found.map_or(ListenerTransport::Plain, |(_, acceptor)| {
-            let acceptor = Arc::clone(acceptor);
+        self.acceptor(listener).map_or(ListenerTransport::Plain, |acceptor| {
             ListenerTransport::Layered(Arc::new(move || acceptor.layer()))
         })
+    }
+
+    /// TLS of a listener, if it has any.
+    pub(crate) fn acceptor(&self, listener: &str) -> Option<Arc<Acceptor>> {
+        let found = self.listeners.iter().find(|(name, _)| name == listener);
+        found.map(|(_, acceptor)| Arc::clone(acceptor))
     }
 
     /// Starts a thread that loads the certificates again when a message arrives, and each `interval`.

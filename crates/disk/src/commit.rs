@@ -12,9 +12,10 @@ use std::sync::Arc;
 use mainstem_log::{Error, LogId, Ticket};
 
 use crate::checkpoint;
+use crate::deferred::{Deferred, Removals, SealedIndex};
 use crate::files::{Range, SegmentKey};
 use crate::fs::Fs;
-use crate::index;
+use crate::index::{self, Index};
 use crate::journal::{Journal, JournalError};
 use crate::name;
 use crate::scan::Place;
@@ -43,6 +44,28 @@ pub(crate) struct Ack {
     pub(crate) removed: Option<u64>,
 }
 
+/// Results of groups.
+#[derive(Default)]
+pub(crate) struct Report {
+    pub(crate) acks: Vec<Ack>,
+    /// Logs that broke.
+    pub(crate) broken: Vec<LogId>,
+    /// Logs with old segments that could not be removed.
+    pub(crate) stalled: Vec<LogId>,
+}
+
+impl Report {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.acks.is_empty() && self.broken.is_empty() && self.stalled.is_empty()
+    }
+
+    pub(crate) fn append(&mut self, later: &mut Self) {
+        self.acks.append(&mut later.acks);
+        self.broken.append(&mut later.broken);
+        self.stalled.append(&mut later.stalled);
+    }
+}
+
 impl Ack {
     /// A report about a log that ends at `end`, on which no ticket depends.
     pub(crate) fn of(log: LogId, end: Place) -> Self {
@@ -61,8 +84,10 @@ impl Ack {
 /// A log directory with new entries to sync.
 pub(crate) struct DirSync {
     pub(crate) dir: PathBuf,
-    /// Whether the directory itself is new.
+    /// Whether the directory itself is new, with the first segment in it.
     pub(crate) is_new: bool,
+    /// Base offsets of new segments, oldest first, and the paths of their files, which get the names of segments.
+    pub(crate) segments: Vec<(u64, PathBuf)>,
 }
 
 /// Writes of one or more turns.
@@ -74,38 +99,39 @@ pub(crate) struct Group {
     pub(crate) deferred: Deferred,
 }
 
-/// Part of a group that runs after its acks were delivered.
-#[derive(Default)]
-pub(crate) struct Deferred {
-    /// Checkpoint to write. It claims only data that is already durable.
-    pub(crate) checkpoint: Option<Vec<u8>>,
-    /// Logs to remove, with their names.
-    pub(crate) removals: BTreeMap<LogId, Arc<str>>,
-    /// Indexes of segments that are durable.
-    pub(crate) indexes: Vec<SealedIndex>,
-}
-
-/// The index of a closed segment, to be written once the segment is durable.
-pub(crate) struct SealedIndex {
-    pub(crate) key: SegmentKey,
-    pub(crate) path: PathBuf,
-    pub(crate) bytes: Vec<u8>,
+impl DirSync {
+    /// Gives files the names of segments.
+    fn name_segments(&self, fs: &dyn Fs) -> io::Result<()> {
+        if self.is_new && !self.segments.is_empty() {
+            // The second segment must not become durable before the first one.
+            fs.sync_dir(&self.dir)?;
+        }
+        for (base, path) in &self.segments {
+            // Left by an append that was rolled back.
+            Index::remove(fs, &self.dir.join(name::index(*base)))?;
+            fs.rename(path, &self.dir.join(name::segment(*base)))?;
+        }
+        Ok(())
+    }
 }
 
 impl Group {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { dirs, ranges, acks, deferred: Deferred { checkpoint, removals, indexes } } = self;
-        dirs.is_empty()
-            && ranges.is_empty()
-            && acks.is_empty()
-            && checkpoint.is_none()
-            && removals.is_empty()
-            && indexes.is_empty()
+        let Self { dirs, ranges, acks, deferred } = self;
+        dirs.is_empty() && ranges.is_empty() && acks.is_empty() && deferred.is_empty()
     }
 
-    /// Records that the directory of a log has a new entry.
-    pub(crate) fn add_dir(&mut self, log: LogId, dir: &Path) {
-        self.dirs.entry(log).or_insert_with(|| DirSync { dir: dir.to_owned(), is_new: false });
+    /// Gives the file at `path` the name of the segment with base offset `base`.
+    pub(crate) fn add_segment(&mut self, log: LogId, dir: &Path, base: u64, path: PathBuf) {
+        let new = || DirSync { dir: dir.to_owned(), is_new: false, segments: Vec::new() };
+        self.dirs.entry(log).or_insert_with(new).segments.push((base, path));
+    }
+
+    /// Takes back the name of a segment. Returns the path of its file if it was not submitted.
+    pub(crate) fn take_segment(&mut self, log: LogId, base: u64) -> Option<PathBuf> {
+        let segments = &mut self.dirs.get_mut(&log)?.segments;
+        let at = segments.iter().position(|(known, _)| *known == base)?;
+        Some(segments.remove(at).1)
     }
 
     /// Schedules the removal of a log and drops its unsubmitted writes.
@@ -113,17 +139,16 @@ impl Group {
         self.dirs.remove(&log);
         self.ranges.retain(|(owner, _), _| *owner != log);
         self.acks.retain(|ack| ack.log != log);
-        self.deferred.indexes.retain(|index| index.key.0 != log);
+        self.deferred.forget_log(log);
         self.deferred.removals.insert(log, name);
     }
 
     /// Splits off the logs with directory changes or removals beyond the first [`DIR_CHANGES_MAX`], counted round-robin
-    /// from `from`, and as many indexes. Advances `from` past those that stay.
+    /// from `from`, and deferred work beyond as many pieces of each kind. Advances `from` past those that stay.
     pub(crate) fn split_off(&mut self, from: &mut LogId) -> Self {
         let mut later = self.split_off_dirs(from);
-        if self.deferred.indexes.len() > DIR_CHANGES_MAX {
-            later.deferred.indexes = self.deferred.indexes.split_off(DIR_CHANGES_MAX);
-        }
+        let deferred = self.deferred.split_off(DIR_CHANGES_MAX);
+        later.deferred.merge(deferred);
         later
     }
 
@@ -142,19 +167,23 @@ impl Group {
             ranges: self.ranges.extract_if(.., |(log, _), _| is_later(log)).collect(),
             acks: self.acks.extract_if(.., |ack| is_later(&ack.log)).collect(),
             deferred: Deferred {
-                checkpoint: None,
-                indexes: Vec::new(),
                 removals: self.deferred.removals.extract_if(.., |log, _| is_later(log)).collect(),
+                ..Deferred::default()
             },
         }
     }
 
     pub(crate) fn add(&mut self, range: Range) {
+        if range.is_closed {
+            // It would follow the release of the reserved space.
+            self.deferred.reservations.remove(&range.key);
+        }
         match self.ranges.get_mut(&range.key) {
             Some(known) => {
                 known.from = known.from.min(range.from);
                 known.to = known.to.max(range.to);
                 known.is_closed |= range.is_closed;
+                known.releases_space |= range.releases_space;
             }
             None => {
                 self.ranges.insert(range.key, range);
@@ -177,8 +206,13 @@ impl Group {
 
     /// Merges a later group into this one.
     pub(crate) fn merge(&mut self, later: Self) {
-        for (log, names) in later.dirs {
-            self.dirs.entry(log).or_insert(names);
+        for (log, mut names) in later.dirs {
+            match self.dirs.get_mut(&log) {
+                Some(known) => known.segments.append(&mut names.segments),
+                None => {
+                    self.dirs.insert(log, names);
+                }
+            }
         }
         for (_, range) in later.ranges {
             self.add(range);
@@ -186,11 +220,7 @@ impl Group {
         for ack in later.acks {
             self.acknowledge(ack);
         }
-        if later.deferred.checkpoint.is_some() {
-            self.deferred.checkpoint = later.deferred.checkpoint;
-        }
-        self.deferred.removals.extend(later.deferred.removals);
-        self.deferred.indexes.extend(later.deferred.indexes);
+        self.deferred.merge(later.deferred);
     }
 }
 
@@ -205,12 +235,14 @@ pub(crate) struct Syncer {
     newly_broken: Vec<LogId>,
     /// Maximum number of unsynced segments in the journal.
     journaled_max: usize,
+    /// Removals of old segments.
+    removals: Removals,
 }
 
 impl Syncer {
     pub(crate) fn new(fs: Arc<dyn Fs>, dir: PathBuf, journal: Journal, journaled_max: usize) -> Self {
         let (broken, newly_broken) = (BTreeSet::new(), Vec::new());
-        Self { fs, dir, journal, broken, newly_broken, journaled_max }
+        Self { fs, dir, journal, broken, newly_broken, journaled_max, removals: Removals::default() }
     }
 
     /// Makes a group durable. Returns its acks and the deferred work.
@@ -231,7 +263,8 @@ impl Syncer {
             if self.broken.contains(&range.key.0) {
                 continue;
             }
-            match range.file.sync_data() {
+            let released = if range.releases_space { range.file.set_len(range.to) } else { Ok(()) };
+            match released.and_then(|()| range.file.sync_data()) {
                 Ok(()) => self.journal.synced(range.key),
                 Err(error) => self.fail(range.key.0, &error),
             }
@@ -255,20 +288,35 @@ impl Syncer {
         }
         for (log, names) in dirs {
             if !self.broken.contains(log)
-                && let Err(error) = self.fs.sync_dir(&names.dir)
+                && let Err(error) = names.name_segments(&*self.fs).and_then(|()| self.fs.sync_dir(&names.dir))
             {
                 self.fail(*log, &error);
             }
         }
     }
 
-    /// Runs the deferred part of a group: indexes, removals, journal maintenance, checkpoint.
-    pub(crate) fn run_deferred(&mut self, Deferred { checkpoint, removals, indexes }: Deferred) {
+    /// Runs the deferred part of a group. Returns what the shard should know of it.
+    pub(crate) fn run_deferred(&mut self, deferred: Deferred) -> Report {
+        let Deferred { checkpoint, removals, indexes, files, reservations, segments } = deferred;
+        let mut report = Report::default();
+        for request in files {
+            request.run(&*self.fs);
+        }
+        for reservation in reservations.values() {
+            reservation.run();
+        }
         for SealedIndex { key, path, bytes } in &indexes {
             if !self.broken.contains(&key.0)
                 && let Err(error) = index::write_sealed(&*self.fs, path, bytes)
             {
                 log::debug!("cannot save {}: {error}", path.display());
+            }
+        }
+        for (log, removal) in segments {
+            let acks = &mut report.acks;
+            let removed = |base| acks.push(Ack { removed: Some(base), ..Ack::of(log, Place::default()) });
+            if !self.removals.run(&*self.fs, log, removal, removed) {
+                report.stalled.push(log);
             }
         }
         if !removals.is_empty()
@@ -284,6 +332,8 @@ impl Syncer {
         {
             log::warn!("store {}: cannot write the checkpoint: {error}", self.dir.display());
         }
+        report.broken = self.newly_broken();
+        report
     }
 
     fn remove(&mut self, removals: &BTreeMap<LogId, Arc<str>>) -> io::Result<()> {
@@ -291,6 +341,7 @@ impl Syncer {
             // After a crash here the log is still complete.
             self.journal.sync_log(*log).map_err(|(_, error)| error)?;
             self.broken.remove(log);
+            self.removals.forget(*log);
         }
         let names: Vec<&str> = removals.values().map(|name| &**name).collect();
         self.discard(&names)
@@ -403,14 +454,14 @@ mod tests {
         let logs = 3 * DIR_CHANGES_MAX as u32;
         let mut waiting = Group::default();
         for log in (0..logs).map(LogId) {
-            waiting.add_dir(log, Path::new("new"));
+            waiting.add_segment(log, Path::new("dir"), 0, "new".into());
             waiting.acknowledge(ack(log));
         }
         let other = LogId(logs);
         let (mut seen, mut from) = (BTreeSet::new(), LogId(0));
         for round in 1..=3 {
             // The first log changes its directory in every round.
-            waiting.add_dir(LogId(0), Path::new("new"));
+            waiting.add_segment(LogId(0), Path::new("dir"), 0, "new".into());
             waiting.acknowledge(ack(other));
             let later = waiting.split_off(&mut from);
             let group = std::mem::replace(&mut waiting, later);
@@ -427,7 +478,7 @@ mod tests {
     fn removal_drops_acks_of_the_log() {
         let mut group = Group::default();
         for log in [LogId(1), LogId(2)] {
-            group.add_dir(log, Path::new("new"));
+            group.add_segment(log, Path::new("dir"), 0, "new".into());
             group.acknowledge(ack(log));
         }
         group.remove(LogId(1), "one".into());

@@ -9,6 +9,8 @@ use crate::commit::Group;
 use crate::files::{Files, Recent};
 use crate::fs::Fs;
 use crate::journal::JournalError;
+use crate::next_file::NextFiles;
+use crate::queue::CommitQueue;
 use crate::settings::Settings;
 
 /// State of the store that its logs share.
@@ -20,6 +22,8 @@ pub(crate) struct Disk {
     pub(crate) indexes: Recent,
     /// Writes of the current turn.
     pub(crate) group: Group,
+    pub(crate) queue: Arc<CommitQueue>,
+    pub(crate) next_files: NextFiles,
 }
 
 /// Why a write failed.

@@ -26,6 +26,8 @@ pub(crate) struct Range {
     pub(crate) to: u64,
     /// Whether the segment is closed; it is then synced directly.
     pub(crate) is_closed: bool,
+    /// Whether the file ends at `to` then: reserved space follows.
+    pub(crate) releases_space: bool,
 }
 
 /// Number of keys that can alternate without an update of the map.
@@ -35,6 +37,8 @@ const NEWEST: usize = 3;
 pub(crate) struct Files {
     fs: Arc<dyn Fs>,
     open: BTreeMap<SegmentKey, Arc<dyn File>>,
+    /// Files that do not have the names of their segments yet, and could not be opened again.
+    unnamed: BTreeMap<SegmentKey, Arc<dyn File>>,
     recent: Recent,
 }
 
@@ -100,7 +104,7 @@ impl Recent {
 
 impl Files {
     pub(crate) fn new(fs: Arc<dyn Fs>, bound: usize) -> Self {
-        Self { fs, open: BTreeMap::new(), recent: Recent::new(bound) }
+        Self { fs, open: BTreeMap::new(), unnamed: BTreeMap::new(), recent: Recent::new(bound) }
     }
 
     /// Returns the file of segment `key`, opening it at `path` if necessary.
@@ -121,7 +125,10 @@ impl Files {
         if self.open.contains_key(&key) {
             self.recent.note(key);
         } else {
-            let file = self.fs.open(&path(), Mode::Existing)?;
+            let file = match self.unnamed.get(&key) {
+                Some(file) => file.clone(),
+                None => self.fs.open(&path(), Mode::Existing)?,
+            };
             self.hold(key, file);
         }
         self.open.get(&key).ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -136,13 +143,31 @@ impl Files {
         self.open.insert(key, file);
     }
 
+    /// Adds the file of a segment that does not have its name yet.
+    pub(crate) fn hold_unnamed(&mut self, key: SegmentKey, file: Arc<dyn File>) {
+        self.unnamed.insert(key, file.clone());
+        self.hold(key, file);
+    }
+
+    /// The files of a log have their names.
+    pub(crate) fn mark_named(&mut self, log: LogId) {
+        self.unnamed.retain(|(owner, _), _| *owner != log);
+    }
+
     pub(crate) fn close(&mut self, key: SegmentKey) {
-        self.open.remove(&key);
+        self.take(key);
+    }
+
+    /// Gives up the file of segment `key`, if it is open. Dropping it may free the space of a removed file.
+    pub(crate) fn take(&mut self, key: SegmentKey) -> Option<Arc<dyn File>> {
+        self.unnamed.remove(&key);
         self.recent.forget(key);
+        self.open.remove(&key)
     }
 
     pub(crate) fn close_log(&mut self, log: LogId) {
         self.open.retain(|(owner, _), _| *owner != log);
+        self.mark_named(log);
         self.recent.forget_log(log);
     }
 }

@@ -39,7 +39,8 @@
 //! | `verify.rs`, `overlay.rs`, `repair.rs` | offline check, its view of the files, and offline repair |
 //! | `compact.rs`, `cleaning.rs`, `keys.rs`, `filter.rs` | compaction by key, and its state |
 //! | `tail.rs` | the newest entries, in memory |
-//! | `commit.rs`, `queue.rs` | group commit; the channel between a shard and its committer |
+//! | `commit.rs`, `deferred.rs`, `queue.rs` | group commit, its work after acknowledgements; the channel between a shard and its committer |
+//! | `next_file.rs` | the file of a log's next segment, created in advance |
 //! | `journal.rs` | small writes of many logs in one sync |
 //! | `files.rs`, `name.rs`, `settings.rs` | open files, file names, settings |
 //! | `fs.rs`, `mapped.rs` | the file system interface, and mapped writes |
@@ -50,6 +51,7 @@ mod cleaning;
 mod commit;
 mod compact;
 mod cursors;
+mod deferred;
 mod disk;
 pub mod fault;
 mod files;
@@ -62,6 +64,7 @@ mod log_dir;
 mod log_start;
 mod mapped;
 mod name;
+mod next_file;
 mod notes;
 mod overlay;
 mod positions;

@@ -11,6 +11,8 @@ const LOG: &str = ".log";
 const GONE: &str = ".gone";
 /// Suffix of a segment.
 const SEGMENT: &str = ".segment";
+/// Suffix of a file that may become the next segment.
+const CREATING: &str = ".creating";
 /// Suffix of a segment index.
 const INDEX: &str = ".index";
 /// Suffix of an incomplete compaction output.
@@ -69,6 +71,16 @@ pub(crate) fn is_gone(dir: &str) -> bool {
 /// Segment with base offset `base`.
 pub(crate) fn segment(base: u64) -> String {
     format!("{base:020}{SEGMENT}")
+}
+
+/// File number `number` that may become a segment, before it has the name of one.
+pub(crate) fn creating(number: u64) -> String {
+    format!("{number:020}{CREATING}")
+}
+
+/// Whether a file was to become a segment and has no name of one.
+pub(crate) fn is_creating(file: &str) -> bool {
+    file.ends_with(CREATING)
 }
 
 /// Index of that segment.

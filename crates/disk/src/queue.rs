@@ -10,27 +10,8 @@ use std::thread::JoinHandle;
 
 use mainstem_log::LogId;
 
-use crate::commit::{Ack, Group, Syncer};
+use crate::commit::{Group, Report, Syncer};
 use crate::settings::Committer;
-
-/// Results of groups.
-#[derive(Default)]
-pub(crate) struct Report {
-    pub(crate) acks: Vec<Ack>,
-    /// Logs that broke.
-    pub(crate) broken: Vec<LogId>,
-}
-
-impl Report {
-    fn is_empty(&self) -> bool {
-        self.acks.is_empty() && self.broken.is_empty()
-    }
-
-    fn append(&mut self, later: &mut Self) {
-        self.acks.append(&mut later.acks);
-        self.broken.append(&mut later.broken);
-    }
-}
 
 /// The shard's end of the queue.
 pub(crate) struct CommitQueue {
@@ -87,6 +68,11 @@ impl CommitQueue {
         Ok(Self { shared, thread })
     }
 
+    /// Whether the committer has a thread of its own.
+    pub(crate) fn has_thread(&self) -> bool {
+        self.thread.is_some()
+    }
+
     /// Submits a group.
     pub(crate) fn submit(&self, group: Group) {
         if group.is_empty() {
@@ -95,8 +81,9 @@ impl CommitQueue {
         if self.thread.is_none() {
             let mut syncer = lock(&self.shared.syncer);
             let (acks, deferred) = syncer.run(group);
-            syncer.run_deferred(deferred);
-            self.shared.put(Report { acks, broken: syncer.newly_broken() });
+            let mut report = Report { acks, ..Report::default() };
+            report.append(&mut syncer.run_deferred(deferred));
+            self.shared.put(report);
             return;
         }
         lock(&self.shared.state).next.merge(group);
@@ -126,7 +113,7 @@ impl CommitQueue {
 
     /// Reports logs that broke while the shard held the syncer.
     pub(crate) fn note_broken(&self, broken: Vec<LogId>) {
-        self.shared.put(Report { acks: Vec::new(), broken });
+        self.shared.put(Report { broken, ..Report::default() });
     }
 }
 
@@ -162,9 +149,8 @@ impl Shared {
 
             let mut syncer = lock(&self.syncer);
             let (acks, deferred) = syncer.run(group);
-            self.deliver(Report { acks, broken: syncer.newly_broken() }, wake);
-            syncer.run_deferred(deferred);
-            self.deliver(Report { acks: Vec::new(), broken: syncer.newly_broken() }, wake);
+            self.deliver(Report { acks, broken: syncer.newly_broken(), ..Report::default() }, wake);
+            self.deliver(syncer.run_deferred(deferred), wake);
             drop(syncer);
 
             state = lock(&self.state);

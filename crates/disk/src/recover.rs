@@ -25,6 +25,7 @@ use crate::index::Index;
 use crate::log_dir::LogDir;
 use crate::log_start::LogStart;
 use crate::name;
+use crate::next_file;
 use crate::scan::{Gaps, Place, Scan};
 use crate::segments::{Segment, Segments};
 use crate::single::Log;
@@ -116,6 +117,7 @@ struct DirContents {
 
 impl DirContents {
     fn in_dir(fs: &dyn Fs, dir: &Path) -> io::Result<Self> {
+        next_file::remove_unnamed(fs, dir)?;
         compact::finish_interrupted(fs, dir)?;
         let files = fs.list(dir)?;
         let mut bases: Vec<u64> = files.iter().filter_map(|file| name::base_of_segment(file)).collect();

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::commit::SealedIndex;
+use crate::deferred::SealedIndex;
 use crate::disk::{Disk, Failure};
 use crate::index::Index;
 use crate::journal::Journal;

@@ -8,17 +8,19 @@
 //! [`SegmentReader`], [`Compactor`].
 
 use std::io;
+use std::path::PathBuf;
 
 use mainstem_log::{BatchHeader, Durability, Error, Options, State, Ticket, ValidBatch};
 
 use crate::cleaning::Cleaning;
-use crate::commit::{Ack, SealedIndex};
+use crate::commit::{Ack, Group};
 use crate::compact::Compactor;
+use crate::deferred::{Deferred, SealedIndex};
 use crate::disk::{Disk, Failure};
-use crate::fs::Mode;
 use crate::index::Index;
 use crate::log_dir::LogDir;
 use crate::log_start::LogStart;
+use crate::next_file::{Created, NextFile};
 use crate::notes::Notes;
 use crate::positions::Positions;
 use crate::read::SegmentReader;
@@ -46,6 +48,9 @@ pub(crate) struct Log {
     pub(crate) upkeep: Upkeep,
     tickets: Tickets,
     notes: Notes,
+    next_file: NextFile,
+    /// Base offset of the newest segment that may not have its name yet.
+    unnamed: Option<u64>,
     /// Offset of the last read error that was logged.
     unreadable: Option<u64>,
     /// Whether the directory entry of its first segment may not be durable yet.
@@ -68,6 +73,8 @@ impl Log {
             upkeep: Upkeep::new(end.position > 0),
             tickets: Tickets::default(),
             notes: Notes::default(),
+            next_file: NextFile::default(),
+            unnamed: None,
             unreadable: None,
             is_new,
         }
@@ -76,6 +83,11 @@ impl Log {
     /// Whether the directory entry of its first segment may not be durable yet.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    /// Whether a segment may not have its name yet.
+    pub(crate) fn has_unnamed(&self) -> bool {
+        self.unnamed.is_some()
     }
 
     /// Reports that the directory entry of its first segment is durable.
@@ -148,7 +160,7 @@ impl Log {
         if self.positions.head().position > 0
             && self.positions.head().position + len > self.options.segment_bytes
         {
-            self.roll(disk)?;
+            self.roll_full(disk, len)?;
         }
         let base_offset = self.positions.head().offset;
         let header = BatchHeader { base_offset, ..header };
@@ -187,24 +199,52 @@ impl Log {
         }
     }
 
+    /// Makes place for an append of `len` bytes for which the newest segment has no room. While the file of the next
+    /// one is being created, the newest segment may grow to twice its size; then the append waits for the file.
+    #[cold]
+    fn roll_full(&mut self, disk: &mut Disk, len: u64) -> Result<(), Error> {
+        let may_grow = self.positions.head().position + len <= 2 * self.options.segment_bytes;
+        if may_grow && !self.can_roll(disk) {
+            return Ok(());
+        }
+        self.roll(disk)
+    }
+
+    /// Whether a roll need not wait for the file of the next segment. Requests it otherwise.
+    pub(crate) fn can_roll(&mut self, disk: &mut Disk) -> bool {
+        self.request_file(disk);
+        // The inline committer is the caller itself.
+        self.next_file.is_created() || !disk.queue.has_thread()
+    }
+
+    fn request_file(&mut self, disk: &mut Disk) {
+        let request = self.next_file.request(&disk.next_files, &self.dir, self.options.segment_bytes);
+        disk.group.deferred.files.extend(request);
+    }
+
+    /// Takes the file of the next segment, and waits for it if necessary.
+    fn take_file(&mut self, disk: &mut Disk) -> io::Result<(PathBuf, Created)> {
+        self.request_file(disk);
+        if !self.next_file.is_created() {
+            let files = std::mem::take(&mut disk.group.deferred.files);
+            let deferred = Deferred { files, ..Deferred::default() };
+            disk.queue.submit(Group { deferred, ..Group::default() });
+            drop(disk.queue.wait_idle());
+        }
+        self.next_file.take().unwrap_or_else(|| Err(io::Error::other("no file was created")))
+    }
+
+    /// Removes a file that was created for the next segment, on a clean shutdown.
+    pub(crate) fn discard_next_file(&mut self, disk: &Disk) {
+        self.next_file.discard(&*disk.fs);
+    }
+
     /// Closes the newest segment and starts another.
     pub(crate) fn roll(&mut self, disk: &mut Disk) -> Result<(), Error> {
         self.flush(disk)?;
         let base = self.positions.head().offset;
-        let path = self.dir.segment(base);
-        // The second segment must not become durable before the first one.
-        let first_synced = if self.is_new { disk.fs.sync_dir(self.dir.path()) } else { Ok(()) };
-        first_synced.map_err(|error| self.fail_turn(disk, Failure::Broken(error)))?;
-        self.is_new = false;
-        let opened = match disk.fs.open(&path, Mode::New) {
-            // Left by an append that was rolled back.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                disk.fs.open(&path, Mode::Existing).and_then(|file| file.set_len(0).map(|()| file))
-            }
-            outcome => outcome,
-        };
-        let opened = opened.and_then(|file| Index::remove(&*disk.fs, &self.dir.index(base)).map(|()| file));
-        let file = opened.map_err(|error| match Failure::from(error) {
+        let taken = self.take_file(disk);
+        let (path, Created { file, reserved }) = taken.map_err(|error| match Failure::from(error) {
             Failure::Full(error) => {
                 self.state = State::Full;
                 error
@@ -214,8 +254,9 @@ impl Log {
         let closed = self.writer.close(disk, &self.dir, self.positions.head());
         closed.map_err(|error| self.fail_turn(disk, Failure::Broken(error)))?;
         self.segments.close_newest();
-        disk.files.hold(self.dir.key(base), file);
-        disk.group.add_dir(self.dir.id(), self.dir.path());
+        disk.files.hold_unnamed(self.dir.key(base), file);
+        disk.group.add_segment(self.dir.id(), self.dir.path(), base, path);
+        self.unnamed = Some(base);
         self.segments.push(Segment::new(base, 0, Some(Box::new(Index::new(base)))));
         let closed = self.segments.len() - 2;
         if self.segments[closed].index.is_some() {
@@ -223,6 +264,7 @@ impl Log {
         }
         let begin = self.positions.start_segment();
         self.writer.restart(0);
+        self.writer.set_reserved(reserved);
         self.upkeep.newest_is_empty();
         // No ticket depends on this, but it advances `synced`: recovery skips what is before it, and truncation may
         // remove it.
@@ -257,12 +299,22 @@ impl Log {
         self.tickets.sync_submitted();
         // A segment that was closed since the last commit is synced in any case.
         self.positions.mark_submitted();
-        if !is_synced && !self.tickets.has_submitted() {
+        if self.is_nearly_full() && disk.queue.has_thread() && disk.next_files.has_room() {
+            self.request_file(disk);
+        }
+        // A segment without its name is lost with the process.
+        if !is_synced && !self.tickets.has_submitted() && self.unnamed.is_none() {
             self.positions.mark_committed();
             return self.tickets.take();
         }
         self.acknowledge(disk, is_synced, Ok(()));
         None
+    }
+
+    /// Whether the file of the next segment should be created.
+    #[inline]
+    fn is_nearly_full(&self) -> bool {
+        self.positions.head().position >= self.options.segment_bytes / 4 * 3
     }
 
     /// Queues the completion of the turn's ticket after everything submitted before.
@@ -311,6 +363,12 @@ impl Log {
     /// If the removed part may reappear after a crash.
     fn roll_back(&mut self, disk: &mut Disk, place: Place) -> io::Result<()> {
         let has_rolled = place.base < self.positions.head().base;
+        // What was submitted names segments, and changes the length of the one that is to be written again.
+        drop(disk.queue.wait_idle());
+        disk.group.deferred.reservations.remove(&self.dir.key(place.base));
+        if has_rolled {
+            self.unnamed = None;
+        }
         // Drop reports that a removed segment is on disk.
         let log = self.dir.id();
         disk.group.acks.retain(|ack| ack.log != log || ack.ticket.is_some() || ack.end <= place);
@@ -319,10 +377,15 @@ impl Log {
             self.segments.pop_newest();
             disk.files.close(self.dir.key(base));
             disk.group.ranges.remove(&self.dir.key(base));
-            disk.fs.remove_file(&self.dir.segment(base))?;
+            disk.group.deferred.reservations.remove(&self.dir.key(base));
+            let unnamed = disk.group.take_segment(self.dir.id(), base);
+            disk.fs.remove_file(&unnamed.unwrap_or_else(|| self.dir.segment(base)))?;
             disk.fs.sync_dir(self.dir.path())?;
         }
         if has_rolled {
+            if let Some(range) = disk.group.ranges.get_mut(&self.dir.key(place.base)) {
+                range.releases_space = false;
+            }
             Index::remove(&*disk.fs, &self.dir.index(place.base))?;
             disk.fs.sync_dir(self.dir.path())?;
         }
@@ -355,6 +418,7 @@ impl Log {
         match &ack.outcome {
             Ok(()) => {
                 self.is_new = false;
+                self.unnamed.take_if(|base| *base <= ack.end.base);
                 if let Some(base) = ack.removed {
                     self.start.confirm_removal(base);
                 }

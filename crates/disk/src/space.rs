@@ -1,15 +1,17 @@
 //! Space reserved in the newest segment before it is written.
 //!
 //! Writes into reserved space cannot fail for lack of it, and mapped writes require it. Steps grow with the segment,
-//! so that small logs stay small.
+//! so that small logs stay small. For mapped writes, the writer reserves it itself ([`Space::reserve`]). Otherwise the
+//! committer does, ahead of the writes ([`Space::next`]); a write that comes first extends the file.
 
 use std::io;
+use std::ops::Range;
 
 use crate::disk::Failure;
 use crate::fs::File;
 
 /// Minimum reservation step, bytes. A step is as large as the segment, within these bounds.
-const STEP_MIN: u64 = 64 * 1024;
+pub(crate) const STEP_MIN: u64 = 64 * 1024;
 const STEP_MAX: u64 = 4 << 20;
 
 #[derive(Debug, Default)]
@@ -26,6 +28,19 @@ impl Space {
     /// Resets the state for a new or truncated segment.
     pub(crate) fn restart(&mut self, end: u64) {
         *self = Self { end, is_unsupported: self.is_unsupported, ahead_failed: false };
+    }
+
+    /// The space to reserve next, if a write up to byte `to` leaves less than half a step of it. It counts as reserved,
+    /// whether or not that succeeds: without it, writes extend the file. `most` is the segment limit.
+    #[inline]
+    pub(crate) fn next(&mut self, to: u64, most: u64) -> Option<Range<u64>> {
+        let from = self.end;
+        let step = from.clamp(STEP_MIN, STEP_MAX);
+        if to + step / 2 <= from || from >= most {
+            return None;
+        }
+        self.end = from + step.min(most - from).max(to.saturating_sub(from));
+        Some(from..self.end)
     }
 
     /// Reserves space in `file` for a write up to byte `to`, rounded up to a step. Also keeps `ahead` bytes after `to`

@@ -22,6 +22,7 @@ use crate::files::{Files, Recent};
 use crate::fs::{Fs, create_dir_durably};
 use crate::journal::{self, Journal};
 use crate::name;
+use crate::next_file::NextFiles;
 use crate::queue::CommitQueue;
 use crate::read::FileRange;
 use crate::recover::Prior;
@@ -47,7 +48,7 @@ const REMOVED_MAX: usize = 1000;
 pub struct SegmentStore {
     dir: PathBuf,
     disk: Disk,
-    queue: CommitQueue,
+    queue: Arc<CommitQueue>,
     /// Indexed by [`LogId`]; `None` for a removed log.
     logs: Vec<Option<Box<Log>>>,
     names: BTreeMap<String, LogEntry>,
@@ -121,11 +122,19 @@ impl SegmentStore {
         let gone = known.extract_if(.., |name, _| !names.contains_key(name)).map(|(name, _)| name).collect();
         let journal = Journal::new(fs.clone(), dir.clone(), settings.journal_bytes);
         let syncer = Syncer::new(fs.clone(), dir.clone(), journal, settings.open_files);
-        let queue = CommitQueue::start(syncer, committer)?;
+        let queue = Arc::new(CommitQueue::start(syncer, committer)?);
         let files = Files::new(fs.clone(), settings.open_files);
         let checkpoint_bytes = settings.checkpoint_bytes;
         let indexes = Recent::new(settings.indexes);
-        let disk = Disk { fs, settings, files, indexes, group: Group::default() };
+        let disk = Disk {
+            fs,
+            settings,
+            files,
+            indexes,
+            group: Group::default(),
+            queue: queue.clone(),
+            next_files: NextFiles::default(),
+        };
         Ok(Self {
             dir,
             disk,
@@ -174,9 +183,13 @@ impl SegmentStore {
         let Some(report) = self.queue.report() else { return };
         for ack in report.acks {
             let Some(log) = &mut self.logs[ack.log.0 as usize] else { continue };
-            let before = (log.positions.synced().base, log.start.removed());
+            let (before, had_unnamed) =
+                ((log.positions.synced().base, log.start.removing()), log.has_unnamed());
             log.on_report(&ack);
-            if (log.positions.synced().base, log.start.removed()) != before {
+            if had_unnamed && !log.has_unnamed() {
+                self.disk.files.mark_named(ack.log);
+            }
+            if (log.positions.synced().base, log.start.removing()) != before {
                 // A closed segment may be removed or compacted once the next one is on disk, and the removal of the one
                 // before.
                 self.schedule.set(ack.log, Due::Now);
@@ -184,6 +197,11 @@ impl SegmentStore {
             log.seal_indexes(&mut self.disk);
             if let Some(ticket) = ack.ticket {
                 self.completed.push(Completion { log: ack.log, ticket, outcome: ack.outcome });
+            }
+        }
+        for log in report.stalled {
+            if let Some(log) = &mut self.logs[log.0 as usize] {
+                log.start.stall();
             }
         }
         for log in report.broken {
@@ -269,7 +287,10 @@ impl SegmentStore {
         self.is_checkpoint_stale |=
             before.known.is_some_and(|known| log.positions.synced() < known.committed);
         if is_new {
-            self.disk.group.dirs.insert(id, DirSync { dir: log.dir.path().to_owned(), is_new });
+            self.disk
+                .group
+                .dirs
+                .insert(id, DirSync { dir: log.dir.path().to_owned(), is_new, segments: Vec::new() });
             // No ticket depends on this, but the log counts as durable from then on.
             self.disk.group.acknowledge(log.creation_ack());
         }
@@ -490,7 +511,8 @@ impl LogAdmin for SegmentStore {
         }
         self.schedule.set(log, Due::Now);
         let Self { logs, disk, .. } = self;
-        open_log(logs, log).truncate_prefix(disk, offset).map_err(|error| store_error(&error))
+        open_log(logs, log).truncate_prefix(disk, offset);
+        Ok(())
     }
 
     fn truncate_suffix(&mut self, log: LogId, offset: u64) -> Result<(), Error> {

@@ -1,11 +1,10 @@
 //! Truncation of a log at either end, and its clean shutdown.
 //!
 //! Segments are removed one at a time with a directory sync in between, so that a crash at any point leaves a log
-//! without holes.
+//! without holes. The committer removes those at the beginning.
 
 use std::io;
 
-use crate::commit::Ack;
 use crate::disk::{Disk, Failure};
 use crate::index::Index;
 use crate::journal::Journal;
@@ -14,36 +13,29 @@ use crate::scan::Place;
 use crate::single::Log;
 
 impl Log {
-    /// Advances the log start to `offset`, capped at the log end, and removes the segments before it.
-    ///
-    /// # Errors
-    /// IO errors; the log starts at `offset` regardless.
-    pub(crate) fn truncate_prefix(&mut self, disk: &mut Disk, offset: u64) -> io::Result<()> {
+    /// Advances the log start to `offset`, capped at the log end, and lets the committer remove the segments before it.
+    pub(crate) fn truncate_prefix(&mut self, disk: &mut Disk, offset: u64) {
         self.start.advance_to(offset.min(self.positions.head().offset));
+        self.resume_removal(disk);
         // Remove a segment only once the next one is known to be on disk. Otherwise a crash could leave nothing.
         while self.segments.len() > 1
             && self.segments[1].base <= self.start.offset().min(self.positions.synced().base)
         {
-            // The removal of the previous one must be durable. Otherwise it could reappear with a hole after it.
-            if let Some(removed) = self.start.removed() {
-                self.start.confirm_removal(removed);
-                disk.fs.sync_dir(self.dir.path())?;
-            }
             let base = self.segments[0].base;
-            self.start.remove(base);
             forget_unsealed(&self.dir, &mut self.segments, disk, |unsealed| unsealed == base);
-            remove_segment(&self.dir, disk, base)?;
+            let file = disk.files.take(self.dir.key(base));
+            disk.group.deferred.remove_segment(self.dir.id(), self.dir.path(), base, file);
+            self.start.remove(base);
             self.segments.pop_oldest();
             self.cleaning.stop();
         }
-        Ok(())
     }
 
-    /// Lets the committer make the removal of the last removed segment durable.
-    pub(crate) fn submit_removal(&self, disk: &mut Disk) {
-        disk.group.add_dir(self.dir.id(), self.dir.path());
-        disk.group
-            .acknowledge(Ack { removed: self.start.removed(), ..Ack::of(self.dir.id(), Place::default()) });
+    /// Lets the committer try again to remove the segments that it could not remove.
+    pub(crate) fn resume_removal(&mut self, disk: &mut Disk) {
+        for base in self.start.take_stalled() {
+            disk.group.deferred.remove_segment(self.dir.id(), self.dir.path(), *base, None);
+        }
     }
 
     /// Lowest offset at which the log may start after a crash.
@@ -113,6 +105,7 @@ impl Log {
         self.writer.set_reserved(position);
         self.positions.mark_synced();
         self.reader().save_index(disk);
+        self.discard_next_file(disk);
         self.close_notes(disk);
         true
     }

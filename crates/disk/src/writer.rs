@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mainstem_log::{Durability, Options};
 
+use crate::deferred::Reservation;
 use crate::disk::{Disk, Failure};
 use crate::files::Range;
 use crate::fs::File;
@@ -56,11 +57,14 @@ impl Writer {
     ) -> Result<(), Failure> {
         let file = disk.files.borrow(dir.key(to.base), || dir.segment(to.base))?;
         let is_mapped = disk.settings.mapped_writes && options.durability == Durability::Os;
-        let ahead = if is_mapped { MAPPED_AHEAD_BYTES } else { 0 };
-        self.space.reserve(&**file, to.position, ahead, options.segment_bytes)?;
         if is_mapped {
+            self.space.reserve(&**file, to.position, MAPPED_AHEAD_BYTES, options.segment_bytes)?;
             file.append_at(bytes, from.position)?;
         } else {
+            if let Some(space) = self.space.next(to.position, options.segment_bytes) {
+                let reservation = Reservation { file: file.clone(), from: space.start, to: space.end };
+                disk.group.deferred.reserve(dir.key(to.base), reservation);
+            }
             file.write_at(bytes, from.position)?;
         }
         Ok(())
@@ -76,17 +80,17 @@ impl Writer {
         Ok(())
     }
 
-    /// Releases the unused reserved space of a segment that ends at `end`, and submits it as closed.
+    /// Submits a segment that ends at `end` as closed. The committer releases its unused reserved space.
     pub(crate) fn close(&mut self, disk: &mut Disk, dir: &LogDir, end: Place) -> io::Result<()> {
         let file = dir.file(&mut disk.files, end.base)?;
-        self.release(&*file, end.position)?;
-        disk.group.add(self.range(dir, file, end, true));
+        let releases_space = self.space.end > end.position;
+        disk.group.add(Range { releases_space, ..self.range(dir, file, end, true) });
         Ok(())
     }
 
     fn range(&self, dir: &LogDir, file: Arc<dyn File>, to: Place, is_closed: bool) -> Range {
         let (key, name, from) = (dir.key(to.base), dir.name().clone(), self.submitted_bytes);
-        Range { key, name, file, from, to: to.position, is_closed }
+        Range { key, name, file, from, to: to.position, is_closed, releases_space: false }
     }
 
     /// Releases the unused reserved space. Returns whether there was any.

@@ -5,6 +5,7 @@ use std::io;
 use mainstem_log::batches;
 
 use super::SegmentReader;
+use crate::deferred::SealedIndex;
 use crate::disk::Disk;
 use crate::index::Index;
 use crate::scan::{Place, Scan};
@@ -71,9 +72,8 @@ impl SegmentReader<'_> {
             }
         } else if self.positions.synced().base.min(self.positions.submitted().base) > base {
             index.seal();
-            if let Err(error) = index.store(&*disk.fs, &path) {
-                log::debug!("log {}: cannot save the index of segment {base}: {error}", self.dir.name());
-            }
+            let bytes = index.encode();
+            disk.group.deferred.indexes.push(SealedIndex { key: self.dir.key(base), path, bytes });
         }
         Ok(index)
     }

@@ -162,6 +162,9 @@ impl Log {
         if due_ms > unix_ms {
             return Ok(Due::At(due_ms));
         }
+        if !self.can_roll(disk) {
+            return Ok(Due::At(unix_ms.saturating_add(1)));
+        }
         *units += FILE_UNITS;
         self.roll(disk)?;
         Ok(Due::Never)
@@ -196,9 +199,8 @@ impl Log {
         let soon = Due::At(unix_ms.saturating_add(1));
         // The report of the committer comes first, unless it was lost with a rollback.
         let once_synced = Due::At(unix_ms.saturating_add(SYNC_RETRY_MS));
-        if self.start.removed().is_some() {
-            // Otherwise the last removed segment could reappear with a hole after it.
-            self.submit_removal(disk);
+        if self.start.removing().is_some() {
+            self.resume_removal(disk);
             return Ok(once_synced);
         }
         if self.segments.len() == 1 {
@@ -207,6 +209,9 @@ impl Log {
                 return Ok(soon);
             }
             // The newest segment has expired too.
+            if !self.can_roll(disk) {
+                return Ok(soon);
+            }
             *units += FILE_UNITS;
             self.roll(disk)?;
         }
@@ -216,7 +221,7 @@ impl Log {
             // Uncommitted offsets could be reused after a crash.
             return Ok(soon);
         }
-        self.truncate_prefix(disk, start).map_err(|error| store_error(&error))?;
+        self.truncate_prefix(disk, start);
         if self.segments.len() == before {
             // The segment can be removed once the next one is known to be on disk.
             return Ok(once_synced);

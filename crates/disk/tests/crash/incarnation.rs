@@ -421,8 +421,20 @@ impl Incarnation<'_> {
         self.complete();
         if self.run.commit_mode == CommitMode::Inline || self.run.rng.chance(50) {
             self.settle()?;
+            self.check_removals();
         }
         self.check_crash()
+    }
+
+    /// Removed segments of which the store says so must not reappear.
+    fn check_removals(&mut self) {
+        for (name, log) in &self.ids {
+            let status = self.store.status(*log);
+            let known = self.run.logs.get_mut(name).expect("an open log is in the model");
+            if status.state == State::Ready && !known.is_uncertain() && !self.run.fs.has_crashed() {
+                known.set_start_after_crash(status.start_after_crash);
+            }
+        }
     }
 
     /// Waits until every committed append is completed.

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use mainstem_disk::fault::FaultFs;
 use mainstem_disk::{Committer, File, Fs, Mode, SegmentStore, Settings};
@@ -26,6 +26,9 @@ pub(crate) const ALL: &[(&str, OpenStore)] = &[
     }),
     ("a failed sync is retried", |fs, settings| {
         on(SkippingFs { fs: fs.clone(), broken: Broken::Failures }, settings)
+    }),
+    ("segments get their names after their acknowledgments", |fs, settings| {
+        on(LateNames { fs: fs.clone(), late: Mutex::default() }, settings)
     }),
     ("forced syncs are ignored", |fs, settings| {
         Ok(Box::new(IgnoresForcedSync { store: crate::open(fs, settings)? }))
@@ -125,6 +128,55 @@ impl File for SkippingFile {
 
     fn as_std(&self) -> Option<&fs::File> {
         self.file.as_std()
+    }
+}
+
+/// Gives a file the name of a segment when something else is renamed, created or opened by that name.
+struct LateNames {
+    fs: FaultFs,
+    late: Mutex<Vec<(PathBuf, PathBuf)>>,
+}
+
+impl LateNames {
+    fn catch_up(&self) -> io::Result<()> {
+        let late = std::mem::take(&mut *self.late.lock().expect("no panic holds it"));
+        late.iter().try_for_each(|(from, to)| self.fs.rename(from, to))
+    }
+}
+
+impl Fs for LateNames {
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.fs.list(dir)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        self.fs.create_dir(dir)
+    }
+
+    fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn File>> {
+        self.catch_up()?;
+        self.fs.open(path, mode)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.fs.remove_file(path)
+    }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.fs.remove_dir(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.catch_up()?;
+        if from.extension().is_some_and(|extension| extension == "creating") {
+            self.late.lock().expect("no panic holds it").push((from.to_owned(), to.to_owned()));
+            return Ok(());
+        }
+        self.fs.rename(from, to)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.fs.sync_dir(dir)
     }
 }
 

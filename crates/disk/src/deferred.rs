@@ -1,0 +1,271 @@
+//! The part of a group that no acknowledgement waits for. The committer runs it after the acknowledgements were
+//! delivered, a slice at a time, so that slow system calls delay neither the shard nor, for long, its next group.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mainstem_log::LogId;
+
+use crate::files::SegmentKey;
+use crate::fs::{File, Fs};
+use crate::index::Index;
+use crate::name;
+use crate::next_file::FileRequest;
+
+/// Work after the acknowledgements.
+#[derive(Default)]
+pub(crate) struct Deferred {
+    /// Checkpoint to write. It claims only data that is already durable.
+    pub(crate) checkpoint: Option<Vec<u8>>,
+    /// Logs to remove, with their names.
+    pub(crate) removals: BTreeMap<LogId, Arc<str>>,
+    /// Indexes of segments that are durable.
+    pub(crate) indexes: Vec<SealedIndex>,
+    /// Files for the next segments of logs.
+    pub(crate) files: VecDeque<FileRequest>,
+    /// Space to reserve in newest segments.
+    pub(crate) reservations: BTreeMap<SegmentKey, Reservation>,
+    /// Segments to remove from the beginning of logs.
+    pub(crate) segments: BTreeMap<LogId, SegmentRemoval>,
+}
+
+/// The index of a closed segment, to be written once the segment is durable.
+pub(crate) struct SealedIndex {
+    pub(crate) key: SegmentKey,
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Space to reserve in a file.
+pub(crate) struct Reservation {
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+/// Segments to remove from the beginning of a log.
+pub(crate) struct SegmentRemoval {
+    dir: PathBuf,
+    /// Base offsets, oldest first. An open file is closed after its removal, since that may free its blocks.
+    segments: VecDeque<(u64, Option<Arc<dyn File>>)>,
+}
+
+impl Deferred {
+    pub(crate) fn is_empty(&self) -> bool {
+        let Self { checkpoint, removals, indexes, files, reservations, segments } = self;
+        checkpoint.is_none()
+            && removals.is_empty()
+            && indexes.is_empty()
+            && files.is_empty()
+            && reservations.is_empty()
+            && segments.is_empty()
+    }
+
+    /// Schedules the removal of the oldest segment of a log.
+    pub(crate) fn remove_segment(&mut self, log: LogId, dir: &Path, base: u64, file: Option<Arc<dyn File>>) {
+        let removal = self.segments.entry(log);
+        let new = || SegmentRemoval { dir: dir.to_owned(), segments: VecDeque::new() };
+        removal.or_insert_with(new).segments.push_back((base, file));
+    }
+
+    /// Schedules a reservation, unless another one for the same file covers it.
+    pub(crate) fn reserve(&mut self, key: SegmentKey, reservation: Reservation) {
+        match self.reservations.get_mut(&key) {
+            Some(known) => {
+                known.from = known.from.min(reservation.from);
+                known.to = known.to.max(reservation.to);
+            }
+            None => {
+                self.reservations.insert(key, reservation);
+            }
+        }
+    }
+
+    /// Drops what concerns a log that is going to be removed.
+    pub(crate) fn forget_log(&mut self, log: LogId) {
+        self.indexes.retain(|index| index.key.0 != log);
+        self.files.retain(|request| request.log != log);
+        self.reservations.retain(|(owner, _), _| *owner != log);
+        self.segments.remove(&log);
+    }
+
+    /// Merges the work of a later group into this one.
+    pub(crate) fn merge(&mut self, later: Self) {
+        if later.checkpoint.is_some() {
+            self.checkpoint = later.checkpoint;
+        }
+        self.removals.extend(later.removals);
+        // The index of a segment must not appear after its removal.
+        let is_removed = |index: &SealedIndex| {
+            let removal = later.segments.get(&index.key.0);
+            removal.is_some_and(|removal| removal.segments.iter().any(|(base, _)| *base == index.key.1))
+        };
+        self.indexes.retain(|index| !is_removed(index));
+        self.indexes.extend(later.indexes);
+        self.files.extend(later.files);
+        for (key, reservation) in later.reservations {
+            self.reserve(key, reservation);
+        }
+        for (log, mut removal) in later.segments {
+            match self.segments.get_mut(&log) {
+                Some(known) => known.segments.append(&mut removal.segments),
+                None => {
+                    self.segments.insert(log, removal);
+                }
+            }
+        }
+    }
+
+    /// Splits off what goes beyond `slice` pieces of each kind.
+    pub(crate) fn split_off(&mut self, slice: usize) -> Self {
+        let mut later = Self {
+            indexes: self.indexes.split_off(slice.min(self.indexes.len())),
+            files: self.files.split_off(slice.min(self.files.len())),
+            ..Self::default()
+        };
+        let mut left = slice;
+        for (log, removal) in &mut self.segments {
+            let rest = removal.segments.split_off(left.min(removal.segments.len()));
+            left -= removal.segments.len();
+            if !rest.is_empty() {
+                let dir = removal.dir.clone();
+                later.segments.insert(*log, SegmentRemoval { dir, segments: rest });
+            }
+        }
+        self.segments.retain(|_, removal| !removal.segments.is_empty());
+        later
+    }
+}
+
+impl SegmentRemoval {
+    /// Removes the segments one at a time, oldest first, with a sync of the directory in between, so that a crash at any
+    /// point leaves a log without holes. Calls `removed` after each one.
+    ///
+    /// `failed` is the first segment of the log that could not be removed. None after it is removed before it is: they
+    /// may be in a slice of their own, or in a group that was submitted before the failure was reported.
+    ///
+    /// # Errors
+    /// IO errors. The segment may exist or not.
+    fn run(self, fs: &dyn Fs, failed: &mut Option<u64>, mut removed: impl FnMut(u64)) -> io::Result<()> {
+        for (base, file) in self.segments {
+            if failed.is_some_and(|failed| failed < base) {
+                continue;
+            }
+            *failed = Some(base);
+            Index::remove(fs, &self.dir.join(name::index(base)))?;
+            match fs.remove_file(&self.dir.join(name::segment(base))) {
+                // Removed by an attempt that failed after that.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                outcome => outcome?,
+            }
+            fs.sync_dir(&self.dir)?;
+            drop(file);
+            *failed = None;
+            removed(base);
+        }
+        Ok(())
+    }
+}
+
+/// The first segment of each log that could not be removed.
+#[derive(Default)]
+pub(crate) struct Removals {
+    failed: BTreeMap<LogId, u64>,
+}
+
+impl Removals {
+    /// Removes segments of a log. Calls `removed` after each one. Returns whether all of them were removed.
+    pub(crate) fn run(
+        &mut self,
+        fs: &dyn Fs,
+        log: LogId,
+        removal: SegmentRemoval,
+        removed: impl FnMut(u64),
+    ) -> bool {
+        let mut failed = self.failed.remove(&log);
+        let dir = removal.dir.clone();
+        if let Err(error) = removal.run(fs, &mut failed, removed) {
+            log::warn!("{}: cannot remove old segments: {error}; they are removed later", dir.display());
+        }
+        self.failed.extend(failed.map(|base| (log, base)));
+        failed.is_none()
+    }
+
+    /// The log is removed as a whole.
+    pub(crate) fn forget(&mut self, log: LogId) {
+        self.failed.remove(&log);
+    }
+}
+
+impl Reservation {
+    /// Reserves the space. Without it, writes may fail for lack of space, which they report themselves.
+    pub(crate) fn run(&self) {
+        if let Err(error) = self.file.allocate(self.from, self.to - self.from) {
+            log::debug!("cannot reserve bytes {} to {} of a segment: {error}", self.from, self.to);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::{FaultFs, Plan};
+    use crate::fs::Mode;
+
+    const LOG: LogId = LogId(0);
+
+    fn removal(bases: impl IntoIterator<Item = u64>) -> SegmentRemoval {
+        let segments = bases.into_iter().map(|base| (base, None)).collect();
+        SegmentRemoval { dir: "/".into(), segments }
+    }
+
+    #[test]
+    fn no_segment_is_removed_before_an_older_one() {
+        for failing in 1..=6 {
+            let fs = FaultFs::new(failing);
+            for base in 0..6 {
+                fs.open(Path::new(&format!("/{}", name::segment(base))), Mode::New).unwrap();
+            }
+            fs.set(Plan { failing_name: Some(failing), ..Plan::default() });
+            let (mut removals, mut removed) = (Removals::default(), Vec::new());
+            let is_done = removals.run(&fs, LOG, removal(0..3), |base| removed.push(base));
+            // Submitted before the shard knows of the failure, and merged with the next attempt.
+            let is_all = removals.run(&fs, LOG, removal(3..6), |base| removed.push(base));
+            let left = fs.files().len();
+            assert_eq!((is_done, is_all, left), (false, false, 6 - removed.len()), "{failing}: {removed:?}");
+            assert!(removals.run(&fs, LOG, removal((3..6).chain(0..6)), |base| removed.push(base)));
+            // Those that were removed before are so once more.
+            let mut first: Vec<u64> = Vec::new();
+            for base in removed {
+                if !first.contains(&base) {
+                    first.push(base);
+                }
+            }
+            assert_eq!((first, fs.files().len()), ((0..6).collect(), 0), "{failing}");
+        }
+    }
+
+    #[test]
+    fn slices_leave_the_order() {
+        let mut work = Deferred::default();
+        for (log, base) in [(1, 0), (1, 5), (2, 0), (1, 9), (2, 7)] {
+            work.remove_segment(LogId(log), Path::new("/"), base, None);
+        }
+        let bases = |work: &Deferred| -> Vec<(u32, u64)> {
+            let all = work
+                .segments
+                .iter()
+                .flat_map(|(log, removal)| removal.segments.iter().map(|(base, _)| (log.0, *base)));
+            all.collect()
+        };
+        let mut later = work.split_off(2);
+        assert_eq!((bases(&work), bases(&later)), (vec![(1, 0), (1, 5)], vec![(1, 9), (2, 0), (2, 7)]));
+        let mut newest = Deferred::default();
+        newest.remove_segment(LogId(1), Path::new("/"), 12, None);
+        later.merge(newest);
+        assert_eq!(bases(&later), [(1, 9), (1, 12), (2, 0), (2, 7)]);
+        assert!(later.split_off(4).is_empty());
+    }
+}

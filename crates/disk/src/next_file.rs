@@ -1,0 +1,145 @@
+//! The file of a log's next segment, created by the committer before it is needed.
+//!
+//! Creating a file may take milliseconds, for which a shard must not wait. So the committer creates it, under a name of
+//! its own (`.creating`), when the newest segment is nearly full. A roll takes the file and writes into it at once; the
+//! committer gives it the name of the segment before it acknowledges anything in it. Recovery removes files that have
+//! no other name: nothing in them was acknowledged.
+//!
+//! Each is an open file beside [`Settings::open_files`](crate::settings::Settings::open_files). So at most
+//! [`AHEAD_MAX`] logs have one in advance; others get theirs when the segment is full.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mainstem_log::LogId;
+
+use crate::fs::{File, Fs, Mode};
+use crate::log_dir::LogDir;
+use crate::name;
+use crate::space::STEP_MIN;
+
+/// Maximum number of files of a store that are created in advance.
+const AHEAD_MAX: usize = 64;
+
+/// Counts the files of a store that are requested or created and not yet segments.
+#[derive(Clone, Default)]
+pub(crate) struct NextFiles(Arc<()>);
+
+impl NextFiles {
+    /// Whether there may be another one in advance.
+    pub(crate) fn has_room(&self) -> bool {
+        Arc::strong_count(&self.0) <= AHEAD_MAX
+    }
+}
+
+/// A created file, without the name of a segment.
+pub(crate) struct Created {
+    pub(crate) file: Arc<dyn File>,
+    /// Reserved space, bytes.
+    pub(crate) reserved: u64,
+}
+
+/// Where the committer puts a created file, or why there is none.
+type Slot = Arc<Mutex<Option<io::Result<Created>>>>;
+
+/// Order for the committer to create a file.
+pub(crate) struct FileRequest {
+    pub(crate) log: LogId,
+    path: PathBuf,
+    /// Space to reserve, bytes.
+    reserve: u64,
+    slot: Slot,
+}
+
+/// A request that the log has not taken the file of.
+struct Requested {
+    path: PathBuf,
+    slot: Slot,
+    _counted: NextFiles,
+}
+
+/// The file of the next segment of one log.
+#[derive(Default)]
+pub(crate) struct NextFile {
+    requested: Option<Requested>,
+    /// Number of files requested so far, which makes their names unique.
+    count: u64,
+}
+
+impl NextFile {
+    /// Whether the file was created.
+    pub(crate) fn is_created(&self) -> bool {
+        self.requested.as_ref().is_some_and(|requested| matches!(&*lock(&requested.slot), Some(Ok(_))))
+    }
+
+    /// Requests a file for a segment of up to `segment_bytes`, unless one is requested and did not fail.
+    pub(crate) fn request(
+        &mut self,
+        counted: &NextFiles,
+        dir: &LogDir,
+        segment_bytes: u64,
+    ) -> Option<FileRequest> {
+        if let Some(requested) = &self.requested
+            && !matches!(&*lock(&requested.slot), Some(Err(_)))
+        {
+            return None;
+        }
+        let path = dir.path().join(name::creating(self.count));
+        self.count += 1;
+        let slot = Slot::default();
+        self.requested =
+            Some(Requested { path: path.clone(), slot: slot.clone(), _counted: counted.clone() });
+        Some(FileRequest { log: dir.id(), path, reserve: STEP_MIN.min(segment_bytes), slot })
+    }
+
+    /// Takes the file and its path once the committer is done; another one can be requested then.
+    pub(crate) fn take(&mut self) -> Option<io::Result<(PathBuf, Created)>> {
+        let created = lock(&self.requested.as_ref()?.slot).take()?;
+        let Requested { path, .. } = self.requested.take()?;
+        Some(created.map(|created| (path, created)))
+    }
+
+    /// Removes a file that was not used, on a clean shutdown. The committer must be idle.
+    pub(crate) fn discard(&mut self, fs: &dyn Fs) {
+        if let Some(Ok((path, _))) = self.take()
+            && let Err(error) = fs.remove_file(&path)
+        {
+            log::debug!("cannot remove {}: {error}", path.display());
+        }
+    }
+}
+
+impl FileRequest {
+    /// Creates the file.
+    pub(crate) fn run(self, fs: &dyn Fs) {
+        *lock(&self.slot) = Some(create(fs, &self.path, self.reserve));
+    }
+}
+
+/// Ignores poisoning: no panic leaves the slot inconsistent.
+fn lock(slot: &Slot) -> MutexGuard<'_, Option<io::Result<Created>>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn create(fs: &dyn Fs, path: &Path, reserve: u64) -> io::Result<Created> {
+    let file = fs.open(path, Mode::New)?;
+    match file.allocate(0, reserve) {
+        Ok(()) => Ok(Created { file, reserved: reserve }),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(Created { file, reserved: 0 }),
+        Err(error) => {
+            if let Err(error) = fs.remove_file(path) {
+                log::debug!("cannot remove {}: {error}", path.display());
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Removes the files in a log directory that never became segments.
+pub(crate) fn remove_unnamed(fs: &dyn Fs, dir: &Path) -> io::Result<()> {
+    for file in fs.list(dir)?.iter().filter(|file| name::is_creating(file)) {
+        fs.remove_file(&dir.join(file))?;
+    }
+    Ok(())
+}

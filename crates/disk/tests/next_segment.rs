@@ -1,0 +1,243 @@
+//! A log's next segment: created by the committer, written before it has its name, and acknowledged after that. The
+//! thread that uses the store makes no slow system call.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use mainstem_disk::fault::{FaultFs, Plan};
+use mainstem_disk::{Committer, File, Fs, Mode, SegmentStore, Settings};
+use mainstem_log::contract::batch;
+use mainstem_log::{
+    Cleanup, Completion, Durability, LogAdmin, LogId, LogReader, LogWriter, Options, Store, batches,
+};
+
+/// Longest wait for a completion.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+fn open(fs: &FaultFs) -> SegmentStore {
+    let fs: Arc<dyn Fs> = Arc::new(fs.clone());
+    SegmentStore::open(fs, PathBuf::from("/"), Settings::default(), Committer::Inline).unwrap()
+}
+
+fn unnamed(fs: &FaultFs) -> Vec<String> {
+    fs.files().into_iter().map(|(path, _)| path).filter(|path| path.ends_with(".creating")).collect()
+}
+
+/// Appends until the file system crashes. Returns the end of what was acknowledged.
+fn append_until_crash(store: &mut SegmentStore, log: LogId, fs: &FaultFs) -> u64 {
+    let (mut acknowledged, mut end) = (0, 0);
+    for salt in 0..12 {
+        if let Ok(appended) = store.append(log, &batch(salt, 1, 150, salt.cast_signed())) {
+            end = appended.base_offset + 1;
+        }
+        store.commit();
+        let mut completions: Vec<Completion> = Vec::new();
+        store.completions(&mut completions);
+        if completions.iter().any(|completion| completion.outcome.is_ok()) {
+            acknowledged = end;
+        }
+        if fs.has_crashed() {
+            break;
+        }
+    }
+    acknowledged
+}
+
+/// Every call in turn is the last one, before, at and after the creation and the naming of each segment.
+#[test]
+fn survives_a_crash_at_any_call_of_a_roll() {
+    let mut was_unnamed = 0;
+    for durability in [Durability::Fsync, Durability::Os] {
+        for (crash_at, seed) in (1..90).flat_map(|crash_at| (0..4).map(move |seed| (crash_at, seed))) {
+            let fs = FaultFs::new(seed);
+            let mut store = open(&fs);
+            let options = Options { durability, segment_bytes: 300, ..Options::default() };
+            let log = store.open("plant", &options).unwrap();
+            store.commit();
+            fs.set(Plan { crash_at: Some(crash_at), ..Plan::default() });
+            let acknowledged = append_until_crash(&mut store, log, &fs);
+            // A loss of power may take what the operating system alone has.
+            let fs = if seed % 2 == 0 || durability == Durability::Os {
+                fs.killed(seed)
+            } else {
+                fs.survivor(seed)
+            };
+            was_unnamed += unnamed(&fs).len();
+
+            let mut store = open(&fs);
+            let log = store.open("plant", &options).unwrap();
+            assert_eq!(unnamed(&fs), [""; 0]);
+            let status = store.status(log);
+            assert!(status.end >= acknowledged, "{durability:?}, call {crash_at}, seed {seed}: {status:?}");
+            let mut read = Vec::new();
+            store.read(log, 0..status.end, usize::MAX, &mut read).unwrap();
+            assert_eq!(batches(&read).count() as u64, status.end);
+            drop(store);
+            assert_eq!(unnamed(&fs), [""; 0]);
+        }
+    }
+    assert!(was_unnamed > 20, "{was_unnamed} crashes left a file without a name");
+}
+
+/// Slow calls that a thread made.
+struct Watch {
+    thread: ThreadId,
+    is_on: AtomicBool,
+    calls: Mutex<Vec<String>>,
+}
+
+impl Watch {
+    fn note(&self, call: &str, path: &Path) {
+        if self.is_on.load(Ordering::Relaxed) && std::thread::current().id() == self.thread {
+            self.calls.lock().unwrap().push(format!("{call} {}", path.display()));
+        }
+    }
+}
+
+/// Notes the slow calls of one thread.
+struct WatchedFs {
+    fs: FaultFs,
+    watch: Arc<Watch>,
+}
+
+struct WatchedFile {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    watch: Arc<Watch>,
+}
+
+impl Fs for WatchedFs {
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.watch.note("list", dir);
+        self.fs.list(dir)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        self.watch.note("create_dir", dir);
+        self.fs.create_dir(dir)
+    }
+
+    fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn File>> {
+        self.watch.note("open", path);
+        let file = self.fs.open(path, mode)?;
+        Ok(Arc::new(WatchedFile { file, path: path.to_owned(), watch: Arc::clone(&self.watch) }))
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.watch.note("remove_file", path);
+        self.fs.remove_file(path)
+    }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.watch.note("remove_dir", dir);
+        self.fs.remove_dir(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.watch.note("rename", from);
+        self.fs.rename(from, to)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.watch.note("sync_dir", dir);
+        self.fs.sync_dir(dir)
+    }
+}
+
+impl File for WatchedFile {
+    fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
+        self.file.read_at(into, at)
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.file.write_at(bytes, at)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.watch.note("sync_data", &self.path);
+        self.file.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.watch.note("set_len", &self.path);
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
+        self.watch.note("allocate", &self.path);
+        self.file.allocate(at, len)
+    }
+
+    fn as_std(&self) -> Option<&fs::File> {
+        None
+    }
+}
+
+/// Appends a batch to each log and waits until all are acknowledged.
+fn append_to_all(store: &mut SegmentStore, logs: &[LogId], salt: u64) {
+    for log in logs {
+        store.append(*log, &batch(salt, 1, 900, salt.cast_signed())).unwrap();
+    }
+    store.commit();
+    let (since, mut completions) = (Instant::now(), Vec::new());
+    while completions.len() < logs.len() {
+        store.completions(&mut completions);
+        assert!(since.elapsed() < TIMEOUT, "{} of {}", completions.len(), logs.len());
+        std::thread::yield_now();
+    }
+    assert!(completions.iter().all(|completion| completion.outcome.is_ok()), "{completions:?}");
+}
+
+#[test]
+fn the_owner_of_a_store_makes_no_slow_call() {
+    let fs = FaultFs::new(7);
+    let thread = std::thread::current().id();
+    let watch = Arc::new(Watch { thread, is_on: AtomicBool::new(false), calls: Mutex::default() });
+    let watched = WatchedFs { fs: fs.clone(), watch: Arc::clone(&watch) };
+    let committer = Committer::Thread { wake: Arc::new(|| {}) };
+    let settings = Settings { checkpoint_bytes: 20_000, ..Settings::default() };
+    let mut store = SegmentStore::open(Arc::new(watched), PathBuf::from("/"), settings, committer).unwrap();
+    let by_size = Options {
+        segment_bytes: 10_000,
+        cleanup: Cleanup::Delete,
+        retention_bytes: Some(30_000),
+        ..Options::default()
+    };
+    let by_owner = Options { cleanup: Cleanup::Manual, durability: Durability::Os, ..by_size.clone() };
+    let by_age = Options { segment_bytes: 1 << 20, segment_ms: Some(10), ..by_owner.clone() };
+    let logs: Vec<LogId> = [("size", &by_size), ("owner", &by_owner), ("age", &by_age)]
+        .map(|(name, options)| store.open(name, options).unwrap())
+        .to_vec();
+    append_to_all(&mut store, &logs, 0);
+
+    watch.is_on.store(true, Ordering::Relaxed);
+    for salt in 1..200 {
+        append_to_all(&mut store, &logs, salt);
+        store.maintain(salt);
+        for log in &logs[1..] {
+            let end = store.status(*log).end;
+            store.truncate_prefix(*log, end.saturating_sub(20)).unwrap();
+        }
+    }
+    watch.is_on.store(false, Ordering::Relaxed);
+    assert_eq!(*watch.calls.lock().unwrap(), [""; 0]);
+
+    // All logs have rolled, and what is not needed was removed.
+    drop(store);
+    for name in ["size", "owner", "age"] {
+        let is_segment = |path: &str| path.contains(name) && path.ends_with(".segment");
+        let segments: Vec<(String, u64)> =
+            fs.files().into_iter().filter(|(path, _)| is_segment(path)).collect();
+        let bytes: u64 = segments.iter().map(|(_, bytes)| bytes).sum();
+        assert!(segments.len() > 1 && bytes < 100_000, "{segments:?}");
+    }
+}

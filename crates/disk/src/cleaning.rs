@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use crate::deferred::SyncOutcome;
 use crate::fs::File;
 use crate::index::Index;
 use crate::keys::Keys;
@@ -54,6 +55,10 @@ pub(crate) struct Output {
     pub(crate) last_of: BTreeMap<i64, u64>,
     /// How far `last_of` is collected; `None` once it is complete.
     pub(crate) survey: Option<Place>,
+    /// Bytes whose sync was requested.
+    pub(crate) syncing_bytes: u64,
+    /// How the sync of the complete output went.
+    pub(crate) synced: Option<SyncOutcome>,
 }
 
 impl Cleaning {

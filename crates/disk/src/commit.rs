@@ -297,7 +297,7 @@ impl Syncer {
 
     /// Runs the deferred part of a group. Returns what the shard should know of it.
     pub(crate) fn run_deferred(&mut self, deferred: Deferred) -> Report {
-        let Deferred { checkpoint, removals, indexes, files, reservations, segments } = deferred;
+        let Deferred { checkpoint, removals, indexes, files, reservations, segments, syncs } = deferred;
         let mut report = Report::default();
         for request in files {
             request.run(&*self.fs);
@@ -311,6 +311,9 @@ impl Syncer {
             {
                 log::debug!("cannot save {}: {error}", path.display());
             }
+        }
+        for sync in syncs {
+            sync.run();
         }
         for (log, removal) in segments {
             let acks = &mut report.acks;

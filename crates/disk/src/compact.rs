@@ -31,6 +31,8 @@ use crate::tail::Tail;
 
 /// Bytes read per step.
 pub(crate) const STEP_BYTES: u64 = 256 << 10;
+/// Bytes of an output after which the committer syncs it, so that no sync takes long.
+const SYNC_BYTES: u64 = 8 << 20;
 /// Maximum number of indexes loaded per step.
 const INDEXES_MAX: usize = 8;
 /// Maximum number of keys per compaction, checked at segment ends. The next compaction continues after them.
@@ -43,7 +45,9 @@ pub(crate) enum Progress {
     More,
     /// A checkpoint must record which segments may have gaps before the next step.
     Checkpoint,
-    /// An output segment is complete and must replace its group.
+    /// An output segment is complete, and the committer syncs it.
+    Syncing,
+    /// An output segment is complete and on disk, and must replace its group.
     Replace,
     /// The compaction is finished.
     Done,
@@ -263,8 +267,13 @@ impl Compactor<'_> {
         filter: &Filter<'_>,
     ) -> io::Result<Option<Progress>> {
         if let Some(output) = output {
+            if let Some(synced) = &output.synced {
+                return synced
+                    .take()
+                    .map_or(Ok(Some(Progress::Syncing)), |synced| synced.map(|()| Some(Progress::Replace)));
+            }
             let is_complete = self.rewrite_some(disk, output, filter)?;
-            return Ok(is_complete.then_some(Progress::Replace));
+            return if is_complete { sync_output(disk, output).map(Some) } else { Ok(None) };
         }
         let Some(bases) = groups.pop_front() else {
             self.cleaning.complete();
@@ -296,6 +305,8 @@ impl Compactor<'_> {
             index: Index::new(base),
             last_of: BTreeMap::new(),
             survey: Some(place),
+            syncing_bytes: 0,
+            synced: None,
         })
     }
 
@@ -368,6 +379,11 @@ impl Compactor<'_> {
         }
         output.file.write_at(&retained, output.bytes)?;
         output.bytes += retained.len() as u64;
+        if output.bytes - output.syncing_bytes >= SYNC_BYTES && disk.queue.has_thread() {
+            // The last sync is the one that counts; this one makes it short.
+            drop(disk.group.deferred.sync(output.file.clone()));
+            output.syncing_bytes = output.bytes;
+        }
         if is_at_end && !is_last {
             output.at += 1;
             let base = output.bases[output.at];
@@ -391,7 +407,6 @@ impl Compactor<'_> {
             return Ok(());
         };
         let Some(output) = output.take() else { return Ok(()) };
-        output.file.sync_data()?;
         forget_journal(self.dir, self.segments, disk, journal)?;
         self.swap_in(disk, *output).map_err(Failure::Broken)
     }
@@ -420,6 +435,16 @@ impl Compactor<'_> {
         self.reader().touch_index(disk, at);
         Ok(())
     }
+}
+
+/// Syncs a complete output: by the committer, unless that is the caller itself.
+fn sync_output(disk: &mut Disk, output: &mut Output) -> io::Result<Progress> {
+    if disk.queue.has_thread() {
+        output.synced = Some(disk.group.deferred.sync(output.file.clone()));
+        return Ok(Progress::Syncing);
+    }
+    output.file.sync_data()?;
+    Ok(Progress::Replace)
 }
 
 /// Returns the batch at `place` after verifying its checksum; `None` at the end.

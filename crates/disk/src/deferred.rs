@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mainstem_log::LogId;
 
@@ -29,6 +29,25 @@ pub(crate) struct Deferred {
     pub(crate) reservations: BTreeMap<SegmentKey, Reservation>,
     /// Segments to remove from the beginning of logs.
     pub(crate) segments: BTreeMap<LogId, SegmentRemoval>,
+    /// Files to sync that no segment depends on.
+    pub(crate) syncs: Vec<FileSync>,
+}
+
+/// A file to sync that is not a segment yet.
+pub(crate) struct FileSync {
+    file: Arc<dyn File>,
+    outcome: SyncOutcome,
+}
+
+/// How the sync of a file went, once the committer has done it.
+#[derive(Clone, Default)]
+pub(crate) struct SyncOutcome(Arc<Mutex<Option<io::Result<()>>>>);
+
+impl SyncOutcome {
+    /// Takes the outcome; `None` if the sync is not done.
+    pub(crate) fn take(&self) -> Option<io::Result<()>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// The index of a closed segment, to be written once the segment is durable.
@@ -54,13 +73,21 @@ pub(crate) struct SegmentRemoval {
 
 impl Deferred {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { checkpoint, removals, indexes, files, reservations, segments } = self;
+        let Self { checkpoint, removals, indexes, files, reservations, segments, syncs } = self;
         checkpoint.is_none()
             && removals.is_empty()
             && indexes.is_empty()
             && files.is_empty()
             && reservations.is_empty()
             && segments.is_empty()
+            && syncs.is_empty()
+    }
+
+    /// Schedules a sync of a file that is not a segment yet.
+    pub(crate) fn sync(&mut self, file: Arc<dyn File>) -> SyncOutcome {
+        let outcome = SyncOutcome::default();
+        self.syncs.push(FileSync { file, outcome: outcome.clone() });
+        outcome
     }
 
     /// Schedules the removal of the oldest segment of a log.
@@ -105,6 +132,7 @@ impl Deferred {
         self.indexes.retain(|index| !is_removed(index));
         self.indexes.extend(later.indexes);
         self.files.extend(later.files);
+        self.syncs.extend(later.syncs);
         for (key, reservation) in later.reservations {
             self.reserve(key, reservation);
         }
@@ -123,6 +151,7 @@ impl Deferred {
         let mut later = Self {
             indexes: self.indexes.split_off(slice.min(self.indexes.len())),
             files: self.files.split_off(slice.min(self.files.len())),
+            syncs: self.syncs.split_off(slice.min(self.syncs.len())),
             ..Self::default()
         };
         let mut left = slice;
@@ -196,6 +225,13 @@ impl Removals {
     /// The log is removed as a whole.
     pub(crate) fn forget(&mut self, log: LogId) {
         self.failed.remove(&log);
+    }
+}
+
+impl FileSync {
+    pub(crate) fn run(self) {
+        let synced = self.file.sync_data();
+        *self.outcome.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(synced);
     }
 }
 

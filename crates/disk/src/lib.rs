@@ -15,6 +15,10 @@
 //! # Invariants
 //! - Nothing is reported durable before its sync succeeded. A failed sync is never retried: the log becomes
 //!   read-only.
+//! - With a committer thread, appending, committing, retention and prefix truncation create, resize, rename, remove and
+//!   sync no file on the caller's thread, except after a failed write, and when a segment grows to twice its size before
+//!   the next file is created: then they wait for the committer.
+//! - Nothing in a file is acknowledged before the file has the name of a segment.
 //! - A segment is written from front to back, into zeros. Bytes after the log end are zero, or are truncated before
 //!   the next write to the log.
 //! - With the inline committer, identical calls produce identical file system calls in the same order.

@@ -5,8 +5,7 @@
 //! committer gives it the name of the segment before it acknowledges anything in it. Recovery removes files that have
 //! no other name: nothing in them was acknowledged.
 //!
-//! Each is an open file beside [`Settings::open_files`](crate::settings::Settings::open_files). So at most
-//! [`AHEAD_MAX`] logs have one in advance; others get theirs when the segment is full.
+//! Each is an open file. So few logs have one in advance ([`AHEAD_MAX`]); others get theirs when the segment is full.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,17 +18,26 @@ use crate::log_dir::LogDir;
 use crate::name;
 use crate::space::STEP_MIN;
 
-/// Maximum number of files of a store that are created in advance.
+/// Maximum number of files of a store that are created in advance, and maximum share of its open files.
 const AHEAD_MAX: usize = 64;
+const AHEAD_SHARE: usize = 8;
 
-/// Counts the files of a store that are requested or created and not yet segments.
-#[derive(Clone, Default)]
-pub(crate) struct NextFiles(Arc<()>);
+/// The files of a store that are requested or created and not yet segments.
+pub(crate) struct NextFiles {
+    max: usize,
+    counted: Arc<()>,
+}
 
 impl NextFiles {
+    /// For a store with up to `open_files` open files. Returns how many of them are left for other files, too.
+    pub(crate) fn within(open_files: usize) -> (Self, usize) {
+        let max = (open_files / AHEAD_SHARE).min(AHEAD_MAX);
+        (Self { max, counted: Arc::default() }, open_files - max)
+    }
+
     /// Whether there may be another one in advance.
     pub(crate) fn has_room(&self) -> bool {
-        Arc::strong_count(&self.0) <= AHEAD_MAX
+        Arc::strong_count(&self.counted) <= self.max
     }
 }
 
@@ -56,7 +64,7 @@ pub(crate) struct FileRequest {
 struct Requested {
     path: PathBuf,
     slot: Slot,
-    _counted: NextFiles,
+    _counted: Arc<()>,
 }
 
 /// The file of the next segment of one log.
@@ -76,7 +84,7 @@ impl NextFile {
     /// Requests a file for a segment of up to `segment_bytes`, unless one is requested and did not fail.
     pub(crate) fn request(
         &mut self,
-        counted: &NextFiles,
+        files: &NextFiles,
         dir: &LogDir,
         segment_bytes: u64,
     ) -> Option<FileRequest> {
@@ -89,7 +97,7 @@ impl NextFile {
         self.count += 1;
         let slot = Slot::default();
         self.requested =
-            Some(Requested { path: path.clone(), slot: slot.clone(), _counted: counted.clone() });
+            Some(Requested { path: path.clone(), slot: slot.clone(), _counted: files.counted.clone() });
         Some(FileRequest { log: dir.id(), path, reserve: STEP_MIN.min(segment_bytes), slot })
     }
 

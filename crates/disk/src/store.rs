@@ -123,18 +123,12 @@ impl SegmentStore {
         let journal = Journal::new(fs.clone(), dir.clone(), settings.journal_bytes);
         let syncer = Syncer::new(fs.clone(), dir.clone(), journal, settings.open_files);
         let queue = Arc::new(CommitQueue::start(syncer, committer)?);
-        let files = Files::new(fs.clone(), settings.open_files);
+        let (next_files, open_files) = NextFiles::within(settings.open_files);
+        let files = Files::new(fs.clone(), open_files);
         let checkpoint_bytes = settings.checkpoint_bytes;
         let indexes = Recent::new(settings.indexes);
-        let disk = Disk {
-            fs,
-            settings,
-            files,
-            indexes,
-            group: Group::default(),
-            queue: queue.clone(),
-            next_files: NextFiles::default(),
-        };
+        let disk =
+            Disk { fs, settings, files, indexes, group: Group::default(), queue: queue.clone(), next_files };
         Ok(Self {
             dir,
             disk,

@@ -113,9 +113,13 @@ impl SegmentStore {
                 }
             }
         }
+        let progress = to.compactor().compact(disk).map_err(explain)?;
+        if progress == Progress::Syncing {
+            return Ok(Due::At(unix_ms.saturating_add(1)));
+        }
         *units += STEP_UNITS;
-        match to.compactor().compact(disk).map_err(explain)? {
-            Progress::More | Progress::Done => {}
+        match progress {
+            Progress::More | Progress::Done | Progress::Syncing => {}
             Progress::Checkpoint => {
                 self.settle();
                 let bytes = self.checkpoint();

@@ -169,8 +169,8 @@ impl Deferred {
 }
 
 impl SegmentRemoval {
-    /// Removes the segments one at a time, oldest first, with a sync of the directory in between, so that a crash at any
-    /// point leaves a log without holes. Calls `removed` after each one.
+    /// Removes the segments one at a time, oldest first, with a sync of the directory in between, so that a crash at
+    /// any point leaves a log without holes. Calls `removed` after each one.
     ///
     /// `failed` is the first segment of the log that could not be removed. None after it is removed before it is: they
     /// may be in a slice of their own, or in a group that was submitted before the failure was reported.

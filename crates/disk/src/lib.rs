@@ -15,9 +15,9 @@
 //! # Invariants
 //! - Nothing is reported durable before its sync succeeded. A failed sync is never retried: the log becomes
 //!   read-only.
-//! - With a committer thread, appending, committing, retention and prefix truncation create, resize, rename, remove and
-//!   sync no file on the caller's thread, except after a failed write, and when a segment grows to twice its size before
-//!   the next file is created: then they wait for the committer.
+//! - With a committer thread, appending, committing, retention and prefix truncation create, resize, rename, remove
+//!   and sync no file on the caller's thread, except after a failed write. If a segment grows to twice its size before
+//!   the next file is created, they wait for the committer.
 //! - Nothing in a file is acknowledged before the file has the name of a segment.
 //! - A segment is written from front to back, into zeros. Bytes after the log end are zero, or are truncated before
 //!   the next write to the log.
@@ -44,7 +44,7 @@
 //! | `compact.rs`, `cleaning.rs`, `keys.rs`, `filter.rs` | compaction by key, and its state |
 //! | `tail.rs` | the newest entries, in memory |
 //! | `commit.rs`, `deferred.rs`, `queue.rs` | group commit, its work after acknowledgements; the channel between a shard and its committer |
-//! | `next_file.rs` | the file of a log's next segment, created in advance |
+//! | `next_file.rs`, `roller.rs` | the file of a log's next segment, created in advance; how a log gets it |
 //! | `journal.rs` | small writes of many logs in one sync |
 //! | `files.rs`, `name.rs`, `settings.rs` | open files, file names, settings |
 //! | `fs.rs`, `mapped.rs` | the file system interface, and mapped writes |
@@ -78,6 +78,7 @@ mod recover;
 mod redo;
 mod removal;
 mod repair;
+mod roller;
 mod scan;
 mod segments;
 mod settings;

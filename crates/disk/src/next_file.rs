@@ -16,7 +16,6 @@ use mainstem_log::LogId;
 use crate::fs::{File, Fs, Mode};
 use crate::log_dir::LogDir;
 use crate::name;
-use crate::space::STEP_MIN;
 
 /// Maximum number of files of a store that are created in advance, and maximum share of its open files.
 const AHEAD_MAX: usize = 64;
@@ -81,13 +80,8 @@ impl NextFile {
         self.requested.as_ref().is_some_and(|requested| matches!(&*lock(&requested.slot), Some(Ok(_))))
     }
 
-    /// Requests a file for a segment of up to `segment_bytes`, unless one is requested and did not fail.
-    pub(crate) fn request(
-        &mut self,
-        files: &NextFiles,
-        dir: &LogDir,
-        segment_bytes: u64,
-    ) -> Option<FileRequest> {
+    /// Requests a file with `reserve` bytes of space, unless one is requested and did not fail.
+    pub(crate) fn request(&mut self, files: &NextFiles, dir: &LogDir, reserve: u64) -> Option<FileRequest> {
         if let Some(requested) = &self.requested
             && !matches!(&*lock(&requested.slot), Some(Err(_)))
         {
@@ -98,7 +92,7 @@ impl NextFile {
         let slot = Slot::default();
         self.requested =
             Some(Requested { path: path.clone(), slot: slot.clone(), _counted: files.counted.clone() });
-        Some(FileRequest { log: dir.id(), path, reserve: STEP_MIN.min(segment_bytes), slot })
+        Some(FileRequest { log: dir.id(), path, reserve, slot })
     }
 
     /// Takes the file and its path once the committer is done; another one can be requested then.

@@ -8,22 +8,22 @@
 //! [`SegmentReader`], [`Compactor`].
 
 use std::io;
-use std::path::PathBuf;
 
 use mainstem_log::{BatchHeader, Durability, Error, Options, State, Ticket, ValidBatch};
 
 use crate::cleaning::Cleaning;
-use crate::commit::{Ack, Group};
+use crate::commit::Ack;
 use crate::compact::Compactor;
-use crate::deferred::{Deferred, SealedIndex};
+use crate::deferred::SealedIndex;
 use crate::disk::{Disk, Failure};
 use crate::index::Index;
 use crate::log_dir::LogDir;
 use crate::log_start::LogStart;
-use crate::next_file::{Created, NextFile};
+use crate::next_file::Created;
 use crate::notes::Notes;
 use crate::positions::Positions;
 use crate::read::SegmentReader;
+use crate::roller::Roller;
 use crate::scan::Place;
 use crate::segments::{Segment, Segments};
 use crate::tail::Tail;
@@ -48,9 +48,7 @@ pub(crate) struct Log {
     pub(crate) upkeep: Upkeep,
     tickets: Tickets,
     notes: Notes,
-    next_file: NextFile,
-    /// Base offset of the newest segment that may not have its name yet.
-    unnamed: Option<u64>,
+    roller: Roller,
     /// Offset of the last read error that was logged.
     unreadable: Option<u64>,
     /// Whether the directory entry of its first segment may not be durable yet.
@@ -73,8 +71,7 @@ impl Log {
             upkeep: Upkeep::new(end.position > 0),
             tickets: Tickets::default(),
             notes: Notes::default(),
-            next_file: NextFile::default(),
-            unnamed: None,
+            roller: Roller::default(),
             unreadable: None,
             is_new,
         }
@@ -87,7 +84,7 @@ impl Log {
 
     /// Whether a segment may not have its name yet.
     pub(crate) fn has_unnamed(&self) -> bool {
-        self.unnamed.is_some()
+        self.roller.has_unnamed()
     }
 
     /// Reports that the directory entry of its first segment is durable.
@@ -144,9 +141,10 @@ impl Log {
         self.notes.forget(disk, &self.dir)
     }
 
-    /// Deletes the notes on a clean shutdown if they are not valid.
-    pub(crate) fn close_notes(&self, disk: &mut Disk) {
+    /// Deletes what is not needed after a clean shutdown: notes that are not valid, and a file for the next segment.
+    pub(crate) fn clean_up(&mut self, disk: &mut Disk) {
         self.notes.close(disk, &self.dir, self.positions.head().offset);
+        self.roller.close(disk);
     }
 
     /// Appends a batch to the tail and returns its base offset.
@@ -212,38 +210,14 @@ impl Log {
 
     /// Whether a roll need not wait for the file of the next segment. Requests it otherwise.
     pub(crate) fn can_roll(&mut self, disk: &mut Disk) -> bool {
-        self.request_file(disk);
-        // The inline committer is the caller itself.
-        self.next_file.is_created() || !disk.queue.has_thread()
-    }
-
-    fn request_file(&mut self, disk: &mut Disk) {
-        let request = self.next_file.request(&disk.next_files, &self.dir, self.options.segment_bytes);
-        disk.group.deferred.files.extend(request);
-    }
-
-    /// Takes the file of the next segment, and waits for it if necessary.
-    fn take_file(&mut self, disk: &mut Disk) -> io::Result<(PathBuf, Created)> {
-        self.request_file(disk);
-        if !self.next_file.is_created() {
-            let files = std::mem::take(&mut disk.group.deferred.files);
-            let deferred = Deferred { files, ..Deferred::default() };
-            disk.queue.submit(Group { deferred, ..Group::default() });
-            drop(disk.queue.wait_idle());
-        }
-        self.next_file.take().unwrap_or_else(|| Err(io::Error::other("no file was created")))
-    }
-
-    /// Removes a file that was created for the next segment, on a clean shutdown.
-    pub(crate) fn discard_next_file(&mut self, disk: &Disk) {
-        self.next_file.discard(&*disk.fs);
+        self.roller.is_ready(disk, &self.dir, &self.options)
     }
 
     /// Closes the newest segment and starts another.
     pub(crate) fn roll(&mut self, disk: &mut Disk) -> Result<(), Error> {
         self.flush(disk)?;
         let base = self.positions.head().offset;
-        let taken = self.take_file(disk);
+        let taken = self.roller.take(disk, &self.dir, &self.options);
         let (path, Created { file, reserved }) = taken.map_err(|error| match Failure::from(error) {
             Failure::Full(error) => {
                 self.state = State::Full;
@@ -256,7 +230,7 @@ impl Log {
         self.segments.close_newest();
         disk.files.hold_unnamed(self.dir.key(base), file);
         disk.group.add_segment(self.dir.id(), self.dir.path(), base, path);
-        self.unnamed = Some(base);
+        self.roller.start_segment(base);
         self.segments.push(Segment::new(base, 0, Some(Box::new(Index::new(base)))));
         let closed = self.segments.len() - 2;
         if self.segments[closed].index.is_some() {
@@ -299,22 +273,14 @@ impl Log {
         self.tickets.sync_submitted();
         // A segment that was closed since the last commit is synced in any case.
         self.positions.mark_submitted();
-        if self.is_nearly_full() && disk.queue.has_thread() && disk.next_files.has_room() {
-            self.request_file(disk);
-        }
+        self.roller.request_early(disk, &self.dir, &self.options, self.positions.head().position);
         // A segment without its name is lost with the process.
-        if !is_synced && !self.tickets.has_submitted() && self.unnamed.is_none() {
+        if !is_synced && !self.tickets.has_submitted() && !self.roller.has_unnamed() {
             self.positions.mark_committed();
             return self.tickets.take();
         }
         self.acknowledge(disk, is_synced, Ok(()));
         None
-    }
-
-    /// Whether the file of the next segment should be created.
-    #[inline]
-    fn is_nearly_full(&self) -> bool {
-        self.positions.head().position >= self.options.segment_bytes / 4 * 3
     }
 
     /// Queues the completion of the turn's ticket after everything submitted before.
@@ -367,7 +333,7 @@ impl Log {
         drop(disk.queue.wait_idle());
         disk.group.deferred.reservations.remove(&self.dir.key(place.base));
         if has_rolled {
-            self.unnamed = None;
+            self.roller.mark_named(u64::MAX);
         }
         // Drop reports that a removed segment is on disk.
         let log = self.dir.id();
@@ -418,7 +384,7 @@ impl Log {
         match &ack.outcome {
             Ok(()) => {
                 self.is_new = false;
-                self.unnamed.take_if(|base| *base <= ack.end.base);
+                self.roller.mark_named(ack.end.base);
                 if let Some(base) = ack.removed {
                     self.start.confirm_removal(base);
                 }

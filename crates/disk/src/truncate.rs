@@ -105,8 +105,7 @@ impl Log {
         self.writer.set_reserved(position);
         self.positions.mark_synced();
         self.reader().save_index(disk);
-        self.discard_next_file(disk);
-        self.close_notes(disk);
+        self.clean_up(disk);
         true
     }
 }

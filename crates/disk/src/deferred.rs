@@ -123,6 +123,9 @@ impl Deferred {
         if later.checkpoint.is_some() {
             self.checkpoint = later.checkpoint;
         }
+        for log in later.removals.keys() {
+            self.forget_log(*log);
+        }
         self.removals.extend(later.removals);
         // The index of a segment must not appear after its removal.
         let is_removed = |index: &SealedIndex| {

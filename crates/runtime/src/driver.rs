@@ -76,11 +76,12 @@ struct Core<M> {
 }
 
 impl<M> Core<M> {
+    #[inline]
     fn io(&mut self) -> Io<'_, M> {
         Io {
             clock: self.clock,
             shard: self.shard,
-            stats: self.stats,
+            stats: &self.stats,
             work: &mut self.work,
             links: &mut self.links,
             memory: &self.memory,

@@ -49,7 +49,7 @@ pub struct Io<'a, M> {
     /// This shard's number.
     pub shard: usize,
     /// IO counters of this shard.
-    pub stats: IoStats,
+    pub stats: &'a IoStats,
     pub(crate) work: &'a mut Work,
     pub(crate) links: &'a mut Links,
     pub(crate) memory: &'a ShardMemory,
@@ -96,14 +96,7 @@ impl<M> Io<'_, M> {
 
     /// Returns the connection's output, which is flushed at the end of the turn; `None` if the connection is closed.
     pub fn output(&mut self, conn: ConnId) -> Option<&mut Output> {
-        let link = self.links.get_mut(conn)?;
-        if link.phase != Phase::Open {
-            return None;
-        }
-        self.links.mark_dirty(conn.slot);
-        let link = &mut self.links.slots[conn.slot()];
-        self.links.pool.assign_buffer(&mut link.output);
-        Some(&mut link.output)
+        self.links.output_if(conn, |_| true)
     }
 
     /// Holds back the connection's pending and future output until [`Io::release_output`].
@@ -134,34 +127,29 @@ impl<M> Io<'_, M> {
     /// Like [`Io::output`], but returns `None` if the output is congested.
     /// [`Service::drained`](crate::Service::drained) is then called once it has drained.
     pub fn output_if_room(&mut self, conn: ConnId) -> Option<&mut Output> {
-        let divisor = self.output_divisor();
-        let link = self.links.get_mut(conn)?;
-        if !has_room(&link.output, divisor) {
-            link.congested = true;
-            return None;
-        }
-        self.output(conn)
+        let shift = self.limit_shift();
+        self.links.output_if(conn, |output| has_room(output, shift))
     }
 
     /// Whether the output is below half of the congestion limits. If not,
     /// [`Service::drained`](crate::Service::drained) is called once it has drained.
     pub fn has_ample_room(&mut self, conn: ConnId) -> bool {
-        let divisor = 2 * self.output_divisor();
+        let shift = 1 + self.limit_shift();
         let Some(link) = self.links.get_mut(conn) else { return false };
-        let is_ample = has_room(&link.output, divisor);
+        let is_ample = has_room(&link.output, shift);
         link.congested |= !is_ample;
         is_ample
     }
 
     /// Whether the output is congested: [`Io::output_if_room`] would return `None`.
     pub fn is_congested(&self, conn: ConnId) -> bool {
-        let divisor = self.output_divisor();
-        self.links.get(conn).is_some_and(|link| !has_room(&link.output, divisor))
+        let shift = self.limit_shift();
+        self.links.get(conn).is_some_and(|link| !has_room(&link.output, shift))
     }
 
-    /// What the high-water marks are divided by: less memory for slow readers when it runs out.
-    fn output_divisor(&self) -> usize {
-        if self.memory.pressure() >= MemoryPressure::High { 4 } else { 1 }
+    /// By how many bits the high-water marks are lower: when memory runs out, slow readers get a quarter.
+    fn limit_shift(&self) -> u32 {
+        if self.memory.pressure() >= MemoryPressure::High { 2 } else { 0 }
     }
 
     /// Whether output is pending and the peer has not read for a while. `true` for a closed connection.
@@ -301,9 +289,9 @@ impl<M> Io<'_, M> {
     }
 }
 
-/// Whether all pending output is below 1/`divisor` of its limits.
-fn has_room(output: &Output, divisor: usize) -> bool {
-    output.pending_own() < HIGH_WATER_BYTES / divisor
-        && output.pending_shared() < HIGH_WATER_SHARED_BYTES / divisor
-        && output.pending_files() < HIGH_WATER_FILE_BYTES / divisor
+/// Whether all pending output is below its limits, each shifted to the right.
+#[inline]
+fn has_room(output: &Output, shift: u32) -> bool {
+    output.pending_own() < HIGH_WATER_BYTES >> shift
+        && output.has_fewer_inserts(HIGH_WATER_SHARED_BYTES >> shift, HIGH_WATER_FILE_BYTES >> shift)
 }

@@ -90,6 +90,7 @@ pub(crate) struct Link {
 
 impl Link {
     /// Whether bytes wait for the socket, encoded or not.
+    #[inline]
     pub(crate) fn has_pending(&self) -> bool {
         !self.output.is_empty() || self.transport.pending() > 0
     }
@@ -100,6 +101,7 @@ impl Link {
     }
 
     /// Returns the buffers to the pool when nothing is left to send.
+    #[inline]
     pub(crate) fn reclaim_buffers(&mut self, pool: &mut BufferPool) {
         pool.reclaim(&mut self.output);
         self.transport.reclaim(pool);
@@ -250,7 +252,32 @@ impl Links {
         self.pending_close.push(slot);
     }
 
+    /// The output of an open connection, which the end of the turn flushes. `None` for another connection, and if
+    /// `has_room` is false of the output: the connection is then congested.
+    #[inline]
+    pub(crate) fn output_if(
+        &mut self,
+        conn: ConnId,
+        has_room: impl FnOnce(&Output) -> bool,
+    ) -> Option<&mut Output> {
+        let Self { slots, dirty, pool, .. } = self;
+        let link = slots.get_mut(conn.slot())?;
+        if link.phase != Phase::Open || link.generation != conn.generation {
+            return None;
+        }
+        if !has_room(&link.output) {
+            link.congested = true;
+            return None;
+        }
+        if !std::mem::replace(&mut link.dirty, true) {
+            dirty.push(conn.slot);
+        }
+        pool.assign_buffer(&mut link.output);
+        Some(&mut link.output)
+    }
+
     /// Schedules a flush of the connection's output at the end of the turn.
+    #[inline]
     pub(crate) fn mark_dirty(&mut self, slot: u32) {
         let link = &mut self.slots[slot as usize];
         if !std::mem::replace(&mut link.dirty, true) {
@@ -259,7 +286,20 @@ impl Links {
     }
 
     /// Updates the backlog after a flush. Returns whether bytes still wait for the socket.
+    #[inline]
     pub(crate) fn flushed(&mut self, slot: u32, written: usize, now_ms: u64) -> bool {
+        let link = &mut self.slots[slot as usize];
+        if written > 0 {
+            link.last_progress_ms = now_ms;
+        }
+        // Most flushes leave nothing behind, as did the one before.
+        if link.unsent_bytes.is_none() && !link.has_pending() {
+            return false;
+        }
+        self.count_backlog(slot)
+    }
+
+    fn count_backlog(&mut self, slot: u32) -> bool {
         let link = &mut self.slots[slot as usize];
         let in_memory = link.output.pending_memory() + link.transport.pending();
         let unsent = u32::try_from(in_memory).unwrap_or(u32::MAX);
@@ -267,9 +307,6 @@ impl Links {
         self.backlog_bytes = self.backlog_bytes + u64::from(unsent) - unsent_before;
         let has_pending = in_memory + link.output.pending_files() > 0;
         link.unsent_bytes = has_pending.then_some(unsent);
-        if written > 0 {
-            link.last_progress_ms = now_ms;
-        }
         has_pending
     }
 

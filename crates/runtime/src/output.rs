@@ -116,9 +116,19 @@ impl Output {
         self.inserts.as_ref().map_or(0, |inserts| inserts.pending_files)
     }
 
+    /// Whether less is pending in shared payloads and in files than these limits, bytes.
+    #[inline]
+    pub(crate) fn has_fewer_inserts(&self, shared_max: usize, files_max: usize) -> bool {
+        self.inserts
+            .as_ref()
+            .is_none_or(|inserts| inserts.pending_shared < shared_max && inserts.pending_files < files_max)
+    }
+
     /// Whether nothing is pending.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.pending() == 0
+        self.sent == self.buf.len()
+            && self.inserts.as_ref().is_none_or(|inserts| inserts.pending_shared + inserts.pending_files == 0)
     }
 
     /// Returns the buffer for small writes. Only append to it: its contents may be partly sent.
@@ -161,39 +171,46 @@ impl Output {
     /// unusable.
     #[inline]
     pub(crate) fn write_to(&mut self, socket: &mut impl Sink, calls: &mut u64) -> io::Result<Flushed> {
-        let flushed = match self.inserts {
-            None => Flushed { bytes: self.write_buffer(socket, calls)?, yields: false },
-            Some(_) => self.write_with_inserts(socket, calls)?,
-        };
-        self.compact();
-        Ok(flushed)
-    }
-
-    /// Writes an output without inserts. This is the flush of most connections in most turns, so it is kept free of the
-    /// bookkeeping that inserts need.
-    #[inline]
-    fn write_buffer(&mut self, socket: &mut impl Sink, calls: &mut u64) -> io::Result<usize> {
-        let before = self.sent;
-        while self.sent < self.buf.len() {
+        // The flush of most connections in most turns: small enough to be inlined, and free of the bookkeeping that
+        // anything else needs.
+        let len = self.buf.len();
+        if self.inserts.is_none() && self.sent == 0 && len > 0 {
             *calls += 1;
-            match socket.write(&self.buf[self.sent..]) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                // A short write means a full socket: a retry would only cost a system call.
-                Ok(count) => {
-                    self.sent += count;
-                    break;
+            return match socket.write(&self.buf) {
+                Ok(count) if count == len => {
+                    self.buf.clear();
+                    Ok(Flushed { bytes: count, yields: false })
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+                outcome => self.write_rest(outcome, socket, calls),
+            };
         }
-        Ok(self.sent - before)
+        self.write_some(socket, calls)
     }
 
-    // Out of line: it would keep `write_to` from being inlined.
+    /// Continues after a first write of the buffer that has not taken all of it.
     #[inline(never)]
-    fn write_with_inserts(&mut self, socket: &mut impl Sink, calls: &mut u64) -> io::Result<Flushed> {
+    fn write_rest(
+        &mut self,
+        outcome: io::Result<usize>,
+        socket: &mut impl Sink,
+        calls: &mut u64,
+    ) -> io::Result<Flushed> {
+        match outcome {
+            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+            // A short write means a full socket: a retry would only cost a system call.
+            Ok(count) => {
+                self.sent = count;
+                self.compact();
+                Ok(Flushed { bytes: count, yields: false })
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Flushed::default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.write_some(socket, calls),
+            Err(error) => Err(error),
+        }
+    }
+
+    #[inline(never)]
+    fn write_some(&mut self, socket: &mut impl Sink, calls: &mut u64) -> io::Result<Flushed> {
         let mut flushed = Flushed::default();
         let mut file_room = FILE_BYTES_PER_FLUSH;
         while !self.is_empty() {
@@ -209,7 +226,7 @@ impl Output {
                     // `sendfile` may be short for other reasons than a full socket: retry to find out.
                     (written, 0)
                 }
-                // As in `write_buffer`, a short write means a full socket.
+                // As in `write_rest`, a short write means a full socket.
                 None => self.write_memory(socket),
             };
             match written {
@@ -226,6 +243,7 @@ impl Output {
                 Err(error) => return Err(error),
             }
         }
+        self.compact();
         Ok(flushed)
     }
 
@@ -331,6 +349,7 @@ pub(crate) struct BufferPool {
 
 impl BufferPool {
     /// Assigns a buffer to `output` if it has none.
+    #[inline]
     pub(crate) fn assign_buffer(&mut self, output: &mut Output) {
         if output.buf.capacity() == 0 {
             output.buf = self.idle.pop().map_or_else(
@@ -349,6 +368,7 @@ impl BufferPool {
     }
 
     /// Returns the buffer of an empty output to the pool.
+    #[inline]
     pub(crate) fn reclaim(&mut self, output: &mut Output) {
         debug_assert!(output.is_empty());
         let buf = std::mem::take(&mut output.buf);

@@ -47,6 +47,7 @@ impl<S: Service> Driver<S> {
         slots.len()
     }
 
+    #[inline]
     fn flush_one(&mut self, slot: u32) {
         let links = &mut self.core.links;
         let link = &mut links.slots[slot as usize];

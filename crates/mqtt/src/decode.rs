@@ -15,6 +15,7 @@ mod publish;
 mod session_end;
 mod subscribe;
 
+pub use ack::short_ack;
 pub use filters::FilterReader;
 
 use crate::error::DecodeError;

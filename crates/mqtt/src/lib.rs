@@ -38,7 +38,7 @@ pub mod session;
 mod types;
 mod wire;
 
-pub use decode::{FilterReader, connect_level, decode};
+pub use decode::{FilterReader, connect_level, decode, short_ack};
 pub use error::{DecodeError, EncodeError};
 pub use frame::{Header, PacketType};
 pub use packet::*;

@@ -61,8 +61,6 @@ struct QueueLimits {
     queue_qos0: bool,
 }
 
-/// Capacity that an empty queue keeps, messages.
-const QUEUE_CAPACITY_KEPT: usize = 64;
 /// Queued messages of a durable session that stay in memory; the others wait on disk. Fewer while it is offline.
 const NEAR_MESSAGES: usize = 1024;
 const NEAR_BYTES: u64 = 1024 * 1024;
@@ -469,7 +467,7 @@ impl Deliveries {
             let Some(front) = session.queue.front() else {
                 session.drop_logged = false;
                 session.queued_qos0 = 0;
-                session.queue.shrink(QUEUE_CAPACITY_KEPT);
+                session.queue.shrink();
                 return;
             };
             if front.qos != QoS::AtMostOnce {

@@ -571,6 +571,16 @@ impl Session {
         self.queue.len()
     }
 
+    /// Whether anything may wait to be sent, or the queue has just become empty.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.queue.is_idle()
+            || !self.window.is_sent()
+            || self.drop_logged
+            || self.queued_qos0 > 0
+            || self.ext.as_ref().is_some_and(|ext| !ext.retained.is_empty() || ext.queue_consumers.is_some())
+    }
+
     /// Loads messages in flight that are only on disk, to send them again.
     pub(crate) fn load_window(&mut self, mut load: impl FnMut(u64) -> Option<Arc<Message>>) {
         for (delivery, pending) in self.window.messages_mut() {

@@ -58,6 +58,9 @@ impl<E> Run<E> {
 /// What a run costs. Few have more than a pointer to their extra.
 pub(crate) const RUN_BYTES: usize = size_of::<Run<Extra>>();
 
+/// Capacity that an empty queue keeps, messages.
+const CAPACITY_KEPT: usize = 64;
+
 /// The queued deliveries of a session, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
@@ -87,6 +90,12 @@ impl Queue {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.near.is_empty() && self.far.is_empty()
+    }
+
+    /// Whether it is empty and has no memory to release.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_empty() && self.near.capacity() <= CAPACITY_KEPT && self.far.capacity() == 0
     }
 
     /// Number of messages in memory.
@@ -248,8 +257,8 @@ impl Queue {
     }
 
     /// Releases memory that an empty queue does not need.
-    pub(crate) fn shrink(&mut self, capacity: usize) {
-        if self.near.capacity() > capacity {
+    pub(crate) fn shrink(&mut self) {
+        if self.near.capacity() > CAPACITY_KEPT {
             self.near = VecDeque::new();
         }
         if self.far.is_empty() {

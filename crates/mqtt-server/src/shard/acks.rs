@@ -1,7 +1,7 @@
 //! Acknowledgements from and to clients: PUBACK, PUBREC, PUBREL and PUBCOMP (3.4 to 3.7).
 
 use mainstem_mqtt::session::Acked;
-use mainstem_mqtt::{Ack, Packet, ReasonCode, Version};
+use mainstem_mqtt::{Ack, Packet, PacketType, ReasonCode, Version};
 use mainstem_runtime::Io;
 
 use super::Shard;
@@ -14,17 +14,32 @@ use crate::session::offer::Delivery;
 use crate::session::window::{release_delivery, settle_in_journal};
 
 impl Shard {
-    pub(super) fn on_puback(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
+    /// Handles an acknowledgement of this type.
+    #[inline]
+    pub(super) fn on_ack(&mut self, io: &mut Io<'_, Mail>, slot: u32, kind: PacketType, ack: &Ack<'_>) {
+        match kind {
+            PacketType::PubAck => self.on_puback(io, slot, ack),
+            PacketType::PubRec => self.on_pubrec(io, slot, ack),
+            PacketType::PubRel => self.on_pubrel(io, slot, ack),
+            PacketType::PubComp => self.on_pubcomp(io, slot, ack),
+            _ => unreachable!("no acknowledgement"),
+        }
+    }
+
+    #[inline]
+    fn on_puback(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
         let session = self.sessions.at(slot);
         session.note_progress(io.clock.now_ms);
         if ack.packet_id >= FIRST_LEASE_ID {
             return self.on_queue_ack(slot, ack);
         }
-        let acked = session.on_puback(ack.packet_id);
-        self.settle_acked(slot, acked);
+        // A message that nobody would get again was not kept.
+        if let Acked::Done(Some(delivery)) = session.on_puback(ack.packet_id) {
+            self.settle_delivery(slot, &delivery);
+        }
     }
 
-    pub(super) fn on_pubrec(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
+    fn on_pubrec(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
         let session = self.sessions.at(slot);
         session.note_progress(io.clock.now_ms);
         let packet_id = ack.packet_id;
@@ -55,7 +70,8 @@ impl Shard {
                 release_delivery(&mut self.persistence, session, packet_id, &delivery);
                 self.ack(io, slot, condition, None, pubrel(packet_id));
             }
-            acked @ Acked::Done(_) => self.settle_acked(slot, acked),
+            Acked::Done(Some(delivery)) => self.settle_delivery(slot, &delivery),
+            Acked::Done(None) => {}
             // An error ends the exchange on both sides: no PUBREL may follow [MQTT-4.3.3-4].
             Acked::Unknown if ack.reason.is_error() => {}
             // It may belong to a session that this client does not know has ended: let it finish.
@@ -65,7 +81,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn on_pubrel(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
+    fn on_pubrel(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
         let packet_id = ack.packet_id;
         let session = self.sessions.at(slot);
         let is_known = session.release(packet_id);
@@ -85,19 +101,19 @@ impl Shard {
         self.ack(io, slot, condition, None, AckKind::Ack { first: PUBCOMP, packet_id, reason });
     }
 
-    pub(super) fn on_pubcomp(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
+    fn on_pubcomp(&mut self, io: &mut Io<'_, Mail>, slot: u32, ack: &Ack<'_>) {
         let session = self.sessions.at(slot);
         session.note_progress(io.clock.now_ms);
-        let acked = session.on_pubcomp(ack.packet_id);
-        self.settle_acked(slot, acked);
+        if let Acked::Done(Some(delivery)) = session.on_pubcomp(ack.packet_id) {
+            self.settle_delivery(slot, &delivery);
+        }
     }
 
-    fn settle_acked(&mut self, slot: u32, acked: Acked<Delivery>) {
-        if let Acked::Done(Some(delivery)) = acked {
-            let session = self.sessions.at(slot);
-            session.settle(&delivery);
-            settle_in_journal(&mut self.persistence, session, &delivery);
-        }
+    /// The exchange of a delivery is over.
+    fn settle_delivery(&mut self, slot: u32, delivery: &Delivery) {
+        let session = self.sessions.at(slot);
+        session.settle(delivery);
+        settle_in_journal(&mut self.persistence, session, delivery);
     }
 
     /// Sends an acknowledgement. Reason codes other than success exist only in MQTT 5.

@@ -25,7 +25,8 @@ use std::sync::Arc;
 
 use mainstem_log::Stores;
 use mainstem_mqtt::{
-    DecodeError, Disconnect, Header, Packet, PacketType, Publish, QoS, ReasonCode, Version, decode,
+    Ack, DecodeError, Disconnect, Header, Packet, PacketType, Publish, QoS, ReasonCode, Version, decode,
+    short_ack,
 };
 use mainstem_runtime::{ConnId, Io, MemoryPressure, ProtocolTag, Received, Service};
 
@@ -168,6 +169,10 @@ impl Shard {
         if self.connections.is_connack_held(conn) {
             return Ok(Next::Hold);
         }
+        if let Some((kind, packet_id)) = short_ack(frame) {
+            self.on_ack(io, slot, kind, &Ack { packet_id, ..Ack::default() });
+            return Ok(Next::Packet);
+        }
         match frame[0] >> 4 {
             SUBSCRIBE => return self.on_filters(io, conn, slot, true, frame),
             UNSUBSCRIBE => return self.on_filters(io, conn, slot, false, frame),
@@ -175,10 +180,10 @@ impl Shard {
         }
         match decode(self.connections.version(conn), frame)? {
             Packet::Publish(publish) => return self.publish_or_hold(io, conn, slot, &publish),
-            Packet::PubAck(ack) => self.on_puback(io, slot, &ack),
-            Packet::PubRec(ack) => self.on_pubrec(io, slot, &ack),
-            Packet::PubRel(ack) => self.on_pubrel(io, slot, &ack),
-            Packet::PubComp(ack) => self.on_pubcomp(io, slot, &ack),
+            Packet::PubAck(ack) => self.on_ack(io, slot, PacketType::PubAck, &ack),
+            Packet::PubRec(ack) => self.on_ack(io, slot, PacketType::PubRec, &ack),
+            Packet::PubRel(ack) => self.on_ack(io, slot, PacketType::PubRel, &ack),
+            Packet::PubComp(ack) => self.on_ack(io, slot, PacketType::PubComp, &ack),
             Packet::PingReq => self.send(io, slot, &Packet::PingResp),
             Packet::Disconnect(disconnect) => return self.on_disconnect(io, conn, slot, &disconnect),
             Packet::Connect(_) => {
@@ -361,7 +366,8 @@ impl Service for Shard {
                 received.hold = true;
                 break Ok(Next::Hold);
             }
-            if io.is_congested(conn) && is_answered(header.first) {
+            let is_answered = is_answered(header.first);
+            if is_answered && io.is_congested(conn) {
                 // A client that asks and never reads is not read either: its answers take memory.
                 received.hold = true;
                 break Ok(Next::Hold);
@@ -371,7 +377,7 @@ impl Service for Shard {
                     io.charge(PACKET_UNITS);
                     received.consumed += header.packet_len();
                     packets += 1;
-                    answers += u64::from(is_answered(header.first));
+                    answers += u64::from(is_answered);
                 }
                 Ok(Next::Hold) => {
                     received.hold = true;

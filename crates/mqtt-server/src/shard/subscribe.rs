@@ -379,7 +379,14 @@ impl Shard {
     }
 
     /// Sends a session what waits for it: what must be sent again, retained messages, then its queue.
+    #[inline]
     pub(super) fn pump(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
+        if self.sessions.at(slot).has_waiting() {
+            self.pump_waiting(io, slot);
+        }
+    }
+
+    fn pump_waiting(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
         let sent_before = self.deliveries.counters().publish_sent;
         self.send_waiting(io, slot);
         io.charge((self.deliveries.counters().publish_sent - sent_before) as u32 * QUEUED_UNITS);

@@ -7,6 +7,27 @@ use crate::properties::{PropertyParser, id, not_allowed};
 use crate::reason::ReasonCode;
 use crate::wire::Reader;
 
+const PUBACK: u8 = PacketType::PubAck.first_byte();
+const PUBREC: u8 = PacketType::PubRec.first_byte();
+const PUBREL: u8 = PacketType::PubRel.first_byte();
+const PUBCOMP: u8 = PacketType::PubComp.first_byte();
+
+/// Decodes an acknowledgement in its shortest form, which is most of what a subscriber sends: four bytes, the same in
+/// all versions. `None` for any other packet, also an invalid one: [`decode`](crate::decode()) decides about it.
+#[inline]
+pub fn short_ack(frame: &[u8]) -> Option<(PacketType, u16)> {
+    let &[first, 2, high, low] = frame else { return None };
+    let kind = match first {
+        PUBACK => PacketType::PubAck,
+        PUBREC => PacketType::PubRec,
+        PUBREL => PacketType::PubRel,
+        PUBCOMP => PacketType::PubComp,
+        _ => return None,
+    };
+    let packet_id = u16::from_be_bytes([high, low]);
+    (packet_id != 0).then_some((kind, packet_id))
+}
+
 #[inline]
 pub(super) fn ack(version: Version, kind: PacketType, mut body: Reader<'_>) -> Result<Ack<'_>, DecodeError> {
     let mut ack = Ack { packet_id: body.packet_id()?, ..Ack::default() };
@@ -54,4 +75,39 @@ pub(super) fn reason_properties<'a>(
         }
     }
     Ok((reason_string, parser.user_properties()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::decode;
+    use crate::packet::Packet;
+
+    #[test]
+    fn a_short_ack_is_what_decoding_finds() {
+        for (first, len, high, low) in (0..=255).flat_map(|first| {
+            [1, 2, 3].into_iter().flat_map(move |len| {
+                [(0, 0), (0, 1), (1, 0), (0xBF, 0xFF), (0xFF, 0xFF)]
+                    .map(|(high, low)| (first, len, high, low))
+            })
+        }) {
+            let frame = [first, len, high, low];
+            for version in [Version::V3, Version::V4, Version::V5] {
+                let decoded = match decode(version, &frame) {
+                    Ok(Packet::PubAck(ack)) => Some((PacketType::PubAck, ack)),
+                    Ok(Packet::PubRec(ack)) => Some((PacketType::PubRec, ack)),
+                    Ok(Packet::PubRel(ack)) => Some((PacketType::PubRel, ack)),
+                    Ok(Packet::PubComp(ack)) => Some((PacketType::PubComp, ack)),
+                    _ => None,
+                };
+                // In MQTT 3.1 a PUBREL may have a DUP flag, which is left to `decode`.
+                let decoded = decoded.filter(|(kind, _)| kind.first_byte() == first);
+                let short =
+                    short_ack(&frame).map(|(kind, packet_id)| (kind, Ack { packet_id, ..Ack::default() }));
+                assert_eq!(short, decoded, "{frame:?} {version:?}");
+            }
+        }
+        assert_eq!(short_ack(&[PUBACK, 3, 0, 1, 0]), None);
+        assert_eq!(short_ack(&[PUBACK, 2, 0]), None);
+    }
 }

@@ -83,14 +83,18 @@ impl<M> Default for Window<M> {
     }
 }
 
+/// The identifier after at most [`SPAN_MAX`] steps, with wraparound.
+#[inline]
 fn id_after(id: u16, steps: usize) -> u16 {
-    ((usize::from(id) - 1 + steps) % usize::from(LAST_ID)) as u16 + 1
+    debug_assert!(steps <= SPAN_MAX);
+    let (id, last) = (usize::from(id) + steps, usize::from(LAST_ID));
+    (if id > last { id - last } else { id }) as u16
 }
 
 /// Number of steps from one identifier to another, with wraparound.
+#[inline]
 fn steps(from: u16, to: u16) -> usize {
-    let cycle = usize::from(LAST_ID);
-    (usize::from(to) + cycle - usize::from(from)) % cycle
+    usize::from(if to >= from { to - from } else { LAST_ID - (from - to) })
 }
 
 /// Whether a slot still has to be resent.
@@ -107,6 +111,12 @@ impl<M> Window<M> {
     /// Returns whether no message waits for an acknowledgement.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
+    }
+
+    /// Returns whether nothing has to be resent.
+    #[inline]
+    pub fn is_sent(&self) -> bool {
+        self.resend_from == self.slots.len()
     }
 
     /// Returns whether another message may be sent, with at most `maximum` in flight.
@@ -177,6 +187,7 @@ impl<M> Window<M> {
     }
 
     /// Handles PUBACK.
+    #[inline]
     pub fn puback(&mut self, packet_id: u16) -> Acked<M> {
         self.finish(packet_id, Pending::PubAck)
     }
@@ -204,6 +215,7 @@ impl<M> Window<M> {
         self.finish(packet_id, Pending::PubComp)
     }
 
+    #[inline]
     fn index(&self, packet_id: u16) -> Option<usize> {
         if !(1..=LAST_ID).contains(&packet_id) {
             return None;
@@ -219,14 +231,16 @@ impl<M> Window<M> {
     }
 
     fn finish(&mut self, packet_id: u16, expected: Pending) -> Acked<M> {
-        let Some(slot) = self.slot(packet_id) else { return Acked::Unknown };
-        if slot.pending != expected {
+        let Some(index) = self.index(packet_id) else { return Acked::Unknown };
+        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.pending == expected) else {
             return Acked::Unknown;
-        }
+        };
         slot.pending = Pending::Nothing;
         let message = slot.message.take();
         self.in_flight -= u16::from(slot.counted);
-        self.pop_finished();
+        if index == 0 {
+            self.pop_finished();
+        }
         Acked::Done(message)
     }
 

@@ -35,6 +35,11 @@ pub struct Bindings {
 
 /// Records from other protocols.
 impl Bindings {
+    /// Whether records are finished.
+    pub fn has_sink_results(&self) -> bool {
+        self.sinks.has_results()
+    }
+
     /// Takes the tokens and results of finished records.
     pub fn take_sink_results(&mut self) -> Vec<(u64, SinkResult)> {
         self.sinks.take_results()

@@ -85,6 +85,11 @@ impl Shard {
         self.with_queues(io, |queues, cx| queues.request(cx, queue, request, token));
     }
 
+    /// Whether there are replies to the other protocols of this shard.
+    pub fn has_queue_replies(&self) -> bool {
+        self.queues.has_replies()
+    }
+
     /// Takes the replies to the other protocols of this shard since the last call, with their tokens.
     pub fn take_queue_replies(&mut self) -> Vec<(u64, Reply)> {
         self.queues.take_replies()

@@ -272,6 +272,11 @@ impl Sinks {
         self.results.extend(job.tokens.into_iter().zip(results));
     }
 
+    /// Whether records are finished.
+    pub(crate) fn has_results(&self) -> bool {
+        !self.results.is_empty()
+    }
+
     /// Takes the tokens and results of finished records.
     pub(crate) fn take_results(&mut self) -> Vec<(u64, SinkResult)> {
         std::mem::take(&mut self.results)

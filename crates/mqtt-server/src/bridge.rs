@@ -143,6 +143,10 @@ impl Bridge {
         self.messages.push(SinkMessage { sink, ticket: token.map(SinkTicket), client_id, message });
     }
 
+    pub(crate) fn has_messages(&self) -> bool {
+        !self.messages.is_empty()
+    }
+
     pub(crate) fn take_messages(&mut self) -> Vec<SinkMessage> {
         std::mem::take(&mut self.messages)
     }

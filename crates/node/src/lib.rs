@@ -198,11 +198,19 @@ impl<S: Service> ProtocolService<S> {
         let outcome = what(&mut self.service, &mut io.for_subservice(&mut self.outbox, self.timer_mark));
         std::mem::swap((self.stores_of)(&mut self.service), stores);
         for (to, mails) in self.outbox.iter_mut().enumerate() {
-            for mail in mails.drain(..) {
-                io.send(to, (self.wrap)(mail));
+            if !mails.is_empty() {
+                send_all(io, to, mails, self.wrap);
             }
         }
         outcome
+    }
+}
+
+/// Sends mail of a protocol server to a shard. Out of line: most calls cause none.
+#[inline(never)]
+fn send_all<M>(io: &mut Io<'_, ShardMessage>, to: usize, mails: &mut Vec<M>, wrap: fn(M) -> ShardMessage) {
+    for mail in mails.drain(..) {
+        io.send(to, wrap(mail));
     }
 }
 
@@ -260,8 +268,22 @@ impl ShardService {
         }
     }
 
-    /// Moves messages and results between the servers.
+    /// Moves messages and results between the servers. Most calls find none.
+    #[inline]
     fn transfer_messages(&mut self, io: &mut Io<'_, ShardMessage>) {
+        let kafka = &mut self.kafka.service;
+        if self.mqtt.service.has_sink_messages()
+            || kafka.bindings_mut().has_sink_results()
+            || kafka.has_queue_replies()
+        {
+            self.transfer_some(io);
+        }
+        let is_behind = self.kafka.service.bindings_mut().is_sink_behind() || self.queues.is_behind();
+        self.mqtt.service.hold_for_sinks(is_behind);
+    }
+
+    #[inline(never)]
+    fn transfer_some(&mut self, io: &mut Io<'_, ShardMessage>) {
         self.refresh_bindings();
         for message in self.mqtt.service.take_sink_messages() {
             match message.sink {
@@ -283,8 +305,6 @@ impl ShardService {
                 .call(&mut self.stores, io, |service, io| service.settle_sink_message(io, ticket, outcome));
         }
         self.take_queue_replies(io);
-        let is_behind = self.kafka.service.bindings_mut().is_sink_behind() || self.queues.is_behind();
-        self.mqtt.service.hold_for_sinks(is_behind);
     }
 
     /// Appends a message to the topic of its binding.

@@ -250,6 +250,11 @@ impl<C: QueueTopicConfig> QueueHost<C> {
         }
     }
 
+    /// Whether there are replies to the other protocols of this shard.
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
     /// Takes the replies to the other protocols of this shard since the last call, with their tokens.
     pub fn take_replies(&mut self) -> Vec<(u64, Reply)> {
         std::mem::take(&mut self.replies)

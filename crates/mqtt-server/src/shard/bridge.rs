@@ -48,6 +48,11 @@ impl Shard {
         Some(Arc::clone(self.sessions.get(publisher)?.client_id()))
     }
 
+    /// Whether there are messages for sinks.
+    pub fn has_sink_messages(&self) -> bool {
+        self.bridge.has_messages()
+    }
+
     /// Takes the messages for sinks that have come since the last call.
     pub fn take_sink_messages(&mut self) -> Vec<SinkMessage> {
         self.bridge.take_messages()

@@ -24,6 +24,7 @@
 //! | `store.rs` | the traits and their types |
 //! | `stores.rs` | the stores of a shard, used by several servers |
 //! | `batch.rs`, `headers.rs`, `varint.rs` | the format of batches and record headers |
+//! | `record_scan.rs` | a scan of records for a check of their layout |
 //! | `build.rs` | building batches |
 //! | `memory.rs` | the store in memory |
 //! | `contract.rs` | the test suite for stores |
@@ -33,6 +34,7 @@ mod build;
 pub mod contract;
 mod headers;
 mod memory;
+mod record_scan;
 mod store;
 mod stores;
 pub mod varint;
@@ -44,6 +46,7 @@ pub use batch::{
 pub use build::{BatchBuilder, BatchKind, Origin, rebuild, repack};
 pub use headers::{Header, Headers, put_headers};
 pub use memory::MemoryStore;
+pub use record_scan::{RecordFacts, RecordScan};
 pub use store::{
     Appended, Cleanup, Completion, Durability, Error, FileSlice, LogAdmin, LogId, LogReader, LogWriter,
     Maintained, Options, State, Status, Store, Ticket, TimestampOffset,

@@ -7,7 +7,7 @@
 use std::io::Read;
 
 use mainstem_compress as compress;
-use mainstem_log::{Batch, BatchHeader, HEADER_BYTES, varint};
+use mainstem_log::{Batch, BatchHeader, HEADER_BYTES, RecordScan, varint};
 
 use crate::config::{PartitionConfig, TimestampType};
 use crate::error::PartitionError;
@@ -77,18 +77,18 @@ impl RecordSummary {
 /// A record is malformed.
 pub(crate) fn check_plain(batch: &Batch<'_>, finds_keyless: bool) -> Result<RecordSummary, PartitionError> {
     let mut summary = RecordSummary::new(finds_keyless);
-    let mut records = batch.records();
-    for (position, record) in (0..).zip(records.by_ref()) {
-        let record = record.map_err(|_| PartitionError::rule(MALFORMED))?;
-        if record.offset - batch.header.base_offset != u64::from(position) {
+    let mut records = RecordScan::new(batch);
+    for position in 0..batch.header.records {
+        let Some(record) = records.next_record() else { return Err(PartitionError::rule(MALFORMED)) };
+        if record.offset_delta != u64::from(position) {
             return Err(PartitionError::rule(GAP));
         }
-        if record.headers != [0] && !has_valid_headers(record.headers) {
+        if !matches!(record.headers, [0]) && !has_valid_headers(record.headers) {
             return Err(PartitionError::rule(MALFORMED));
         }
-        summary.add(position, record.timestamp_ms, record.key.is_some());
+        summary.add(position, record.timestamp_ms, record.has_key);
     }
-    if records.rest().is_empty() { Ok(summary) } else { Err(PartitionError::rule(LEFT_OVER)) }
+    if records.is_at_end() { Ok(summary) } else { Err(PartitionError::rule(LEFT_OVER)) }
 }
 
 /// Whether encoded headers are a count and that many pairs of a key and a value, and nothing else.

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use hashbrown::HashTable;
 
 use crate::name::{check_filter, check_name, has_wildcard};
-use crate::seed::Seed;
+use crate::seed::{Seed, spread};
 use crate::slots::{Entry, FilterId, Key, Slots};
 use crate::trie::Trie;
 
@@ -19,11 +19,19 @@ use crate::trie::Trie;
 /// debug builds; in release builds their meaning is unspecified.
 pub struct Index<V> {
     seed: Seed,
-    /// Slot numbers of the filters without wildcards, hashed by text.
-    exact: HashTable<u32>,
+    /// The filters without wildcards, hashed by text.
+    exact: HashTable<Exact>,
     wild: Trie,
     slots: Slots<V>,
     epoch: u64,
+}
+
+/// A filter without wildcards.
+#[derive(Clone, Copy)]
+struct Exact {
+    slot: u32,
+    /// Hash of its text.
+    hash: u32,
 }
 
 impl<V> Index<V> {
@@ -90,9 +98,8 @@ impl<V> Index<V> {
     fn insert_exact(&mut self, filter: &str, value: V) -> FilterId {
         let Self { seed, exact, slots, .. } = self;
         let id = slots.insert(|_| Key::Exact(filter.into()), value);
-        exact.insert_unique(seed.hash_text(filter), id.slot(), |&other| {
-            seed.hash_text(slots.exact_text(other).unwrap_or_default())
-        });
+        let new = Exact { slot: id.slot(), hash: seed.short_hash(filter) };
+        exact.insert_unique(spread(new.hash), new, |other| spread(other.hash));
         id
     }
 
@@ -110,8 +117,9 @@ impl<V> Index<V> {
 
     #[inline]
     fn find_exact(&self, text: &str) -> Option<u32> {
-        let is_match = |&slot: &u32| self.slots.exact_text(slot) == Some(text);
-        self.exact.find(self.seed.hash_text(text), is_match).copied()
+        let hash = self.seed.short_hash(text);
+        let is_match = |known: &Exact| known.hash == hash && self.slots.exact_text(known.slot) == Some(text);
+        self.exact.find(spread(hash), is_match).map(|known| known.slot)
     }
 
     /// Returns the value of a filter; `None` if the filter was removed.
@@ -131,6 +139,14 @@ impl<V> Index<V> {
         self.slots.get(id).map(|entry| self.text(entry))
     }
 
+    /// Returns the length of a filter's text, bytes.
+    pub fn filter_len(&self, id: FilterId) -> Option<usize> {
+        self.slots.get(id).map(|entry| match &entry.key {
+            Key::Exact(text) => text.len(),
+            Key::Wild(position) => self.wild.text_len(*position),
+        })
+    }
+
     fn text<'a>(&'a self, entry: &'a Entry<V>) -> Cow<'a, str> {
         match &entry.key {
             Key::Exact(text) => Cow::Borrowed(text),
@@ -144,8 +160,8 @@ impl<V> Index<V> {
         match key {
             Key::Wild(position) => self.wild.remove(position),
             Key::Exact(text) => {
-                let hash = self.seed.hash_text(&text);
-                if let Ok(entry) = self.exact.find_entry(hash, |&slot| slot == id.slot()) {
+                let hash = spread(self.seed.short_hash(&text));
+                if let Ok(entry) = self.exact.find_entry(hash, |known| known.slot == id.slot()) {
                     entry.remove();
                 } else {
                     debug_assert!(false, "a filter that is not in its table: {text:?}");
@@ -246,6 +262,7 @@ mod tests {
             assert!(is_new);
             assert_eq!(index.insert_with(filter, || unreachable!("{filter} is there")), (id, false));
             assert_eq!((index.find(filter), index.filter(id).as_deref()), (Some(id), Some(filter)));
+            assert_eq!(index.filter_len(id), Some(filter.len()));
             *index.get_mut(id).expect("it is there") += 1;
             assert_eq!((index.get(id), index.len()), (Some(&2), 1));
             assert_eq!(index.remove(id), Some(2));
@@ -254,6 +271,22 @@ mod tests {
             assert_eq!(index.remove(id), None);
             assert_empty(&index);
         }
+    }
+
+    #[test]
+    fn exact_filters_are_found_after_their_table_has_grown() {
+        let mut index = Index::with_seed(7);
+        let filters: Vec<String> = (0..5_000).map(|number| format!("filter/{number}")).collect();
+        let ids: Vec<FilterId> = filters.iter().map(|filter| index.insert_with(filter, || ()).0).collect();
+        for (filter, id) in filters.iter().zip(&ids) {
+            assert_eq!(index.find(filter), Some(*id));
+        }
+        for (filter, id) in filters.iter().zip(&ids).step_by(2) {
+            assert_eq!((index.remove(*id), index.find(filter)), (Some(()), None));
+        }
+        assert!(
+            filters.iter().zip(&ids).skip(1).step_by(2).all(|(known, id)| index.find(known) == Some(*id))
+        );
     }
 
     #[test]

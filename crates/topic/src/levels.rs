@@ -6,7 +6,7 @@
 use hashbrown::HashTable;
 
 use crate::arena::Arena;
-use crate::seed::Seed;
+use crate::seed::{Seed, spread};
 
 /// Reference-counted level strings and their numbers.
 pub(crate) struct Levels {
@@ -18,6 +18,8 @@ pub(crate) struct Levels {
 #[derive(Default)]
 struct Level {
     text: Box<str>,
+    /// Hash of the text.
+    hash: u32,
     /// Number of trie nodes with this level.
     references: u32,
 }
@@ -30,24 +32,24 @@ impl Levels {
     /// Returns the number of a level, if a node has it.
     #[inline]
     pub(crate) fn find(&self, text: &str) -> Option<u32> {
-        self.find_hashed(self.seed.hash_text(text), text)
+        self.find_hashed(self.seed.short_hash(text), text)
     }
 
     #[inline]
-    fn find_hashed(&self, hash: u64, text: &str) -> Option<u32> {
-        self.by_text.find(hash, |&number| &*self.stored[number].text == text).copied()
+    fn find_hashed(&self, hash: u32, text: &str) -> Option<u32> {
+        self.by_text.find(spread(hash), |&number| &*self.stored[number].text == text).copied()
     }
 
     /// Returns the number of a level, storing it if it is new. Pair each call with one [`release`](Self::release).
     pub(crate) fn acquire(&mut self, text: &str) -> u32 {
-        let hash = self.seed.hash_text(text);
+        let hash = self.seed.short_hash(text);
         if let Some(number) = self.find_hashed(hash, text) {
             self.stored[number].references += 1;
             return number;
         }
-        let number = self.stored.insert(Level { text: text.into(), references: 1 });
-        let Self { seed, stored, by_text } = self;
-        by_text.insert_unique(hash, number, |&other| seed.hash_text(&stored[other].text));
+        let number = self.stored.insert(Level { text: text.into(), hash, references: 1 });
+        let Self { stored, by_text, .. } = self;
+        by_text.insert_unique(spread(hash), number, |&other| spread(stored[other].hash));
         number
     }
 
@@ -59,8 +61,7 @@ impl Levels {
             return;
         }
         let level = self.stored.remove(number);
-        let hash = self.seed.hash_text(&level.text);
-        if let Ok(entry) = self.by_text.find_entry(hash, |&other| other == number) {
+        if let Ok(entry) = self.by_text.find_entry(spread(level.hash), |&other| other == number) {
             entry.remove();
         } else {
             debug_assert!(false, "a level that is not in its table: {:?}", level.text);

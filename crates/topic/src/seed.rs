@@ -30,10 +30,24 @@ impl Seed {
         hasher.finish()
     }
 
+    /// A hash that tables keep with their entries, see [`spread`].
+    #[inline]
+    pub(crate) fn short_hash(&self, text: &str) -> u32 {
+        (self.hash_text(text) >> 32) as u32
+    }
+
     #[inline]
     pub(crate) fn hash_pair(&self, first: u32, second: u32) -> u64 {
         let mut hasher = self.0.build_hasher();
         hasher.write_u64(u64::from(first) << 32 | u64::from(second));
         hasher.finish()
     }
+}
+
+/// The hash of a table entry that keeps a [`Seed::short_hash`]. Filters may be long: a table that hashed its texts
+/// again whenever it grows would stall everyone who waits for it.
+#[inline]
+pub(crate) const fn spread(hash: u32) -> u64 {
+    // Odd, so that different hashes stay different, also in their low bits (2^64 divided by the golden ratio).
+    (hash as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

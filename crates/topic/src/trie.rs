@@ -191,6 +191,19 @@ impl Trie {
         levels.join("/")
     }
 
+    /// Length of the text of the filter at `position`, bytes.
+    pub(crate) fn text_len(&self, position: Position) -> usize {
+        // Each level but the first has a separator, which its length includes here.
+        let mut len = if position.end == End::Multi { 2 } else { 0 };
+        let mut node = position.node;
+        while node != ROOT {
+            let Node { parent, level, .. } = self.nodes[node];
+            len += 1 + if level == PLUS { 1 } else { self.levels.text(level).len() };
+            node = parent;
+        }
+        len - 1
+    }
+
     /// Calls `f` with the slot of each filter that matches a valid name. Returns the number of visited nodes; each node
     /// is visited at most once.
     ///

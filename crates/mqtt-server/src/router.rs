@@ -108,13 +108,13 @@ impl Router {
     }
 
     /// Removes subscribers from their filters' lists. The caller has removed them from their session. Those of one call
-    /// change the index at once.
+    /// change the index at once. Returns the length of the filters that are gone, bytes.
     pub(crate) fn remove(
         &mut self,
         routes: &Routes,
         sessions: &mut Sessions,
         subscriptions: impl IntoIterator<Item = Subscription>,
-    ) {
+    ) -> usize {
         let mut vacant = Vec::new();
         for Subscription { filter, position } in subscriptions {
             let Some(list) = self.subscribers.get_mut(&filter) else { continue };
@@ -127,7 +127,7 @@ impl Router {
                 vacant.push(filter);
             }
         }
-        routes.remove_shard(&vacant, self.shard);
+        routes.remove_shard(&vacant, self.shard)
     }
 
     /// Calls `offer` for every subscriber of this shard that gets the message.

@@ -4,6 +4,7 @@
 //! The lock is taken for writing by a subscription that is new to its shard, and for reading by a publish whose topic
 //! is not in the shard's cache. A cached result is valid for the epoch that was read before matching.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -114,20 +115,24 @@ impl Routes {
         })
     }
 
-    /// Removes `shard` from the shards with subscribers for some filters.
-    pub(crate) fn remove_shard(&self, ids: &[FilterId], shard: u16) {
+    /// Removes `shard` from the shards with subscribers for some filters. Returns the length of the filters that are
+    /// gone, bytes.
+    pub(crate) fn remove_shard(&self, ids: &[FilterId], shard: u16) -> usize {
         if ids.is_empty() {
-            return;
+            return 0;
         }
         self.change(|index| {
+            let mut bytes = 0;
             for id in ids {
                 let Some(route) = index.get_mut(*id) else { continue };
                 route.shards &= !(1 << shard);
                 if route.is_vacant() {
+                    bytes += index.filter_len(*id).unwrap_or(0);
                     index.remove(*id);
                 }
             }
-        });
+            bytes
+        })
     }
 
     /// Adds a sink with a filter. Returns its number.
@@ -165,6 +170,14 @@ impl Routes {
 
     pub(crate) fn name(&self, id: FilterId) -> Option<Box<str>> {
         Some(self.read().filter(id)?.into())
+    }
+
+    /// The text of a filter, if it has wildcards. Others may be long, and are not copied.
+    pub(crate) fn wildcard_name(&self, id: FilterId) -> Option<Box<str>> {
+        match self.read().filter(id)? {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(name) => Some(name.into()),
+        }
     }
 
     /// Adds a member to group `name` of `filter`, or replaces it.

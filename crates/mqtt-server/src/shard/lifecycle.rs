@@ -24,6 +24,8 @@ const GROUP_UNITS: u32 = 3;
 /// Cost of the end of a session, and of removing one of its subscriptions, units.
 const END_UNITS: u32 = 20;
 const REMOVAL_UNITS: u32 = 10;
+/// Bytes of a removed filter that cost one more.
+const REMOVED_BYTES_PER_UNIT: usize = 512;
 /// Subscriptions that are removed at once.
 const REMOVED_AT_ONCE: usize = 64;
 /// Members that one message is offered to if they disappear one after the other.
@@ -259,8 +261,9 @@ impl Shard {
         let counters = self.deliveries.counters_mut();
         counters.shared_subscriptions -= groups.len() as u64;
         counters.subscriptions -= removed as u64;
-        self.router.remove(&self.shared.routes, &mut self.sessions, subscriptions);
-        io.charge(removed as u32 * REMOVAL_UNITS);
+        let of_groups: usize = groups.iter().map(|group| group.filter.len()).sum();
+        let bytes = of_groups + self.router.remove(&self.shared.routes, &mut self.sessions, subscriptions);
+        io.charge(removed as u32 * REMOVAL_UNITS + (bytes / REMOVED_BYTES_PER_UNIT) as u32);
         is_over
     }
 

@@ -23,9 +23,11 @@ use crate::session::offer::Offer;
 const REPLAY_BATCHES_PER_TURN: u32 = 16;
 /// Cost of sending a message from a queue or again, units.
 const QUEUED_UNITS: u32 = 3;
-/// Cost of reading a batch and of visiting a retained message, in units and visits for one unit.
+/// Cost of reading a batch and of visiting a retained message, in units, visits for one unit, and bytes of the filter
+/// for one unit.
 const REPLAY_BATCH_UNITS: u32 = 5;
 const VISITS_PER_UNIT: u32 = 2;
+const REPLAY_BYTES_PER_UNIT: usize = 256;
 /// Cost of a filter of a SUBSCRIBE or UNSUBSCRIBE, units, and the bytes of it that cost one more.
 const FILTER_UNITS: u32 = 8;
 const FILTER_BYTES_PER_UNIT: usize = 16;
@@ -259,7 +261,7 @@ impl Shard {
                 // Whatever their shapes are.
                 return true;
             }
-            session.count_shapes(|filter| self.shared.routes.name(filter));
+            session.count_shapes(|filter| self.shared.routes.wildcard_name(filter));
         }
         let Some(shapes) = session.shapes_mut() else { return true };
         let has_room = shapes.add(filter, levels_max);
@@ -472,7 +474,8 @@ impl Shard {
             }
             // Retained messages do not count for the pressure on publishers.
             self.deliveries.take_tally();
-            io.charge(REPLAY_BATCH_UNITS + batch.visited / VISITS_PER_UNIT);
+            let filter_units = (batch.filter.len() / REPLAY_BYTES_PER_UNIT) as u32;
+            io.charge(REPLAY_BATCH_UNITS + batch.visited / VISITS_PER_UNIT + filter_units);
             if io.is_exhausted() {
                 break;
             }

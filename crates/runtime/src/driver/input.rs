@@ -14,6 +14,10 @@ use crate::work::pay_debt;
 
 /// Cost of a read, without the handling of what was read, units.
 pub(super) const READ_UNITS: u32 = 8;
+/// Bytes read for one unit more.
+const BYTES_PER_UNIT: usize = 512;
+/// Size from which on the memory of a packet grows fourfold, bytes.
+const LARGE_BYTES: usize = 1024 * 1024;
 /// Size of the read buffer that all connections of a shard share.
 pub(super) const READ_BUFFER_BYTES: usize = 128 * 1024;
 /// Maximum retry interval while no held connection makes progress, ms.
@@ -89,6 +93,7 @@ impl<S: Service> Driver<S> {
         let in_place = rest_len + (link.next_len as usize) > READ_BUFFER_BYTES && rest_len > 0;
         let (outcome, room) = if in_place {
             let missing = (link.next_len as usize).saturating_sub(rest_len).clamp(4096, READ_BUFFER_BYTES);
+            reserve_packet(&mut link.partial, link.next_len as usize);
             link.partial.resize(rest_len + missing, 0);
             let outcome = socket.read(&mut link.partial[rest_len..]);
             link.partial.truncate(rest_len + outcome.as_ref().copied().unwrap_or(0));
@@ -100,6 +105,7 @@ impl<S: Service> Driver<S> {
             Ok(0) => self.peer_closed(conn),
             Ok(count) => {
                 self.core.stats.bytes_read += count as u64;
+                self.core.work.charge((count / BYTES_PER_UNIT) as u32);
                 if count == room {
                     self.read_again.push(slot);
                 }
@@ -167,7 +173,9 @@ impl<S: Service> Driver<S> {
             link.debt = debt;
             link.next_len = received.next_len as u32;
             if rest.is_empty() {
-                link.partial = Vec::new();
+                if link.partial.capacity() > 0 {
+                    link.partial = Vec::new();
+                }
             } else {
                 link.partial.reserve_exact(rest.len());
                 link.partial.extend_from_slice(rest);
@@ -248,5 +256,15 @@ impl<S: Service> Driver<S> {
             self.service.closed(&mut self.core.io(), conn);
         }
         self.drop_socket(conn.slot);
+    }
+}
+
+/// Allocates memory for more of a large packet. Growing to the double each time would copy it more often, the last time
+/// half of it at once.
+fn reserve_packet(partial: &mut Vec<u8>, packet_len: usize) {
+    let len = partial.len();
+    let missing = packet_len.saturating_sub(len);
+    if len >= LARGE_BYTES && partial.capacity() - len < missing.min(READ_BUFFER_BYTES) {
+        partial.reserve_exact(missing.min(3 * len));
     }
 }

@@ -288,6 +288,38 @@ fn retained_messages_on_their_way_survive_a_lost_connection() {
     }
 }
 
+// [MQTT5-4.6.0-5] [MQTT5-4.6.0-6]
+#[test]
+fn no_older_message_follows_a_newer_retained_one() {
+    for is_durable in [false, true] {
+        let root = unique("t");
+        let last = format!("{root}/z");
+        let mut publisher = Client::connect(Broker::shared(), V5);
+        for topic in [&format!("{root}/a"), &last] {
+            retain(&mut publisher, topic, "0", 1);
+        }
+        let props = Props::new().two(property::RECEIVE_MAXIMUM, 1);
+        let connect = Connect::new(unique("c")).props(props);
+        let connect = if is_durable { connect.durable() } else { connect };
+        let (mut client, _) = Client::connect_with(Broker::shared(), V5, &connect);
+        client.subscribe(&format!("{root}/#"), 1);
+        // Until it is acknowledged, the other retained message has to wait.
+        let first = client.expect_publish();
+        assert_eq!(first.topic, format!("{root}/a"));
+        for number in 1..=3 {
+            retain(&mut publisher, &last, &number.to_string(), 1);
+        }
+        client.acknowledge(&first);
+        let got: Vec<Message> = client.drain(&mut publisher);
+        let got: Vec<String> = got.iter().filter(|got| got.topic == last).map(Message::text).collect();
+        let newer = got.strip_prefix(&["0".to_owned()]).unwrap_or(&got);
+        assert_eq!(newer, ["1", "2", "3"], "durable: {is_durable}");
+        for topic in ["a", "z"] {
+            retain(&mut publisher, &format!("{root}/{topic}"), "", 1);
+        }
+    }
+}
+
 // [MQTT5-3.3.1-5] [MQTT3-3.3.1-5]
 #[test]
 fn the_number_of_retained_messages_is_bounded() {

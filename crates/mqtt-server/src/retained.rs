@@ -1,8 +1,11 @@
 //! Retained messages, ordered by topic, shared by all shards.
 //!
 //! A new subscription reads the store with a cursor, a bounded part at a time, so that neither a filter that matches a
-//! million topics nor one that matches none of them blocks other clients. What the cursor has not reached yet is read
-//! as it is by then, so a message is never older than one already delivered.
+//! million topics nor one that matches none of them blocks other clients.
+//!
+//! A message that is retained while a cursor is on its way has been published to the subscription too, and may arrive
+//! there behind older ones that still wait. So the changes of the store are numbered, and a cursor skips what is newer
+//! than itself: its client gets that as it was published, and never an older message of a topic after a newer one.
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
@@ -24,17 +27,21 @@ const READ_BYTES_MAX: usize = 64 * 1024;
 
 /// A message ordered by its topic.
 #[derive(Debug)]
-struct ByTopic(Arc<Message>);
+struct ByTopic {
+    message: Arc<Message>,
+    /// Number of the change that has retained it; 0 if it was loaded.
+    number: u64,
+}
 
 impl Borrow<str> for ByTopic {
     fn borrow(&self) -> &str {
-        self.0.topic()
+        self.message.topic()
     }
 }
 
 impl PartialEq for ByTopic {
     fn eq(&self, other: &Self) -> bool {
-        self.0.topic() == other.0.topic()
+        self.message.topic() == other.message.topic()
     }
 }
 
@@ -48,13 +55,15 @@ impl PartialOrd for ByTopic {
 
 impl Ord for ByTopic {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.topic().cmp(other.0.topic())
+        self.message.topic().cmp(other.message.topic())
     }
 }
 
 #[derive(Debug, Default)]
 struct Store {
     messages: BTreeSet<ByTopic>,
+    /// Number of messages that were retained since the start.
+    changes: u64,
     bytes: u64,
     /// Messages of `$SYS`, which do not count against the limits.
     own: u64,
@@ -110,6 +119,8 @@ pub(crate) struct Cursor {
     /// Length of the prefix that all matching topics share.
     prefix_len: usize,
     state: At,
+    /// Number of the newest change that it sees.
+    newest: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -121,20 +132,27 @@ enum At {
 }
 
 impl Cursor {
-    pub(crate) fn new(filter: &str) -> Self {
+    /// A cursor at the start, for a subscription that gets messages already. It sees the changes up to `newest`, see
+    /// [`Retained::changes`].
+    pub(crate) fn new(filter: &str, newest: u64) -> Self {
         // `a/b/#` also matches `a/b`, so the separator before `#` is not part of the prefix.
         let prefix_len = match filter.find(['+', '#']) {
             Some(at) if filter[at..].starts_with('#') => at.saturating_sub(1),
             Some(at) => at,
             None => filter.len(),
         };
-        Self { filter: filter.into(), prefix_len, state: At::Start }
+        Self { filter: filter.into(), prefix_len, state: At::Start, newest }
     }
 
     /// A cursor behind `topic`; an empty topic is the start.
-    pub(crate) fn after(filter: &str, topic: &str) -> Self {
+    pub(crate) fn after(filter: &str, topic: &str, newest: u64) -> Self {
         let state = if topic.is_empty() { At::Start } else { At::After(topic.into()) };
-        Self { state, ..Self::new(filter) }
+        Self { state, ..Self::new(filter, newest) }
+    }
+
+    /// Number of the newest change that it sees.
+    pub(crate) fn newest(&self) -> u64 {
+        self.newest
     }
 
     /// The last topic visited; empty at the start.
@@ -177,10 +195,36 @@ impl Retained {
     /// # Errors
     /// [`Full`] beyond the limits, or if memory is short and the store would grow; what was retained before stays.
     pub(crate) fn set(&self, message: &Message, pressure: MemoryPressure) -> Result<(), Full> {
-        let new = ByTopic(Arc::new(message.compact()));
+        self.insert(message, pressure, |store| {
+            store.changes += 1;
+            store.changes
+        })
+    }
+
+    /// Restores the retained message of a topic at the start, which is older than every cursor.
+    ///
+    /// # Errors
+    /// [`Full`] beyond the limits.
+    pub(crate) fn load(&self, message: &Message) -> Result<(), Full> {
+        self.insert(message, MemoryPressure::None, |_| 0)
+    }
+
+    /// Number of messages that were retained since the start.
+    pub(crate) fn changes(&self) -> u64 {
+        self.store.read().unwrap_or_else(PoisonError::into_inner).changes
+    }
+
+    /// Makes `message` its topic's retained one, as the change with this number.
+    fn insert(
+        &self,
+        message: &Message,
+        pressure: MemoryPressure,
+        number: impl FnOnce(&mut Store) -> u64,
+    ) -> Result<(), Full> {
+        let compact = Arc::new(message.compact());
         let size = message.size() as u64;
         let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
-        let replaced = store.messages.get(message.topic()).map(|known| known.0.size() as u64);
+        let replaced = store.messages.get(message.topic()).map(|known| known.message.size() as u64);
         let bytes = store.bytes - replaced.unwrap_or(0) + size;
         // `$SYS` is small and must not depend on what clients retain.
         let is_own = is_own(message.topic());
@@ -196,7 +240,8 @@ impl Retained {
             }
             return Err(Full);
         }
-        store.messages.replace(new);
+        let number = number(&mut store);
+        store.messages.replace(ByTopic { message: compact, number });
         store.own += u64::from(is_own && replaced.is_none());
         store.bytes = bytes;
         Ok(())
@@ -205,7 +250,7 @@ impl Retained {
     /// Whether a message of this size could be retained now.
     pub(crate) fn has_room(&self, topic: &str, size: usize, pressure: MemoryPressure) -> bool {
         let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
-        let replaced = store.messages.get(topic).map(|known| known.0.size() as u64);
+        let replaced = store.messages.get(topic).map(|known| known.message.size() as u64);
         let bytes = store.bytes - replaced.unwrap_or(0) + size as u64;
         bytes <= self.bytes_max
             && (pressure < MemoryPressure::Moderate || bytes <= store.bytes)
@@ -214,8 +259,14 @@ impl Retained {
 
     /// The retained message of a topic.
     pub(crate) fn get(&self, topic: &str) -> Option<Arc<Message>> {
+        self.get_until(topic, u64::MAX)
+    }
+
+    /// The retained message of a topic, unless it is newer than this change.
+    pub(crate) fn get_until(&self, topic: &str, newest: u64) -> Option<Arc<Message>> {
         let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
-        store.messages.get(topic).map(|known| Arc::clone(&known.0))
+        let known = store.messages.get(topic).filter(|known| known.number <= newest);
+        known.map(|known| Arc::clone(&known.message))
     }
 
     /// Removes the retained message of a topic. False if there was none.
@@ -223,7 +274,7 @@ impl Retained {
         let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
         let Some(removed) = store.messages.take(topic) else { return false };
         store.own -= u64::from(is_own(topic));
-        store.bytes -= removed.0.size() as u64;
+        store.bytes -= removed.message.size() as u64;
         self.full.store(false, Ordering::Relaxed);
         true
     }
@@ -246,7 +297,7 @@ impl Retained {
         let mut last: Option<&str> = None;
         let (mut left, mut bytes) = (limit, 0);
         let mut count = 0;
-        for (visited, ByTopic(message)) in
+        for (visited, ByTopic { message, number }) in
             store.messages.range::<str, _>((from, Bound::Unbounded)).enumerate()
         {
             if !message.topic().starts_with(prefix) {
@@ -261,7 +312,8 @@ impl Retained {
             }
             count += 1;
             last = Some(message.topic());
-            if matches(&cursor.filter, message.topic()) && !message.is_expired(now_ms) {
+            let is_seen = *number <= cursor.newest;
+            if is_seen && matches(&cursor.filter, message.topic()) && !message.is_expired(now_ms) {
                 found.push(Arc::clone(message));
                 bytes += message.size();
                 left = if bytes < READ_BYTES_MAX { left - 1 } else { 0 };
@@ -278,7 +330,7 @@ impl Retained {
         {
             let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
             let range = store.messages.range::<str, _>((Bound::Excluded(from), Bound::Unbounded));
-            for (visited, ByTopic(message)) in range.enumerate() {
+            for (visited, ByTopic { message, .. }) in range.enumerate() {
                 if visited == SWEPT_MAX {
                     break;
                 }
@@ -292,10 +344,10 @@ impl Retained {
         // They may have been replaced since.
         expired.retain(|topic| {
             let is_expired =
-                store.messages.get(topic.as_str()).is_some_and(|known| known.0.is_expired(now_ms));
+                store.messages.get(topic.as_str()).is_some_and(|known| known.message.is_expired(now_ms));
             if is_expired && let Some(removed) = store.messages.take(topic.as_str()) {
                 store.own -= u64::from(is_own(topic));
-                store.bytes -= removed.0.size() as u64;
+                store.bytes -= removed.message.size() as u64;
             }
             is_expired
         });
@@ -326,7 +378,7 @@ mod tests {
     }
 
     fn read_all(retained: &Retained, filter: &str, limit: usize) -> Vec<String> {
-        let mut cursor = Cursor::new(filter);
+        let mut cursor = Cursor::new(filter, retained.changes());
         let mut topics = Vec::new();
         loop {
             let mut found = Vec::new();
@@ -363,6 +415,26 @@ mod tests {
                 assert_eq!(read_all(&retained, filter, limit), expected, "{filter}, {limit} at a time");
             }
         }
+    }
+
+    #[test]
+    fn a_cursor_does_not_see_what_is_retained_after_it_has_begun() {
+        let retained = Retained::new(u32::MAX, u64::MAX, MemoryMeter::default());
+        retained.load(&message("t/0", b"0", None)).unwrap();
+        for topic in ["t/1", "t/2", "t/3"] {
+            retained.set(&message(topic, b"1", None), MemoryPressure::None).unwrap();
+        }
+        let mut cursor = Cursor::new("t/#", retained.changes());
+        for topic in ["t/2", "t/4"] {
+            retained.set(&message(topic, b"2", None), MemoryPressure::None).unwrap();
+        }
+        assert!(retained.get_until("t/1", cursor.newest()).is_some());
+        assert!(retained.get_until("t/2", cursor.newest()).is_none() && retained.get("t/2").is_some());
+        let mut found = Vec::new();
+        while !retained.read(&mut cursor, 1, 0, &mut found).is_last {}
+        let topics: Vec<_> = found.iter().map(|message| message.topic()).collect();
+        assert_eq!(topics, ["t/0", "t/1", "t/3"]);
+        assert_eq!(read_all(&retained, "t/#", 10), ["t/0", "t/1", "t/2", "t/3", "t/4"]);
     }
 
     #[test]
@@ -405,7 +477,7 @@ mod tests {
             let expiry = (number % 2 == 0).then_some(1);
             retained.set(&message(&format!("t/{number}"), b"1", expiry), MemoryPressure::None).unwrap();
         }
-        let mut cursor = Cursor::new("t/#");
+        let mut cursor = Cursor::new("t/#", retained.changes());
         let mut found = Vec::new();
         while !retained.read(&mut cursor, 10_000, 1_000, &mut found).is_last {}
         assert_eq!(found.len(), 2_500);

@@ -9,7 +9,7 @@ use mainstem_log::{
     Appended, BatchBuilder, Cleanup, Completion, Durability, Error, LogId, Options, State, Store, StoreAt,
     Ticket, batches,
 };
-use mainstem_runtime::{Clock, MemoryPressure};
+use mainstem_runtime::Clock;
 
 use crate::journal::{Arrived, decode_message, encode_message};
 use crate::message::Message;
@@ -111,7 +111,7 @@ impl RetainedLog {
                         decode_message(publish, record.timestamp_ms.cast_unsigned(), clock, retained.meter())
                             .map_err(|_| Error::Corrupt { offset: record.offset })?;
                     // What is on disk is kept, however short memory is.
-                    if retained.set(&message, MemoryPressure::None).is_err() {
+                    if retained.load(&message).is_err() {
                         log::warn!(
                             "the retained message of {topic:?} is dropped: the limits have been lowered"
                         );

@@ -69,9 +69,10 @@ pub(crate) struct ReplayBatch {
 }
 
 impl RetainedReplay {
-    /// A replay of all messages that match `filter`.
-    pub(crate) fn new(filter: &str, options: SubscribeOptions, id: u32) -> Self {
-        Self { cursor: Cursor::new(filter), options, id }
+    /// A replay of all messages that match `filter` and are not newer than the change `newest` of the store. To be
+    /// called when the subscription gets messages, so that it gets those that are newer.
+    pub(crate) fn new(filter: &str, options: SubscribeOptions, id: u32, newest: u64) -> Self {
+        Self { cursor: Cursor::new(filter, newest), options, id }
     }
 }
 
@@ -86,9 +87,16 @@ impl RetainedReplays {
         self.position_bytes -= former.map_or(0, |former| former.cursor.last().len());
     }
 
-    /// Restores a replay that has reached topic `last`.
-    pub(crate) fn restore(&mut self, filter: &str, last: &str, options: SubscribeOptions, id: u32) {
-        let cursor = Cursor::after(filter, last);
+    /// Restores a replay that has reached topic `last`; `newest` as for [`RetainedReplay::new`].
+    pub(crate) fn restore(
+        &mut self,
+        filter: &str,
+        last: &str,
+        options: SubscribeOptions,
+        id: u32,
+        newest: u64,
+    ) {
+        let cursor = Cursor::after(filter, last, newest);
         self.position_bytes += cursor.last().len();
         self.start(RetainedReplay { cursor, options, id });
     }
@@ -151,9 +159,9 @@ impl RetainedReplays {
         self.replays.values().any(|replay| replay.cursor.is_ahead(topic))
     }
 
-    /// The retained message of `topic` is sent early. Returns options and identifier of the subscription that gets it;
-    /// `None` if no replay would send it.
-    pub(crate) fn send_early(&mut self, topic: &str) -> Option<(SubscribeOptions, u32)> {
+    /// The retained message of `topic` is sent early. Returns options and identifier of the subscription that gets it,
+    /// and the newest change of the store that its replay sees; `None` if no replay would send it.
+    pub(crate) fn send_early(&mut self, topic: &str) -> Option<(SubscribeOptions, u32, u64)> {
         if self.replays.is_empty() {
             return None;
         }
@@ -161,7 +169,7 @@ impl RetainedReplays {
             self.early_bytes += EARLY_BYTES + topic.len();
         }
         let replay = self.replays.values().find(|replay| replay.cursor.is_ahead(topic))?;
-        Some((replay.options, replay.id))
+        Some((replay.options, replay.id, replay.cursor.newest()))
     }
 
     /// The last topic that the replay of a filter has sent. `None` without one, and for QoS 0, where messages may be

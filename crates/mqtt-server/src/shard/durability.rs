@@ -100,8 +100,8 @@ impl Shard {
         let Deferred { slot, qos, retain, ref ids, ref group } = *deferred;
         let topic = message.topic();
         let session = self.sessions.at(slot);
-        if let Some((options, id)) = session.ext_mut().and_then(|ext| ext.retained.send_early(topic))
-            && let Some(retained) = self.shared.retained.get(topic)
+        if let Some((options, id, newest)) = session.ext_mut().and_then(|ext| ext.retained.send_early(topic))
+            && let Some(retained) = self.shared.retained.get_until(topic, newest)
             && !Arc::ptr_eq(&retained, message)
             && !retained.is_expired(io.clock.now_ms)
         {

@@ -136,8 +136,9 @@ impl Shard {
                 log::warn!("client {client_id:?}: subscription {filter:?} is beyond the limit and goes");
             }
             if let Some(last) = &subscription.replay_position {
+                let newest = self.shared.retained.changes();
                 let retained = &mut self.sessions.at(key.slot).ext().retained;
-                retained.restore(parsed.filter, last, options, id);
+                retained.restore(parsed.filter, last, options, id, newest);
             }
         }
         self.sessions.at(key.slot).set_online(false);

@@ -216,7 +216,10 @@ impl Shard {
                 RetainHandling::SendIfNew => is_new,
                 RetainHandling::DoNotSend => false,
             };
-        let replay = wants_retained.then(|| RetainedReplay::new(parsed.filter, options, id));
+        let replay = wants_retained.then(|| {
+            // Whatever is retained from now on finds the subscription.
+            RetainedReplay::new(parsed.filter, options, id, self.shared.retained.changes())
+        });
         Ok(Ok(Granted { qos, options, replay, consumer: None }))
     }
 

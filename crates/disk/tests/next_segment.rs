@@ -1,6 +1,7 @@
 //! A log's next segment: created by the committer, written before it has its name, and acknowledged after that. The
 //! thread that uses the store makes no slow system call.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use mainstem_disk::fault::{FaultFs, Plan};
 use mainstem_disk::{Committer, File, Fs, Mode, SegmentStore, Settings};
 use mainstem_log::contract::batch;
 use mainstem_log::{
-    Cleanup, Completion, Durability, LogAdmin, LogId, LogReader, LogWriter, Options, Store, batches,
+    BatchBuilder, Cleanup, Completion, Durability, LogAdmin, LogId, LogReader, LogWriter, Options, Store,
+    batches,
 };
 
 /// Longest wait for a completion.
@@ -182,16 +184,32 @@ impl File for WatchedFile {
     }
 }
 
+/// Opens a store with a committer thread, whose calls by this thread can be watched.
+fn open_watched(fs: &FaultFs) -> (SegmentStore, Arc<Watch>) {
+    let thread = std::thread::current().id();
+    let watch = Arc::new(Watch { thread, is_on: AtomicBool::new(false), calls: Mutex::default() });
+    let watched = WatchedFs { fs: fs.clone(), watch: Arc::clone(&watch) };
+    let committer = Committer::Thread { wake: Arc::new(|| {}) };
+    let settings = Settings { checkpoint_bytes: 20_000, ..Settings::default() };
+    let store = SegmentStore::open(Arc::new(watched), PathBuf::from("/"), settings, committer);
+    (store.unwrap(), watch)
+}
+
 /// Appends a batch to each log and waits until all are acknowledged.
 fn append_to_all(store: &mut SegmentStore, logs: &[LogId], salt: u64) {
     for log in logs {
         store.append(*log, &batch(salt, 1, 900, salt.cast_signed())).unwrap();
     }
+    commit(store, logs.len());
+}
+
+/// Commits and waits for that many completions.
+fn commit(store: &mut SegmentStore, count: usize) {
     store.commit();
     let (since, mut completions) = (Instant::now(), Vec::new());
-    while completions.len() < logs.len() {
+    while completions.len() < count {
         store.completions(&mut completions);
-        assert!(since.elapsed() < TIMEOUT, "{} of {}", completions.len(), logs.len());
+        assert!(since.elapsed() < TIMEOUT, "{} of {count}", completions.len());
         std::thread::yield_now();
     }
     assert!(completions.iter().all(|completion| completion.outcome.is_ok()), "{completions:?}");
@@ -200,12 +218,7 @@ fn append_to_all(store: &mut SegmentStore, logs: &[LogId], salt: u64) {
 #[test]
 fn the_owner_of_a_store_makes_no_slow_call() {
     let fs = FaultFs::new(7);
-    let thread = std::thread::current().id();
-    let watch = Arc::new(Watch { thread, is_on: AtomicBool::new(false), calls: Mutex::default() });
-    let watched = WatchedFs { fs: fs.clone(), watch: Arc::clone(&watch) };
-    let committer = Committer::Thread { wake: Arc::new(|| {}) };
-    let settings = Settings { checkpoint_bytes: 20_000, ..Settings::default() };
-    let mut store = SegmentStore::open(Arc::new(watched), PathBuf::from("/"), settings, committer).unwrap();
+    let (mut store, watch) = open_watched(&fs);
     let by_size = Options {
         segment_bytes: 10_000,
         cleanup: Cleanup::Delete,
@@ -240,4 +253,54 @@ fn the_owner_of_a_store_makes_no_slow_call() {
         let bytes: u64 = segments.iter().map(|(_, bytes)| bytes).sum();
         assert!(segments.len() > 1 && bytes < 100_000, "{segments:?}");
     }
+}
+
+/// Replacing segments by compacted ones still renames and removes files here, but syncs no content.
+#[test]
+fn the_committer_syncs_compacted_segments() {
+    let fs = FaultFs::new(3);
+    let (mut store, watch) = open_watched(&fs);
+    let options = Options {
+        cleanup: Cleanup::Compact,
+        segment_bytes: 2_000,
+        min_cleanable_dirty_ratio: 0.1,
+        ..Options::default()
+    };
+    let log = store.open("keys", &options).unwrap();
+    watch.is_on.store(true, Ordering::Relaxed);
+    for salt in 0_u8..100 {
+        let mut builder = BatchBuilder::default();
+        builder.push(i64::from(salt), Some(&[salt % 7]), Some(&[salt; 200]));
+        store.append(log, builder.finish()).unwrap();
+        commit(&mut store, 1);
+    }
+    let (since, mut unix_ms) = (Instant::now(), 1_000);
+    while store.status(log).bytes > 8_000 {
+        assert!(since.elapsed() < TIMEOUT, "{:?}", store.status(log));
+        unix_ms += 1;
+        store.maintain(unix_ms);
+        store.commit();
+        std::thread::yield_now();
+    }
+    watch.is_on.store(false, Ordering::Relaxed);
+    let is_slow = |call: &&String| {
+        call.contains(".log/")
+            && ["sync_data", "set_len", "allocate"].iter().any(|slow| call.starts_with(slow))
+    };
+    assert_eq!(watch.calls.lock().unwrap().iter().find(is_slow), None);
+
+    // The newest record of each key is there, also after a crash.
+    drop(store);
+    let mut store = open(&fs.survivor(3));
+    let log = store.open("keys", &options).unwrap();
+    let (status, mut read) = (store.status(log), Vec::new());
+    store.read(log, status.start..status.end, usize::MAX, &mut read).unwrap();
+    let mut newest = BTreeMap::new();
+    for batch in batches(&read) {
+        for record in batch.records().map(Result::unwrap) {
+            newest.insert(record.key.unwrap()[0], (record.offset, record.value.unwrap()[0]));
+        }
+    }
+    let expected = (93_u8..100).map(|salt| (salt % 7, (u64::from(salt), salt))).collect();
+    assert_eq!(newest, expected);
 }

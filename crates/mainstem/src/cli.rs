@@ -16,6 +16,7 @@ mod publish;
 mod queue;
 mod storage;
 mod subscribe;
+mod tls;
 mod topic;
 
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ pub(crate) use bench_queue::{
 };
 pub(crate) use binding::{BindingAddArgs, BindingArgs, BindingCommand};
 pub(crate) use cert::CertArgs;
-pub(crate) use connect::{ConnectArgs, PacketKind, PropertyArg, with_default_port};
+pub(crate) use connect::{ConnectArgs, HostPort, PacketKind, PropertyArg, with_default_port};
 pub(crate) use consume::ConsumeArgs;
 pub(crate) use group::{GroupArgs, GroupCommand, ResetOffsetsArgs};
 pub(crate) use kafka::{KafkaArgs, Position};
@@ -41,6 +42,7 @@ pub(crate) use queue::{
 };
 pub(crate) use storage::{RepairArgs, VerifyArgs};
 pub(crate) use subscribe::SubArgs;
+pub(crate) use tls::TlsArgs;
 pub(crate) use topic::{TopicArgs, TopicCommand, TopicConfigArgs, TopicCreateArgs};
 
 /// Parses the arguments of the process. Exits after printing help, the version or a usage error.

@@ -16,6 +16,7 @@
 //! | `cert.rs` | `mainstem cert` |
 //! | `client.rs` | an MQTT connection: packets, keep alive, deadlines |
 //! | `session.rs`, `properties.rs`, `target.rs` | CONNECT, `-D` properties, the broker's address |
+//! | `tls.rs` | TLS of connections |
 //! | `failure.rs`, `describe.rs` | errors and exit status; packets and reason codes as text |
 
 mod bench;
@@ -42,6 +43,7 @@ mod stdout;
 mod subscribe;
 mod table;
 mod target;
+mod tls;
 
 use std::io::Write;
 use std::process::ExitCode;

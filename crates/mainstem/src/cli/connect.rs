@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use mainstem_mqtt::packet::{QoS, Version};
+
+use super::tls::TlsArgs;
 
 /// Connection flags of `pub` and `sub`.
 #[derive(Args, Debug)]
@@ -23,10 +26,11 @@ pub(crate) struct ConnectArgs {
         default_value = "127.0.0.1"
     )]
     pub(crate) broker: HostPort,
-    /// Broker's port, if -b has none [default: 1883]
+    /// Broker's port, if -b has none [default: 1883, or 8883 with TLS]
     #[arg(short, long, value_name = "PORT")]
     pub(crate) port: Option<u16>,
-    /// Host, port, user, password and topic in one: `mqtt://[user[:password]@]host[:port][/topic]`
+    /// Host, port, user, password and topic in one: `mqtt://[user[:password]@]host[:port][/topic]`, or
+    /// `mqtts://…` with TLS
     #[arg(short = 'L', long, value_name = "URL", conflicts_with_all = ["port", "username", "password"])]
     pub(crate) url: Option<String>,
     /// Local address to connect from
@@ -78,6 +82,12 @@ pub(crate) struct ConnectArgs {
     /// The will message.
     #[command(flatten)]
     pub(crate) will: WillArgs,
+    /// TLS flags.
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+    /// The same as --tls-key, under Mosquitto's name
+    #[arg(long, value_name = "FILE", help_heading = "TLS", conflicts_with = "tls_key")]
+    pub(crate) key: Option<PathBuf>,
 }
 
 /// `HOST`, `HOST:PORT`, `[V6]` or `[V6]:PORT`. An IPv6 address without a port needs no brackets.
@@ -178,6 +188,11 @@ impl PropertyArg {
 }
 
 impl ConnectArgs {
+    /// The TLS flags under all their names.
+    pub(crate) fn tls(&self) -> TlsArgs {
+        TlsArgs { key: self.tls.key.clone().or_else(|| self.key.clone()), ..self.tls.clone() }
+    }
+
     /// Groups the arguments of every `-D`.
     ///
     /// # Errors

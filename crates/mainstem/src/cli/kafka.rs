@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::connect::parse_seconds;
+use super::tls::TlsArgs;
 
 /// Connection flags of the Kafka tools.
 #[derive(Args, Debug)]
@@ -33,6 +34,9 @@ pub(crate) struct KafkaArgs {
     /// Print no errors; rely on the exit status
     #[arg(long, global = true)]
     pub(crate) quiet: bool,
+    /// TLS flags.
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
 }
 
 /// A position in a partition.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Subcommand};
 
 use super::connect::{parse_pair, parse_seconds};
+use super::tls::TlsArgs;
 
 /// Create, show, purge and delete work queues; send and receive messages.
 #[derive(Args, Debug)]
@@ -21,7 +22,7 @@ pub(crate) struct QueueArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct HttpArgs {
-    /// Address of the broker's HTTP API
+    /// Address of the broker's HTTP API, or its URL: `https://host[:port]`
     #[arg(
         short = 'b',
         long,
@@ -43,6 +44,9 @@ pub(crate) struct HttpArgs {
     /// Print no errors; rely on the exit status
     #[arg(long, global = true)]
     pub(crate) quiet: bool,
+    /// TLS flags.
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
 }
 
 /// Subcommands of `mainstem queue`.

@@ -15,7 +15,7 @@ const BINDINGS: &str = "/v1/bindings";
 /// # Errors
 /// If the broker does not answer or returns an error.
 pub(super) fn run(args: &BindingArgs) -> Result<(), Failure> {
-    let http = Http::new(&args.http);
+    let http = Http::new(&args.http)?;
     match &args.command {
         BindingCommand::List { json } => list(&http, *json),
         BindingCommand::Add(args) => add(&http, args),

@@ -5,7 +5,7 @@
 //! deadlock.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use super::describe::packet_line;
 use super::failure::{Failure, io_message};
 use super::properties::{Pairs, borrowed};
 use super::session::Session;
+use super::tls::{Stream, Tls};
 
 const READ_BYTES: usize = 64 * 1024;
 /// Longest time without progress of a write.
@@ -48,7 +49,7 @@ pub(crate) struct Ready {
 /// An open connection, after a successful CONNACK.
 #[derive(Debug)]
 pub(crate) struct Client {
-    stream: TcpStream,
+    stream: Stream,
     version: Version,
     debug: bool,
     connack: ConnAckInfo,
@@ -251,13 +252,7 @@ impl Client {
                     self.last_sent = Instant::now();
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let ready = self.poll(PollFlags::IN | PollFlags::OUT, None, Some(WRITE_TIMEOUT))?;
-                    if ready == Ready::default() {
-                        return Err(Failure::transient("the broker stopped reading"));
-                    }
-                    self.read()?;
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_to_write()?,
                 Err(error) => {
                     // A packet that the broker sent before it closed may have the reason, so it is handled first.
                     self.read().ok();
@@ -269,7 +264,29 @@ impl Client {
             }
         }
         self.output.clear();
-        Ok(())
+        self.flush_stream()
+    }
+
+    /// Waits until the socket has taken what TLS has encrypted.
+    fn flush_stream(&mut self) -> Result<(), Failure> {
+        loop {
+            match self.stream.flush() {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_to_write()?,
+                Err(_) if self.has_whole_packet() => return Ok(()),
+                Err(error) => return Err(connection_broke(&error)),
+            }
+        }
+    }
+
+    /// Waits until the socket is writable, and reads meanwhile.
+    fn wait_to_write(&mut self) -> Result<(), Failure> {
+        let ready = self.poll(PollFlags::IN | PollFlags::OUT, None, Some(WRITE_TIMEOUT))?;
+        if ready == Ready::default() {
+            return Err(Failure::transient("the broker stopped reading"));
+        }
+        self.read()
     }
 
     /// Sends DISCONNECT and waits until the broker closes the connection, so that all packets have arrived.
@@ -285,8 +302,7 @@ impl Client {
         };
         self.send(&Packet::Disconnect(disconnect))?;
         self.flush()?;
-        // The broker may have closed already.
-        self.stream.shutdown(Shutdown::Write).ok();
+        self.stream.end_output();
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         let mut frame = Vec::new();
         loop {
@@ -313,7 +329,7 @@ impl Client {
                 // Handle packets before the end of the stream first: one may be a DISCONNECT with the reason.
                 Ok(0) if self.has_whole_packet() => return Ok(()),
                 Ok(0) => return Err(Failure::transient("the broker closed the connection")),
-                Ok(READ_BYTES) => {}
+                Ok(bytes) if bytes == READ_BYTES || self.stream.buffers_input() => {}
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -334,7 +350,7 @@ impl Client {
         other: Option<BorrowedFd<'_>>,
         timeout: Option<Duration>,
     ) -> Result<Ready, Failure> {
-        let mut fds = vec![PollFd::new(&self.stream, events)];
+        let mut fds = vec![PollFd::new(self.stream.socket(), events)];
         fds.extend(other.map(|other| PollFd::from_borrowed_fd(other, PollFlags::IN)));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(&mut fds, timeout.as_ref()) {
@@ -381,8 +397,8 @@ fn malformed(error: &mainstem_mqtt::DecodeError) -> Failure {
     Failure::new(format!("the broker sent a malformed packet: {error}"))
 }
 
-/// Opens a socket to the first address that accepts the connection.
-fn open(session: &Session<'_>, deadline: Instant) -> Result<TcpStream, Failure> {
+/// Opens a connection to the first address that accepts it.
+fn open(session: &Session<'_>, deadline: Instant) -> Result<Stream, Failure> {
     let target = &session.target;
     let cannot = |error: &io::Error| {
         Failure::transient(format!("cannot connect to {}: {}", target.address(), io_message(error)))
@@ -390,6 +406,7 @@ fn open(session: &Session<'_>, deadline: Instant) -> Result<TcpStream, Failure> 
     let addresses = (target.host.as_str(), target.port).to_socket_addrs().map_err(|error| {
         Failure::transient(format!("cannot find {}: {}", target.host, io_message(&error)))
     })?;
+    let tls = target.uses_tls.then(|| Tls::load(&session.args().tls(), Some("mqtt"))).transpose()?;
     let mut last = Failure::transient(format!("cannot find {}: no address", target.host));
     for address in addresses {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -399,7 +416,11 @@ fn open(session: &Session<'_>, deadline: Instant) -> Result<TcpStream, Failure> 
         };
         let ready = result.and_then(|stream| {
             stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
+            let stream = match &tls {
+                None => Stream::Plain(stream),
+                Some(tls) => tls.connect(stream, &target.host, deadline)?,
+            };
+            stream.socket().set_nonblocking(true)?;
             Ok(stream)
         });
         match ready {

@@ -9,30 +9,37 @@ use ureq::{Agent, Error};
 
 use crate::cli::{HttpArgs, with_default_port};
 use crate::tool::failure::{Failure, io_message};
+use crate::tool::tls::http_config;
 
 /// Largest response, in bytes.
 const RESPONSE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-/// Port of the HTTP API unless the flag names another.
+/// Port of the HTTP API unless the flag names another, or is a URL.
 const PORT: u16 = 8080;
+const HTTP: &str = "http://";
+const HTTPS: &str = "https://";
 
 /// The HTTP API of a broker.
 pub(super) struct Http {
     agent: Agent,
-    address: String,
+    /// Scheme, host and port.
+    url: String,
     timeout: Duration,
 }
 
 impl Http {
     /// Connects with the first request.
-    pub(super) fn new(args: &HttpArgs) -> Self {
+    ///
+    /// # Errors
+    /// A file of the TLS flags cannot be used.
+    pub(super) fn new(args: &HttpArgs) -> Result<Self, Failure> {
+        let url = base_url(&args.broker, args.tls.is_set())?;
         // Error statuses have a body with the reason, so they are not errors of the agent.
-        let config = Agent::config_builder().http_status_as_error(false).proxy(None).max_redirects(0);
-        Self {
-            agent: config.build().into(),
-            address: with_default_port(&args.broker, PORT),
-            timeout: args.request_timeout,
+        let mut config = Agent::config_builder().http_status_as_error(false).proxy(None).max_redirects(0);
+        if url.starts_with(HTTPS) {
+            config = config.tls_config(http_config(&args.tls)?);
         }
+        Ok(Self { agent: config.build().into(), url, timeout: args.request_timeout })
     }
 
     /// Sends a request and returns the JSON of the response, or null if it has no body.
@@ -62,8 +69,8 @@ impl Http {
         wait: Duration,
     ) -> Result<Value, Failure> {
         let transport_failure =
-            |error: Error| Failure::transient(format!("{}: {}", self.address, error_message(error)));
-        let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
+            |error: Error| Failure::transient(format!("{}: {}", self.url, error_message(error)));
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url));
         if body.is_some() {
             request = request.header("content-type", "application/json");
         }
@@ -76,13 +83,30 @@ impl Http {
         let text = text.map_err(transport_failure)?;
         let value = if text.is_empty() { Ok(Value::Null) } else { serde_json::from_str(&text) };
         let Ok(value) = value else {
-            return Err(Failure::new(format!("{}: the response is not JSON", self.address)));
+            return Err(Failure::new(format!("{}: the response is not JSON", self.url)));
         };
         if response.status().is_success() {
             return Ok(value);
         }
         let detail = value["detail"].as_str().map_or_else(|| response.status().to_string(), Into::into);
         Err(Failure::new(format!("{context}: {detail}")))
+    }
+}
+
+/// The URL of an address, or of a URL without a path. `uses_tls` is what the other flags say.
+fn base_url(broker: &str, uses_tls: bool) -> Result<String, Failure> {
+    match broker.split_once("://") {
+        None => {
+            let scheme = if uses_tls { HTTPS } else { HTTP };
+            Ok(format!("{scheme}{}", with_default_port(broker, PORT)))
+        }
+        Some(("http", _)) if uses_tls => {
+            Err(Failure::new(format!("{broker:?}: with TLS, the URL begins with {HTTPS}")))
+        }
+        Some(("http" | "https", host)) if !host.trim_end_matches('/').is_empty() => {
+            Ok(broker.trim_end_matches('/').to_owned())
+        }
+        Some(_) => Err(Failure::new(format!("{broker:?}: expected HOST[:PORT] or https://host[:port]"))),
     }
 }
 
@@ -117,6 +141,23 @@ pub(super) fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_and_urls_are_completed() {
+        for (broker, uses_tls, url) in [
+            ("h", false, "http://h:8080"),
+            ("h:1", true, "https://h:1"),
+            ("::1", true, "https://[::1]:8080"),
+            ("https://h", false, "https://h"),
+            ("https://h:8443/", true, "https://h:8443"),
+            ("http://h", false, "http://h"),
+        ] {
+            assert_eq!(base_url(broker, uses_tls), Ok(url.to_owned()));
+        }
+        for (broker, uses_tls) in [("http://h", true), ("ftp://h", false), ("https://", false)] {
+            assert!(base_url(broker, uses_tls).is_err(), "{broker}");
+        }
+    }
 
     #[test]
     fn percent_encodes_reserved_characters() {

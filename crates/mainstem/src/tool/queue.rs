@@ -20,7 +20,7 @@ use crate::tool::http::Http;
 /// # Errors
 /// If the broker does not answer or returns an error.
 pub(super) fn run(args: &QueueArgs) -> Result<(), Failure> {
-    let http = Http::new(&args.http);
+    let http = Http::new(&args.http)?;
     match &args.command {
         QueueCommand::Create { queue, set } => manage::create(&http, queue, set),
         QueueCommand::Configure { queue, set } => manage::configure(&http, queue, set),

@@ -4,6 +4,8 @@ use super::failure::Failure;
 use crate::cli::ConnectArgs;
 
 const PORT: u16 = 1883;
+/// Port with TLS.
+const TLS_PORT: u16 = 8883;
 
 /// Address, credentials and topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,6 +13,7 @@ pub(crate) struct Target {
     /// Host name or IP address.
     pub(crate) host: String,
     pub(crate) port: u16,
+    pub(crate) uses_tls: bool,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
     /// The path of the URL without its first slash.
@@ -20,17 +23,25 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) fn new(args: &ConnectArgs) -> Result<Self, Failure> {
         let Some(url) = &args.url else {
+            let uses_tls = args.tls().is_set();
             return Ok(Self {
                 host: args.broker.host.clone(),
-                port: args.broker.port.or(args.port).unwrap_or(PORT),
+                port: args.broker.port.or(args.port).unwrap_or(if uses_tls { TLS_PORT } else { PORT }),
+                uses_tls,
                 username: args.username.clone(),
                 password: args.password.clone(),
                 topic: None,
             });
         };
-        Self::parse(url).ok_or_else(|| {
-            Failure::new(format!("{url:?}: expected mqtt://[user[:password]@]host[:port][/topic]"))
-        })
+        let target = Self::parse(url).ok_or_else(|| {
+            Failure::new(format!(
+                "{url:?}: expected mqtt://[user[:password]@]host[:port][/topic], or mqtts://…"
+            ))
+        })?;
+        if args.tls().is_set() && !target.uses_tls {
+            return Err(Failure::new(format!("{url:?}: with TLS, the URL begins with mqtts://")));
+        }
+        Ok(target)
     }
 
     /// `host:port`, with brackets around an IPv6 address.
@@ -43,7 +54,12 @@ impl Target {
     }
 
     fn parse(url: &str) -> Option<Self> {
-        let rest = url.strip_prefix("mqtt://")?;
+        let (scheme, rest) = url.split_once("://")?;
+        let (uses_tls, default_port) = match scheme {
+            "mqtt" => (false, PORT),
+            "mqtts" => (true, TLS_PORT),
+            _ => return None,
+        };
         let (authority, topic) = match rest.split_once('/') {
             Some((authority, topic)) => (authority, Some(topic).filter(|topic| !topic.is_empty())),
             None => (rest, None),
@@ -57,17 +73,17 @@ impl Target {
             Some(Ok((name, password))) => (Some(unescape(name)?), Some(unescape(password)?)),
             Some(Err(name)) => (Some(unescape(name)?), None),
         };
-        let (host, port) = split_port(host_port)?;
+        let (host, port) = split_port(host_port, default_port)?;
         let topic = match topic {
             Some(topic) => Some(unescape(topic)?),
             None => None,
         };
-        Some(Self { host, port, username, password, topic })
+        Some(Self { host, port, uses_tls, username, password, topic })
     }
 }
 
 /// Parses `host`, `host:port`, `[v6]` or `[v6]:port`.
-fn split_port(text: &str) -> Option<(String, u16)> {
+fn split_port(text: &str, default: u16) -> Option<(String, u16)> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, after) = rest.split_once(']')?;
@@ -78,7 +94,7 @@ fn split_port(text: &str) -> Option<(String, u16)> {
             None => (text, None),
         },
     };
-    let port = port.map_or(Some(PORT), |port| port.parse().ok())?;
+    let port = port.map_or(Some(default), |port| port.parse().ok())?;
     (!host.is_empty()).then(|| (host.into(), port))
 }
 
@@ -105,7 +121,7 @@ mod tests {
 
     fn target(host: &str, port: u16, user: [Option<&str>; 2], topic: Option<&str>) -> Target {
         let [username, password] = user.map(|text| text.map(Into::into));
-        Target { host: host.into(), port, username, password, topic: topic.map(Into::into) }
+        Target { host: host.into(), port, username, password, topic: topic.map(Into::into), uses_tls: false }
     }
 
     #[test]
@@ -116,6 +132,8 @@ mod tests {
             Target::parse("mqtt://me:p%40ss@h/%23"),
             Some(target("h", 1883, [Some("me"), Some("p@ss")], Some("#")))
         );
+        let tls = |port| Some(Target { uses_tls: true, ..target("h", port, [None, None], None) });
+        assert_eq!([Target::parse("mqtts://h"), Target::parse("mqtts://h:1")], [tls(8883), tls(1)]);
         assert_eq!(Target::parse("mqtt://me@[::1]:99/"), Some(target("::1", 99, [Some("me"), None], None)));
     }
 

@@ -12,6 +12,7 @@ use super::connection::Connection;
 use super::errors::{check, retry};
 use crate::cli::{KafkaArgs, Position, with_default_port};
 use crate::tool::failure::Failure;
+use crate::tool::tls::Tls;
 
 /// Port of a broker unless the flag names another.
 const PORT: u16 = 9092;
@@ -37,6 +38,7 @@ pub(super) struct Topic {
 pub(super) struct Cluster {
     bootstrap_addresses: Vec<String>,
     timeout: Duration,
+    tls: Option<Tls>,
     bootstrap: Connection,
     /// Advertised address of each broker.
     nodes: BTreeMap<i32, String>,
@@ -59,8 +61,10 @@ impl Cluster {
     pub(super) fn connect(args: &KafkaArgs) -> Result<Self, Failure> {
         let addresses: Vec<String> =
             args.broker.split(',').map(|address| with_default_port(address.trim(), PORT)).collect();
+        let tls = args.tls.is_set().then(|| Tls::load(&args.tls, None)).transpose()?;
         Ok(Self {
-            bootstrap: connect_any(&addresses, args.request_timeout)?,
+            bootstrap: connect_any(&addresses, args.request_timeout, tls.as_ref())?,
+            tls,
             bootstrap_addresses: addresses,
             timeout: args.request_timeout,
             nodes: BTreeMap::new(),
@@ -80,7 +84,7 @@ impl Cluster {
     /// If none answers.
     pub(super) fn bootstrap(&mut self) -> Result<&mut Connection, Failure> {
         if self.bootstrap.is_broken() {
-            self.bootstrap = connect_any(&self.bootstrap_addresses, self.timeout)?;
+            self.bootstrap = connect_any(&self.bootstrap_addresses, self.timeout, self.tls.as_ref())?;
         }
         Ok(&mut self.bootstrap)
     }
@@ -95,7 +99,7 @@ impl Cluster {
                 .nodes
                 .get(&node)
                 .ok_or_else(|| Failure::transient(format!("broker {node} is unknown")))?;
-            let connection = Connection::open(address, self.timeout)?;
+            let connection = Connection::open(address, self.timeout, self.tls.as_ref())?;
             self.connections.insert(node, connection);
         }
         Ok(self.connections.get_mut(&node).expect("inserted above"))
@@ -287,10 +291,10 @@ impl Cluster {
     }
 }
 
-fn connect_any(addresses: &[String], timeout: Duration) -> Result<Connection, Failure> {
+fn connect_any(addresses: &[String], timeout: Duration, tls: Option<&Tls>) -> Result<Connection, Failure> {
     let mut last = Failure::new("no broker address");
     for address in addresses {
-        match Connection::open(address, timeout) {
+        match Connection::open(address, timeout, tls) {
             Ok(connection) => return Ok(connection),
             Err(failure) => last = failure,
         }

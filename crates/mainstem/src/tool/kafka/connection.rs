@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mainstem_kafka::api::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
 use mainstem_kafka::{DecodeError, ErrorCode, Message, Reader, Request, RequestHeader, frame, header};
 
+use crate::cli::HostPort;
 use crate::tool::failure::{Failure, io_message};
+use crate::tool::tls::{Stream, Tls};
 
 /// Client id in request headers.
 pub(super) const CLIENT_ID: &str = "mainstem";
@@ -22,7 +24,7 @@ const VERSION_LIMITS: [(i16, i16); 6] = [(0, 12), (1, 12), (8, 9), (9, 7), (10, 
 
 /// A connection and the API versions of its broker.
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     /// For error messages.
     address: String,
     /// Lowest and highest version of each API that the broker supports, by API key.
@@ -33,16 +35,20 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects to `host:port` and requests the broker's API versions.
+    /// Connects to `host:port`, with TLS if there is a configuration of it, and requests the broker's API versions.
     ///
     /// # Errors
     /// If no Kafka broker answers within `timeout`.
-    pub(super) fn open(address: &str, timeout: Duration) -> Result<Self, Failure> {
+    pub(super) fn open(address: &str, timeout: Duration, tls: Option<&Tls>) -> Result<Self, Failure> {
         let stream = connect(address, timeout)
             .and_then(|stream| {
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(timeout))?;
-                stream.set_write_timeout(Some(timeout))?;
+                let stream = match tls {
+                    None => Stream::Plain(stream),
+                    Some(tls) => tls.connect(stream, &host_of(address), Instant::now() + timeout)?,
+                };
+                stream.socket().set_read_timeout(Some(timeout))?;
+                stream.socket().set_write_timeout(Some(timeout))?;
                 Ok(stream)
             })
             .map_err(|error| Failure::transient(format!("{address}: {}", io_message(&error))))?;
@@ -81,7 +87,7 @@ impl Connection {
         wait: Duration,
     ) -> Result<R::Response, Failure> {
         let version = self.version::<R>()?;
-        let outcome = self.stream.set_read_timeout(Some(self.timeout + wait)).and_then(|()| {
+        let outcome = self.stream.socket().set_read_timeout(Some(self.timeout + wait)).and_then(|()| {
             let correlation_id = self.write(request, version)?;
             self.read::<R>(correlation_id, version)
         });
@@ -184,6 +190,7 @@ impl Connection {
         request.encode(&mut bytes, version);
         frame::end_frame(&mut bytes, begun, 0);
         self.stream.write_all(&bytes)?;
+        self.stream.flush()?;
         Ok(self.last_correlation_id)
     }
 
@@ -200,9 +207,14 @@ impl Connection {
         let len = whole.expect("the length was read") - frame::LENGTH_BYTES;
         let mut bytes = Vec::new();
         // Allocates as bytes arrive; the length is not trusted.
-        (&self.stream).take(len as u64).read_to_end(&mut bytes)?;
+        (&mut self.stream).take(len as u64).read_to_end(&mut bytes)?;
         if bytes.len() < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
     }
+}
+
+/// The host of `host:port`, without the brackets of an IPv6 address.
+fn host_of(address: &str) -> String {
+    address.parse().map_or_else(|_| address.to_owned(), |HostPort { host, .. }| host)
 }
 
 fn body<R: Request>(frame: &[u8], correlation_id: i32, version: i16) -> io::Result<&[u8]> {

@@ -3,10 +3,13 @@
 //! Verifying a password takes tens of milliseconds, and a change waits for the disk. The host of the interface does
 //! both on threads of its own; the protocol gets the result by a callback and continues.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::error::SecurityError;
+use crate::published::Published;
+use crate::rule::{Action, Origin, ResourceKind};
 use crate::state::{Change, SecurityState};
 use crate::user::User;
 
@@ -24,8 +27,8 @@ pub struct LogIn {
 }
 
 /// Shows no password.
-impl std::fmt::Debug for LogIn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for LogIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LogIn")
             .field("user", &self.user)
             .field("address", &self.address)
@@ -47,10 +50,28 @@ pub enum LogInResult {
 /// Receives a result, on any thread. It must not block.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
-/// Verifies log-ins.
+/// An action that was denied, for the audit log.
+#[derive(Clone, Copy, Debug)]
+pub struct Denial<'a> {
+    /// Who, and from where.
+    pub origin: Origin<'a>,
+    /// The protocol: `mqtt`, `kafka`, `http`.
+    pub protocol: &'static str,
+    /// The action.
+    pub action: Action,
+    /// The kind of its object.
+    pub kind: ResourceKind,
+    /// The name of its object.
+    pub name: &'a str,
+}
+
+/// Verifies log-ins, and notes denials.
 pub trait Authenticator: Send + Sync {
     /// Starts to verify a log-in. `reply` gets exactly one result, perhaps before this returns.
     fn log_in(&self, log_in: LogIn, reply: Reply<LogInResult>);
+
+    /// Notes a denial in the audit log, which samples them. Never blocks.
+    fn denied(&self, denial: &Denial<'_>);
 }
 
 /// Why changes were not made.
@@ -73,7 +94,30 @@ pub type Edit = Box<dyn FnOnce(&SecurityState) -> Result<Vec<Change>, ChangeErro
 
 /// Changes users and rules.
 pub trait SecurityAdmin: Send + Sync {
-    /// Applies the changes that `edit` returns, all or none. `reply` gets the changes when they are durable and
-    /// published.
-    fn change(&self, edit: Edit, reply: Reply<Result<Vec<Change>, ChangeError>>);
+    /// Applies the changes that `edit` returns, all or none; `by` says for the audit log who wants them. `reply` gets
+    /// those that changed anything, when they are durable and published.
+    fn change(&self, edit: Edit, by: String, reply: Reply<Result<Vec<Change>, ChangeError>>);
+
+    /// Derives the verifiers of a user from a password, on a thread for that.
+    fn derive(&self, user: User, password: Vec<u8>, reply: Reply<Result<User, ChangeError>>);
 }
+
+/// All that protocols need of users and rules.
+pub trait SecurityHost: Authenticator + SecurityAdmin {
+    /// The newest users and rules.
+    fn published(&self) -> &Arc<Published>;
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(error) => write!(f, "{error}"),
+            Self::NotFound(what) => write!(f, "{what} does not exist"),
+            Self::Exists(what) => write!(f, "{what} exists"),
+            Self::Log(error) => write!(f, "the change cannot be stored: {error}"),
+            Self::Unavailable => f.write_str("too many changes are waiting, or the broker stops"),
+        }
+    }
+}
+
+impl std::error::Error for ChangeError {}

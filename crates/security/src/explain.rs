@@ -58,6 +58,10 @@ fn explain(
     }
     let roles = state.roles(origin.principal);
     let decides = |rule: &Rule, effect: Effect| {
+        if action == Action::Connect && effect == Effect::Allow {
+            // Who may do anything may connect.
+            return rule.effect == effect && rule.applies_to(origin, roles) && has_names(rule, origin);
+        }
         let is_action = rule.action == Action::Any
             || rule.action == action
             || (effect == Effect::Allow && action.implied_by().contains(&rule.action));
@@ -75,6 +79,14 @@ fn explain(
         }
     }
     Explanation { allowed: false, reason: Reason::NoRuleAllows }
+}
+
+/// Whether the rule names anything for a connection: its filter may have a variable without a value.
+fn has_names(rule: &Rule, origin: &Origin<'_>) -> bool {
+    match &rule.resource.pattern {
+        Pattern::Filter(filter) => substituted(filter, rule.effect, origin).is_some(),
+        _ => true,
+    }
 }
 
 fn covers_name(rule: &Rule, origin: &Origin<'_>, name: &str) -> bool {

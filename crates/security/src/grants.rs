@@ -179,6 +179,10 @@ impl RuleSet {
         if self.sets.is_empty() {
             self.sets.resize_with(Action::COUNT * ResourceKind::COUNT, || None);
         }
+        if rule.effect == Effect::Allow {
+            // Who may do anything may connect.
+            self.sets[Self::at(Action::Connect, ResourceKind::Cluster)].get_or_insert_default().any = true;
+        }
         let (action, kind) = (rule.action, rule.resource.kind);
         let actions = Action::ALL.iter().filter(|&&one| action == Action::Any || action == one);
         for &action in actions {

@@ -32,9 +32,11 @@
 //! | `published.rs` | the newest state, shared by all threads |
 //! | `record.rs` | changes as records of a log |
 //! | `authenticator.rs` | the interface of the host |
+//! | `edit.rs` | changes that administrators ask for |
 //! | `error.rs` | errors |
 
 mod authenticator;
+mod edit;
 mod error;
 mod explain;
 mod filter;
@@ -49,7 +51,10 @@ mod scram;
 mod state;
 mod user;
 
-pub use authenticator::{Authenticator, ChangeError, Edit, LogIn, LogInResult, Reply, SecurityAdmin};
+pub use authenticator::{
+    Authenticator, ChangeError, Denial, Edit, LogIn, LogInResult, Reply, SecurityAdmin, SecurityHost,
+};
+pub use edit::{add_rules, change_user, create_user, delete_rule, delete_user};
 pub use error::SecurityError;
 pub use explain::{Explanation, Reason};
 pub use filter::{covers, intersects};
@@ -64,5 +69,5 @@ pub use rule::{
     ResourceKind, Rule, RuleId, Subject, USER_VARIABLE,
 };
 pub use scram::{SCRAM_ITERATIONS, SCRAM_ITERATIONS_MAX, SCRAM_ITERATIONS_MIN, ScramAlgorithm, ScramKeys};
-pub use state::{Change, MAX_RULES, MAX_USERS, SecurityState, Settings};
+pub use state::{Anonymous, Change, MAX_RULES, MAX_USERS, SecurityState, Settings};
 pub use user::{MAX_NAME_BYTES, MAX_ROLES, Salts, User, check_name, check_user_name};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::state::SecurityState;
+use crate::state::{Anonymous, SecurityState, Settings};
 
 /// The newest [`SecurityState`]. Reading the epoch costs one load; the lock is taken after a change only.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Published {
 impl Default for Published {
     /// Everyone may do everything.
     fn default() -> Self {
-        let settings = crate::state::Settings { allow_anonymous: true, ..Default::default() };
+        let settings = Settings { anonymous: Anonymous::Allowed, ..Settings::default() };
         Self::new(SecurityState::new(settings))
     }
 }

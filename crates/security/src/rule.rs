@@ -107,7 +107,7 @@ names! {
     Action, "action",
     /// Every action on the resource.
     Any = "*",
-    /// Connect to a listener; on [`ResourceKind::Cluster`].
+    /// Connect to a listener; on [`ResourceKind::Cluster`]. Any rule that allows anything allows this, too.
     Connect = "connect",
     /// Publish an MQTT message.
     Publish = "publish",

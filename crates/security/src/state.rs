@@ -12,11 +12,23 @@ pub const MAX_USERS: usize = 100_000;
 /// Most rules.
 pub const MAX_RULES: usize = 100_000;
 
+/// Whether connections without a user are accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Anonymous {
+    /// They are.
+    Allowed,
+    /// They are not.
+    #[default]
+    Refused,
+    /// They are as long as there is no user.
+    UntilUsers,
+}
+
 /// What the configuration says, apart from users and rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Whether connections without a user are accepted.
-    pub allow_anonymous: bool,
+    pub anonymous: Anonymous,
     /// Users that may do everything.
     pub super_users: BTreeSet<Arc<str>>,
     /// Users of the password file. A user of the log with the same name replaces one of these.
@@ -150,9 +162,13 @@ impl SecurityState {
         !self.users.is_empty() || !self.settings.file_users.is_empty()
     }
 
-    /// Whether everyone may do everything: there are no rules, and connections need no user.
-    pub fn is_open(&self) -> bool {
-        self.rules.is_empty() && self.settings.allow_anonymous && !self.has_users()
+    /// Whether connections without a user are accepted now.
+    pub fn allows_anonymous(&self) -> bool {
+        match self.settings.anonymous {
+            Anonymous::Allowed => true,
+            Anonymous::Refused => false,
+            Anonymous::UntilUsers => !self.has_users(),
+        }
     }
 
     /// Whether there is any rule; the default is to deny then.

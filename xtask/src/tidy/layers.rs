@@ -139,10 +139,17 @@ const LAYERS: &[Layer] = &[
         pure: None,
     },
     Layer {
+        name: "auth",
+        tier: "3",
+        contents: "users and rules at run time: their log, log-ins, the audit log",
+        imports: &["security", "partition", "log"],
+        pure: None,
+    },
+    Layer {
         name: "mqtt-server",
         tier: "3",
         contents: "MQTT: sessions, routing, delivery, retained messages, shared subscriptions, the session journal",
-        imports: &["topic", "mqtt", "queue-core", "log", "runtime"],
+        imports: &["topic", "mqtt", "queue-core", "log", "runtime", "security"],
         pure: None,
     },
     Layer {
@@ -172,7 +179,7 @@ const LAYERS: &[Layer] = &[
         name: "admin",
         tier: "4",
         contents: "the HTTP API: work queues, bindings, health, metrics",
-        imports: &["detect", "queue-core", "log"],
+        imports: &["detect", "queue-core", "log", "security"],
         pure: None,
     },
     Layer {

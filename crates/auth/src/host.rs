@@ -1,0 +1,463 @@
+//! The host of users and rules: the log of changes, and the interface for protocols.
+//!
+//! The thread "security" owns the log. It takes one edit after the other, so that each is computed from the state that
+//! it changes, and publishes a state when its records are on disk. The log has a store of its own: it is small, rarely
+//! written, and needed before the shards start.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use mainstem_log::{Durability, Store};
+use mainstem_partition::CompactedLog;
+use mainstem_security::{
+    Authenticator, Change, ChangeError, Denial, Edit, LogIn, LogInResult, Published, Reply, SALT_BYTES,
+    Salts, SecurityAdmin, SecurityError, SecurityHost, SecurityState, Settings, User, decode, encode,
+};
+use serde_json::{Map, Value};
+
+use crate::audit::Audit;
+use crate::failures::Failures;
+use crate::verified::Verified;
+use crate::verifier::{Pool, verify};
+
+/// Name of the log.
+const LOG: &str = "security";
+/// Edits that wait for the thread.
+const EDITS_MAX: usize = 64;
+
+/// Limits of the host.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Passwords that are hashed at the same time.
+    pub threads: usize,
+    /// Log-ins that wait for that.
+    pub waiting_max: usize,
+    /// Failed log-ins of one address in a minute, after which its log-ins are refused; 0 for no limit.
+    pub failures_per_address_max: u32,
+    /// The same of one user.
+    pub failures_per_user_max: u32,
+    /// The file of the audit log; `None` for none.
+    pub audit_log: Option<PathBuf>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            threads: 2,
+            waiting_max: 1000,
+            failures_per_address_max: 20,
+            failures_per_user_max: 20,
+            audit_log: None,
+        }
+    }
+}
+
+/// Why a host does not open.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The log.
+    Log(mainstem_log::Error),
+    /// A record.
+    Record(SecurityError),
+    /// The audit log.
+    Audit(std::io::Error),
+    /// Threads, or the system's random numbers.
+    System(String),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Log(error) => write!(f, "{error}"),
+            Self::Record(error) => write!(f, "{error}"),
+            Self::Audit(error) => write!(f, "security.audit_log: {error}"),
+            Self::System(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+struct Command {
+    edit: Edit,
+    reply: Reply<Result<Vec<Change>, ChangeError>>,
+}
+
+/// The host. Its threads end when it is dropped.
+pub struct Host {
+    published: Arc<Published>,
+    edits: SyncSender<Command>,
+    pool: Pool,
+    shared: Arc<LogIns>,
+    audit: Option<Arc<Audit>>,
+}
+
+/// What the threads that verify log-ins share.
+struct LogIns {
+    published: Arc<Published>,
+    /// Decides what an unknown user costs.
+    secret: [u8; 32],
+    failures: Mutex<Failures>,
+    verified: Mutex<Verified>,
+    audit: Option<Arc<Audit>>,
+}
+
+impl Host {
+    /// Opens the log in `store`, whose committer must be inline, and starts the threads.
+    ///
+    /// # Errors
+    /// The log cannot be read, a record is invalid, or a file or thread is missing.
+    pub fn open(mut store: Box<dyn Store>, settings: Settings, limits: &Limits) -> Result<Self, OpenError> {
+        let mut state = SecurityState::new(settings);
+        let mut invalid = None;
+        let log =
+            CompactedLog::open(&mut *store, LOG, Durability::Fsync, |key, value| match decode(key, value) {
+                Ok(change) => drop(state.apply(&change)),
+                Err(error) => drop(invalid.get_or_insert(error)),
+            })
+            .map_err(OpenError::Log)?;
+        // Opening may create the log.
+        store.commit();
+        if let Some(error) = invalid {
+            return Err(OpenError::Record(error));
+        }
+        let audit = limits.audit_log.as_deref().map(Audit::open).transpose().map_err(OpenError::Audit)?;
+        let audit = audit.map(Arc::new);
+        let system = |error: &dyn fmt::Display| OpenError::System(format!("users and rules: {error}"));
+        let (mut secret, mut key) = ([0; 32], [0; 32]);
+        getrandom::fill(&mut secret)
+            .and_then(|()| getrandom::fill(&mut key))
+            .map_err(|error| system(&error))?;
+        let published = Arc::new(Published::new(state));
+        let pool = Pool::start(limits.threads, limits.waiting_max).map_err(|error| system(&error))?;
+        let (edits, commands) = sync_channel(EDITS_MAX);
+        let mut writer = Writer { store, log, published: Arc::clone(&published) };
+        std::thread::Builder::new()
+            .name("security".into())
+            .spawn(move || writer.run(&commands))
+            .map_err(|error| system(&error))?;
+        let failures = Failures::new(limits.failures_per_address_max, limits.failures_per_user_max);
+        let shared = Arc::new(LogIns {
+            published: Arc::clone(&published),
+            secret,
+            failures: Mutex::new(failures),
+            verified: Mutex::new(Verified::new(key)),
+            audit: audit.clone(),
+        });
+        Ok(Self { published, edits, pool, shared, audit })
+    }
+}
+
+impl SecurityHost for Host {
+    fn published(&self) -> &Arc<Published> {
+        &self.published
+    }
+}
+
+impl Authenticator for Host {
+    fn log_in(&self, log_in: LogIn, reply: Reply<LogInResult>) {
+        if let Some(result) = self.shared.decide_at_once(&log_in) {
+            return reply(result);
+        }
+        let shared = Arc::clone(&self.shared);
+        // If too many wait, the job comes back, and the reply is in here.
+        let reply = Arc::new(Mutex::new(Some(reply)));
+        let take = |reply: &Mutex<Option<Reply<LogInResult>>>| {
+            reply.lock().unwrap_or_else(PoisonError::into_inner).take()
+        };
+        let later = Arc::clone(&reply);
+        let job = move || {
+            let result = shared.verify(&log_in);
+            if let Some(reply) = take(&later) {
+                reply(result);
+            }
+        };
+        if self.pool.submit(Box::new(job)).is_err()
+            && let Some(reply) = take(&reply)
+        {
+            reply(LogInResult::Busy);
+        }
+    }
+
+    fn denied(&self, denial: &Denial<'_>) {
+        let Some(audit) = &self.audit else { return };
+        audit.add_denial(|| {
+            let mut fields = Map::new();
+            fields.insert("user".into(), denial.origin.principal.user().map(|name| &**name).into());
+            fields.insert("client_id".into(), denial.origin.client_id.into());
+            fields.insert("address".into(), denial.origin.address.map(|address| address.to_string()).into());
+            fields.insert("protocol".into(), denial.protocol.into());
+            fields.insert("action".into(), denial.action.name().into());
+            fields.insert("resource".into(), format!("{}:{}", denial.kind, denial.name).into());
+            fields
+        });
+    }
+}
+
+impl SecurityAdmin for Host {
+    fn change(&self, edit: Edit, by: String, reply: Reply<Result<Vec<Change>, ChangeError>>) {
+        let audit = self.audit.clone();
+        let audited = move |result: Result<Vec<Change>, ChangeError>| {
+            if let (Some(audit), Ok(changes)) = (&audit, &result) {
+                for change in changes {
+                    audit.add("changed", changed(change, &by));
+                }
+            }
+            reply(result);
+        };
+        let command = Command { edit, reply: Box::new(audited) };
+        if let Err(error) = self.edits.try_send(command) {
+            let (std::sync::mpsc::TrySendError::Full(command)
+            | std::sync::mpsc::TrySendError::Disconnected(command)) = error;
+            (command.reply)(Err(ChangeError::Unavailable));
+        }
+    }
+
+    fn derive(&self, mut user: User, password: Vec<u8>, reply: Reply<Result<User, ChangeError>>) {
+        let reply = Arc::new(Mutex::new(Some(reply)));
+        let answer = |reply: &Mutex<Option<Reply<Result<User, ChangeError>>>>, result| {
+            if let Some(reply) = reply.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                reply(result);
+            }
+        };
+        let later = Arc::clone(&reply);
+        let job = move || {
+            let result = salts().and_then(|salts| {
+                user.set_password(&password, &salts).map_err(ChangeError::Invalid)?;
+                Ok(user)
+            });
+            answer(&later, result);
+        };
+        if self.pool.submit(Box::new(job)).is_err() {
+            answer(&reply, Err(ChangeError::Unavailable));
+        }
+    }
+}
+
+/// Random salts.
+fn salts() -> Result<Salts, ChangeError> {
+    let mut salts = [[0; SALT_BYTES]; 3];
+    getrandom::fill(salts.as_flattened_mut()).map_err(|error| ChangeError::Log(error.to_string()))?;
+    Ok(Salts(salts))
+}
+
+impl LogIns {
+    /// The result, if it needs no hash.
+    fn decide_at_once(&self, log_in: &LogIn) -> Option<LogInResult> {
+        let (state, now) = (self.published.state(), Instant::now());
+        if let Some(user) = state.user(&log_in.user).filter(|user| !user.disabled) {
+            let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+            if verified.contains(state.epoch(), user, &log_in.password, now) {
+                self.audit(log_in, "log-in");
+                return Some(LogInResult::Accepted(Arc::clone(user)));
+            }
+        }
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_limited = failures.is_limited(&log_in.user, log_in.address, now);
+        drop(failures);
+        is_limited.then(|| {
+            self.audit(log_in, "log-in-limited");
+            LogInResult::Busy
+        })
+    }
+
+    fn verify(&self, log_in: &LogIn) -> LogInResult {
+        // Others that were started before may have failed in the meantime.
+        if let Some(result) = self.decide_at_once(log_in) {
+            return result;
+        }
+        let state = self.published.state();
+        let user = verify(&state, &self.secret, &log_in.user, &log_in.password);
+        let now = Instant::now();
+        if let Some(user) = user {
+            let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+            verified.insert(state.epoch(), &user, &log_in.password, now);
+            drop(verified);
+            self.audit(log_in, "log-in");
+            return LogInResult::Accepted(user);
+        }
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).count(&log_in.user, log_in.address, now);
+        self.audit(log_in, "log-in-failed");
+        LogInResult::Rejected
+    }
+
+    fn audit(&self, log_in: &LogIn, event: &str) {
+        let Some(audit) = &self.audit else { return };
+        let mut fields = Map::new();
+        fields.insert("user".into(), (*log_in.user).into());
+        fields.insert("address".into(), log_in.address.map(|address| address.to_string()).into());
+        fields.insert("protocol".into(), log_in.protocol.into());
+        audit.add(event, fields);
+    }
+}
+
+/// A change in the audit log, without verifiers.
+fn changed(change: &Change, by: &str) -> Map<String, Value> {
+    let mut fields = Map::new();
+    fields.insert("by".into(), by.into());
+    let (what, object): (&str, Value) = match change {
+        Change::PutUser(user) => {
+            fields.insert("roles".into(), user.roles.iter().map(|role| Value::from(&**role)).collect());
+            fields.insert("disabled".into(), user.disabled.into());
+            ("put-user", (*user.name).into())
+        }
+        Change::DeleteUser(name) => ("delete-user", (**name).into()),
+        Change::PutRule(id, rule) => {
+            fields.insert("rule".into(), rule.to_string().into());
+            ("put-rule", id.0.into())
+        }
+        Change::DeleteRule(id) => ("delete-rule", id.0.into()),
+    };
+    fields.insert("change".into(), what.into());
+    fields.insert("object".into(), object);
+    fields
+}
+
+/// The owner of the log.
+struct Writer {
+    store: Box<dyn Store>,
+    log: CompactedLog<()>,
+    published: Arc<Published>,
+}
+
+impl Writer {
+    fn run(&mut self, commands: &Receiver<Command>) {
+        while let Ok(Command { edit, reply }) = commands.recv() {
+            reply(self.change(edit));
+        }
+    }
+
+    fn change(&mut self, edit: Edit) -> Result<Vec<Change>, ChangeError> {
+        let state = self.published.state();
+        let mut next = SecurityState::clone(&state);
+        let mut changes = edit(&state)?;
+        for change in &changes {
+            next.check(change).map_err(ChangeError::Invalid)?;
+        }
+        changes.retain(|change| next.apply(change));
+        if changes.is_empty() {
+            return Ok(changes);
+        }
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let records: Vec<_> = changes.iter().map(encode).collect();
+        self.log.append(&mut *self.store, unix.as_millis() as u64, &records, ());
+        self.log.store_pending(&mut *self.store);
+        // Returns when the records are on disk.
+        self.store.commit();
+        let (mut completions, mut outcomes) = (Vec::new(), Vec::new());
+        self.store.completions(&mut completions);
+        for completion in &completions {
+            self.log.on_completion(completion, &mut outcomes);
+        }
+        self.log.take_failed(&mut outcomes);
+        match outcomes.pop() {
+            Some(((), Ok(()))) => {
+                self.published.publish(Arc::new(next));
+                Ok(changes)
+            }
+            Some(((), Err(error))) => Err(ChangeError::Log(error.to_string())),
+            None => Err(ChangeError::Log("the log has not confirmed the change".to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use mainstem_log::MemoryStore;
+    use mainstem_security::{create_user, delete_user};
+
+    use super::*;
+
+    fn host(limits: &Limits) -> Host {
+        Host::open(Box::new(MemoryStore::default()), Settings::default(), limits).unwrap()
+    }
+
+    fn change(host: &Host, edit: Edit) -> Result<Vec<Change>, ChangeError> {
+        let (sender, receiver) = channel();
+        host.change(edit, "test".into(), Box::new(move |result| sender.send(result).unwrap()));
+        receiver.recv().unwrap()
+    }
+
+    fn add(host: &Host, name: &str, password: &str) -> Result<Vec<Change>, ChangeError> {
+        let (sender, receiver) = channel();
+        let reply = Box::new(move |result| sender.send(result).unwrap());
+        host.derive(User::new(name).unwrap(), password.into(), reply);
+        let user = receiver.recv().unwrap()?;
+        change(host, Box::new(move |state| create_user(state, user)))
+    }
+
+    fn log_in(host: &Host, name: &str, password: &str) -> LogInResult {
+        let (sender, receiver) = channel();
+        let log_in = LogIn { user: name.into(), password: password.into(), address: None, protocol: "mqtt" };
+        host.log_in(log_in, Box::new(move |result| sender.send(result).unwrap()));
+        receiver.recv().unwrap()
+    }
+
+    #[test]
+    fn a_user_logs_in_until_it_is_deleted() {
+        let host = host(&Limits::default());
+        let epoch = host.published().epoch();
+        add(&host, "alice", "secret").unwrap();
+        assert!(host.published().epoch() > epoch);
+        assert!(matches!(add(&host, "alice", "other"), Err(ChangeError::Exists(_))));
+        for _ in 0..2 {
+            assert!(
+                matches!(log_in(&host, "alice", "secret"), LogInResult::Accepted(user) if *user.name == *"alice")
+            );
+        }
+        assert_eq!(log_in(&host, "alice", "other"), LogInResult::Rejected);
+        assert_eq!(log_in(&host, "bob", "secret"), LogInResult::Rejected);
+        change(&host, Box::new(|state| delete_user(state, "alice"))).unwrap();
+        assert_eq!(log_in(&host, "alice", "secret"), LogInResult::Rejected);
+        assert!(matches!(
+            change(&host, Box::new(|state| delete_user(state, "alice"))),
+            Err(ChangeError::NotFound(_))
+        ));
+    }
+
+    #[test]
+    fn failed_log_ins_are_limited_but_not_verified_ones() {
+        let host = host(&Limits { failures_per_user_max: 2, ..Limits::default() });
+        add(&host, "alice", "secret").unwrap();
+        assert!(matches!(log_in(&host, "alice", "secret"), LogInResult::Accepted(_)));
+        for _ in 0..2 {
+            assert_eq!(log_in(&host, "alice", "other"), LogInResult::Rejected);
+            assert_eq!(log_in(&host, "bob", "other"), LogInResult::Rejected);
+        }
+        assert_eq!(log_in(&host, "alice", "other"), LogInResult::Busy);
+        assert_eq!(log_in(&host, "bob", "other"), LogInResult::Busy);
+        assert!(matches!(log_in(&host, "alice", "secret"), LogInResult::Accepted(_)));
+    }
+
+    #[test]
+    fn the_audit_log_has_who_did_what_and_no_secrets() {
+        let path = std::env::temp_dir().join(format!("mainstem-audit-{}.jsonl", std::process::id()));
+        let limits = Limits { audit_log: Some(path.clone()), ..Limits::default() };
+        let host = host(&limits);
+        add(&host, "alice", "hunter2hunter2").unwrap();
+        log_in(&host, "alice", "hunter2hunter2");
+        log_in(&host, "mallory", "guess-guess");
+        drop(host);
+        // The last owner of the log may be a thread that ends.
+        let deadline = Instant::now() + std::time::Duration::from_secs(20);
+        let text = loop {
+            let text = std::fs::read_to_string(&path).unwrap();
+            if text.lines().count() == 3 || Instant::now() > deadline {
+                break text;
+            }
+            std::thread::yield_now();
+        };
+        std::fs::remove_file(&path).unwrap();
+        let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let seen: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+        assert_eq!(seen, ["changed", "log-in", "log-in-failed"], "{text}");
+        assert_eq!((&events[0]["by"], &events[0]["object"]), (&"test".into(), &"alice".into()));
+        assert_eq!(events[2]["user"], "mallory");
+        assert!(!text.contains("hunter2") && !text.contains("guess") && !text.contains("argon2"), "{text}");
+    }
+}

@@ -1,0 +1,32 @@
+//! Users and rules at run time: the log that stores them, the threads that verify log-ins, the audit log.
+//!
+//! [`Host`] implements the interface of [`mainstem_security`] for all protocols. Threads of its own do what would stall
+//! a shard: "security" writes changes to the log, "log-in-N" hash passwords, "audit" writes the audit log.
+//!
+//! # What this crate must never know
+//! Protocols, connections, shards. How a store of logs stores bytes.
+//!
+//! # Entry points
+//! [`Host::open`].
+//!
+//! # Invariants
+//! - A change is durable before it is published, and published before it is answered.
+//! - Log-ins that wait, limits that are counted and lines of the audit log that wait are bounded.
+//! - An unknown user costs what a known one costs, and gets the same answer.
+//!
+//! # Files
+//! | file | contents |
+//! |---|---|
+//! | `host.rs` | [`Host`]: the log of changes, and the interface for protocols |
+//! | `verifier.rs` | the threads that hash passwords |
+//! | `failures.rs` | failed log-ins by address and user |
+//! | `verified.rs` | credentials that were verified a short time ago |
+//! | `audit.rs` | the audit log |
+
+mod audit;
+mod failures;
+mod host;
+mod verified;
+mod verifier;
+
+pub use host::{Host, Limits, OpenError};

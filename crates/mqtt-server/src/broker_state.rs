@@ -7,8 +7,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mainstem_runtime::{MemoryBudget, MemoryMeter};
+use mainstem_runtime::{MemoryBudget, MemoryMeter, Wake};
+use mainstem_security::SecurityHost;
 
+use crate::access::Security;
 use crate::config::{Durability, MqttConfig};
 use crate::counters::{Counters, Published};
 use crate::groups::{Group, Member};
@@ -101,6 +103,7 @@ pub struct Shared {
     connections: AtomicU32,
     sessions: AtomicU32,
     assigned_ids: AssignedIds,
+    pub(crate) security: Arc<Security>,
 }
 
 /// Where assigned client identifiers come from.
@@ -139,6 +142,7 @@ impl Shared {
             connections: AtomicU32::new(0),
             sessions: AtomicU32::new(0),
             assigned_ids: AssignedIds::Random,
+            security: Arc::new(Security::new(shards)),
             config,
         })
     }
@@ -150,6 +154,17 @@ impl Shared {
         let own = Arc::get_mut(&mut shared).expect("nobody else has it yet");
         own.assigned_ids = AssignedIds::Reproducible(seed, AtomicU64::new(0));
         shared
+    }
+
+    /// Sets the users and rules, and the names of the listeners by their number, before the shards start. Without
+    /// them, everyone may do everything.
+    pub fn set_security(&self, host: Arc<dyn SecurityHost>, listeners: Vec<Arc<str>>) {
+        self.security.set_host(host, listeners);
+    }
+
+    /// Sets the function that wakes a shard for the result of a log-in.
+    pub fn bind_wake(&self, shard: usize, wake: Wake) {
+        self.security.bind_wake(shard, wake);
     }
 
     /// Adds a sink for a filter, which must be valid, and returns its number: 0, 1, 2 and so on. Whoever takes sink

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use mainstem_mqtt::Version;
 use mainstem_mqtt::alias::InboundAliases;
 use mainstem_runtime::ConnId;
+use mainstem_security::LogInResult;
 
 use crate::broker_state::Shared;
 use crate::filter_list::FilterList;
@@ -40,6 +41,9 @@ struct Conn {
     awaited_end: Option<(u16, u32)>,
     /// The SUBSCRIBE or UNSUBSCRIBE at the start of its input, if that continues from an earlier turn.
     filter_list: Option<Box<FilterList>>,
+    /// Number of its listener.
+    listener: u16,
+    log_in: LogInState,
 }
 
 /// Why a publisher waits, and since when.
@@ -48,6 +52,17 @@ struct Brake {
     level: Level,
     matched: Arc<Matched>,
     since_ms: u64,
+}
+
+/// How far the log-in of a CONNECT is.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum LogInState {
+    /// It has none, or has not begun.
+    #[default]
+    None,
+    /// The password is being verified.
+    Waiting,
+    Over(LogInResult),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +101,7 @@ impl Connections {
         &mut self.conns[conn.slot()]
     }
 
-    pub(crate) fn accept(&mut self, conn: ConnId, now_ms: u64) {
+    pub(crate) fn accept(&mut self, conn: ConnId, listener: u16, now_ms: u64) {
         if self.conns.len() <= conn.slot() {
             self.conns.resize_with(conn.slot() + 1, Conn::default);
         }
@@ -94,6 +109,7 @@ impl Connections {
             generation: conn.generation(),
             state: ConnState::Waiting,
             last_packet_ms: now_ms,
+            listener,
             ..Conn::default()
         };
     }
@@ -101,12 +117,14 @@ impl Connections {
     /// CONNECT has been accepted.
     pub(crate) fn connect(&mut self, conn: ConnId, connected: Connected, now_ms: u64) {
         let Connected { session, version, keep_alive_timeout_ms } = connected;
+        let listener = self.at(conn).listener;
         *self.at(conn) = Conn {
             generation: conn.generation(),
             state: ConnState::Serving(session),
             version: Some(version),
             last_packet_ms: now_ms,
             keep_alive_timeout_ms,
+            listener,
             ..Conn::default()
         };
     }
@@ -153,6 +171,29 @@ impl Connections {
     }
 
     // CONNECT and CONNACK.
+
+    /// Number of the listener that a connection came by.
+    pub(crate) fn listener(&self, conn: ConnId) -> u16 {
+        self.conns[conn.slot()].listener
+    }
+
+    pub(crate) fn log_in(&self, conn: ConnId) -> LogInState {
+        self.conns[conn.slot()].log_in.clone()
+    }
+
+    pub(crate) fn set_log_in(&mut self, conn: ConnId, state: LogInState) {
+        self.at(conn).log_in = state;
+    }
+
+    /// The log-in of a connection is over. The connection may be gone.
+    pub(crate) fn end_log_in(&mut self, conn: ConnId, result: LogInResult) {
+        let known = self.conns.get_mut(conn.slot());
+        if let Some(known) = known.filter(|known| known.generation == conn.generation())
+            && matches!(known.log_in, LogInState::Waiting)
+        {
+            known.log_in = LogInState::Over(result);
+        }
+    }
 
     /// CONNECT waits until the end of this session, by journal and number, is on disk.
     pub(crate) fn await_end(&mut self, conn: ConnId, session: Option<(u16, u32)>) {

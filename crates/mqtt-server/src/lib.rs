@@ -18,12 +18,14 @@
 //! - Messages of one publisher to one topic reach each subscriber in order.
 //! - Every dropped message counts in `publish_dropped`; the log has one line per client until its queue is empty again.
 //! - An acknowledgement is sent when what it promises is durable, and in the order of the requests.
+//! - A message is published, subscribed to and delivered only if the rules of its session allow it.
 //! - Everything that clients can make grow is bounded by [`MqttConfig`].
 //!
 //! # Files
 //! | file | contents |
 //! |---|---|
 //! | `shard/` | [`Shard`], which owns the machines below, and the handlers of packets, turns, timers and messages |
+//! | `access.rs` | log-ins, and what a session may do |
 //! | `connections.rs` | connections before and after CONNECT, keep alive, when publishers wait |
 //! | `filter_list.rs` | a SUBSCRIBE or UNSUBSCRIBE that takes more than one turn |
 //! | `session/` | sessions, their queues, and the way of a message from an offer to bytes |
@@ -45,6 +47,7 @@
 //! | `message.rs` | messages and their pool |
 //! | `config.rs`, `config_value.rs` | settings; values with units and error messages |
 
+mod access;
 mod bridge;
 mod broker_state;
 mod commits;

@@ -19,6 +19,7 @@ mod kind {
     pub(super) const SNAPSHOT: u8 = 9;
     pub(super) const SNAPSHOT_ENDS: u8 = 10;
     pub(super) const REPLAY_ENDS: u8 = 11;
+    pub(super) const USER: u8 = 12;
 }
 
 /// Flags of a message entry.
@@ -141,6 +142,11 @@ pub(crate) enum Entry<'a> {
     ReplayEnds {
         session: u32,
         filter: &'a str,
+    },
+    /// The session belongs to this user.
+    User {
+        session: u32,
+        user: &'a str,
     },
 }
 
@@ -392,6 +398,11 @@ impl<'a> Entry<'a> {
                 put(into, u64::from(*session));
                 into.extend_from_slice(filter.as_bytes());
             }
+            Self::User { session, user } => {
+                into.push(kind::USER);
+                put(into, u64::from(*session));
+                into.extend_from_slice(user.as_bytes());
+            }
         }
     }
 
@@ -428,6 +439,7 @@ impl<'a> Entry<'a> {
             kind::SNAPSHOT => Self::Snapshot(reader),
             kind::SNAPSHOT_ENDS => Self::SnapshotEnds { begins: reader.number()? },
             kind::REPLAY_ENDS => Self::ReplayEnds { session: reader.small()?, filter: text(&mut reader)? },
+            kind::USER => Self::User { session: reader.small()?, user: text(&mut reader)? },
             _ => return Err(Damaged),
         })
     }
@@ -568,6 +580,7 @@ mod tests {
             Entry::SnapshotBegins,
             Entry::SnapshotEnds { begins: 1 << 40 },
             Entry::ReplayEnds { session: 4, filter: "a/+" },
+            Entry::User { session: 5, user: "älice" },
         ] {
             let mut bytes = Vec::new();
             entry.put(&mut bytes);

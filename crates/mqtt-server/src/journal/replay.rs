@@ -56,6 +56,11 @@ impl Replayed {
                     session.subscriptions.remove(filter);
                 }
             }
+            Entry::User { session, user } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.user = Some(user.into());
+                }
+            }
             Entry::ReplayEnds { session, filter } => {
                 let subscription =
                     self.sessions.get_mut(&session).and_then(|known| known.subscriptions.get_mut(filter));

@@ -73,6 +73,8 @@ pub(crate) struct StoredSession {
     pub(crate) expiry_s: u32,
     pub(crate) gone_unix_ms: Option<u64>,
     pub(crate) will: Option<StoredWill>,
+    /// The user that it belongs to, which is an entry of its own in a snapshot, too.
+    pub(crate) user: Option<Box<str>>,
     pub(crate) subscriptions: BTreeMap<Box<str>, StoredSubscription>,
     /// Sequence number of the last delivery.
     pub(crate) sequence: u64,

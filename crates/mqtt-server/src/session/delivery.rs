@@ -188,6 +188,9 @@ impl Deliveries {
         offer: &Offer<'_>,
     ) {
         let now_ms = io.clock.now_ms;
+        if session.is_kept_from(offer.message.topic()) {
+            return session.settle_kept(offer);
+        }
         if self.partial.is_some() && self.has_already(session, persistence) {
             return;
         }
@@ -195,8 +198,7 @@ impl Deliveries {
             self.queue_offline(persistence, session, offer);
             return;
         }
-        let (conn, qos0) = (session.conn, offer.qos == QoS::AtMostOnce);
-        let topic = offer.message.topic();
+        let (conn, qos0, topic) = (session.conn, offer.qos == QoS::AtMostOnce, offer.message.topic());
         if session.is_durable() && !offer.is_replayed && session.is_replayed_later(topic) {
             if session.is_retained_replay_full() {
                 self.drop_offer(session, offer, "it does not get on with the retained messages");
@@ -499,7 +501,8 @@ impl Deliveries {
             let Some(message) = delivery.message.clone() else { continue };
             self.templates.begin(&message, now_ms);
             let aliases = session.ext.as_ref().and_then(|ext| ext.aliases.as_ref());
-            if message.is_expired(now_ms) {
+            // The rules may have changed since it was queued.
+            if message.is_expired(now_ms) || session.is_kept_from(message.topic()) {
                 session.settle(&delivery);
                 self.counters.publish_dropped += 1;
                 settle_in_journal(persistence, session, &delivery);
@@ -524,6 +527,14 @@ impl Deliveries {
 }
 
 impl Session {
+    /// The rules keep a message from the session. A group gives it none as soon as the session has left it.
+    #[cold]
+    fn settle_kept(&mut self, offer: &Offer<'_>) {
+        if offer.group.is_some() {
+            self.settle_group_message();
+        }
+    }
+
     /// Whether a message must not overtake others that are queued or to be replayed, or finds no room in the window.
     #[inline]
     fn must_queue(&self, offer: &Offer<'_>) -> bool {

@@ -30,6 +30,7 @@ use queue::Queue;
 use shapes::WildcardShapes;
 pub(crate) use table::Sessions;
 
+use crate::access::Access;
 use crate::groups::{Group, Load, Member};
 use crate::message::{Message, SessionKey};
 use crate::pending_acks::PendingAcks;
@@ -65,6 +66,13 @@ pub(crate) struct SessionExt {
     aliases: Option<OutboundAliases>,
 }
 
+impl SessionExt {
+    /// The queue consumers, if the session has ever subscribed to a queue.
+    pub(crate) fn consumers(&self) -> Option<&SessionConsumers> {
+        self.queue_consumers.as_deref()
+    }
+}
+
 /// One client.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent flags of a session")]
@@ -81,6 +89,8 @@ pub(crate) struct Session {
     ended: bool,
     /// The client accepts reason strings and user properties in all packets.
     problem_information: bool,
+    /// Messages are checked against the rules at delivery.
+    narrowed: bool,
     /// A drop has been logged since the queue was last empty.
     drop_logged: bool,
     /// Valid while `connected`.
@@ -109,6 +119,8 @@ pub(crate) struct Session {
     subscriptions: Vec<Subscription>,
     account: Account,
     ext: Option<Box<SessionExt>>,
+    /// User and rights; `None` while there are no users and rules.
+    access: Option<Box<Access>>,
 }
 
 /// The connection of a session, as CONNECT has negotiated it.
@@ -142,6 +154,7 @@ impl Session {
             connected: false,
             ended: false,
             problem_information: true,
+            narrowed: false,
             drop_logged: false,
             conn,
             inflight_max: 1,
@@ -159,6 +172,7 @@ impl Session {
             subscriptions: Vec::new(),
             account,
             ext: None,
+            access: None,
         }
     }
 
@@ -226,6 +240,32 @@ impl Session {
 
     pub(crate) fn set_expiry(&mut self, expiry_s: u32) {
         self.expiry_s = expiry_s;
+    }
+
+    // Rights.
+
+    pub(crate) fn access(&self) -> Option<&Access> {
+        self.access.as_deref()
+    }
+
+    /// The user that the session belongs to.
+    pub(crate) fn user(&self) -> Option<&Arc<str>> {
+        self.access.as_ref()?.principal().user()
+    }
+
+    pub(crate) fn set_access(&mut self, access: Option<Access>) {
+        self.access = access.map(Box::new);
+    }
+
+    /// Sets whether messages are checked against the rules at delivery.
+    pub(crate) fn set_narrowed(&mut self, is_narrowed: bool) {
+        self.narrowed = is_narrowed;
+    }
+
+    /// Whether the rules keep messages of a topic from the session.
+    #[inline]
+    pub(crate) fn is_kept_from(&self, topic: &str) -> bool {
+        self.narrowed && self.access.as_ref().is_some_and(|access| !access.may_receive(topic))
     }
 
     // Queue consumers.

@@ -45,6 +45,7 @@ impl Session {
             expiry_s: self.expiry_s,
             gone_unix_ms: self.gone_unix_ms(clock),
             sequence: self.sequence,
+            user: self.user().map(|user| (**user).into()),
             received_sequence: self.ext.as_ref().map_or(0, |ext| ext.qos2.sequence()),
             ..StoredSession::default()
         };

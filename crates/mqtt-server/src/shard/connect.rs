@@ -6,6 +6,7 @@ use mainstem_mqtt::{ConnAck, Connect, Packet, PacketType, QoS, ReasonCode, Versi
 use mainstem_runtime::{ConnId, Io, MemoryMeter, MemoryPressure};
 use mainstem_topic::{check_name, level_count};
 
+use super::access::LoggedIn;
 use super::{Handled, Next, ProtocolError, Shard};
 use crate::broker_state::Mail;
 use crate::config::{MqttConfig, Redirect};
@@ -61,6 +62,9 @@ impl Shard {
             // What an earlier session of this client has published on another shard comes first [MQTT-4.6.0-6].
             return Ok(Next::Hold);
         }
+        if self.is_logging_in(conn) {
+            return Ok(Next::Hold);
+        }
         io.charge(CONNECT_UNITS);
         let mut has_waited = false;
         if let Some((journal, number)) = self.connections.awaited_end(conn) {
@@ -85,9 +89,19 @@ impl Shard {
             }
         };
         if let Err(reason) = self.check_connect(&connect, has_waited) {
-            self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, reason);
-            return Err(ProtocolError::new(reason, "CONNECT is refused"));
+            return self.refuse_connect(io, conn, &connect, reason);
         }
+        let known = self.shared.registry.find(connect.client_id).filter(|known| known.shard != self.me);
+        if let Some(known) = known {
+            // The shard of the session verifies the password.
+            self.hand_over(io, conn, known);
+            return Ok(Next::Gone);
+        }
+        let principal = match self.log_in(io, conn, &connect) {
+            Ok(LoggedIn::As(principal)) => principal,
+            Ok(LoggedIn::NotYet) => return Ok(Next::Hold),
+            Err(reason) => return self.refuse_connect(io, conn, &connect, reason),
+        };
         let assigned = if connect.client_id.is_empty() { self.shared.new_client_id() } else { None };
         let client_id: Arc<str> = assigned.as_deref().unwrap_or(connect.client_id).into();
         if client_id.is_empty() {
@@ -95,6 +109,10 @@ impl Shard {
             self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, reason);
             return Err(ProtocolError::new(reason, "there is no client identifier to assign"));
         }
+        let access = match self.check_rights(io, conn, &connect, &client_id, &principal) {
+            Ok(access) => access,
+            Err(reason) => return self.refuse_connect(io, conn, &connect, reason),
+        };
         let place = match self.attach_session(io, conn, &connect, &client_id) {
             Ok(Attached::Here(place)) => place,
             Ok(Attached::OnOtherShard) => return Ok(Next::Gone),
@@ -104,6 +122,8 @@ impl Shard {
                 return Err(ProtocolError::new(reason, "there is no room for another session"));
             }
         };
+        self.sessions.at(place.slot).set_access(access);
+        self.narrow(io, place.slot);
         self.send_connack(io, conn, &connect, &place);
         Ok(if self.connections.state(conn) == ConnState::Vacant { Next::Gone } else { Next::Packet })
     }
@@ -118,7 +138,7 @@ impl Shard {
     }
 
     /// Sends a CONNACK with an error. The caller closes the connection.
-    fn reject_connect(
+    pub(super) fn reject_connect(
         &mut self,
         io: &mut Io<'_, Mail>,
         conn: ConnId,

@@ -55,7 +55,11 @@ impl Shard {
         }
         let mut publish = Vec::new();
         let entry = Entry::Session(session.entry(clock, &mut publish));
-        self.persistence.journal(session.journal()).push(&entry);
+        let mut journal = self.persistence.journal(session.journal());
+        journal.push(&entry);
+        if let Some(user) = session.user() {
+            journal.push(&Entry::User { session: session.number(), user });
+        }
     }
 
     /// Appends a message that has been offered to every subscriber here, for the durable sessions among them.

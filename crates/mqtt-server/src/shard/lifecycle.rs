@@ -140,6 +140,11 @@ impl Shard {
         let session = self.sessions.at(slot);
         let will = session.ext_mut().and_then(|ext| ext.will.take());
         let Some(will) = will else { return (None, 0) };
+        if !self.may_publish(slot, will.message.topic()) {
+            // The rules have changed since CONNECT.
+            self.deliveries.counters_mut().publish_dropped += 1;
+            return (Some(will), 0);
+        }
         let mut properties = will.message.properties(0);
         properties.message_expiry = will.expiry_s;
         let content = Content {

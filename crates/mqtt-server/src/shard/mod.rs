@@ -4,6 +4,7 @@
 //! connects them: it decodes packets, calls machines, and applies what they return to the connections, mailboxes and
 //! timers of [`Io`]. The files of this folder are the handlers, by what they handle. Machines never see the shard.
 
+mod access;
 mod acks;
 mod bridge;
 mod connect;
@@ -121,6 +122,10 @@ pub struct Shard {
     is_draining: bool,
     /// When a refused will may be logged again.
     will_log_ms: u64,
+    /// Epoch of the users and rules that the sessions have, or get by `renewal`.
+    security_epoch: u64,
+    /// Slot from which on sessions have rights of earlier users and rules.
+    renewal: Option<u32>,
     /// Counters as of the end of the last turn.
     flushed: Counters,
 }
@@ -153,6 +158,8 @@ impl Shard {
             sys: None,
             is_draining: false,
             will_log_ms: 0,
+            security_epoch: 0,
+            renewal: None,
             flushed: Counters::default(),
             shared,
         }
@@ -328,9 +335,9 @@ fn is_early(session: &Session, publish: &Publish<'_>) -> bool {
 impl Service for Shard {
     type Mail = Mail;
 
-    fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, _protocol: ProtocolTag) {
+    fn accepted(&mut self, io: &mut Io<'_, Mail>, conn: ConnId, ProtocolTag(listener): ProtocolTag) {
         io.charge(CONNECTION_UNITS);
-        self.connections.accept(conn, io.clock.now_ms);
+        self.connections.accept(conn, listener, io.clock.now_ms);
         self.deliveries.counters_mut().connections += 1;
         self.deliveries.counters_mut().connections_accepted += 1;
         self.shared.add_connection();
@@ -436,6 +443,7 @@ impl Service for Shard {
         let is_behind = self.persistence.is_behind() || self.bridge.is_behind();
         self.connections.begin_turn(io.congested() || is_behind);
         self.deliveries.set_pressure(io.memory().pressure());
+        self.poll_security(io);
         if is_first {
             self.start_timers(io);
         }

@@ -100,10 +100,8 @@ impl Shard {
         topic: &str,
     ) -> Handled {
         if check_name(topic).is_err() {
-            return Err(ProtocolError::new(
-                ReasonCode::TopicNameInvalid,
-                "topic name with wildcards or empty [MQTT-3.3.2-2]",
-            ));
+            let what = "topic name with wildcards or empty [MQTT-3.3.2-2]";
+            return Err(ProtocolError::new(ReasonCode::TopicNameInvalid, what));
         }
         if level_count(topic) > usize::from(self.config().max_topic_levels) {
             return Err(ProtocolError::new(ReasonCode::TopicNameInvalid, "topic name with too many levels"));
@@ -128,7 +126,8 @@ impl Shard {
                 }
             }
         }
-        if topic.starts_with("$SYS/") {
+        // A client of 3.x cannot be told: its message is acknowledged and dropped, as by mosquitto.
+        if topic.starts_with("$SYS/") || !self.may_publish(slot, topic) {
             self.deliveries.counters_mut().publish_dropped += 1;
             self.answer_publish(io, slot, publish, ReasonCode::NotAuthorized);
             return Ok(Next::Packet);

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use mainstem_log::{Durability as LogDurability, Error, Stores};
 use mainstem_runtime::{Clock, ConnId, Io};
+use mainstem_security::Principal;
 use mainstem_topic::parse_subscription;
 
 use super::Shard;
+use crate::access::Access;
 use crate::broker_state::{Mail, Shared};
 use crate::config::{Durability, MqttConfig};
 use crate::journal::entry::{Entry, Origin, ReachedTargets};
@@ -118,6 +120,11 @@ impl Shard {
         let session = self.sessions.at(key.slot);
         session.make_durable(journal, number);
         session.restore(&stored, age_ms, clock);
+        if let Some(user) = &stored.user {
+            let principal = Principal::User((&**user).into());
+            let access = Access::new(&self.shared.security, principal, &client_id, None, None);
+            session.set_access(access);
+        }
         if let Some(will) = &stored.will {
             self.restore_will(key.slot, will, age_ms, clock);
         }

@@ -4,6 +4,7 @@ use mainstem_runtime::{Clock, Io};
 
 use super::Shard;
 use crate::broker_state::Mail;
+use crate::journal::entry::Entry;
 use crate::journal::stored::{StoredSession, StoredSubscription};
 use crate::journal::{Journal, OpenJournal};
 
@@ -95,6 +96,9 @@ impl Shard {
             journal.snapshots().refer_to(oldest);
         }
         journal.push_snapshot(number, &stored);
+        if let Some(user) = &stored.user {
+            journal.push(&Entry::User { session: number, user });
+        }
         let subscriptions = stored.subscriptions.len() as u32;
         SESSION_UNITS + SUBSCRIPTION_UNITS * subscriptions + RUN_UNITS * stored.unsettled.len() as u32
     }

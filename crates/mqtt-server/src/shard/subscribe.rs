@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mainstem_mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter, SubscribeOptions};
 use mainstem_runtime::{ConnId, Io, MemoryPressure};
+use mainstem_security::SubscribeDecision;
 use mainstem_topic::{has_wildcard, level_count, parse_subscription};
 
 use super::{Handled, Next, ProtocolError, Shard};
@@ -194,6 +195,16 @@ impl Shard {
         if let Some(reason) = refused {
             return Ok(Err(reason));
         }
+        let decision = self.may_subscribe(slot, parsed.filter);
+        // A group gives a message to one member, which must be allowed to get it.
+        if decision == SubscribeDecision::Refused
+            || (decision == SubscribeDecision::Narrowed && parsed.group.is_some())
+        {
+            return Ok(Err(ReasonCode::NotAuthorized));
+        }
+        if decision == SubscribeDecision::Narrowed {
+            self.sessions.at(slot).set_narrowed(true);
+        }
         if is_of_queue(parsed.filter) {
             let granted = self.subscribe_to_queue(slot, asked, (parsed.filter, parsed.group), id);
             return Ok(granted.map(|(options, consumer)| Granted {
@@ -203,7 +214,7 @@ impl Shard {
                 consumer: Some(consumer),
             }));
         }
-        let qos = asked.options.qos.min(config.qos_max());
+        let qos = asked.options.qos.min(self.config().qos_max());
         let options = SubscribeOptions { qos, ..asked.options };
         let added = match parsed.group {
             Some(group) => self.join_group(slot, parsed.filter, group, options, id),
@@ -366,7 +377,7 @@ impl Shard {
         ReasonCode::Success
     }
 
-    fn leave_group(&mut self, slot: u32, filter: &str, name: &str) -> ReasonCode {
+    pub(super) fn leave_group(&mut self, slot: u32, filter: &str, name: &str) -> ReasonCode {
         let session = self.sessions.at(slot);
         let key = session.key();
         let Some(group) = session.remove_group(name, filter) else {

@@ -1,0 +1,239 @@
+//! Users and rules of MQTT clients: log-ins that are verified elsewhere, and what a session may do.
+//!
+//! A session keeps its user, because that outlives its connection: for its will, its queue, and the question of who may
+//! resume it. Its rules are compiled once and hold until users or rules change. A subscription that is wider than the
+//! rules makes its session *narrowed*: each message is checked at delivery. Only then does a delivery cost a check.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use mainstem_runtime::{ConnId, Wake};
+use mainstem_security::{
+    Action, Denial, Grants, LogIn, LogInResult, Origin, Principal, ResourceKind, SecurityHost, SecurityState,
+    SubscribeDecision,
+};
+
+use crate::queue_consumers::{is_of_queue, queue_of};
+
+const PROTOCOL: &str = "mqtt";
+
+/// Users and rules, as all shards share them. Without a host, everyone may do everything.
+#[derive(Default)]
+pub(crate) struct Security {
+    host: OnceLock<Host>,
+    results: Vec<Results>,
+}
+
+struct Host {
+    security: Arc<dyn SecurityHost>,
+    /// Names of the listeners, by their number among those of MQTT.
+    listeners: Vec<Arc<str>>,
+}
+
+/// Results of log-ins on their way to a shard.
+#[derive(Default)]
+struct Results {
+    has_any: AtomicBool,
+    arrived: Mutex<Vec<(ConnId, LogInResult)>>,
+    wake: OnceLock<Wake>,
+}
+
+impl fmt::Debug for Security {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Security").finish_non_exhaustive()
+    }
+}
+
+impl Security {
+    pub(crate) fn new(shards: usize) -> Self {
+        Self { host: OnceLock::new(), results: (0..shards).map(|_| Results::default()).collect() }
+    }
+
+    pub(crate) fn set_host(&self, security: Arc<dyn SecurityHost>, listeners: Vec<Arc<str>>) {
+        let is_first = self.host.set(Host { security, listeners }).is_ok();
+        debug_assert!(is_first, "set once, before the shards start");
+    }
+
+    pub(crate) fn bind_wake(&self, shard: usize, wake: Wake) {
+        if let Some(results) = self.results.get(shard) {
+            results.wake.get_or_init(|| wake);
+        }
+    }
+
+    /// Grows with every change of users and rules.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.host.get().map_or(0, |host| host.security.published().epoch())
+    }
+
+    /// The newest users and rules.
+    pub(crate) fn state(&self) -> Option<Arc<SecurityState>> {
+        Some(self.host.get()?.security.published().state())
+    }
+
+    fn listener(&self, number: u16) -> Option<&Arc<str>> {
+        self.host.get()?.listeners.get(usize::from(number))
+    }
+
+    /// Starts to verify a log-in. [`Self::take_results`] of the shard returns the result.
+    pub(crate) fn log_in(
+        self: &Arc<Self>,
+        shard: u16,
+        conn: ConnId,
+        user: &str,
+        password: &[u8],
+        address: Option<IpAddr>,
+    ) {
+        let Some(host) = self.host.get() else { return };
+        let security = Arc::clone(self);
+        let reply = move |result| {
+            let Some(results) = security.results.get(usize::from(shard)) else { return };
+            results.arrived.lock().unwrap_or_else(PoisonError::into_inner).push((conn, result));
+            results.has_any.store(true, Ordering::Release);
+            if let Some(wake) = results.wake.get() {
+                wake();
+            }
+        };
+        let log_in = LogIn { user: user.into(), password: password.to_vec(), address, protocol: PROTOCOL };
+        host.security.log_in(log_in, Box::new(reply));
+    }
+
+    /// The results of log-ins on a shard since the last call.
+    #[inline]
+    pub(crate) fn take_results(&self, shard: u16) -> Vec<(ConnId, LogInResult)> {
+        let Some(results) = self.results.get(usize::from(shard)) else { return Vec::new() };
+        if !results.has_any.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        results.has_any.store(false, Ordering::Release);
+        std::mem::take(&mut *results.arrived.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Who a session belongs to, where its connection comes from, and what it may do.
+#[derive(Debug)]
+pub(crate) struct Access {
+    principal: Principal,
+    /// Number of the listener; `None` after a restart, until the client connects.
+    listener: Option<u16>,
+    address: Option<IpAddr>,
+    grants: Grants,
+}
+
+impl Access {
+    /// The rights of a session, as of now.
+    pub(crate) fn new(
+        security: &Security,
+        principal: Principal,
+        client_id: &str,
+        listener: Option<u16>,
+        address: Option<IpAddr>,
+    ) -> Option<Self> {
+        let state = security.state()?;
+        let origin = Origin {
+            principal: &principal,
+            client_id: Some(client_id),
+            listener: listener.and_then(|number| security.listener(number)).map(|name| &**name),
+            address,
+        };
+        let grants = Grants::compile(&state, &origin);
+        Some(Self { principal, listener, address, grants })
+    }
+
+    pub(crate) fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    /// The same for newer users and rules.
+    pub(crate) fn renewed(&self, security: &Security, client_id: &str) -> Option<Self> {
+        Self::new(security, self.principal.clone(), client_id, self.listener, self.address)
+    }
+
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.grants.epoch()
+    }
+
+    pub(crate) fn may_connect(&self) -> bool {
+        self.grants.allows(Action::Connect, ResourceKind::Cluster, "")
+    }
+
+    /// Whether the session may publish to a valid topic, or send to the queue that it names.
+    #[inline]
+    pub(crate) fn may_publish(&self, topic: &str) -> bool {
+        if self.grants.is_unrestricted() {
+            return true;
+        }
+        let (action, kind, name) = publish_object(topic);
+        self.grants.allows(action, kind, name)
+    }
+
+    /// Whether the session may receive messages of a topic.
+    pub(crate) fn may_receive(&self, topic: &str) -> bool {
+        self.grants.allows(Action::Subscribe, ResourceKind::Mqtt, topic)
+    }
+
+    /// Decides a subscription, without `$share/<group>/`.
+    pub(crate) fn subscribe(&self, filter: &str) -> SubscribeDecision {
+        if !is_of_queue(filter) {
+            return self.grants.subscribe(filter);
+        }
+        let queue = queue_of(filter).map_or(filter, |(queue, _)| queue);
+        if self.grants.allows(Action::Receive, ResourceKind::Queue, queue) {
+            SubscribeDecision::Allowed
+        } else {
+            SubscribeDecision::Refused
+        }
+    }
+
+    /// Notes a denied publish in the audit log.
+    pub(crate) fn publish_denied(&self, security: &Security, client_id: &str, topic: &str) {
+        let (action, kind, name) = publish_object(topic);
+        self.denied(security, client_id, (action, kind), name);
+    }
+
+    /// Notes a denied subscription in the audit log.
+    pub(crate) fn subscribe_denied(&self, security: &Security, client_id: &str, filter: &str) {
+        let of_queue = is_of_queue(filter);
+        let what = if of_queue {
+            (Action::Receive, ResourceKind::Queue)
+        } else {
+            (Action::Subscribe, ResourceKind::Mqtt)
+        };
+        self.denied(security, client_id, what, filter);
+    }
+
+    /// Notes a denied connection in the audit log.
+    pub(crate) fn connect_denied(&self, security: &Security, client_id: &str) {
+        self.denied(security, client_id, (Action::Connect, ResourceKind::Cluster), "");
+    }
+
+    #[cold]
+    fn denied(
+        &self,
+        security: &Security,
+        client_id: &str,
+        (action, kind): (Action, ResourceKind),
+        name: &str,
+    ) {
+        let Some(host) = security.host.get() else { return };
+        let listener = self.listener.and_then(|number| security.listener(number)).map(|name| &**name);
+        let origin = Origin {
+            principal: &self.principal,
+            client_id: Some(client_id),
+            listener,
+            address: self.address,
+        };
+        host.security.denied(&Denial { origin, protocol: PROTOCOL, action, kind, name });
+    }
+}
+
+/// What a publish to a topic is: of a message, or to a queue.
+fn publish_object(topic: &str) -> (Action, ResourceKind, &str) {
+    match queue_of(topic).filter(|_| is_of_queue(topic)) {
+        Some((queue, _)) => (Action::Send, ResourceKind::Queue, queue),
+        None => (Action::Publish, ResourceKind::Mqtt, topic),
+    }
+}

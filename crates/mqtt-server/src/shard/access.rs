@@ -1,0 +1,268 @@
+//! Users and rules on a shard: log-ins of CONNECT, rights of sessions, and changes of both while clients are connected.
+
+use std::sync::Arc;
+
+use mainstem_mqtt::{Connect, ReasonCode};
+use mainstem_runtime::{ConnId, Io};
+use mainstem_security::{LogInResult, Principal, SubscribeDecision};
+use mainstem_topic::parse_subscription;
+
+use super::{Handled, ProtocolError, Shard};
+use crate::access::Access;
+use crate::broker_state::Mail;
+use crate::connections::LogInState;
+use crate::journal::entry::Entry;
+use crate::message::SessionKey;
+use crate::queue_consumers::SessionConsumers;
+use crate::session::SessionExt;
+
+/// Cost of renewing the rights of a session, and of each of its subscriptions, units.
+const RENEWAL_UNITS: u32 = 10;
+const SUBSCRIPTION_UNITS: u32 = 2;
+
+/// What a CONNECT comes to before its session is looked for.
+pub(super) enum LoggedIn {
+    /// The client is who it says.
+    As(Principal),
+    /// The password is being verified.
+    NotYet,
+}
+
+impl Shard {
+    /// Finds out who sends a CONNECT. The connection waits, unread, while its password is verified.
+    pub(super) fn log_in(
+        &mut self,
+        io: &Io<'_, Mail>,
+        conn: ConnId,
+        connect: &Connect<'_>,
+    ) -> Result<LoggedIn, ReasonCode> {
+        match self.connections.log_in(conn) {
+            LogInState::Waiting => return Ok(LoggedIn::NotYet),
+            LogInState::Over(LogInResult::Accepted(user)) => {
+                return Ok(LoggedIn::As(Principal::User(Arc::clone(&user.name))));
+            }
+            LogInState::Over(LogInResult::Rejected) => return Err(ReasonCode::BadUserNameOrPassword),
+            LogInState::Over(LogInResult::Busy) => return Err(ReasonCode::ServerBusy),
+            LogInState::None => {}
+        }
+        let Some(state) = self.shared.security.state() else { return Ok(LoggedIn::As(Principal::Anonymous)) };
+        let Some(user) = connect.username.filter(|_| state.has_users()) else {
+            let is_allowed = state.allows_anonymous();
+            return if is_allowed {
+                Ok(LoggedIn::As(Principal::Anonymous))
+            } else {
+                Err(ReasonCode::NotAuthorized)
+            };
+        };
+        self.connections.set_log_in(conn, LogInState::Waiting);
+        let (password, address) = (connect.password.unwrap_or_default(), io.peer_address(conn));
+        self.shared.security.log_in(self.me, conn, user, password, address);
+        Ok(LoggedIn::NotYet)
+    }
+
+    /// Whether a CONNECT waits for its password to be verified.
+    pub(super) fn is_logging_in(&self, conn: ConnId) -> bool {
+        matches!(self.connections.log_in(conn), LogInState::Waiting)
+    }
+
+    /// Takes the results of log-ins, and begins to renew the rights of all sessions if users or rules have changed.
+    pub(super) fn poll_security(&mut self, io: &mut Io<'_, Mail>) {
+        for (conn, result) in self.shared.security.take_results(self.me) {
+            self.connections.end_log_in(conn, result);
+        }
+        let epoch = self.shared.security.epoch();
+        if epoch != self.security_epoch {
+            self.security_epoch = epoch;
+            self.renewal = Some(0);
+        }
+        if let Some(from) = self.renewal.take() {
+            self.renew_sessions(io, from);
+        }
+    }
+
+    /// Renews the rights of sessions from a slot on, as far as the turn allows.
+    fn renew_sessions(&mut self, io: &mut Io<'_, Mail>, from: u32) {
+        let slots: Vec<u32> = self.sessions.slots_from(from as usize).collect();
+        for slot in slots {
+            if io.is_exhausted() {
+                self.renewal = Some(slot);
+                io.request_turn();
+                return;
+            }
+            io.charge(RENEWAL_UNITS);
+            self.renew_session(io, slot);
+        }
+    }
+
+    fn renew_session(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
+        let shared = Arc::clone(&self.shared);
+        let Some(state) = shared.security.state() else { return };
+        let session = self.sessions.at(slot);
+        let (conn, is_connected) = (session.conn(), session.is_connected());
+        let client_id = Arc::clone(session.client_id());
+        let renewed = if let Some(access) = session.access() {
+            access.renewed(&shared.security, &client_id)
+        } else {
+            let listener = is_connected.then(|| self.connections.listener(conn));
+            let address = io.peer_address(conn).filter(|_| is_connected);
+            Access::new(&shared.security, Principal::Anonymous, &client_id, listener, address)
+        };
+        let Some(access) = renewed else { return };
+        let is_known = match access.principal() {
+            Principal::Anonymous => state.allows_anonymous(),
+            Principal::User(name) => state.user(name).is_some_and(|user| !user.disabled),
+        };
+        let may_connect = access.may_connect();
+        self.sessions.at(slot).set_access(Some(access));
+        if is_connected && !(is_known && may_connect) {
+            log::info!("client {client_id:?} is disconnected: its user may not be connected any more");
+            let what = Some("the user may not be connected any more");
+            self.disconnect(io, slot, ReasonCode::NotAuthorized, what);
+            return;
+        }
+        self.narrow(io, slot);
+    }
+
+    /// Finds out whether messages of a session have to be checked at delivery. Ends its queue subscriptions that are
+    /// not allowed, and its memberships in groups that it may not read as a whole: a group must not give a message to
+    /// a member that does not get it.
+    pub(super) fn narrow(&mut self, io: &mut Io<'_, Mail>, slot: u32) {
+        let session = self.sessions.at(slot);
+        io.charge(session.subscription_count() as u32 * SUBSCRIPTION_UNITS);
+        let Some(access) = session.access() else { return };
+        let allows = |filter: &str| access.subscribe(filter) == SubscribeDecision::Allowed;
+        let mut filters = session.subscriptions().iter();
+        let is_narrowed =
+            !filters.all(|known| self.shared.routes.name(known.filter).is_some_and(|name| allows(&name)));
+        let left: Vec<(String, String)> = session
+            .groups()
+            .iter()
+            .filter(|group| !allows(&group.filter))
+            .map(|group| (group.name.to_string(), group.filter.to_string()))
+            .collect();
+        let consumers = session.ext_ref().and_then(SessionExt::consumers);
+        let queues: Vec<String> = consumers
+            .into_iter()
+            .flat_map(SessionConsumers::subscriptions)
+            .map(|known| known.filter().to_owned())
+            .filter(|filter| !parse_subscription(filter).is_ok_and(|parsed| allows(parsed.filter)))
+            .collect();
+        session.set_narrowed(is_narrowed);
+        for filter in queues {
+            self.unsubscribe_from_queue(io, slot, &filter);
+            if let Some((mut journal, session)) = self.journal(slot) {
+                journal.push(&Entry::Unsubscribe { session, filter: &filter });
+            }
+        }
+        for (name, filter) in left {
+            self.leave_group(slot, &filter, &name);
+            if let Some((mut journal, session)) = self.journal(slot) {
+                let filter = format!("$share/{name}/{filter}");
+                journal.push(&Entry::Unsubscribe { session, filter: &filter });
+            }
+        }
+    }
+
+    /// The rights of a session, renewed if users or rules have changed.
+    pub(super) fn current_access(&mut self, slot: u32) -> Option<&Access> {
+        let security = &self.shared.security;
+        let session = self.sessions.at(slot);
+        let is_old = session.access().is_some_and(|access| access.epoch() != self.security_epoch);
+        if is_old
+            && let Some(access) =
+                session.access().and_then(|access| access.renewed(security, session.client_id()))
+        {
+            session.set_access(Some(access));
+        }
+        self.sessions.at(slot).access()
+    }
+
+    /// Whether a session may publish to a topic. A denial is noted.
+    pub(super) fn may_publish(&mut self, slot: u32, topic: &str) -> bool {
+        let Some(access) = self.sessions.at(slot).access() else { return true };
+        let is_current = access.epoch() == self.security_epoch;
+        if is_current && access.may_publish(topic) {
+            return true;
+        }
+        let shared = Arc::clone(&self.shared);
+        let client_id = Arc::clone(self.sessions.at(slot).client_id());
+        let Some(access) = self.current_access(slot) else { return true };
+        let is_allowed = access.may_publish(topic);
+        if !is_allowed {
+            access.publish_denied(&shared.security, &client_id, topic);
+            log::debug!("client {client_id:?} may not publish to {topic:?}");
+        }
+        is_allowed
+    }
+
+    /// Decides a subscription of a session. A refusal is noted.
+    pub(super) fn may_subscribe(&mut self, slot: u32, filter: &str) -> SubscribeDecision {
+        let shared = Arc::clone(&self.shared);
+        let client_id = Arc::clone(self.sessions.at(slot).client_id());
+        let Some(access) = self.current_access(slot) else { return SubscribeDecision::Allowed };
+        let decision = access.subscribe(filter);
+        if decision == SubscribeDecision::Refused {
+            access.subscribe_denied(&shared.security, &client_id, filter);
+            log::debug!("client {client_id:?} may not subscribe to {filter:?}");
+        }
+        decision
+    }
+
+    /// Checks what a CONNECT asks for against the rules: the connection, its will, and whose session it resumes.
+    pub(super) fn check_rights(
+        &mut self,
+        io: &Io<'_, Mail>,
+        conn: ConnId,
+        connect: &Connect<'_>,
+        client_id: &str,
+        principal: &Principal,
+    ) -> Result<Option<Access>, ReasonCode> {
+        let shared = Arc::clone(&self.shared);
+        let state = shared.security.state();
+        if !state.is_some_and(|state| state.has_users() || state.has_rules()) {
+            return Ok(None);
+        }
+        let (listener, address) = (self.connections.listener(conn), io.peer_address(conn));
+        let access = Access::new(&shared.security, principal.clone(), client_id, Some(listener), address);
+        let Some(access) = access else { return Ok(None) };
+        if !access.may_connect() {
+            access.connect_denied(&shared.security, client_id);
+            return Err(ReasonCode::NotAuthorized);
+        }
+        if let Some(will) = connect.will.as_ref().filter(|will| !access.may_publish(will.topic)) {
+            access.publish_denied(&shared.security, client_id, will.topic);
+            return Err(ReasonCode::NotAuthorized);
+        }
+        let known = shared.registry.find(client_id).filter(|known| known.shard == self.me);
+        if let Some(known) = known
+            && !self.may_take_over(known, principal)
+        {
+            log::info!("client {client_id:?} is refused: its session belongs to another user");
+            access.connect_denied(&shared.security, client_id);
+            return Err(ReasonCode::NotAuthorized);
+        }
+        Ok(Some(access))
+    }
+
+    /// Whether a user may resume or end a session: its own, one of nobody, or any for a super user.
+    fn may_take_over(&mut self, known: SessionKey, principal: &Principal) -> bool {
+        let Some(session) = self.sessions.get(known) else { return true };
+        let is_own = match session.access().map(Access::principal) {
+            None | Some(Principal::Anonymous) => true,
+            Some(owner) => owner == principal,
+        };
+        is_own || self.shared.security.state().is_some_and(|state| state.is_super_user(principal))
+    }
+
+    /// Answers a CONNECT with an error. The caller closes the connection.
+    pub(super) fn refuse_connect(
+        &mut self,
+        io: &mut Io<'_, Mail>,
+        conn: ConnId,
+        connect: &Connect<'_>,
+        reason: ReasonCode,
+    ) -> Handled {
+        self.reject_connect(io, conn, connect.version, connect.maximum_packet_size, reason);
+        Err(ProtocolError::new(reason, "CONNECT is refused"))
+    }
+}

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use mainstem_queue_core::{Reply, Request};
+use mainstem_security::SecurityHost;
 use serde_json::{Map, Value};
 
 /// Receives the reply to one request. It is called at most once, on any thread, and must not block.
@@ -71,6 +72,11 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Returns how long the turns of the shards have taken since the start.
     fn turn_durations(&self) -> TurnDurations;
+
+    /// Returns the users and rules; `None` if the broker has none, and everyone may do everything.
+    fn security(&self) -> Option<Arc<dyn SecurityHost>> {
+        None
+    }
 
     /// Returns why the broker is not ready, one message per cause. Empty if it is ready.
     fn errors(&self) -> Vec<String>;

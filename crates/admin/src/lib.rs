@@ -4,7 +4,7 @@
 //! [`Broker`]: a request to a queue is a [`mainstem_queue_core::Request`], and a shard's thread delivers the reply.
 //!
 //! # What this crate must never know
-//! Logs, shards, other protocols. Permissions: there is no authentication, so the default address is on loopback.
+//! Logs, shards, other protocols. How users and rules are stored.
 //!
 //! # Entry points
 //! [`Bound::bind`] binds an address, [`start`] serves all of them, and [`HttpServer`] stops the server.
@@ -26,6 +26,8 @@
 //! | `socket.rs` | a connection's socket; release of messages whose response was not sent |
 //! | `gate.rs`, `head.rs` | rejection of malformed requests before hyper reads them |
 //! | `hosts.rs` | names by which requests may address the server |
+//! | `access.rs` | who may use a route |
+//! | `users.rs`, `rules.rs` | handlers for users and rules |
 //! | `app.rs` | state shared by all requests |
 //! | `routes.rs` | the table of all routes |
 //! | `queues.rs`, `send.rs`, `receive.rs`, `settle.rs` | handlers for queues and their messages |
@@ -36,6 +38,7 @@
 //! | `response.rs`, `problem.rs` | JSON responses, error responses |
 //! | `settings.rs` | limits |
 
+mod access;
 mod app;
 mod bindings;
 mod broker;
@@ -55,11 +58,13 @@ mod receive;
 mod record;
 mod response;
 mod routes;
+mod rules;
 mod send;
 mod serve;
 mod settings;
 mod settle;
 mod socket;
+mod users;
 
 pub use broker::{Broker, ConnectionPermit, MemoryUsage, PhaseDurations, ReplyCallback, TurnDurations};
 pub use listeners::{Bound, TlsSource};

@@ -16,6 +16,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::access::Peer;
+
 /// Returns the TLS configuration for the next connection.
 pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
 
@@ -57,7 +59,7 @@ impl Bound {
 
 /// The listeners of a running server.
 pub(crate) struct Listeners {
-    all: Vec<(TcpListener, Option<TlsSource>)>,
+    all: Vec<(Arc<str>, TcpListener, Option<TlsSource>)>,
     /// The one that is asked first, so that none starves.
     next: usize,
 }
@@ -65,7 +67,8 @@ pub(crate) struct Listeners {
 impl Listeners {
     /// Registers the listeners with the runtime, in which this must be called.
     pub(crate) fn new(bound: Vec<Bound>) -> io::Result<Self> {
-        let register = |bound: Bound| Ok((TcpListener::from_std(bound.listener)?, bound.tls));
+        let register =
+            |bound: Bound| Ok((bound.name.into(), TcpListener::from_std(bound.listener)?, bound.tls));
         Ok(Self { all: bound.into_iter().map(register).collect::<io::Result<_>>()?, next: 0 })
     }
 
@@ -76,11 +79,13 @@ impl Listeners {
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Incoming, SocketAddr)>> {
         for _ in 0..self.all.len() {
-            let (listener, tls) = &self.all[self.next];
+            let (name, listener, tls) = &self.all[self.next];
             self.next = (self.next + 1) % self.all.len();
             if let Poll::Ready(accepted) = listener.poll_accept(cx) {
-                let incoming =
-                    |(stream, peer)| (Incoming { stream, tls: tls.as_ref().map(|tls| tls()) }, peer);
+                let incoming = |(stream, peer)| {
+                    let (listener, tls) = (Arc::clone(name), tls.as_ref().map(|tls| tls()));
+                    (Incoming { stream, listener, tls }, peer)
+                };
                 return Poll::Ready(accepted.map(incoming));
             }
         }
@@ -91,10 +96,17 @@ impl Listeners {
 /// An accepted connection, before the TLS handshake.
 pub(crate) struct Incoming {
     stream: TcpStream,
+    listener: Arc<str>,
     tls: Option<Arc<ServerConfig>>,
 }
 
 impl Incoming {
+    /// Where the connection comes from.
+    pub(crate) fn peer(&self) -> Peer {
+        let address = self.stream.peer_addr().ok().map(|peer| peer.ip());
+        Peer { address, listener: Arc::clone(&self.listener) }
+    }
+
     /// Performs the TLS handshake, if the listener uses TLS.
     pub(crate) async fn handshake(self) -> io::Result<Stream> {
         // Each response is written at once, so Nagle's algorithm only delays it.

@@ -3,6 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use mainstem_queue_core::QueueError;
+use mainstem_security::ChangeError;
 use serde_json::{Map, Value, json};
 
 /// Delay after which a client may retry, in seconds.
@@ -97,6 +98,28 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, "cross-site", detail)
     }
 
+    /// The request has no valid user name and password. Nothing tells what is wrong with them.
+    pub(crate) fn log_in() -> Self {
+        let detail = "this request needs the name and the password of a user (basic authentication)";
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
+    }
+
+    pub(crate) fn log_in_limited() -> Self {
+        let detail = "too many log-ins are waiting or have failed (security.max_waiting_log_ins, \
+                      security.max_failed_log_ins_per_address, security.max_failed_log_ins_per_user)";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "log-ins", detail)
+    }
+
+    pub(crate) fn first_user() -> Self {
+        let detail = "while there are no users, only clients on this machine may change users and rules";
+        Self::new(StatusCode::FORBIDDEN, "forbidden", detail)
+    }
+
+    pub(crate) fn forbidden(action: &str, kind: &str, name: &str) -> Self {
+        let object = if name.is_empty() { kind.to_owned() } else { format!("{kind}:{name}") };
+        Self::new(StatusCode::FORBIDDEN, "forbidden", format!("no rule allows the user {action} on {object}"))
+    }
+
     pub(crate) fn no_route() -> Self {
         Self::new(StatusCode::NOT_FOUND, "no-route", "unknown path; see /openapi.json")
     }
@@ -177,12 +200,29 @@ impl From<&QueueError> for Problem {
     }
 }
 
+impl From<&ChangeError> for Problem {
+    fn from(error: &ChangeError) -> Self {
+        let (status, kind) = match error {
+            ChangeError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
+            ChangeError::NotFound(_) => (StatusCode::NOT_FOUND, "not-found"),
+            ChangeError::Exists(_) => (StatusCode::CONFLICT, "exists"),
+            ChangeError::Log(_) => (StatusCode::SERVICE_UNAVAILABLE, "storage"),
+            ChangeError::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+        };
+        Self::new(status, kind, error.to_string())
+    }
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let body = self.json().to_string();
         let mut response = (self.status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Basic realm=\"mainstem\", charset=\"UTF-8\"");
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
+        }
         if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
         }

@@ -7,54 +7,77 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use axum::{Extension, Router};
+use mainstem_security::Action;
 
+use crate::access::{Access, authorize};
 use crate::app::App;
 use crate::gate::{REJECTED_METHOD, Rejection};
 use crate::hosts::check_host;
 use crate::problem::Problem;
 use crate::response::with_json;
-use crate::{bindings, health, metrics, queues, receive, send, settle};
+use crate::{bindings, health, metrics, queues, receive, rules, send, settle, users};
 
 /// The OpenAPI 3.1 description of the API.
 pub const OPENAPI: &str = include_str!("openapi.json");
 
-type Route = (Method, &'static str, MethodRouter<App>);
+type Route = (Method, &'static str, MethodRouter<App>, Access);
 
 fn table() -> Vec<Route> {
     const QUEUE: &str = "/v1/queues/{name}";
     const BINDING: &str = "/v1/bindings/{name}";
+    const USER: &str = "/v1/users/{name}";
     vec![
-        (Method::GET, "/v1/queues", get(queues::list)),
-        (Method::PUT, QUEUE, put(queues::create)),
-        (Method::GET, QUEUE, get(queues::show)),
-        (Method::PATCH, QUEUE, patch(queues::configure)),
-        (Method::DELETE, QUEUE, delete(queues::delete)),
-        (Method::POST, "/v1/queues/{name}/messages", post(send::send)),
-        (Method::POST, "/v1/queues/{name}/receive", post(receive::receive)),
-        (Method::POST, "/v1/queues/{name}/ack", post(settle::ack)),
-        (Method::POST, "/v1/queues/{name}/nack", post(settle::nack)),
-        (Method::POST, "/v1/queues/{name}/reject", post(settle::reject)),
-        (Method::POST, "/v1/queues/{name}/extend", post(settle::extend)),
-        (Method::GET, "/v1/queues/{name}/peek", get(queues::peek)),
-        (Method::POST, "/v1/queues/{name}/purge", post(queues::purge)),
-        (Method::POST, "/v1/queues/{name}/redrive", post(queues::redrive)),
-        (Method::POST, "/v1/queues/{name}/groups/{group}/replay", post(queues::replay)),
-        (Method::DELETE, "/v1/queues/{name}/groups/{group}", delete(queues::remove_group)),
-        (Method::GET, "/v1/bindings", get(bindings::list)),
-        (Method::PUT, BINDING, put(bindings::add)),
-        (Method::GET, BINDING, get(bindings::show)),
-        (Method::DELETE, BINDING, delete(bindings::remove)),
-        (Method::GET, "/v1/health/live", get(health::live)),
-        (Method::GET, "/v1/health/ready", get(health::ready)),
-        (Method::GET, "/metrics", get(metrics::metrics)),
-        (Method::GET, "/openapi.json", get(openapi)),
+        (Method::GET, "/v1/queues", get(queues::list), Access::Cluster(Action::AdminRead)),
+        (Method::PUT, QUEUE, put(queues::create), Access::Queue(Action::Manage)),
+        (Method::GET, QUEUE, get(queues::show), Access::Queue(Action::Describe)),
+        (Method::PATCH, QUEUE, patch(queues::configure), Access::Queue(Action::Manage)),
+        (Method::DELETE, QUEUE, delete(queues::delete), Access::Queue(Action::Manage)),
+        (Method::POST, "/v1/queues/{name}/messages", post(send::send), Access::Queue(Action::Send)),
+        (Method::POST, "/v1/queues/{name}/receive", post(receive::receive), Access::Queue(Action::Receive)),
+        (Method::POST, "/v1/queues/{name}/ack", post(settle::ack), Access::Queue(Action::Receive)),
+        (Method::POST, "/v1/queues/{name}/nack", post(settle::nack), Access::Queue(Action::Receive)),
+        (Method::POST, "/v1/queues/{name}/reject", post(settle::reject), Access::Queue(Action::Receive)),
+        (Method::POST, "/v1/queues/{name}/extend", post(settle::extend), Access::Queue(Action::Receive)),
+        (Method::GET, "/v1/queues/{name}/peek", get(queues::peek), Access::Queue(Action::Receive)),
+        (Method::POST, "/v1/queues/{name}/purge", post(queues::purge), Access::Queue(Action::Manage)),
+        (Method::POST, "/v1/queues/{name}/redrive", post(queues::redrive), Access::Queue(Action::Manage)),
+        (
+            Method::POST,
+            "/v1/queues/{name}/groups/{group}/replay",
+            post(queues::replay),
+            Access::Queue(Action::Manage),
+        ),
+        (
+            Method::DELETE,
+            "/v1/queues/{name}/groups/{group}",
+            delete(queues::remove_group),
+            Access::Queue(Action::Manage),
+        ),
+        (Method::GET, "/v1/bindings", get(bindings::list), Access::Cluster(Action::AdminRead)),
+        (Method::PUT, BINDING, put(bindings::add), Access::Cluster(Action::Bind)),
+        (Method::GET, BINDING, get(bindings::show), Access::Cluster(Action::AdminRead)),
+        (Method::DELETE, BINDING, delete(bindings::remove), Access::Cluster(Action::Bind)),
+        (Method::GET, "/v1/health/live", get(health::live), Access::Open),
+        (Method::GET, "/v1/health/ready", get(health::ready), Access::Open),
+        (Method::GET, "/metrics", get(metrics::metrics), Access::Cluster(Action::AdminRead)),
+        (Method::GET, "/openapi.json", get(openapi), Access::LoggedIn),
+        (Method::GET, "/v1/users", get(users::list), Access::Cluster(Action::AdminRead)),
+        (Method::PUT, USER, put(users::add), Access::Security),
+        (Method::GET, USER, get(users::show), Access::Cluster(Action::AdminRead)),
+        (Method::PATCH, USER, patch(users::edit), Access::Security),
+        (Method::DELETE, USER, delete(users::remove), Access::Security),
+        (Method::GET, "/v1/acls", get(rules::list), Access::Cluster(Action::AdminRead)),
+        (Method::POST, "/v1/acls", post(rules::add), Access::Security),
+        (Method::DELETE, "/v1/acls/{id}", delete(rules::remove), Access::Security),
+        (Method::GET, "/v1/acls/explain", get(rules::explain), Access::Cluster(Action::AdminRead)),
     ]
 }
 
 pub(crate) fn router(app: App) -> Router {
-    let add = |router: Router<App>, (method, path, handler): Route| {
+    let add = |router: Router<App>, (method, path, handler, access): Route| {
         let takes_body = !matches!(method, Method::GET | Method::DELETE);
-        router.route(path, if takes_body { handler } else { handler.route_layer(from_fn(reject_body)) })
+        let handler = if takes_body { handler } else { handler.route_layer(from_fn(reject_body)) };
+        router.route(path, handler.route_layer(from_fn_with_state((app.clone(), access), authorize)))
     };
     table()
         .into_iter()
@@ -80,8 +103,8 @@ async fn monitoring_only(request: Request, next: Next) -> Response {
     }
 }
 
-/// Rejects invalid requests, and those from web pages: without authentication, any page could otherwise use the API
-/// through the browser of a user who can reach it.
+/// Rejects invalid requests, and those from web pages: any page could otherwise use the API through the browser of a
+/// user who can reach it, or who has logged in.
 async fn guard(
     State(app): State<App>,
     Extension(rejection): Extension<Rejection>,
@@ -129,7 +152,7 @@ mod tests {
     fn openapi_describes_every_route_and_no_other() {
         let served: BTreeSet<(String, String)> = table()
             .into_iter()
-            .map(|(method, path, _)| (path.to_owned(), method.as_str().to_lowercase()))
+            .map(|(method, path, _, _)| (path.to_owned(), method.as_str().to_lowercase()))
             .collect();
         let description: Value = serde_json::from_str(OPENAPI).unwrap();
         let mut described = BTreeSet::new();

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::access::Peer;
 use crate::app::{App, Phase};
 use crate::broker::Broker;
 use crate::connections::{Admitted, Connection, ConnectionTable, GuardedBody, Timeouts};
@@ -243,6 +244,7 @@ fn serve_connection(
     phase: watch::Receiver<Phase>,
 ) -> impl Future<Output = ()> + Send + use<> {
     let (router, is_reserved) = (kind.router.clone(), kind.is_reserved);
+    let peer = incoming.peer();
     let write_timeout = kind.timeouts.head;
     async move {
         let stream = tokio::select! {
@@ -253,7 +255,9 @@ fn serve_connection(
             () = Phase::Stopped.reached(phase.clone()) => return,
         };
         match stream {
-            Ok(stream) => serve_stream(stream, connection, router, is_reserved, write_timeout, phase).await,
+            Ok(stream) => {
+                serve_stream(stream, peer, connection, router, is_reserved, write_timeout, phase).await
+            }
             Err(error) => log::debug!("http: TLS handshake failed: {error}"),
         }
     }
@@ -261,6 +265,7 @@ fn serve_connection(
 
 async fn serve_stream(
     stream: Stream,
+    peer: Peer,
     connection: Connection,
     router: Router,
     is_reserved: bool,
@@ -278,6 +283,7 @@ async fn serve_stream(
         let guard = requests.begin_request();
         request.extensions_mut().insert(buffered.clone());
         request.extensions_mut().insert(rejection.clone());
+        request.extensions_mut().insert(peer.clone());
         let response = router.call(request.map(Body::new));
         async move { response.await.map(|response| response.map(|body| GuardedBody { body, _guard: guard })) }
     });

@@ -1,0 +1,170 @@
+//! Who may use a route: basic authentication, and the rules.
+//!
+//! As soon as there is a user, each request but those for health needs one. Without users, everyone who can connect
+//! may use the API, and only clients on this machine may add the first user.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use mainstem_security::{
+    Action, Denial, Grants, LogIn, LogInResult, Origin, Principal, ResourceKind, SecurityHost,
+};
+use tokio::sync::oneshot;
+
+use crate::app::App;
+use crate::problem::Problem;
+
+const PROTOCOL: &str = "http";
+
+/// What a route needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Access {
+    /// Nothing.
+    Open,
+    /// A user, if there are any.
+    LoggedIn,
+    /// An action on the queue that the path names.
+    Queue(Action),
+    /// An action on the broker.
+    Cluster(Action),
+    /// Changes of users and rules: as `Cluster`, and without users only for clients on this machine.
+    Security,
+}
+
+/// Where a connection comes from, in the extensions of its requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// Address of the client.
+    pub(crate) address: Option<IpAddr>,
+    /// Name of the listener.
+    pub(crate) listener: Arc<str>,
+}
+
+/// Who sends a request, in its extensions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caller {
+    principal: Principal,
+    address: Option<IpAddr>,
+}
+
+impl Caller {
+    /// For the audit log.
+    pub(crate) fn name(&self) -> String {
+        let address = self.address.map(|address| format!(" at {address}")).unwrap_or_default();
+        format!("{} by http{address}", self.principal)
+    }
+}
+
+/// Rejects requests that lack what their route needs.
+pub(crate) async fn authorize(
+    State((app, access)): State<(App, Access)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match check(&app, access, request).await {
+        Ok(request) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn check(app: &App, access: Access, mut request: Request) -> Result<Request, Problem> {
+    let peer = request.extensions().get::<Peer>().cloned();
+    let (address, listener) = peer.map_or((None, None), |peer| (peer.address, Some(peer.listener)));
+    let security = app.broker().security().filter(|_| !matches!(access, Access::Open));
+    let Some(security) = security else {
+        request.extensions_mut().insert(Caller { principal: Principal::Anonymous, address });
+        return Ok(request);
+    };
+    let principal = if security.published().state().has_users() {
+        log_in(&security, request.headers(), address).await?
+    } else if matches!(access, Access::Security) && !address.is_some_and(is_local) {
+        return Err(Problem::first_user());
+    } else {
+        Principal::Anonymous
+    };
+    let (action, kind, name) = match access {
+        Access::Open | Access::LoggedIn => {
+            request.extensions_mut().insert(Caller { principal, address });
+            return Ok(request);
+        }
+        Access::Cluster(action) => (action, ResourceKind::Cluster, String::new()),
+        Access::Security => (Action::AdminWrite, ResourceKind::Cluster, String::new()),
+        Access::Queue(action) => {
+            let (mut parts, body) = request.into_parts();
+            let params = Path::<HashMap<String, String>>::from_request_parts(&mut parts, &()).await;
+            let Path(mut params) = params.map_err(|error| Problem::malformed(error.body_text()))?;
+            request = Request::from_parts(parts, body);
+            (action, ResourceKind::Queue, params.remove("name").unwrap_or_default())
+        }
+    };
+    let origin = Origin { principal: &principal, client_id: None, listener: listener.as_deref(), address };
+    // A request is rare compared with a message: its rules are compiled each time.
+    if !Grants::compile(&security.published().state(), &origin).allows(action, kind, &name) {
+        security.denied(&Denial { origin, protocol: PROTOCOL, action, kind, name: &name });
+        return Err(Problem::forbidden(action.name(), kind.name(), &name));
+    }
+    request.extensions_mut().insert(Caller { principal, address });
+    Ok(request)
+}
+
+fn is_local(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+async fn log_in(
+    security: &Arc<dyn SecurityHost>,
+    headers: &HeaderMap,
+    address: Option<IpAddr>,
+) -> Result<Principal, Problem> {
+    let (user, password) = credentials(headers).ok_or_else(Problem::log_in)?;
+    let (sender, receiver) = oneshot::channel();
+    let log_in = LogIn { user: user.into(), password: password.into(), address, protocol: PROTOCOL };
+    // The receiver is gone if the client has disconnected.
+    security.log_in(log_in, Box::new(move |result| drop(sender.send(result))));
+    match receiver.await {
+        Ok(LogInResult::Accepted(user)) => Ok(Principal::User(Arc::clone(&user.name))),
+        Ok(LogInResult::Rejected) => Err(Problem::log_in()),
+        Ok(LogInResult::Busy) | Err(_) => Err(Problem::log_in_limited()),
+    }
+}
+
+/// User name and password of basic authentication (RFC 7617).
+fn credentials(headers: &HeaderMap) -> Option<(String, String)> {
+    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, encoded) = text.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
+    let (user, password) = decoded.split_once(':')?;
+    Some((user.to_owned(), password.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_those_of_basic_authentication() {
+        let parse = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+            credentials(&headers)
+        };
+        let alice = Some(("Aladdin".to_owned(), "open:sesame".to_owned()));
+        let encoded = STANDARD.encode("Aladdin:open:sesame");
+        assert_eq!(parse(&format!("Basic {encoded}")), alice);
+        assert_eq!(parse(&format!("bASIC {encoded}")), alice);
+        for value in ["Basic", "Basic !", "Bearer x", "Basic QWxhZGRpbg==", ""] {
+            assert_eq!(parse(value), None, "{value}");
+        }
+        assert_eq!(credentials(&HeaderMap::new()), None);
+    }
+}

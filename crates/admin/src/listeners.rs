@@ -52,7 +52,7 @@ impl Bound {
     ///
     /// # Errors
     /// If the operating system cannot tell the address.
-    pub(crate) fn name_and_address(&self) -> io::Result<(String, SocketAddr)> {
+    pub fn name_and_address(&self) -> io::Result<(String, SocketAddr)> {
         Ok((self.name.clone(), self.listener.local_addr()?))
     }
 }

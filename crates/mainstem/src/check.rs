@@ -12,6 +12,7 @@ use mainstem_disk::{Finding, Fs, RealFs, Report, Severity, repair, verify};
 use serde_json::{Value, json};
 
 use crate::cli::{RepairArgs, VerifyArgs};
+use crate::security;
 
 /// Exit status if there is damage.
 const DAMAGED: u8 = 1;
@@ -130,7 +131,7 @@ fn check(dir: &Path) -> Result<Vec<(PathBuf, Report)>, String> {
     stores.into_iter().map(check).collect()
 }
 
-/// Directories of stores: `log/<number>` of a broker, or `log` of embedded queues.
+/// Directories of stores: `log/<number>` and `security` of a broker, or `log` of embedded queues.
 fn stores(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let root = dir.join("log");
     let mut numbers = Vec::new();
@@ -141,7 +142,9 @@ fn stores(dir: &Path) -> io::Result<Vec<PathBuf>> {
     if numbers.is_empty() && root.join("checkpoint").exists() {
         return Ok(vec![root]);
     }
-    Ok(numbers.into_iter().map(|number| root.join(number.to_string())).collect())
+    let stores = numbers.into_iter().map(|number| root.join(number.to_string()));
+    let security = Some(dir.join(security::STORE)).filter(|store| store.is_dir());
+    Ok(stores.chain(security).collect())
 }
 
 fn print(text: &str) -> Result<(), String> {

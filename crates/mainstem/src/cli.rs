@@ -18,6 +18,7 @@ mod storage;
 mod subscribe;
 mod tls;
 mod topic;
+mod user;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -44,6 +45,9 @@ pub(crate) use storage::{RepairArgs, VerifyArgs};
 pub(crate) use subscribe::SubArgs;
 pub(crate) use tls::TlsArgs;
 pub(crate) use topic::{TopicArgs, TopicCommand, TopicConfigArgs, TopicCreateArgs};
+pub(crate) use user::{
+    AclAddArgs, AclArgs, AclCommand, AclExplainArgs, NewPasswordArgs, UserArgs, UserCommand,
+};
 
 /// Parses the arguments of the process. Exits after printing help, the version or a usage error.
 pub(crate) fn parse() -> Command {
@@ -71,6 +75,10 @@ pub(crate) enum Command {
     Queue(Box<QueueArgs>),
     /// Show, add and remove bindings between MQTT topics, work queues and Kafka topics
     Binding(Box<BindingArgs>),
+    /// Add, show, change and delete users
+    User(Box<UserArgs>),
+    /// Add, show, delete and explain access rules
+    Acl(Box<AclArgs>),
     /// Make certificates for TLS: an authority, the broker's and those of clients
     Cert(CertArgs),
     /// Benchmark a broker
@@ -272,6 +280,8 @@ mod tests {
             Command::Group(args) => args.kafka.broker,
             Command::Queue(args) => args.http.broker,
             Command::Binding(args) => args.http.broker,
+            Command::User(args) => args.http.broker,
+            Command::Acl(args) => args.http.broker,
             Command::Bench(BenchCommand::Mqtt(args)) => args.broker.to_string(),
             Command::Bench(BenchCommand::Kafka(args)) => match args.work {
                 BenchKafkaWork::Idle(args) => args.common.broker.to_string(),
@@ -292,6 +302,8 @@ mod tests {
             "group list",
             "queue list",
             "binding list",
+            "user list",
+            "acl list",
             "bench mqtt",
             "bench kafka idle",
             "bench queue enqueue",

@@ -18,6 +18,7 @@ use crate::cli::{ServeArgs, Setting};
 use crate::listener_section::{self, ListenerSection, check_listeners};
 use crate::memory::MemoryConfig;
 use crate::queues::{DeclaredQueue, check_queues};
+use crate::security::SecurityConfig;
 
 settings! {
     /// The process.
@@ -149,8 +150,8 @@ settings! {
 settings! {
     /// The HTTP API: work queues, bindings, health and metrics.
     pub struct HttpConfig {
-        /// Address or host name, and port, to listen on; empty to disable the HTTP API. There is no authentication:
-        /// every client that can connect has full access to queues and bindings.
+        /// Address or host name, and port, to listen on; empty to disable the HTTP API. As soon as there is a
+        /// user, requests need one (security.md).
         listen: String = "127.0.0.1:8080";
         /// Host names by which requests may address the API, besides IP addresses and `localhost`; `"*"` allows any.
         /// Requests to other names get 421, so that web pages cannot reach the API by DNS rebinding.
@@ -232,6 +233,7 @@ pub(crate) struct Config {
     pub(crate) kafka: KafkaConfig,
     pub(crate) http: HttpConfig,
     pub(crate) queues: QueuesConfig,
+    pub(crate) security: SecurityConfig,
     pub(crate) listener: Vec<ListenerSection>,
     pub(crate) queue: Vec<DeclaredQueue>,
     pub(crate) mqtt_to_topic: Vec<MqttToTopic>,
@@ -281,6 +283,8 @@ impl Config {
         checked("kafka", config.kafka.check_more())?;
         checked("http", config.http.check())?;
         checked("queues", config.queues.check())?;
+        checked("security", config.security.check())?;
+        checked("security", config.security.check_more())?;
         check_listeners(&config.listener, !config.kafka.listen.is_empty())?;
         check_queues(&config.queue)?;
         config.bindings()?;
@@ -347,7 +351,7 @@ has a default, so list only the keys that you change:
 
 ```toml
 [mqtt]
-listen = \"0.0.0.0:1883\"
+listen = \"127.0.0.1:1884\"
 max_queued_messages = 5000
 queue_overflow = \"drop-oldest\"
 ```
@@ -392,6 +396,7 @@ pub(crate) fn reference() -> String {
             HttpConfig::fields(),
         ),
         reference_section("queues", "Work queues in general. See [queues.md](queues.md).", QueuesConfig::fields()),
+        reference_section("security", "Users and rules. See [security.md](security.md).", SecurityConfig::fields()),
         listener_section::REFERENCE.to_owned(),
         crate::queues::reference(),
         crate::bindings::REFERENCE.to_owned(),

@@ -20,7 +20,8 @@ use crate::descriptors::DescriptorPlan;
 use crate::listener_section::{ListenerProtocol, ListenerSection};
 
 const MQTT: &str = "mqtt";
-const KAFKA: &str = "kafka";
+/// Name of the listener of the section `[kafka]`.
+pub(crate) const KAFKA: &str = "kafka";
 
 /// Builds the table of the listeners that shards serve.
 ///
@@ -88,6 +89,12 @@ fn transport(section: &ListenerSection, certificates: &Certificates) -> Result<L
     let Some(websocket) = &section.websocket else { return Ok(lower) };
     let acceptor = mainstem_websocket::Acceptor::new(section.name.as_str(), websocket.settings()?);
     Ok(lower.with_layer(Arc::new(move || acceptor.layer())))
+}
+
+/// Names of the MQTT listeners, by the number in their tag.
+pub(crate) fn mqtt_names(config: &Config) -> Vec<Arc<str>> {
+    let sections = config.listener.iter().filter(|section| section.protocol == ListenerProtocol::Mqtt);
+    iter::once(MQTT).chain(sections.map(|section| section.name.as_str())).map(Into::into).collect()
 }
 
 /// Resolves `HOST:PORT` to a socket address: the first IPv4 address of a host name, if it has one. `localhost` is both

@@ -1,8 +1,8 @@
 //! The `mainstem` binary: the broker and its command-line tools.
 //!
 //! `mainstem` or `mainstem serve` runs the broker. `mainstem pub`, `sub`, `topic`, `produce`, `consume`, `group`,
-//! `queue`, `binding` and `bench` are tools that talk to a broker over the network; `cert` makes certificates. `verify`
-//! and `repair` work on a data directory that no broker uses.
+//! `queue`, `binding`, `user`, `acl` and `bench` are tools that talk to a broker over the network; `cert` makes
+//! certificates. `verify` and `repair` work on a data directory that no broker uses.
 //!
 //! # Files
 //! | file | contents |
@@ -18,6 +18,7 @@
 //! | `storage.rs` | the data directory, and the state restored from it |
 //! | `check.rs` | `mainstem verify` and `mainstem repair` |
 //! | `health_store.rs` | logs that cannot be written to, for the readiness check |
+//! | `security.rs` | users and rules: their section, their directory |
 //! | `memory.rs` | the memory budget of the process |
 //! | `operations.rs` | the broker behind the HTTP API |
 //! | `tool.rs`, `tool/` | the command-line tools |
@@ -33,6 +34,7 @@ mod listeners;
 mod memory;
 mod operations;
 mod queues;
+mod security;
 mod serve;
 mod storage;
 mod tool;
@@ -40,7 +42,7 @@ mod tool;
 use std::io::Write;
 use std::process::ExitCode;
 
-use cli::Command;
+use cli::{Command, UserArgs, UserCommand};
 
 fn main() -> ExitCode {
     let outcome = match cli::parse() {
@@ -53,6 +55,8 @@ fn main() -> ExitCode {
         Command::Group(args) => return tool::group(&args),
         Command::Queue(args) => return tool::queue(&args),
         Command::Binding(args) => return tool::binding(&args),
+        Command::User(args) => return run_user(&args),
+        Command::Acl(args) => return tool::acl(&args),
         Command::Cert(args) => return tool::cert(&args),
         Command::Bench(command) => return tool::bench(&command),
         Command::Verify(args) => return check::run_verify(&args),
@@ -65,6 +69,15 @@ fn main() -> ExitCode {
             eprintln!("mainstem: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn run_user(args: &UserArgs) -> ExitCode {
+    match &args.command {
+        UserCommand::Add { name, password, role, data: Some(data) } => {
+            tool::add_user(data, name, password, role)
+        }
+        _ => tool::user(args),
     }
 }
 

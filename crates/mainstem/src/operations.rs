@@ -11,6 +11,7 @@ use mainstem_admin::{
 use mainstem_queue_core::Request;
 use mainstem_queue_server::QueueClient;
 use mainstem_runtime::{Admission, TURN_BOUNDS_US, TurnPhase, TurnTimes};
+use mainstem_security::SecurityHost;
 use serde_json::{Map, Value};
 
 use crate::bindings::BindingManager;
@@ -32,6 +33,7 @@ struct ApiBroker {
     failing_logs: FailingLogs,
     bindings: Arc<BindingManager>,
     turn_times: Arc<TurnTimes>,
+    security: Arc<dyn SecurityHost>,
 }
 
 impl Broker for ApiBroker {
@@ -72,6 +74,10 @@ impl Broker for ApiBroker {
         let of_shard = |shard| TurnPhase::ALL.map(|phase| phase_durations(&self.turn_times, shard, phase));
         let series = (0..self.turn_times.shards()).flat_map(of_shard).collect();
         TurnDurations { bounds_us: &TURN_BOUNDS_US, series }
+    }
+
+    fn security(&self) -> Option<Arc<dyn SecurityHost>> {
+        Some(Arc::clone(&self.security))
     }
 
     fn errors(&self) -> Vec<String> {
@@ -154,6 +160,7 @@ pub(crate) fn open(
         failing_logs: shared.failing_logs.clone(),
         bindings,
         turn_times,
+        security: Arc::clone(&shared.security),
     };
     start(bound, settings, Arc::new(broker)).map_err(|error| format!("http: {error}"))
 }

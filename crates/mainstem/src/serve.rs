@@ -5,19 +5,19 @@
 //! that wait for messages, the shards drain, and then the HTTP API closes, so that its requests in flight still get
 //! replies.
 
-use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use log::LevelFilter;
-use mainstem_admin::HttpServer;
+use mainstem_admin::{Bound, HttpServer};
 use mainstem_mqtt_server::Shared;
 use mainstem_node::BindingTable;
 use mainstem_runtime::{
     Admission, AdmissionLimits, Options, raise_open_files_limit, return_free_memory, shard_count, start,
 };
+use mainstem_security::SecurityHost;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -26,10 +26,12 @@ use crate::cli::ServeArgs;
 use crate::config::Config;
 use crate::descriptors::{DescriptorPlan, Wanted};
 use crate::health_store::FailingLogs;
+use crate::listener_section::ListenerProtocol;
 use crate::listeners::{self, Certificates, ReloadSender, advertise, announce};
 use crate::memory;
 use crate::operations;
 use crate::queues::declare_queues;
+use crate::security;
 use crate::storage::{self, RestoredShard, SharedState};
 
 /// Runs the broker until a signal ends it.
@@ -44,15 +46,16 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         .parse()
         .map_err(|_| format!("server.log_level: {:?}", config.server.log_level))?;
     env_logger::Builder::new().filter_level(level).format_target(false).init();
-    let _lock = lock_data(Path::new(&config.server.data))?;
+    let _lock = security::lock_data(Path::new(&config.server.data))?;
     let plan = share_descriptors(&mut config)?;
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| format!("no signals: {error}"))?;
     let certificates = Certificates::load(&config.listener)?;
     let options = options(&config, &plan, &certificates)?;
     let http = operations::bind(&config, &certificates)?;
+    let security = open_security(&config, &options, &http)?;
     let count = shard_count(options.shards);
     return_free_memory(Arc::clone(&options.memory)).map_err(|error| format!("no thread: {error}"))?;
-    let shared = shared_state(&config, &options)?;
+    let shared = shared_state(&config, &options, security)?;
     let asked = options.listeners.iter().map(|listener| (listener.name.as_str(), listener.address));
     advertise(&shared.kafka, &config, asked)?;
     let restored = storage::restore(Path::new(&config.server.data), &shared, count, plan.segments_per_store)?;
@@ -61,6 +64,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let handle = start(&options, |shard, wake| {
         let RestoredShard { service, waker } = shards.next().expect("one for each shard");
         shared.kafka.bind_wake(shard, Arc::clone(&wake));
+        shared.mqtt.bind_wake(shard, Arc::clone(&wake));
         waker.bind(wake);
         service
     })
@@ -138,8 +142,31 @@ fn options(config: &Config, plan: &DescriptorPlan, certificates: &Certificates) 
     })
 }
 
+/// Users and rules, if the listeners are safe with them.
+fn open_security(
+    config: &Config,
+    options: &Options,
+    http: &[Bound],
+) -> Result<Arc<dyn SecurityHost>, String> {
+    let listeners = options.listeners.iter().map(|listener| (listener.name.clone(), listener.address));
+    let http = http.iter().map(Bound::name_and_address).collect::<Result<Vec<_>, _>>();
+    let http = http.map_err(|error| format!("http: {error}"))?;
+    let listeners: Vec<_> = listeners.chain(http).collect();
+    let is_kafka = |name: &str| {
+        let mut sections = config.listener.iter();
+        name == listeners::KAFKA
+            || sections.any(|section| section.name == name && section.protocol == ListenerProtocol::Kafka)
+    };
+    let kafka: Vec<_> = listeners.iter().filter(|(name, _)| is_kafka(name)).cloned().collect();
+    security::open(Path::new(&config.server.data), &config.security, &listeners, &kafka)
+}
+
 /// State shared by all shards, with the bindings of the configuration.
-fn shared_state(config: &Config, options: &Options) -> Result<SharedState, String> {
+fn shared_state(
+    config: &Config,
+    options: &Options,
+    security: Arc<dyn SecurityHost>,
+) -> Result<SharedState, String> {
     let count = shard_count(options.shards);
     let declared = config.bindings()?;
     let kafka = mainstem_kafka_server::Config {
@@ -156,7 +183,9 @@ fn shared_state(config: &Config, options: &Options) -> Result<SharedState, Strin
         bindings: BindingTable::new(declared.bindings),
         retention_check_ms: config.kafka.retention_check_interval_ms,
         failing_logs: FailingLogs::default(),
+        security,
     };
+    shared.mqtt.set_security(Arc::clone(&shared.security), listeners::mqtt_names(config));
     for (number, binding) in (0..).zip(&shared.bindings.bindings().inbound) {
         let sink = shared.mqtt.add_sink(&binding.filter);
         debug_assert_eq!(sink, number, "sinks are numbered as bindings are");
@@ -189,18 +218,4 @@ fn watch(
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(|error| error.to_string())?;
     Ok(())
-}
-
-/// Locks the data directory for this process. The lock ends when the file is dropped.
-fn lock_data(directory: &Path) -> Result<File, String> {
-    let explain = |error: std::io::Error| format!("data directory {}: {error}", directory.display());
-    std::fs::create_dir_all(directory).map_err(explain)?;
-    let lock = File::create(directory.join("lock")).map_err(explain)?;
-    lock.try_lock().map_err(|error| match error {
-        std::fs::TryLockError::WouldBlock => {
-            format!("data directory {}: another process is using it", directory.display())
-        }
-        std::fs::TryLockError::Error(error) => explain(error),
-    })?;
-    Ok(lock)
 }

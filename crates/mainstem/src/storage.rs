@@ -16,6 +16,7 @@ use mainstem_log::{StoreAt, Stores};
 use mainstem_mqtt_server::{Shard, Shared, settle_origins};
 use mainstem_node::{BindingTable, ShardService};
 use mainstem_runtime::{Clock, FileBytes, Wake};
+use mainstem_security::SecurityHost;
 
 use crate::health_store::{FailingLogs, HealthTrackingStore};
 
@@ -62,6 +63,8 @@ pub(crate) struct SharedState {
     pub(crate) retention_check_ms: u64,
     /// Logs that cannot be written to.
     pub(crate) failing_logs: FailingLogs,
+    /// Users and rules.
+    pub(crate) security: Arc<dyn SecurityHost>,
 }
 
 /// Opens the stores of `count` shards, each with up to `open_segments_max` open segments, and restores the service of

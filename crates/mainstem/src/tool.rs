@@ -1,5 +1,5 @@
-//! The command-line tools: `mainstem pub`, `sub`, `bench`, `queue`, `binding`, `topic`, `produce`, `consume` and
-//! `group`.
+//! The command-line tools: `mainstem pub`, `sub`, `bench`, `queue`, `binding`, `user`, `acl`, `topic`, `produce`,
+//! `consume` and `group`.
 //!
 //! The tools are clients: they reach the broker only through its sockets, and use neither its configuration, nor its
 //! data directory, nor the broker's crates.
@@ -13,6 +13,7 @@
 //! | `bench.rs`, `bench_kafka.rs`, `bench_queue.rs` | `mainstem bench`, with the crate `mainstem-bench` |
 //! | `queue.rs`, `queue/`, `binding.rs`, `http.rs` | `mainstem queue` and `mainstem binding`; their HTTP client |
 //! | `kafka.rs`, `kafka/` | the Kafka tools, with a Kafka client of their own |
+//! | `user.rs` | `mainstem user` and `mainstem acl` |
 //! | `cert.rs` | `mainstem cert` |
 //! | `client.rs` | an MQTT connection: packets, keep alive, deadlines |
 //! | `session.rs`, `properties.rs`, `target.rs` | CONNECT, `-D` properties, the broker's address |
@@ -44,13 +45,15 @@ mod subscribe;
 mod table;
 mod target;
 mod tls;
+mod user;
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use crate::cli::{
-    BenchCommand, BindingArgs, CertArgs, ConsumeArgs, GroupArgs, ProduceArgs, PubArgs, QueueArgs, SubArgs,
-    TopicArgs,
+    AclArgs, BenchCommand, BindingArgs, CertArgs, ConsumeArgs, GroupArgs, NewPasswordArgs, ProduceArgs,
+    PubArgs, QueueArgs, SubArgs, TopicArgs, UserArgs,
 };
 use failure::Failure;
 
@@ -96,6 +99,23 @@ pub(crate) fn group(args: &GroupArgs) -> ExitCode {
 /// `mainstem binding`.
 pub(crate) fn binding(args: &BindingArgs) -> ExitCode {
     conclude("binding", args.http.quiet, binding::run(args))
+}
+
+/// `mainstem user`.
+pub(crate) fn user(args: &UserArgs) -> ExitCode {
+    conclude("user", args.http.quiet, user::run_user(args))
+}
+
+/// `mainstem user add --data`: adds the user to a data directory.
+pub(crate) fn add_user(data: &Path, name: &str, password: &NewPasswordArgs, roles: &[String]) -> ExitCode {
+    let added = user::new_password(password)
+        .and_then(|password| crate::security::add_user(data, name, &password, roles).map_err(Failure::new));
+    conclude("user", false, added)
+}
+
+/// `mainstem acl`.
+pub(crate) fn acl(args: &AclArgs) -> ExitCode {
+    conclude("acl", args.http.quiet, user::run_acl(args))
 }
 
 /// `mainstem cert`.

@@ -32,6 +32,13 @@ pub(crate) struct HttpArgs {
         global = true
     )]
     pub(crate) broker: String,
+    /// Name of the user; also the environment variable `MAINSTEM_USERNAME`
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) username: Option<String>,
+    /// Password of the user; also the environment variable `MAINSTEM_PASSWORD`, which other users of this machine
+    /// do not see
+    #[arg(long, value_name = "PASSWORD", global = true)]
+    pub(crate) password: Option<String>,
     /// Longest wait for a response
     #[arg(
     long = "request-timeout",

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use ureq::http::{Method, Request};
 use ureq::{Agent, Error};
@@ -25,6 +27,8 @@ pub(super) struct Http {
     /// Scheme, host and port.
     url: String,
     timeout: Duration,
+    /// Value of the header `authorization`.
+    authorization: Option<String>,
 }
 
 impl Http {
@@ -39,7 +43,12 @@ impl Http {
         if url.starts_with(HTTPS) {
             config = config.tls_config(http_config(&args.tls)?);
         }
-        Ok(Self { agent: config.build().into(), url, timeout: args.request_timeout })
+        Ok(Self {
+            agent: config.build().into(),
+            url,
+            timeout: args.request_timeout,
+            authorization: authorization(args),
+        })
     }
 
     /// Sends a request and returns the JSON of the response, or null if it has no body.
@@ -71,6 +80,9 @@ impl Http {
         let transport_failure =
             |error: Error| Failure::transient(format!("{}: {}", self.url, error_message(error)));
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url));
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
         if body.is_some() {
             request = request.header("content-type", "application/json");
         }
@@ -108,6 +120,14 @@ fn base_url(broker: &str, uses_tls: bool) -> Result<String, Failure> {
         }
         Some(_) => Err(Failure::new(format!("{broker:?}: expected HOST[:PORT] or https://host[:port]"))),
     }
+}
+
+/// Basic authentication with the user of the flags, or of the environment.
+fn authorization(args: &HttpArgs) -> Option<String> {
+    let or_env = |flag: &Option<String>, name: &str| flag.clone().or_else(|| std::env::var(name).ok());
+    let user = or_env(&args.username, "MAINSTEM_USERNAME")?;
+    let password = or_env(&args.password, "MAINSTEM_PASSWORD").unwrap_or_default();
+    Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
 }
 
 fn error_message(error: Error) -> String {

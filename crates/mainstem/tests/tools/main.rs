@@ -5,4 +5,6 @@ mod binding;
 mod kafka;
 mod mqtt;
 mod queue;
+mod security;
+mod security_mqtt;
 mod support;

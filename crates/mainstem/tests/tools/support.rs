@@ -300,6 +300,11 @@ impl Ended {
         std::str::from_utf8(&self.stdout).expect("UTF-8 on stdout")
     }
 
+    /// Exit status; `None` if a signal ended it.
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
     /// Standard error.
     pub(crate) fn errors(&self) -> &str {
         &self.errors

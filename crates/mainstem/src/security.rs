@@ -1,0 +1,223 @@
+//! The `[security]` section of the configuration, and the users and rules of the data directory.
+
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use mainstem_auth::{Host, Limits};
+use mainstem_disk::{Committer, RealFs, SegmentStore};
+use mainstem_mqtt_server::config_value::ConfigValue;
+use mainstem_mqtt_server::settings;
+use mainstem_security::{
+    Anonymous, SecurityAdmin, SecurityHost, SecurityState, Settings, User, check_user_name, create_user,
+    read_password_file,
+};
+use serde::Deserializer;
+use serde::de::{Error, Visitor};
+
+/// Directory of the log in the data directory.
+pub(crate) const STORE: &str = "security";
+/// Files that the store has open at most.
+const OPEN_FILES: usize = 4;
+/// Memory for the newest entries of the log, bytes. It is read at start only.
+const CACHE_BYTES: usize = 256 * 1024;
+
+settings! {
+    /// Users and rules. See security.md.
+    pub struct SecurityConfig {
+        /// Whether clients without a user are served: `true`; `false`; `"auto"`, as long as there is no user and all
+        /// listeners are on loopback.
+        allow_anonymous: AllowAnonymous = AllowAnonymous::Auto, one of "true, false, auto";
+        /// Password file as `mosquitto_passwd` writes it, read at start; empty for none. Its users can log in like
+        /// those that are added at run time.
+        password_file: String = "";
+        /// Names of users that may do everything, whatever the rules are (super.users).
+        super_users: Vec<String> = Vec::new();
+        /// Number of threads that verify passwords. Each needs a core for tens of milliseconds per log-in, and up to 19
+        /// MiB of memory.
+        log_in_threads: u16 = 2_u16, in 1 ..= 64;
+        /// Maximum number of log-ins that wait for a thread. Further ones are refused.
+        max_waiting_log_ins: u32 = 1_000_u32, in 1 ..= 1_000_000;
+        /// Failed log-ins of one client address per minute, after which its log-ins are refused until the minute has
+        /// passed; 0 for no limit. IPv6 addresses count by their /64 prefix.
+        max_failed_log_ins_per_address: u32 = 20_u32, in 0 ..= 1_000_000;
+        /// The same for one user, from all addresses.
+        max_failed_log_ins_per_user: u32 = 20_u32, in 0 ..= 1_000_000;
+        /// File to which log-ins, denials and changes of users and rules are appended, as lines of JSON; empty for
+        /// none.
+        audit_log: String = "";
+    }
+}
+
+/// Whether clients without a user are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AllowAnonymous {
+    /// Always.
+    True,
+    /// Never.
+    False,
+    /// As long as there is no user and all listeners are on loopback.
+    Auto,
+}
+
+impl ConfigValue for AllowAnonymous {
+    fn deserialize<'de, D: Deserializer<'de>>(_: &'static str, deserializer: D) -> Result<Self, D::Error> {
+        struct Value;
+
+        impl Visitor<'_> for Value {
+            type Value = AllowAnonymous;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("true, false or \"auto\"")
+            }
+
+            fn visit_bool<E: Error>(self, value: bool) -> Result<AllowAnonymous, E> {
+                Ok(if value { AllowAnonymous::True } else { AllowAnonymous::False })
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<AllowAnonymous, E> {
+                let is_auto = value == "auto";
+                if is_auto {
+                    Ok(AllowAnonymous::Auto)
+                } else {
+                    Err(E::invalid_value(serde::de::Unexpected::Str(value), &self))
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Value)
+    }
+}
+
+impl SecurityConfig {
+    /// Checks what the bounds leave open.
+    pub(crate) fn check_more(&self) -> Result<(), (&'static str, String)> {
+        let invalid = self.super_users.iter().find_map(|name| {
+            check_user_name(name).err().map(|error| ("super_users", format!("{name:?}: {error}")))
+        });
+        invalid.map_or(Ok(()), Err)
+    }
+
+    /// The settings, with the users of the password file.
+    fn settings(&self, is_on_loopback: bool) -> Result<Settings, String> {
+        let anonymous = match self.allow_anonymous {
+            AllowAnonymous::True => Anonymous::Allowed,
+            AllowAnonymous::Auto if is_on_loopback => Anonymous::UntilUsers,
+            AllowAnonymous::False | AllowAnonymous::Auto => Anonymous::Refused,
+        };
+        let mut settings = Settings {
+            anonymous,
+            super_users: self.super_users.iter().map(|name| name.as_str().into()).collect(),
+            ..Settings::default()
+        };
+        if !self.password_file.is_empty() {
+            let explain = |error: &dyn std::fmt::Display| {
+                format!("security.password_file: {}: {error}", self.password_file)
+            };
+            let text = std::fs::read_to_string(&self.password_file).map_err(|error| explain(&error))?;
+            settings.file_users = read_password_file(&text).map_err(|error| explain(&error))?;
+        }
+        Ok(settings)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            threads: self.log_in_threads.into(),
+            waiting_max: self.max_waiting_log_ins as usize,
+            failures_per_address_max: self.max_failed_log_ins_per_address,
+            failures_per_user_max: self.max_failed_log_ins_per_user,
+            audit_log: Some(&self.audit_log).filter(|path| !path.is_empty()).map(PathBuf::from),
+        }
+    }
+}
+
+/// Opens users and rules. `listeners` are the addresses to be served, by name, `kafka` those of Kafka among them.
+///
+/// # Errors
+/// A message for the user: a file that cannot be read, or listeners that everyone on the network could use.
+pub(crate) fn open(
+    data: &Path,
+    config: &SecurityConfig,
+    listeners: &[(String, SocketAddr)],
+    kafka: &[(String, SocketAddr)],
+) -> Result<Arc<dyn SecurityHost>, String> {
+    let outside: Vec<String> = listeners
+        .iter()
+        .filter(|(_, address)| !is_loopback(address.ip()))
+        .map(|(name, address)| format!("{name} on {address}"))
+        .collect();
+    let host = open_store(data, config.settings(outside.is_empty())?, &config.limits())?;
+    let is_open = config.allow_anonymous == AllowAnonymous::True;
+    if !is_open && let Some((name, address)) = kafka.iter().find(|(_, address)| !is_loopback(address.ip())) {
+        return Err(format!(
+            "{name} on {address} can be reached from other machines, and Kafka clients cannot log in yet: everyone \
+             could do everything. Listen on 127.0.0.1, or set security.allow_anonymous = true if everyone may do \
+             everything"
+        ));
+    }
+    let state = host.published().state();
+    if !outside.is_empty() && !state.has_users() && !is_open {
+        return Err(format!(
+            "{} can be reached from other machines, and there are no users: everyone could do everything. Add a user \
+             with `mainstem user add NAME --data {}`, name a security.password_file, or set \
+             security.allow_anonymous = true if everyone may do everything",
+            outside.join(", "),
+            data.display()
+        ));
+    }
+    Ok(Arc::new(host))
+}
+
+/// Opens the log in a data directory that the caller has locked.
+pub(crate) fn open_store(data: &Path, settings: Settings, limits: &Limits) -> Result<Host, String> {
+    let directory = data.join(STORE);
+    let explain = |error: &dyn std::fmt::Display| format!("data directory {}: {error}", directory.display());
+    let store_settings = mainstem_disk::Settings {
+        open_files: OPEN_FILES,
+        cache_bytes: CACHE_BYTES,
+        // A change syncs the log itself: there is nothing to gather.
+        journal_bytes: 0,
+        ..mainstem_disk::Settings::default()
+    };
+    let store = SegmentStore::open(Arc::new(RealFs), directory.clone(), store_settings, Committer::Inline);
+    let store = store.map_err(|error| explain(&error))?;
+    Host::open(Box::new(store), settings, limits).map_err(|error| explain(&error))
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// Adds a user to the data directory of a broker that does not run.
+///
+/// # Errors
+/// A message for the user: the directory is in use or cannot be written, or the user exists or is invalid.
+pub(crate) fn add_user(data: &Path, name: &str, password: &str, roles: &[String]) -> Result<(), String> {
+    let _lock = lock_data(data)?;
+    let host = open_store(data, Settings::default(), &Limits::default())?;
+    let mut user = User::new(name).map_err(|error| error.to_string())?;
+    user.roles = roles.iter().map(|role| role.as_str().into()).collect();
+    let (sender, derived) = channel();
+    host.derive(user, password.into(), Box::new(move |result| drop(sender.send(result))));
+    let user = derived.recv().map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    let (sender, changed) = channel();
+    let edit = Box::new(move |state: &SecurityState| create_user(state, user));
+    host.change(edit, "mainstem user".into(), Box::new(move |result| drop(sender.send(result))));
+    changed.recv().map_err(|error| error.to_string())?.map(drop).map_err(|error| error.to_string())
+}
+
+/// Locks a data directory for this process. The lock ends when the file is dropped.
+pub(crate) fn lock_data(directory: &Path) -> Result<File, String> {
+    let explain = |error: std::io::Error| format!("data directory {}: {error}", directory.display());
+    std::fs::create_dir_all(directory).map_err(explain)?;
+    let lock = File::create(directory.join("lock")).map_err(explain)?;
+    lock.try_lock().map_err(|error| match error {
+        std::fs::TryLockError::WouldBlock => {
+            format!("data directory {}: another process is using it", directory.display())
+        }
+        std::fs::TryLockError::Error(error) => explain(error),
+    })?;
+    Ok(lock)
+}

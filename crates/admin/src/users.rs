@@ -62,6 +62,9 @@ pub(crate) async fn edit(
     JsonBody(body): JsonBody<UserBody>,
 ) -> Result<Response, Problem> {
     let host = host(&app)?;
+    if body.password.is_none() && body.roles.is_none() && body.disabled.is_none() {
+        return Err(Problem::invalid("the body changes nothing"));
+    }
     let derived = match &body.password {
         Some(password) => {
             let user = User::new(&name).map_err(|error| Problem::invalid(error.to_string()))?;

@@ -256,7 +256,7 @@ fn serve_connection(
         };
         match stream {
             Ok(stream) => {
-                serve_stream(stream, peer, connection, router, is_reserved, write_timeout, phase).await
+                serve_stream(stream, peer, connection, router, is_reserved, write_timeout, phase).await;
             }
             Err(error) => log::debug!("http: TLS handshake failed: {error}"),
         }

@@ -3,7 +3,7 @@
 //! The decoders write into an output that grows as needed and is capped at one byte more than the limit, so a
 //! decompression bomb costs no more memory than a valid batch.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::ops::RangeInclusive;
 
 use flate2::bufread::MultiGzDecoder;
@@ -15,6 +15,8 @@ use crate::Error;
 /// Largest zstd window, as an exponent of two: what zstd's own tools and `zstd-jni` accept. The library reserves
 /// address space for it, but touches only what the output needs.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
+/// Window of what an [`Encoder`](crate::Encoder) writes: 1 MiB.
+const ZSTD_WRITTEN_WINDOW_LOG: u32 = 20;
 /// Assumed compression ratio; only determines the initial capacity of the output.
 const EXPECTED_RATIO: usize = 4;
 
@@ -25,11 +27,10 @@ pub(crate) fn gunzip<T: AsRef<[u8]>>(input: Input<T>) -> impl Read + use<T> {
     MultiGzDecoder::new(input)
 }
 
-pub(crate) fn gzip(level: Option<i32>, bytes: &[u8]) -> Result<Vec<u8>, Error> {
+pub(crate) fn gzip_encoder(level: Option<i32>) -> GzEncoder<Vec<u8>> {
     let level = level.and_then(|level| u32::try_from(level).ok());
     let level = level.map_or_else(flate2::Compression::default, flate2::Compression::new);
-    let mut encoder = GzEncoder::new(Vec::new(), level);
-    encoder.write_all(bytes).and_then(|()| encoder.finish()).map_err(|_| Error::OutOfMemory)
+    GzEncoder::new(Vec::new(), level)
 }
 
 pub(crate) fn unlz4<T: AsRef<[u8]>>(input: Input<T>) -> impl Read + use<T> {
@@ -75,11 +76,9 @@ impl<T: AsRef<[u8]>> Read for TruncationCheck<T> {
     }
 }
 
-pub(crate) fn lz4(bytes: &[u8]) -> Result<Vec<u8>, Error> {
+pub(crate) fn lz4_encoder() -> FrameEncoder<Vec<u8>> {
     let frame = FrameInfo::new().block_mode(BlockMode::Independent).block_size(BlockSize::Max64KB);
-    let mut encoder = FrameEncoder::with_frame_info(frame, Vec::new());
-    encoder.write_all(bytes).map_err(|_| Error::OutOfMemory)?;
-    encoder.finish().map_err(|_| Error::OutOfMemory)
+    FrameEncoder::with_frame_info(frame, Vec::new())
 }
 
 pub(crate) fn unzstd<T: AsRef<[u8]>>(input: Input<T>) -> Result<impl Read + use<T>, Error> {
@@ -91,6 +90,13 @@ pub(crate) fn unzstd<T: AsRef<[u8]>>(input: Input<T>) -> Result<impl Read + use<
 pub(crate) fn zstd(level: Option<i32>, bytes: &[u8]) -> Result<Vec<u8>, Error> {
     zstd::bulk::compress(bytes, level.unwrap_or(zstd::DEFAULT_COMPRESSION_LEVEL))
         .map_err(|_| Error::OutOfMemory)
+}
+
+/// An encoder for input of unknown size, whose window and tables are small also at the highest levels.
+pub(crate) fn zstd_encoder(level: i32) -> Result<zstd::Encoder<'static, Vec<u8>>, Error> {
+    let mut encoder = zstd::Encoder::new(Vec::new(), level).map_err(|_| Error::OutOfMemory)?;
+    encoder.window_log(ZSTD_WRITTEN_WINDOW_LOG).map_err(|_| Error::OutOfMemory)?;
+    Ok(encoder)
 }
 
 pub(crate) fn zstd_levels() -> RangeInclusive<i32> {

@@ -1,8 +1,8 @@
 //! The four codecs of Kafka's record batches, with a limit on decompressed size.
 //!
 //! The broker passes compressed batches through unchanged. Only code that must look into a batch, or a topic's
-//! `compression.type`, needs this crate: [`decompress`], [`reader`] and [`compress`] for the record part of a batch,
-//! [`batch`] for whole batches.
+//! `compression.type`, needs this crate: [`decompress`] and [`compress`] for the record part of a batch, [`reader`] and
+//! [`Encoder`] for a part of it at a time, [`batch`] for whole batches.
 //!
 //! | codec | read | written | library |
 //! |---|---|---|---|
@@ -26,16 +26,19 @@
 //! |---|---|
 //! | `codecs.rs` | gzip, lz4 and zstd |
 //! | `snappy.rs` | raw and framed snappy |
+//! | `encoder.rs` | compression of data that arrives in parts |
 //! | `batch.rs` | whole record batches |
 
 pub mod batch;
 mod codecs;
+mod encoder;
 mod snappy;
 
 use std::fmt;
 use std::io::{self, Read};
 use std::ops::RangeInclusive;
 
+pub use encoder::{Encoder, compression_ns_per_kib};
 pub use mainstem_log::Compression;
 
 /// Why a call failed.
@@ -114,18 +117,21 @@ pub fn reader<'a>(
 /// # Errors
 /// [`Error::Level`], [`Error::Unsupported`], [`Error::OutOfMemory`].
 pub fn compress(compression: Compression, level: Option<i32>, bytes: &[u8]) -> Result<Vec<u8>, Error> {
-    if let Some(level) = level
-        && !levels(compression).is_some_and(|levels| levels.contains(&level))
-    {
-        return Err(Error::Level(level));
+    if compression == Compression::Zstd {
+        check_level(compression, level)?;
+        return codecs::zstd(level, bytes);
     }
-    match compression {
-        Compression::None => Ok(bytes.to_vec()),
-        Compression::Gzip => codecs::gzip(level, bytes),
-        Compression::Snappy => snappy::compress(bytes),
-        Compression::Lz4 => codecs::lz4(bytes),
-        Compression::Zstd => codecs::zstd(level, bytes),
-        Compression::Unknown(number) => Err(Error::Unsupported(number)),
+    let mut encoder = Encoder::new(compression, level)?;
+    encoder.write(bytes)?;
+    encoder.finish()
+}
+
+fn check_level(compression: Compression, level: Option<i32>) -> Result<(), Error> {
+    match level {
+        Some(level) if !levels(compression).is_some_and(|levels| levels.contains(&level)) => {
+            Err(Error::Level(level))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -103,16 +103,52 @@ fn decompress_block(block: &[u8], max_bytes: usize, out: &mut Vec<u8>) -> Result
     }
 }
 
-pub(crate) fn compress(bytes: &[u8]) -> Result<Vec<u8>, Error> {
-    let mut encoder = Encoder::new();
-    let mut out = Vec::with_capacity(HEADER_BYTES + bytes.len() / 2);
-    out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&VERSIONS);
-    for chunk in bytes.chunks(BLOCK_BYTES) {
-        // The library only rejects input larger than 4 GiB.
-        let block = encoder.compress_vec(chunk).map_err(|_| Error::OutOfMemory)?;
-        out.extend_from_slice(&(block.len() as u32).to_be_bytes());
-        out.extend_from_slice(&block);
+/// Compresses in the framing, block by block.
+pub(crate) struct SnappyWriter {
+    encoder: Encoder,
+    /// The start of the next block.
+    partial: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl SnappyWriter {
+    pub(crate) fn new() -> Self {
+        let out = [MAGIC, VERSIONS].concat();
+        Self { encoder: Encoder::new(), partial: Vec::new(), out }
     }
-    Ok(out)
+
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        if !self.partial.is_empty() {
+            let (part, rest) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.partial.len()));
+            self.partial.extend_from_slice(part);
+            bytes = rest;
+            if self.partial.len() < BLOCK_BYTES {
+                return Ok(());
+            }
+            let block = std::mem::take(&mut self.partial);
+            self.write_block(&block)?;
+        }
+        let mut blocks = bytes.chunks_exact(BLOCK_BYTES);
+        for block in blocks.by_ref() {
+            self.write_block(block)?;
+        }
+        self.partial.extend_from_slice(blocks.remainder());
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self) -> Result<Vec<u8>, Error> {
+        let rest = std::mem::take(&mut self.partial);
+        if !rest.is_empty() {
+            self.write_block(&rest)?;
+        }
+        Ok(self.out)
+    }
+
+    fn write_block(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        // The library only rejects input larger than 4 GiB.
+        let block = self.encoder.compress_vec(bytes).map_err(|_| Error::OutOfMemory)?;
+        self.out.extend_from_slice(&(block.len() as u32).to_be_bytes());
+        self.out.extend_from_slice(&block);
+        Ok(())
+    }
 }

@@ -276,6 +276,26 @@ proptest! {
         }
     }
 
+    /// Whatever the parts, and at the levels with small blocks too.
+    #[test]
+    fn data_that_arrives_in_parts_is_compressed(
+        compression in codec(),
+        slow in any::<bool>(),
+        data in prop::collection::vec(any::<u8>(), 0..100_000),
+        parts in prop::collection::vec(1..40_000_usize, 1..9),
+    ) {
+        let level = (compression == Compression::Zstd).then_some(if slow { 12 } else { 1 });
+        let mut encoder = Encoder::new(compression, level).unwrap();
+        let (mut rest, mut sizes) = (&data[..], parts.iter().cycle());
+        while !rest.is_empty() {
+            let (part, next) = rest.split_at(rest.len().min(*sizes.next().unwrap()));
+            encoder.write(part).unwrap();
+            rest = next;
+        }
+        let compressed = encoder.finish().unwrap();
+        prop_assert_eq!(decompress(compression, &compressed, data.len()), Ok(data));
+    }
+
     #[test]
     fn recompression_preserves_records(
         from in prop::sample::select([Compression::None].into_iter().chain(CODECS).collect::<Vec<_>>()),

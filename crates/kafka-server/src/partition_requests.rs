@@ -8,7 +8,7 @@ use mainstem_coordinator::producer::{Marker, TxnVerification};
 use mainstem_coordinator::transaction::Producer;
 use mainstem_kafka::ErrorCode;
 use mainstem_log::Completion;
-use mainstem_partition::{Accepted, AppendInfo, AppendResult, IncomingBatch, Waiter};
+use mainstem_partition::{Accepted, AppendInfo, AppendResult, IncomingBatch, Preparation, Waiter};
 use mainstem_runtime::Io;
 
 use crate::append_error::{AppendError, Produced};
@@ -26,8 +26,8 @@ pub(crate) enum Appended {
     Yes,
     /// No: the coordinator must verify the transaction of this producer first.
     Unverified(Producer),
-    /// No: its records must be checked first.
-    Unchecked,
+    /// No: this must be done first.
+    Unprepared(Preparation),
 }
 
 impl Shard {
@@ -79,7 +79,7 @@ impl Shard {
         }
     }
 
-    /// Appends a batch of a client. Returns false if its records must be checked first.
+    /// Appends a batch of a client. Returns what must be done with its records first, if anything.
     ///
     /// # Errors
     /// The batch was not appended.
@@ -90,25 +90,24 @@ impl Shard {
         id: PartitionId,
         incoming: &IncomingBatch<'_>,
         transactional: Option<&Transactional>,
-    ) -> Result<bool, AppendError> {
-        let producer = incoming.producer();
-        if let Some(transactional) = transactional
-            && self.unverified.has(id, producer.id)
-        {
-            // The append follows the verification in the same turn, so the check must come first.
-            if self.storage.partition(&mut self.env, id)?.0.must_check_first(incoming, io.clock.unix_ms)? {
-                return Ok(false);
+    ) -> Result<Option<Preparation>, AppendError> {
+        let mut producer = incoming.producer();
+        if transactional.is_none() || !self.unverified.has(id, producer.id) {
+            match self.append_incoming(io, waiter, id, incoming, TxnVerification::Unknown)? {
+                Appended::Yes => return Ok(None),
+                Appended::Unprepared(preparation) => return Ok(Some(preparation)),
+                Appended::Unverified(unverified) => producer = unverified,
             }
-            return self.hold(io, waiter, id, producer, incoming, transactional).map(|()| true);
         }
-        match (self.append_incoming(io, waiter, id, incoming, TxnVerification::Unknown)?, transactional) {
-            (Appended::Yes, _) => Ok(true),
-            (Appended::Unchecked, _) => Ok(false),
-            (Appended::Unverified(producer), Some(transactional)) => {
-                self.hold(io, waiter, id, producer, incoming, transactional).map(|()| true)
-            }
-            (Appended::Unverified(_), None) => Err(ErrorCode::TransactionalIdAuthorizationFailed.into()),
+        let Some(transactional) = transactional else {
+            return Err(ErrorCode::TransactionalIdAuthorizationFailed.into());
+        };
+        // The append follows the verification in the same turn, so the preparation must come first.
+        let partition = self.storage.partition(&mut self.env, id)?.0;
+        if let Some(preparation) = partition.needed_preparation(incoming, io.clock.unix_ms)? {
+            return Ok(Some(preparation));
         }
+        self.hold(io, waiter, id, producer, incoming, transactional).map(|()| None)
     }
 
     /// Appends a batch, unless something must happen first.
@@ -130,7 +129,7 @@ impl Shard {
         }
         match self.storage.append((id, store_index), incoming, verification, waiter)? {
             Accepted::Unverified(producer) => return Ok(Appended::Unverified(producer)),
-            Accepted::Unchecked => return Ok(Appended::Unchecked),
+            Accepted::Unprepared(preparation) => return Ok(Appended::Unprepared(preparation)),
             Accepted::Durable(info) => self.send_produced(io, waiter, Ok(info)),
             Accepted::Pending { .. } => {}
         }

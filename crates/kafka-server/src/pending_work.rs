@@ -5,7 +5,7 @@
 //! waits here, and each turn continues with a part of it, see `work_slices.rs`.
 //!
 //! Requests take turns, one partition each, so a small request does not wait for a large one. What waits for the same
-//! partition keeps its order: batches, transaction markers, and the checks of compressed batches before them.
+//! partition keeps its order: batches, transaction markers, and the work on the records of large batches before them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::vec;
 
 use hashbrown::HashMap;
 use mainstem_coordinator::producer::Marker;
-use mainstem_partition::{RecordsCheck, Waiter};
+use mainstem_partition::{Preparation, Prepared, RecordsWork, Waiter};
 use mainstem_runtime::Io;
 
 use crate::catalogue::PartitionId;
@@ -24,7 +24,10 @@ use crate::unverified_batches::Transactional;
 /// Work that one request does at once, in units of [`mainstem_runtime::Io::charge`].
 const REQUEST_UNITS: u64 = 5_000;
 
-/// The bytes of a batch, shared with the check of its records.
+/// Most batches of a shard whose records are worked on at the same time, because codecs take memory: up to tens of MiB.
+const PREPARING_MAX: usize = 4;
+
+/// The bytes of a batch, shared with the work on its records.
 #[derive(Clone, Debug)]
 pub(crate) struct BatchBytes(pub(crate) Arc<Vec<u8>>);
 
@@ -34,6 +37,17 @@ impl AsRef<[u8]> for BatchBytes {
     }
 }
 
+/// What is done next with a batch that is held.
+#[derive(Debug)]
+pub(crate) enum BatchState {
+    /// It is appended.
+    Append,
+    /// This is begun, once few enough other batches are prepared.
+    AwaitsPreparation(Preparation),
+    /// Its records are worked on.
+    Preparing(RecordsWork<'static>),
+}
+
 /// Something to append to a partition.
 #[derive(Debug)]
 pub(crate) enum HeldAppend {
@@ -41,8 +55,8 @@ pub(crate) enum HeldAppend {
         waiter: Waiter,
         records: BatchBytes,
         transactional: Option<Transactional>,
-        /// The check of its records, if it has begun.
-        check: Option<Box<RecordsCheck<'static>>>,
+        prepared: Prepared,
+        state: BatchState,
     },
     Marker {
         waiter: Waiter,
@@ -59,9 +73,13 @@ impl HeldAppend {
 
     fn bytes(&self) -> usize {
         match self {
-            Self::Batch { records, .. } => records.0.len(),
+            Self::Batch { records, prepared, .. } => records.0.len() + prepared.bytes(),
             Self::Marker { .. } => 0,
         }
+    }
+
+    fn is_preparing(&self) -> bool {
+        matches!(self, Self::Batch { state: BatchState::Preparing(_), .. })
     }
 }
 
@@ -113,6 +131,8 @@ pub(crate) struct PendingWork {
     appends: HashMap<PartitionId, VecDeque<HeldAppend>, foldhash::fast::RandomState>,
     /// Bytes of the held batches.
     bytes: usize,
+    /// Batches whose records are worked on.
+    preparing: usize,
     /// Units of the turn that were charged when the current request began.
     charged_before: u64,
 }
@@ -131,6 +151,11 @@ impl PendingWork {
     /// Whether the current request may append to a partition at once.
     pub(crate) fn may_append(&self, id: PartitionId, charged: u64) -> bool {
         !self.holds(id) && self.has_room(charged)
+    }
+
+    /// Whether the work on the records of another batch may begin.
+    pub(crate) fn may_prepare(&self) -> bool {
+        self.preparing < PREPARING_MAX
     }
 
     /// Bytes of the held batches.
@@ -175,7 +200,8 @@ impl PendingWork {
         transactional: Option<&Transactional>,
     ) {
         let (records, transactional) = (BatchBytes(Arc::new(records.to_vec())), transactional.cloned());
-        self.push(id, HeldAppend::Batch { waiter, records, transactional, check: None });
+        let (prepared, state) = (Prepared::default(), BatchState::Append);
+        self.push(id, HeldAppend::Batch { waiter, records, transactional, prepared, state });
         io.request_turn();
     }
 
@@ -190,12 +216,14 @@ impl PendingWork {
         let held = self.appends.get_mut(&id)?;
         let append = held.pop_front()?;
         self.bytes -= append.bytes();
+        self.preparing -= usize::from(append.is_preparing());
         Some(append)
     }
 
     /// Puts an append back that is not done.
     pub(crate) fn put_back(&mut self, id: PartitionId, append: HeldAppend) {
         self.bytes += append.bytes();
+        self.preparing += usize::from(append.is_preparing());
         self.appends.entry(id).or_default().push_front(append);
     }
 
@@ -212,6 +240,7 @@ impl PendingWork {
     pub(crate) fn remove(&mut self, id: PartitionId) -> Vec<Waiter> {
         let held = self.appends.remove(&id).unwrap_or_default();
         self.bytes -= held.iter().map(HeldAppend::bytes).sum::<usize>();
+        self.preparing -= held.iter().filter(|append| append.is_preparing()).count();
         held.iter().map(HeldAppend::waiter).collect()
     }
 
@@ -237,7 +266,8 @@ mod tests {
     fn batch(job: u64, part: u32, bytes: usize) -> HeldAppend {
         let waiter = Waiter { job: JobId { shard: 0, job }, part };
         let records = BatchBytes(Arc::new(vec![0; bytes]));
-        HeldAppend::Batch { waiter, records, transactional: None, check: None }
+        let (prepared, state) = (Prepared::default(), BatchState::Append);
+        HeldAppend::Batch { waiter, records, transactional: None, prepared, state }
     }
 
     #[test]
@@ -264,6 +294,31 @@ mod tests {
         assert_eq!(served, [(0, 1, 0), (9, 2, 1), (1, 1, 1), (1, 2, 0), (2, 1, 2)]);
         assert_eq!(work.bytes(), 0);
         assert!(work.is_empty() && !work.holds(id(1)));
+    }
+
+    #[test]
+    fn few_batches_are_prepared_at_the_same_time() {
+        let mut work = PendingWork::default();
+        let sent = mainstem_log::BatchBuilder::default().finish().to_vec();
+        for index in 0..5 {
+            work.push(id(index), batch(1, 0, 10));
+        }
+        for index in 0..4 {
+            assert!(work.may_prepare());
+            let Some(HeldAppend::Batch { waiter, records, transactional, prepared, .. }) =
+                work.pop(id(index))
+            else {
+                panic!("a batch is held")
+            };
+            let begun = RecordsWork::new(Preparation::Check, sent.clone()).unwrap();
+            let state = BatchState::Preparing(begun);
+            work.put_back(id(index), HeldAppend::Batch { waiter, records, transactional, prepared, state });
+        }
+        assert!(!work.may_prepare());
+        work.remove(id(0));
+        assert!(work.may_prepare(), "that of a deleted partition has ended");
+        assert!(work.pop(id(1)).is_some());
+        assert_eq!(work.preparing, 2);
     }
 
     #[test]

@@ -34,6 +34,8 @@ use crate::catalogue::{Catalogue, PartitionId};
 use crate::environment::Environment;
 use crate::partition_message::FetchPartitions;
 
+/// Time that one unit stands for.
+const NS_PER_UNIT: u64 = 100;
 /// Opening or removing a log.
 const OPEN_UNITS: u32 = 3_000;
 /// Appending a batch, besides its bytes.
@@ -42,6 +44,11 @@ const APPEND_UNITS: u32 = 20;
 const BYTES_PER_UNIT: usize = 1024;
 /// A query that is answered from memory, and removing a partition from the tables.
 pub(crate) const LOOKUP_UNITS: u32 = 10;
+
+/// The units to charge for work of this estimated time.
+pub(crate) fn units(ns: u64) -> u32 {
+    u32::try_from(ns / NS_PER_UNIT).unwrap_or(u32::MAX)
+}
 
 /// The partitions of a shard, and the stores of the shard while it runs.
 pub(crate) struct Storage {
@@ -174,10 +181,18 @@ impl Storage {
         self.partitions.take_evicted_producers()
     }
 
-    /// Charges an append of `bytes` to the turn, before it happens.
-    pub(crate) fn charge_append<M>(&self, io: &mut Io<'_, M>, id: PartitionId, bytes: usize) {
-        let open = if self.partitions.contains(&id) { 0 } else { OPEN_UNITS };
-        io.charge(APPEND_UNITS + open + (bytes / BYTES_PER_UNIT) as u32);
+    /// Charges the append of a batch to the turn, before it happens: its bytes, and the work on its records.
+    pub(crate) fn charge_batch<M>(&self, io: &mut Io<'_, M>, id: PartitionId, incoming: &IncomingBatch<'_>) {
+        let work = match self.partitions.get(&id) {
+            Some(partition) => units(partition.records_work_ns(incoming)),
+            None => OPEN_UNITS,
+        };
+        io.charge(APPEND_UNITS + work + (incoming.bytes().len() / BYTES_PER_UNIT) as u32);
+    }
+
+    /// Charges the append of a transaction marker to the turn, before it happens.
+    pub(crate) fn charge_marker<M>(&self, io: &mut Io<'_, M>, id: PartitionId) {
+        io.charge(APPEND_UNITS + if self.partitions.contains(&id) { 0 } else { OPEN_UNITS });
     }
 
     /// Appends a batch to an open partition of the store `store_index`.

@@ -35,13 +35,18 @@ impl Shard {
         transactional: &Transactional,
     ) -> Result<(), AppendError> {
         let records = incoming.bytes();
-        let share = self.env.shared().held_bytes.take(records.len()).ok_or_else(too_much)?;
+        let share = self
+            .env
+            .shared()
+            .held_bytes
+            .take(records.len() + incoming.prepared().bytes())
+            .ok_or_else(too_much)?;
         let is_first = !self.unverified.has(id, producer.id);
         let batch = Batch {
             waiter,
             epoch: producer.epoch,
             records: records.to_vec(),
-            checked: incoming.checked_records().cloned(),
+            prepared: incoming.prepared().clone(),
             transactional: transactional.clone(),
             _share: share,
         };
@@ -100,13 +105,9 @@ impl Shard {
     pub(crate) fn on_txn_verified(&mut self, io: &mut Io<'_, Mail>, verified: &TxnVerified) {
         let TxnVerified { id, producer, outcome } = *verified;
         let (batches, next) = self.unverified.take(id, producer);
-        for Batch { waiter, records, checked, transactional, .. } in batches {
+        for Batch { waiter, records, prepared, transactional, .. } in batches {
             let appended = outcome.map_err(|error| transactional.refused(error)).and_then(|()| {
-                let incoming = IncomingBatch::parse(&records)?;
-                let incoming = match checked {
-                    Some(summary) => incoming.with_checked_records(summary),
-                    None => incoming,
-                };
+                let incoming = IncomingBatch::parse(&records)?.with_prepared(prepared);
                 self.append_incoming(io, waiter, id, &incoming, transactional.membership())
             });
             match appended {

@@ -9,7 +9,7 @@ use mainstem_coordinator::Error;
 use mainstem_coordinator::producer::TxnVerification;
 use mainstem_coordinator::transaction::Producer;
 use mainstem_kafka::ErrorCode;
-use mainstem_partition::{RecordSummary, Waiter};
+use mainstem_partition::{Prepared, Waiter};
 
 use crate::append_error::AppendError;
 use crate::catalogue::PartitionId;
@@ -82,8 +82,8 @@ pub(crate) struct Batch {
     pub(crate) waiter: Waiter,
     pub(crate) epoch: i16,
     pub(crate) records: Vec<u8>,
-    /// What a check of its records has found.
-    pub(crate) checked: Option<RecordSummary>,
+    /// What has been done with its records.
+    pub(crate) prepared: Prepared,
     pub(crate) transactional: Transactional,
     pub(crate) _share: HeldBytes,
 }

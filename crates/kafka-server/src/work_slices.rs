@@ -1,21 +1,17 @@
 //! Continues the work of requests that takes several turns, see `pending_work.rs`.
 
 use mainstem_kafka::ErrorCode;
-use mainstem_partition::{IncomingBatch, RecordsCheck, Waiter};
+use mainstem_partition::{IncomingBatch, RecordsWork, Waiter};
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
 use crate::catalogue::PartitionId;
 use crate::partition_message::{MarkPart, PartitionQuery, PartitionResponse};
-use crate::pending_work::{HeldAppend, Task};
+use crate::pending_work::{BatchState, HeldAppend, Task};
 use crate::shard::Shard;
 use crate::shard_message::{JobId, Mail};
-use crate::storage::LOOKUP_UNITS;
+use crate::storage::{LOOKUP_UNITS, units};
 use crate::unverified_batches::Transactional;
-
-/// Decompressed bytes that are checked per step, and what a step costs.
-const CHECK_BYTES: usize = 256 * 1024;
-const CHECK_UNITS: u32 = 2_000;
 
 /// Whether an append is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,13 +34,13 @@ impl Shard {
         if !self.pending_work.may_append(id, io.charged()) {
             return self.pending_work.hold_batch(io, (waiter, id), records, transactional);
         }
-        self.storage.charge_append(io, id, records.len());
-        let produced = IncomingBatch::parse(records)
-            .map_err(AppendError::from)
-            .and_then(|incoming| self.produce_incoming(io, waiter, id, &incoming, transactional));
+        let produced = IncomingBatch::parse(records).map_err(AppendError::from).and_then(|incoming| {
+            self.storage.charge_batch(io, id, &incoming);
+            self.produce_incoming(io, waiter, id, &incoming, transactional)
+        });
         match produced {
-            Ok(true) => {}
-            Ok(false) => self.pending_work.hold_batch(io, (waiter, id), records, transactional),
+            Ok(None) => {}
+            Ok(Some(_)) => self.pending_work.hold_batch(io, (waiter, id), records, transactional),
             Err(error) => self.send_produced(io, waiter, Err(error)),
         }
     }
@@ -61,7 +57,7 @@ impl Shard {
             self.pending_work.push(id, HeldAppend::Marker { waiter, marker });
             return io.request_turn();
         }
-        self.storage.charge_append(io, id, 0);
+        self.storage.charge_marker(io, id);
         if let Err(error) = self.try_write_marker(io, waiter, id, &marker) {
             self.send_produced(io, waiter, Err(error));
         }
@@ -162,28 +158,38 @@ impl Shard {
     ) -> Result<Option<HeldAppend>, AppendError> {
         match append {
             HeldAppend::Marker { waiter, marker } => {
-                self.storage.charge_append(io, id, 0);
+                self.storage.charge_marker(io, id);
                 self.try_write_marker(io, waiter, id, &marker)?;
                 Ok(None)
             }
-            HeldAppend::Batch { waiter, records, transactional, check: None } => {
-                self.storage.charge_append(io, id, records.0.len());
-                let incoming = IncomingBatch::parse(&records.0)?;
-                if self.produce_incoming(io, waiter, id, &incoming, transactional.as_ref())? {
-                    return Ok(None);
-                }
-                let check = Some(Box::new(RecordsCheck::new(records.clone())?));
-                Ok(Some(HeldAppend::Batch { waiter, records, transactional, check }))
-            }
-            HeldAppend::Batch { waiter, records, transactional, check: Some(mut check) } => {
-                io.charge(CHECK_UNITS);
-                let Some(summary) = check.step(CHECK_BYTES)? else {
-                    let check = Some(check);
-                    return Ok(Some(HeldAppend::Batch { waiter, records, transactional, check }));
+            HeldAppend::Batch { waiter, records, transactional, mut prepared, state } => {
+                let hold = |state, prepared| {
+                    let (records, transactional) = (records.clone(), transactional.clone());
+                    Ok(Some(HeldAppend::Batch { waiter, records, transactional, prepared, state }))
                 };
-                let incoming = IncomingBatch::parse(&records.0)?.with_checked_records(summary);
-                self.produce_incoming(io, waiter, id, &incoming, transactional.as_ref())?;
-                Ok(None)
+                let work = match state {
+                    BatchState::Append => None,
+                    BatchState::AwaitsPreparation(preparation) => {
+                        io.charge(LOOKUP_UNITS);
+                        if !self.pending_work.may_prepare() {
+                            return hold(BatchState::AwaitsPreparation(preparation), prepared);
+                        }
+                        Some(RecordsWork::new(preparation, records.clone())?)
+                    }
+                    BatchState::Preparing(work) => Some(work),
+                };
+                if let Some(mut work) = work {
+                    io.charge(units(work.step_ns()));
+                    if !work.step(&mut prepared)? {
+                        return hold(BatchState::Preparing(work), prepared);
+                    }
+                }
+                let incoming = IncomingBatch::parse(&records.0)?.with_prepared(prepared.clone());
+                self.storage.charge_batch(io, id, &incoming);
+                match self.produce_incoming(io, waiter, id, &incoming, transactional.as_ref())? {
+                    None => Ok(None),
+                    Some(preparation) => hold(BatchState::AwaitsPreparation(preparation), prepared),
+                }
             }
         }
     }

@@ -8,9 +8,10 @@ use mainstem_compress::{Compression, compress};
 use mainstem_kafka::ErrorCode;
 use mainstem_kafka::api::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
 use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest};
+use mainstem_kafka::api::init_producer_id::InitProducerIdRequest;
 use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use mainstem_kafka::api::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
-use mainstem_log::{Batch, BatchBuilder, HEADER_BYTES, repack};
+use mainstem_log::{Batch, BatchBuilder, BatchKind, HEADER_BYTES, Origin, repack};
 
 const PARTITIONS: i32 = 1000;
 /// Version of `Fetch`.
@@ -179,6 +180,96 @@ fn a_batch_that_decompresses_to_much_is_checked_over_several_turns_in_order() {
         part.base_offset
     };
     assert_eq!((offset(&first), offset(&second)), (0, 1));
+}
+
+/// One record with this many bytes that do not compress.
+fn noise(broker: &Broker, bytes: usize) -> Vec<u8> {
+    let mut state = 1_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    let value: Vec<u8> = (0..bytes).map(|_| next()).collect();
+    let mut builder = BatchBuilder::default();
+    builder.push(broker.unix_ms(), None, Some(&value));
+    builder.finish().to_vec()
+}
+
+/// The batches of a partition, as they are stored.
+fn stored(broker: &mut Broker, topic: &str) -> Vec<u8> {
+    let client = broker.connect(0);
+    let response = broker.ask::<FetchRequest>(client, FETCH, &fetch_request(topic, 0, 0, 0));
+    response.responses[0].partitions[0].records.clone().unwrap_or_default()
+}
+
+#[test]
+fn batches_that_their_topic_compresses_anew_let_others_in_between_and_keep_their_order() {
+    let mut broker = Broker::new(1);
+    broker.create_topic("other", 1);
+    for (codec, name) in [("gzip", Compression::Gzip), ("zstd", Compression::Zstd)] {
+        broker.create_topic_with(codec, 1, &[("compression.type", codec), ("max.message.bytes", "5000000")]);
+        let (large, small) = (broker.connect(0), broker.connect(0));
+        let plain = noise(&broker, 4 << 20);
+        broker.send(large, 9, &produce_request(codec, 0, plain.clone()));
+        let behind = batch(broker.unix_ms(), &["behind"]);
+        broker.send(large, 9, &produce_request(codec, 0, behind.clone()));
+        broker.send(small, 9, &produce_request("other", 0, behind));
+        let (_, turns) = turns_until::<ProduceRequest>(&mut broker, small, 9, check_one);
+        assert!(turns < 10, "another partition waits for {turns} turns");
+        for (offset, turns_min) in [(0, 10), (1, 1)] {
+            let (response, turns) = turns_until::<ProduceRequest>(&mut broker, large, 9, check_one);
+            assert!(turns >= turns_min, "{codec}: {turns} turns");
+            let part = &response.responses[0].partition_responses[0];
+            assert_eq!((part.error_code, part.base_offset), (0, offset));
+        }
+        let stored = stored(&mut broker, codec);
+        let first = Batch::parse_unchecked(&stored).unwrap();
+        assert_eq!(first.header.compression(), name);
+        let records = mainstem_compress::batch::decompress_records(&first, 5 << 20).unwrap();
+        assert!(*records == plain[HEADER_BYTES..], "the records are not those that were sent");
+    }
+}
+
+#[track_caller]
+fn check_one(broker: &mut Broker) {
+    check_shard(broker, 0);
+}
+
+#[test]
+fn a_transactional_batch_that_is_compressed_anew_waits_for_its_verification_too() {
+    let mut broker = Broker::new(1);
+    broker.create_topic_with("zipped", 1, &[("compression.type", "gzip"), ("max.message.bytes", "5000000")]);
+    let client = broker.connect(0);
+    let init = InitProducerIdRequest {
+        transactional_id: Some("tx".into()),
+        transaction_timeout_ms: 60_000,
+        producer_id: -1,
+        producer_epoch: -1,
+    };
+    let producer = broker.ask::<InitProducerIdRequest>(client, 4, &init);
+    assert_eq!(producer.error_code, 0);
+    for (sequence, bytes) in [(0, 1 << 20), (1, 100), (2, 1 << 20)] {
+        let plain = noise(&broker, bytes);
+        let mut builder = BatchBuilder::default();
+        let record = Batch::parse(&plain).unwrap().records().next().unwrap().unwrap();
+        builder.push(broker.unix_ms(), None, record.value);
+        let origin = Origin {
+            producer_id: producer.producer_id,
+            producer_epoch: producer.producer_epoch,
+            base_sequence: sequence,
+            kind: BatchKind::Transactional,
+        };
+        let sent = builder.finish_as(&origin).bytes().to_vec();
+        let mut request = produce_request("zipped", 0, sent);
+        request.transactional_id = Some("tx".into());
+        // Since version 12 the coordinator adds the partition by itself.
+        broker.send(client, 12, &request);
+    }
+    for offset in 0..3 {
+        let (response, _) = turns_until::<ProduceRequest>(&mut broker, client, 12, check_one);
+        let part = &response.responses[0].partition_responses[0];
+        assert_eq!((part.error_code, part.base_offset), (0, offset));
+    }
 }
 
 #[test]

@@ -7,18 +7,18 @@
 //! header. The store verifies the checksum of plain batches last, so that rejecting a batch for its header costs no
 //! pass over its records; that of a compressed batch is verified before it is decompressed.
 
-use mainstem_compress as compress;
 use mainstem_coordinator::Error as ProducerError;
 use mainstem_coordinator::producer::BatchInfo;
 use mainstem_coordinator::transaction::Producer;
-use mainstem_log::{Batch, BatchHeader, Compression, Malformed};
+use mainstem_log::{Batch, BatchHeader, Compression, HEADER_BYTES, Malformed, repack};
 
 use crate::config::{PartitionConfig, TimestampType};
 use crate::error::PartitionError;
-use crate::records::{DECOMPRESSED_BYTES_MAX, RecordSummary, RecordsCheck, TimestampLimits, check_plain};
+use crate::preparation::{Extent, Preparation, Prepared, at_once_ns, is_long, recompress_at_once};
+use crate::records::{RecordsCheck, TimestampLimits, check_plain};
 
 /// Most decompressed bytes that are checked at once. Batches of most clients are smaller.
-const CHECKED_AT_ONCE: usize = 1024 * 1024;
+const CHECKED_AT_ONCE: usize = 256 * 1024;
 /// Bit of a batch's attributes: the broker set the timestamp when it appended the batch (`LogAppendTime`).
 pub const LOG_APPEND_TIME: i16 = 8;
 /// Position of the format version, the same in all formats.
@@ -29,15 +29,24 @@ const MAGIC_AT: usize = 16;
 pub struct IncomingBatch<'a> {
     batch: Batch<'a>,
     is_from_client: bool,
-    /// What a [`RecordsCheck`] has found.
-    checked: Option<RecordSummary>,
+    prepared: Prepared,
+}
+
+/// The batch that the topic stores.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Rewrite {
+    /// The one that the producer sent.
+    Unchanged,
+    To(Vec<u8>),
+    /// This must be done first.
+    Needs(Preparation),
 }
 
 /// Result of validating a batch.
 pub(crate) enum Validity {
     /// The batch is valid. Kafka stores the latest timestamp of the records, which may differ from that in the header.
     Valid { max_timestamp_ms: i64 },
-    /// The records decompress to more than is checked at once: a [`RecordsCheck`] is needed first.
+    /// The records decompress to more than is checked at once.
     Unchecked,
 }
 
@@ -75,13 +84,13 @@ impl<'a> IncomingBatch<'a> {
         if batch.bytes().len() < bytes.len() {
             return Err(PartitionError::rule("more than one record batch"));
         }
-        Ok(Self { batch, is_from_client: false, checked: None })
+        Ok(Self { batch, is_from_client: false, prepared: Prepared::default() })
     }
 
-    /// The same batch, whose records a [`RecordsCheck`] has found valid.
+    /// The same batch, with what a [`RecordsWork`](crate::RecordsWork) has done with its records.
     #[must_use]
-    pub fn with_checked_records(self, summary: RecordSummary) -> Self {
-        Self { checked: Some(summary), ..self }
+    pub fn with_prepared(self, prepared: Prepared) -> Self {
+        Self { prepared, ..self }
     }
 
     /// The header.
@@ -99,9 +108,9 @@ impl<'a> IncomingBatch<'a> {
         Producer { id: self.batch.header.producer_id, epoch: self.batch.header.producer_epoch }
     }
 
-    /// What a [`RecordsCheck`] has found, if there was one.
-    pub fn checked_records(&self) -> Option<&RecordSummary> {
-        self.checked.as_ref()
+    /// What has been done with its records.
+    pub fn prepared(&self) -> &Prepared {
+        &self.prepared
     }
 
     pub(crate) fn batch(&self) -> Batch<'a> {
@@ -161,7 +170,7 @@ impl<'a> IncomingBatch<'a> {
                 TimestampLimits::of(config, unix_ms).check(header.max_timestamp_ms)?;
                 return Ok(Validity::Valid { max_timestamp_ms: header.max_timestamp_ms });
             }
-            _ => match &self.checked {
+            _ => match &self.prepared.checked {
                 Some(summary) => summary,
                 None => match RecordsCheck::new(self.bytes())?.step(CHECKED_AT_ONCE)? {
                     Some(summary) => {
@@ -183,6 +192,29 @@ impl<'a> IncomingBatch<'a> {
         self.is_from_client && (config.checks_compressed_records || config.is_compacted || is_bounded)
     }
 
+    /// The codec and level that the topic wants the records compressed with, if the producer used another codec.
+    fn wanted_codec(&self, config: &PartitionConfig) -> Option<(Compression, Option<i32>)> {
+        config.recompress.filter(|(codec, _)| *codec != self.header().compression())
+    }
+
+    /// Whether the records may take too long to be compressed with the topic's codec at once.
+    pub(crate) fn needed_recompression(&self, config: &PartitionConfig) -> Option<Preparation> {
+        let codec = self.wanted_codec(config)?;
+        let is_done = self.prepared.recompressed.as_ref().is_some_and(|done| done.is_for(codec));
+        (!is_done && is_long(&self.batch, codec)).then_some(Preparation::Recompress(codec.0, codec.1))
+    }
+
+    /// Estimated time of the work on the records when the batch is appended, ns.
+    pub(crate) fn at_once_ns(&self, config: &PartitionConfig) -> u64 {
+        let recompress = self.wanted_codec(config);
+        let compression = self.header().compression();
+        let must_decompress = compression != Compression::None && self.must_decompress(config);
+        if recompress.is_none() && !must_decompress || !self.prepared.is_empty() {
+            return 0;
+        }
+        at_once_ns(compression, self.header().total_bytes, must_decompress, recompress)
+    }
+
     /// The batch as the topic stores it, if that differs from what the producer sent. `max_timestamp_ms` is the latest
     /// timestamp of the records.
     pub(crate) fn rewrite(
@@ -190,24 +222,43 @@ impl<'a> IncomingBatch<'a> {
         config: &PartitionConfig,
         unix_ms: u64,
         max_timestamp_ms: i64,
-    ) -> Result<Option<Vec<u8>>, PartitionError> {
-        let recompress = config.recompress.filter(|(codec, _)| *codec != self.header().compression());
+    ) -> Result<Rewrite, PartitionError> {
+        let recompress = self.wanted_codec(config);
         let has_right_time = max_timestamp_ms == self.header().max_timestamp_ms;
         if recompress.is_none() && config.timestamp_type == TimestampType::Create && has_right_time {
-            return Ok(None);
+            return Ok(Rewrite::Unchanged);
         }
         // The new batch gets a new checksum, so the original checksum must be verified first.
-        let batch = self.batch.verify().map_err(|_| PartitionError::CorruptBatch)?.batch();
         let mut bytes = match recompress {
-            Some((codec, level)) => compress::batch::recompress(&batch, codec, level, DECOMPRESSED_BYTES_MAX)
-                .map_err(|error| PartitionError::rule(error.to_string()))?,
-            None => batch.bytes().to_vec(),
+            Some(codec) => match self.recompressed(codec)? {
+                Some(bytes) => bytes,
+                None => return Ok(Rewrite::Needs(Preparation::Recompress(codec.0, codec.1))),
+            },
+            None => self.batch.verify().map_err(|_| PartitionError::CorruptBatch)?.bytes().to_vec(),
         };
         if config.timestamp_type == TimestampType::LogAppend {
             Batch::set_append_time(&mut bytes, unix_ms.cast_signed());
         } else if !has_right_time {
             Batch::set_max_timestamp(&mut bytes, max_timestamp_ms);
         }
+        Ok(Rewrite::To(bytes))
+    }
+
+    /// The batch with its records compressed with another codec; `None` if that takes too long to be done at once.
+    /// Components of the broker cannot wait; their batches are bounded by what they gather in a turn.
+    fn recompressed(&self, codec: (Compression, Option<i32>)) -> Result<Option<Vec<u8>>, PartitionError> {
+        let at_once;
+        let done = match &self.prepared.recompressed {
+            Some(done) if done.is_for(codec) => done,
+            _ => {
+                let extent = if self.is_from_client { Extent::Short } else { Extent::Whole };
+                let Some(done) = recompress_at_once(self.bytes(), codec, extent)? else { return Ok(None) };
+                at_once = done;
+                &at_once
+            }
+        };
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + done.records.len());
+        repack(self.header(), codec.0, &done.records, &mut bytes);
         Ok(Some(bytes))
     }
 }
@@ -232,6 +283,7 @@ pub(crate) fn checksum_error(malformed: Malformed) -> PartitionError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mainstem_compress as compress;
     use mainstem_log::{BatchBuilder, BatchKind, Origin};
 
     const NOW_MS: u64 = 1_000_000;
@@ -329,10 +381,14 @@ mod tests {
         let gzip = PartitionConfig { recompress: Some((Compression::Gzip, None)), ..unchanged.clone() };
         let append_time = PartitionConfig { timestamp_type: TimestampType::LogAppend, ..unchanged.clone() };
         let incoming = IncomingBatch::parse(&bytes).unwrap();
-        assert_eq!(incoming.rewrite(&unchanged, NOW_MS, 1), Ok(None));
-        let zipped = incoming.rewrite(&gzip, NOW_MS, 1).unwrap().unwrap();
+        assert_eq!(incoming.rewrite(&unchanged, NOW_MS, 1), Ok(Rewrite::Unchanged));
+        let rewritten = |config| match incoming.rewrite(config, NOW_MS, 1) {
+            Ok(Rewrite::To(bytes)) => bytes,
+            other => panic!("{other:?}"),
+        };
+        let zipped = rewritten(&gzip);
         assert_eq!(Batch::parse(&zipped).unwrap().header.compression(), Compression::Gzip);
-        let stamped = incoming.rewrite(&append_time, NOW_MS, 1).unwrap().unwrap();
+        let stamped = rewritten(&append_time);
         assert_eq!(Batch::parse(&stamped).unwrap().header.max_timestamp_ms, NOW_MS.cast_signed());
         *bytes.last_mut().unwrap() ^= 1;
         let damaged = IncomingBatch::parse(&bytes).unwrap();
@@ -355,7 +411,7 @@ mod tests {
                 panic!("a valid batch")
             };
             assert_eq!(max_timestamp_ms, 9);
-            assert_eq!(incoming.rewrite(&config, NOW_MS, max_timestamp_ms), Ok(Some(right)));
+            assert_eq!(incoming.rewrite(&config, NOW_MS, max_timestamp_ms), Ok(Rewrite::To(right)));
         }
     }
 
@@ -397,7 +453,7 @@ mod tests {
                 break summary;
             }
         };
-        let checked = incoming.with_checked_records(summary);
+        let checked = incoming.with_prepared(Prepared { checked: Some(summary), ..Prepared::default() });
         assert!(matches!(checked.validate(&config, NOW_MS), Ok(Validity::Valid { max_timestamp_ms: 1 })));
         let compacted = PartitionConfig { is_compacted: true, ..config };
         let Err(PartitionError::InvalidRecord { records, .. }) = checked.validate(&compacted, NOW_MS) else {

@@ -35,6 +35,7 @@
 //! | `error.rs` | errors by cause |
 //! | `incoming.rs` | validation and rewriting of incoming batches |
 //! | `records.rs` | validation of the records in a batch, in steps |
+//! | `preparation.rs` | work on the records of a batch before it is appended, in steps |
 //! | `partition.rs` | one partition: appends in flight, watermarks |
 //! | `partitions.rs` | the partitions of a shard, and events of managed ones |
 //! | `producers.rs` | producer state across restarts |
@@ -55,6 +56,7 @@ mod marker;
 mod name_collisions;
 mod partition;
 mod partitions;
+mod preparation;
 mod producers;
 mod records;
 mod snapshots;
@@ -74,5 +76,6 @@ pub use partition::{
     Accepted, AppendInfo, AppendResult, Isolation, Partition, PartitionSpec, Waiter, Watermarks,
 };
 pub use partitions::{PartitionEvent, Partitions};
+pub use preparation::{Preparation, Prepared, Recompression, RecordsWork};
 pub use producers::{IsLast, ProducerLimits};
 pub use records::{DECOMPRESSED_BYTES_MAX, RecordSummary, RecordsCheck};

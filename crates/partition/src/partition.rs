@@ -28,8 +28,9 @@ use crate::admission::Admission;
 use crate::config::{PartitionConfig, TimestampType};
 use crate::error::PartitionError;
 use crate::ids::{JobId, PartitionId};
-use crate::incoming::{IncomingBatch, Validity, batch_info, checksum_error};
+use crate::incoming::{IncomingBatch, Rewrite, Validity, batch_info, checksum_error};
 use crate::marker::MarkerRecord;
+use crate::preparation::Preparation;
 use crate::producers::{IsLast, PartitionProducers, ProducerLimits};
 use crate::snapshots::{DueSnapshot, ProducerSnapshot};
 
@@ -56,9 +57,8 @@ pub enum Accepted {
     Durable(AppendInfo),
     /// The batch was not appended: it would begin a transaction, which the coordinator must verify first (KIP-890).
     Unverified(Producer),
-    /// The batch was not appended: its records decompress to more than is checked at once, so a
-    /// [`crate::RecordsCheck`] must check them first.
-    Unchecked,
+    /// The batch was not appended: this would take too long at once, so a [`crate::RecordsWork`] must do it first.
+    Unprepared(Preparation),
 }
 
 /// The pending request of an append, and the number of the batch within it.
@@ -249,16 +249,24 @@ impl Partition {
         Ok(())
     }
 
-    /// Whether a [`crate::RecordsCheck`] must check the records of a batch before it can be appended.
+    /// What a [`crate::RecordsWork`] must do before a batch can be appended at once. The work may turn out to be short.
     ///
     /// # Errors
     /// The batch is invalid.
-    pub fn must_check_first(
+    pub fn needed_preparation(
         &self,
         incoming: &IncomingBatch<'_>,
         unix_ms: u64,
-    ) -> Result<bool, PartitionError> {
-        Ok(matches!(incoming.validate(&self.config, unix_ms)?, Validity::Unchecked))
+    ) -> Result<Option<Preparation>, PartitionError> {
+        Ok(match incoming.validate(&self.config, unix_ms)? {
+            Validity::Unchecked => Some(Preparation::Check),
+            Validity::Valid { .. } => incoming.needed_recompression(&self.config),
+        })
+    }
+
+    /// Estimated time of the work on the records of a batch when it is appended, ns.
+    pub fn records_work_ns(&self, incoming: &IncomingBatch<'_>) -> u64 {
+        incoming.at_once_ns(&self.config)
     }
 
     /// Appends a batch unless its producer sent it before. `waiter` gets the result when it is durable.
@@ -273,7 +281,7 @@ impl Partition {
         let status = store.status(self.log);
         self.begin_append(status.end)?;
         let Validity::Valid { max_timestamp_ms } = incoming.validate(&self.config, unix_ms)? else {
-            return Ok(Accepted::Unchecked);
+            return Ok(Accepted::Unprepared(Preparation::Check));
         };
         let header = incoming.header();
         if header.producer_id >= 0 {
@@ -290,7 +298,11 @@ impl Partition {
                 AppendDecision::Refused(error) => return Err(PartitionError::Producer(error)),
             }
         }
-        let rewritten = incoming.rewrite(&self.config, unix_ms, max_timestamp_ms)?;
+        let rewritten = match incoming.rewrite(&self.config, unix_ms, max_timestamp_ms)? {
+            Rewrite::Unchanged => None,
+            Rewrite::To(bytes) => Some(bytes),
+            Rewrite::Needs(preparation) => return Ok(Accepted::Unprepared(preparation)),
+        };
         let base_offset = self.append_to_log(store, incoming, rewritten.as_deref(), unix_ms)?;
         let info = self.append_info(&status, base_offset, unix_ms.cast_signed());
         Ok(self.wait(waiter, info, end_of(header, base_offset)))

@@ -152,7 +152,7 @@ impl Partitions {
         let before = partition.producer_count();
         let accepted = partition.append(store, incoming, unix_ms, verification, waiter)?;
         self.producers = self.producers - before + partition.producer_count();
-        let is_appended = !matches!(accepted, Accepted::Unverified(_) | Accepted::Unchecked);
+        let is_appended = !matches!(accepted, Accepted::Unverified(_) | Accepted::Unprepared(_));
         if is_appended && partition.config().is_managed && incoming.is_from_client() {
             let end = store.status(partition.log()).end;
             let bytes = incoming.bytes().len() as u64;

@@ -341,7 +341,7 @@ impl std::fmt::Debug for RecordsCheck<'_> {
 }
 
 /// The records of a batch, without its header.
-struct RecordBytes<T>(T);
+pub(crate) struct RecordBytes<T>(pub(crate) T);
 
 impl<T: AsRef<[u8]>> AsRef<[u8]> for RecordBytes<T> {
     fn as_ref(&self) -> &[u8] {

@@ -194,12 +194,17 @@ impl GroupCoordinator {
         for (_, outcome) in outcomes {
             self.note_outcome(outcome);
         }
+        // A write that has succeeded is compared with all before it, so the oldest comes first. One request may lead to
+        // thousands of writes.
+        for (waiter, outcome) in outcomes {
+            if let (Waiter::Records(keep), Ok(())) = (waiter, outcome) {
+                self.groups.write_succeeded(*keep);
+            }
+        }
         // Failed writes are rolled back newest first.
         for (waiter, outcome) in outcomes.iter().rev() {
-            match (waiter, outcome) {
-                (Waiter::Records(keep), Ok(())) => self.groups.write_succeeded(*keep),
-                (Waiter::Records(keep), Err(_)) => self.groups.write_failed(*keep),
-                (Waiter::Answer(..), _) => {}
+            if let (Waiter::Records(keep), Err(_)) = (waiter, outcome) {
+                self.groups.write_failed(*keep);
             }
         }
     }

@@ -23,6 +23,9 @@ pub(crate) const PIPELINED_MAX: usize = 1024;
 /// Bytes of queued requests beyond which the connection is no longer read.
 const QUEUED_BYTES_MAX: usize = 256 * 1024;
 
+/// Size of a response from which on it becomes the output instead of being copied into it.
+const LARGE_ANSWER_BYTES: usize = 256 * 1024;
+
 /// Calls of [`Connections::next_idle`] that cover all connections, and the least number of slots that one covers.
 const IDLE_CHECK_PARTS: usize = 16;
 const IDLE_CHECK_MIN: usize = 1024;
@@ -144,7 +147,12 @@ impl Connections {
             if !answer.is_empty()
                 && let Some(output) = io.output(id)
             {
-                output.buffer().extend_from_slice(&answer);
+                let buffer = output.buffer();
+                if buffer.is_empty() && answer.len() >= LARGE_ANSWER_BYTES {
+                    *buffer = answer;
+                } else {
+                    buffer.extend_from_slice(&answer);
+                }
             }
         }
         if is_draining && !conn.is_producing() {

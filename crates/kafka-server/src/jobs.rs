@@ -8,6 +8,7 @@ use mainstem_kafka::ErrorCode;
 use mainstem_queue_server::AppendTicket;
 
 use crate::append_error::{AppendError, Produced};
+use crate::division::Division;
 use crate::fetch_job::{Fetch, FetchJob};
 use crate::partition_message::{Fetched, PartitionQueryResult, is_short};
 use crate::pending::{AfterChanges, AfterMarkers, AfterQueries};
@@ -33,6 +34,7 @@ pub(crate) enum Job {
     Query(QueryJob),
     Mark(MarkJob),
     Changes(ChangesJob),
+    Division(Box<Division>),
 }
 
 /// Concurrent changes, and what continues when all of them are done.
@@ -170,6 +172,26 @@ impl Jobs {
         }
         let Some(Job::Produce(job)) = self.take(number) else { return None };
         Some(job)
+    }
+
+    /// The request that is handled in parts.
+    pub(crate) fn division(&mut self, number: u64) -> Option<&mut Division> {
+        match self.by_number.get_mut(&number)? {
+            Job::Division(division) => Some(division),
+            _ => None,
+        }
+    }
+
+    /// Adds the response to a part of a request. Returns false if the whole response gets too long.
+    pub(crate) fn add_part(&mut self, number: u64, response: &[u8]) -> bool {
+        self.division(number).is_none_or(|division| division.add(response))
+    }
+
+    /// Takes a request that is handled in parts.
+    pub(crate) fn take_division(&mut self, number: u64) -> Option<Box<Division>> {
+        let Some(Job::Division(_)) = self.by_number.get(&number) else { return None };
+        let Some(Job::Division(division)) = self.take(number) else { return None };
+        Some(division)
     }
 
     /// Takes records of another protocol that have been appended, or not.

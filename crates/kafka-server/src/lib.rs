@@ -48,6 +48,7 @@
 //! | `handlers.rs`, `handlers/` | dispatch, and one file per API |
 //! | `jobs.rs`, `produce_job.rs`, `fetch_job.rs` | requests that wait for partitions |
 //! | `fetch_session.rs` | fetch sessions (KIP-227) |
+//! | `division.rs` | requests over thousands of topics or groups, which are handled in parts |
 //! | `pending_work.rs`, `work_slices.rs` | work of requests that takes several turns: as data, and continued |
 //! | `pending.rs`, `resume.rs` | what continues when an answer arrives: as data, and carried out |
 //! | `timer.rs` | what the timers of a shard stand for |
@@ -90,6 +91,7 @@ mod controller;
 mod coordinators;
 mod dead_letters;
 mod declarations;
+mod division;
 mod environment;
 mod fetch_job;
 mod fetch_session;

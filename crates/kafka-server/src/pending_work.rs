@@ -17,8 +17,10 @@ use mainstem_partition::{Preparation, Prepared, RecordsWork, Waiter};
 use mainstem_runtime::Io;
 
 use crate::catalogue::PartitionId;
+use crate::division::{Divisible, Division};
+use crate::jobs::{Job, Jobs};
 use crate::partition_message::{FetchPartitions, Fetched, PartitionQuery, PartitionQueryResult};
-use crate::shard_message::JobId;
+use crate::shard_message::{JobId, RequestContext};
 use crate::unverified_batches::Transactional;
 
 /// Work that one request does at once, in units of [`mainstem_runtime::Io::charge`].
@@ -120,6 +122,8 @@ pub(crate) enum Task {
     ReadFetch { number: u64 },
     /// Read further partitions for a fetch of another shard.
     ReadForShard(Box<RemoteRead>),
+    /// Handle the next part of a request.
+    Divided { number: u64 },
     /// Remove these partitions of deleted topics.
     Remove { partitions: vec::IntoIter<PartitionId> },
 }
@@ -203,6 +207,26 @@ impl PendingWork {
         let (prepared, state) = (Prepared::default(), BatchState::Append);
         self.push(id, HeldAppend::Batch { waiter, records, transactional, prepared, state });
         io.request_turn();
+    }
+
+    /// Returns a request that is short enough to be handled now, or a part of another one. Otherwise the request is
+    /// handled in parts, see `division.rs`.
+    pub(crate) fn divide<M, R: Divisible>(
+        &mut self,
+        io: &mut Io<'_, M>,
+        jobs: &mut Jobs,
+        call: &RequestContext,
+        request: R,
+    ) -> Option<R> {
+        match Division::of(call, request) {
+            Ok(division) => {
+                let number = jobs.add(Job::Division(Box::new(division)));
+                self.add(Task::Divided { number });
+                io.request_turn();
+                None
+            }
+            Err(request) => Some(request),
+        }
     }
 
     /// Removes partitions of a deleted topic in the next turns.
@@ -299,7 +323,9 @@ mod tests {
     #[test]
     fn few_batches_are_prepared_at_the_same_time() {
         let mut work = PendingWork::default();
-        let sent = mainstem_log::BatchBuilder::default().finish().to_vec();
+        let mut builder = mainstem_log::BatchBuilder::default();
+        builder.push(1, None, Some(b"value"));
+        let sent = builder.finish().to_vec();
         for index in 0..5 {
             work.push(id(index), batch(1, 0, 10));
         }

@@ -7,10 +7,11 @@ use mainstem_kafka::ErrorCode;
 use mainstem_runtime::Io;
 
 use crate::append_error::AppendError;
+use crate::division::DividedRequest;
 use crate::handlers::{
     add_offsets_to_txn, add_partitions_to_txn, alter_configs, create_partitions, create_topics,
-    delete_groups, delete_records, delete_topics, describe_log_dirs, describe_producers, end_txn,
-    incremental_alter_configs, init_producer_id, join_group, leave_group, list_offsets, metadata,
+    delete_groups, delete_records, delete_topics, describe_configs, describe_log_dirs, describe_producers,
+    end_txn, incremental_alter_configs, init_producer_id, join_group, leave_group, list_offsets, metadata,
     offset_commit, offset_delete, offset_fetch, offset_for_leader_epoch, sync_group, txn_offset_commit,
     write_txn_markers,
 };
@@ -19,7 +20,7 @@ use crate::pending::{
     AfterChanges, AfterGroupReply, AfterMarkers, AfterQueries, AfterTopicChange, AfterTxnReply,
 };
 use crate::shard::Shard;
-use crate::shard_message::{Mail, TxnVerified};
+use crate::shard_message::{Mail, RequestContext, TxnVerified};
 
 impl Shard {
     /// Continues with an answer of the consumer groups.
@@ -140,6 +141,34 @@ impl Shard {
             }
             AfterChanges::Metadata { call, request } => metadata::finish(self, io, &call, &request),
         }
+    }
+
+    /// Handles the next part of a request, or sends the response.
+    pub(crate) fn continue_division(&mut self, io: &mut Io<'_, Mail>, number: u64) {
+        let Some(division) = self.jobs.division(number) else { return };
+        let caller = division.call().caller;
+        if caller.shard == self.env.me() && self.conns.get_mut(caller.conn).is_none() {
+            drop(self.jobs.take_division(number));
+            return;
+        }
+        let call = RequestContext { division: Some(number), ..division.call().clone() };
+        self.env.refresh();
+        match division.next_part() {
+            Some(DividedRequest::AlterConfigs(part)) => alter_configs::handle(self, io, call, part),
+            Some(DividedRequest::CreatePartitions(part)) => create_partitions::handle(self, io, call, part),
+            Some(DividedRequest::CreateTopics(part)) => create_topics::handle(self, io, call, part),
+            Some(DividedRequest::DeleteGroups(part)) => delete_groups::handle(self, io, call, part),
+            Some(DividedRequest::DescribeConfigs(part)) => describe_configs::handle(self, io, call, part),
+            Some(DividedRequest::IncrementalAlterConfigs(part)) => {
+                incremental_alter_configs::handle(self, io, call, part);
+            }
+            None => {
+                if let Some(division) = self.jobs.take_division(number) {
+                    self.reply_with(io, caller, division.finish());
+                }
+            }
+        }
+        self.poll_coordinators(io);
     }
 
     /// Continues when the change of one topic is durable or has failed.

@@ -266,7 +266,16 @@ impl Shard {
         let (peer, listener) = (conn.peer, conn.listener);
         let caller = Caller { shard: me, conn: id, request: conn.begin(pipelines(frame)) };
         let RequestHeader { api_key, api_version: version, correlation_id, .. } = header;
-        let call = RequestContext { caller, api_key, version, correlation_id, client_id, peer, listener };
+        let call = RequestContext {
+            caller,
+            api_key,
+            version,
+            correlation_id,
+            client_id,
+            peer,
+            listener,
+            division: None,
+        };
         io.charge(REQUEST_UNITS + (body.len() / REQUEST_BYTES_PER_UNIT) as u32);
         self.pending_work.begin_request(io.charged());
         self.dispatch(io, call, body);

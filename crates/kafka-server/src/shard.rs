@@ -16,7 +16,7 @@ use crate::conn::Connections;
 use crate::controller::Controller;
 use crate::environment::Environment;
 use crate::jobs::Jobs;
-use crate::pending_work::PendingWork;
+use crate::pending_work::{PendingWork, Task};
 use crate::shard_message::{Caller, Mail, RequestContext, ShardMessage};
 use crate::shared::Shared;
 use crate::storage::Storage;
@@ -113,6 +113,17 @@ impl Shard {
     ) {
         debug_assert_eq!(call.api_key, R::KEY);
         let mut answer = Vec::new();
+        if let Some(number) = call.division {
+            // The next part is handled in a later turn.
+            response.encode(&mut answer, call.version);
+            io.charge((answer.len() / RESPONSE_BYTES_PER_UNIT) as u32);
+            if self.jobs.add_part(number, &answer) {
+                self.pending_work.add(Task::Divided { number });
+                return io.request_turn();
+            }
+            self.jobs.take_division(number);
+            return self.refuse_call(io, call, "the response would exceed 128 MiB; ask for fewer items");
+        }
         let begun = frame::begin_frame(&mut answer);
         put_response_header(call.correlation_id, call.api_key, call.version, &mut answer);
         response.encode(&mut answer, call.version);

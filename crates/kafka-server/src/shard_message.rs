@@ -88,4 +88,6 @@ pub(crate) struct RequestContext {
     pub(crate) peer: Option<IpAddr>,
     /// Number of its listener.
     pub(crate) listener: u16,
+    /// The job of the request that this one is a part of, see `division.rs`.
+    pub(crate) division: Option<u64>,
 }

@@ -13,6 +13,9 @@ use crate::shard_message::{JobId, Mail};
 use crate::storage::{LOOKUP_UNITS, units};
 use crate::unverified_batches::Transactional;
 
+/// Handling a part of a request over many topics or groups, see `division.rs`.
+const PART_UNITS: u32 = 5_000;
+
 /// Whether an append is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
@@ -120,6 +123,12 @@ impl Shard {
             Task::ReadForShard(read) => {
                 self.pending_work.begin_request(io.charged());
                 self.read_for_shard(io, read).map(Task::ReadForShard)
+            }
+            Task::Divided { number } => {
+                io.charge(PART_UNITS);
+                self.pending_work.begin_request(io.charged());
+                self.continue_division(io, number);
+                None
             }
             Task::Remove { mut partitions } => {
                 let id = partitions.next()?;

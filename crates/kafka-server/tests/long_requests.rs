@@ -6,8 +6,16 @@ mod kit;
 use kit::{Broker, Client, batch, fetch_request, produce_request, values};
 use mainstem_compress::{Compression, compress};
 use mainstem_kafka::ErrorCode;
+use mainstem_kafka::api::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
+use mainstem_kafka::api::create_topics::{CreatableTopic, CreateTopicsRequest};
+use mainstem_kafka::api::delete_groups::DeleteGroupsRequest;
 use mainstem_kafka::api::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
+use mainstem_kafka::api::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use mainstem_kafka::api::describe_groups::DescribeGroupsRequest;
 use mainstem_kafka::api::fetch::{FetchPartition, FetchRequest};
+use mainstem_kafka::api::incremental_alter_configs::{
+    AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
+};
 use mainstem_kafka::api::init_producer_id::InitProducerIdRequest;
 use mainstem_kafka::api::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use mainstem_kafka::api::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
@@ -360,4 +368,113 @@ fn a_connection_may_close_between_the_slices_of_a_fetch() {
     let producer = broker.connect(0);
     let request = to_all_partitions(&broker, "many");
     assert!(broker.ask(producer, 9, &request).responses.len() == 1);
+}
+
+/// Sends a request over many topics or groups from a connection of the second shard. While it is handled, a client of
+/// the first shard, which handles it, must be served. Returns the response.
+#[track_caller]
+fn ask_in_parts<R: mainstem_kafka::Request>(broker: &mut Broker, version: i16, request: &R) -> R::Response {
+    let (large, small) = (broker.connect(1), broker.connect(0));
+    broker.send(large, version, request);
+    broker.turn(2);
+    let heartbeat =
+        DescribeGroupsRequest { groups: vec!["group".into()], ..DescribeGroupsRequest::default() };
+    let mut served = 0;
+    broker.send(small, 5, &heartbeat);
+    let (response, turns) = turns_until::<R>(broker, large, version, |broker| {
+        if broker.take::<DescribeGroupsRequest>(small, 5).is_some() {
+            served += 1;
+            broker.send(small, 5, &heartbeat);
+        }
+        check_turn(broker);
+    });
+    assert!(turns >= 4, "{} is handled in several turns, not in {turns}", R::NAME);
+    assert!(served * 5 >= turns, "{}: others are served {served} times in {turns} turns", R::NAME);
+    response
+}
+
+#[test]
+fn requests_over_hundreds_of_topics_and_groups_are_handled_in_parts_with_one_response() {
+    const TOPICS: usize = 500;
+    let mut broker = Broker::new(2);
+    let names: Vec<String> = (0..TOPICS).map(|index| format!("topic {index}").replace(' ', "-")).collect();
+    let topic = |name: &String| CreatableTopic {
+        name: name.clone(),
+        num_partitions: 1,
+        replication_factor: 1,
+        ..CreatableTopic::default()
+    };
+    // Two names occur twice, far from each other.
+    let topics = names.iter().chain(["topic-0", "topic-499"].map(String::from).iter()).map(topic).collect();
+    let request = CreateTopicsRequest { topics, ..CreateTopicsRequest::default() };
+    let response = ask_in_parts(&mut broker, 7, &request);
+    assert_eq!(response.topics.len(), TOPICS);
+    let refused = response.topics.iter().filter(|topic| topic.error_code != 0);
+    let refused: Vec<_> = refused.map(|topic| (topic.name.as_str(), topic.error_code)).collect();
+    let invalid = ErrorCode::InvalidRequest as i16;
+    assert_eq!(refused, [("topic-0", invalid), ("topic-499", invalid)], "names that occur twice");
+
+    let resource = |name: &String| AlterConfigsResource {
+        resource_type: 2,
+        resource_name: name.clone(),
+        configs: vec![AlterableConfig {
+            name: "retention.ms".into(),
+            config_operation: 0,
+            value: Some("12345".into()),
+        }],
+    };
+    let resources = names.iter().map(resource).collect();
+    let request = IncrementalAlterConfigsRequest { resources, validate_only: false };
+    let response = ask_in_parts(&mut broker, 1, &request);
+    let refused = response.responses.iter().filter(|response| response.error_code != 0);
+    assert_eq!((response.responses.len(), refused.count()), (TOPICS, 2));
+
+    let resource = |name: &String| DescribeConfigsResource {
+        resource_type: 2,
+        resource_name: name.clone(),
+        configuration_keys: Some(vec!["retention.ms".into()]),
+    };
+    let resources = names.iter().map(resource).collect();
+    let request = DescribeConfigsRequest { resources, ..DescribeConfigsRequest::default() };
+    let response = ask_in_parts(&mut broker, 4, &request);
+    let described = response.results.iter().map(|result| result.resource_name.as_str());
+    assert!(described.eq(names.iter().map(String::as_str)), "in the order of the request");
+    let values = response.results.iter().flat_map(|result| &result.configs);
+    assert_eq!(values.filter(|config| config.value.as_deref() == Some("12345")).count(), TOPICS - 2);
+
+    let more = |name: &String| CreatePartitionsTopic { name: name.clone(), count: 2, ..Default::default() };
+    let topics = names.iter().chain(&names).map(more).collect();
+    let request = CreatePartitionsRequest { topics, timeout_ms: 1000, validate_only: false };
+    let response = ask_in_parts(&mut broker, 3, &request);
+    assert_eq!(response.results.len(), TOPICS);
+    assert!(response.results.iter().all(|result| result.error_code == invalid), "each occurs twice");
+
+    let groups_names = (0..2 * TOPICS).map(|index| format!("group {index}")).collect();
+    let response = ask_in_parts(&mut broker, 2, &DeleteGroupsRequest { groups_names });
+    assert_eq!(response.results.len(), 2 * TOPICS);
+}
+
+#[test]
+fn a_connection_may_close_while_its_request_is_handled_in_parts() {
+    let mut broker = Broker::new(2);
+    for shard in [0, 1] {
+        let client = broker.connect(shard);
+        let topic = |index| CreatableTopic {
+            name: format!("topic-{shard}-{index}"),
+            num_partitions: 1,
+            replication_factor: 1,
+            ..CreatableTopic::default()
+        };
+        let topics = (0..200).map(topic).collect();
+        broker.send(client, 7, &CreateTopicsRequest { topics, ..CreateTopicsRequest::default() });
+        broker.turn(3);
+        broker.hang_up(client);
+        broker.run();
+    }
+    let client = broker.connect(0);
+    let known = broker.metadata(client, None).topics.len();
+    assert!(
+        (200..400).contains(&known),
+        "the rest of a request whose connection has closed is dropped: {known}"
+    );
 }

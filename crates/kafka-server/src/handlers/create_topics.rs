@@ -29,6 +29,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: CreateTopicsRequest,
 ) {
+    let Some(request) = shard.pending_work.divide(io, &mut shard.jobs, &call, request) else { return };
     let duplicates = duplicates(request.topics.iter().map(|topic| topic.name.as_str()));
     let is_unique = |topic: &&CreatableTopic| !duplicates.contains(topic.name.as_str());
     let mut names: Vec<Arc<str>> = Vec::new();

@@ -15,6 +15,7 @@ pub(crate) fn handle(
     call: RequestContext,
     request: DeleteGroupsRequest,
 ) {
+    let Some(request) = shard.pending_work.divide(io, &mut shard.jobs, &call, request) else { return };
     let group_ids: Vec<&str> = request.groups_names.iter().map(String::as_str).collect();
     shard.call_groups(
         io,

@@ -116,6 +116,15 @@ impl Tail {
         }
     }
 
+    /// Forgets all that the file has, because compaction has removed entries from the file.
+    pub(crate) fn forget_written(&mut self) {
+        let unwritten = self.unwritten().to_vec();
+        self.clear();
+        for batch in batches(&unwritten) {
+            self.newer.push(batch.bytes(), batch.header.base_offset);
+        }
+    }
+
     /// Allocated memory, bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.older.bytes.capacity() + self.newer.bytes.capacity()
@@ -172,6 +181,10 @@ mod tests {
                         prop_assert!(tail.older.bytes.len() + tail.newer.bytes.len() <= bound + bound / 2);
                     }
                     3 => tail.drop_written(),
+                    4 => {
+                        tail.forget_written();
+                        prop_assert!(written == 0 || !tail.has(all[written - 1].0));
+                    }
                     _ => {}
                 }
                 for offset in 100..next {

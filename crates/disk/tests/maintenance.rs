@@ -304,6 +304,24 @@ fn compacts_compressed_batches_only_with_a_decompressor() {
 }
 
 #[test]
+fn readers_see_what_compaction_has_left_also_of_entries_in_memory() {
+    let fs: Arc<dyn Fs> = Arc::new(FaultFs::new(1));
+    let settings = Settings::default();
+    let mut store = SegmentStore::open(fs, PathBuf::from("/log"), settings, Committer::Inline).unwrap();
+    let log = store.open("log", &Options { segment_ms: Some(1000), ..compacted() }).unwrap();
+    for value in ["1", "2", "3"] {
+        put(&mut store, log, 5000, "key", Some(value));
+    }
+    maintain(&mut store, 5000);
+    assert_eq!(keys(&read_all(&mut store, log)).len(), 3);
+    maintain(&mut store, 7000);
+    let last = (2, "key".to_owned());
+    assert_eq!(keys(&read_all(&mut store, log)), std::slice::from_ref(&last));
+    put(&mut store, log, 7000, "other", Some("4"));
+    assert_eq!(keys(&read_all(&mut store, log)), [last, (3, "other".to_owned())]);
+}
+
+#[test]
 fn merges_small_segments() {
     let fs = Arc::new(FaultFs::new(1));
     let mut store = open(&fs, None);

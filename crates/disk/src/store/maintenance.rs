@@ -129,11 +129,13 @@ impl SegmentStore {
             }
             Progress::Replace => {
                 self.settle();
-                let Self { logs, disk, queue, .. } = self;
+                let Self { logs, disk, queue, cached, .. } = self;
                 let to = open_log(logs, log);
                 let mut syncer = queue.wait_idle();
                 let outcome = to.compactor().replace_group(disk, &mut syncer.journal);
                 outcome.map_err(|failure| fail_log(to, queue, &mut syncer, failure))?;
+                to.tail.forget_written();
+                cached.note(log, &mut to.tail);
             }
         }
         Ok(Due::Now)

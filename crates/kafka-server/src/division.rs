@@ -1,8 +1,8 @@
 //! Requests over thousands of topics or groups that are handled in parts, each in a turn of its own.
 //!
 //! A request like `CreateTopics` names items that do not depend on each other, and answers each of them. Its handler
-//! takes some microseconds per item, or a hundred, so ten thousand of them would stall the shard. Such a request becomes
-//! a [`Division`]: a job that has the handler answer one part after the other, and joins the answers. The client gets
+//! takes some microseconds per item, or a hundred, so ten thousand of them would stall the shard. Such a request is a
+//! [`Division`]: a job that has the handler answer one part after the other, and joins the answers. The client gets
 //! one response. Items of the same name stay in one part, because handlers refuse those that occur twice.
 //!
 //! The answers are joined in their encoding, because encoding all of them at the end would take long too. Each of these

@@ -31,6 +31,14 @@ settings! {
         /// closed at once. IPv6 addresses count by their /64 prefix. Off by default, because many clients may share an
         /// address behind a proxy or NAT.
         max_connections_per_address: u32 = 0_u32, in 0 ..= 10_000_000;
+        /// Maximum number of new connections of one client address per second, over all listeners; 0 for no limit. An
+        /// address may open those of one second at once.
+        max_connection_rate_per_address: u32 = 0_u32, in 0 ..= 1_000_000;
+        /// Maximum number of connections whose TLS or WebSocket handshake is not complete, divided among the shards.
+        /// Beyond it, the oldest is closed.
+        max_handshakes: u32 = 2_048_u32, in 64 ..= 1_000_000;
+        /// Time for a TLS or WebSocket handshake, and for the header of a proxy, in ms.
+        handshake_timeout_ms: u32 = 10_000_u32, in 100 ..= 600_000;
         /// How often the certificates of listeners are compared with their files, in seconds. SIGHUP does it at once.
         certificate_check_interval_s: u32 = 60_u32, in 1 ..= 86_400;
     }

@@ -1,7 +1,10 @@
 //! The `[[listener]]` sections of the configuration: further listeners, with TLS or without, and WebSocket.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use mainstem_runtime::{TrustedProxies, UnixSocket};
+use mainstem_security::Network;
 use mainstem_tls::{CertificateFiles, ClientCertificates, MinVersion, Settings};
 use mainstem_websocket::AllowedOrigin;
 use serde::Deserialize;
@@ -10,6 +13,10 @@ use serde::Deserialize;
 const RESERVED: [&str; 3] = ["mqtt", "kafka", "http"];
 /// Longest name, characters.
 const NAME_MAX: usize = 100;
+/// Prefix of the path of a Unix socket.
+const UNIX: &str = "unix:";
+/// Permissions of a Unix socket, unless others are set.
+const SOCKET_MODE: &str = "660";
 /// Path of WebSocket, unless another one is set.
 const WEBSOCKET_PATH: &str = "/mqtt";
 /// The name in section 6 of MQTT 5, and what clients of MQTT 3.1 offered before that had a specification of its own.
@@ -26,6 +33,17 @@ pub(crate) struct ListenerSection {
     pub(crate) advertised: String,
     pub(crate) tls: Option<TlsSection>,
     pub(crate) websocket: Option<WebSocketSection>,
+    pub(crate) max_connections: Option<NonZeroU32>,
+    proxy_protocol: Option<ProxySection>,
+    socket_mode: Option<String>,
+    socket_group: Option<String>,
+}
+
+/// The proxies of a listener.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProxySection {
+    from: Vec<String>,
 }
 
 /// Protocol of a listener.
@@ -172,6 +190,42 @@ impl ListenerSection {
         self.tls.as_ref().map(|tls| tls.settings(alpn))
     }
 
+    /// The Unix socket to listen on, if it is one.
+    ///
+    /// # Errors
+    /// Mode or group is invalid.
+    pub(crate) fn unix_socket(&self) -> Result<Option<UnixSocket>, String> {
+        let Some(path) = self.listen.strip_prefix(UNIX) else {
+            return match (&self.socket_mode, &self.socket_group) {
+                (None, None) => Ok(None),
+                _ => Err(format!("socket_mode and socket_group are for listen = \"{UNIX}/PATH\"")),
+            };
+        };
+        if !path.starts_with('/') {
+            return Err(format!("listen: {:?}: expected an absolute path behind {UNIX}", self.listen));
+        }
+        let mode = self.socket_mode.as_deref().unwrap_or(SOCKET_MODE);
+        let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o777);
+        let mode = bits.ok_or_else(|| format!("socket_mode: {mode:?} is not a mode such as \"660\""))?;
+        let group = self.socket_group.as_deref().map(group_id).transpose()?;
+        Ok(Some(UnixSocket { path: path.into(), mode, group }))
+    }
+
+    /// The proxies whose connections the listener takes.
+    ///
+    /// # Errors
+    /// A network is invalid.
+    pub(crate) fn proxies(&self) -> Result<Option<TrustedProxies>, String> {
+        let Some(ProxySection { from }) = &self.proxy_protocol else { return Ok(None) };
+        let parse =
+            |text: &String| text.parse::<Network>().map_err(|error| format!("proxy_protocol.from: {error}"));
+        let networks = from.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+        if networks.is_empty() {
+            return Err("proxy_protocol.from must name at least one address or network".into());
+        }
+        Ok(Some(TrustedProxies::new(move |peer| networks.iter().any(|network| network.contains(peer)))))
+    }
+
     fn check(&self, has_kafka: bool) -> Result<(), String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if self.name.is_empty() || self.name.len() > NAME_MAX || !self.name.chars().all(is_plain) {
@@ -186,6 +240,7 @@ impl ListenerSection {
         if self.protocol != ListenerProtocol::Kafka && !self.advertised.is_empty() {
             return Err("advertised is for listeners of the protocol \"kafka\"".into());
         }
+        self.check_connections()?;
         if let Some(websocket) = &self.websocket {
             if self.protocol != ListenerProtocol::Mqtt {
                 return Err("websocket is for listeners of the protocol \"mqtt\"".into());
@@ -194,6 +249,42 @@ impl ListenerSection {
         }
         self.tls.as_ref().map_or(Ok(()), TlsSection::check)
     }
+}
+
+impl ListenerSection {
+    /// Checks what says where connections come from, and how many.
+    fn check_connections(&self) -> Result<(), String> {
+        let is_unix = self.unix_socket()?.is_some();
+        let is_http = self.protocol == ListenerProtocol::Http;
+        if is_http && (is_unix || self.proxy_protocol.is_some() || self.max_connections.is_some()) {
+            return Err("Unix sockets, proxy_protocol and max_connections are for the protocols \"mqtt\" and \"kafka\"".into());
+        }
+        if is_unix && self.proxy_protocol.is_some() {
+            return Err(
+                "proxy_protocol is for listeners with an address: a Unix socket knows none of its peers"
+                    .into(),
+            );
+        }
+        if is_unix && self.protocol == ListenerProtocol::Kafka && self.advertised.is_empty() {
+            return Err(
+                "advertised is required with a Unix socket: Kafka clients are told a host and a port".into(),
+            );
+        }
+        self.proxies().map(|_| ())
+    }
+}
+
+/// The number of a group, which is given as such or by its name in `/etc/group`.
+fn group_id(group: &str) -> Result<u32, String> {
+    if let Ok(id) = group.parse() {
+        return Ok(id);
+    }
+    let groups = std::fs::read_to_string("/etc/group").map_err(|error| format!("/etc/group: {error}"))?;
+    let found = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok())?
+    });
+    found.ok_or_else(|| format!("socket_group: there is no group {group:?} in /etc/group"))
 }
 
 /// Checks the sections. Files are read when the listeners are opened.
@@ -223,7 +314,11 @@ A further listener, beside those of the sections `[mqtt]`, `[kafka]` and `[http]
 |---|---|---|---|
 | `name` | | 1 to 100 letters, digits, `.`, `_`, `-` | Name of the listener, in its line of output at start and in the log. |
 | `protocol` | | mqtt, kafka, http | Protocol of its clients. |
-| `listen` | | | Address and port to listen on. |
+| `listen` | | | Address and port to listen on, or `unix:/PATH` for a Unix socket (MQTT and Kafka). A socket that a process left behind is replaced. |
+| `socket_mode` | `\"660\"` | octal | Permissions of a Unix socket: whoever may write it may connect. |
+| `socket_group` | | | Group of a Unix socket: a name in `/etc/group`, or a number. |
+| `max_connections` | | from 1 | MQTT, Kafka: maximum number of connections of this listener, beside that of its protocol. |
+| `proxy_protocol.from` | | addresses, networks | MQTT, Kafka: load balancers that name their clients by the PROXY protocol, version 1 or 2, such as `[\"192.0.2.0/24\"]`. With it, every connection must come from one of them and begin with a header. See [tls.md](tls.md#behind-a-load-balancer). |
 | `advertised` | `\"\"` | | Kafka: host and port that clients of this listener are told; empty for its address, or the host name if that is a wildcard address. |
 | `tls.certificate` | | a PEM file | Certificate chain, the server's certificate first. Without `tls`, the listener is plain. |
 | `tls.key` | | a PEM file | Private key of the certificate. |

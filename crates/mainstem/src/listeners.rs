@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use mainstem_kafka_server::Shared;
 use mainstem_node::Protocol;
-use mainstem_runtime::{BoundListener, ListenerConfig, ListenerQuota, ListenerTransport};
+use mainstem_runtime::{BoundListener, ListenerAddress, ListenerConfig, ListenerQuota, ListenerTransport};
 
 pub(crate) use self::certificates::{Certificates, ReloadSender};
 use crate::config::Config;
@@ -45,7 +45,8 @@ pub(crate) fn table(
     if !config.mqtt.listen.is_empty() {
         table.push(ListenerConfig {
             name: MQTT.into(),
-            address: resolve(MQTT, &config.mqtt.listen)?,
+            address: resolve(MQTT, &config.mqtt.listen)?.into(),
+            proxies: None,
             protocol: Protocol::Mqtt.tag(),
             transport: ListenerTransport::Plain,
             send_buffer_bytes: config.runtime.send_buffer_bytes as usize,
@@ -55,7 +56,8 @@ pub(crate) fn table(
     if !config.kafka.listen.is_empty() {
         table.push(ListenerConfig {
             name: KAFKA.into(),
-            address: resolve(KAFKA, &config.kafka.listen)?,
+            address: resolve(KAFKA, &config.kafka.listen)?.into(),
+            proxies: None,
             protocol: Protocol::Kafka.tag(),
             transport: ListenerTransport::Plain,
             send_buffer_bytes: config.kafka.send_buffer_bytes as usize,
@@ -73,11 +75,21 @@ pub(crate) fn table(
         let number = 1 + before.filter(|other| other.protocol == section.protocol).count();
         table.push(ListenerConfig {
             name: section.name.clone(),
-            address: resolve(&format!("listener {:?}", section.name), &section.listen)?,
+            address: match section.unix_socket()? {
+                Some(socket) => ListenerAddress::Unix(socket),
+                None => resolve(&format!("listener {:?}", section.name), &section.listen)?.into(),
+            },
             protocol: protocol.tag_of(u8::try_from(number).map_err(|_| "there are too many listeners")?),
             transport: transport(section, certificates)?,
             send_buffer_bytes: send_buffer_bytes as usize,
-            quota: Arc::clone(quota),
+            quota: match section.max_connections {
+                Some(max) => {
+                    let key = format!("max_connections of listener {:?}", section.name);
+                    ListenerQuota::within(quota, section.name.as_str(), max.get() as usize, key)
+                }
+                None => Arc::clone(quota),
+            },
+            proxies: section.proxies()?,
         });
     }
     Ok(table)
@@ -120,10 +132,10 @@ pub(crate) fn resolve(section: &str, address: &str) -> Result<SocketAddr, String
 /// Prints the address of each listener, for people and scripts. All lines are written at once, because a script may
 /// read only the first line and close the pipe.
 pub(crate) fn announce(listeners: &[BoundListener], http: &[(String, SocketAddr)]) -> std::io::Result<()> {
-    let bound = listeners.iter().map(|listener| (listener.name.as_str(), listener.address));
-    let line = |(name, address): (&str, SocketAddr)| format!("{name} listening on {address}\n");
-    let lines: String =
-        bound.chain(http.iter().map(|(name, address)| (name.as_str(), *address))).map(line).collect();
+    let bound =
+        listeners.iter().map(|listener| format!("{} listening on {}\n", listener.name, listener.address));
+    let http = http.iter().map(|(name, address)| format!("{name} listening on {address}\n"));
+    let lines: String = bound.chain(http).collect();
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(lines.as_bytes())?;
     stdout.flush()
@@ -137,7 +149,7 @@ pub(crate) fn announce(listeners: &[BoundListener], http: &[(String, SocketAddr)
 pub(crate) fn advertise<'a>(
     kafka: &Shared,
     config: &Config,
-    listeners: impl IntoIterator<Item = (&'a str, SocketAddr)>,
+    listeners: impl IntoIterator<Item = (&'a str, &'a ListenerAddress)>,
 ) -> Result<(), String> {
     let listeners: Vec<_> = listeners.into_iter().collect();
     let first = iter::once((KAFKA, config.kafka.advertised.as_str()));
@@ -146,7 +158,7 @@ pub(crate) fn advertise<'a>(
     let mut addresses = Vec::new();
     for (name, advertised) in first.chain(more) {
         if let Some((_, address)) = listeners.iter().find(|(listener, _)| *listener == name) {
-            let told = advertised_address(advertised, *address)
+            let told = advertised_address(advertised, address)
                 .ok_or_else(|| format!("listener {name:?}: advertised: {advertised:?} is not HOST:PORT"))?;
             addresses.push(told);
         }
@@ -158,8 +170,9 @@ pub(crate) fn advertise<'a>(
 }
 
 /// The host and port in `advertised`, or those of `address` if it is empty.
-fn advertised_address(advertised: &str, address: SocketAddr) -> Option<(Arc<str>, u16)> {
+fn advertised_address(advertised: &str, address: &ListenerAddress) -> Option<(Arc<str>, u16)> {
     if advertised.is_empty() {
+        let ListenerAddress::Tcp(address) = address else { return None };
         let host = if address.ip().is_unspecified() { machine_name() } else { address.ip().to_string() };
         return Some((host.into(), address.port()));
     }

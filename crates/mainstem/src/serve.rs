@@ -56,7 +56,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
     let count = shard_count(options.shards);
     return_free_memory(Arc::clone(&options.memory)).map_err(|error| format!("no thread: {error}"))?;
     let shared = shared_state(&config, &options, security)?;
-    let asked = options.listeners.iter().map(|listener| (listener.name.as_str(), listener.address));
+    let asked = options.listeners.iter().map(|listener| (listener.name.as_str(), &listener.address));
     advertise(&shared.kafka, &config, asked)?;
     let restored = storage::restore(Path::new(&config.server.data), &shared, count, plan.segments_per_store)?;
     let bindings = BindingManager::new(&config, BindingTargets::of(&shared));
@@ -69,7 +69,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<(), String> {
         service
     })
     .map_err(|error| error.to_string())?;
-    let bound = handle.listeners().iter().map(|listener| (listener.name.as_str(), listener.address));
+    let bound = handle.listeners().iter().map(|listener| (listener.name.as_str(), &listener.address));
     advertise(&shared.kafka, &config, bound)?;
     let drain = handle.drainer();
     let open_http = |bound, bindings| {
@@ -129,6 +129,8 @@ fn options(config: &Config, plan: &DescriptorPlan, certificates: &Certificates) 
         connections_hint: plan.hint(),
         per_address_max: config.server.max_connections_per_address as usize,
         per_address_key: "server.max_connections_per_address",
+        per_address_rate_max: config.server.max_connection_rate_per_address,
+        per_address_rate_key: "server.max_connection_rate_per_address",
     };
     Ok(Options {
         shards: usize::from(config.runtime.shards),
@@ -137,6 +139,8 @@ fn options(config: &Config, plan: &DescriptorPlan, certificates: &Certificates) 
         coalesce_us: config.runtime.coalesce_us,
         listeners: listeners::table(config, plan, certificates)?,
         admission: Admission::new(admission),
+        handshakes_max: config.server.max_handshakes as usize,
+        handshake_timeout: Duration::from_millis(config.server.handshake_timeout_ms.into()),
         seed: RandomState::new().hash_one("mainstem"),
         memory: memory::budget(&config.memory, shard_count(usize::from(config.runtime.shards))),
     })

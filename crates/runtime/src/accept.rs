@@ -7,18 +7,22 @@
 //! clients behind it waiting, and the shard busy.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
+use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
 
 use crate::admission::{Admission, ListenerQuota, LogThrottle, Permit};
-use crate::listener::{BoundListener, LISTENERS_MAX, ListenerConfig, ProtocolTag};
+use crate::listener::{BoundListener, LISTENERS_MAX, ListenerAddress, ListenerConfig, ProtocolTag};
+use crate::proxy::TrustedProxies;
 use crate::transport::{ListenerTransport, Transport};
+use crate::unix::UnixListener;
 
 /// Maximum number of connections accepted per turn, so that a connection storm does not stall existing connections: a
 /// turn reads each ready connection before it accepts more.
@@ -30,7 +34,6 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) socket: TcpStream,
-    pub(crate) peer: Option<IpAddr>,
     pub(crate) permit: Option<Permit>,
     pub(crate) protocol: ProtocolTag,
     pub(crate) transport: Transport,
@@ -108,54 +111,121 @@ pub(crate) fn bind_all(table: &[ListenerConfig]) -> io::Result<(Vec<Listener>, V
         }
         let listener = Listener::bind(config)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
-        bound.push(BoundListener { name: name.clone(), address: listener.socket.local_addr()? });
+        bound.push(BoundListener { name: name.clone(), address: listener.address(config)? });
         listeners.push(listener);
     }
     Ok((listeners, bound))
 }
 
+fn bind_tcp(address: SocketAddr, send_buffer_bytes: usize) -> io::Result<TcpListener> {
+    let socket = TcpListener::bind(address)?;
+    // Accepted sockets inherit these options, which saves system calls: no Nagle delay, since the loop coalesces writes
+    // itself, and keep-alive probes for peers that vanish silently.
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    // Bound the kernel memory of a slow reader. By default it grows to megabytes per connection, which no accounting
+    // covers and no CPU cache holds.
+    if send_buffer_bytes > 0 {
+        sockopt::set_socket_send_buffer_size(&socket, send_buffer_bytes)?;
+    }
+    Ok(socket)
+}
+
+#[derive(Debug)]
+enum ListenerSocket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
 #[derive(Debug)]
 pub(crate) struct Listener {
-    socket: TcpListener,
+    socket: ListenerSocket,
     protocol: ProtocolTag,
     transport: ListenerTransport,
     quota: Arc<ListenerQuota>,
+    proxies: Option<TrustedProxies>,
     /// The backlog may hold more connections than the last turn accepted.
     pub(crate) has_more: bool,
     /// After an error such as too many open files: no attempt before this time.
     paused_until: Option<Instant>,
     log: LogThrottle,
+    log_untrusted: LogThrottle,
 }
 
 impl Listener {
     fn bind(config: &ListenerConfig) -> io::Result<Self> {
-        let socket = TcpListener::bind(config.address)?;
-        // Accepted sockets inherit these options, which saves system calls: no Nagle delay, since the loop coalesces
-        // writes itself, and keep-alive probes for peers that vanish silently.
-        sockopt::set_tcp_nodelay(&socket, true)?;
-        sockopt::set_socket_keepalive(&socket, true)?;
-        // Bound the kernel memory of a slow reader. By default it grows to megabytes per connection, which no
-        // accounting covers and no CPU cache holds.
-        if config.send_buffer_bytes > 0 {
-            sockopt::set_socket_send_buffer_size(&socket, config.send_buffer_bytes)?;
-        }
         Ok(Self {
-            socket,
+            socket: match &config.address {
+                ListenerAddress::Tcp(address) => {
+                    ListenerSocket::Tcp(bind_tcp(*address, config.send_buffer_bytes)?)
+                }
+                ListenerAddress::Unix(socket) => {
+                    ListenerSocket::Unix(UnixListener::bind(socket, config.send_buffer_bytes)?)
+                }
+            },
             protocol: config.protocol,
             transport: config.transport.clone(),
             quota: Arc::clone(&config.quota),
+            proxies: config.proxies.clone(),
             has_more: false,
             paused_until: None,
             log: LogThrottle::default(),
+            log_untrusted: LogThrottle::default(),
         })
     }
 
+    /// The bound address of `config`.
+    fn address(&self, config: &ListenerConfig) -> io::Result<ListenerAddress> {
+        match &self.socket {
+            ListenerSocket::Tcp(socket) => socket.local_addr().map(ListenerAddress::Tcp),
+            ListenerSocket::Unix(_) => Ok(config.address.clone()),
+        }
+    }
+
+    /// Whether its peers are proxies, whose connections begin with a header.
+    pub(crate) fn has_proxies(&self) -> bool {
+        self.proxies.is_some()
+    }
+
+    fn accept_one(&self) -> io::Result<(TcpStream, Option<IpAddr>)> {
+        match &self.socket {
+            ListenerSocket::Tcp(socket) => {
+                socket.accept().map(|(socket, address)| (socket, Some(address.ip())))
+            }
+            ListenerSocket::Unix(socket) => socket.accept().map(|socket| (socket, None)),
+        }
+    }
+
+    /// Counts a new connection, unless a limit is reached or it comes from a peer that is not trusted as a proxy.
+    fn admit(&mut self, admission: &Arc<Admission>, peer: Option<IpAddr>, now: Instant) -> Option<Permit> {
+        let Some(proxies) = &self.proxies else { return admission.admit(&self.quota, peer).ok() };
+        if !peer.is_some_and(|peer| proxies.contain(peer)) {
+            if let Some(count) = self.log_untrusted.count(now) {
+                let name = self.quota.name();
+                let peer = peer.map_or_else(String::new, |peer| peer.to_string());
+                log::warn!(
+                    "{name}: {count} connections closed at once, the last from {peer}, which is none of the proxies in proxy_protocol.from"
+                );
+            }
+            return None;
+        }
+        admission.admit_proxied(&self.quota, peer).ok()
+    }
+
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        registry.register(&mut self.socket, token, Interest::READABLE)
+        match &mut self.socket {
+            ListenerSocket::Tcp(socket) => registry.register(socket, token, Interest::READABLE),
+            ListenerSocket::Unix(socket) => {
+                registry.register(&mut SourceFd(&socket.as_raw_fd()), token, Interest::READABLE)
+            }
+        }
     }
 
     pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        registry.deregister(&mut self.socket)
+        match &mut self.socket {
+            ListenerSocket::Tcp(socket) => registry.deregister(socket),
+            ListenerSocket::Unix(socket) => registry.deregister(&mut SourceFd(&socket.as_raw_fd())),
+        }
     }
 
     /// Accepts up to `count` pending connections and returns the number of attempts. Sets `has_more` if the backlog may
@@ -170,14 +240,12 @@ impl Listener {
         self.has_more = true;
         self.paused_until = None;
         for tried in 0..count {
-            match self.socket.accept() {
-                Ok((socket, address)) => {
-                    let peer = address.ip();
+            match self.accept_one() {
+                Ok((socket, peer)) => {
                     // Otherwise the socket closes here. Nothing has been read, so its peer sees an orderly end.
-                    if let Ok(permit) = admission.admit(&self.quota, peer) {
+                    if let Some(permit) = self.admit(admission, peer, now) {
                         take(Arrival {
                             socket,
-                            peer: Some(peer),
                             permit: Some(permit),
                             protocol: self.protocol,
                             transport: self.transport.open(),

@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::proxy::ProxiedClient;
+use crate::rate::RateLimit;
+
 /// Shortest time between two log lines about the same kind of refusal.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Bits of an IPv6 address that identify a client: hosts get a /64 and choose the rest.
@@ -29,6 +32,10 @@ pub struct AdmissionLimits {
     pub per_address_max: usize,
     /// The key of `per_address_max`, for the log.
     pub per_address_key: &'static str,
+    /// Maximum number of new connections per client address and second; 0 for no limit.
+    pub per_address_rate_max: u32,
+    /// The key of `per_address_rate_max`, for the log.
+    pub per_address_rate_key: &'static str,
 }
 
 impl Default for AdmissionLimits {
@@ -39,23 +46,67 @@ impl Default for AdmissionLimits {
             connections_hint: String::new(),
             per_address_max: 0,
             per_address_key: "",
+            per_address_rate_max: 0,
+            per_address_rate_key: "",
         }
     }
 }
 
-/// The connections of one listener.
+/// The connections of one listener, or of several.
 #[derive(Debug)]
 pub struct ListenerQuota {
     name: String,
     max: usize,
-    max_key: &'static str,
+    max_key: String,
     open: AtomicUsize,
+    /// The quota of a group of listeners, which counts its connections too.
+    group: Option<Arc<ListenerQuota>>,
 }
 
 impl ListenerQuota {
     /// A quota of `max` connections for the listener `name`. `max_key` is the key to change, for the log.
-    pub fn new(name: impl Into<String>, max: usize, max_key: &'static str) -> Arc<Self> {
-        Arc::new(Self { name: name.into(), max, max_key, open: AtomicUsize::new(0) })
+    pub fn new(name: impl Into<String>, max: usize, max_key: impl Into<String>) -> Arc<Self> {
+        Self::build(name.into(), max, max_key.into(), None)
+    }
+
+    /// Like [`new`](Self::new), for a listener whose connections also count toward the quota `group`.
+    pub fn within(
+        group: &Arc<Self>,
+        name: impl Into<String>,
+        max: usize,
+        max_key: impl Into<String>,
+    ) -> Arc<Self> {
+        Self::build(name.into(), max, max_key.into(), Some(Arc::clone(group)))
+    }
+
+    fn build(name: String, max: usize, max_key: String, group: Option<Arc<Self>>) -> Arc<Self> {
+        Arc::new(Self { name, max, max_key, open: AtomicUsize::new(0), group })
+    }
+
+    fn try_open(&self) -> bool {
+        if !try_add(&self.open, self.max) {
+            return false;
+        }
+        let is_open = self.group.as_ref().is_none_or(|group| group.try_open());
+        if !is_open {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_open
+    }
+
+    fn close(&self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        if let Some(group) = &self.group {
+            group.close();
+        }
+    }
+
+    /// This quota, or that of its group if only that one is used up.
+    fn exhausted(&self) -> &Self {
+        match &self.group {
+            Some(group) if self.open.load(Ordering::Relaxed) < self.max => group.exhausted(),
+            _ => self,
+        }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -72,9 +123,11 @@ pub enum Refusal {
     Listener,
     /// The client's address has.
     Address,
+    /// The client's address opens connections too fast.
+    Rate,
 }
 
-const REFUSALS: usize = 3;
+const REFUSALS: usize = 4;
 
 /// Counts the open connections of a process.
 #[derive(Debug)]
@@ -82,6 +135,7 @@ pub struct Admission {
     limits: AdmissionLimits,
     open: AtomicUsize,
     by_address: Mutex<HashMap<IpAddr, usize>>,
+    rate: Mutex<RateLimit>,
     log: [Mutex<LogThrottle>; REFUSALS],
 }
 
@@ -92,18 +146,35 @@ impl Admission {
             limits,
             open: AtomicUsize::new(0),
             by_address: Mutex::default(),
+            rate: Mutex::default(),
             log: std::array::from_fn(|_| Mutex::default()),
         })
     }
 
-    /// Counts a connection of `peer`, unless a limit is reached. Logs refusals.
+    /// Counts a connection of `peer`, unless a limit is reached. A peer without an address, such as that of a Unix
+    /// socket, has no limit per address. Logs refusals.
     ///
     /// # Errors
     /// The limit that refuses it. The caller closes the socket.
-    pub fn admit(self: &Arc<Self>, quota: &Arc<ListenerQuota>, peer: IpAddr) -> Result<Permit, Refusal> {
-        self.count(quota, peer).inspect_err(|refusal| {
-            self.log_refusal(*refusal, &quota.name, (quota.max, quota.max_key), peer);
-        })
+    pub fn admit(
+        self: &Arc<Self>,
+        quota: &Arc<ListenerQuota>,
+        peer: Option<IpAddr>,
+    ) -> Result<Permit, Refusal> {
+        self.count(quota, peer, peer).inspect_err(|refusal| self.log_refusal(*refusal, quota, peer))
+    }
+
+    /// Like [`admit`](Self::admit), for a connection of a proxy: the limits per address are for its client, see
+    /// [`Permit::identify`].
+    ///
+    /// # Errors
+    /// As for [`admit`](Self::admit).
+    pub fn admit_proxied(
+        self: &Arc<Self>,
+        quota: &Arc<ListenerQuota>,
+        proxy: Option<IpAddr>,
+    ) -> Result<Permit, Refusal> {
+        self.count(quota, proxy, None).inspect_err(|refusal| self.log_refusal(*refusal, quota, proxy))
     }
 
     /// Counts a connection of `peer` toward the limit per address only, for a listener `name` that bounds the number
@@ -112,29 +183,45 @@ impl Admission {
     /// # Errors
     /// [`Refusal::Address`]. The caller closes the socket.
     pub fn admit_address(self: &Arc<Self>, name: &str, peer: IpAddr) -> Result<AddressPermit, Refusal> {
-        self.count_address(peer).inspect_err(|refusal| self.log_refusal(*refusal, name, (0, ""), peer))
+        self.count_address(peer).inspect_err(|refusal| {
+            self.log_refusal(*refusal, &ListenerQuota::new(name, 0, ""), Some(peer));
+        })
     }
 
-    fn count(self: &Arc<Self>, quota: &Arc<ListenerQuota>, peer: IpAddr) -> Result<Permit, Refusal> {
+    /// `counted` is the address whose limits apply.
+    fn count(
+        self: &Arc<Self>,
+        quota: &Arc<ListenerQuota>,
+        peer: Option<IpAddr>,
+        counted: Option<IpAddr>,
+    ) -> Result<Permit, Refusal> {
         if !try_add(&self.open, self.limits.connections_max) {
             return Err(Refusal::Process);
         }
         // From here on the permit takes back what has been counted, also if a later limit refuses.
-        let mut permit = Permit { admission: Arc::clone(self), quota: None, peer, address: None };
-        if !try_add(&quota.open, quota.max) {
+        let mut permit =
+            Permit { admission: Arc::clone(self), quota: None, peer, address: None, client: None };
+        if !quota.try_open() {
             return Err(Refusal::Listener);
         }
         permit.quota = Some(Arc::clone(quota));
-        permit.address = Some(self.count_address(peer)?);
+        permit.address = counted.map(|address| self.count_address(address)).transpose()?;
         Ok(permit)
     }
 
     fn count_address(self: &Arc<Self>, peer: IpAddr) -> Result<AddressPermit, Refusal> {
+        let address = client_address(peer);
+        let rate_max = self.limits.per_address_rate_max;
+        if rate_max > 0 {
+            let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+            if !rate.allow(address, rate_max, Instant::now()) {
+                return Err(Refusal::Rate);
+            }
+        }
         let max = self.limits.per_address_max;
         if max == 0 {
             return Ok(AddressPermit(None));
         }
-        let address = client_address(peer);
         let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
         let open = by_address.entry(address).or_insert(0);
         if *open >= max {
@@ -145,14 +232,21 @@ impl Admission {
         Ok(AddressPermit(Some((Arc::clone(self), address))))
     }
 
-    /// `listener` is the limit of the listener and its key.
-    fn log_refusal(&self, refusal: Refusal, name: &str, listener: (usize, &str), peer: IpAddr) {
+    fn log_refusal(&self, refusal: Refusal, quota: &ListenerQuota, peer: Option<IpAddr>) {
         let log = &self.log[refusal as usize];
         let count = log.lock().unwrap_or_else(PoisonError::into_inner).count(Instant::now());
         let Some(count) = count else { return };
-        let (max, max_key) = listener;
-        let AdmissionLimits { connections_max, connections_hint, per_address_max, per_address_key } =
-            &self.limits;
+        let name = &quota.name;
+        let ListenerQuota { max, max_key, .. } = quota.exhausted();
+        let AdmissionLimits {
+            connections_max,
+            connections_hint,
+            per_address_max,
+            per_address_key,
+            per_address_rate_max,
+            per_address_rate_key,
+        } = &self.limits;
+        let peer = peer.map_or_else(String::new, |peer| peer.to_string());
         match refusal {
             Refusal::Process => log::warn!(
                 "{name}: {count} connections closed at once: {connections_max} are open, which is the most for this process; {connections_hint}"
@@ -162,6 +256,9 @@ impl Admission {
             ),
             Refusal::Address => log::warn!(
                 "{name}: {count} connections closed at once, the last from {peer}: {per_address_max} per address are the limit of {per_address_key}"
+            ),
+            Refusal::Rate => log::warn!(
+                "{name}: {count} connections closed at once, the last from {peer}: {per_address_rate_max} per address and second are the limit of {per_address_rate_key}"
             ),
         }
     }
@@ -189,14 +286,41 @@ fn client_address(peer: IpAddr) -> IpAddr {
 pub struct Permit {
     admission: Arc<Admission>,
     quota: Option<Arc<ListenerQuota>>,
-    peer: IpAddr,
+    peer: Option<IpAddr>,
     address: Option<AddressPermit>,
+    client: Option<Box<ProxiedClient>>,
 }
 
 impl Permit {
-    /// Address of the peer.
-    pub fn peer(&self) -> IpAddr {
+    /// Address of the peer, or of its client if it is a proxy that has named it. `None` for a Unix socket.
+    pub fn peer(&self) -> Option<IpAddr> {
         self.peer
+    }
+
+    /// The client behind a proxy.
+    pub fn client(&self) -> Option<&ProxiedClient> {
+        self.client.as_deref()
+    }
+
+    /// Name of the listener, for the log.
+    pub(crate) fn listener(&self) -> &str {
+        self.quota.as_ref().map_or("", |quota| &quota.name)
+    }
+
+    /// Sets the client of a proxy, and counts its address. Logs refusals.
+    ///
+    /// # Errors
+    /// The limit that refuses it. The caller closes the socket.
+    pub fn identify(&mut self, client: ProxiedClient) -> Result<(), Refusal> {
+        let address = client.address;
+        let counted = self.admission.count_address(address);
+        if let (Err(refusal), Some(quota)) = (&counted, &self.quota) {
+            self.admission.log_refusal(*refusal, quota, Some(address));
+        }
+        self.address = Some(counted?);
+        self.peer = Some(address);
+        self.client = Some(Box::new(client));
+        Ok(())
     }
 }
 
@@ -204,7 +328,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.admission.open.fetch_sub(1, Ordering::Relaxed);
         if let Some(quota) = &self.quota {
-            quota.open.fetch_sub(1, Ordering::Relaxed);
+            quota.close();
         }
     }
 }
@@ -263,13 +387,13 @@ mod tests {
         let admission = admission(2, 1);
         let quota = ListenerQuota::new("a", 1, "a.max");
         let other = ListenerQuota::new("b", 9, "b.max");
-        let first = admission.admit(&quota, ip("10.0.0.1")).unwrap();
-        assert_eq!(admission.admit(&quota, ip("10.0.0.2")).unwrap_err(), Refusal::Listener);
-        assert_eq!(admission.admit(&other, ip("10.0.0.1")).unwrap_err(), Refusal::Address);
-        let second = admission.admit(&other, ip("10.0.0.2")).unwrap();
-        assert_eq!(admission.admit(&other, ip("10.0.0.3")).unwrap_err(), Refusal::Process);
+        let first = admission.admit(&quota, Some(ip("10.0.0.1"))).unwrap();
+        assert_eq!(admission.admit(&quota, Some(ip("10.0.0.2"))).unwrap_err(), Refusal::Listener);
+        assert_eq!(admission.admit(&other, Some(ip("10.0.0.1"))).unwrap_err(), Refusal::Address);
+        let second = admission.admit(&other, Some(ip("10.0.0.2"))).unwrap();
+        assert_eq!(admission.admit(&other, Some(ip("10.0.0.3"))).unwrap_err(), Refusal::Process);
         drop(first);
-        let third = admission.admit(&quota, ip("10.0.0.1")).unwrap();
+        let third = admission.admit(&quota, Some(ip("10.0.0.1"))).unwrap();
         drop((second, third));
         // A refusal leaves nothing behind either.
         assert_eq!(admission.open.load(Ordering::Relaxed), 0);
@@ -282,8 +406,8 @@ mod tests {
         let admission = admission(2, 2);
         let quota = ListenerQuota::new("a", 9, "a.max");
         let first = admission.admit_address("b", ip("10.0.0.1")).unwrap();
-        let second = admission.admit(&quota, ip("10.0.0.1")).unwrap();
-        assert_eq!(admission.admit(&quota, ip("10.0.0.1")).unwrap_err(), Refusal::Address);
+        let second = admission.admit(&quota, Some(ip("10.0.0.1"))).unwrap();
+        assert_eq!(admission.admit(&quota, Some(ip("10.0.0.1"))).unwrap_err(), Refusal::Address);
         assert_eq!(admission.admit_address("b", ip("10.0.0.1")).unwrap_err(), Refusal::Address);
         let other = admission.admit_address("b", ip("10.0.0.2")).unwrap();
         assert_eq!(admission.open.load(Ordering::Relaxed), 1, "the others do not count in the process");
@@ -292,14 +416,56 @@ mod tests {
     }
 
     #[test]
+    fn a_group_of_listeners_has_a_limit_beside_those_of_each() {
+        let admission = admission(9, 0);
+        let group = ListenerQuota::new("all", 3, "all.max");
+        let small = ListenerQuota::within(&group, "small", 1, "small.max");
+        let large = ListenerQuota::within(&group, "large", 9, "large.max");
+        let first = admission.admit(&small, None).unwrap();
+        assert_eq!(admission.admit(&small, None).unwrap_err(), Refusal::Listener);
+        assert_eq!(small.exhausted().max_key, "small.max");
+        let _others = [admission.admit(&large, None).unwrap(), admission.admit(&large, None).unwrap()];
+        assert_eq!(admission.admit(&large, None).unwrap_err(), Refusal::Listener);
+        assert_eq!(large.exhausted().max_key, "all.max");
+        drop(first);
+        admission.admit(&large, None).unwrap();
+    }
+
+    #[test]
+    fn the_client_of_a_proxy_counts_and_not_the_proxy() {
+        let client = |address| ProxiedClient { address: ip(address), authority: None, common_name: None };
+        let admission = admission(9, 1);
+        let quota = ListenerQuota::new("a", 9, "a.max");
+        let mut first = admission.admit_proxied(&quota, Some(ip("127.0.0.1"))).unwrap();
+        first.identify(client("192.0.2.1")).unwrap();
+        assert_eq!(first.peer(), Some(ip("192.0.2.1")));
+        let mut second = admission.admit_proxied(&quota, Some(ip("127.0.0.1"))).unwrap();
+        assert_eq!(second.identify(client("192.0.2.1")), Err(Refusal::Address));
+        second.identify(client("192.0.2.2")).unwrap();
+        drop((first, second));
+        assert!(admission.by_address.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_address_opens_so_many_connections_per_second() {
+        let limits = AdmissionLimits { per_address_rate_max: 2, ..AdmissionLimits::default() };
+        let admission = Admission::new(limits);
+        let quota = ListenerQuota::new("a", 9, "a.max");
+        let results = [0, 1, 2].map(|_| admission.admit(&quota, Some(ip("192.0.2.1"))).err());
+        assert_eq!(results, [None, None, Some(Refusal::Rate)]);
+        admission.admit(&quota, Some(ip("192.0.2.2"))).unwrap();
+        assert_eq!(quota.open.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
     fn ipv6_addresses_count_by_their_prefix_and_mapped_ones_as_ipv4() {
         let admission = admission(9, 1);
         let quota = ListenerQuota::new("a", 9, "a.max");
-        let _first = admission.admit(&quota, ip("2001:db8::1")).unwrap();
-        assert_eq!(admission.admit(&quota, ip("2001:db8::2:3")).unwrap_err(), Refusal::Address);
-        let _other = admission.admit(&quota, ip("2001:db8:0:1::1")).unwrap();
-        let _v4 = admission.admit(&quota, ip("10.0.0.1")).unwrap();
-        assert_eq!(admission.admit(&quota, ip("::ffff:10.0.0.1")).unwrap_err(), Refusal::Address);
+        let _first = admission.admit(&quota, Some(ip("2001:db8::1"))).unwrap();
+        assert_eq!(admission.admit(&quota, Some(ip("2001:db8::2:3"))).unwrap_err(), Refusal::Address);
+        let _other = admission.admit(&quota, Some(ip("2001:db8:0:1::1"))).unwrap();
+        let _v4 = admission.admit(&quota, Some(ip("10.0.0.1"))).unwrap();
+        assert_eq!(admission.admit(&quota, Some(ip("::ffff:10.0.0.1"))).unwrap_err(), Refusal::Address);
     }
 
     #[test]

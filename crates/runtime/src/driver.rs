@@ -17,8 +17,10 @@ use mio::net::TcpStream;
 use mio::{Events, Poll, Token};
 
 use self::drain::Drain;
+use self::handshakes::{HandshakeLimits, Handshakes};
 use self::input::{Held, READ_BUFFER_BYTES};
 use self::linger::Lingering;
+use self::proxied::{FIRST_PROXIED, Proxied};
 use crate::accept::{Arrivals, Listener};
 use crate::admission::Admission;
 use crate::io::{Clock, Io, IoStats};
@@ -34,8 +36,10 @@ use crate::work::Work;
 mod connect;
 mod drain;
 mod flush;
+mod handshakes;
 mod input;
 mod linger;
+mod proxied;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
 const FIRST_LISTENER: usize = WAKE.0 - LISTENERS_MAX;
@@ -116,6 +120,9 @@ pub(crate) struct Driver<S: Service> {
     /// Number of connections at the front of the dirty ones that the last turn had no time to flush.
     unflushed: usize,
     lingering: Lingering,
+    proxied: Proxied,
+    handshakes: Handshakes,
+    handshake_limits: HandshakeLimits,
     /// Connections arrived since the last turn started.
     has_new_connections: bool,
     /// Minimum time between the start of a busy turn and the next turn.
@@ -167,6 +174,9 @@ impl<S: Service> Driver<S> {
             due: VecDeque::new(),
             unflushed: 0,
             lingering: Lingering::default(),
+            proxied: Proxied::default(),
+            handshakes: Handshakes::default(),
+            handshake_limits: HandshakeLimits { max: usize::MAX, timeout_ms: u64::MAX / 2 },
             has_new_connections: false,
             coalesce: Duration::ZERO,
             drain: Drain::default(),
@@ -176,6 +186,12 @@ impl<S: Service> Driver<S> {
     /// Assigns this many connections to the first shard before the others get any.
     pub(crate) fn with_first_shard_connections(mut self, connections: usize) -> Self {
         self.first_shard_connections = connections;
+        self
+    }
+
+    /// Sets the maximum number of handshakes of this shard, and the longest time for headers and handshakes.
+    pub(crate) fn with_handshakes(mut self, max: usize, timeout: Duration) -> Self {
+        self.handshake_limits = HandshakeLimits { max, timeout_ms: timeout.as_millis() as u64 };
         self
     }
 
@@ -246,6 +262,8 @@ impl<S: Service> Driver<S> {
         self.flush();
         self.confirm_receipts();
         self.close_pending();
+        self.end_proxied();
+        self.end_handshakes();
         // Connections that failed during the flush may have published wills.
         self.send_mail();
         self.core.memory.set_connections(self.core.links.memory());
@@ -263,7 +281,7 @@ impl<S: Service> Driver<S> {
         }
         for slot in std::mem::take(&mut self.read_again) {
             self.core.links.slots[slot as usize].reads_later = false;
-            self.read(slot);
+            self.read_in_turn(slot);
         }
         for event in events {
             self.event(event);
@@ -271,6 +289,7 @@ impl<S: Service> Driver<S> {
         self.accept_more();
         self.core.work.begin_input();
         self.offer_held();
+        self.read_handshakes();
     }
 
     /// Fires due timers. Returns whether there were any.
@@ -296,6 +315,7 @@ impl<S: Service> Driver<S> {
         let turn_requested = std::mem::take(&mut self.core.links.turn_requested);
         if turn_requested
             || !self.read_again.is_empty()
+            || self.handshakes.has_unread()
             || !self.drained.is_empty()
             || !self.due.is_empty()
             || self.core.work.has_mail
@@ -316,6 +336,9 @@ impl<S: Service> Driver<S> {
         if let Some(until_ms) = self.lingering.next_ms() {
             at_most(until_ms.saturating_sub(now_ms));
         }
+        for until_ms in [self.proxied.next_ms(), self.handshakes.next_ms()].into_iter().flatten() {
+            at_most(until_ms.saturating_sub(now_ms));
+        }
         if let Some(drain_ms) = self.drain.poll_ms(now_ms, RETRY_MS) {
             at_most(drain_ms);
         }
@@ -333,6 +356,9 @@ impl<S: Service> Driver<S> {
             }
             return;
         }
+        if token.0 >= FIRST_PROXIED {
+            return self.read_header(token.0 - FIRST_PROXIED);
+        }
         let slot = token.0 as u32;
         let Some(link) = self.core.links.slots.get_mut(token.0).filter(|link| link.phase != Phase::Free)
         else {
@@ -342,7 +368,7 @@ impl<S: Service> Driver<S> {
             self.core.links.mark_dirty(slot);
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
-            self.read(slot);
+            self.read_in_turn(slot);
             if event.is_read_closed() && self.sockets.get(token.0).is_some_and(Option::is_some) {
                 // No further event follows: keep reading until the end of the stream.
                 self.read_again.push(slot);

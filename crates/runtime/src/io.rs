@@ -9,6 +9,7 @@ use crate::links::{ConnId, Links, Phase};
 use crate::mailbox::MailboxStatus;
 use crate::memory::{MemoryPressure, ShardMemory};
 use crate::output::Output;
+use crate::proxy::ProxiedClient;
 use crate::timer::Wheel;
 use crate::work::Work;
 
@@ -168,8 +169,8 @@ impl<M> Io<'_, M> {
         self.links.open_count()
     }
 
-    /// Address of the peer, available only during [`Service::accepted`](crate::Service::accepted). `None` if the peer
-    /// has disconnected already, or under a driver without sockets.
+    /// Address of the peer, or of the client that a proxy has named, available only during
+    /// [`Service::accepted`](crate::Service::accepted). `None` for a Unix socket, or under a driver without sockets.
     pub fn peer(&self) -> Option<IpAddr> {
         self.links.accepting_peer
     }
@@ -177,7 +178,12 @@ impl<M> Io<'_, M> {
     /// Address of the peer of a connection, also after it was accepted. `None` if the connection is closed, or under a
     /// driver without sockets.
     pub fn peer_address(&self, conn: ConnId) -> Option<IpAddr> {
-        Some(self.links.get(conn)?.permit.as_ref()?.peer())
+        self.links.get(conn)?.permit.as_ref()?.peer()
+    }
+
+    /// What a proxy has said about the client of a connection; `None` without a proxy.
+    pub fn proxied_client(&self, conn: ConnId) -> Option<&ProxiedClient> {
+        self.links.get(conn)?.permit.as_ref()?.client()
     }
 
     /// Whether the connection is open.

@@ -42,6 +42,11 @@ pub trait TransportLayer: Send {
         Frame::new(&[], pending)
     }
 
+    /// Whether the handshake is not complete.
+    fn is_handshaking(&self) -> bool {
+        false
+    }
+
     /// Work done by [`receive`](Self::receive) since the last call, in the units of [`Io::charge`](crate::Io::charge).
     fn take_charge(&mut self) -> u32 {
         0

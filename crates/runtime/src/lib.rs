@@ -25,7 +25,8 @@
 //! |---|---|
 //! | `service.rs`, `io.rs` | calls to a service; actions of a service |
 //! | `listener.rs`, `accept.rs` | the table of listeners; their sockets, and the choice of a shard |
-//! | `admission.rs` | limits of the number of connections |
+//! | `unix.rs`, `proxy.rs` | Unix sockets; the header in which a proxy names its client |
+//! | `admission.rs`, `rate.rs` | limits of the number of connections, and of new ones per second |
 //! | `transport.rs` | plain connections, and layers such as TLS |
 //! | `layer.rs`, `stacked.rs`, `frame.rs` | the interface of a layer; a layer above another one; output behind headers |
 //! | `links.rs` | connection slots |
@@ -34,7 +35,7 @@
 //! | `shared.rs` | bytes that many outputs share |
 //! | `mailbox.rs`, `timer.rs` | messages between shards; the timing wheel |
 //! | `work.rs`, `turn_times.rs` | the work budget of a turn; histograms of how long turns take |
-//! | `driver.rs` | the `mio` loop; its folder has new connections, input, flush and close, lingering, drain |
+//! | `driver.rs` | the `mio` loop; its folder has new connections, handshakes, input, flush and close, lingering, drain |
 //! | `detached.rs` | a shard without sockets |
 //! | `start.rs`, `pinning.rs` | threads, limits; whether threads are pinned to cores |
 
@@ -52,6 +53,8 @@ mod mailbox;
 mod memory;
 mod output;
 mod pinning;
+mod proxy;
+mod rate;
 mod service;
 mod shared;
 mod stacked;
@@ -60,6 +63,7 @@ mod timer;
 mod transport;
 mod trim;
 mod turn_times;
+mod unix;
 mod work;
 
 pub use admission::{AddressPermit, Admission, AdmissionLimits, ListenerQuota, LogThrottle, Permit, Refusal};
@@ -69,14 +73,16 @@ pub use frame::Frame;
 pub use io::{Clock, Io, IoStats, TIMER_MARK};
 pub use layer::{StreamState, TransportLayer};
 pub use links::ConnId;
-pub use listener::{BoundListener, ListenerConfig, ProtocolTag};
+pub use listener::{BoundListener, ListenerAddress, ListenerConfig, ProtocolTag};
 pub use memory::{MemoryBudget, MemoryCharge, MemoryMeter, MemoryOwner, MemoryPressure, ShardMemory};
 pub use output::{Output, SHARED_MIN_BYTES};
 pub use pinning::Pinning;
+pub use proxy::{ProxiedClient, TrustedProxies};
 pub use service::{Received, Service};
 pub use shared::SharedBytes;
 pub use start::{Handle, Options, SHARDS_MAX, Wake, raise_open_files_limit, shard_count, start};
 pub use transport::{ListenerTransport, MakeLayer};
 pub use trim::return_free_memory;
 pub use turn_times::{TURN_BOUNDS_US, TurnHistogram, TurnPhase, TurnTimes};
+pub use unix::UnixSocket;
 pub use work::TURN_UNITS;

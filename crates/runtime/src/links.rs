@@ -65,6 +65,8 @@ pub(crate) struct Link {
     pub(crate) congested: bool,
     /// In the driver's queue of held connections; its socket is not read.
     pub(crate) held: bool,
+    /// The handshake of its transport is not complete.
+    pub(crate) is_handshaking: bool,
     /// In the driver's list of sockets to read in the next turn.
     pub(crate) reads_later: bool,
     /// Work done beyond the connection's share, units.
@@ -140,6 +142,8 @@ pub(crate) struct Links {
     pub(crate) backlog_bytes: u64,
     /// Memory of the buffers of all connections, bytes.
     charged_bytes: usize,
+    /// Number of connections whose handshake is not complete.
+    pub(crate) handshaking: usize,
     /// Connections that need an immediate TCP ACK.
     pub(crate) quickack: Vec<u32>,
     /// The service requested another turn.
@@ -164,6 +168,7 @@ impl Links {
             holds_output: false,
             congested: false,
             held: false,
+            is_handshaking: false,
             reads_later: false,
             debt: 0,
             unsent_bytes: None,
@@ -181,6 +186,7 @@ impl Links {
 
     /// Frees the slot and invalidates the connection's identifier.
     pub(crate) fn release(&mut self, slot: u32) {
+        self.end_handshake(slot);
         let link = &mut self.slots[slot as usize];
         debug_assert_ne!(link.phase, Phase::Free);
         link.phase = Phase::Free;
@@ -219,6 +225,8 @@ impl Links {
         let link = &mut self.slots[slot as usize];
         link.protocol = protocol;
         link.transport = transport;
+        link.is_handshaking = link.transport.is_handshaking();
+        self.handshaking += usize::from(link.is_handshaking);
         if link.has_pending() {
             self.mark_dirty(slot);
         }
@@ -230,6 +238,10 @@ impl Links {
         let link = &mut self.slots[slot as usize];
         let rest_len = link.partial.len();
         link.transport.receive(received, &mut link.partial);
+        if link.is_handshaking && !link.transport.is_handshaking() {
+            self.end_handshake(slot);
+        }
+        let link = &mut self.slots[slot as usize];
         let takes_input = link.phase == Phase::Open && !link.held && link.partial.len() > rest_len;
         let input = takes_input.then(|| std::mem::take(&mut link.partial));
         self.count_memory(slot);
@@ -239,6 +251,12 @@ impl Links {
             self.mark_dirty(slot);
         }
         input
+    }
+
+    /// Counts a connection no more as one in its handshake.
+    pub(crate) fn end_handshake(&mut self, slot: u32) {
+        let link = &mut self.slots[slot as usize];
+        self.handshaking -= usize::from(std::mem::take(&mut link.is_handshaking));
     }
 
     /// Closes a connection whose peer has ended the layer's stream. Output that is not encoded yet is discarded.

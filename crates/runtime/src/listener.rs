@@ -3,11 +3,14 @@
 //! The host finds a listener by its name, and a service dispatches a connection by the protocol of its listener.
 //! Nothing depends on the order of the table, and several listeners may have the same protocol.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::admission::ListenerQuota;
+use crate::proxy::TrustedProxies;
 use crate::transport::ListenerTransport;
+use crate::unix::UnixSocket;
 
 /// Maximum number of listeners per process: as many `mio` tokens are reserved.
 pub(crate) const LISTENERS_MAX: usize = 256;
@@ -16,13 +19,37 @@ pub(crate) const LISTENERS_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProtocolTag(pub u16);
 
+/// Where a listener listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenerAddress {
+    /// An address and a port; port 0 selects a free one.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(UnixSocket),
+}
+
+impl fmt::Display for ListenerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(socket) => write!(f, "unix:{}", socket.path.display()),
+        }
+    }
+}
+
+impl From<SocketAddr> for ListenerAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self::Tcp(address)
+    }
+}
+
 /// Configuration of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenerConfig {
     /// Unique name.
     pub name: String,
-    /// Address to bind; port 0 selects a free port.
-    pub address: SocketAddr,
+    /// Where to listen.
+    pub address: ListenerAddress,
     /// Passed to [`Service::accepted`](crate::Service::accepted) with each connection.
     pub protocol: ProtocolTag,
     /// Transport of its connections.
@@ -31,6 +58,8 @@ pub struct ListenerConfig {
     pub send_buffer_bytes: usize,
     /// Its connections, and how many there may be.
     pub quota: Arc<ListenerQuota>,
+    /// Its peers, if they are proxies that name their clients by the PROXY protocol.
+    pub proxies: Option<TrustedProxies>,
 }
 
 /// A bound listener.
@@ -39,5 +68,5 @@ pub struct BoundListener {
     /// [`ListenerConfig::name`].
     pub name: String,
     /// Bound address, with the real port.
-    pub address: SocketAddr,
+    pub address: ListenerAddress,
 }

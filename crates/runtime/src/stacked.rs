@@ -73,6 +73,10 @@ impl TransportLayer for StackedLayer {
         self.lower.close(to_send);
     }
 
+    fn is_handshaking(&self) -> bool {
+        self.lower.is_handshaking() || self.upper.is_handshaking()
+    }
+
     fn take_charge(&mut self) -> u32 {
         self.lower.take_charge() + self.upper.take_charge()
     }

@@ -37,6 +37,10 @@ pub struct Options {
     pub first_shard_connections: usize,
     /// Limits of the number of connections.
     pub admission: Arc<Admission>,
+    /// Maximum number of connections whose handshake is not complete; divided among the shards.
+    pub handshakes_max: usize,
+    /// Longest time for what precedes the service's bytes of a connection: a header of a proxy, a handshake.
+    pub handshake_timeout: Duration,
     /// Seed of the pseudorandom numbers.
     pub seed: u64,
     /// The memory budget of the process, for at least as many shards as [`shard_count`] returns.
@@ -132,6 +136,7 @@ where
         let service = make(shard, Arc::new(move || common_for_wake.mailboxes.wake(shard)));
         let driver = Driver::new(shard, Arc::clone(&common), poll, shard_listeners, service, seed)?
             .with_coalescing(span)
+            .with_handshakes((options.handshakes_max / shards).max(1), options.handshake_timeout)
             .with_first_shard_connections(options.first_shard_connections);
         let cpu = is_pinned.then(|| cpus[shard % cpus.len()]);
         threads.push(Builder::new().name(format!("shard-{shard}")).spawn(move || {

@@ -120,6 +120,14 @@ impl Transport {
         }
     }
 
+    /// Whether the handshake of its layer is not complete.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        match self {
+            Self::Plain => false,
+            Self::Layered(layered) => layered.layer.is_handshaking(),
+        }
+    }
+
     /// Returns what its layer has to be charged since the last call, units.
     pub(crate) fn take_charge(&mut self) -> u32 {
         match self {

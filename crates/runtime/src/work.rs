@@ -19,6 +19,8 @@ const MAIL_UNITS: u64 = TURN_UNITS as u64 / 2;
 const INPUT_UNITS: u64 = TURN_UNITS as u64 / 2;
 /// Units of a turn available to timers, and to the work that a service continues at the end of a turn, each.
 const BACKGROUND_UNITS: u64 = TURN_UNITS as u64 / 8;
+/// Units of a turn available to handshakes, after all other input.
+const HANDSHAKE_UNITS: u64 = TURN_UNITS as u64 / 4;
 /// Units of a turn available to writes of output. Output that is not written grows, and needs fewer writes later.
 const FLUSH_UNITS: u64 = TURN_UNITS as u64;
 /// Smallest share of a connection while others wait, units.
@@ -81,6 +83,11 @@ impl Work {
     /// Begins one of two rounds of writes.
     pub(crate) fn begin_flush(&mut self) {
         self.begin_phase(FLUSH_UNITS / 2, 0);
+    }
+
+    /// Begins the reads of connections in their handshakes.
+    pub(crate) fn begin_handshakes(&mut self) {
+        self.begin_phase(HANDSHAKE_UNITS, 0);
     }
 
     /// Begins a phase that may spend `units`, or more if the turn is not at `turn_units` then.

@@ -7,16 +7,31 @@ use mainstem_runtime::TransportLayer;
 use rustls::ServerConfig;
 
 use crate::layer::TlsLayer;
-use crate::load::{Files, LoadError, server_config};
+use crate::load::{ConfigAndCost, Files, LoadError, server_config};
 use crate::settings::Settings;
 
 /// TLS of one listener. Shared by the thread that accepts connections and the one that reloads files.
 pub struct Acceptor {
     settings: Settings,
     /// Read once per accepted connection.
-    current: RwLock<Arc<ServerConfig>>,
+    current: RwLock<Arc<Current>>,
     /// What `current` was built of.
     files: Mutex<Files>,
+}
+
+/// The configuration of new connections.
+#[derive(Debug)]
+struct Current {
+    config: Arc<ServerConfig>,
+    /// Cost of a handshake with certificates, units.
+    handshake_units: u32,
+}
+
+impl Current {
+    fn build(settings: &Settings, files: &Files) -> Result<Self, LoadError> {
+        let ConfigAndCost { config, handshake_units } = server_config(settings, files)?;
+        Ok(Self { config: Arc::new(config), handshake_units })
+    }
 }
 
 /// Result of a reload.
@@ -41,7 +56,7 @@ impl Acceptor {
     /// A file cannot be read or is invalid, or the settings contradict each other.
     pub fn load(settings: Settings) -> Result<Self, LoadError> {
         let files = Files::read(&settings)?;
-        let current = RwLock::new(Arc::new(server_config(&settings, &files)?));
+        let current = RwLock::new(Arc::new(Current::build(&settings, &files)?));
         Ok(Self { settings, current, files: Mutex::new(files) })
     }
 
@@ -55,19 +70,20 @@ impl Acceptor {
         if *known == files {
             return Ok(Reloaded::Unchanged);
         }
-        let config = Arc::new(server_config(&self.settings, &files)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        let current = Arc::new(Current::build(&self.settings, &files)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
         *known = files;
         Ok(Reloaded::Changed)
     }
 
     /// The configuration for new connections.
     pub fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).config)
     }
 
     /// The layer of a new connection.
     pub fn layer(&self) -> Box<dyn TransportLayer> {
-        Box::new(TlsLayer::new(self.config()))
+        let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
+        Box::new(TlsLayer::new(Arc::clone(&current.config), current.handshake_units))
     }
 }

@@ -9,21 +9,30 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use mainstem_runtime::{StreamState, TransportLayer};
-use rustls::{ServerConfig, ServerConnection};
+use rustls::{HandshakeKind, ServerConfig, ServerConnection};
+
+/// Bytes decrypted for one unit.
+const BYTES_PER_UNIT: usize = 256;
+/// Cost of a handshake that resumes a session: a key exchange, without certificates, units.
+const RESUMED_UNITS: u32 = 700;
 
 /// TLS of one connection.
 pub(crate) struct TlsLayer {
     /// Nothing once the peer has violated the protocol.
     connection: Option<ServerConnection>,
+    /// Cost of a handshake with certificates, units; 0 once it is charged.
+    handshake_units: u32,
+    /// Work since the last call of `take_charge`, units.
+    charge: u32,
 }
 
 impl TlsLayer {
-    pub(crate) fn new(config: Arc<ServerConfig>) -> Self {
+    pub(crate) fn new(config: Arc<ServerConfig>, handshake_units: u32) -> Self {
         let connection = ServerConnection::new(config);
         if let Err(error) = &connection {
             log::error!("TLS cannot accept a connection: {error}");
         }
-        Self { connection: connection.ok() }
+        Self { connection: connection.ok(), handshake_units, charge: 0 }
     }
 }
 
@@ -36,6 +45,14 @@ impl TransportLayer for TlsLayer {
     ) -> io::Result<StreamState> {
         let connection = self.connection.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         let result = decrypt(connection, received, input);
+        self.charge += (received.len() / BYTES_PER_UNIT) as u32;
+        if self.handshake_units > 0
+            && let Some(kind) = connection.handshake_kind()
+        {
+            let is_resumed = kind == HandshakeKind::Resumed;
+            self.charge += if is_resumed { RESUMED_UNITS } else { self.handshake_units };
+            self.handshake_units = 0;
+        }
         // Responses of the handshake, or the alert of a failure.
         take_records(connection, to_send);
         if result.is_err() {
@@ -55,6 +72,14 @@ impl TransportLayer for TlsLayer {
             log::debug!("TLS cannot encrypt: {error}");
             0
         })
+    }
+
+    fn is_handshaking(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.is_handshaking())
+    }
+
+    fn take_charge(&mut self) -> u32 {
+        std::mem::take(&mut self.charge)
     }
 
     fn close(&mut self, to_send: &mut Vec<u8>) {

@@ -11,7 +11,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
-use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use rustls::{RootCertStore, ServerConfig, SignatureAlgorithm, SupportedProtocolVersion};
 
 use crate::by_name::CertificatesByName;
 use crate::settings::{CertificateFiles, ClientCertificates, MinVersion, Settings};
@@ -72,11 +72,31 @@ fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
     std::fs::read(file).map_err(|failure| error(&failure))
 }
 
+/// A configuration, and the cost of a handshake, in units of the work budget.
+pub(crate) struct ConfigAndCost {
+    pub(crate) config: ServerConfig,
+    pub(crate) handshake_units: u32,
+}
+
+/// Cost of a key exchange, a signature on an elliptic curve, and parsing, units.
+const HANDSHAKE_UNITS: u32 = 1500;
+/// Additional cost of a signature with RSA.
+const RSA_UNITS: u32 = 6500;
+/// Additional cost of verifying the certificate of a client.
+const VERIFY_UNITS: u32 = 1500;
+
+/// Cost of a handshake with the most expensive of these keys.
+fn handshake_units(keys: &[Arc<CertifiedKey>], clients: ClientCertificates) -> u32 {
+    let has_rsa = keys.iter().any(|key| key.key.algorithm() == SignatureAlgorithm::RSA);
+    let verifies = clients != ClientCertificates::Off;
+    HANDSHAKE_UNITS + if has_rsa { RSA_UNITS } else { 0 } + if verifies { VERIFY_UNITS } else { 0 }
+}
+
 /// Builds a configuration of the settings and the contents of their files.
 ///
 /// # Errors
 /// A file or a combination of settings is invalid.
-pub(crate) fn server_config(settings: &Settings, files: &Files) -> Result<ServerConfig, LoadError> {
+pub(crate) fn server_config(settings: &Settings, files: &Files) -> Result<ConfigAndCost, LoadError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut contents = files.0.iter().map(Vec::as_slice);
     let mut keys = Vec::new();
@@ -92,6 +112,7 @@ pub(crate) fn server_config(settings: &Settings, files: &Files) -> Result<Server
         MinVersion::Tls12 => &[&TLS13, &TLS12],
         MinVersion::Tls13 => &[&TLS13],
     };
+    let handshake_units = handshake_units(&keys, settings.client_certificates);
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)
         .map_err(|failure| error(&failure))?
@@ -101,7 +122,7 @@ pub(crate) fn server_config(settings: &Settings, files: &Files) -> Result<Server
     // Tickets hold the state of a session at its client, so that the broker holds none.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = aws_lc_rs::Ticketer::new().map_err(|failure| error(&failure))?;
-    Ok(config)
+    Ok(ConfigAndCost { config, handshake_units })
 }
 
 fn certified_key(

@@ -160,6 +160,10 @@ impl TransportLayer for WebSocketLayer {
         Frame::new(Header::new(Opcode::Binary, len).bytes(), len)
     }
 
+    fn is_handshaking(&self) -> bool {
+        matches!(self.state, State::Upgrading(_))
+    }
+
     fn take_charge(&mut self) -> u32 {
         std::mem::take(&mut self.charge)
     }

@@ -6,6 +6,7 @@ use mio::{Interest, Token};
 
 use super::Driver;
 use crate::accept::{ACCEPTS_PER_TURN, Arrival};
+use crate::admission::Permit;
 use crate::service::Service;
 
 impl<S: Service> Driver<S> {
@@ -29,21 +30,31 @@ impl<S: Service> Driver<S> {
                 listener.accept(&self.core.common.admission, now, room, |arrival| arrivals.push(arrival));
             room -= tried;
             self.next_listener = index + 1;
+            let has_proxies = self.listeners[index].has_proxies();
             for arrival in arrivals {
-                let shard = self.core.common.arrivals.choose_shard(self.first_shard_connections);
-                if shard == self.core.shard {
-                    self.add_connection(arrival);
+                if has_proxies {
+                    self.await_header(arrival);
                 } else {
-                    self.core.common.arrivals.push(shard, arrival);
-                    self.core.common.mailboxes.wake(shard);
+                    self.deal(arrival);
                 }
             }
         }
     }
 
+    /// Assigns a new connection to a shard.
+    pub(super) fn deal(&mut self, arrival: Arrival) {
+        let shard = self.core.common.arrivals.choose_shard(self.first_shard_connections);
+        if shard == self.core.shard {
+            self.add_connection(arrival);
+        } else {
+            self.core.common.arrivals.push(shard, arrival);
+            self.core.common.mailboxes.wake(shard);
+        }
+    }
+
     /// Takes ownership of a connection, new or handed over by another shard.
     pub(super) fn add_connection(&mut self, arrival: Arrival) {
-        let Arrival { mut socket, peer, permit, protocol, transport, input } = arrival;
+        let Arrival { mut socket, permit, protocol, transport, input } = arrival;
         let conn = self.core.links.open();
         self.has_new_connections = true;
         self.core.common.arrivals.connection_opened(self.core.shard);
@@ -57,10 +68,11 @@ impl<S: Service> Driver<S> {
         if self.sockets.len() <= conn.slot() {
             self.sockets.resize_with(conn.slot() + 1, || None);
         }
+        self.core.links.accepting_peer = permit.as_ref().and_then(Permit::peer);
         self.core.links.slots[conn.slot()].permit = permit;
-        self.core.links.accepting_peer = peer;
         self.sockets[conn.slot()] = Some(socket);
         self.core.links.set_transport(conn.slot, protocol, transport);
+        self.begin_handshake(conn);
         self.service.accepted(&mut self.core.io(), conn, protocol);
         self.core.links.accepting_peer = None;
         if !input.is_empty() {

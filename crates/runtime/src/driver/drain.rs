@@ -48,6 +48,7 @@ impl<S: Service> Driver<S> {
             }
         }
         self.listeners.clear();
+        self.proxied.clear();
         self.service.drain(&mut self.core.io());
         false
     }

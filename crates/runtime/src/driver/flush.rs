@@ -131,8 +131,7 @@ impl<S: Service> Driver<S> {
                         continue;
                     }
                     let shard = usize::from(shard);
-                    let peer = socket.peer_addr().ok().map(|address| address.ip());
-                    let arrival = Arrival { socket, peer, permit, protocol, transport, input };
+                    let arrival = Arrival { socket, permit, protocol, transport, input };
                     self.core.common.arrivals.push(shard, arrival);
                     self.core.common.mailboxes.wake(shard);
                 }

@@ -157,6 +157,16 @@ impl<S: Service> Driver<S> {
         self.core.links.close_ended(conn.slot);
     }
 
+    /// Closes a connection whose handshake is not complete.
+    pub(super) fn abort_handshake(&mut self, conn: ConnId) {
+        if self.core.links.get(conn).is_some_and(|link| link.phase == Phase::Open) {
+            self.core.links.end_handshake(conn.slot);
+            self.close_ended(conn);
+            // `closed` was called after the service's `turn_ends`, so run another turn.
+            self.core.links.turn_requested = true;
+        }
+    }
+
     /// Offers the start of the shared buffer: `rest_len` bytes left from before, and `count` new ones after them.
     fn offer_buffer(&mut self, conn: ConnId, rest_len: usize, count: usize) {
         if rest_len > 0 {

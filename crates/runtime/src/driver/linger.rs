@@ -72,6 +72,7 @@ impl Lingering {
 impl<S: Service> Driver<S> {
     /// Lets a connection linger that the service has closed.
     pub(super) fn linger(&mut self, conn: ConnId) {
+        self.core.links.end_handshake(conn.slot);
         let link = &mut self.core.links.slots[conn.slot()];
         link.phase = Phase::Lingering;
         link.linger_bytes = LINGER_BYTES;

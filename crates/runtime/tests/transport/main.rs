@@ -2,5 +2,7 @@
 
 mod detached;
 mod masked;
+mod proxies;
 mod service;
 mod sockets;
+mod unix;

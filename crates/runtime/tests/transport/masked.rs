@@ -121,6 +121,10 @@ impl TransportLayer for Masked {
         }
     }
 
+    fn is_handshaking(&self) -> bool {
+        !self.is_open
+    }
+
     fn passes_output(&self) -> bool {
         self.passes_output && self.is_open
     }

@@ -68,8 +68,8 @@ impl FileBytes for PatternFile {
     }
 }
 
-/// Runs commands: `echo TEXT`, `shared N` and `file N` send bytes, `move N` goes on at shard N, `wait` holds input
-/// once, `quit` says goodbye and closes.
+/// Runs commands: `echo TEXT`, `peer`, `shared N` and `file N` send bytes, `move N` goes on at shard N, `wait` holds
+/// input once, `quit` says goodbye and closes.
 pub(crate) struct Commands {
     events: Arc<Events>,
     open: Vec<ConnId>,
@@ -95,9 +95,12 @@ impl Commands {
         let (command, argument) = line.split_once(' ').unwrap_or((line, ""));
         let number = || argument.parse::<usize>().unwrap();
         let shard = io.shard;
+        let peer = io.peer_address(conn).map_or_else(|| "nobody".into(), |peer| peer.to_string());
+        let name = io.proxied_client(conn).and_then(|client| client.common_name.clone()).unwrap_or_default();
         let Some(output) = io.output(conn) else { return false };
         match command {
             "echo" => output.buffer().extend_from_slice(format!("{argument}\n").as_bytes()),
+            "peer" => output.buffer().extend_from_slice(format!("{peer} {name}\n").as_bytes()),
             "shared" => output.push_shared((0..number()).map(pattern).collect()),
             "file" => output.push_file(Arc::new(PatternFile), 0, number()),
             "move" if number() != shard => {

@@ -6,26 +6,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstem_runtime::{
-    Admission, AdmissionLimits, Handle, ListenerConfig, ListenerQuota, ListenerTransport, MemoryBudget,
-    Options, ProtocolTag, start,
+    Admission, AdmissionLimits, Handle, ListenerAddress, ListenerConfig, ListenerQuota, ListenerTransport,
+    MemoryBudget, Options, ProtocolTag, start,
 };
 
 use crate::masked::{HELLO, Kind, Masked, WELCOME, record, take_record};
 use crate::service::{Commands, Event, Events, GREET, MOVE_EARLY, pattern};
 
-const PROTOCOL: ProtocolTag = ProtocolTag(3);
+pub(crate) const PROTOCOL: ProtocolTag = ProtocolTag(3);
 /// Connections of one listener, and of all.
-const LISTENER_MAX: usize = 3;
+pub(crate) const LISTENER_MAX: usize = 3;
 const PROCESS_MAX: usize = 5;
+/// Handshakes of a shard.
+const HANDSHAKES_MAX: usize = 2;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 
-fn listener(name: &str, protocol: ProtocolTag, transport: ListenerTransport) -> ListenerConfig {
-    let address = "127.0.0.1:0".parse().unwrap();
+pub(crate) fn listener(name: &str, protocol: ProtocolTag, transport: ListenerTransport) -> ListenerConfig {
+    let address = ListenerAddress::Tcp("127.0.0.1:0".parse().unwrap());
     let quota = ListenerQuota::new(name, LISTENER_MAX, "max");
     // Small, so that output blocks in the middle.
-    ListenerConfig { name: name.into(), address, protocol, transport, send_buffer_bytes: 16 * 1024, quota }
+    let send_buffer_bytes = 16 * 1024;
+    ListenerConfig {
+        name: name.into(),
+        address,
+        protocol,
+        transport,
+        send_buffer_bytes,
+        quota,
+        proxies: None,
+    }
 }
 
-fn masked() -> ListenerTransport {
+pub(crate) fn masked() -> ListenerTransport {
     ListenerTransport::Layered(Arc::new(|| Box::new(Masked::default())))
 }
 
@@ -41,18 +53,20 @@ fn options(listeners: Vec<ListenerConfig>) -> Options {
             connections_max: PROCESS_MAX,
             ..AdmissionLimits::default()
         }),
+        handshakes_max: 2 * HANDSHAKES_MAX,
+        handshake_timeout: HANDSHAKE_TIMEOUT,
         seed: 1,
         memory: MemoryBudget::unlimited(2),
     }
 }
 
-struct Server {
+pub(crate) struct Server {
     handle: Handle,
     events: Arc<Events>,
 }
 
 impl Server {
-    fn start(listeners: Vec<ListenerConfig>) -> Self {
+    pub(crate) fn start(listeners: Vec<ListenerConfig>) -> Self {
         let events = Arc::new(Events::default());
         let handle = start(&options(listeners), |_, _| Commands::new(&events)).unwrap();
         Self { handle, events }
@@ -62,28 +76,31 @@ impl Server {
         Self::start(vec![listener("masked", protocol, masked())])
     }
 
-    fn address(&self, name: &str) -> SocketAddr {
-        self.handle.listeners().iter().find(|listener| listener.name == name).unwrap().address
+    pub(crate) fn address(&self, name: &str) -> SocketAddr {
+        match self.handle.listeners().iter().find(|listener| listener.name == name).unwrap().address {
+            ListenerAddress::Tcp(address) => address,
+            ListenerAddress::Unix(_) => panic!("{name} listens on a Unix socket"),
+        }
     }
 
-    fn drain(&self) {
+    pub(crate) fn drain(&self) {
         (self.handle.drainer())();
     }
 
-    fn end(self) {
+    pub(crate) fn end(self) {
         self.drain();
         self.handle.join().unwrap();
     }
 }
 
 /// A client, and what it has received and not looked at.
-struct Client {
-    socket: TcpStream,
+pub(crate) struct Client {
+    pub(crate) socket: TcpStream,
     unread: Vec<u8>,
 }
 
 impl Client {
-    fn connect(address: SocketAddr) -> Self {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).unwrap();
         socket.set_nodelay(true).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -98,7 +115,7 @@ impl Client {
         client
     }
 
-    fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).unwrap();
     }
 
@@ -106,21 +123,21 @@ impl Client {
         self.send(&record(Kind::Data, text.as_bytes()));
     }
 
-    fn receive(&mut self) -> usize {
+    pub(crate) fn receive(&mut self) -> usize {
         let mut bytes = [0; 5000];
         let count = self.socket.read(&mut bytes).unwrap();
         self.unread.extend_from_slice(&bytes[..count]);
         count
     }
 
-    fn take(&mut self, len: usize) -> Vec<u8> {
+    pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
         while self.unread.len() < len {
             assert_ne!(self.receive(), 0, "the server has closed");
         }
         self.unread.drain(..len).collect()
     }
 
-    fn record(&mut self) -> (u8, Vec<u8>) {
+    pub(crate) fn record(&mut self) -> (u8, Vec<u8>) {
         loop {
             if let Some(record) = take_record(&mut self.unread) {
                 return record;
@@ -131,7 +148,7 @@ impl Client {
 
     /// The payloads of data records, up to `len` bytes.
     #[track_caller]
-    fn expect(&mut self, expected: &[u8]) {
+    pub(crate) fn expect(&mut self, expected: &[u8]) {
         let mut bytes = Vec::new();
         while bytes.len() < expected.len() {
             let (kind, payload) = self.record();
@@ -148,7 +165,7 @@ impl Client {
     }
 
     #[track_caller]
-    fn expect_eof(mut self) {
+    pub(crate) fn expect_eof(mut self) {
         assert_eq!(self.receive(), 0);
         assert_eq!(self.unread, []);
     }
@@ -306,7 +323,7 @@ fn two_listeners_of_one_name_are_refused() {
 }
 
 /// Whether the server serves a connection; otherwise it has closed it, possibly with a reset.
-fn is_served(client: &mut Client) -> bool {
+pub(crate) fn is_served(client: &mut Client) -> bool {
     let sent = client.socket.write_all(b"echo hi\n");
     let mut bytes = [0; 3];
     sent.is_ok() && client.socket.read_exact(&mut bytes).is_ok() && bytes == *b"hi\n"
@@ -364,5 +381,45 @@ fn a_closed_connection_is_read_up_to_its_share_and_no_further() {
         assert!(sent < 64 << 20, "the server still reads");
     }
     drop(flood);
+    server.end();
+}
+
+#[test]
+fn handshakes_end_when_they_take_too_long() {
+    let server = Server::masked(PROTOCOL);
+    let mut other = Client::open(&server);
+    let mut slow = Client::connect(server.address("masked"));
+    slow.send(&HELLO[..2]);
+    slow.expect_eof();
+    server.events.wait_for(Event::Closed { shard: 0 });
+    other.command("echo on\n");
+    other.expect(b"on\n");
+    drop(other);
+    server.end();
+}
+
+#[test]
+fn beyond_the_maximum_the_oldest_handshake_ends() {
+    let server = Server::start(vec![ListenerConfig {
+        quota: ListenerQuota::new("masked", 100, "max"),
+        ..listener("masked", PROTOCOL, masked())
+    }]);
+    let connect = || Client::connect(server.address("masked"));
+    let mut clients: Vec<Client> = (0..=HANDSHAKES_MAX).map(|_| connect()).collect();
+    let oldest = clients.remove(0);
+    oldest.expect_eof();
+    // The others complete theirs, and do not count any more.
+    for client in &mut clients {
+        client.send(HELLO);
+        assert_eq!(client.take(WELCOME.len()), WELCOME);
+    }
+    let mut next = connect();
+    next.send(HELLO);
+    assert_eq!(next.take(WELCOME.len()), WELCOME);
+    for client in &mut clients {
+        client.command("echo on\n");
+        client.expect(b"on\n");
+    }
+    drop((clients, next));
     server.end();
 }

@@ -10,7 +10,7 @@ import time
 import pytest
 
 DEADLINE_S = 30
-CONNECT = b"\x10\x10\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x03web"
+CONNECT = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x00"
 CONNACK, PINGREQ, PINGRESP = 0x20, b"\xc0\x00", b"\xd0\x00"
 BINARY, TEXT, CLOSE, PING, PONG = 0x82, 0x81, 0x88, 0x89, 0x8A
 MASK = b"\x01\x02\x03\x04"

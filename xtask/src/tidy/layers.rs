@@ -83,6 +83,13 @@ const LAYERS: &[Layer] = &[
         pure: Some(&["argon2", "base64", "hmac", "pbkdf2", "serde", "serde_json", "sha2", "subtle"]),
     },
     Layer {
+        name: "sasl",
+        tier: "1",
+        contents: "the server side of SASL mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+        imports: &["security"],
+        pure: Some(&["base64", "zeroize"]),
+    },
+    Layer {
         name: "compress",
         tier: "1",
         contents: "compression codecs of record batches, bounded",
@@ -172,6 +179,8 @@ const LAYERS: &[Layer] = &[
             "compress",
             "log",
             "runtime",
+            "sasl",
+            "security",
         ],
         pure: None,
     },

@@ -19,6 +19,7 @@ use mio::{Interest, Registry, Token};
 use rustix::net::sockopt;
 
 use crate::admission::{Admission, ListenerQuota, LogThrottle, Permit};
+use crate::links::Baggage;
 use crate::listener::{BoundListener, LISTENERS_MAX, ListenerAddress, ListenerConfig, ProtocolTag};
 use crate::proxy::TrustedProxies;
 use crate::transport::{ListenerTransport, Transport};
@@ -39,6 +40,8 @@ pub(crate) struct Arrival {
     pub(crate) transport: Transport,
     /// Input that the previous shard read but did not consume.
     pub(crate) input: Vec<u8>,
+    /// What the service of the previous shard hands over.
+    pub(crate) baggage: Baggage,
 }
 
 /// Sockets in transit to each shard, and the connection count of each shard.
@@ -250,6 +253,7 @@ impl Listener {
                             protocol: self.protocol,
                             transport: self.transport.open(),
                             input: Vec::new(),
+                            baggage: None,
                         });
                     }
                 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::file::log_failure;
 use crate::io::{Clock, Io, IoStats};
 use crate::layer::TransportLayer;
-use crate::links::{ConnId, Link, Links, Phase};
+use crate::links::{Baggage, ConnId, Link, Links, Phase};
 use crate::listener::ProtocolTag;
 use crate::mailbox::{Mailboxes, Mails};
 use crate::memory::{MemoryBudget, ShardMemory};
@@ -56,6 +56,7 @@ pub struct Departure {
     pub input: Vec<u8>,
     protocol: ProtocolTag,
     transport: Transport,
+    baggage: Baggage,
 }
 
 impl<M> Io<'_, M> {
@@ -134,7 +135,9 @@ impl<M: Send + 'static> Detached<M> {
 
     /// Accepts a connection that another shard has handed over.
     pub fn adopt(&mut self, service: &mut impl Service<Mail = M>, departure: Departure) -> ConnId {
+        self.links.accepting_baggage = departure.baggage;
         let conn = self.open(service, departure.protocol, departure.transport);
+        self.links.accepting_baggage = None;
         if !departure.input.is_empty() {
             self.offer(service, conn, &departure.input, self.work.share(1));
         }
@@ -409,7 +412,9 @@ impl<M: Send + 'static> Detached<M> {
             if let Phase::Moving(to) = link.phase {
                 let (input, protocol) = (std::mem::take(&mut link.partial), link.protocol);
                 let transport = std::mem::take(&mut link.transport);
-                self.departures.push(Departure { conn, to: usize::from(to), input, protocol, transport });
+                let baggage = link.baggage.take();
+                let to = usize::from(to);
+                self.departures.push(Departure { conn, to, input, protocol, transport, baggage });
             } else if link.transport.end_output() {
                 self.written.clear();
                 if let Err(error) = link.drain_to(&mut self.written) {

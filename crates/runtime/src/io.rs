@@ -3,6 +3,7 @@
 //! A service never touches a socket: it appends to outputs, sends messages and sets timers, and the driver carries that
 //! out at the end of the turn. The high-water marks here bound how much output a slow reader can accumulate.
 
+use std::any::Any;
 use std::net::IpAddr;
 
 use crate::links::{ConnId, Links, Phase};
@@ -226,6 +227,23 @@ impl<M> Io<'_, M> {
             link.phase = Phase::Moving(shard as u16);
             self.links.pending_close.push(conn.slot);
         }
+    }
+
+    /// As [`Io::hand_over`], with what the service there needs to know of the connection: it takes that with
+    /// [`Io::take_baggage`] when it accepts the connection.
+    pub fn hand_over_with(&mut self, conn: ConnId, shard: usize, baggage: Box<dyn Any + Send>) {
+        self.hand_over(conn, shard);
+        if let Some(link) = self.links.get_mut(conn)
+            && matches!(link.phase, Phase::Moving(_))
+        {
+            link.baggage = Some(baggage);
+        }
+    }
+
+    /// What the service of another shard has handed over with a connection, available only during
+    /// [`Service::accepted`](crate::Service::accepted).
+    pub fn take_baggage(&mut self) -> Option<Box<dyn Any + Send>> {
+        self.links.accepting_baggage.take()
     }
 
     /// Sends a message to another shard at the end of the turn. Messages to one shard stay in order.

@@ -3,6 +3,7 @@
 //! A slot is reused after its connection is closed. The generation in [`ConnId`] makes stale identifiers resolve to
 //! nothing. The lists in [`Links`] collect the connections that need work at the end of the turn.
 
+use std::any::Any;
 use std::io;
 use std::net::IpAddr;
 
@@ -36,6 +37,9 @@ impl ConnId {
         Self { slot, generation }
     }
 }
+
+/// What a service hands over with a connection to its counterpart on another shard.
+pub(crate) type Baggage = Option<Box<dyn Any + Send>>;
 
 /// Life cycle phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +92,8 @@ pub(crate) struct Link {
     pub(crate) output: Output,
     /// Unconsumed input: part of a packet, or the input of a held connection.
     pub(crate) partial: Vec<u8>,
+    /// What its service hands over with it.
+    pub(crate) baggage: Baggage,
 }
 
 impl Link {
@@ -150,6 +156,8 @@ pub(crate) struct Links {
     pub(crate) turn_requested: bool,
     /// Peer address of the connection passed to `accepted`.
     pub(crate) accepting_peer: Option<IpAddr>,
+    /// What another shard has handed over with the connection passed to `accepted`.
+    pub(crate) accepting_baggage: Baggage,
 }
 
 impl Links {
@@ -180,6 +188,7 @@ impl Links {
             transport: Transport::Plain,
             output: Output::default(),
             partial: Vec::new(),
+            baggage: None,
         });
         ConnId { slot, generation: 1 }
     }
@@ -201,6 +210,7 @@ impl Links {
         link.transport = Transport::Plain;
         link.output = Output::default();
         link.partial = Vec::new();
+        link.baggage = None;
         self.charged_bytes -= std::mem::take(&mut link.charged_bytes);
         self.free.push(slot);
     }

@@ -54,7 +54,7 @@ impl<S: Service> Driver<S> {
 
     /// Takes ownership of a connection, new or handed over by another shard.
     pub(super) fn add_connection(&mut self, arrival: Arrival) {
-        let Arrival { mut socket, permit, protocol, transport, input } = arrival;
+        let Arrival { mut socket, permit, protocol, transport, input, baggage } = arrival;
         let conn = self.core.links.open();
         self.has_new_connections = true;
         self.core.common.arrivals.connection_opened(self.core.shard);
@@ -70,11 +70,13 @@ impl<S: Service> Driver<S> {
         }
         self.core.links.accepting_peer = permit.as_ref().and_then(Permit::peer);
         self.core.links.slots[conn.slot()].permit = permit;
+        self.core.links.accepting_baggage = baggage;
         self.sockets[conn.slot()] = Some(socket);
         self.core.links.set_transport(conn.slot, protocol, transport);
         self.begin_handshake(conn);
         self.service.accepted(&mut self.core.io(), conn, protocol);
         self.core.links.accepting_peer = None;
+        self.core.links.accepting_baggage = None;
         if !input.is_empty() {
             self.offer(conn, input);
         }

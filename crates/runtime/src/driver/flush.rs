@@ -122,7 +122,7 @@ impl<S: Service> Driver<S> {
                 Phase::Moving(shard) => {
                     let (input, protocol) = (std::mem::take(&mut link.partial), link.protocol);
                     let transport = std::mem::take(&mut link.transport);
-                    let permit = link.permit.take();
+                    let (permit, baggage) = (link.permit.take(), link.baggage.take());
                     let Some(mut socket) = self.sockets[slot as usize].take() else { continue };
                     self.core.links.release(slot);
                     self.core.common.arrivals.connection_closed(self.core.shard);
@@ -131,7 +131,7 @@ impl<S: Service> Driver<S> {
                         continue;
                     }
                     let shard = usize::from(shard);
-                    let arrival = Arrival { socket, permit, protocol, transport, input };
+                    let arrival = Arrival { socket, permit, protocol, transport, input, baggage };
                     self.core.common.arrivals.push(shard, arrival);
                     self.core.common.mailboxes.wake(shard);
                 }
